@@ -1,0 +1,111 @@
+"""One filesystem for agents over many storages, natively async.
+
+Names are loaded when they are first used: importing deepfs loads no LangGraph, LangChain or driver.
+"""
+
+from typing import TYPE_CHECKING
+
+from deepfs._lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from deepfs.backends.composite import CompositeBackend
+    from deepfs.backends.filesystem import FilesystemBackend
+    from deepfs.backends.flat import FlatBackend
+    from deepfs.backends.memory import MemoryBackend
+    from deepfs.backends.protocol import (
+        BackendProtocol,
+        Capabilities,
+        SandboxBackendProtocol,
+        supports_execute,
+    )
+    from deepfs.backends.state import FilesystemState, StateBackend
+    from deepfs.backends.store import StoreBackend
+    from deepfs.sync import run_sync, sync_shims
+    from deepfs.types import (
+        DeleteResult,
+        EditResult,
+        ErrorCode,
+        ExecuteResponse,
+        FileData,
+        FileDataV1,
+        FileDataV2,
+        FileDownloadResponse,
+        FileInfo,
+        FileUploadResponse,
+        GlobResult,
+        GrepMatch,
+        GrepResult,
+        LsResult,
+        ReadRawResult,
+        ReadResult,
+        WriteResult,
+    )
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BackendProtocol",
+    "Capabilities",
+    "CompositeBackend",
+    "DeleteResult",
+    "EditResult",
+    "ErrorCode",
+    "ExecuteResponse",
+    "FileData",
+    "FileDataV1",
+    "FileDataV2",
+    "FileDownloadResponse",
+    "FileInfo",
+    "FileUploadResponse",
+    "FilesystemBackend",
+    "FilesystemState",
+    "FlatBackend",
+    "GlobResult",
+    "GrepMatch",
+    "GrepResult",
+    "LsResult",
+    "MemoryBackend",
+    "ReadRawResult",
+    "ReadResult",
+    "SandboxBackendProtocol",
+    "StateBackend",
+    "StoreBackend",
+    "WriteResult",
+    "__version__",
+    "run_sync",
+    "supports_execute",
+    "sync_shims",
+]
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "backends.composite": ["CompositeBackend"],
+        "backends.filesystem": ["FilesystemBackend"],
+        "backends.flat": ["FlatBackend"],
+        "backends.memory": ["MemoryBackend"],
+        "backends.protocol": ["BackendProtocol", "Capabilities", "SandboxBackendProtocol", "supports_execute"],
+        "backends.state": ["FilesystemState", "StateBackend"],
+        "backends.store": ["StoreBackend"],
+        "sync": ["run_sync", "sync_shims"],
+        "types": [
+            "DeleteResult",
+            "EditResult",
+            "ErrorCode",
+            "ExecuteResponse",
+            "FileData",
+            "FileDataV1",
+            "FileDataV2",
+            "FileDownloadResponse",
+            "FileInfo",
+            "FileUploadResponse",
+            "GlobResult",
+            "GrepMatch",
+            "GrepResult",
+            "LsResult",
+            "ReadRawResult",
+            "ReadResult",
+            "WriteResult",
+        ],
+    },
+)

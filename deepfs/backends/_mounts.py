@@ -1,0 +1,98 @@
+"""The route table of a composite: which backend a path belongs to, and how paths and texts change on the way."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from deepfs.backends.protocol import BackendProtocol
+from deepfs.core import paths
+from deepfs.errors import InvalidPathError
+from deepfs.types import FileInfo, GrepMatch, Result
+
+__all__ = ["Mount", "MountTable"]
+
+ResultT = TypeVar("ResultT", bound=Result)
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A backend and the path where its root appears; the default's is empty."""
+
+    prefix: str
+    backend: BackendProtocol
+
+    def inner(self, path: str) -> str:
+        """`path` of the tree as the backend knows it."""
+        return path[len(self.prefix) :] or "/"
+
+    def outer(self, path: str) -> str:
+        """A path of the backend as the tree shows it."""
+        return self.prefix + path if path != "/" else self.prefix or "/"
+
+    def told(self, result: ResultT, *inner: str) -> ResultT:
+        """`result` with its error text naming the paths of the tree instead of the backend's `inner` ones."""
+        if result.error is None or not self.prefix:
+            return result
+        error = result.error
+        for path in dict.fromkeys(named for start in inner for named in (start, *paths.ancestors(start), "/")):
+            error = error.replace(f"'{path}'", f"'{self.outer(path)}'")
+        return replace(result, error=error)
+
+    def info(self, info: FileInfo) -> FileInfo:
+        """A listing entry of the backend with its path in the tree."""
+        return replace(info, path=self.outer(info.path)) if self.prefix else info
+
+    def match(self, match: GrepMatch) -> GrepMatch:
+        """A match of the backend with its path in the tree."""
+        return replace(match, path=self.outer(match.path)) if self.prefix else match
+
+
+class MountTable:
+    """Mounts by prefix; the longest prefix of whole segments wins."""
+
+    def __init__(self, default: BackendProtocol, routes: Mapping[str, BackendProtocol]) -> None:
+        self.default = Mount("", default)
+        self._mounts: dict[str, Mount] = {}
+        for route, backend in routes.items():
+            prefix = _prefix(route)
+            if prefix in self._mounts:
+                raise ValueError(f"Route {route!r} is given twice")
+            self._mounts[prefix] = Mount(prefix, backend)
+
+    def find(self, path: str) -> Mount:
+        """The mount that `path` belongs to."""
+        for prefix in (path, *reversed(paths.ancestors(path))):
+            if prefix in self._mounts:
+                return self._mounts[prefix]
+        return self.default
+
+    def beneath(self, directory: str) -> list[Mount]:
+        """The mounts under `directory`, not at it, sorted by prefix."""
+        return sorted(
+            (mount for mount in self._mounts.values() if paths.is_beneath(mount.prefix, directory)),
+            key=lambda mount: mount.prefix,
+        )
+
+    def children(self, directory: str) -> set[str]:
+        """The direct children of `directory` that are mounts or lead to one."""
+        below = (paths.relative(mount.prefix, directory) for mount in self.beneath(directory))
+        return {paths.join(directory, relative.partition("/")[0]) for relative in below}
+
+    def owns(self, mount: Mount, path: str) -> bool:
+        """Whether what `mount` stores at `path` is visible there: no other mount lies at it or above it."""
+        return self.find(path.rstrip("/") or "/") is mount
+
+
+def _prefix(route: str) -> str:
+    """The normal form of a route; ValueError for one that is relative, malformed or the root."""
+    if not route.startswith("/"):
+        raise ValueError(f"Route {route!r} must start with '/'")
+    try:
+        prefix = paths.normalize(route)
+    except InvalidPathError as error:
+        raise ValueError(f"Route {route!r} is not a path: {error}") from error
+    if prefix == "/":
+        raise ValueError("Route '/' would hide the default backend; make that backend the default")
+    return prefix

@@ -1,0 +1,265 @@
+"""Several backends mounted into one tree."""
+
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
+
+from deepfs.backends._fanout import at_once
+from deepfs.backends._mounts import Mount, MountTable
+from deepfs.backends._visits import Visit, guarded, merged_globs, merged_greps, suffices
+from deepfs.backends.protocol import BackendProtocol, Capabilities, SandboxBackendProtocol, supports_execute
+from deepfs.backends.transfer import copy_tree, move_tree
+from deepfs.core import paths
+from deepfs.core.patterns import compile_glob
+from deepfs.errors import AccessError, DeepFSError, DirectoryError, NotSupportedError
+from deepfs.types import (
+    DeleteResult,
+    EditResult,
+    ErrorCode,
+    ExecuteResponse,
+    FileDownloadResponse,
+    FileInfo,
+    FileUploadResponse,
+    GlobResult,
+    GrepResult,
+    LsResult,
+    ReadRawResult,
+    ReadResult,
+    Result,
+    WriteResult,
+)
+
+__all__ = ["CompositeBackend"]
+
+ResultT = TypeVar("ResultT", bound=Result)
+SearchT = TypeVar("SearchT", GlobResult, GrepResult)
+OutcomeT = TypeVar("OutcomeT", FileUploadResponse, FileDownloadResponse)
+
+
+class CompositeBackend(BackendProtocol):
+    """Routes each path to the backend mounted at its longest prefix, and everything else to `default`.
+
+    Mounts may lie at any depth; each appears in the listing of the directory above it and hides what the backends above
+    store at or under it. Searches visit the mounts under the searched path at once; where one fails, the result has the
+    matches of the others and an error that names the route. Raises ValueError for a relative, malformed, repeated or
+    root route.
+    """
+
+    def __init__(self, default: BackendProtocol, routes: Mapping[str, BackendProtocol]) -> None:
+        self.default = default
+        self.routes = dict(routes)
+        self._table = MountTable(default, routes)
+        everywhere = [default, *routes.values()]
+        self.never_waits = type(self) is CompositeBackend and all(backend.never_waits for backend in everywhere)
+        self.capabilities = Capabilities(
+            keeps_empty_directories=default.capabilities.keeps_empty_directories,
+            keeps_created_at=all(backend.capabilities.keeps_created_at for backend in everywhere),
+            durable=all(backend.capabilities.durable for backend in everywhere),
+            executes=default.capabilities.executes,
+        )
+
+    def bound_to_this_thread(self) -> bool:
+        return any(backend.bound_to_this_thread() for backend in (self.default, *self.routes.values()))
+
+    # --- one path, one backend ---
+
+    def _route(self, path: str) -> tuple[Mount, str, str]:
+        """The mount of `path`, the path as its backend knows it, and normalised."""
+        path = paths.normalize(path)
+        mount = self._table.find(path)
+        return mount, mount.inner(path), path
+
+    def _check_no_mount_beneath(self, path: str) -> None:
+        below = self._table.beneath(path)
+        if below:
+            raise AccessError(path, f"a backend is mounted beneath it, at {below[0].prefix}/")
+
+    def _file_route(self, path: str) -> tuple[Mount, str, str]:
+        """`_route`, for a path that may be a file: one that leads to a mount is a directory."""
+        mount, inner, path = self._route(path)
+        if self._table.children(path):
+            raise DirectoryError(path)
+        return mount, inner, path
+
+    async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
+        mount, inner, _ = self._file_route(path)
+        return mount.told(await mount.backend.aread(inner, offset, limit), inner)
+
+    async def aread_raw(self, path: str) -> ReadRawResult:
+        mount, inner, _ = self._file_route(path)
+        return mount.told(await mount.backend.aread_raw(inner), inner)
+
+    async def awrite(
+        self, path: str, content: str, *, overwrite: bool = False, if_match: str | None = None
+    ) -> WriteResult:
+        mount, inner, path = self._file_route(path)
+        written = await mount.backend.awrite(inner, content, **_given(overwrite=overwrite, if_match=if_match))
+        return _at(mount.told(written, inner), path)
+
+    async def aedit(
+        self, path: str, old: str, new: str, replace_all: bool = False, *, if_match: str | None = None
+    ) -> EditResult:
+        mount, inner, path = self._file_route(path)
+        edited = await mount.backend.aedit(inner, old, new, replace_all, **_given(if_match=if_match))
+        return _at(mount.told(edited, inner), path)
+
+    async def adelete(self, path: str) -> DeleteResult:
+        mount, inner, path = self._route(path)
+        self._check_no_mount_beneath(path)
+        return _at(mount.told(await mount.backend.adelete(inner), inner), path)
+
+    async def acopy(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
+        mount, inner_src, src = self._route(src)
+        target, inner_dst, dst = self._file_route(dst)
+        if target is mount and not self._table.beneath(src):
+            copied = await mount.backend.acopy(inner_src, inner_dst, **_given(overwrite=overwrite))
+            return _at(mount.told(copied, inner_src, inner_dst), dst)
+        return await copy_tree(self, src, self, dst, overwrite=overwrite)
+
+    async def amove(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
+        mount, inner_src, src = self._route(src)
+        target, inner_dst, dst = self._file_route(dst)
+        self._check_no_mount_beneath(src)
+        if mount.prefix and inner_src == "/":
+            raise AccessError(src, "a mount cannot be moved")
+        if target is mount:
+            moved = await mount.backend.amove(inner_src, inner_dst, **_given(overwrite=overwrite))
+            return _at(mount.told(moved, inner_src, inner_dst), dst)
+        return await move_tree(self, src, self, dst, overwrite=overwrite)
+
+    async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
+        """Run a command in the default backend, where it executes; commands see that backend's files alone."""
+        if not isinstance(self.default, SandboxBackendProtocol) or not supports_execute(self.default):
+            raise NotSupportedError("Error: the default backend does not run commands")
+        return await self.default.aexecute(command, **_given(timeout=timeout))
+
+    # --- many paths, many backends ---
+
+    async def als(self, path: str) -> LsResult:
+        mount, inner, path = self._route(path)
+        listing = await mount.backend.als(inner)
+        mounted = self._table.children(path)
+        if not mounted:
+            return self._listed(mount, mount.told(listing, inner))
+        if listing.code is ErrorCode.FILE_NOT_FOUND or listing.code is ErrorCode.NOT_A_DIRECTORY:
+            listing = LsResult(entries=[])
+        shown = self._listed(mount, mount.told(listing, inner))
+        entries = {info.path: info for info in shown.entries or () if info.path.rstrip("/") not in mounted}
+        entries |= {f"{child}/": FileInfo(f"{child}/", is_dir=True) for child in mounted}
+        return replace(shown, entries=sorted(entries.values(), key=lambda info: info.path))
+
+    def _listed(self, mount: Mount, listing: LsResult) -> LsResult:
+        if listing.entries is None or not mount.prefix:
+            return listing
+        return replace(listing, entries=[mount.info(info) for info in listing.entries])
+
+    async def aglob(self, pattern: str, path: str = "/") -> GlobResult:
+        async def look(visit: Visit) -> GlobResult:
+            found = await visit.mount.backend.aglob(visit.pattern or pattern, visit.inner)
+            return self._outward(visit, found, visit.mount.info)
+
+        visits = self._visits(path, pattern)
+        results = await at_once([partial(guarded, look, visit, GlobResult) for visit in visits])
+        return merged_globs(visits, results)
+
+    async def agrep(
+        self,
+        pattern: str,
+        path: str | None = None,
+        glob: str | None = None,
+        *,
+        regex: bool = False,
+        ignore_case: bool = False,
+        context_lines: int = 0,
+        max_count: int | None = None,
+    ) -> GrepResult:
+        options = _given(regex=regex, ignore_case=ignore_case, context_lines=context_lines)
+
+        async def look(visit: Visit, limit: int | None = max_count) -> GrepResult:
+            found = await visit.mount.backend.agrep(
+                pattern, visit.inner, visit.pattern, **options, **_given(max_count=limit)
+            )
+            shown = self._outward(visit, found, visit.mount.match)
+            if found.truncated and limit is not None and len(shown.matches or ()) < len(found.matches or ()):
+                return await look(visit, None)  # hidden matches used the limit up
+            return shown
+
+        visits = self._visits(path or "/", glob)
+        calls = [partial(guarded, look, visit, GrepResult) for visit in visits]
+        results = await at_once(calls, lambda done: suffices(visits, done, max_count))
+        return merged_greps(visits, results, max_count)
+
+    def _visits(self, path: str, pattern: str | None) -> list[Visit]:
+        """The backends to search under `path`, each with what it is to look for; the one of `path` itself first."""
+        mount, inner, path = self._route(path)
+        visits = [Visit(mount, inner, pattern)]
+        for below in self._table.beneath(path):
+            relative = paths.relative(below.prefix, path)
+            visits += [Visit(below, "/", rest) for rest in _beneath(pattern, relative)]
+        return visits
+
+    def _outward(self, visit: Visit, result: SearchT, shown: Callable[[Any], Any]) -> SearchT:
+        """A search result with the paths of the tree, without what other mounts hide."""
+        leads_to_mounts = self._table.children(visit.mount.outer(visit.inner))
+        if leads_to_mounts and result.code in (ErrorCode.FILE_NOT_FOUND, ErrorCode.NOT_A_DIRECTORY):
+            return type(result)(matches=[])
+        matches = [shown(match) for match in result.matches or ()]
+        if leads_to_mounts:
+            matches = [match for match in matches if self._table.owns(visit.mount, match.path)]
+        return replace(visit.mount.told(result, visit.inner), matches=matches)
+
+    # --- batches ---
+
+    async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+        async def upload(mount: Mount, batch: Sequence[tuple[str, int]]) -> list[FileUploadResponse]:
+            return await mount.backend.aupload_files([(inner, files[index][1]) for inner, index in batch])
+
+        outcomes = await self._in_batches([path for path, _ in files], upload, FileUploadResponse)
+        return [replace(outcome, path=path) for outcome, (path, _) in zip(outcomes, files, strict=True)]
+
+    async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+        async def download(mount: Mount, batch: Sequence[tuple[str, int]]) -> list[FileDownloadResponse]:
+            return await mount.backend.adownload_files([inner for inner, _ in batch])
+
+        outcomes = await self._in_batches(paths, download, FileDownloadResponse)
+        return [replace(outcome, path=path) for outcome, path in zip(outcomes, paths, strict=True)]
+
+    async def _in_batches(
+        self,
+        given: Sequence[str],
+        call: Callable[[Mount, Sequence[tuple[str, int]]], Awaitable[list[OutcomeT]]],
+        outcome: type[OutcomeT],
+    ) -> list[OutcomeT]:
+        """One outcome for each given path, in order; each backend gets its paths in one call, all at once."""
+        outcomes: dict[int, OutcomeT] = {}
+        batches: dict[Mount, list[tuple[str, int]]] = defaultdict(list)
+        for index, path in enumerate(given):
+            try:
+                mount, inner, _ = self._file_route(path)
+                batches[mount].append((inner, index))
+            except DeepFSError as error:
+                outcomes[index] = outcome(path, error=error.code.value)
+        answers = await at_once([partial(call, mount, batch) for mount, batch in batches.items()])
+        for batch, answer in zip(batches.values(), answers, strict=True):
+            outcomes |= {index: result for (_, index), result in zip(batch, answer or (), strict=True)}
+        return [outcomes[index] for index in range(len(given))]
+
+
+def _beneath(pattern: str | None, directory: str) -> Iterable[str | None]:
+    """What is left of `pattern` for the files under a mount; without one, dot-directories are left out."""
+    if pattern is not None:
+        return compile_glob(pattern).beneath(directory)
+    return () if directory.startswith(".") or "/." in directory else (None,)
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    """The options that differ from their default, so that a backend without the others can be called."""
+    return {name: value for name, value in options.items() if value is not None and value is not False}
+
+
+def _at(result: ResultT, path: str) -> ResultT:
+    """A successful result that names the path of the tree."""
+    return replace(result, path=path) if result.ok else result

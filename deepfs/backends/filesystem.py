@@ -1,0 +1,258 @@
+"""Real files below a directory of this machine."""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
+from typing import Any, TypeVar
+
+from msgspec.structs import replace as replace_fields
+
+from deepfs.backends.protocol import BackendProtocol, Capabilities
+from deepfs.core import filedata, lanes, media, paths, reading
+from deepfs.core.cancellation import Cancellation
+from deepfs.core.disk import Disk, Entry, Limits, Patience, modified_at, version_of
+from deepfs.core.host_paths import host_path
+from deepfs.core.local_search import glob_tree, grep_tree
+from deepfs.core.locks import path_locks
+from deepfs.core.replace import replace
+from deepfs.core.scan import Query, compile_query
+from deepfs.core.search import Wanted
+from deepfs.core.text import check_text, decode
+from deepfs.errors import BinaryFileError, DeepFSError
+from deepfs.types import (
+    DeleteResult,
+    EditResult,
+    FileDataV2,
+    FileDownloadResponse,
+    FileInfo,
+    FileUploadResponse,
+    GlobResult,
+    GrepResult,
+    LsResult,
+    ReadRawResult,
+    ReadResult,
+    WriteResult,
+)
+
+__all__ = ["FilesystemBackend"]
+
+T = TypeVar("T")
+
+_WAIT_S = 30.0
+"""How long a change waits for other processes."""
+
+
+class FilesystemBackend(BackendProtocol):
+    """Files on disk, below `root_dir` (by default the working directory of the process).
+
+    With `virtual_mode`, `/` is that directory and nothing outside is reached, through links neither. Without it paths
+    are those of the host: nothing is confined, relative paths and searches without a path start at `root_dir`.
+
+    Files are replaced in one step; edits hold against other tasks, threads and processes that use deepfs. `durable`
+    waits until the disk has every change. A search ends after `search_timeout` seconds with what it found, `truncated`.
+    """
+
+    capabilities = Capabilities(keeps_empty_directories=True, keeps_created_at=False, durable=True)
+
+    def __init__(
+        self,
+        root_dir: str | os.PathLike[str] | None = None,
+        virtual_mode: bool = True,
+        max_file_size_mb: int = 10,
+        *,
+        durable: bool = False,
+        search_timeout: float = 60,
+    ) -> None:
+        self._given_root = os.fspath(root_dir) if root_dir is not None else "."
+        self._virtual = virtual_mode
+        self._disk = Disk(self._given_root, confined=virtual_mode, durable=durable)
+        self._max_bytes = max_file_size_mb * 1024 * 1024
+        self._limits = Limits(binary=self._max_bytes)
+        self._search_timeout = search_timeout
+
+    # --- paths and threads ---
+
+    def _path(self, path: str) -> str:
+        """`path` normalised; on a worker thread, since a relative root asks the system."""
+        return paths.normalize(path) if self._virtual else host_path(path, self._given_root)
+
+    def _search_root(self, path: str | None) -> str:
+        return self._path("" if path is None or (path == "/" and not self._virtual) else path)
+
+    def _hold(self, *held: str) -> AbstractAsyncContextManager[None]:
+        # The disk's own locks keep other processes out; these let tasks of this one wait without a thread.
+        return path_locks(("disk", self._given_root)).hold(*held)
+
+    async def _change(self, held: Sequence[str], function: Callable[..., T], *args: Any) -> T:
+        """Run a change in a worker thread, with its paths held; it gets the patience to wait for other processes."""
+        async with self._hold(*_lockable(held)):
+            cancellation = Cancellation()
+            patience = Patience(_WAIT_S, lambda: cancellation.cancelled)
+            return await lanes.run(function, patience, *args, cancellation=cancellation)
+
+    # --- looking ---
+
+    async def als(self, path: str) -> LsResult:
+        return await lanes.run(self._ls, path, abandon_on_cancel=True)
+
+    def _ls(self, path: str) -> LsResult:
+        path = self._path(path)
+        listing = self._disk.list_directory(path)
+        return LsResult(entries=[_info(path, entry) for entry in listing.entries])
+
+    async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
+        return await lanes.run(self._read, path, offset, limit, abandon_on_cancel=True)
+
+    def _read(self, path: str, offset: int, limit: int) -> ReadResult:
+        path = self._path(path)
+        if media.is_binary_name(path):
+            data, status = self._disk.read_file(path, self._max_bytes)
+            at, version = FileDataV2("", modified_at=modified_at(status)), version_of(status, data)
+            return reading.read_binary(path, data, at=at, content_version=version, limit=self._max_bytes)
+        found = self._disk.read_window(path, offset, limit, self._limits)
+        at = FileDataV2(found.text, "utf-8", modified_at=modified_at(found.status))
+        if found.data is not None:
+            return reading.read_binary(path, found.data, at=at, content_version=found.version, limit=self._max_bytes)
+        return ReadResult(
+            file_data=at,
+            start_line=found.start_line,
+            end_line=found.end_line,
+            total_lines=found.total_lines,
+            next_offset=found.next_offset,
+            version=found.version,
+        )
+
+    async def aread_raw(self, path: str) -> ReadRawResult:
+        return await lanes.run(self._read_raw, path, abandon_on_cancel=True)
+
+    def _read_raw(self, path: str) -> ReadRawResult:
+        data, status = self._disk.read_file(self._path(path))
+        return ReadRawResult(data=replace_fields(filedata.new_file(data, now=modified_at(status)), created_at=None))
+
+    async def aglob(self, pattern: str, path: str = "/") -> GlobResult:
+        return await lanes.run_long(self._glob, pattern, path)
+
+    def _glob(self, cancellation: Cancellation, pattern: str, path: str) -> GlobResult:
+        return glob_tree(self._disk, Wanted(pattern, self._search_root(path)), cancellation, self._search_timeout)
+
+    async def agrep(
+        self,
+        pattern: str,
+        path: str | None = None,
+        glob: str | None = None,
+        *,
+        regex: bool = False,
+        ignore_case: bool = False,
+        context_lines: int = 0,
+        max_count: int | None = None,
+    ) -> GrepResult:
+        query = compile_query(pattern, regex=regex, ignore_case=ignore_case, context_lines=context_lines)
+        return await lanes.run_long(self._grep, query, path, glob, max_count)
+
+    def _grep(
+        self, cancellation: Cancellation, query: Query, path: str | None, glob: str | None, max_count: int | None
+    ) -> GrepResult:
+        return grep_tree(
+            self._disk,
+            query,
+            Wanted(glob, self._search_root(path)),
+            cancellation,
+            timeout=self._search_timeout,
+            max_count=max_count,
+            max_bytes=self._max_bytes,
+        )
+
+    async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+        return await lanes.run_each(self._download_one, paths, abandon_on_cancel=True)
+
+    def _download_one(self, path: str) -> FileDownloadResponse:
+        try:
+            data, _ = self._disk.read_file(self._path(path))
+        except DeepFSError as error:
+            return FileDownloadResponse(path, error=error.code.value)
+        return FileDownloadResponse(path, data)
+
+    # --- changing ---
+
+    async def awrite(
+        self, path: str, content: str, *, overwrite: bool = False, if_match: str | None = None
+    ) -> WriteResult:
+        check_text(content)
+        return await self._change([path], self._write, path, content.encode(), overwrite, if_match)
+
+    def _write(
+        self, patience: Patience, path: str, content: bytes, overwrite: bool, if_match: str | None
+    ) -> WriteResult:
+        path = self._path(path)
+        self._disk.write_file(path, content, overwrite=overwrite, if_match=if_match, patience=patience)
+        return WriteResult(path=path)
+
+    async def aedit(
+        self, path: str, old: str, new: str, replace_all: bool = False, *, if_match: str | None = None
+    ) -> EditResult:
+        return await self._change([path], self._edit, path, old, new, replace_all, if_match)
+
+    def _edit(
+        self, patience: Patience, path: str, old: str, new: str, replace_all: bool, if_match: str | None
+    ) -> EditResult:
+        path = self._path(path)
+        occurrences = 0
+
+        def changed(data: bytes) -> bytes:
+            nonlocal occurrences
+            content = None if media.is_binary_name(path) else decode(data)
+            if content is None:
+                raise BinaryFileError(path)
+            done = replace(path, content, old, new, replace_all)
+            occurrences = done.occurrences
+            return done.content.encode()
+
+        self._disk.edit_file(path, changed, if_match=if_match, patience=patience)
+        return EditResult(path=path, occurrences=occurrences)
+
+    async def adelete(self, path: str) -> DeleteResult:
+        return await self._change([path], self._delete, path)
+
+    def _delete(self, patience: Patience, path: str) -> DeleteResult:
+        path = self._path(path)
+        self._disk.delete(path, patience)
+        return DeleteResult(path=path)
+
+    async def amove(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
+        return await self._change([src, dst], self._relocate, self._disk.move, src, dst, overwrite)
+
+    async def acopy(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
+        return await self._change([src, dst], self._relocate, self._disk.copy, src, dst, overwrite)
+
+    def _relocate(
+        self, patience: Patience, relocate: Callable[..., None], src: str, dst: str, overwrite: bool
+    ) -> WriteResult:
+        src, dst = self._path(src), self._path(dst)
+        relocate(src, dst, overwrite=overwrite, patience=patience)
+        return WriteResult(path=dst)
+
+    async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+        async with self._hold(*_lockable(path for path, _ in files)):
+            return await lanes.run_each(self._upload_one, files)
+
+    def _upload_one(self, file: tuple[str, bytes]) -> FileUploadResponse:
+        path, content = file
+        try:
+            self._disk.write_file(self._path(path), content, overwrite=True)
+        except DeepFSError as error:
+            return FileUploadResponse(path, error.code.value)
+        return FileUploadResponse(path)
+
+
+def _info(directory: str, entry: Entry) -> FileInfo:
+    path = paths.join(directory, entry.name)
+    return FileInfo(f"{path}/" if entry.is_dir else path, entry.is_dir, entry.size, entry.modified_at)
+
+
+def _lockable(given: Iterable[str]) -> list[str]:
+    """The normal forms of those of the `given` paths that have one; the others fail before they change anything."""
+    held = []
+    for path in given:
+        with suppress(DeepFSError):
+            held.append(paths.normalize(path))
+    return held

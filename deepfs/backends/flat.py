@@ -1,0 +1,311 @@
+"""The base of backends over flat storage: three primitives, and every operation of the contract on top of them."""
+
+from abc import abstractmethod
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from deepfs.backends.protocol import BackendProtocol
+from deepfs.core import filedata, filemap, paths, reading
+from deepfs.core.filemap import Change, Directories, FileTree
+from deepfs.core.locks import path_locks
+from deepfs.core.replace import replace
+from deepfs.core.scan import compile_query
+from deepfs.core.search import MAX_GLOB_MATCHES, Grep, Wanted, glob_result
+from deepfs.core.text import check_text, version
+from deepfs.errors import (
+    AccessError,
+    BinaryFileError,
+    ConflictError,
+    DeepFSError,
+    DirectoryError,
+    FileMissingError,
+    InvalidContentError,
+    NotDirectoryError,
+)
+from deepfs.sync import breathe, shielded
+from deepfs.types import (
+    DeleteResult,
+    EditResult,
+    FileDataV2,
+    FileDownloadResponse,
+    FileUploadResponse,
+    GlobResult,
+    GrepResult,
+    LsResult,
+    ReadRawResult,
+    ReadResult,
+    WriteResult,
+)
+
+__all__ = ["FlatBackend"]
+
+_SCANS_A_BREATH = 64
+
+
+class FlatBackend(BackendProtocol):
+    """A backend over storage that maps path → file: a dict, a key-value store, a table, a bucket.
+
+    A subclass defines `_fetch`, `_fetch_all` and `_commit`. Operations that change files run under locks on their
+    paths, shared by every backend object with the same `_scope`, so concurrent edits of one file never lose one another
+    within the process.
+    """
+
+    def __init__(self, *, max_file_size_mb: int = 10) -> None:
+        self._max_bytes = max_file_size_mb * 1024 * 1024
+
+    # --- what a subclass defines ---
+
+    @abstractmethod
+    async def _fetch(self, wanted: Sequence[str]) -> Mapping[str, FileDataV2]:
+        """Those of the `wanted` paths that exist, with their files."""
+
+    @abstractmethod
+    async def _fetch_all(self) -> Mapping[str, FileDataV2]:
+        """Every file; the mapping does not change while it is used."""
+
+    @abstractmethod
+    async def _commit(self, changes: Sequence[Change]) -> None:
+        """Store the changes, in order: what is added comes before what is removed."""
+
+    # --- what a subclass may refine ---
+
+    def _scope(self) -> Hashable:
+        """What tells this storage from others; backends with equal scopes share their locks."""
+        return self
+
+    def _hold(self, *held: str) -> AbstractAsyncContextManager[None]:
+        """Exclude other changes of `held` and of all beneath them."""
+        return path_locks(self._scope()).hold(*held)
+
+    async def _tree(self) -> FileTree:
+        """The files as a tree."""
+        return FileTree(await self._fetch_all())
+
+    async def _is_directory(self, path: str) -> bool:
+        """Whether there are files under `path`."""
+        return path in (await self._tree()).directories
+
+    def _files_update(self, changes: Sequence[Change]) -> dict[str, Any] | None:
+        """What a result tells of the changes where the storage is graph state."""
+        return None
+
+    # --- looking ---
+
+    async def _require(self, path: str) -> FileDataV2:
+        """The file at `path`."""
+        data = (await self._fetch([path])).get(path)
+        if data is None:
+            raise DirectoryError(path) if await self._is_directory(path) else FileMissingError(path)
+        return data
+
+    async def als(self, path: str) -> LsResult:
+        return LsResult(entries=(await self._tree()).entries(paths.normalize(path)))
+
+    async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
+        path = paths.normalize(path)
+        return reading.read_data(path, await self._require(path), offset, limit, max_binary=self._max_bytes)
+
+    async def aread_raw(self, path: str) -> ReadRawResult:
+        return ReadRawResult(data=await self._require(paths.normalize(path)))
+
+    async def aglob(self, pattern: str, path: str = "/") -> GlobResult:
+        path = paths.normalize(path)
+        wanted = Wanted(pattern, path)
+        tree = FileTree(await self._fetch_all())
+        chosen = tree.beneath(path)
+        if path in tree.files:
+            raise NotDirectoryError(path)
+        await breathe()
+        hits = [child for child in chosen if child in wanted][: MAX_GLOB_MATCHES + 1]
+        return glob_result([filemap.file_info(child, tree.files) for child in hits])
+
+    async def agrep(
+        self,
+        pattern: str,
+        path: str | None = None,
+        glob: str | None = None,
+        *,
+        regex: bool = False,
+        ignore_case: bool = False,
+        context_lines: int = 0,
+        max_count: int | None = None,
+    ) -> GrepResult:
+        root = paths.normalize(path or "/")
+        query = compile_query(pattern, regex=regex, ignore_case=ignore_case, context_lines=context_lines)
+        grep = Grep(query, Wanted(glob, root), max_count, self._max_bytes)
+        tree = FileTree(await self._fetch_all())
+        for count, child in enumerate(child for child in tree.beneath(root) if child in grep.wanted):
+            if grep.truncated:
+                break
+            if count % _SCANS_A_BREATH == 0:
+                await breathe()
+            _scan(grep, child, tree.files)
+        return grep.result()
+
+    async def adownload_files(self, paths_: list[str]) -> list[FileDownloadResponse]:
+        wanted = [_valid(path) for path in paths_]
+        found = await self._fetch([path for path in wanted if isinstance(path, str)])
+        return [await self._downloaded(given, path, found) for given, path in zip(paths_, wanted, strict=True)]
+
+    async def _downloaded(
+        self, given: str, path: str | DeepFSError, found: Mapping[str, FileDataV2]
+    ) -> FileDownloadResponse:
+        try:
+            if isinstance(path, DeepFSError):
+                raise path
+            data = found.get(path) or await self._require(path)
+        except DeepFSError as error:
+            return FileDownloadResponse(given, error=error.code.value)
+        return FileDownloadResponse(given, filedata.content_bytes(data))
+
+    # --- changing ---
+
+    async def _write(self, changes: Sequence[Change]) -> dict[str, Any] | None:
+        with shielded():
+            await self._commit(changes)
+        return self._files_update(changes)
+
+    async def _place(self, path: str) -> Mapping[str, FileDataV2]:
+        """The file at `path`, if there is one; raises where nothing can be put there."""
+        found = await self._fetch([path, *paths.ancestors(path)])
+        filemap.check_parents(path, found)
+        if path not in found and await self._is_directory(path):
+            raise DirectoryError(path)
+        return found
+
+    async def awrite(
+        self, path: str, content: str, *, overwrite: bool = False, if_match: str | None = None
+    ) -> WriteResult:
+        path = paths.normalize(path)
+        check_text(content)
+        async with self._hold(path):
+            before = (await self._place(path)).get(path)
+            filemap.check_replaceable(path, before, overwrite=overwrite, if_match=if_match)
+            after = filedata.new_file(content, created_at=before and before.created_at)
+            return WriteResult(path=path, files_update=await self._write([Change(path, before, after)]))
+
+    async def aedit(
+        self, path: str, old: str, new: str, replace_all: bool = False, *, if_match: str | None = None
+    ) -> EditResult:
+        path = paths.normalize(path)
+        async with self._hold(path):
+            before = await self._require(path)
+            if if_match is not None and version(filedata.content_bytes(before)) != if_match:
+                raise ConflictError(path)
+            content = filedata.text_of(before, path)
+            if content is None:
+                raise BinaryFileError(path)
+            done = replace(path, content, old, new, replace_all)
+            after = filedata.new_file(done.content, created_at=before.created_at)
+            update = await self._write([Change(path, before, after, done)])
+            return EditResult(path=path, files_update=update, occurrences=done.occurrences)
+
+    async def adelete(self, path: str) -> DeleteResult:
+        path = paths.normalize(path)
+        if path == "/":
+            raise AccessError(path, "the root cannot be deleted")
+        async with self._hold(path):
+            files = await self._subtree(path)
+            await self._write([Change(child, before, None) for child, before in files.items()])
+        return DeleteResult(path=path)
+
+    async def _subtree(self, path: str) -> dict[str, FileDataV2]:
+        """The file at `path`, or all files under it."""
+        single = await self._fetch([path])
+        if single:
+            return dict(single)
+        tree = FileTree(await self._fetch_all())
+        return {child: tree.files[child] for child in tree.beneath(path)}
+
+    async def amove(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
+        src, dst = paths.normalize(src), paths.normalize(dst)
+        async with self._hold(src, dst):
+            sources = await self._subtree(src)
+            if src == dst:
+                return WriteResult(path=dst)
+            added = await self._relocated(src, dst, sources, overwrite=overwrite)
+            removed = [Change(path, data, None) for path, data in sources.items()]
+            return WriteResult(path=dst, files_update=await self._write([*added, *removed]))
+
+    async def acopy(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
+        src, dst = paths.normalize(src), paths.normalize(dst)
+        async with self._hold(src, dst):
+            moved = await self._relocated(src, dst, await self._subtree(src), overwrite=overwrite)
+            return WriteResult(path=dst, files_update=await self._write([filemap.as_copy(change) for change in moved]))
+
+    async def _relocated(
+        self, src: str, dst: str, sources: Mapping[str, FileDataV2], *, overwrite: bool
+    ) -> list[Change]:
+        """The files that `sources`, which lie at or under `src`, become at `dst`; raises where they cannot go there."""
+        targets = filemap.relocation(src, dst, sources)
+        found = await self._fetch([dst, *paths.ancestors(dst)])
+        filemap.check_parents(dst, found)
+        filemap.check_destination(
+            dst,
+            found.get(dst),
+            is_directory=dst not in found and await self._is_directory(dst),
+            from_file=src in sources,
+            overwrite=overwrite,
+        )
+        return [Change(targets[path], found.get(targets[path]), data) for path, data in sources.items()]
+
+    async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+        targets = [_valid(path) for path, _ in files]
+        async with self._hold(*(path for path in targets if isinstance(path, str))):
+            outcomes, changes = await self._plan_uploads(targets, [content for _, content in files])
+            try:
+                await self._write(changes)
+            except DeepFSError as error:
+                outcomes = [outcome or error for outcome in outcomes]
+        return [
+            FileUploadResponse(given, outcome.code.value if outcome else None)
+            for (given, _), outcome in zip(files, outcomes, strict=True)
+        ]
+
+    async def _plan_uploads(
+        self, targets: Sequence[str | DeepFSError], contents: Sequence[bytes]
+    ) -> tuple[list[DeepFSError | None], list[Change]]:
+        """For each upload its error or None, and the changes to store, as if one upload came after another."""
+        valid = [path for path in targets if isinstance(path, str)]
+        found = dict(await self._fetch(_unique([*valid, *(up for path in valid for up in paths.ancestors(path))])))
+        planned, outcomes = Directories(), list[DeepFSError | None]()
+        changes: dict[str, Change] = {}
+        for path, content in zip(targets, contents, strict=True):
+            try:
+                if isinstance(path, DeepFSError):
+                    raise path
+                filemap.check_parents(path, found)
+                if path not in found and (path in planned or await self._is_directory(path)):
+                    raise DirectoryError(path)
+            except DeepFSError as error:
+                outcomes.append(error)
+                continue
+            before = found.get(path)
+            found[path] = filedata.new_file(content, created_at=before and before.created_at)
+            changes[path] = Change(path, before, found[path])
+            planned.add(path)
+            outcomes.append(None)
+        return outcomes, list(changes.values())
+
+
+def _scan(grep: Grep, path: str, files: Mapping[str, FileDataV2]) -> None:
+    """Search one file; one whose record cannot be read counts as skipped."""
+    try:
+        data = files[path]
+    except InvalidContentError:
+        grep.skip()
+    else:
+        grep.scan(path, filedata.searchable(data, path))
+
+
+def _valid(path: str) -> str | DeepFSError:
+    """`path` normalised, or why it is none."""
+    try:
+        return paths.normalize(path)
+    except DeepFSError as error:
+        return error
+
+
+def _unique(items: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(items))

@@ -1,0 +1,47 @@
+"""Namespaces of a LangGraph store: what may be one, and how a backend comes by its own."""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from langgraph.runtime import Runtime
+
+from deepfs.errors import BackendError, DeepFSError
+
+__all__ = ["Namespace", "NamespaceFactory", "checked_namespace", "namespace_from", "stored_namespace"]
+
+Namespace: TypeAlias = tuple[str, ...]
+NamespaceFactory: TypeAlias = Callable[[Runtime[Any]], Sequence[str]]
+
+_COMPONENT = re.compile(r"[A-Za-z0-9\-_.@+:~]+")
+
+_DOT = "!"
+"""Stands for a dot, which stores refuse in a label; no component can hold it, so no two names meet."""
+
+
+def checked_namespace(given: object) -> Namespace:
+    """`given` as a namespace; ValueError where it is none."""
+    if isinstance(given, str) or not isinstance(given, Sequence) or not given:
+        raise ValueError(f"a namespace is a non-empty tuple of strings, not {given!r}")
+    for component in given:
+        if not isinstance(component, str) or not _COMPONENT.fullmatch(component):
+            raise ValueError(
+                f"namespace component {component!r} is refused: it must be a string of letters, digits and -_.@+:~"
+            )
+    return tuple(given)
+
+
+def stored_namespace(namespace: Namespace) -> Namespace:
+    """`namespace` as the store holds it."""
+    return tuple(component.replace(".", _DOT) for component in namespace)
+
+
+def namespace_from(factory: Callable[[Any], object], runtime: object) -> Namespace:
+    """The namespace that `factory` gives for `runtime`; BackendError where it fails or gives none."""
+    try:
+        return checked_namespace(factory(runtime))
+    except DeepFSError:
+        raise
+    except Exception as error:
+        outside = " (there is no LangGraph runtime here)" if runtime is None else ""
+        raise BackendError(f"Error: The namespace factory failed{outside}: {type(error).__name__}: {error}") from error

@@ -1,0 +1,325 @@
+"""The operations that every backend offers, and how a class that defines some of them becomes a whole backend."""
+
+import functools
+import inspect
+from abc import ABC, abstractmethod
+from base64 import b64decode
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec import Struct
+
+from deepfs.errors import DeepFSError, NotSupportedError
+from deepfs.sync import OPERATIONS, sync_shims
+from deepfs.types import (
+    ContextLine,
+    DeleteResult,
+    EditResult,
+    ErrorCode,
+    ExecuteResponse,
+    FileData,
+    FileDataV1,
+    FileDataV2,
+    FileDownloadResponse,
+    FileInfo,
+    FileUploadResponse,
+    GlobResult,
+    GrepMatch,
+    GrepResult,
+    LsResult,
+    ReadRawResult,
+    ReadResult,
+    Result,
+    WriteResult,
+    failure,
+)
+
+__all__ = [
+    "BackendProtocol",
+    "Capabilities",
+    "ContextLine",
+    "DeleteResult",
+    "EditResult",
+    "ErrorCode",
+    "ExecuteResponse",
+    "FileData",
+    "FileDataV1",
+    "FileDataV2",
+    "FileDownloadResponse",
+    "FileInfo",
+    "FileUploadResponse",
+    "GlobResult",
+    "GrepMatch",
+    "GrepResult",
+    "LsResult",
+    "ReadRawResult",
+    "ReadResult",
+    "SandboxBackendProtocol",
+    "WriteResult",
+    "supports_execute",
+]
+
+_RESULTS: dict[str, type[Result]] = {
+    "ls": LsResult,
+    "read": ReadResult,
+    "read_raw": ReadRawResult,
+    "write": WriteResult,
+    "edit": EditResult,
+    "glob": GlobResult,
+    "grep": GrepResult,
+    "delete": DeleteResult,
+    "move": WriteResult,
+    "copy": WriteResult,
+}
+
+ClassT = TypeVar("ClassT", bound=type)
+
+_SPELLINGS = {"path": "file_path", "old": "old_string", "new": "new_string"}
+"""Parameters that code written for deepagents names differently; either name is accepted, whichever a class uses."""
+
+
+class Capabilities(Struct, frozen=True):
+    """The ways in which backends may differ, declared as data."""
+
+    keeps_empty_directories: bool = False
+    keeps_created_at: bool = True
+    durable: bool = False
+    """What is stored outlives the process."""
+    executes: bool = False
+    """The backend runs commands (`aexecute`)."""
+
+
+# --- what a class body goes through ---
+
+
+def _respelled(method: Callable[..., Any]) -> dict[str, str]:
+    """The other spelling of each parameter of `method`, to its own."""
+    own = inspect.signature(method).parameters
+    pairs = [*_SPELLINGS.items(), *((new, old) for old, new in _SPELLINGS.items())]
+    return {other: name for name, other in pairs if name in own and other not in own}
+
+
+def _bounded(method: Callable[..., Any], result: type[Result] | None) -> Callable[..., Any]:
+    """`method` with its expected failures turned into its result, taking either spelling of its parameters."""
+    respelled = _respelled(method)
+
+    def kwargs_of(kwargs: dict[str, Any]) -> dict[str, Any]:
+        return {respelled.get(name, name): value for name, value in kwargs.items()} if kwargs else kwargs
+
+    @functools.wraps(method)
+    async def acall(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return await method(*args, **kwargs_of(kwargs))
+        except DeepFSError as error:
+            if result is None:
+                raise
+            return failure(result, error)
+
+    @functools.wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(*args, **kwargs_of(kwargs))
+        except DeepFSError as error:
+            if result is None:
+                raise
+            return failure(result, error)
+
+    return acall if inspect.iscoroutinefunction(method) else call
+
+
+def _bound_operations(cls: ClassT) -> ClassT:
+    """Put every operation that the body of `cls` defines behind the error boundary."""
+    for name in OPERATIONS:
+        for spelled in (name, f"a{name}"):
+            method = cls.__dict__.get(spelled)
+            if inspect.isfunction(method) and not getattr(method, "__isabstractmethod__", False):
+                setattr(cls, spelled, _bounded(method, _RESULTS.get(name)))
+    return cls
+
+
+def _may_wait(cls: type) -> bool:
+    """Whether `cls` brings async code of its own without saying that it never waits."""
+    brings_async = any(inspect.iscoroutinefunction(member) for member in cls.__dict__.values())
+    return brings_async and "never_waits" not in cls.__dict__
+
+
+if TYPE_CHECKING:
+    from deepfs.backends._surface import SyncSurface as _Surface
+else:
+
+    class _Surface:
+        pass
+
+
+@sync_shims
+@_bound_operations
+class BackendProtocol(_Surface, ABC):
+    """A filesystem for agents, over whatever stores it.
+
+    A subclass defines the abstract operations, each as `aread` (async) or as `read` (sync, run in a worker thread); the
+    other name of each is generated. Methods may raise the leaves of `deepfs.errors`: callers get them as the error
+    of the operation's Result. Paths are absolute and POSIX; a `..` segment, a leading `~`, NUL, a lone surrogate, a
+    component over 255 bytes and a drive letter are `invalid_path`.
+    """
+
+    capabilities: Capabilities = Capabilities()
+    never_waits: bool = False
+    """Its coroutines never suspend, so sync calls need no event loop; a class that adds async code declares it anew."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if _may_wait(cls):
+            cls.never_waits = False
+        sync_shims(_bound_operations(cls))
+
+    def bound_to_this_thread(self) -> bool:
+        """Whether the storage belongs to the event loop of the calling thread; sync calls are refused there."""
+        return False
+
+    @abstractmethod
+    async def als(self, path: str) -> LsResult:
+        """List the direct children of a directory, sorted by path; directories end in `/`.
+
+        Errors: file_not_found, not_a_directory.
+        """
+
+    @abstractmethod
+    async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
+        r"""Read `limit` lines from line `offset` (from 0) of a text file, or the whole of a binary one as base64.
+
+        A line ends at `\n`; terminators are kept as stored and a BOM is hidden, so the windows that `next_offset` leads
+        through join to the text. Errors: file_not_found, is_directory, too_large, and invalid_content where `offset` is
+        past the end.
+        """
+
+    @abstractmethod
+    async def awrite(
+        self, path: str, content: str, *, overwrite: bool = False, if_match: str | None = None
+    ) -> WriteResult:
+        """Create a text file with the directories above it; a reader sees the old file or the new one.
+
+        `overwrite` replaces what is there; `if_match`, a `version` that a read returned, replaces just that version.
+        Errors: already_exists, conflict, is_directory, not_a_directory, invalid_content.
+        """
+
+    @abstractmethod
+    async def aedit(
+        self, path: str, old: str, new: str, replace_all: bool = False, *, if_match: str | None = None
+    ) -> EditResult:
+        r"""Replace the literal text `old` by `new`, once, or everywhere with `replace_all`.
+
+        No byte outside the replacement changes. In a CRLF file `\n` in `old` also matches `\r\n`, and `new` follows
+        suit. Edits of one file are applied one after another. Errors: file_not_found, no_match, ambiguous_match,
+        binary_file, conflict, invalid_content (empty or identical strings).
+        """
+
+    @abstractmethod
+    async def aglob(self, pattern: str, path: str = "/") -> GlobResult:
+        """List the files that match, sorted by path.
+
+        Without `/` the pattern is the name at any depth under `path`; with one it is relative to `path`. `* ** ? [abc]
+        [!abc] {a,b}`; a dot-name needs a segment that starts with `.`. Errors: invalid_pattern, file_not_found,
+        not_a_directory.
+        """
+
+    @abstractmethod
+    async def agrep(
+        self,
+        pattern: str,
+        path: str | None = None,
+        glob: str | None = None,
+        *,
+        regex: bool = False,
+        ignore_case: bool = False,
+        context_lines: int = 0,
+        max_count: int | None = None,
+    ) -> GrepResult:
+        """Find the lines that hold a literal text, or match a regular expression, in the files under `path`.
+
+        Matches are sorted by path, then line. `glob` chooses the files, `max_count` ends the search after so many
+        matches (`truncated`). Binary files are passed over; `skipped` counts files that could not be searched.
+        Errors: invalid_pattern, file_not_found.
+        """
+
+    async def adelete(self, path: str) -> DeleteResult:
+        """Delete a file, or a directory with all under it.
+
+        Errors: file_not_found, permission_denied for `/`, unsupported where the backend cannot delete.
+        """
+        raise _unsupported(self, "delete")
+
+    async def aread_raw(self, path: str) -> ReadRawResult:
+        """Read the whole file with its timestamps. Errors: file_not_found, is_directory, too_large."""
+        read = await self.aread(path, 0, 2**31 - 1)
+        return ReadRawResult(read.error, read.file_data, code=read.code)
+
+    async def acopy(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
+        """Copy a file, or a directory with all under it.
+
+        Errors: file_not_found, already_exists, is_directory, not_a_directory, invalid_path for a copy into itself.
+        """
+        from deepfs.backends.transfer import copy_tree
+
+        return await copy_tree(self, src, self, dst, overwrite=overwrite)
+
+    async def amove(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
+        """Move a file, or a directory with all under it; at no instant are both ends gone. Errors as in `acopy`."""
+        from deepfs.backends.transfer import move_tree
+
+        return await move_tree(self, src, self, dst, overwrite=overwrite)
+
+    async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+        """Store bytes, replacing what is there; one outcome for each item, in order."""
+        return [await self._upload_text(path, content) for path, content in files]
+
+    async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+        """Fetch bytes; one outcome for each path, in order."""
+        return [await self._download(path) for path in paths]
+
+    async def _upload_text(self, path: str, content: bytes) -> FileUploadResponse:
+        try:
+            text = content.decode()
+        except UnicodeDecodeError:
+            return FileUploadResponse(path, ErrorCode.UNSUPPORTED)
+        return FileUploadResponse(path, _code(await self.awrite(path, text, overwrite=True)))
+
+    async def _download(self, path: str) -> FileDownloadResponse:
+        raw = await self.aread_raw(path)
+        if not isinstance(raw.data, FileDataV2):
+            return FileDownloadResponse(path, error=_code(raw))
+        content = b64decode(raw.data.content) if raw.data.encoding == "base64" else raw.data.content.encode()
+        return FileDownloadResponse(path, content)
+
+
+class SandboxBackendProtocol(BackendProtocol):
+    """A backend that also runs commands."""
+
+    capabilities = Capabilities(executes=True)
+
+    @property
+    @abstractmethod
+    def id(self) -> str:
+        """What tells this sandbox from others."""
+
+    @abstractmethod
+    async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
+        """Run a shell command and return its output; `timeout` is in seconds."""
+
+    if TYPE_CHECKING:
+
+        def execute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse: ...
+
+
+def supports_execute(backend: object) -> bool:
+    """Whether `backend` runs commands; known without a call, also through wrappers and composites."""
+    capabilities = getattr(backend, "capabilities", None)
+    return isinstance(capabilities, Capabilities) and capabilities.executes
+
+
+def _code(result: Result) -> str | None:
+    """The bare error code of a failed result."""
+    return None if result.error is None else (result.code or ErrorCode.BACKEND_ERROR).value
+
+
+def _unsupported(backend: object, operation: str) -> NotSupportedError:
+    return NotSupportedError(f"Error: {type(backend).__name__} does not support {operation}")

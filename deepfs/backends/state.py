@@ -1,0 +1,58 @@
+"""Files in the state of a LangGraph graph: they live as long as the thread, and are checkpointed with it."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from deepfs.backends._files_channel import FileConflicts, Files, FilesystemState
+from deepfs.backends._langgraph import task_files
+from deepfs.backends.flat import FlatBackend
+from deepfs.core.filedata import encode_file
+from deepfs.core.filemap import Change, DecodedFiles
+from deepfs.types import FileDataV2, FileFormat
+
+__all__ = ["FileConflicts", "Files", "FilesystemState", "StateBackend"]
+
+
+class StateBackend(FlatBackend):
+    """Files in the `files` channel of the running graph, whose state mixes `FilesystemState` in.
+
+    A task sees its own writes at once; other tasks see them after the superstep. Edits that parallel tasks make in
+    disjoint places of one file are merged. Where two collide, one takes effect: the other caller gets `conflict` (or
+    `already_exists`), or, where the tasks did not run in one process, the channel `file_conflicts` tells.
+
+    Used outside a graph, every operation raises RuntimeError that says what to do. `file_format="v1"` writes the older
+    form that holds text only.
+    """
+
+    never_waits = True
+
+    def __init__(self, *, file_format: FileFormat = "v2", max_file_size_mb: int = 10) -> None:
+        super().__init__(max_file_size_mb=max_file_size_mb)
+        if file_format not in ("v1", "v2"):
+            raise ValueError(f"file_format is 'v1' or 'v2', not {file_format!r}")
+        self._file_format: FileFormat = file_format
+
+    @asynccontextmanager
+    async def _hold(self, *held: str) -> AsyncIterator[None]:
+        # The tasks of a run share one lock; nothing waits while it is held.
+        with task_files():
+            yield
+
+    async def _fetch(self, wanted: Sequence[str]) -> Mapping[str, FileDataV2]:
+        with task_files() as task:
+            return DecodedFiles({path: task.files[path] for path in wanted if path in task.files})
+
+    async def _fetch_all(self) -> Mapping[str, FileDataV2]:
+        with task_files() as task:
+            return DecodedFiles(task.files)
+
+    async def _commit(self, changes: Sequence[Change]) -> None:
+        with task_files() as task:
+            task.commit(changes, self._file_format)
+
+    def _files_update(self, changes: Sequence[Change]) -> dict[str, Any] | None:
+        return {
+            change.path: change.after and encode_file(change.after, self._file_format, change.path)
+            for change in changes
+        }

@@ -1,0 +1,124 @@
+"""Files in a LangGraph store, where they outlive the thread."""
+
+import warnings
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+from langgraph.store.base import BaseStore, GetOp, PutOp, SearchOp
+
+from deepfs.backends import _langgraph
+from deepfs.backends._store_index import StoreIndex, index_of
+from deepfs.backends.flat import FlatBackend
+from deepfs.backends.namespace import (
+    Namespace,
+    NamespaceFactory,
+    checked_namespace,
+    namespace_from,
+    stored_namespace,
+)
+from deepfs.backends.protocol import Capabilities
+from deepfs.core import filedata
+from deepfs.core.filemap import Change, DecodedFiles, FileTree
+from deepfs.errors import BackendError
+from deepfs.types import FileDataV2, FileFormat
+
+__all__ = ["NamespaceFactory", "StoreBackend"]
+
+_ALL = 2**31 - 1
+"""One page holds everything: paging by offset loses rows on Postgres while others write."""
+
+
+class StoreBackend(FlatBackend):
+    """Files in a LangGraph `BaseStore`, by its async methods alone.
+
+    `store` is the one that the graph was compiled with where it is None. `namespace` is a tuple, or a factory that gets
+    the `Runtime` of the running node (None outside a graph); its components hold letters, digits and `-_.@+:~`. Without
+    one, the assistant's legacy namespace is used, with a DeprecationWarning. Only items of exactly this namespace are
+    seen. `file_format="v1"` writes the older form that holds text only.
+
+    A plain store has no compare-and-set: edits are serialised within the process, not across processes.
+    """
+
+    capabilities = Capabilities(durable=True)
+
+    def __init__(
+        self,
+        store: BaseStore | None = None,
+        *,
+        namespace: Namespace | NamespaceFactory | None = None,
+        file_format: FileFormat = "v2",
+        max_file_size_mb: int = 10,
+    ) -> None:
+        super().__init__(max_file_size_mb=max_file_size_mb)
+        if namespace is None:
+            warnings.warn(
+                "StoreBackend without a namespace is deprecated: all users of an assistant share its files. "
+                "Pass namespace=(...) or a factory.",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+        if file_format not in ("v1", "v2"):
+            raise ValueError(f"file_format is 'v1' or 'v2', not {file_format!r}")
+        self._given_store = store
+        self._given_namespace = namespace if namespace is None or callable(namespace) else checked_namespace(namespace)
+        self._file_format: FileFormat = file_format
+
+    def _store(self) -> BaseStore:
+        return self._given_store if self._given_store is not None else _langgraph.current_store()
+
+    def _namespace(self) -> Namespace:
+        given = self._given_namespace
+        if given is None:
+            return _langgraph.legacy_namespace()
+        return namespace_from(given, _langgraph.current_runtime()) if callable(given) else given
+
+    def _scope(self) -> Hashable:
+        return self._store(), self._namespace()
+
+    def _index(self) -> StoreIndex:
+        return index_of(self._store(), self._namespace())
+
+    def bound_to_this_thread(self) -> bool:
+        try:
+            store = self._store()
+        except BackendError:
+            return False
+        return _langgraph.runs_loop_of(store)
+
+    async def _fetch(self, wanted: Sequence[str]) -> Mapping[str, FileDataV2]:
+        namespace = stored_namespace(self._namespace())
+        items: list[Any] = await _langgraph.batch(self._store(), [GetOp(namespace, path) for path in wanted])
+        return DecodedFiles({item.key: item.value for item in items if item is not None})
+
+    async def _fetch_all(self) -> Mapping[str, FileDataV2]:
+        return (await self._tree()).files
+
+    async def _tree(self) -> FileTree:
+        index, namespace = self._index(), stored_namespace(self._namespace())
+        mark = index.listing_starts()
+        items: Any
+        [items] = await _langgraph.batch(self._store(), [SearchOp(namespace, limit=_ALL)])
+        # The search is by prefix: namespaces below this one, and on older stores beside it, come along.
+        tree = FileTree(DecodedFiles({item.key: item.value for item in items if tuple(item.namespace) == namespace}))
+        index.listed(mark, tree.directories)
+        return tree
+
+    async def _is_directory(self, path: str) -> bool:
+        known = self._index().directories
+        if known is not None and path not in known:
+            return False
+        return path in (await self._tree()).directories
+
+    async def _commit(self, changes: Sequence[Change]) -> None:
+        namespace = stored_namespace(self._namespace())
+        operations = [PutOp(namespace, change.path, self._stored(change)) for change in changes]
+        added = [operation for operation in operations if operation.value is not None]
+        removed = [operation for operation in operations if operation.value is None]
+        for batch in (added, removed):
+            if batch:
+                await _langgraph.batch(self._store(), batch)
+        self._index().changed(changes)
+
+    def _stored(self, change: Change) -> dict[str, Any] | None:
+        """The value to put, or None to remove."""
+        return None if change.after is None else filedata.encode_file(change.after, self._file_format, change.path)

@@ -1,0 +1,22 @@
+"""The disk engine: files below a directory of the host, safe against races, links and failures."""
+
+from deepfs.core.disk.engine import Disk
+from deepfs.core.disk.files import modified_at, version_of
+from deepfs.core.disk.listing import Entry, Listing
+from deepfs.core.disk.patience import Patience
+from deepfs.core.disk.temporary_names import is_temporary
+from deepfs.core.disk.walking import FoundFile
+from deepfs.core.disk.windows import Limits, Reading
+
+__all__ = [
+    "Disk",
+    "Entry",
+    "FoundFile",
+    "Limits",
+    "Listing",
+    "Patience",
+    "Reading",
+    "is_temporary",
+    "modified_at",
+    "version_of",
+]

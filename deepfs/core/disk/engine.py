@@ -1,0 +1,169 @@
+"""The files below one directory of the host: every operation, blocking, to be called in a worker thread."""
+
+import os
+from collections.abc import Callable, Generator
+from typing import BinaryIO
+
+from deepfs.core.disk.conditions import StorageErrors
+from deepfs.core.disk.files import open_regular, read_descriptor
+from deepfs.core.disk.listing import Listing, list_directory
+from deepfs.core.disk.patience import Patience
+from deepfs.core.disk.places import Root, release
+from deepfs.core.disk.relocation import Relocator
+from deepfs.core.disk.removal import delete
+from deepfs.core.disk.temporaries import Sweeper
+from deepfs.core.disk.walking import FoundFile, walk
+from deepfs.core.disk.windows import DEFAULT_LIMITS, Limits, Reading, read_window
+from deepfs.core.disk.writing import Writer
+
+__all__ = ["Disk"]
+
+_WAIT_S = 30.0
+
+
+class Disk:
+    """The files below the directory `root` of the host.
+
+    Paths are normalised virtual ones (`/a/b`); with `confined=False` they are absolute paths of the host, and links
+    lead anywhere. Creating a Disk does no I/O; a root that does not exist is empty, and the first write makes it.
+
+    Nothing outside the root is read, listed or changed, whatever others do to directories and links meanwhile. Links
+    that stay inside work, unless `follow_links_inside=False`: relative ones, and absolute ones that start with the
+    path of the root as given or without links. The root itself may be a link.
+
+    Files are replaced in one step, so a reader sees the old content or the new. Changes of one file through any Disk
+    follow one another, across threads and processes; programs that write into the file by themselves take no part in
+    that. Replacing a file keeps its mode, and its owner where that is allowed; other hard links to it keep the old
+    content, and extended attributes do not pass over. With `durable` a change is on the disk when its method returns.
+
+    Every method raises leaves of `deepfs.errors` about the path that it was given, with no host path in their text.
+    `patience` ends a wait for others, or long work, with DeadlineError; a change waits 30 seconds where none is given.
+    """
+
+    def __init__(
+        self, root: str, *, follow_links_inside: bool = True, durable: bool = False, confined: bool = True
+    ) -> None:
+        self._root = Root(root, confined=confined, follow_links=follow_links_inside)
+        sweeper = Sweeper()
+        self._writer = Writer(self._root, sweeper, durable=durable)
+        self._relocator = Relocator(self._root, sweeper, durable=durable)
+
+    @property
+    def host_path(self) -> str:
+        """The absolute path of the root on the host; asks for the directory of the process where it is relative."""
+        return self._root.host_path
+
+    # --- looking ---
+
+    def read_file(self, path: str, limit: int | None = None) -> tuple[bytes, os.stat_result]:
+        """The whole content and the status of a file; TooLargeError where it is over `limit` bytes.
+
+        `version_of` makes the version of both.
+        """
+        with StorageErrors(path):
+            descriptor, status = open_regular(self._root, path)
+            try:
+                return read_descriptor(path, descriptor, status.st_size, limit), status
+            finally:
+                release(descriptor)
+
+    def open_file(self, path: str) -> tuple[BinaryIO, os.stat_result]:
+        """A file opened for reading in binary, which the caller closes, and its status."""
+        with StorageErrors(path):
+            descriptor, status = open_regular(self._root, path)
+            return os.fdopen(descriptor, "rb"), status
+
+    def read_window(
+        self, path: str, offset: int, limit: int, limits: Limits = DEFAULT_LIMITS, patience: Patience | None = None
+    ) -> Reading:
+        """At most `limit` lines from line `offset`, from 0, of a text file; the whole of one that proves to be binary.
+
+        A file over `limits.judged` is read only as far as the window goes, and judged by that. TooLargeError where the
+        window or the binary file is over its limit, InvalidContentError where `offset` is past the end.
+        """
+        with StorageErrors(path):
+            return read_window(self._root, path, offset, limit, limits, patience or Patience())
+
+    def stat(self, path: str) -> os.stat_result:
+        """The status of what `path` leads to."""
+        with StorageErrors(path):
+            return self._root.stat(path)
+
+    def list_directory(self, path: str, limit: int | None = None, patience: Patience | None = None) -> Listing:
+        """The children of a directory, sorted by path, where that of a directory ends in `/`.
+
+        Links are told by what they lead to; those that lead nowhere, or outside, as files without size. Unfinished
+        files and names that are not UTF-8 are left out. `limit` bounds how many children are looked at.
+        """
+        return list_directory(self._root, path, limit, patience or Patience())
+
+    def walk(
+        self,
+        path: str,
+        *,
+        enter: Callable[[str], bool] | None = None,
+        unreadable: Callable[[str], None] | None = None,
+        patience: Patience | None = None,
+    ) -> Generator[FoundFile, None, None]:
+        """The files at or beneath `path`, sorted by path; to be closed where it is left early.
+
+        Linked files are included where the link stays inside; linked directories are not entered, so no cycle is
+        possible. `enter` is asked about each directory, by its path, before it is opened; `unreadable` is told of each
+        that cannot be.
+        """
+        return walk(self._root, path, patience or Patience(), enter=enter, unreadable=unreadable)
+
+    # --- changing ---
+
+    def write_file(
+        self,
+        path: str,
+        data: bytes,
+        *,
+        overwrite: bool = False,
+        if_match: str | None = None,
+        patience: Patience | None = None,
+    ) -> None:
+        """Put `data` at `path`, making the directories above it.
+
+        Creates only, unless `overwrite`; `if_match` replaces just that version. ExistsError, ConflictError,
+        DirectoryError, NotDirectoryError where a file stands above, AccessError for a file that may not be written.
+        """
+        self._writer.write(path, data, patience or Patience(_WAIT_S), overwrite=overwrite, if_match=if_match)
+
+    def edit_file(
+        self,
+        path: str,
+        change: Callable[[bytes], bytes],
+        *,
+        if_match: str | None = None,
+        limit: int | None = None,
+        patience: Patience | None = None,
+    ) -> None:
+        """Replace the content of a file by what `change` makes of it, with nobody else changing it meanwhile.
+
+        What `change` raises leaves the file as it is. TooLargeError where the file is over `limit` bytes.
+        """
+        self._writer.edit(path, change, patience or Patience(_WAIT_S), if_match=if_match, limit=limit)
+
+    def delete(self, path: str, patience: Patience | None = None) -> None:
+        """Delete a file, a link itself, or a directory with all under it; never anything behind a link.
+
+        Where something cannot be deleted all the rest is, and the error says what stayed. The root: AccessError.
+        """
+        delete(self._root, path, patience or Patience(_WAIT_S))
+
+    def move(self, src: str, dst: str, *, overwrite: bool = False, patience: Patience | None = None) -> None:
+        """Move a file, a link itself, or a directory; one end stands at every instant.
+
+        `overwrite` replaces a file by a file, never a directory. ExistsError, DirectoryError, NotDirectoryError,
+        InvalidPathError for a move into itself.
+        """
+        self._relocator.move(src, dst, patience or Patience(_WAIT_S), overwrite=overwrite)
+
+    def copy(self, src: str, dst: str, *, overwrite: bool = False, patience: Patience | None = None) -> None:
+        """Copy a file, or a directory with all under it, which appears when it is complete.
+
+        Links in a directory are copied as they are. Errors as of `move`.
+        """
+        self._relocator.copy(src, dst, patience or Patience(), overwrite=overwrite)

@@ -1,0 +1,30 @@
+"""How long an operation may take, and whether anyone still wants it."""
+
+import time
+from collections.abc import Callable
+
+from deepfs.errors import DeadlineError, quoted
+
+__all__ = ["Patience", "never_cancelled"]
+
+
+def never_cancelled() -> bool:
+    """The answer of an operation that nobody cancels."""
+    return False
+
+
+class Patience:
+    """A deadline and a cancellation, asked about between the steps of blocking work."""
+
+    __slots__ = ("_cancelled", "_deadline")
+
+    def __init__(self, timeout: float | None = None, cancelled: Callable[[], bool] = never_cancelled) -> None:
+        self._deadline = None if timeout is None else time.monotonic() + timeout
+        self._cancelled = cancelled
+
+    def check(self, path: str) -> None:
+        """Raise DeadlineError once the time is up or the operation is cancelled."""
+        if self._cancelled():
+            raise DeadlineError(f"Error: The operation on {quoted(path)} was cancelled")
+        if self._deadline is not None and time.monotonic() >= self._deadline:
+            raise DeadlineError(f"Error: Time is up for {quoted(path)}: others use it, or there is too much of it")

@@ -1,0 +1,276 @@
+"""Where a path leads: resolution from a root descriptor, name by name, following links by hand.
+
+No step trusts an earlier look at a path: every name is opened relative to the directory opened before it and never
+through a link, so swapping a directory for a link between two steps gains nothing. A link is read and what it says is
+resolved anew from the root; `..` takes the last name off those already walked, and the kernel never sees one.
+"""
+
+import errno
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cached_property
+from types import TracebackType
+
+from deepfs.core.disk.conditions import OUTSIDE, TOO_MANY_LINKS
+from deepfs.core.disk.flags import NO_FOLLOW, SEARCH
+from deepfs.core.disk.temporary_names import PREFIX, is_temporary
+from deepfs.errors import (
+    AccessError,
+    DeepFSError,
+    FileMissingError,
+    InvalidPathError,
+    NotDirectoryError,
+    NotSupportedError,
+)
+
+__all__ = ["Place", "Root", "link_target", "release"]
+
+_SUPPORTED = os.open in os.supports_dir_fd
+
+_MAX_LINKS = 40
+_MAX_RACES = 100
+# What systems answer when a link is opened with O_NOFOLLOW; ENOTDIR where OSEARCH was asked for as well.
+_PERHAPS_A_LINK = frozenset({errno.ELOOP, errno.ENOTDIR, errno.EMLINK})
+
+
+def release(descriptor: int) -> None:
+    """Close a descriptor through which nothing was written, so that no error of closing it matters."""
+    with suppress(OSError):
+        os.close(descriptor)
+
+
+def link_target(directory: int, name: str) -> str | None:
+    """What the link `name` says; None where it is no link."""
+    try:
+        return os.readlink(name, dir_fd=directory)
+    except OSError as error:
+        if error.errno in (errno.EINVAL, errno.ENOENT):
+            return None
+        raise
+
+
+def _names(path: str) -> list[str]:
+    return [name for name in path.split("/") if name and name != "."]
+
+
+class Place:
+    """A name in an open directory: where an entry is, or could be put. The root is the name `.` in itself.
+
+    A context manager that closes the directory and, where the body raises, takes away the directories that were made
+    on the way.
+    """
+
+    __slots__ = ("_made", "_root", "directory", "name", "names")
+
+    def __init__(self, root: "Root", directory: int, names: Sequence[str], made: list[list[str]]) -> None:
+        self._root = root
+        self._made = made
+        self.directory = directory
+        self.names = list(names)
+        self.name = names[-1] if names else "."
+
+    def __enter__(self) -> "Place":
+        return self
+
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
+        release(self.directory)
+        if error is not None:
+            self._root.unmake(self._made)
+
+    @property
+    def path(self) -> str:
+        """The virtual path that leads here without any link."""
+        return "/" + "/".join(self.names)
+
+    def lstat(self) -> os.stat_result | None:
+        """What stands here, itself where it is a link; None where nothing does."""
+        try:
+            return os.stat(self.name, dir_fd=self.directory, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+
+    def open(self, flags: int) -> int:
+        """Open what stands here; never through a link."""
+        return os.open(self.name, flags | NO_FOLLOW, dir_fd=self.directory)
+
+
+class Root:
+    """A directory of the host, below which paths are resolved; unconfined it is `/`, and links lead anywhere.
+
+    Creating one touches no disk. The directory is opened anew for every operation: it may be a link, be replaced, or
+    not exist yet.
+    """
+
+    def __init__(self, path: str, *, confined: bool = True, follow_links: bool = True) -> None:
+        self._given = path if confined else "/"
+        self._confined = confined
+        self._follow_links = follow_links
+
+    @cached_property
+    def host_path(self) -> str:
+        """The absolute path of the directory on the host; a relative one is taken from the directory of the process."""
+        return os.path.abspath(self._given)
+
+    def open(self, path: str, flags: int) -> int:
+        """Open what `path` leads to, through links that are allowed."""
+        try:
+            return self._open_plain(path, flags)
+        except OSError as error:
+            if error.errno not in _PERHAPS_A_LINK:
+                raise
+        with self.locate(path) as place:
+            return place.open(flags)
+
+    def _open_plain(self, path: str, flags: int) -> int:
+        """Open `path` where no name in it is a link; the common case, without the machinery of the others."""
+        if not self._confined and self._follow_links:
+            return os.open(path, flags)
+        if "/.." in path or PREFIX in path:
+            raise OSError(errno.ELOOP, "not plain")
+        *above, name = path[1:].split("/")
+        directory = self.enter(make=False)
+        try:
+            for each in above:
+                child = os.open(each, SEARCH | NO_FOLLOW, dir_fd=directory)
+                directory, left = child, directory
+                os.close(left)
+            return os.open(name or ".", flags | NO_FOLLOW, dir_fd=directory)
+        finally:
+            os.close(directory)
+
+    def locate(self, path: str, *, follow: bool = True) -> Place:
+        """The place of `path`, whose directory must exist; with `follow`, of what a link there leads to.
+
+        Raises AccessError where a link leads outside, FileMissingError where a file stands in the way.
+        """
+        try:
+            return _Resolution(self, path, make=False).run(follow=follow)
+        except NotDirectoryError as error:
+            raise FileMissingError(path) from error
+
+    def locate_target(self, path: str, *, make: bool = True) -> Place:
+        """The place where something is to be put; directories above it that are missing are made, if so wanted.
+
+        Raises NotDirectoryError about the file that stands in the way, AccessError where a link leads outside.
+        """
+        resolution = _Resolution(self, path, make=make)
+        try:
+            return resolution.run(follow=True)
+        except BaseException:
+            self.unmake(resolution.made)
+            raise
+
+    def stat(self, path: str) -> os.stat_result:
+        """The status of what `path` leads to, through links that are allowed."""
+        with self.locate(path) as place:
+            return os.stat(place.name, dir_fd=place.directory, follow_symlinks=False)
+
+    def enter(self, *, make: bool) -> int:
+        """Open the directory itself."""
+        if not _SUPPORTED:
+            raise NotSupportedError("Error: Files on disk need a system with POSIX directory descriptors")
+        try:
+            return os.open(self.host_path, SEARCH)
+        except FileNotFoundError:
+            if not make:
+                raise
+        os.makedirs(self.host_path, exist_ok=True)
+        return os.open(self.host_path, SEARCH)
+
+    def unmake(self, made: list[list[str]]) -> None:
+        """Remove directories that an operation made and that are still empty."""
+        for names in reversed(made):
+            with suppress(OSError, DeepFSError), self.locate("/" + "/".join(names), follow=False) as place:
+                os.rmdir(place.name, dir_fd=place.directory)
+        made.clear()
+
+    def through_link(self, path: str, above: list[str], target: str) -> list[str]:
+        """The names that `target`, read from a link in the directory `above`, stands for."""
+        if not self._follow_links:
+            raise AccessError(path, "links are not followed")
+        if not target.startswith("/"):
+            return [*above, *_names(target)]
+        names = _names(target)
+        for base in (self.host_path, os.path.realpath(self.host_path)):
+            prefix = _names(base)
+            if names[: len(prefix)] == prefix:
+                return names[len(prefix) :]
+        raise AccessError(path, OUTSIDE)
+
+    def above(self, path: str, names: list[str], index: int) -> list[str]:
+        """`names` without the run of `..` at `index` and the names that it undoes."""
+        end = index
+        while end < len(names) and names[end] == "..":
+            end += 1
+        keep = index - (end - index)
+        if keep < 0 and self._confined:
+            raise AccessError(path, OUTSIDE)
+        return names[: max(keep, 0)] + names[end:]
+
+
+class _Resolution:
+    """One walk from a root to a place, begun anew at the root after every link and every `..`."""
+
+    __slots__ = ("_make", "_path", "_root", "made")
+
+    def __init__(self, root: Root, path: str, *, make: bool) -> None:
+        self._root = root
+        self._path = path
+        self._make = make
+        self.made: list[list[str]] = []
+
+    def run(self, *, follow: bool) -> Place:
+        names = _names(self._path)
+        if any(map(is_temporary, names)):
+            raise InvalidPathError(self._path, "the name is reserved")
+        for _ in range(2 * _MAX_LINKS):
+            found = self._descend(names, follow)
+            if isinstance(found, Place):
+                return found
+            names = found
+        raise AccessError(self._path, TOO_MANY_LINKS)
+
+    def _descend(self, names: list[str], follow: bool) -> Place | list[str]:
+        """The place of the last name, or, as soon as a link or `..` comes, the names that lead on from the root."""
+        directory = self._root.enter(make=self._make)
+        try:
+            for index, name in enumerate(names):
+                if name == "..":
+                    return self._root.above(self._path, names, index)
+                if index == len(names) - 1:
+                    break
+                child = self._enter(directory, names, index)
+                if child is None:
+                    return self._through(directory, names, index)
+                directory, left = child, directory
+                release(left)
+            if follow and names and (target := link_target(directory, names[-1])) is not None:
+                return self._root.through_link(self._path, names[:-1], target)
+            place = Place(self._root, directory, names, self.made)
+            directory = -1
+            return place
+        finally:
+            if directory >= 0:
+                release(directory)
+
+    def _enter(self, directory: int, names: list[str], index: int) -> int | None:
+        """Open a directory on the way, making it where that is wanted; None where something else is there."""
+        for _ in range(_MAX_RACES):
+            try:
+                return os.open(names[index], SEARCH | NO_FOLLOW, dir_fd=directory)
+            except OSError as error:
+                if error.errno in _PERHAPS_A_LINK:
+                    return None
+                if error.errno != errno.ENOENT or not self._make:
+                    raise
+            with suppress(FileExistsError):
+                os.mkdir(names[index], dir_fd=directory)
+                self.made.append(names[: index + 1])
+        raise FileMissingError(self._path)
+
+    def _through(self, directory: int, names: list[str], index: int) -> list[str]:
+        target = link_target(directory, names[index])
+        if target is None:
+            raise NotDirectoryError("/" + "/".join(names[: index + 1]))
+        return self._root.through_link(self._path, names[:index], target) + names[index + 1 :]

@@ -1,0 +1,203 @@
+"""Moving and copying: what comes to stand at the destination is whole, and the source goes only once it is there."""
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from deepfs.core import paths
+from deepfs.core.disk.conditions import StorageErrors
+from deepfs.core.disk.copying import fill_from, tree_copy
+from deepfs.core.disk.files import check_regular
+from deepfs.core.disk.flags import READ, UPDATE
+from deepfs.core.disk.flocks import file_id, holding
+from deepfs.core.disk.patience import Patience
+from deepfs.core.disk.places import Place, Root, release
+from deepfs.core.disk.removal import remove_standing
+from deepfs.core.disk.temporaries import Sweeper, create, discard, put, replace, sync_directory
+from deepfs.errors import (
+    BackendError,
+    DeepFSError,
+    DirectoryError,
+    ExistsError,
+    FileMissingError,
+    InvalidPathError,
+    NotDirectoryError,
+    quoted,
+)
+
+__all__ = ["Relocator"]
+
+_MAX_RACES = 100
+
+
+class _Task(NamedTuple):
+    """A source that stands, and a destination where it may go."""
+
+    src: str
+    source: Place
+    status: os.stat_result
+    dst: str
+    target: Place
+    existing: os.stat_result | None
+
+    @property
+    def is_dir(self) -> bool:
+        return stat.S_ISDIR(self.status.st_mode)
+
+    @property
+    def stays(self) -> bool:
+        """Whether both ends are one entry."""
+        return self.source.names == self.target.names
+
+
+class Relocator:
+    """Moves and copies below a root."""
+
+    def __init__(self, root: Root, sweeper: Sweeper, *, durable: bool) -> None:
+        self._root = root
+        self._sweeper = sweeper
+        self._durable = durable
+
+    def move(self, src: str, dst: str, patience: Patience, *, overwrite: bool) -> None:
+        """Have what stands at `src`, a link itself rather than what it leads to, stand at `dst`."""
+        for _ in range(_MAX_RACES):
+            with self._task(src, dst, overwrite=overwrite, follow=False) as task:
+                if task.stays:
+                    return
+                with holding(src, [task.source, task.target], patience):
+                    if self._moved(task, patience):
+                        sync_directory(task.source.directory, self._durable)
+                        return
+        raise _contended(dst)
+
+    def copy(self, src: str, dst: str, patience: Patience, *, overwrite: bool) -> None:
+        """Put a copy of what `src` leads to at `dst`."""
+        for _ in range(_MAX_RACES):
+            with self._task(src, dst, overwrite=overwrite, follow=True) as task:
+                if task.stays:
+                    return
+                with holding(dst, [task.target], patience):
+                    if self._copied(task, patience):
+                        return
+        raise _contended(dst)
+
+    @contextmanager
+    def _task(self, src: str, dst: str, *, overwrite: bool, follow: bool) -> Iterator[_Task]:
+        """Both ends, checked; errors of the body are about `dst` unless it says otherwise."""
+        with StorageErrors(src), self._root.locate(src, follow=follow) as source:
+            status = source.lstat()
+            if status is None:
+                raise FileMissingError(src)
+            if paths.is_beneath(dst, src):
+                raise InvalidPathError(dst, f"it lies inside {src}")
+            with StorageErrors(dst), self._root.locate_target(dst) as target:
+                task = _Task(src, source, status, dst, target, target.lstat())
+                if follow or not task.stays:
+                    _check_destination(task, overwrite=overwrite)
+                self._sweeper.visit(target.directory)
+                yield task
+
+    def _moved(self, task: _Task, patience: Patience) -> bool:
+        """Move, under locks; False where something came to stand at the destination meanwhile."""
+        try:
+            moved = _renamed(task)
+        except OSError as error:
+            if isinstance(error, DeepFSError) or error.errno != errno.EXDEV:
+                raise
+        else:
+            sync_directory(task.target.directory, self._durable and moved)
+            return moved
+        if not self._copied(task, patience):
+            return False
+        remove_standing(task.source, task.src, patience)
+        return True
+
+    def _copied(self, task: _Task, patience: Patience) -> bool:
+        """Copy, under a lock; False where something came to stand at the destination meanwhile."""
+        with StorageErrors(task.src):
+            source = task.source.open(READ)
+        try:
+            status = os.fstat(source)
+            if stat.S_ISDIR(status.st_mode):
+                return self._copied_tree(task, source, patience)
+            check_regular(task.src, status)
+            return self._copied_file(task, source, status, patience)
+        finally:
+            release(source)
+
+    def _copied_file(self, task: _Task, source: int, status: os.stat_result, patience: Patience) -> bool:
+        write = fill_from(task.src, source, patience)
+        if task.existing is None:
+            return create(task.target, write, mode=stat.S_IMODE(status.st_mode) & 0o777, durable=self._durable)
+        _check_writable(task.target)
+        replace(task.target, write, task.existing, durable=self._durable)
+        return True
+
+    def _copied_tree(self, task: _Task, source: int, patience: Patience) -> bool:
+        directory = task.target.directory
+        with tree_copy(task.src, source, directory, patience, durable=self._durable) as name:
+            os.rename(name, task.target.name, src_dir_fd=directory, dst_dir_fd=directory)
+        sync_directory(directory, self._durable)
+        return True
+
+
+def _contended(path: str) -> BackendError:
+    return BackendError(f"Error: Others create and delete {quoted(path)} all the time")
+
+
+def _check_destination(task: _Task, *, overwrite: bool) -> None:
+    """Raise unless the source may go where the destination is."""
+    if task.is_dir and not task.stays and task.target.names[: len(task.source.names)] == task.source.names:
+        raise InvalidPathError(task.dst, f"it lies inside {task.src}")
+    if task.existing is None:
+        return
+    if stat.S_ISDIR(task.existing.st_mode):
+        raise DirectoryError(task.dst) if overwrite else ExistsError(task.dst)
+    if not overwrite:
+        raise ExistsError(task.dst)
+    if task.is_dir:
+        raise NotDirectoryError(task.dst)
+    check_regular(task.dst, task.existing)
+
+
+def _check_writable(place: Place) -> None:
+    """Raise where the file at `place` may not be written, although its directory may."""
+    release(place.open(UPDATE))
+
+
+def _renamed(task: _Task) -> bool:
+    """Give the source its new name; False where something came to stand there meanwhile."""
+    if task.is_dir:
+        _rename(task)
+        return True
+    if task.existing is None:
+        return _rename_new(task)
+    _check_writable(task.target)
+    if file_id(task.existing) == file_id(task.status) and task.status.st_nlink > 1:
+        # Two names of one file: a rename would leave both.
+        os.unlink(task.source.name, dir_fd=task.source.directory)
+    else:
+        _rename(task)
+    return True
+
+
+def _rename(task: _Task) -> None:
+    source, target = task.source, task.target
+    os.rename(source.name, target.name, src_dir_fd=source.directory, dst_dir_fd=target.directory)
+
+
+def _rename_new(task: _Task) -> bool:
+    source, target = task.source, task.target
+    if not put(source.directory, source.name, target):
+        return False
+    try:
+        os.unlink(source.name, dir_fd=source.directory)
+    except FileNotFoundError:
+        pass
+    except BaseException:
+        discard(target.directory, target.name)
+        raise
+    return True

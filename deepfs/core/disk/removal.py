@@ -1,0 +1,170 @@
+"""Recursive delete: every name relative to its open directory, never through a link."""
+
+import errno
+import os
+import stat
+
+from deepfs.core.disk.conditions import StorageErrors, leaf
+from deepfs.core.disk.flags import NO_FOLLOW, READ_DIRECTORY
+from deepfs.core.disk.flocks import holding
+from deepfs.core.disk.patience import Patience
+from deepfs.core.disk.places import Place, Root, release
+from deepfs.errors import AccessError, BackendError, DeepFSError, FileMissingError, quoted
+
+__all__ = ["delete", "remove_standing", "remove_tree"]
+
+Stayed = list[tuple[str, OSError]]
+"""What could not be removed, each with the reason."""
+
+_NO_DIRECTORY = frozenset({errno.ENOTDIR, errno.ELOOP, errno.EMLINK})
+# What unlinking a directory says: EISDIR on Linux, EPERM elsewhere.
+_PERHAPS_A_DIRECTORY = frozenset({errno.EISDIR, errno.EPERM})
+_NOT_EMPTY = frozenset({errno.ENOTEMPTY, errno.EEXIST})
+_REFUSALS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_MAX_ROUNDS = 100
+
+
+def delete(root: Root, path: str, patience: Patience) -> None:
+    """Delete what stands at `path`, a link itself rather than what it leads to, a directory with all under it.
+
+    A file that others edit is deleted once they are done. Where something cannot be deleted, everything else is, and
+    the error says what stayed.
+    """
+    with StorageErrors(path), root.locate(path, follow=False) as place:
+        if not place.names:
+            raise AccessError(path, "the root cannot be deleted")
+        with holding(path, [place], patience):
+            remove_standing(place, path, patience)
+
+
+def remove_standing(place: Place, path: str, patience: Patience) -> None:
+    """Remove what stands at `place`, called `path`, or raise an error that says what stayed."""
+    status = place.lstat()
+    if status is None:
+        raise FileMissingError(path)
+    is_dir = stat.S_ISDIR(status.st_mode)
+    stayed = remove_tree(place.directory, place.name, path, is_dir=is_dir, patience=patience)
+    if stayed:
+        raise _incomplete(path, stayed)
+
+
+def _incomplete(path: str, stayed: Stayed) -> DeepFSError:
+    """The error that names what stayed of `path`, with the first reason."""
+    first, reason = stayed[0]
+    if first == path:
+        return leaf(reason, path)
+    others = f" and {len(stayed) - 1:,} more" if len(stayed) > 1 else ""
+    why = os.strerror(reason.errno) if reason.errno else "the disk failed"
+    what = f"{quoted(first)}{others} could not be deleted ({why}), the rest is gone"
+    if reason.errno in _REFUSALS:
+        return AccessError(path, what)
+    return BackendError(f"Error: {quoted(path)} was not deleted completely: {what}")
+
+
+def remove_tree(
+    directory: int, name: str, path: str = "", *, is_dir: bool = True, patience: Patience | None = None
+) -> Stayed:
+    """Remove `name` from `directory` with all under it, and return what could not be removed.
+
+    `path` is what it is called in the result; `is_dir` is a hint.
+    """
+    return _Removal(patience or Patience()).run(directory, name, path, is_dir)
+
+
+class _Level:
+    """A directory being emptied."""
+
+    __slots__ = ("children", "descriptor", "name", "parent", "path", "rounds", "stayed")
+
+    def __init__(self, parent: int, name: str, path: str) -> None:
+        self.parent = parent
+        self.name = name
+        self.path = path
+        self.rounds = 0
+        self.stayed: Stayed = []
+        self.descriptor = os.open(name, READ_DIRECTORY | NO_FOLLOW, dir_fd=parent)
+        self.children = os.scandir(self.descriptor)
+
+    def scan_again(self) -> None:
+        self.rounds += 1
+        self.children = os.scandir(self.descriptor)
+
+
+class _Removal:
+    """One removal, which goes on with the rest where something cannot be removed."""
+
+    def __init__(self, patience: Patience) -> None:
+        self._patience = patience
+        self._levels: list[_Level] = []
+        self._stayed: Stayed = []
+
+    def run(self, directory: int, name: str, path: str, is_dir: bool) -> Stayed:
+        try:
+            self._remove(directory, name, path, is_dir)
+            while self._levels:
+                self._patience.check(path)
+                level = self._levels[-1]
+                entry = next(level.children, None)
+                if entry is None:
+                    self._leave(level)
+                else:
+                    child_is_dir = entry.is_dir(follow_symlinks=False)
+                    self._remove(level.descriptor, entry.name, f"{level.path}/{entry.name}", child_is_dir)
+        finally:
+            for level in self._levels:
+                release(level.descriptor)
+        return self._stayed
+
+    def _remove(self, parent: int, name: str, path: str, is_dir: bool) -> None:
+        """Remove a file, or begin with a directory."""
+        try:
+            if is_dir and self._entered(parent, name, path):
+                return
+            os.unlink(name, dir_fd=parent)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if is_dir or error.errno not in _PERHAPS_A_DIRECTORY or not self._entered(parent, name, path):
+                self._keep(path, error)
+
+    def _entered(self, parent: int, name: str, path: str) -> bool:
+        """Whether `name` is a directory that can be emptied; one that cannot be opened may still be empty."""
+        try:
+            self._levels.append(_Level(parent, name, path))
+        except OSError as error:
+            if error.errno in _NO_DIRECTORY:
+                return False
+            self._remove_unopened(parent, name, path, error)
+        return True
+
+    def _remove_unopened(self, parent: int, name: str, path: str, reason: OSError) -> None:
+        try:
+            os.rmdir(name, dir_fd=parent)
+        except FileNotFoundError:
+            return
+        except OSError:
+            self._keep(path, reason)
+
+    def _leave(self, level: _Level) -> None:
+        """Remove a directory that was emptied; what others put there meanwhile goes as well."""
+        try:
+            if not level.stayed:
+                os.rmdir(level.name, dir_fd=level.parent)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            if error.errno in _NOT_EMPTY and level.rounds < _MAX_ROUNDS:
+                level.scan_again()
+                return
+            level.stayed.append((level.path, error))
+        self._levels.pop()
+        release(level.descriptor)
+        self._holder.extend(level.stayed)
+
+    @property
+    def _holder(self) -> Stayed:
+        """Where failures of what is being removed now are noted."""
+        return self._levels[-1].stayed if self._levels else self._stayed
+
+    def _keep(self, path: str, reason: OSError) -> None:
+        self._holder.append((path, reason))

@@ -1,0 +1,172 @@
+"""All files beneath a directory, in the order of their paths."""
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Generator, Iterator
+from operator import itemgetter
+
+from deepfs.core.disk.conditions import StorageErrors
+from deepfs.core.disk.files import check_regular, open_regular, read_descriptor, regular_descriptor
+from deepfs.core.disk.flags import NO_FOLLOW, READ, READ_DIRECTORY
+from deepfs.core.disk.listing import is_shown, open_directory
+from deepfs.core.disk.patience import Patience
+from deepfs.core.disk.places import Root, release
+from deepfs.errors import DeepFSError, FileMissingError, NotDirectoryError
+
+__all__ = ["FoundFile", "walk"]
+
+_CHECK_EVERY = 1024
+# What opening a directory says that was there a moment ago.
+_GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EMLINK})
+
+
+class FoundFile:
+    """A file that a walk came by; to be looked at before the walk goes on."""
+
+    __slots__ = ("_directory", "_entry", "_root", "path")
+
+    def __init__(self, root: Root, path: str, entry: os.DirEntry[str] | None = None, directory: int = -1) -> None:
+        self._root = root
+        self._entry = entry
+        self._directory = directory
+        self.path = path
+
+    def stat(self) -> os.stat_result:
+        """The status of the file."""
+        with StorageErrors(self.path):
+            return self._root.stat(self.path) if self._entry is None else self._entry.stat(follow_symlinks=False)
+
+    def open(self) -> tuple[int, os.stat_result]:
+        """A descriptor to read from, which the caller closes, and the status; AccessError where it is no file now."""
+        with StorageErrors(self.path):
+            if self._entry is None:
+                return open_regular(self._root, self.path)
+            descriptor = os.open(self._entry.name, READ | NO_FOLLOW, dir_fd=self._directory)
+            return descriptor, regular_descriptor(self.path, descriptor)
+
+    def read(self, limit: int | None = None) -> bytes:
+        """The content; TooLargeError where it is over `limit` bytes."""
+        descriptor, status = self.open()
+        try:
+            with StorageErrors(self.path):
+                return read_descriptor(self.path, descriptor, status.st_size, limit)
+        finally:
+            release(descriptor)
+
+
+class _Level:
+    """A directory being gone through."""
+
+    __slots__ = ("children", "descriptor", "prefix")
+
+    def __init__(self, descriptor: int, prefix: str) -> None:
+        self.descriptor = descriptor
+        self.prefix = prefix
+        self.children: Iterator[tuple[str, os.DirEntry[str]]] = iter(())
+
+
+def walk(
+    root: Root,
+    path: str,
+    patience: Patience,
+    *,
+    enter: Callable[[str], bool] | None = None,
+    unreadable: Callable[[str], None] | None = None,
+) -> Generator[FoundFile, None, None]:
+    """The files at or beneath `path`, sorted by path; a root that does not exist yet has none."""
+    try:
+        descriptor = open_directory(root, path)
+    except NotDirectoryError:
+        yield from _single(root, path)
+    except FileMissingError:
+        if path != "/":
+            raise
+    else:
+        yield from _Walk(root, patience, enter, unreadable).run(descriptor, path)
+
+
+def _single(root: Root, path: str) -> Iterator[FoundFile]:
+    with StorageErrors(path):
+        check_regular(path, root.stat(path))
+    yield FoundFile(root, path)
+
+
+class _Walk:
+    def __init__(
+        self,
+        root: Root,
+        patience: Patience,
+        enter: Callable[[str], bool] | None,
+        unreadable: Callable[[str], None] | None,
+    ) -> None:
+        self._root = root
+        self._patience = patience
+        self._enter = enter
+        self._unreadable = unreadable
+
+    def run(self, descriptor: int, path: str) -> Iterator[FoundFile]:
+        levels = [_Level(descriptor, path.rstrip("/") + "/")]
+        try:
+            self._scan(levels[-1])
+            while levels:
+                directory = yield from self._files(levels[-1])
+                if directory is None:
+                    release(levels.pop().descriptor)
+                elif level := self._opened(levels[-1], directory):
+                    levels.append(level)
+                    self._scan(level)
+        finally:
+            for level in levels:
+                release(level.descriptor)
+
+    def _files(self, level: _Level) -> Generator[FoundFile, None, os.DirEntry[str] | None]:
+        """The next files of a directory; returns the directory that comes after them, if one does."""
+        for key, entry in level.children:
+            if key[-1] == "/":
+                if self._enter is None or self._enter(level.prefix + entry.name):
+                    return entry
+            elif entry.is_symlink():
+                if self._leads_to_file(level.prefix + key):
+                    yield FoundFile(self._root, level.prefix + key)
+            elif entry.is_file(follow_symlinks=False):
+                yield FoundFile(self._root, level.prefix + key, entry, level.descriptor)
+        return None
+
+    def _opened(self, level: _Level, entry: os.DirEntry[str]) -> _Level | None:
+        path = level.prefix + entry.name
+        try:
+            return _Level(os.open(entry.name, READ_DIRECTORY | NO_FOLLOW, dir_fd=level.descriptor), f"{path}/")
+        except OSError as error:
+            if error.errno not in _GONE:
+                self._tell(path)
+            return None
+
+    def _scan(self, level: _Level) -> None:
+        """Find the children of a directory; where it cannot be read to its end, those before."""
+        self._patience.check(level.prefix)
+        found: list[tuple[str, os.DirEntry[str]]] = []
+        try:
+            with os.scandir(level.descriptor) as entries:
+                for count, entry in enumerate(entries, 1):
+                    if count % _CHECK_EVERY == 0:
+                        self._patience.check(level.prefix)
+                    name = entry.name
+                    if is_shown(name):
+                        found.append((f"{name}/" if entry.is_dir(follow_symlinks=False) else name, entry))
+        except DeepFSError:
+            raise
+        except OSError:
+            self._tell(level.prefix[:-1] or "/")
+        found.sort(key=itemgetter(0))
+        level.children = iter(found)
+
+    def _tell(self, path: str) -> None:
+        if self._unreadable is not None:
+            self._unreadable(path)
+
+    def _leads_to_file(self, path: str) -> bool:
+        try:
+            return stat.S_ISREG(self._root.stat(path).st_mode)
+        except (OSError, DeepFSError):
+            return False

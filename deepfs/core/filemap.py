@@ -1,0 +1,200 @@
+"""A tree over flat storage: which directories a set of file paths implies, and what each operation changes in it.
+
+Flat storage maps path → file. The functions here are pure: they take the files that an operation looked up and return
+its result, or the `Change`s to store; `backends/flat.py` does the fetching and storing.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from deepfs.core import filedata, paths
+from deepfs.core.replace import Replacement
+from deepfs.core.text import version
+from deepfs.errors import (
+    ConflictError,
+    DirectoryError,
+    ExistsError,
+    FileMissingError,
+    InvalidContentError,
+    InvalidPathError,
+    NotDirectoryError,
+)
+from deepfs.types import FileDataV2, FileInfo
+
+__all__ = [
+    "Change",
+    "DecodedFiles",
+    "Directories",
+    "FileTree",
+    "as_copy",
+    "check_destination",
+    "check_parents",
+    "check_replaceable",
+    "file_info",
+    "relocation",
+]
+
+
+class Change(Struct, frozen=True):
+    """One file before and after an operation; None is no file. `replacement` tells what an edit replaced."""
+
+    path: str
+    before: FileDataV2 | None
+    after: FileDataV2 | None
+    replacement: Replacement | None = None
+
+
+class Directories:
+    """The directories that a set of file paths implies, with their children; adding and discarding cost the depth."""
+
+    def __init__(self, files: Iterable[str] = ()) -> None:
+        self._children: dict[str, dict[str, None]] = {"/": {}}
+        for path in files:
+            self.add(path)
+
+    def __contains__(self, path: object) -> bool:
+        return path in self._children
+
+    def children(self, directory: str) -> list[str]:
+        """The paths directly in `directory`, in no order."""
+        return list(self._children.get(directory, ()))
+
+    def add(self, path: str) -> None:
+        """Take the file `path` in."""
+        while path != "/":
+            directory = paths.parent(path)
+            known = directory in self._children
+            self._children.setdefault(directory, {})[path] = None
+            if known:
+                return
+            path = directory
+
+    def discard(self, path: str) -> None:
+        """Drop the file `path`, and the directories that are empty without it."""
+        while path != "/" and path not in self._children:
+            directory = paths.parent(path)
+            siblings = self._children.get(directory)
+            if siblings is None:
+                return
+            siblings.pop(path, None)
+            if siblings or directory == "/":
+                return
+            del self._children[directory]
+            path = directory
+
+    def apply(self, changes: Iterable[Change]) -> None:
+        """Follow the changes of an operation."""
+        for change in changes:
+            if change.after is None:
+                self.discard(change.path)
+            else:
+                self.add(change.path)
+
+
+class DecodedFiles(Mapping[str, FileDataV2]):
+    """Stored records by path, each decoded when it is asked for; invalid_content for one that is no file."""
+
+    def __init__(self, records: Mapping[str, Mapping[str, Any]]) -> None:
+        self._records = records
+
+    def __getitem__(self, path: str) -> FileDataV2:
+        return filedata.decode_file(self._records[path], path)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._records)
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __contains__(self, path: object) -> bool:
+        return path in self._records
+
+
+class FileTree:
+    """All files of a storage at one moment, as a tree; the directories are worked out when they are asked for."""
+
+    def __init__(self, files: Mapping[str, FileDataV2], directories: Directories | None = None) -> None:
+        self.files = files
+        self._directories = directories
+
+    @property
+    def directories(self) -> Directories:
+        """The directories that the files imply."""
+        if self._directories is None:
+            self._directories = Directories(self.files)
+        return self._directories
+
+    def entries(self, directory: str) -> list[FileInfo]:
+        """The direct children of `directory`, sorted by path; file_not_found, not_a_directory."""
+        if directory not in self.directories:
+            raise NotDirectoryError(directory) if directory in self.files else FileMissingError(directory)
+        return sorted(self._children(directory), key=lambda info: info.path)
+
+    def _children(self, directory: str) -> Iterator[FileInfo]:
+        for path in self.directories.children(directory):
+            if path in self.directories:
+                yield FileInfo(f"{path}/", is_dir=True)
+            if path in self.files:
+                yield file_info(path, self.files)
+
+    def beneath(self, path: str) -> list[str]:
+        """The sorted paths of the files at or under `path`; file_not_found where there are none."""
+        found = sorted(child for child in self.files if child == path or paths.is_beneath(child, path))
+        if not found and path != "/":
+            raise FileMissingError(path)
+        return found
+
+
+def file_info(path: str, files: Mapping[str, FileDataV2]) -> FileInfo:
+    """The listing entry of a file; one whose record cannot be read is listed by its path alone."""
+    try:
+        data = files[path]
+    except InvalidContentError:
+        return FileInfo(path, is_dir=False)
+    return FileInfo(path, is_dir=False, size=filedata.size_of(data), modified_at=data.modified_at)
+
+
+def check_replaceable(path: str, existing: FileDataV2 | None, *, overwrite: bool, if_match: str | None) -> None:
+    """Raise unless a write may put a file in the place of `existing`."""
+    if if_match is not None:
+        if existing is None or version(filedata.content_bytes(existing)) != if_match:
+            raise ConflictError(path)
+    elif existing is not None and not overwrite:
+        raise ExistsError(path)
+
+
+def check_parents(path: str, files: Mapping[str, FileDataV2]) -> None:
+    """Raise where something above `path` is a file."""
+    for directory in paths.ancestors(path):
+        if directory in files:
+            raise NotDirectoryError(directory)
+
+
+def relocation(src: str, dst: str, sources: Mapping[str, FileDataV2]) -> dict[str, str]:
+    """Where each of `sources`, which lie at or under `src`, goes when `src` becomes `dst`."""
+    if paths.is_beneath(dst, src):
+        raise InvalidPathError(dst, f"it lies inside {src}")
+    return {path: dst + path[len(src) :] for path in sources}
+
+
+def check_destination(
+    dst: str, existing: FileDataV2 | None, *, is_directory: bool, from_file: bool, overwrite: bool
+) -> None:
+    """Raise unless a file (`from_file`) or a directory may be put at `dst`, where `existing` or a directory stands."""
+    if is_directory:
+        raise DirectoryError(dst) if overwrite else ExistsError(dst)
+    if existing is not None and not overwrite:
+        raise ExistsError(dst)
+    if existing is not None and not from_file:
+        raise NotDirectoryError(dst)
+
+
+def as_copy(moved: Change) -> Change:
+    """`moved` as a new file: it keeps the creation time of the file that it replaces, and is modified now."""
+    if moved.after is None:
+        return moved
+    content = filedata.content_bytes(moved.after)
+    created_at = moved.before.created_at if moved.before else None
+    return Change(moved.path, moved.before, filedata.new_file(content, created_at=created_at))

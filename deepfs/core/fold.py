@@ -1,0 +1,188 @@
+"""The reducers of the channels `files` and `file_conflicts`: pure, and the same however the writes are batched.
+
+LangGraph applies the writes of a superstep as one batch, and rebuilds a state from a checkpoint by applying those of
+many steps as one. Both reducers take the writes one by one and decide by the operation in each, so they decide alike,
+and a state rebuilt is the state that was. What later writes of a step need to know of its earlier ones stays with the
+value, where only the reducer finds it: a copy, a pickle and a checkpoint hold the plain dict or list.
+"""
+
+from collections.abc import Iterable, Mapping
+from itertools import chain
+from typing import Any, NamedTuple
+
+from deepfs.core.filedata import decode_file
+from deepfs.core.operations import Ledger, Operation, Record, Transition, is_header, operation_in
+from deepfs.core.spans import transplant
+from deepfs.core.text import version
+from deepfs.errors import DeepFSError
+from deepfs.types import FileDataV2
+
+__all__ = ["fold", "fold_conflicts", "version_of"]
+
+
+def version_of(data: FileDataV2) -> str:
+    """What tells the contents of one file apart."""
+    return version(data.content if data.encoding == "utf-8" else f"base64:{data.content}")
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def fold(files: Mapping[str, Any] | None, writes: Iterable[Mapping[str, Any] | None]) -> dict[str, Any]:
+    """`files` after `writes`, each of which maps paths to files, or to None to delete them; `files` itself stays.
+
+    A write that holds an operation takes effect unless it collides with another task's of the same superstep; edits of
+    one file in disjoint places are merged. Any other write is taken as it is.
+    """
+    folding = _Folding(files or {})
+    for write in writes:
+        folding.apply(write or {})
+    return folding.result()
+
+
+class _Memory(NamedTuple):
+    """What later writes of a superstep need to know of its earlier ones."""
+
+    ledger: Ledger
+    written: dict[str, frozenset[tuple[str | None, str | None]]]
+    """The version and time of all that operations wrote, whether it took effect or not."""
+    replaced: set[str]
+    """Where a write without an operation came on top."""
+
+
+class _Files(dict[str, Any]):
+    __slots__ = ("memory",)
+    memory: _Memory
+
+    def __reduce__(self) -> tuple[type[dict[str, Any]], tuple[dict[str, Any]]]:
+        return dict, (dict(self),)
+
+
+class _Folding:
+    def __init__(self, files: Mapping[str, Any]) -> None:
+        self.files = dict(files)
+        known = files.memory if isinstance(files, _Files) else _Memory(Ledger(), {}, set())
+        self.memory = _Memory(known.ledger.copy(), known.written.copy(), known.replaced.copy())
+
+    def result(self) -> dict[str, Any]:
+        if not self.memory.ledger.records and not self.memory.written:
+            return self.files
+        files = _Files(self.files)
+        files.memory = self.memory
+        return files
+
+    def apply(self, write: Mapping[str, Any]) -> None:
+        operation = operation_in(write)
+        written = {path: data for path, data in write.items() if not is_header(path)}
+        if operation is None:
+            self._take(written)
+        else:
+            self._operate(operation, written)
+
+    def _take(self, written: Mapping[str, Any]) -> None:
+        """Take files as they are, but not again what an operation wrote: that was decided with the operation."""
+        for path, data in written.items():
+            known = self.memory.written.get(path)
+            if known and _fingerprint(path, data) in known:
+                continue
+            if known is not None:
+                self.memory.written[path] = frozenset()
+                self.memory.replaced.add(path)
+            self._put(path, data)
+
+    def _operate(self, operation: Operation, written: Mapping[str, Any]) -> None:
+        ledger = self.memory.ledger
+        if operation.step != ledger.step:
+            ledger.begin(operation.step)
+            self.memory = _Memory(ledger, {}, set())
+        records = {path: ledger.record(path, change) for path, change in operation.paths.items()}
+        lost = ledger.enter(operation)
+        for path, change in operation.paths.items():
+            data = written.get(path)
+            self._remember(path, change, data)
+            if not lost:
+                self._put(path, self._merged(path, change, data, records[path]))
+
+    def _remember(self, path: str, change: Transition, data: Mapping[str, Any] | None) -> None:
+        if data is not None:
+            known = self.memory.written.get(path, frozenset())
+            self.memory.written[path] = known | {(change.result, data.get("modified_at"))}
+
+    def _put(self, path: str, data: Any) -> None:
+        if data is None:
+            self.files.pop(path, None)
+        else:
+            self.files[path] = data
+
+    def _merged(self, path: str, change: Transition, data: Mapping[str, Any] | None, record: Record) -> Any:
+        """`data`, which a task wrote, with what other tasks made of the file."""
+        current = self.files.get(path)
+        if data is None or current is None or path in self.memory.replaced or not record.others(change):
+            return data
+        present = sorted(chain.from_iterable(places or () for places in record.parts.values()))
+        mine, theirs = decode_file(data, path), decode_file(current, path)
+        content = transplant(change.places or (), mine.content, theirs.content, present)
+        return {
+            **data,
+            "content": content.split("\n") if isinstance(data["content"], list) else content,
+            "modified_at": max(mine.modified_at or "", theirs.modified_at or ""),
+        }
+
+
+def _fingerprint(path: str, data: Any) -> tuple[str | None, str | None] | None:
+    """The version and time of a file as it was written; None where there is none."""
+    try:
+        file = decode_file(data, path)
+    except DeepFSError:
+        return None
+    return version_of(file), file.modified_at
+
+
+# --- conflicts -------------------------------------------------------------------------------------------------------
+
+
+def fold_conflicts(conflicts: Iterable[Any] | None, writes: Iterable[Any]) -> list[dict[str, Any]]:
+    """`conflicts` and the losses among `writes`, as dicts: path, operation, node, step, reason.
+
+    A write is the header of an operation that was sent to the files, a list of conflicts, or None to forget them all.
+    """
+    folded = _Conflicts(conflicts or ())
+    folded.ledger = conflicts.ledger.copy() if isinstance(conflicts, _Conflicts) else Ledger()
+    for write in writes:
+        folded.apply(write)
+    return folded if folded.ledger.records else list(folded)
+
+
+class _Conflicts(list[dict[str, Any]]):
+    __slots__ = ("ledger",)
+    ledger: Ledger
+
+    def __reduce__(self) -> tuple[type[list[Any]], tuple[list[Any]]]:
+        return list, (list(self),)
+
+    def apply(self, write: Any) -> None:
+        if write is None:
+            self.clear()
+        elif isinstance(write, str):
+            self._judge(operation_in([write]))
+        else:
+            self.extend(conflict for conflict in write if conflict not in self)
+
+    def _judge(self, operation: Operation | None) -> None:
+        lost = self.ledger.enter(operation) if operation else []
+        if operation and lost:
+            self.extend(_told(path, change, operation, lost) for path, change in operation.paths.items())
+
+
+def _told(path: str, change: Transition, operation: Operation, lost: list[str]) -> dict[str, Any]:
+    if path in lost:
+        reason = "A parallel task changed it first, in the same place."
+    else:
+        reason = f"It was one with a change of {lost[0]}, which a parallel task changed first."
+    return {
+        "path": path,
+        "operation": change.kind,
+        "node": operation.node,
+        "step": operation.step,
+        "reason": reason,
+    }

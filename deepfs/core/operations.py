@@ -1,0 +1,196 @@
+"""Operations on graph state: how they travel beside the files they write, and which of parallel ones take effect.
+
+The tasks of a superstep start from the same files and write without seeing one another. Their writes reach a reducer
+one after another, so each tells what it was based on. A write is `{header: None, path: file or None, …}`: the header is
+a key, because to a reducer that knows nothing of operations a key with None deletes what is not there, so it leaves no
+trace.
+"""
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Literal, NamedTuple, TypeAlias
+
+from msgspec import MsgspecError, Struct, json
+
+from deepfs.core.paths import ancestors, is_beneath
+from deepfs.core.spans import Place, compose, disjoint
+
+__all__ = ["Ledger", "Operation", "Places", "Transition", "header_of", "is_header", "operation_in", "transition"]
+
+_HEADER = "deepfs:"
+"""No path starts like this: paths are absolute."""
+
+Places: TypeAlias = list[Place] | None
+
+
+class Transition(Struct, frozen=True, omit_defaults=True):
+    """What one task has made of one file so far; a version is None where there is no file.
+
+    `origin` was there when the superstep began, `base` before this operation, `result` is there after it. `places` is
+    the change from `origin` to `result`, or None where the file was created, deleted or replaced as a whole.
+    """
+
+    origin: str | None = None
+    base: str | None = None
+    result: str | None = None
+    places: Places = None
+
+    @property
+    def kind(self) -> Literal["create", "delete", "edit", "overwrite"]:
+        """What the operation did to the file."""
+        if self.result is None:
+            return "delete"
+        if self.base is None:
+            return "create"
+        return "overwrite" if self.places is None else "edit"
+
+
+def transition(earlier: Transition | None, base: str | None, result: str | None, places: Places) -> Transition:
+    """What becomes of a file after `earlier`, its task's last one, when it goes from `base` to `result`.
+
+    `places` tell how; None where the file as a whole is another.
+    """
+    if earlier is None:
+        return Transition(base, base, result, places)
+    edited = places is not None and earlier.places is not None and earlier.result == base
+    composed = compose(earlier.places or (), places or ()) if edited else None
+    return Transition(earlier.origin, earlier.result, result, composed)
+
+
+class Operation(Struct, frozen=True, omit_defaults=True):
+    """One write: it takes effect on all of its paths, or on none. `step` is the number of the superstep.
+
+    Deletions of one file agree with one another; whatever else two tasks do to it collides, but for edits in places
+    that are disjoint. A file created where another task's file needs a directory collides, too.
+    """
+
+    paths: dict[str, Transition]
+    step: int | None = None
+    node: str = ""
+
+    @property
+    def deletes_only(self) -> bool:
+        """Whether it writes no file."""
+        return all(change.result is None for change in self.paths.values())
+
+    def foreign(self, *, mergeable: bool) -> "Operation":
+        """The operation as other tasks see it: alone, without its earlier ones; `mergeable` with theirs, or not."""
+        return Operation(
+            {
+                path: Transition(change.origin, change.origin, change.result, change.places if mergeable else None)
+                for path, change in self.paths.items()
+            }
+        )
+
+
+def header_of(operation: Operation) -> str:
+    """The key that holds `operation`."""
+    return _HEADER + json.encode(operation).decode()
+
+
+def is_header(key: object) -> bool:
+    """Whether a key of a write is not a path but holds an operation, be it one that this version cannot read."""
+    return isinstance(key, str) and key.startswith(_HEADER)
+
+
+def operation_in(keys: Iterable[object]) -> Operation | None:
+    """The operation that one of the keys of a write holds."""
+    for header in filter(is_header, keys):
+        with suppress(MsgspecError):
+            return json.decode(str(header)[len(_HEADER) :], type=Operation)
+    return None
+
+
+def _collide(one: Places, other: Places) -> bool:
+    """Whether two changes of one file cannot both take effect."""
+    return one is None or other is None or not disjoint(one, other)
+
+
+class Record(NamedTuple):
+    """What the operations that took effect made of one file: a part for each task, under the version it arrived at."""
+
+    origin: str | None
+    parts: Mapping[str | None, Places]
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a file now."""
+        return None not in self.parts
+
+    def others(self, change: Transition) -> dict[str | None, Places]:
+        """The parts but for the one that `change` goes on from."""
+        return {version: places for version, places in self.parts.items() if version != change.base}
+
+    def refuses(self, change: Transition) -> bool:
+        """Whether `change` collides with a part, or goes on from what did not take effect."""
+        if change.base != self.origin and change.base not in self.parts:
+            return True
+        return any(_collide(change.places, places) for places in self.others(change).values())
+
+    def joined(self, change: Transition) -> "Record":
+        """The record with `change` in effect."""
+        return Record(self.origin, {**self.others(change), change.result: change.places})
+
+
+class Ledger:
+    """The operations of one superstep that took effect, taken in their order; a later step starts afresh."""
+
+    def __init__(self) -> None:
+        self.step: int | None = None
+        self.records: dict[str, Record] = {}
+        self._directories: set[str] = set()
+
+    def copy(self) -> "Ledger":
+        """An independent ledger that knows the same."""
+        copied = Ledger()
+        copied.step = self.step
+        copied.records = self.records.copy()
+        copied._directories = self._directories.copy()
+        return copied
+
+    def begin(self, step: int | None) -> None:
+        """Forget what other steps did."""
+        if step != self.step:
+            self.step = step
+            self.records.clear()
+            self._directories.clear()
+
+    def enter(self, operation: Operation) -> list[str]:
+        """Take `operation` into effect, or return the paths on which it collides with those that are."""
+        self.begin(operation.step)
+        lost = self.collisions(operation)
+        if not lost:
+            for path, change in operation.paths.items():
+                self._enter(path, change)
+        return lost
+
+    def collisions(self, operation: Operation) -> list[str]:
+        """The paths on which `operation` collides."""
+        agreed = operation.deletes_only
+        return [path for path, change in operation.paths.items() if self._collides(path, change, agreed=agreed)]
+
+    def record(self, path: str, change: Transition) -> Record:
+        known = self.records.get(path)
+        return known if known is not None and known.origin == change.origin else Record(change.origin, {})
+
+    def _collides(self, path: str, change: Transition, *, agreed: bool) -> bool:
+        record = self.record(path, change)
+        if agreed and not record.exists:
+            return False
+        return record.refuses(change) or (change.kind == "create" and self._is_in_the_way(path))
+
+    def _is_in_the_way(self, path: str) -> bool:
+        """Whether other tasks put a file above `path` or beneath it."""
+        above = (self.records.get(directory) for directory in ancestors(path))
+        if any(record is not None and record.exists for record in above):
+            return True
+        return path in self._directories and any(
+            record.exists and is_beneath(other, path) for other, record in self.records.items()
+        )
+
+    def _enter(self, path: str, change: Transition) -> None:
+        record = self.record(path, change)
+        if change.result is not None:
+            self._directories.update(ancestors(path))
+        if change.result is not None or record.exists:
+            self.records[path] = record.joined(change)

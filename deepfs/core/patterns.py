@@ -1,0 +1,335 @@
+"""Globs over the paths of files, relative to the directory where a search starts.
+
+Braces expand first; each alternative then follows the rules by itself and becomes a sequence of segments, in which `**`
+stands for any directories. These become a regular expression that never gives back what it has matched: the text
+between two stars has a fixed length, so its first fit is as good as any later one. So a pattern never costs more than
+its length times that of the path.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property, lru_cache
+from itertools import pairwise
+
+from deepfs.errors import InvalidPatternError, quoted
+
+__all__ = ["MAX_ALTERNATIVES", "MAX_EXPANDED", "MAX_PATTERN", "MAX_SEGMENTS", "Glob", "compile_glob"]
+
+MAX_PATTERN = 4096
+"""The longest pattern, in characters."""
+MAX_ALTERNATIVES = 1000
+"""The most alternatives that the braces of a pattern may stand for."""
+MAX_EXPANDED = 16_384
+"""The most characters that these alternatives may have together."""
+MAX_SEGMENTS = 100
+"""The most segments that each of them may have."""
+
+_Test = Callable[[str], object]
+
+_ANY = "**"
+_DIRECTORIES = r"(?:(?!\.)[^/]++/)"
+
+_TOKEN = re.compile(
+    r"""
+      (?P<stars>\*+)
+    | (?P<any>\?)
+    | \[ (?P<negated>[!^]?+) (?P<members>\]?+ (?:\\[^\w/] | [^]\\/])*+) \]
+    | \\ (?P<escaped>[^\w./])
+    | (?P<brace>[{},])
+    | (?P<text>[^*?[\\{},]+)
+    """,
+    re.DOTALL | re.VERBOSE,
+)
+_goes_up = re.compile(r"(?:\A|[/\\])\.\.(?:/|\\[*?]|\Z)").search
+_MEMBER = re.compile(r"\\?(?P<first>.)(?:-\\?(?P<last>.))?", re.DOTALL)
+
+
+class _RefusedError(Exception):
+    """Why a pattern is refused."""
+
+
+@lru_cache(maxsize=256)
+def compile_glob(pattern: str) -> "Glob":
+    r"""The matcher of `pattern`.
+
+    - Without `/`, a pattern is about the name of a file at any depth; with one, about its whole path from where the
+      search starts. A leading `/` only anchors. `//` and `.` segments collapse.
+    - `*` and `?` stand for any characters and one character within a name, `[a-z]` for one of a set, `[!a]` and `[^a]`
+      for one outside it, `{a,b}` for either; braces nest and may hold `/`. `**` as a whole segment stands for any
+      number of directories, none included; as the last one, for everything beneath. Elsewhere it is `*`.
+    - A name that starts with `.` is only matched by a segment that starts with `.`; so `**`, and a pattern without `/`,
+      do not enter such directories.
+    - `\` takes the next character as it is. Letters differ by case.
+
+    Refused with `InvalidPatternError`, since to match nothing in silence would mislead: an empty pattern, a `..`
+    segment, NUL and lone surrogates, a `[`, `{` or `}` without its partner, braces without a comma, `[z-a]`,
+    `[[:alpha:]]`, a leading `!`, a `\` before a letter, digit, `_`, `.` or `/` (a Windows path, more likely), a `/` at
+    the end (only files are matched), and what exceeds the limits above.
+    """
+    if not isinstance(pattern, str):
+        raise TypeError(f"a glob pattern is a string, not {type(pattern).__name__}")
+    try:
+        _check_text(pattern)
+        return Glob(pattern, [_segments(alternative) for alternative in _expand(pattern)])
+    except _RefusedError as refusal:
+        raise InvalidPatternError(f"Error: Invalid glob pattern {quoted(pattern)}: {refusal}") from None
+
+
+class Glob:
+    """A compiled pattern, from `compile_glob`. Paths are relative to where the search starts, without leading `/`."""
+
+    def __init__(self, pattern: str, alternatives: list[list[str]]) -> None:
+        self.pattern = pattern
+        self._alternatives = alternatives
+        self._endings = tuple({_ending(segments[-1]) for segments in alternatives})
+        self._fits = _path_test(alternatives)
+
+    def __repr__(self) -> str:
+        return f"Glob({self.pattern!r})"
+
+    def matches(self, relative: str) -> bool:
+        """Whether the pattern matches the file at `relative`."""
+        return relative.endswith(self._endings) and bool(self._fits(relative))
+
+    def may_enter(self, relative_directory: str) -> bool:
+        """Whether a file at any depth beneath `relative_directory` could match; False is certain, True is not."""
+        return not relative_directory or bool(self._leads_on(f"{relative_directory}/"))
+
+    def beneath(self, relative_directory: str) -> tuple[str, ...]:
+        """The patterns that match, from `relative_directory`, the files beneath it that this one matches.
+
+        None where there are none, and as a rule one; more where one would exceed the limits.
+        """
+        names = relative_directory.split("/")
+        rests = [_written(rest) for segments in self._alternatives for rest in _remainders(segments, names)]
+        return _joined(list(dict.fromkeys(rests)))
+
+    @cached_property
+    def _leads_on(self) -> _Test:
+        return _compile(map(_way_expression, self._alternatives))
+
+
+def _check_text(pattern: str) -> None:
+    if len(pattern) > MAX_PATTERN:
+        raise _RefusedError(f"it has {len(pattern):,} characters, the limit is {MAX_PATTERN:,}")
+    if "\0" in pattern or any("\ud800" <= character <= "\udfff" for character in pattern):
+        raise _RefusedError("it holds a NUL or a lone surrogate, which no path does")
+
+
+def _tokens(pattern: str) -> Iterator[re.Match[str]]:
+    at = 0
+    while at < len(pattern):
+        token = _TOKEN.match(pattern, at)
+        if token is None:
+            raise _RefusedError(_why_no_token(pattern[at]))
+        yield token
+        at = token.end()
+
+
+def _why_no_token(character: str) -> str:
+    if character == "[":
+        return r"'[' opens no set; close it with ']' before any '/', or write '\[' for the character"
+    return r"'\' only goes before a special character; separate names with '/'"
+
+
+def _expand(pattern: str) -> list[str]:
+    """The patterns without braces that `pattern` stands for; they are not empty, and what was escaped still is."""
+    current, enclosing = [""], list[tuple[list[str], list[str]]]()
+    for token in _tokens(pattern):
+        if token["brace"] == "{":
+            enclosing.append((current, []))
+            current = [""]
+        elif token["brace"] == "," and enclosing:
+            enclosing[-1][1].extend(current)
+            current = [""]
+        elif token["brace"] == "}":
+            current = _close_braces(current, enclosing)
+        else:
+            # A comma outside braces is only a comma, and must stay one when `_joined` puts braces around it.
+            addition = r"\," if token["brace"] else token[0]
+            current = [text + addition for text in current]
+        if sum(map(len, current)) > MAX_EXPANDED:
+            raise _RefusedError(f"its braces stand for more than {MAX_EXPANDED:,} characters")
+    if enclosing:
+        raise _RefusedError(r"'{' is not closed; write '\{' for the character")
+    return [text for text in current if text] or [""]
+
+
+def _close_braces(last: list[str], enclosing: list[tuple[list[str], list[str]]]) -> list[str]:
+    """The alternatives so far, once the innermost braces end with the options `last`."""
+    if not enclosing:
+        raise _RefusedError(r"'}' closes nothing; write '\}' for the character")
+    before, options = enclosing.pop()
+    if not options:
+        raise _RefusedError(r"braces need a comma, as in '{a,b}'; write '\{' and '\}' for the characters")
+    options.extend(last)
+    if len(before) * len(options) > MAX_ALTERNATIVES:
+        raise _RefusedError(f"its braces stand for more than {MAX_ALTERNATIVES:,} alternatives")
+    return [start + option for start in before for option in options]
+
+
+def _segments(alternative: str) -> list[str]:
+    """The segments to match from the start; no two `**` in a row, and none at the end."""
+    if _goes_up(alternative):
+        raise _RefusedError("'..' is not allowed; the pattern is relative to where the search starts")
+    if alternative.startswith("!"):
+        raise _RefusedError(r"exclusion with '!' is not supported; write '\!' for the character")
+    written = alternative.split("/")
+    named = [segment for segment in written if segment not in ("", ".")]
+    if not named:
+        raise _RefusedError("it names no file")
+    if written[-1] != named[-1]:
+        raise _RefusedError("only files are matched; write '/**' at the end for all files in a directory")
+    if len(named) > MAX_SEGMENTS:
+        raise _RefusedError(f"it has more than {MAX_SEGMENTS} segments")
+    start = [] if len(written) > 1 else [_ANY]
+    end = ["*"] if named[-1] == _ANY else []
+    segments = [*start, *named, *end]
+    return [segment for before, segment in pairwise(["", *segments]) if (before, segment) != (_ANY, _ANY)]
+
+
+def _ending(segment: str) -> str:
+    """The characters that every name which `segment` matches ends with."""
+    *_, last = _tokens(segment)
+    return last["text"] or last["escaped"] or ""
+
+
+def _path_test(alternatives: list[list[str]]) -> _Test:
+    """The test for a path that has one of the endings of `alternatives`."""
+    if all(_is_ending_only(segments) for segments in alternatives):
+        return _is_visible
+    return _compile(map(_path_expression, alternatives))
+
+
+def _compile(expressions: Iterable[str]) -> _Test:
+    return re.compile("|".join(dict.fromkeys(expressions)), re.DOTALL).fullmatch
+
+
+def _is_ending_only(segments: list[str]) -> bool:
+    return len(segments) == 2 and segments[0] == _ANY and segments[1] == f"*{_ending(segments[1])}"
+
+
+def _is_visible(relative: str) -> bool:
+    """Whether no name in `relative` starts with a dot."""
+    return not (relative.startswith(".") or "/." in relative)
+
+
+def _path_expression(segments: list[str]) -> str:
+    """The paths of the files that `segments` match."""
+    head, *runs = _runs(segments)
+    if not runs:
+        return "/".join(head)
+    *middle, last = runs
+    return f"{_all(head)}{''.join(map(_passage, middle))}{_DIRECTORIES}*{'/'.join(last)}"
+
+
+def _way_expression(segments: list[str]) -> str:
+    """The directories, with `/` at the end, that lie above all that `segments` could match."""
+    head, *runs = _runs(segments)
+    if not runs:
+        return _some(head[:-1])
+    *middle, last = runs
+    way = f"{_DIRECTORIES}*{_some(last[:-1])}"
+    for run in reversed(middle):
+        way = f"(?:{_passage(run)}{way}|{_DIRECTORIES}*{_some(run[:-1])})"
+    return _some(head, way)
+
+
+def _passage(run: list[str]) -> str:
+    """The directories that `**` and all of `run` match, where another `**` follows.
+
+    As with the text between stars, the first place where `run` fits is right, and final: it has a fixed number of
+    segments, and where one of them demands a dot-name, which `**` cannot skip, it fits in one place only.
+    """
+    return f"(?>{_DIRECTORIES}*?{_all(run)})"
+
+
+def _all(run: list[str]) -> str:
+    return "".join(f"{segment}/" for segment in run)
+
+
+def _some(run: list[str], end: str = "") -> str:
+    """The directories that the start of `run` matches, or all of it and then `end`."""
+    for segment in reversed(run):
+        end = f"(?:{segment}/{end})?"
+    return end
+
+
+def _runs(segments: list[str]) -> list[list[str]]:
+    """The expressions of the segments before, between and after the `**`s."""
+    runs: list[list[str]] = [[]]
+    for segment in segments:
+        if segment == _ANY:
+            runs.append([])
+        else:
+            runs[-1].append(_segment_expression(segment))
+    return runs
+
+
+@lru_cache(maxsize=1024)
+def _segment_expression(segment: str) -> str:
+    first, *rest = _fixed_parts(segment)
+    guard = "" if segment.startswith(".") else r"(?!\.)"
+    if not rest:
+        return guard + first
+    *middle, last = rest
+    return guard + first + "".join(f"(?>[^/]*?{part})" for part in middle) + f"[^/]*{last}"
+
+
+def _fixed_parts(segment: str) -> list[str]:
+    """The expressions of what stands before, between and after the stars."""
+    parts = [""]
+    for token in _tokens(segment):
+        if token["stars"]:
+            parts.append("")
+        elif token["any"]:
+            parts[-1] += "[^/]"
+        elif token["members"]:
+            parts[-1] += _set_expression(token["negated"], token["members"])
+        else:
+            parts[-1] += re.escape(token["escaped"] or token[0])
+    return parts
+
+
+def _set_expression(negated: str, members: str) -> str:
+    if re.search(r"\[:\w*:\Z", members):
+        raise _RefusedError("named sets such as '[[:alpha:]]' are not supported; write '[A-Za-z]'")
+    ranges = "".join(_range_expression(member) for member in _MEMBER.finditer(members))
+    return f"[^/{ranges}]" if negated else f"(?!/)[{ranges}]"
+
+
+def _range_expression(member: re.Match[str]) -> str:
+    first, last = member["first"], member["last"] or member["first"]
+    if first > last:
+        raise _RefusedError(f"the range '{member[0]}' is the wrong way round")
+    return f"{re.escape(first)}-{re.escape(last)}"
+
+
+def _remainders(segments: list[str], names: list[str]) -> list[list[str]]:
+    """What can be left of `segments` after directories with these names."""
+    alive = {0}
+    for name in names:
+        alive = {after for at in alive for after in _after(segments, at, name)}
+    return [segments[at:] for at in sorted(alive)]
+
+
+def _after(segments: list[str], at: int, name: str) -> Iterator[int]:
+    """Where to go on after `name`, from the segment at `at`; a `**` takes the name or is skipped."""
+    if segments[at] == _ANY:
+        if _is_visible(name):
+            yield at
+        at += 1
+    if at + 1 < len(segments) and re.fullmatch(_segment_expression(segments[at]), name, re.DOTALL):
+        yield at + 1
+
+
+def _written(segments: list[str]) -> str:
+    text = "/".join(segments)
+    return text if segments[0] == _ANY else f"/{text}"
+
+
+def _joined(patterns: list[str]) -> tuple[str, ...]:
+    """One pattern for all of them, where it stays within the limits."""
+    joined = f"{{{','.join(patterns)}}}"
+    fits = len(patterns) <= MAX_ALTERNATIVES and len(joined) <= MAX_PATTERN
+    return (joined,) if len(patterns) > 1 and fits else tuple(patterns)

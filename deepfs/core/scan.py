@@ -1,0 +1,237 @@
+r"""Grep over the content of one file: for literal text, or for a regular expression in linear time.
+
+A search is by line: no match crosses a line end, and a line has neither its terminator nor, on line 1, the BOM. All the
+same the whole content is searched at once: a regular expression is compiled such that nothing in it matches `\n`. Only
+one that asks for the border of the whole text, or for single bytes, is tried line by line.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from importlib import import_module
+from itertools import islice
+from typing import AnyStr, Generic, NamedTuple, Protocol
+
+from msgspec import Struct
+
+from deepfs.core import media
+from deepfs.core.text import BOM, decode, is_text
+from deepfs.errors import InvalidPatternError
+from deepfs.types import ContextLine, GrepMatch
+
+__all__ = ["MAX_CONTEXT_LINES", "MAX_LINE", "FileHits", "Query", "compile_query", "search"]
+
+MAX_LINE = 5000
+MAX_CONTEXT_LINES = 1000
+
+_BYTES_A_CHARACTER = 4
+_ONLY_BY_LINE = re.compile(r"\\[AzC]|\(\?[a-zA-Z]*-[a-zA-Z]*m")
+
+
+class _Match(Protocol):
+    def start(self) -> int: ...
+
+
+class _Regexp(Protocol):
+    def search(self, text: bytes, pos: int = 0) -> _Match | None: ...
+
+
+class Query(Struct, frozen=True):
+    """What to look for, compiled; `regexp` is None for text that is looked for as it is."""
+
+    pattern: str
+    needle: bytes
+    context_lines: int
+    max_line: int
+    regexp: _Regexp | None
+    by_line: bool
+
+
+class FileHits(Struct, frozen=True):
+    """What a search found in one file; `skipped` where it would have found something, but the file is binary."""
+
+    matches: list[GrepMatch] = []
+    skipped: bool = False
+
+
+def compile_query(
+    pattern: str, *, regex: bool = False, ignore_case: bool = False, context_lines: int = 0, max_line: int = MAX_LINE
+) -> Query:
+    """A query for the lines with `pattern`, each clipped to `max_line` characters, with `context_lines` around it.
+
+    An empty pattern matches each line. Raises InvalidPatternError for a pattern that no line can hold or that is no
+    regular expression of RE2, and for `context_lines` out of range.
+    """
+    if "\n" in pattern:
+        raise InvalidPatternError("Error: Invalid search pattern: it holds a line break, but the search is by line.")
+    if not is_text(pattern):
+        raise InvalidPatternError("Error: Invalid search pattern: it holds NUL or half a surrogate pair.")
+    if not 0 <= context_lines <= MAX_CONTEXT_LINES:
+        raise InvalidPatternError(f"Error: context_lines must be from 0 to {MAX_CONTEXT_LINES}, not {context_lines}.")
+    regexp = _compiled(pattern, regex=regex, ignore_case=ignore_case) if regex or ignore_case else None
+    by_line = regex and _ONLY_BY_LINE.search(pattern) is not None
+    return Query(pattern, pattern.encode(), context_lines, max_line, regexp, by_line)
+
+
+def search(query: Query, path: str, data: bytes | str, limit: int | None = None) -> FileHits:
+    """The first `limit` lines of a file that match; a file that is binary by name or content is skipped."""
+    if query.regexp is None:
+        return _search_literal(query, path, data, limit)
+    return _search_regexp(query, query.regexp, path, data, limit)
+
+
+def _search_literal(query: Query, path: str, data: bytes | str, limit: int | None) -> FileHits:
+    # Most files end here, before anything is decoded.
+    found = query.pattern in data if isinstance(data, str) else query.needle in data
+    if not found:
+        return FileHits()
+    text = _text(data)
+    if text is None:
+        return FileHits(skipped=True)
+    text = text.removeprefix(BOM)
+    if "\r" in text:
+        text = text.replace("\r\n", "\n")
+    return _hits(query, path, _Lines(text, "\n", partial(text.find, query.pattern), str), limit)
+
+
+def _search_regexp(query: Query, regexp: _Regexp, path: str, data: bytes | str, limit: int | None) -> FileHits:
+    content = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
+    content = content.removeprefix(BOM.encode())
+    if b"\r" in content:
+        content = content.replace(b"\r\n", b"\n")
+    find = partial(_find_by_line if query.by_line else _find, regexp, content)
+    lines = _Lines(content, b"\n", find, partial(str, encoding="utf-8", errors="ignore"))
+    if _text(data) is None:
+        return FileHits(skipped=lines.any_matching())
+    return _hits(query, path, lines, limit)
+
+
+def _text(data: bytes | str) -> str | None:
+    if isinstance(data, str):
+        return data if is_text(data) else None
+    return decode(data)
+
+
+# --- regular expressions ---
+
+
+def _compiled(pattern: str, *, regex: bool, ignore_case: bool) -> _Regexp:
+    re2 = import_module("re2")
+    options = re2.Options()
+    options.log_errors = False
+    options.never_nl = True
+    options.never_capture = True
+    options.case_sensitive = not ignore_case
+    options.literal = not regex
+    try:
+        compiled: _Regexp = re2.compile(f"(?m){pattern}" if regex else pattern, options)
+    except re2.error as error:
+        reason = error.args[0].decode("utf-8", "replace").replace(": (?m)", ": ", 1)
+        kind = "Invalid regex pattern" if regex else "Error: Invalid search pattern"
+        raise InvalidPatternError(f"{kind}: {reason} (RE2 syntax: no look-around, no backreferences)") from error
+    return compiled
+
+
+def _find(regexp: _Regexp, content: bytes, start: int) -> int:
+    match = regexp.search(content, start)
+    return -1 if match is None else match.start()
+
+
+def _find_by_line(regexp: _Regexp, content: bytes, start: int) -> int:
+    while start < len(content):
+        end = content.find(b"\n", start)
+        end = len(content) if end < 0 else end
+        if regexp.search(content[start:end]) is not None:
+            return start
+        start = end + 1
+    return -1
+
+
+# --- lines ---
+
+
+class _Line(NamedTuple):
+    """A line by its number and its borders, without its terminator."""
+
+    number: int
+    start: int
+    end: int
+
+
+class _Lines(Generic[AnyStr]):
+    """Content by line, each ended by `newline`; `find` gives the place of the first match from a place on, or -1.
+
+    `as_text` decodes a piece that may end within a character.
+    """
+
+    def __init__(
+        self, content: AnyStr, newline: AnyStr, find: Callable[[int], int], as_text: Callable[[AnyStr], str]
+    ) -> None:
+        self._content: AnyStr = content
+        self._newline: AnyStr = newline
+        self._find = find
+        self._as_text: Callable[[AnyStr], str] = as_text
+
+    def any_matching(self) -> bool:
+        """Whether there is a line with a match."""
+        return next(self.matching(), None) is not None
+
+    def matching(self) -> Iterator[_Line]:
+        """Each line with a match."""
+        number, start = 1, 0
+        while (place := self._find(start)) >= 0 and not self._is_behind(place):
+            number += self._content.count(self._newline, start, place)
+            line = _Line(number, self._content.rfind(self._newline, start, place) + 1 or start, self._end(place))
+            yield line
+            if line.end == len(self._content):
+                return
+            number, start = number + 1, line.end + 1
+
+    def before(self, line: _Line, count: int) -> list[_Line]:
+        """The `count` lines before `line`, or those there are."""
+        lines: list[_Line] = []
+        while line.start > 0 and len(lines) < count:
+            end = line.start - 1
+            line = _Line(line.number - 1, self._content.rfind(self._newline, 0, end) + 1, end)
+            lines.append(line)
+        return lines[::-1]
+
+    def after(self, line: _Line, count: int) -> list[_Line]:
+        """The `count` lines after `line`, or those there are."""
+        lines: list[_Line] = []
+        while line.end + 1 < len(self._content) and len(lines) < count:
+            line = _Line(line.number + 1, line.end + 1, self._end(line.end + 1))
+            lines.append(line)
+        return lines
+
+    def text(self, line: _Line, most: int) -> str:
+        """The first `most` characters of `line`."""
+        end = min(line.end, line.start + most * _BYTES_A_CHARACTER)
+        return self._as_text(self._content[line.start : end])[:most]
+
+    def _end(self, place: int) -> int:
+        end = self._content.find(self._newline, place)
+        return len(self._content) if end < 0 else end
+
+    def _is_behind(self, place: int) -> bool:
+        """Whether `place` is the end of the content and no line is there."""
+        return place == len(self._content) and (place == 0 or self._content.endswith(self._newline))
+
+
+def _hits(query: Query, path: str, lines: _Lines[AnyStr], limit: int | None) -> FileHits:
+    if media.is_binary_name(path):
+        return FileHits(skipped=lines.any_matching())
+    found = islice(lines.matching(), limit)
+    if not query.context_lines:
+        return FileHits([GrepMatch(path, line.number, lines.text(line, query.max_line)) for line in found])
+
+    @cache
+    def beside(line: _Line) -> ContextLine:
+        return ContextLine(line.number, lines.text(line, query.max_line))
+
+    def match(line: _Line) -> GrepMatch:
+        before = [beside(other) for other in lines.before(line, query.context_lines)]
+        after = [beside(other) for other in lines.after(line, query.context_lines)]
+        return GrepMatch(path, line.number, lines.text(line, query.max_line), before, after)
+
+    return FileHits([match(line) for line in found])

@@ -1,0 +1,122 @@
+"""Text of the contract: what counts as text, its lines, a window of them, and the version of content.
+
+A line ends at LF; a CR before it belongs to the terminator, and nothing else ends a line.
+"""
+
+from hashlib import blake2b
+
+from msgspec import Struct
+
+from deepfs.errors import InvalidContentError
+
+__all__ = ["BOM", "Window", "check_text", "decode", "is_text", "line_count", "version", "window"]
+
+BOM = "\ufeff"
+
+_BLOCK = 4096
+
+
+class Window(Struct, frozen=True):
+    """Some lines of a text with their terminators as stored.
+
+    `start_line` and `end_line` count from 1 and are None where no line is shown; `next_offset` is the offset that reads
+    on, None at the end.
+    """
+
+    text: str
+    start_line: int | None
+    end_line: int | None
+    total_lines: int
+    next_offset: int | None
+
+
+def decode(data: bytes) -> str | None:
+    """`data` as text with its BOM, or None where it holds NUL or is not UTF-8."""
+    if b"\0" in data:
+        return None
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def is_text(content: str) -> bool:
+    """Whether `content` has neither NUL nor lone surrogates."""
+    return "\0" not in content and _surrogate(content) is None
+
+
+def check_text(content: str, what: str = "content") -> None:
+    """Raise InvalidContentError where `content` is not text; `what` names it in the error."""
+    nul = content.find("\0")
+    if nul >= 0:
+        raise InvalidContentError(f"Error: The {what} holds a NUL character {_place(content, nul)}; text must not.")
+    surrogate = _surrogate(content)
+    if surrogate is not None:
+        code = f"U+{ord(content[surrogate]):04X}"
+        raise InvalidContentError(
+            f"Error: The {what} holds half a surrogate pair ({code}) {_place(content, surrogate)}; text must not."
+        )
+
+
+def line_count(text: str) -> int:
+    """How many lines `text` has; a BOM alone is no line."""
+    if text in ("", BOM):
+        return 0
+    return text.count("\n") + (not text.endswith("\n"))
+
+
+def window(text: str, offset: int, limit: int) -> Window:
+    """At most `limit` lines from line `offset`, which counts from 0; a negative number counts as 0.
+
+    The windows that `next_offset` leads through, joined, are the text without its BOM. With a `limit` of 0 no line is
+    shown and `next_offset` is `offset`. An empty text is an empty window at any offset; beyond the end of another one
+    InvalidContentError tells how long it is.
+    """
+    total = line_count(text)
+    if total == 0:
+        return Window("", None, None, 0, None)
+    offset, limit = max(offset, 0), max(limit, 0)
+    if offset >= total:
+        raise InvalidContentError(f"Error: Line offset {offset} exceeds file length ({total} lines)")
+    if limit == 0:
+        return Window("", None, None, total, offset)
+    last = min(offset + limit, total)
+    start = _skip_lines(text, 0, offset)
+    end = len(text) if last == total else _skip_lines(text, start, last - offset)
+    if offset == 0:
+        start = len(BOM) if text.startswith(BOM) else 0
+    return Window(text[start:end], offset + 1, last, total, None if last == total else last)
+
+
+def version(data: bytes | str) -> str:
+    """What identifies content: equal for equal bytes, a text counting as its UTF-8."""
+    content = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
+    return blake2b(content, digest_size=16).hexdigest()
+
+
+def _surrogate(content: str) -> int | None:
+    """Where the first lone surrogate stands."""
+    if content.isascii():
+        return None
+    try:
+        content.encode("utf-8")
+    except UnicodeEncodeError as error:
+        return error.start
+    return None
+
+
+def _place(content: str, index: int) -> str:
+    line = content.count("\n", 0, index) + 1
+    column = index - content.rfind("\n", 0, index)
+    return f"at line {line}, column {column}"
+
+
+def _skip_lines(text: str, start: int, count: int) -> int:
+    """The position `count` lines after `start`; there must be so many."""
+    # Counting a block costs far less than finding its lines one by one.
+    while (in_block := text.count("\n", start, start + _BLOCK)) < count:
+        count -= in_block
+        start += _BLOCK
+    for _ in range(count):
+        start = text.index("\n", start) + 1
+    return start

@@ -1,0 +1,222 @@
+"""What can go wrong, named by what the caller can do about it.
+
+DeepFSError
+├── FileMissingError          file_not_found      also FileNotFoundError
+├── DirectoryError            is_directory        also IsADirectoryError
+├── NotDirectoryError         not_a_directory     also NotADirectoryError
+├── AccessError               permission_denied   also PermissionError
+├── InvalidPathError          invalid_path        also ValueError
+├── ExistsError               already_exists      also FileExistsError
+├── NoMatchError              no_match
+├── AmbiguousMatchError       ambiguous_match
+├── BinaryFileError           binary_file
+├── InvalidPatternError       invalid_pattern     also ValueError
+├── TooLargeError             too_large
+├── InvalidContentError       invalid_content     also ValueError
+├── ConflictError             conflict
+├── DeadlineError             timeout             also TimeoutError
+├── NotSupportedError         unsupported
+└── BackendError              backend_error
+
+Code inside the library raises a leaf; the boundary of a backend operation turns it into the operation's Result.
+A leaf is built from the path it is about (and a reason, where there are several), so that one condition has one text.
+"""
+
+from enum import StrEnum, auto
+from typing import ClassVar
+
+__all__ = [
+    "AccessError",
+    "AmbiguousMatchError",
+    "BackendError",
+    "BinaryFileError",
+    "ConflictError",
+    "DeadlineError",
+    "DeepFSError",
+    "DirectoryError",
+    "ErrorCode",
+    "ExistsError",
+    "FileMissingError",
+    "InvalidContentError",
+    "InvalidPathError",
+    "InvalidPatternError",
+    "NoMatchError",
+    "NotDirectoryError",
+    "NotSupportedError",
+    "TooLargeError",
+    "error_class",
+]
+
+
+class ErrorCode(StrEnum):
+    """The machine-readable condition of a failed operation; equal to its plain string."""
+
+    FILE_NOT_FOUND = auto()
+    IS_DIRECTORY = auto()
+    NOT_A_DIRECTORY = auto()
+    PERMISSION_DENIED = auto()
+    INVALID_PATH = auto()
+    ALREADY_EXISTS = auto()
+    NO_MATCH = auto()
+    AMBIGUOUS_MATCH = auto()
+    BINARY_FILE = auto()
+    INVALID_PATTERN = auto()
+    TOO_LARGE = auto()
+    INVALID_CONTENT = auto()
+    CONFLICT = auto()
+    TIMEOUT = auto()
+    UNSUPPORTED = auto()
+    BACKEND_ERROR = auto()
+
+
+def quoted(name: str) -> str:
+    """`name` in quotes, with what cannot be printed or encoded escaped, cut when it is very long."""
+    shown = name if len(name) <= 300 else f"{name[:300]}…"
+    if not shown.isprintable():
+        shown = shown.encode("unicode_escape").decode("ascii")
+    return f"'{shown}'"
+
+
+class DeepFSError(Exception):
+    """The base of every expected failure; `str(error)` is the text that a Result carries."""
+
+    code: ClassVar[ErrorCode] = ErrorCode.BACKEND_ERROR
+
+
+class FileMissingError(DeepFSError, FileNotFoundError):
+    """Nothing is stored at `path`."""
+
+    code = ErrorCode.FILE_NOT_FOUND
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"Error: File {quoted(path)} not found")
+
+
+class DirectoryError(DeepFSError, IsADirectoryError):
+    """`path` is a directory where a file is needed."""
+
+    code = ErrorCode.IS_DIRECTORY
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"Error: {quoted(path)} is a directory")
+
+
+class NotDirectoryError(DeepFSError, NotADirectoryError):
+    """`path`, or something above it, is a file where a directory is needed."""
+
+    code = ErrorCode.NOT_A_DIRECTORY
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"Error: {quoted(path)} is not a directory")
+
+
+class AccessError(DeepFSError, PermissionError):
+    """The storage or a rule refuses the operation on `path`."""
+
+    code = ErrorCode.PERMISSION_DENIED
+
+    def __init__(self, path: str, reason: str = "") -> None:
+        super().__init__(f"Error: Permission denied for {quoted(path)}" + (f": {reason}" if reason else ""))
+
+
+class InvalidPathError(DeepFSError, ValueError):
+    """`path` is not a path of the contract."""
+
+    code = ErrorCode.INVALID_PATH
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"Error: Invalid path {quoted(path)}: {reason}")
+
+
+class ExistsError(DeepFSError, FileExistsError):
+    """Something is stored at `path` and may not be replaced."""
+
+    code = ErrorCode.ALREADY_EXISTS
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"Error: File {quoted(path)} already exists. Edit it, choose a new path, or overwrite it explicitly."
+        )
+
+
+class NoMatchError(DeepFSError):
+    """The text to replace is not in the file; `hint` says what comes nearest."""
+
+    code = ErrorCode.NO_MATCH
+
+    def __init__(self, path: str, hint: str = "") -> None:
+        super().__init__(f"Error: String not found in file {quoted(path)}." + (f" {hint}" if hint else ""))
+
+
+class AmbiguousMatchError(DeepFSError):
+    """The text to replace stands in several places."""
+
+    code = ErrorCode.AMBIGUOUS_MATCH
+
+    def __init__(self, path: str, occurrences: int) -> None:
+        super().__init__(
+            f"Error: String appears {occurrences} times in file {quoted(path)} (multiple matches). "
+            "Add surrounding text to make it unique, or set replace_all=True."
+        )
+
+
+class BinaryFileError(DeepFSError):
+    """The operation needs text, and the file is binary."""
+
+    code = ErrorCode.BINARY_FILE
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"Error: {quoted(path)} is a binary file and cannot be changed as text")
+
+
+class InvalidPatternError(DeepFSError, ValueError):
+    """A glob or a regular expression that cannot be used."""
+
+    code = ErrorCode.INVALID_PATTERN
+
+
+class TooLargeError(DeepFSError):
+    """The file is over a limit of the backend."""
+
+    code = ErrorCode.TOO_LARGE
+
+    def __init__(self, path: str, size: int, limit: int) -> None:
+        super().__init__(f"Error: {quoted(path)} is too large: {size:,} bytes, the limit is {limit:,}")
+
+
+class InvalidContentError(DeepFSError, ValueError):
+    """The text or data given or stored is not of the contract's form."""
+
+    code = ErrorCode.INVALID_CONTENT
+
+
+class ConflictError(DeepFSError):
+    """The file is not, or no longer, the version that the caller named."""
+
+    code = ErrorCode.CONFLICT
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"Error: {quoted(path)} changed since it was read. Read it again, then retry.")
+
+
+class DeadlineError(DeepFSError, TimeoutError):
+    """The operation's time was up."""
+
+    code = ErrorCode.TIMEOUT
+
+
+class NotSupportedError(DeepFSError):
+    """The backend does not offer the operation."""
+
+    code = ErrorCode.UNSUPPORTED
+
+
+class BackendError(DeepFSError):
+    """The storage failed in a way that the caller cannot mend."""
+
+    code = ErrorCode.BACKEND_ERROR
+
+
+def error_class(code: ErrorCode) -> type[DeepFSError]:
+    """The leaf that carries `code`."""
+    return next(leaf for leaf in DeepFSError.__subclasses__() if leaf.code is code)

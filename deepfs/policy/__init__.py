@@ -1,0 +1,5 @@
+"""Backends that stand before other backends."""
+
+from deepfs.policy.wrapper import WrapperBackend
+
+__all__ = ["WrapperBackend"]

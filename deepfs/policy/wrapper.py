@@ -1,0 +1,117 @@
+"""The base of backends that stand before another one: policies, hooks, faults."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, ParamSpec, TypeVar, cast
+
+from deepfs.backends.protocol import BackendProtocol, SandboxBackendProtocol, supports_execute
+from deepfs.errors import NotSupportedError
+from deepfs.types import (
+    DeleteResult,
+    EditResult,
+    ExecuteResponse,
+    FileDownloadResponse,
+    FileUploadResponse,
+    GlobResult,
+    GrepResult,
+    LsResult,
+    ReadRawResult,
+    ReadResult,
+    WriteResult,
+)
+
+__all__ = ["WrapperBackend"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class WrapperBackend(BackendProtocol):
+    """Delegates every operation to `inner`, whose capabilities are its own.
+
+    A subclass overrides the operations that it changes, or `_through`, which all of them pass. Options that have their
+    default value are not handed on, so `inner` may lack those it does not know.
+    """
+
+    never_waits = True
+    """This class adds no wait of its own; an object never waits where `inner` does not either."""
+
+    def __init__(self, inner: BackendProtocol) -> None:
+        self.inner = inner
+        self.capabilities = inner.capabilities
+        self.never_waits = type(self).never_waits and inner.never_waits
+
+    def bound_to_this_thread(self) -> bool:
+        return self.inner.bound_to_this_thread()
+
+    async def _through(
+        self, operation: str, call: Callable[P, Awaitable[T]], /, *args: P.args, **options: P.kwargs
+    ) -> T:
+        """Run `call`, the method of `inner` for the operation of this name (`"read"`, `"write"`, …)."""
+        return await call(*args, **options)
+
+    async def als(self, path: str) -> LsResult:
+        return await self._through("ls", self.inner.als, path)
+
+    async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
+        return await self._through("read", self.inner.aread, path, offset, limit)
+
+    async def aread_raw(self, path: str) -> ReadRawResult:
+        return await self._through("read_raw", self.inner.aread_raw, path)
+
+    async def awrite(
+        self, path: str, content: str, *, overwrite: bool = False, if_match: str | None = None
+    ) -> WriteResult:
+        options = _given(overwrite=overwrite, if_match=if_match)
+        return await self._through("write", self.inner.awrite, path, content, **options)
+
+    async def aedit(
+        self, path: str, old: str, new: str, replace_all: bool = False, *, if_match: str | None = None
+    ) -> EditResult:
+        options = _given(if_match=if_match)
+        return await self._through("edit", self.inner.aedit, path, old, new, replace_all, **options)
+
+    async def aglob(self, pattern: str, path: str = "/") -> GlobResult:
+        return await self._through("glob", self.inner.aglob, pattern, path)
+
+    async def agrep(
+        self,
+        pattern: str,
+        path: str | None = None,
+        glob: str | None = None,
+        *,
+        regex: bool = False,
+        ignore_case: bool = False,
+        context_lines: int = 0,
+        max_count: int | None = None,
+    ) -> GrepResult:
+        options = _given(regex=regex, ignore_case=ignore_case, max_count=max_count)
+        if context_lines:
+            options["context_lines"] = context_lines
+        return await self._through("grep", self.inner.agrep, pattern, path, glob, **options)
+
+    async def adelete(self, path: str) -> DeleteResult:
+        return await self._through("delete", self.inner.adelete, path)
+
+    async def acopy(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
+        return await self._through("copy", self.inner.acopy, src, dst, **_given(overwrite=overwrite))
+
+    async def amove(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
+        return await self._through("move", self.inner.amove, src, dst, **_given(overwrite=overwrite))
+
+    async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+        return await self._through("upload_files", self.inner.aupload_files, files)
+
+    async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+        return await self._through("download_files", self.inner.adownload_files, paths)
+
+    async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
+        """Run a command in the inner backend, where it executes."""
+        if not supports_execute(self.inner):
+            raise NotSupportedError(f"Error: {type(self.inner).__name__} does not run commands")
+        execute = cast("SandboxBackendProtocol", self.inner).aexecute
+        return await self._through("execute", execute, command, **_given(timeout=timeout))
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    """The options that differ from their default."""
+    return {name: value for name, value in options.items() if value is not None and value is not False}

@@ -1,0 +1,121 @@
+"""Cancellation: a change is wholly done or wholly not, and its path can be used at once."""
+
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Final
+
+import anyio
+import anyio.lowlevel
+
+from deepfs.backends.protocol import BackendProtocol
+from deepfs.testing.expect import listing, succeeded
+from deepfs.testing.suite import BackendSuite
+
+__all__ = ["CancellationConformance"]
+
+_OLD: Final = "old " * 20_000
+_NEW: Final = "new " * 20_000
+_PATIENCE: Final = 20
+"""Seconds within which a path must be free again."""
+
+
+async def _cancelled_after(checkpoints: int, call: Callable[[], Awaitable[Any]]) -> None:
+    """Run `call` and cancel it at its checkpoint of this number, or when so many turns of the loop have passed."""
+    with anyio.CancelScope() as scope:
+        async with anyio.create_task_group() as tasks:
+
+            async def run() -> None:
+                await call()
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(run)
+            for _ in range(checkpoints):
+                await anyio.lowlevel.checkpoint()
+            tasks.cancel_scope.cancel()
+        assert not scope.cancel_called
+
+
+def _moments() -> Iterator[int]:
+    yield from (0, 1, 2, 3, 4, 5, 7, 10, 20, 50)
+
+
+class CancellationConformance(BackendSuite):
+    """A cancelled operation leaves no half, no lock and no temporary file."""
+
+    async def test_a_cancelled_write_is_done_or_not(self, backend: BackendProtocol) -> None:
+        await self._check(backend, lambda path: backend.awrite(path, _NEW, overwrite=True), {_OLD, _NEW})
+
+    async def test_a_cancelled_edit_is_done_or_not(self, backend: BackendProtocol) -> None:
+        await self._check(backend, lambda path: backend.aedit(path, "old", "new", True), {_OLD, _NEW})
+
+    async def test_a_cancelled_upload_is_done_or_not(self, backend: BackendProtocol) -> None:
+        await self._check(backend, lambda path: backend.aupload_files([(path, _NEW.encode())]), {_OLD, _NEW})
+
+    async def test_a_cancelled_delete_is_done_or_not(self, backend: BackendProtocol) -> None:
+        await self._check(backend, backend.adelete, {_OLD, None})
+
+    async def _check(
+        self, backend: BackendProtocol, call: Callable[[str], Awaitable[Any]], either: set[str | None]
+    ) -> None:
+        encoded = {text and text.encode() for text in either}
+        for moment in _moments():
+            path = f"/cancelled-{moment}/a.txt"
+            await self.put({path: _OLD})
+            await _cancelled_after(moment, lambda path=path: call(path))
+            with anyio.fail_after(_PATIENCE):
+                await backend.aupload_files([(f"/cancelled-{moment}/b.txt", b"b")])
+                first = await self.raw_peek(path)
+                assert first in encoded, f"cancelled at {moment}: neither the old content nor the new"
+                await backend.awrite(path, "usable", overwrite=True)
+            assert await self.raw_peek(path) == b"usable", "nothing cancelled comes later"
+            names = [f"/cancelled-{moment}/{name}" for name in ("a.txt", "b.txt")]
+            assert await listing(backend, f"/cancelled-{moment}") == names, "nothing temporary is left"
+
+    async def test_a_cancelled_creation_is_done_or_not(self, backend: BackendProtocol) -> None:
+        for moment in _moments():
+            path = f"/created-{moment}/a.txt"
+            await _cancelled_after(moment, lambda path=path: backend.awrite(path, _NEW))
+            assert await self.raw_peek(path) in (_NEW.encode(), None)
+            with anyio.fail_after(_PATIENCE):
+                succeeded(await backend.awrite(path, "usable", overwrite=True))
+            assert await listing(backend, f"/created-{moment}") == [path]
+
+    async def test_a_cancelled_move_leaves_one_end_at_least(self, backend: BackendProtocol) -> None:
+        for moment in _moments():
+            src, dst = f"/from-{moment}/a.txt", f"/to-{moment}/a.txt"
+            await self.put({src: _OLD})
+            await _cancelled_after(moment, lambda src=src, dst=dst: backend.amove(src, dst))
+            ends = {await self.raw_peek(src), await self.raw_peek(dst)}
+            assert _OLD.encode() in ends
+            assert ends <= {_OLD.encode(), None}
+            with anyio.fail_after(_PATIENCE):
+                for path in (src, dst):
+                    succeeded(await backend.awrite(path, "usable", overwrite=True))
+
+    async def test_a_waiting_task_does_not_keep_the_path(self, backend: BackendProtocol) -> None:
+        await self.put({"/a.txt": "#"})
+        async with anyio.create_task_group() as tasks:
+            for _ in range(8):
+                tasks.start_soon(backend.aedit, "/a.txt", "#", "#+")
+            await anyio.lowlevel.checkpoint()
+            tasks.cancel_scope.cancel()
+        with anyio.fail_after(_PATIENCE):
+            succeeded(await backend.aedit("/a.txt", "#", "end"))
+        stored = await self.raw_peek("/a.txt") or b""
+        assert stored.startswith(b"end")
+        assert set(stored[3:]) <= set(b"+")
+
+    async def test_a_deadline_that_has_passed_changes_nothing_badly(self, backend: BackendProtocol) -> None:
+        await self.put({"/a.txt": _OLD})
+        with anyio.move_on_after(0):
+            await backend.awrite("/a.txt", _NEW, overwrite=True)
+        assert await self.raw_peek("/a.txt") in (_OLD.encode(), _NEW.encode())
+        with anyio.fail_after(_PATIENCE):
+            succeeded(await backend.awrite("/a.txt", "usable", overwrite=True))
+
+    async def test_a_cancelled_search_ends_at_once(self, backend: BackendProtocol) -> None:
+        await self.put({f"/many/{number}.txt": "needle\n" * 50 for number in range(60)})
+        for moment in _moments():
+            with anyio.fail_after(_PATIENCE):
+                await _cancelled_after(moment, lambda: backend.agrep("needle", regex=True))
+                await _cancelled_after(moment, lambda: backend.aglob("**/*.txt"))
+        assert len(succeeded(await backend.aglob("*.txt")).matches or ()) == 60

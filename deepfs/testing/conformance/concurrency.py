@@ -1,0 +1,201 @@
+"""Many tasks at once: edits and creations of one path happen one after another, and nobody sees a half."""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from itertools import cycle
+from typing import Final, TypeVar
+
+import anyio
+import anyio.lowlevel
+
+from deepfs.backends.protocol import BackendProtocol
+from deepfs.errors import ErrorCode
+from deepfs.testing.expect import succeeded
+from deepfs.testing.suite import BackendSuite
+from deepfs.types import Result
+
+__all__ = ["ConcurrencyConformance", "at_once"]
+
+T = TypeVar("T")
+
+_TASKS: Final = 16
+
+
+async def at_once(calls: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
+    """The results of `calls`, run in a task each, in their order."""
+    results: dict[int, T] = {}
+
+    async def run(number: int, call: Callable[[], Awaitable[T]]) -> None:
+        results[number] = await call()
+
+    async with anyio.create_task_group() as tasks:
+        for number, call in enumerate(calls):
+            tasks.start_soon(run, number, call)
+    return [result for _, result in sorted(results.items(), key=lambda item: item[0])]
+
+
+def _codes(results: Iterable[Result]) -> Counter[str]:
+    return Counter("ok" if result.ok else str(result.code) for result in results)
+
+
+class ConcurrencyConformance(BackendSuite):
+    """Operations on one path are linearisable, also through two backend objects over the same storage."""
+
+    async def test_edits_that_do_not_overlap_all_succeed(
+        self, backend: BackendProtocol, second_backend: BackendProtocol
+    ) -> None:
+        await self.put({"/a.txt": "".join(f"slot-{number:02}\n" for number in range(_TASKS))})
+        results = await at_once(
+            (lambda number=number, over=over: over.aedit("/a.txt", f"slot-{number:02}", f"done-{number:02}"))
+            for number, over in zip(range(_TASKS), cycle([backend, second_backend]), strict=False)
+        )
+        assert _codes(results) == {"ok": _TASKS}
+        expected = "".join(f"done-{number:02}\n" for number in range(_TASKS))
+        assert await self.raw_peek("/a.txt") == expected.encode(), "every edit that succeeded is in the file"
+
+    async def test_of_edits_of_one_place_one_succeeds(
+        self, backend: BackendProtocol, second_backend: BackendProtocol
+    ) -> None:
+        await self.put({"/a.txt": "free"})
+        results = await at_once(
+            (lambda number=number, over=over: over.aedit("/a.txt", "free", f"taken by {number}"))
+            for number, over in zip(range(_TASKS), cycle([backend, second_backend]), strict=False)
+        )
+        assert _codes(results) == {"ok": 1, "no_match": _TASKS - 1}
+        winner = next(number for number, result in enumerate(results) if result.ok)
+        assert await self.raw_peek("/a.txt") == f"taken by {winner}".encode()
+
+    async def test_as_many_edits_are_applied_as_succeed(
+        self, backend: BackendProtocol, second_backend: BackendProtocol
+    ) -> None:
+        await self.put({"/a.txt": "#"})
+
+        async def count_up(over: BackendProtocol) -> int:
+            results = [await over.aedit("/a.txt", "#", "#+") for _ in range(5)]
+            return sum(result.ok for result in results)
+
+        calls = [lambda over=over: count_up(over) for over in [backend, second_backend] * (_TASKS // 4)]
+        successes = sum(await at_once(calls))
+        assert await self.raw_peek("/a.txt") == b"#" + b"+" * successes
+        assert successes == 5 * len(calls), "edits that wait for one another all succeed"
+
+    async def test_of_conditional_writes_of_one_version_one_succeeds(
+        self, backend: BackendProtocol, second_backend: BackendProtocol
+    ) -> None:
+        await self.put({"/a.txt": "old"})
+        version = succeeded(await backend.aread("/a.txt")).version
+        results = await at_once(
+            (lambda number=number, over=over: over.awrite("/a.txt", f"new {number}", if_match=version))
+            for number, over in zip(range(_TASKS), cycle([backend, second_backend]), strict=False)
+        )
+        assert _codes(results) == {"ok": 1, "conflict": _TASKS - 1}
+        winner = next(number for number, result in enumerate(results) if result.ok)
+        assert await self.raw_peek("/a.txt") == f"new {winner}".encode()
+
+    async def test_of_creations_one_wins(self, backend: BackendProtocol, second_backend: BackendProtocol) -> None:
+        results = await at_once(
+            (lambda number=number, over=over: over.awrite("/new/a.txt", f"by {number}"))
+            for number, over in zip(range(_TASKS), cycle([backend, second_backend]), strict=False)
+        )
+        assert _codes(results) == {"ok": 1, "already_exists": _TASKS - 1}
+        winner = next(number for number, result in enumerate(results) if result.ok)
+        assert await self.raw_peek("/new/a.txt") == f"by {winner}".encode()
+
+    async def test_a_tree_stays_a_tree(self, backend: BackendProtocol, second_backend: BackendProtocol) -> None:
+        for number in range(4):
+            above, beneath = f"/race-{number}", f"/race-{number}/file"
+            results = await at_once(
+                [
+                    lambda path=above: backend.awrite(path, "file"),
+                    lambda path=beneath: second_backend.awrite(path, "beneath"),
+                ]
+            )
+            stored = [await self.raw_peek(above), await self.raw_peek(beneath)]
+            assert sorted(result.ok for result in results) == [False, True], "one of the two comes first"
+            assert stored == ([b"file", None] if results[0].ok else [None, b"beneath"])
+
+    async def test_deletions_of_one_file_succeed_once(
+        self, backend: BackendProtocol, second_backend: BackendProtocol
+    ) -> None:
+        await self.put({"/dir/a.txt": "a"})
+        results = await at_once(
+            (lambda over=over: over.adelete("/dir/a.txt")) for over in [backend, second_backend] * 4
+        )
+        assert _codes(results) == {"ok": 1, "file_not_found": 7}
+
+    async def test_moves_of_one_file_succeed_once(
+        self, backend: BackendProtocol, second_backend: BackendProtocol
+    ) -> None:
+        await self.put({"/a.txt": "a"})
+        results = await at_once(
+            (lambda number=number, over=over: over.amove("/a.txt", f"/to/{number}.txt"))
+            for number, over in enumerate([backend, second_backend] * 4)
+        )
+        assert _codes(results) == {"ok": 1, "file_not_found": 7}
+        stored = [await self.raw_peek(f"/to/{number}.txt") for number in range(8)]
+        assert [content is not None for content in stored] == [result.ok for result in results]
+
+    async def test_a_reader_never_sees_a_half(self, backend: BackendProtocol, second_backend: BackendProtocol) -> None:
+        versions = [f"{letter * 60_000}\n" for letter in "abcdefgh"]
+        await self.put({"/a.txt": versions[0]})
+
+        async def write() -> None:
+            for text in versions[1:]:
+                succeeded(await backend.awrite("/a.txt", text, overwrite=True))
+
+        seen = await _while_running(write, lambda: second_backend.adownload_files(["/a.txt"]))
+        contents = {download.content for [download] in seen}
+        assert contents <= {text.encode() for text in versions}, "a reader sees the file before or after a write"
+
+    async def test_at_no_instant_are_both_ends_of_a_move_gone(
+        self, backend: BackendProtocol, second_backend: BackendProtocol
+    ) -> None:
+        await self.put({"/here/a.txt": "a"})
+
+        async def move() -> None:
+            succeeded(await backend.amove("/here/a.txt", "/there/a.txt"))
+
+        async def is_gone() -> bool:
+            # The source is looked at first: once it is gone, the file has been in its new place for some time.
+            return not (await second_backend.aread("/here/a.txt")).ok and not (
+                await second_backend.aread("/there/a.txt")
+            ).ok
+
+        for _ in range(5):
+            assert not any(await _while_running(move, is_gone))
+            succeeded(await backend.amove("/there/a.txt", "/here/a.txt"))
+
+    async def test_what_one_object_writes_another_reads(
+        self, backend: BackendProtocol, second_backend: BackendProtocol
+    ) -> None:
+        succeeded(await backend.awrite("/dir/a.txt", "one"))
+        assert succeeded(await second_backend.als("/dir")).ok
+        succeeded(await second_backend.aedit("/dir/a.txt", "one", "two"))
+        version = succeeded(await second_backend.aread("/dir/a.txt")).version
+        succeeded(await backend.awrite("/dir/a.txt", "three", if_match=version))
+        succeeded(await second_backend.adelete("/dir"))
+        assert (await backend.aread("/dir/a.txt")).code == ErrorCode.FILE_NOT_FOUND
+
+    async def test_different_files_at_once(self, backend: BackendProtocol) -> None:
+        paths = [f"/dir-{number % 4}/{number}.txt" for number in range(40)]
+        assert _codes(await at_once((lambda path=path: backend.awrite(path, path)) for path in paths)) == {"ok": 40}
+        assert _codes(await at_once((lambda path=path: backend.aedit(path, "dir", "d")) for path in paths)) == {"ok": 40}
+        assert [await self.raw_peek(path) for path in paths] == [path.replace("dir", "d").encode() for path in paths]
+
+
+async def _while_running(work: Callable[[], Awaitable[None]], look: Callable[[], Awaitable[T]]) -> Sequence[T]:
+    """What `look` returns, over and over, while `work` runs, and once after it."""
+    seen: list[T] = []
+    done = False
+
+    async def watch() -> None:
+        while not done:
+            seen.append(await look())
+            await anyio.lowlevel.checkpoint()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watch)
+        await anyio.lowlevel.checkpoint()
+        await work()
+        done = True
+    return [*seen, await look()]

@@ -1,0 +1,57 @@
+"""`delete`: a file, or a directory with all under it, and nothing else."""
+
+from deepfs.backends.protocol import BackendProtocol
+from deepfs.errors import ErrorCode
+from deepfs.testing.expect import failed, listed, listing, succeeded
+from deepfs.testing.suite import BackendSuite
+
+__all__ = ["DeletingConformance"]
+
+
+class DeletingConformance(BackendSuite):
+    """What is deleted is gone; what is not, stays."""
+
+    async def test_a_file_is_deleted(self, backend: BackendProtocol) -> None:
+        await self.put({"/dir/a.txt": "a", "/dir/b.txt": "b", "/dir/raw.bin": b"\x00"})
+        for path in ("/dir/a.txt", "/dir/raw.bin"):
+            assert succeeded(await backend.adelete(path)).path == path
+            assert await self.raw_peek(path) is None
+        assert await listing(backend, "/dir") == ["/dir/b.txt"]
+        failed(await backend.aread("/dir/a.txt"), ErrorCode.FILE_NOT_FOUND)
+
+    async def test_a_directory_is_deleted_with_all_under_it(self, backend: BackendProtocol) -> None:
+        inside = ("/dir/a", "/dir/.hidden", "/dir/deep/b", "/dir/deep/.git/c", "/dir/deep/er/d.bin")
+        await self.put(dict.fromkeys(inside, b"\x00"))
+        assert succeeded(await backend.adelete("/dir")).path == "/dir"
+        assert [await self.raw_peek(path) for path in inside] == [None] * len(inside)
+        failed(await backend.als("/dir"), ErrorCode.FILE_NOT_FOUND)
+        failed(await backend.als("/dir/deep"), ErrorCode.FILE_NOT_FOUND)
+
+    async def test_a_common_beginning_is_not_deleted(self, backend: BackendProtocol) -> None:
+        kept = ("/prefix/a", "/pre.txt", "/pre-b/c", "/Pre/d", "/pr/e", "/p_e/f", "/p%/g")
+        await self.put({"/pre/x": "x", **dict.fromkeys(kept, "kept")})
+        succeeded(await backend.adelete("/pre"))
+        assert [await self.raw_peek(path) for path in kept] == [b"kept"] * len(kept)
+
+    async def test_wildcards_in_a_path_are_not_wildcards(self, backend: BackendProtocol) -> None:
+        kept = ("/d/abc/x", "/d/a1c", "/d/a%c/x", "/d/a*d")
+        await self.put({"/d/a_c/x": "x", "/d/a*c": "x", **dict.fromkeys(kept, "kept")})
+        for path in ("/d/a_c", "/d/a*c"):
+            succeeded(await backend.adelete(path))
+        for path in ("/d/a?c", "/d/*", "/d/a_c"):
+            failed(await backend.adelete(path), ErrorCode.FILE_NOT_FOUND)
+        assert [await self.raw_peek(path) for path in kept] == [b"kept"] * len(kept)
+
+    async def test_nothing_cannot_be_deleted(self, backend: BackendProtocol) -> None:
+        await self.put({"/dir/a": "a"})
+        for path in ("/none", "/dir/none", "/dir/a/beneath"):
+            failed(await backend.adelete(path), ErrorCode.FILE_NOT_FOUND)
+        succeeded(await backend.adelete("/dir/a"))
+        failed(await backend.adelete("/dir/a"), ErrorCode.FILE_NOT_FOUND)
+
+    async def test_the_root_cannot_be_deleted(self, backend: BackendProtocol) -> None:
+        await self.put({"/dir/a": "a"})
+        for path in ("/", "", "//", "/."):
+            failed(await backend.adelete(path), ErrorCode.PERMISSION_DENIED)
+        assert await self.raw_peek("/dir/a") == b"a"
+        assert "/dir/" in listed(await backend.als("/"))

@@ -1,0 +1,212 @@
+"""Paths: which are refused, by every operation; which odd ones are not; how they are normalised."""
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any, Final
+
+from deepfs.backends.protocol import BackendProtocol
+from deepfs.errors import ErrorCode
+from deepfs.testing.expect import failed, listing, succeeded, text_of
+from deepfs.testing.suite import BackendSuite
+from deepfs.types import Result
+
+__all__ = ["HOSTILE_PATHS", "ODD_NAMES", "PathConformance"]
+
+HOSTILE_PATHS: Final = (
+    "..",
+    "/..",
+    "../kept.txt",
+    "/../kept.txt",
+    "/a/../kept.txt",
+    "/a/..",
+    "/a/../../kept.txt",
+    "a//../kept.txt",
+    "~",
+    "~/kept.txt",
+    "~root/kept.txt",
+    "/a\0b",
+    "\0",
+    "/a\ud800b",
+    "/\udfff",
+    "/" + "n" * 256,
+    "/" + "é" * 128,
+    f"/a/{'n' * 256}/b",
+    "C:\\kept.txt",
+    "C:/kept.txt",
+    "c:\\",
+)
+"""What no operation takes: `..` segments, a leading `~`, NUL, lone surrogates, names over 255 bytes, drive letters."""
+
+ODD_NAMES: Final = (
+    "notes..txt",
+    "..notes",
+    "notes..",
+    "...",
+    "a~",
+    "a:b",
+    "with space",
+    " leading and trailing ",
+    "quote'and\"double",
+    "percent%20",
+    "%",
+    "under_score",
+    "plus+and&",
+    "question?",
+    "star*",
+    "[brackets]",
+    "{braces}",
+    "a\\b",
+    "hash#",
+    "semi;colon",
+    "dollar$(id)",
+    "-rf",
+    "new\nline",
+    "tab\there",
+    "café",
+    "cafe\u0301",
+    "日本語",
+    "😀",
+    "\u202eright-to-left",
+    "Name",
+    "name",
+    "n" * 255,
+    "é" * 127 + "e",
+)
+"""Names that look dangerous and are names like any other; no two of them are the same."""
+
+Call = Callable[[str], Awaitable[Result]]
+
+
+def _calls(backend: BackendProtocol) -> Mapping[str, Call]:
+    """Each operation that returns a Result, with the path for its argument."""
+    return {
+        "ls": backend.als,
+        "read": backend.aread,
+        "read_raw": backend.aread_raw,
+        "write": lambda path: backend.awrite(path, "text"),
+        "write with overwrite": lambda path: backend.awrite(path, "text", overwrite=True),
+        "edit": lambda path: backend.aedit(path, "old", "new"),
+        "glob": lambda path: backend.aglob("*", path),
+        "grep": lambda path: backend.agrep("kept", path),
+        "delete": backend.adelete,
+        "move from": lambda path: backend.amove(path, "/new.txt"),
+        "move to": lambda path: backend.amove("/kept.txt", path),
+        "copy from": lambda path: backend.acopy(path, "/new.txt"),
+        "copy to": lambda path: backend.acopy("/kept.txt", path),
+    }
+
+
+def _told(value: Any) -> str:
+    """What an operation told: its code, or what it should not have done."""
+    if isinstance(value, Exception):
+        return f"raised {value!r}"
+    return str(value.code) if isinstance(value, Result) else str(value.error)
+
+
+async def _outcome(call: Call, path: str) -> str:
+    try:
+        return _told(await call(path))
+    except Exception as error:
+        return _told(error)
+
+
+class PathConformance(BackendSuite):
+    """Paths are absolute and POSIX, normalised once."""
+
+    async def test_hostile_paths_are_invalid_path_and_never_raise(self, backend: BackendProtocol) -> None:
+        await self.put({"/kept.txt": "kept"})
+        outcomes = {
+            (name, path): await _outcome(call, path)
+            for name, call in _calls(backend).items()
+            for path in HOSTILE_PATHS
+        }
+        assert outcomes == dict.fromkeys(outcomes, "invalid_path")
+
+    async def test_a_hostile_path_in_a_batch_is_invalid_path_and_never_raises(self, backend: BackendProtocol) -> None:
+        uploads = await backend.aupload_files([(path, b"text") for path in HOSTILE_PATHS])
+        downloads = await backend.adownload_files(list(HOSTILE_PATHS))
+        assert [(item.path, item.error) for item in uploads] == [(path, "invalid_path") for path in HOSTILE_PATHS]
+        assert [(item.path, item.error) for item in downloads] == [(path, "invalid_path") for path in HOSTILE_PATHS]
+
+    async def test_hostile_paths_change_nothing(self, backend: BackendProtocol) -> None:
+        await self.put({"/kept.txt": "kept"})
+        before = await listing(backend, "/")
+        for path in HOSTILE_PATHS:
+            for call in _calls(backend).values():
+                await _outcome(call, path)
+        await backend.aupload_files([(path, b"text") for path in HOSTILE_PATHS])
+        assert await listing(backend, "/") == before
+        assert await self.raw_peek("/kept.txt") == b"kept"
+
+    async def test_the_error_of_a_hostile_path_can_be_printed(self, backend: BackendProtocol) -> None:
+        for path in HOSTILE_PATHS:
+            failed(await backend.aread(path), ErrorCode.INVALID_PATH)
+
+    async def test_odd_names_are_names(self, backend: BackendProtocol) -> None:
+        for name in ODD_NAMES:
+            succeeded(await backend.awrite(f"/odd/{name}", f"in {name}"))
+        assert await listing(backend, "/odd") == sorted(f"/odd/{name}" for name in ODD_NAMES)
+        stored = {name: await self.raw_peek(f"/odd/{name}") for name in ODD_NAMES}
+        assert stored == {name: f"in {name}".encode() for name in ODD_NAMES}
+
+    async def test_files_with_odd_names_are_read_edited_and_deleted(self, backend: BackendProtocol) -> None:
+        await self.put({f"/odd/{name}": f"in {name}" for name in ODD_NAMES})
+        for name in ODD_NAMES:
+            path = f"/odd/{name}"
+            assert await text_of(backend, path) == f"in {name}"
+            succeeded(await backend.aedit(path, "in ", "still in "))
+            assert await self.raw_peek(path) == f"still in {name}".encode()
+            succeeded(await backend.adelete(path))
+            assert await self.raw_peek(path) is None
+
+    async def test_files_with_odd_names_are_found(self, backend: BackendProtocol) -> None:
+        await self.put({f"/odd/{name}": "needle" for name in ODD_NAMES})
+        visible = sorted(f"/odd/{name}" for name in ODD_NAMES if not name.startswith("."))
+        globbed = succeeded(await backend.aglob("*", "/odd")).matches
+        grepped = succeeded(await backend.agrep("needle", "/odd")).matches
+        assert [info.path for info in globbed or ()] == visible
+        assert [match.path for match in grepped or ()] == visible
+
+    async def test_directories_may_have_odd_names(self, backend: BackendProtocol) -> None:
+        for name in ODD_NAMES:
+            succeeded(await backend.awrite(f"/odd/{name}/file.txt", name))
+        assert await listing(backend, "/odd") == sorted(f"/odd/{name}/" for name in ODD_NAMES)
+        for name in ODD_NAMES:
+            assert await listing(backend, f"/odd/{name}") == [f"/odd/{name}/file.txt"]
+            succeeded(await backend.adelete(f"/odd/{name}"))
+            assert await self.raw_peek(f"/odd/{name}/file.txt") is None
+
+    async def test_a_deep_path_is_a_path(self, backend: BackendProtocol) -> None:
+        path = "/deep" + "/d" * 40 + "/file.txt"
+        succeeded(await backend.awrite(path, "deep"))
+        assert await text_of(backend, path) == "deep"
+        assert await listing(backend, "/deep" + "/d" * 40) == [path]
+
+    async def test_spellings_of_one_path_name_one_file(self, backend: BackendProtocol) -> None:
+        succeeded(await backend.awrite("a/b.txt", "text"))
+        assert await self.raw_peek("/a/b.txt") == b"text"
+        for path in _spellings():
+            assert await text_of(backend, path) == "text", path
+
+    async def test_results_tell_the_normal_path(self, backend: BackendProtocol) -> None:
+        assert succeeded(await backend.awrite("//a/./b.txt", "text")).path == "/a/b.txt"
+        assert succeeded(await backend.aedit("a//b.txt", "text", "next")).path == "/a/b.txt"
+        assert succeeded(await backend.acopy("a/b.txt", "/./c.txt")).path == "/c.txt"
+        assert succeeded(await backend.amove("c.txt", "//d.txt")).path == "/d.txt"
+        assert succeeded(await backend.adelete("d.txt")).path == "/d.txt"
+        assert await listing(backend, "a/") == ["/a/b.txt"]
+
+    async def test_case_matters(self, backend: BackendProtocol) -> None:
+        await self.put({"/case/File.txt": "upper"})
+        failed(await backend.aread("/case/file.txt"), ErrorCode.FILE_NOT_FOUND)
+        succeeded(await backend.awrite("/case/file.txt", "lower"))
+        assert await self.raw_peek("/case/File.txt") == b"upper"
+
+    async def test_unicode_is_not_normalised(self, backend: BackendProtocol) -> None:
+        await self.put({"/form/caf\u00e9": "composed"})
+        failed(await backend.aread("/form/cafe\u0301"), ErrorCode.FILE_NOT_FOUND)
+        succeeded(await backend.awrite("/form/cafe\u0301", "decomposed"))
+        assert await self.raw_peek("/form/caf\u00e9") == b"composed"
+
+
+def _spellings() -> Iterator[str]:
+    yield from ("/a/b.txt", "a/b.txt", "//a//b.txt", "/./a/./b.txt", "./a/b.txt", "/a///b.txt")

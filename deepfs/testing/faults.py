@@ -1,0 +1,64 @@
+"""Backends that are slow or fail, to see what the code above them makes of it."""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from typing import ParamSpec, TypeAlias, TypeVar
+
+import anyio
+
+from deepfs.backends.protocol import BackendProtocol
+from deepfs.policy.wrapper import WrapperBackend
+
+__all__ = ["Fault", "FaultyBackend", "LatencyBackend"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+Fault: TypeAlias = Callable[[str, int], Exception | None]
+"""Given the name of an operation (`"write"`) and how many of that name there were, this one included: what it raises."""
+
+
+class LatencyBackend(WrapperBackend):
+    """Each operation takes `seconds` longer; a float, or one for each operation by name."""
+
+    def __init__(self, inner: BackendProtocol, seconds: float | Mapping[str, float]) -> None:
+        super().__init__(inner)
+        self._seconds = seconds
+
+    async def _through(
+        self, operation: str, call: Callable[P, Awaitable[T]], /, *args: P.args, **options: P.kwargs
+    ) -> T:
+        seconds = self._seconds.get(operation, 0) if isinstance(self._seconds, Mapping) else self._seconds
+        await anyio.sleep(seconds)
+        return await call(*args, **options)
+
+
+class FaultyBackend(WrapperBackend):
+    """Operations fail as `fail` says: `{"write": BackendError("disk on fire")}`, or a `Fault` that looks at each call.
+
+    Leaves of `deepfs.errors` reach the caller as the error of the Result, other exceptions as they are, like a bug of the
+    backend. With `late`, an operation is carried out before it fails, like an answer that is lost.
+    """
+
+    def __init__(self, inner: BackendProtocol, fail: Fault | Mapping[str, Exception], *, late: bool = False) -> None:
+        super().__init__(inner)
+        self._fail = fail
+        self._late = late
+        self.calls: Counter[str] = Counter()
+        """How many operations of each name there were."""
+
+    async def _through(
+        self, operation: str, call: Callable[P, Awaitable[T]], /, *args: P.args, **options: P.kwargs
+    ) -> T:
+        self.calls[operation] += 1
+        error = self._error(operation)
+        if error is None:
+            return await call(*args, **options)
+        if self._late:
+            await call(*args, **options)
+        raise error
+
+    def _error(self, operation: str) -> Exception | None:
+        if isinstance(self._fail, Mapping):
+            return self._fail.get(operation)
+        return self._fail(operation, self.calls[operation])

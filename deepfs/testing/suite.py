@@ -1,0 +1,46 @@
+"""What the test class of a backend tells the tests: how to make it, and how to look past it."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from deepfs.backends.protocol import BackendProtocol
+
+__all__ = ["BackendSuite"]
+
+
+class BackendSuite:
+    """The base of every test class here.
+
+    A test class defines the fixture `backend` (or the coroutine function `make_backend`), `raw_put` and `raw_peek`. Each
+    test gets a new, empty backend. Fixtures of a class share `self` with its tests, so the storage can be kept there.
+    """
+
+    pytestmark = pytest.mark.anyio
+
+    async def make_backend(self) -> BackendProtocol:
+        """A new backend over empty storage, made on the event loop of the test."""
+        raise NotImplementedError(f"{type(self).__name__} defines neither the fixture `backend` nor `make_backend`")
+
+    async def raw_put(self, path: str, data: bytes) -> None:
+        """Store a file with the directories above it, past the backend under test."""
+        raise NotImplementedError(f"{type(self).__name__} defines no `raw_put`")
+
+    async def raw_peek(self, path: str) -> bytes | None:
+        """The bytes stored at `path`, past the backend under test; None where there is no file."""
+        raise NotImplementedError(f"{type(self).__name__} defines no `raw_peek`")
+
+    @pytest.fixture
+    async def backend(self) -> BackendProtocol:
+        """The backend under test."""
+        return await self.make_backend()
+
+    @pytest.fixture
+    def second_backend(self, backend: BackendProtocol) -> BackendProtocol:
+        """Another backend object over the same storage; override it where there can be one."""
+        return backend
+
+    async def put(self, files: Mapping[str, str | bytes]) -> None:
+        """`raw_put` for several files."""
+        for path, content in files.items():
+            await self.raw_put(path, content.encode() if isinstance(content, str) else content)

@@ -1,0 +1,275 @@
+"""The records and results of every operation.
+
+Records (`FileInfo`, `GrepMatch`, `FileData…`) are immutable and are read both ways, `info.path` and `info["path"]`:
+they are mappings in which an unset optional field is an absent key, and they equal a dict of the same items.
+Results carry `error` and `code` on failure; their payload is None then, partial results of a search aside.
+"""
+
+from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
+from typing import Any, Literal, TypeAlias, TypeVar, cast
+
+from msgspec import Struct
+
+from deepfs.errors import DeepFSError, ErrorCode
+
+__all__ = [
+    "ContextLine",
+    "DeleteResult",
+    "EditResult",
+    "Encoding",
+    "ErrorCode",
+    "ExecuteResponse",
+    "FileData",
+    "FileDataV1",
+    "FileDataV2",
+    "FileDownloadResponse",
+    "FileFormat",
+    "FileInfo",
+    "FileUploadResponse",
+    "GlobResult",
+    "GrepMatch",
+    "GrepResult",
+    "LsResult",
+    "ReadRawResult",
+    "ReadResult",
+    "Record",
+    "Result",
+    "WriteResult",
+]
+
+Encoding: TypeAlias = Literal["utf-8", "base64"]
+FileFormat: TypeAlias = Literal["v1", "v2"]
+
+
+class Record(Struct, frozen=True, eq=False, omit_defaults=True):
+    """An immutable Struct that is also a Mapping of its set fields."""
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in self:
+            raise KeyError(key)
+        return getattr(self, key)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self.__struct_fields__ if getattr(self, name) is not None)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __bool__(self) -> Literal[True]:
+        return True
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and key in self.__struct_fields__ and getattr(self, key) is not None
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Mapping):
+            return dict(self) == dict(other)
+        return NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(tuple(tuple(value) if isinstance(value, list) else value for value in self.values()))
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of `key`, or `default` where it is absent."""
+        return getattr(self, key) if key in self else default
+
+    def keys(self) -> KeysView[str]:
+        """The names of the fields that are set."""
+        return KeysView(cast("Mapping[str, Any]", self))
+
+    def values(self) -> ValuesView[Any]:
+        """The values of the fields that are set."""
+        return ValuesView(cast("Mapping[str, Any]", self))
+
+    def items(self) -> ItemsView[str, Any]:
+        """The fields that are set, with their values."""
+        return ItemsView(cast("Mapping[str, Any]", self))
+
+
+Mapping.register(Record)
+
+_RecordT = TypeVar("_RecordT", bound=Record)
+
+
+class FileInfo(Record, frozen=True, eq=False):
+    """A file or a directory in a listing; the path of a directory ends in `/`."""
+
+    path: str
+    is_dir: bool | None = None
+    size: int | None = None
+    """Bytes."""
+    modified_at: str | None = None
+    """ISO 8601, UTC."""
+
+
+class ContextLine(Record, frozen=True, eq=False):
+    """A line beside a match; `line` counts from 1."""
+
+    line: int
+    text: str
+
+
+class GrepMatch(Record, frozen=True, eq=False):
+    """A line that matched; `line` counts from 1, `text` has no terminator and may be clipped."""
+
+    path: str
+    line: int
+    text: str
+    context_before: list[ContextLine] | None = None
+    context_after: list[ContextLine] | None = None
+
+
+class FileDataV1(Record, frozen=True, eq=False):
+    """The legacy form of a stored text file: its text split at newlines."""
+
+    content: list[str]
+    created_at: str | None = None
+    modified_at: str | None = None
+
+
+class FileDataV2(Record, frozen=True, eq=False):
+    """A stored file: its text, or its bytes as base64. Timestamps are ISO 8601, UTC, microseconds."""
+
+    content: str
+    encoding: Encoding = "utf-8"
+    created_at: str | None = None
+    modified_at: str | None = None
+    mime_type: str | None = None
+
+
+FileData: TypeAlias = FileDataV2
+
+
+class _Coded(Struct, kw_only=True):
+    code: ErrorCode | None = None
+    """The condition behind `error`."""
+
+
+class Result(_Coded):
+    """What every operation returns: an error, or a payload."""
+
+    error: str | None = None
+    """A text for people and models, None on success."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the operation succeeded."""
+        return self.error is None
+
+
+def _records(values: list[Any] | None, kind: type[_RecordT]) -> list[_RecordT] | None:
+    """`values` with every plain mapping made a record; what already is one stays the same object."""
+    if values is None or all(type(value) is kind for value in values):
+        return values
+    return [_record(value, kind) for value in values]
+
+
+def _record(value: Any, kind: type[_RecordT]) -> Any:
+    """`value`, made a record where it is a plain mapping."""
+    return kind(**value) if isinstance(value, dict) else value
+
+
+class LsResult(Result):
+    """The direct children of a directory, sorted by path."""
+
+    entries: list[FileInfo] | None = None
+
+    def __post_init__(self) -> None:
+        self.entries = _records(self.entries, FileInfo)
+
+
+class ReadResult(Result):
+    """A window of a text file, or a whole binary one.
+
+    `start_line` and `end_line` count from 1 and are None where no line is shown; `next_offset` is the offset that
+    reads on, None at the end; `version` identifies the content of the whole file.
+    """
+
+    file_data: FileDataV2 | None = None
+    start_line: int | None = None
+    end_line: int | None = None
+    total_lines: int | None = None
+    next_offset: int | None = None
+    version: str | None = None
+
+    def __post_init__(self) -> None:
+        self.file_data = _record(self.file_data, FileDataV2)
+
+
+class ReadRawResult(Result):
+    """The whole file with its timestamps."""
+
+    data: FileDataV1 | FileDataV2 | None = None
+
+
+class GrepResult(Result):
+    """Matches sorted by path, then line; `skipped` counts the files that could not be searched."""
+
+    matches: list[GrepMatch] | None = None
+    truncated: bool = False
+    skipped: int = 0
+
+    def __post_init__(self) -> None:
+        self.matches = _records(self.matches, GrepMatch)
+
+
+class GlobResult(Result):
+    """Files sorted by path; `truncated` where there are more."""
+
+    matches: list[FileInfo] | None = None
+    truncated: bool = False
+
+    def __post_init__(self) -> None:
+        self.matches = _records(self.matches, FileInfo)
+
+
+class WriteResult(Result):
+    """`files_update` is `{path: FileData dict}` on a backend over graph state, None elsewhere."""
+
+    path: str | None = None
+    files_update: dict[str, Any] | None = None
+
+
+class EditResult(Result):
+    """`occurrences` counts the replacements; `files_update` is as in `WriteResult`."""
+
+    path: str | None = None
+    files_update: dict[str, Any] | None = None
+    occurrences: int | None = None
+
+
+class DeleteResult(Result):
+    """`path` is what was deleted, with all that was under it."""
+
+    path: str | None = None
+
+
+class ExecuteResponse(Struct):
+    """Output of a command, stdout and stderr together; `exit_code` is None where the command did not end by itself."""
+
+    output: str
+    exit_code: int | None = None
+    truncated: bool = False
+
+
+class FileUploadResponse(Struct):
+    """The outcome of one upload; `error` is the bare error code."""
+
+    path: str
+    error: str | None = None
+
+
+class FileDownloadResponse(Struct):
+    """The outcome of one download; `error` is the bare error code."""
+
+    path: str
+    content: bytes | None = None
+    error: str | None = None
+
+
+ResultT = TypeVar("ResultT", bound=Result)
+
+
+def failure(result: type[ResultT], error: DeepFSError) -> ResultT:
+    """The Result that tells `error`."""
+    return result(error=str(error), code=error.code)

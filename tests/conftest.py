@@ -1,0 +1,108 @@
+"""What every test gets: both event loops, none of them blocked, no network, no silent skip, and real servers."""
+
+import os
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import hypothesis
+import pytest
+
+from support.blocking import no_blocking
+from support.network import forbid_network
+from support.no_skips import pytest_make_collect_report, pytest_runtest_makereport
+
+if TYPE_CHECKING:
+    from langgraph.store.postgres.aio import AsyncPostgresStore
+    from langgraph.store.sqlite.aio import AsyncSqliteStore
+
+    from support.postgres import PostgresServer
+
+__all__ = ["pytest_make_collect_report", "pytest_runtest_makereport"]
+
+# Seeds are fresh in each run, in CI as well; a failure prints how to repeat it. No deadline for an example: it would
+# measure what else the machine does. `quick` is for running the same tests again, on another interpreter.
+hypothesis.settings.register_profile("full", deadline=None, derandomize=False, print_blob=True)
+hypothesis.settings.register_profile("quick", hypothesis.settings.get_profile("full"), max_examples=20)
+
+
+def pytest_configure() -> None:
+    hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "full"))
+    forbid_network()
+
+
+# --- event loops -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session", params=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    """Every async test runs on both; a module whose storage belongs to asyncio overrides this with `"asyncio"`."""
+    return request.param
+
+
+@pytest.fixture(autouse=True)
+def _no_blocking() -> Iterator[None]:
+    with no_blocking():
+        yield
+
+
+@pytest.fixture
+def _asyncio_only(anyio_backend_name: str) -> None:
+    if anyio_backend_name != "asyncio":
+        pytest.fail("this store belongs to asyncio: override the fixture `anyio_backend` where it is used")
+
+
+# --- servers and stores ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> "Iterator[PostgresServer]":
+    """A real server of this worker's own, started by the first test that asks."""
+    from support.postgres import running_server
+
+    with running_server() as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_dsn(postgres_server: "PostgresServer") -> Iterator[str]:
+    """The address of a fresh database."""
+    with postgres_server.database() as name:
+        yield postgres_server.dsn(name)
+
+
+@pytest.fixture(scope="session")
+def _stores() -> ModuleType:
+    """Imported here, not by an async fixture: importing blocks."""
+    from support import stores
+
+    return stores
+
+
+@pytest.fixture
+async def sqlite_store(_asyncio_only: None, _stores: ModuleType, tmp_path: Path) -> "AsyncIterator[AsyncSqliteStore]":
+    """An AsyncSqliteStore on a fresh file."""
+    async with _stores.open_sqlite_store(tmp_path / "store.db") as store:
+        yield store
+
+
+@pytest.fixture(scope="session")
+def _postgres_store_template(postgres_server: "PostgresServer", _stores: ModuleType) -> Iterator[str]:
+    with _stores.postgres_store_template(postgres_server) as name:
+        yield name
+
+
+@pytest.fixture
+def _postgres_store_dsn(postgres_server: "PostgresServer", _postgres_store_template: str) -> Iterator[str]:
+    with postgres_server.database(_postgres_store_template) as name:
+        yield postgres_server.dsn(name)
+
+
+@pytest.fixture
+async def postgres_store(
+    _asyncio_only: None, _stores: ModuleType, _postgres_store_dsn: str
+) -> "AsyncIterator[AsyncPostgresStore]":
+    """An AsyncPostgresStore on a fresh database of a real server."""
+    async with _stores.open_postgres_store(_postgres_store_dsn) as store:
+        yield store

@@ -1,0 +1,59 @@
+"""No blocking call on an event loop in tests: blockbuster, taught trio and the calls that it does not know."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+from unittest.mock import patch
+
+import trio
+from blockbuster import BlockBuster
+from blockbuster.blockbuster import BlockBusterFunction
+
+__all__ = ["no_blocking"]
+
+_ALSO_BLOCKING: Final = (
+    "builtins.open",
+    "fcntl.flock",
+    "fcntl.lockf",
+    "io.open",
+    "os.chmod",
+    "os.fdatasync",
+    "os.fstat",
+    "os.fsync",
+    "os.ftruncate",
+    "os.lstat",
+    "os.open",
+    "os.pread",
+    "os.pwrite",
+    "os.scandir",
+    "os.truncate",
+    "os.utime",
+    "subprocess.Popen",
+)
+"""What blockbuster leaves out, by module and name. It wraps reading a directory, for one, but not opening it."""
+
+_IMPORTING: Final = ("<frozen importlib._bootstrap>", "_find_and_load")
+"""The first use of a module loads it wherever that happens; blockbuster lets it stat and read there, too."""
+
+
+class _Loops:
+    """Stands in for the `asyncio` that blockbuster asks whether this thread runs an event loop; knows trio as well."""
+
+    @staticmethod
+    def get_running_loop() -> object:
+        return trio.lowlevel.current_trio_token() if trio.lowlevel.in_trio_task() else asyncio.get_running_loop()
+
+
+@contextmanager
+def no_blocking() -> Iterator[None]:
+    """Within, a blocking call in a thread that runs an event loop raises BlockingError."""
+    guard = BlockBuster()
+    for name in _ALSO_BLOCKING:
+        guard.functions[name] = BlockBusterFunction(None, name).can_block_in(*_IMPORTING)
+    with patch("blockbuster.blockbuster.asyncio", _Loops):
+        guard.activate()
+        try:
+            yield
+        finally:
+            guard.deactivate()

@@ -1,0 +1,84 @@
+"""What holds for the project as a whole: its modules, its imports, and its promises to a newcomer."""
+
+import ast
+import importlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+import pytest
+
+import deepfs
+
+ROOT: Final = Path(__file__).parents[1]
+PACKAGE: Final = Path(next(iter(deepfs.__path__)))
+SOURCES: Final = sorted(PACKAGE.rglob("*.py"))
+HEAVY: Final = {"asyncpg", "deepagents", "langchain", "langchain_core", "langgraph", "mcp", "obstore", "rich", "typer"}
+
+each_module = pytest.mark.parametrize("source", SOURCES, ids=[str(path.relative_to(PACKAGE)) for path in SOURCES])
+
+
+def module_name(source: Path) -> str:
+    return ".".join(("deepfs", *source.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
+
+
+def imported_names(source: Path) -> Iterator[str]:
+    """Each dotted name that a module imports, `from a import b` as `a.b`."""
+    for node in ast.walk(ast.parse(source.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def in_a_new_interpreter(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+
+
+class TestModules:
+    @each_module
+    def test_the_public_names_are_listed_once_and_exist(self, source: Path) -> None:
+        """Their order is ruff's to check."""
+        module = importlib.import_module(module_name(source))
+        assert len(module.__all__) == len(set(module.__all__))
+        assert [name for name in module.__all__ if not hasattr(module, name)] == []
+
+    def test_each_directory_of_modules_is_a_package(self) -> None:
+        directories = {source.parent for source in SOURCES}
+        assert [directory for directory in directories if not (directory / "__init__.py").exists()] == []
+
+    def test_private_names_of_langgraph_are_touched_in_one_module(self) -> None:
+        touching = {
+            source.name for source in SOURCES for name in imported_names(source) if re.match(r"langgraph\b.*\._", name)
+        }
+        assert touching <= {"_langgraph.py"}
+
+    def test_the_types_are_shipped(self) -> None:
+        assert (PACKAGE / "py.typed").exists()
+
+
+class TestImportingDeepfs:
+    def test_it_loads_no_framework_and_no_extra(self) -> None:
+        loaded = in_a_new_interpreter("import deepfs, sys; print(*sys.modules)").split()
+        assert HEAVY.isdisjoint(loaded)
+
+    def test_it_takes_less_than_150_ms(self) -> None:
+        timed = "from time import perf_counter as now; start = now(); import deepfs; print(now() - start)"
+        assert median(float(in_a_new_interpreter(timed)) for _ in range(9)) < 0.150
+
+
+class TestNewcomersCommands:
+    def test_the_readme_opens_with_the_demo_and_the_tests(self) -> None:
+        demo, tests = self.commands()[:2]
+        assert demo.endswith("nox -s demo")
+        assert tests.endswith("nox -s tests")
+
+    def test_ci_runs_the_tests_by_the_same_command(self) -> None:
+        assert self.commands()[1] in (ROOT / ".ci/run").read_text().splitlines()
+
+    def commands(self) -> list[str]:
+        return re.findall(r"^```console\n(.+)\n```$", (ROOT / "README.md").read_text(), re.MULTILINE)

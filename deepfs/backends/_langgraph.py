@@ -14,7 +14,7 @@ from weakref import ref
 
 import anyio.to_thread
 from langchain_core.runnables import RunnableConfig
-from langgraph._internal._constants import CONFIG_KEY_READ, CONFIG_KEY_SEND
+from langgraph._internal._constants import CONFIG_KEY_READ, CONFIG_KEY_SEND, CONFIG_KEY_TASK_ID
 from langgraph.channels.base import BaseChannel
 from langgraph.config import get_config
 from langgraph.runtime import Runtime, get_runtime
@@ -73,6 +73,7 @@ class _Wiring(NamedTuple):
 
     read: Any
     send: Any
+    task: str
     step: int | None
     node: str
 
@@ -83,7 +84,8 @@ def _wiring() -> _Wiring:
     read, send = configurable.get(CONFIG_KEY_READ), configurable.get(CONFIG_KEY_SEND)
     if read is None or send is None:
         raise RuntimeError(_OUTSIDE)
-    return _Wiring(read, send, metadata.get("langgraph_step"), metadata.get("langgraph_node", ""))
+    task = configurable.get(CONFIG_KEY_TASK_ID, "")
+    return _Wiring(read, send, task, metadata.get("langgraph_step"), metadata.get("langgraph_node", ""))
 
 
 def _inside(read: Any) -> tuple[Mapping[str, Channel], Writes] | None:
@@ -223,7 +225,7 @@ class TaskFiles:
         created the file. Nothing is written then.
         """
         paths = {change.path: self._transition(change) for change in changes}
-        operation = Operation(paths, self._wiring.step, self._wiring.node)
+        operation = Operation(paths, self._wiring.task, self._wiring.step, self._wiring.node)
         self._check(operation)
         header = header_of(operation)
         write: dict[str, Any] = {header: None}

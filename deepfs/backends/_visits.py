@@ -50,6 +50,8 @@ def suffices(visits: Sequence[Visit], done: Sequence[GrepResult | None], max_cou
 def merged_greps(visits: Sequence[Visit], results: Sequence[GrepResult | None], max_count: int | None) -> GrepResult:
     """One result of all that came."""
     came = [result for result in results if result is not None]
+    if all(result.error and not result.matches for result in came):
+        return came[0]
     # Two visits of one mount, for two remainders of a glob, may both find a line.
     found = {(match.path, match.line): match for result in came for match in result.matches or ()}
     matches = [found[place] for place in sorted(found)]
@@ -62,6 +64,8 @@ def merged_greps(visits: Sequence[Visit], results: Sequence[GrepResult | None], 
 def merged_globs(visits: Sequence[Visit], results: Sequence[GlobResult | None]) -> GlobResult:
     """One result of all that came."""
     came = [result for result in results if result is not None]
+    if all(result.error and not result.matches for result in came):
+        return came[0]
     found = {info.path: info for result in came for info in result.matches or ()}
     truncated = any(result.truncated for result in came)
     return GlobResult(

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from deepfs.backends._fanout import at_once
 from deepfs.backends._mounts import Mount, MountTable
+from deepfs.backends._options import given
 from deepfs.backends._visits import Visit, guarded, merged_globs, merged_greps, suffices
 from deepfs.backends.protocol import BackendProtocol, Capabilities, SandboxBackendProtocol, supports_execute
 from deepfs.backends.transfer import copy_tree, move_tree
@@ -96,14 +97,14 @@ class CompositeBackend(BackendProtocol):
         self, path: str, content: str, *, overwrite: bool = False, if_match: str | None = None
     ) -> WriteResult:
         mount, inner, path = self._file_route(path)
-        written = await mount.backend.awrite(inner, content, **_given(overwrite=overwrite, if_match=if_match))
+        written = await mount.backend.awrite(inner, content, **given(overwrite=overwrite, if_match=if_match))
         return _at(mount.told(written, inner), path)
 
     async def aedit(
         self, path: str, old: str, new: str, replace_all: bool = False, *, if_match: str | None = None
     ) -> EditResult:
         mount, inner, path = self._file_route(path)
-        edited = await mount.backend.aedit(inner, old, new, replace_all, **_given(if_match=if_match))
+        edited = await mount.backend.aedit(inner, old, new, replace_all, **given(if_match=if_match))
         return _at(mount.told(edited, inner), path)
 
     async def adelete(self, path: str) -> DeleteResult:
@@ -115,7 +116,7 @@ class CompositeBackend(BackendProtocol):
         mount, inner_src, src = self._route(src)
         target, inner_dst, dst = self._file_route(dst)
         if target is mount and not self._table.beneath(src):
-            copied = await mount.backend.acopy(inner_src, inner_dst, **_given(overwrite=overwrite))
+            copied = await mount.backend.acopy(inner_src, inner_dst, **given(overwrite=overwrite))
             return _at(mount.told(copied, inner_src, inner_dst), dst)
         return await copy_tree(self, src, self, dst, overwrite=overwrite)
 
@@ -126,7 +127,7 @@ class CompositeBackend(BackendProtocol):
         if mount.prefix and inner_src == "/":
             raise AccessError(src, "a mount cannot be moved")
         if target is mount:
-            moved = await mount.backend.amove(inner_src, inner_dst, **_given(overwrite=overwrite))
+            moved = await mount.backend.amove(inner_src, inner_dst, **given(overwrite=overwrite))
             return _at(mount.told(moved, inner_src, inner_dst), dst)
         return await move_tree(self, src, self, dst, overwrite=overwrite)
 
@@ -134,7 +135,7 @@ class CompositeBackend(BackendProtocol):
         """Run a command in the default backend, where it executes; commands see that backend's files alone."""
         if not isinstance(self.default, SandboxBackendProtocol) or not supports_execute(self.default):
             raise NotSupportedError("Error: the default backend does not run commands")
-        return await self.default.aexecute(command, **_given(timeout=timeout))
+        return await self.default.aexecute(command, **given(timeout=timeout))
 
     # --- many paths, many backends ---
 
@@ -176,11 +177,11 @@ class CompositeBackend(BackendProtocol):
         context_lines: int = 0,
         max_count: int | None = None,
     ) -> GrepResult:
-        options = _given(regex=regex, ignore_case=ignore_case, context_lines=context_lines)
+        options = given(regex=regex, ignore_case=ignore_case, context_lines=context_lines or None)
 
         async def look(visit: Visit, limit: int | None = max_count) -> GrepResult:
             found = await visit.mount.backend.agrep(
-                pattern, visit.inner, visit.pattern, **options, **_given(max_count=limit)
+                pattern, visit.inner, visit.pattern, **options, **given(max_count=limit)
             )
             shown = self._outward(visit, found, visit.mount.match)
             if found.truncated and limit is not None and len(shown.matches or ()) < len(found.matches or ()):
@@ -206,7 +207,9 @@ class CompositeBackend(BackendProtocol):
         leads_to_mounts = self._table.children(visit.mount.outer(visit.inner))
         if leads_to_mounts and result.code in (ErrorCode.FILE_NOT_FOUND, ErrorCode.NOT_A_DIRECTORY):
             return type(result)(matches=[])
-        matches = [shown(match) for match in result.matches or ()]
+        if result.matches is None:
+            return visit.mount.told(result, visit.inner)
+        matches = [shown(match) for match in result.matches]
         if leads_to_mounts:
             matches = [match for match in matches if self._table.owns(visit.mount, match.path)]
         return replace(visit.mount.told(result, visit.inner), matches=matches)
@@ -253,11 +256,6 @@ def _beneath(pattern: str | None, directory: str) -> Iterable[str | None]:
     if pattern is not None:
         return compile_glob(pattern).beneath(directory)
     return () if directory.startswith(".") or "/." in directory else (None,)
-
-
-def _given(**options: Any) -> dict[str, Any]:
-    """The options that differ from their default, so that a backend without the others can be called."""
-    return {name: value for name, value in options.items() if value is not None and value is not False}
 
 
 def _at(result: ResultT, path: str) -> ResultT:

@@ -110,7 +110,7 @@ class FilesystemBackend(BackendProtocol):
             at, version = FileDataV2("", modified_at=modified_at(status)), version_of(status, data)
             return reading.read_binary(path, data, at=at, content_version=version, limit=self._max_bytes)
         found = self._disk.read_window(path, offset, limit, self._limits)
-        at = FileDataV2(found.text, "utf-8", modified_at=modified_at(found.status))
+        at = FileDataV2(found.text, modified_at=modified_at(found.status), mime_type=media.mime_type(path))
         if found.data is not None:
             return reading.read_binary(path, found.data, at=at, content_version=found.version, limit=self._max_bytes)
         return ReadResult(

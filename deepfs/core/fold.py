@@ -34,7 +34,7 @@ def fold(files: Mapping[str, Any] | None, writes: Iterable[Mapping[str, Any] | N
     A write that holds an operation takes effect unless it collides with another task's of the same superstep; edits of
     one file in disjoint places are merged. Any other write is taken as it is.
     """
-    folding = _Folding(files or {})
+    folding = _Folding({} if files is None else files)
     for write in writes:
         folding.apply(write or {})
     return folding.result()
@@ -101,7 +101,7 @@ class _Folding:
             data = written.get(path)
             self._remember(path, change, data)
             if not lost:
-                self._put(path, self._merged(path, change, data, records[path]))
+                self._put(path, self._merged(operation.task, path, data, change, records[path]))
 
     def _remember(self, path: str, change: Transition, data: Mapping[str, Any] | None) -> None:
         if data is not None:
@@ -114,12 +114,14 @@ class _Folding:
         else:
             self.files[path] = data
 
-    def _merged(self, path: str, change: Transition, data: Mapping[str, Any] | None, record: Record) -> Any:
+    def _merged(
+        self, task: str, path: str, data: Mapping[str, Any] | None, change: Transition, record: Record
+    ) -> Mapping[str, Any] | None:
         """`data`, which a task wrote, with what other tasks made of the file."""
         current = self.files.get(path)
-        if data is None or current is None or path in self.memory.replaced or not record.others(change):
+        if data is None or current is None or path in self.memory.replaced or not record.others(task):
             return data
-        present = sorted(chain.from_iterable(places or () for places in record.parts.values()))
+        present = sorted(chain.from_iterable(part.places or () for part in record.parts.values()))
         mine, theirs = decode_file(data, path), decode_file(current, path)
         content = transplant(change.places or (), mine.content, theirs.content, present)
         return {

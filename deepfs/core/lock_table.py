@@ -35,44 +35,41 @@ class Request:
 
 def _claims(paths: Iterable[str]) -> dict[str, bool]:
     """Whether each path is claimed exclusively: the given ones are, the directories above them are not."""
-    given = dict.fromkeys(paths, True)
-    above: dict[str, bool] = {}
-    for path in given:
-        end = path.find("/", 1)
-        while end > 0:
-            above[path[:end]] = False
-            end = path.find("/", end + 1)
-        above["/"] = False
-    return above | given
+    claims = dict.fromkeys(paths, True)
+    for path in tuple(claims):
+        above = path
+        while above != "/":
+            above = above[: above.rindex("/")] or "/"
+            if above in claims:  # So are those above it, or they will be.
+                break
+            claims[above] = False
+    return claims
 
 
-class _Line:
-    """The requests that claim one path, in order of arrival, granted or not."""
+class _Line(dict[Request, bool]):
+    """The requests that claim one path, in order of arrival, granted or not, and whether exclusively."""
 
-    __slots__ = ("exclusives", "members")
-
-    def __init__(self) -> None:
-        self.members: dict[Request, bool] = {}
-        self.exclusives = 0
+    exclusives = 0
+    """How many of them do so exclusively."""
 
     def join(self, request: Request, exclusive: bool) -> bool:
         """Whether nobody in line excludes the newcomer."""
-        free = not (self.members if exclusive else self.exclusives)
-        self.members[request] = exclusive
-        self.exclusives += exclusive
+        free = not (self if exclusive else self.exclusives)
+        self[request] = exclusive
+        if exclusive:
+            self.exclusives += 1
         return free
 
-    def leave(self, request: Request) -> list[Request]:
+    def leave(self, request: Request) -> Iterable[Request]:
         """Those whom nobody in front excludes now, as far as `request` did before."""
-        exclusive = self.members.pop(request)
-        self.exclusives -= exclusive
-        if exclusive:
+        if self.pop(request):
+            self.exclusives -= 1
             return self._front()
-        return self._front()[:1] if self.exclusives and next(iter(self.members.values())) else []
+        return self._front() if self.exclusives and next(iter(self.values())) else ()
 
     def _front(self) -> list[Request]:
         front: list[Request] = []
-        for request, exclusive in self.members.items():
+        for request, exclusive in self.items():
             if not (exclusive and front):
                 front.append(request)
             if exclusive:
@@ -81,8 +78,10 @@ class _Line:
 
 
 class LockTable:
-    """Requests by path. A request is granted when no earlier one, granted or waiting, claims a path of it exclusively, or
-    shares a path that it claims exclusively. So the order is that of arrival, nobody starves, and nobody deadlocks.
+    """Requests by path.
+
+    A request is granted when no earlier one, granted or waiting, claims a path of it exclusively, or shares a path that
+    it claims exclusively. So the order is that of arrival, nobody starves, and nobody deadlocks.
 
     Changes are queued, and whichever thread finds the table free carries out all of them: nobody blocks, not even in a
     finaliser that interrupts a change.
@@ -130,7 +129,8 @@ class LockTable:
     def _leave(self, request: Request) -> None:
         for path in request.claims:
             line = self._lines[path]
-            for freed in line.leave(request):
-                freed.advance(path)
-            if not line.members:
+            if len(line) == 1:
                 del self._lines[path]
+            else:
+                for freed in line.leave(request):
+                    freed.advance(path)

@@ -58,13 +58,14 @@ def transition(earlier: Transition | None, base: str | None, result: str | None,
 
 
 class Operation(Struct, frozen=True, omit_defaults=True):
-    """One write: it takes effect on all of its paths, or on none. `step` is the number of the superstep.
+    """One write of a task: it takes effect on all of its paths, or on none. `step` is the number of the superstep.
 
     Deletions of one file agree with one another; whatever else two tasks do to it collides, but for edits in places
     that are disjoint. A file created where another task's file needs a directory collides, too.
     """
 
     paths: dict[str, Transition]
+    task: str
     step: int | None = None
     node: str = ""
 
@@ -75,12 +76,11 @@ class Operation(Struct, frozen=True, omit_defaults=True):
 
     def foreign(self, *, mergeable: bool) -> "Operation":
         """The operation as other tasks see it: alone, without its earlier ones; `mergeable` with theirs, or not."""
-        return Operation(
-            {
-                path: Transition(change.origin, change.origin, change.result, change.places if mergeable else None)
-                for path, change in self.paths.items()
-            }
-        )
+        alone = {
+            path: Transition(change.origin, change.origin, change.result, change.places if mergeable else None)
+            for path, change in self.paths.items()
+        }
+        return Operation(alone, task="")
 
 
 def header_of(operation: Operation) -> str:
@@ -107,29 +107,30 @@ def _collide(one: Places, other: Places) -> bool:
 
 
 class Record(NamedTuple):
-    """What the operations that took effect made of one file: a part for each task, under the version it arrived at."""
+    """What the operations that took effect made of one file: the last change of each task."""
 
     origin: str | None
-    parts: Mapping[str | None, Places]
+    parts: Mapping[str, Transition]
 
     @property
     def exists(self) -> bool:
         """Whether there is a file now."""
-        return None not in self.parts
+        return all(part.result is not None for part in self.parts.values())
 
-    def others(self, change: Transition) -> dict[str | None, Places]:
-        """The parts but for the one that `change` goes on from."""
-        return {version: places for version, places in self.parts.items() if version != change.base}
+    def others(self, task: str) -> list[Transition]:
+        """The changes of all tasks but one."""
+        return [part for name, part in self.parts.items() if name != task]
 
-    def refuses(self, change: Transition) -> bool:
-        """Whether `change` collides with a part, or goes on from what did not take effect."""
-        if change.base != self.origin and change.base not in self.parts:
+    def refuses(self, task: str, change: Transition) -> bool:
+        """Whether `change` collides with another task's, or goes on from what did not take effect."""
+        own = self.parts.get(task)
+        if change.base != (self.origin if own is None else own.result):
             return True
-        return any(_collide(change.places, places) for places in self.others(change).values())
+        return any(_collide(change.places, other.places) for other in self.others(task))
 
-    def joined(self, change: Transition) -> "Record":
+    def joined(self, task: str, change: Transition) -> "Record":
         """The record with `change` in effect."""
-        return Record(self.origin, {**self.others(change), change.result: change.places})
+        return Record(self.origin, {**self.parts, task: change})
 
 
 class Ledger:
@@ -161,23 +162,22 @@ class Ledger:
         lost = self.collisions(operation)
         if not lost:
             for path, change in operation.paths.items():
-                self._enter(path, change)
+                self._enter(operation.task, path, change)
         return lost
 
     def collisions(self, operation: Operation) -> list[str]:
         """The paths on which `operation` collides."""
-        agreed = operation.deletes_only
-        return [path for path, change in operation.paths.items() if self._collides(path, change, agreed=agreed)]
+        return [path for path, change in operation.paths.items() if self._collides(operation, path, change)]
 
     def record(self, path: str, change: Transition) -> Record:
         known = self.records.get(path)
         return known if known is not None and known.origin == change.origin else Record(change.origin, {})
 
-    def _collides(self, path: str, change: Transition, *, agreed: bool) -> bool:
+    def _collides(self, operation: Operation, path: str, change: Transition) -> bool:
         record = self.record(path, change)
-        if agreed and not record.exists:
+        if operation.deletes_only and not record.exists:
             return False
-        return record.refuses(change) or (change.kind == "create" and self._is_in_the_way(path))
+        return record.refuses(operation.task, change) or (change.kind == "create" and self._is_in_the_way(path))
 
     def _is_in_the_way(self, path: str) -> bool:
         """Whether other tasks put a file above `path` or beneath it."""
@@ -188,9 +188,9 @@ class Ledger:
             record.exists and is_beneath(other, path) for other, record in self.records.items()
         )
 
-    def _enter(self, path: str, change: Transition) -> None:
+    def _enter(self, task: str, path: str, change: Transition) -> None:
         record = self.record(path, change)
         if change.result is not None:
             self._directories.update(ancestors(path))
         if change.result is not None or record.exists:
-            self.records[path] = record.joined(change)
+            self.records[path] = record.joined(task, change)

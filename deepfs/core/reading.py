@@ -12,16 +12,16 @@ __all__ = ["MAX_BINARY_BYTES", "read_binary", "read_data", "read_text"]
 MAX_BINARY_BYTES = 10 * 1024 * 1024
 
 
-def read_text(text: str, offset: int, limit: int, *, at: FileDataV2, content_version: str) -> ReadResult:
+def read_text(path: str, text: str, offset: int, limit: int, *, at: FileDataV2) -> ReadResult:
     """Lines `offset` to `offset + limit` of `text`, with the timestamps of `at`."""
     shown = window(text, offset, limit)
     return ReadResult(
-        file_data=FileDataV2(shown.text, "utf-8", at.created_at, at.modified_at),
+        file_data=FileDataV2(shown.text, "utf-8", at.created_at, at.modified_at, media.mime_type(path)),
         start_line=shown.start_line,
         end_line=shown.end_line,
         total_lines=shown.total_lines,
         next_offset=shown.next_offset,
-        version=content_version,
+        version=version(text),
     )
 
 
@@ -29,7 +29,7 @@ def read_binary(path: str, content: bytes, *, at: FileDataV2, content_version: s
     """The whole of a binary file as base64; too_large where it is over `limit` bytes."""
     if len(content) > limit:
         raise TooLargeError(path, len(content), limit)
-    mime_type = media.mime_type(path) or media.sniff(content)
+    mime_type = media.mime_type(path) if media.is_binary_name(path) else media.sniff(content)
     encoded = b64encode(content).decode("ascii")
     data = FileDataV2(encoded, "base64", at.created_at, at.modified_at, mime_type)
     return ReadResult(file_data=data, version=content_version)
@@ -39,6 +39,6 @@ def read_data(path: str, data: FileDataV2, offset: int, limit: int, *, max_binar
     """A read of a file that is held whole."""
     text = filedata.text_of(data, path)
     if text is not None:
-        return read_text(text, offset, limit, at=data, content_version=version(text))
+        return read_text(path, text, offset, limit, at=data)
     content = filedata.content_bytes(data, path)
     return read_binary(path, content, at=data, content_version=version(content), limit=max_binary)

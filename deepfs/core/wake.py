@@ -35,7 +35,10 @@ class Signal(ABC):
 
     def set(self) -> None:
         """Wake the waiting task; safe from any thread, also after the loop has ended."""
-        self._mailbox.post(self.fire)
+        if self._mailbox.is_here():
+            self.fire()
+        else:
+            self._mailbox.post(self.fire)
 
     @abstractmethod
     def fire(self) -> None:

@@ -146,6 +146,7 @@ class Lane:
         threading.Thread(target=target, name=f"deepfs-{self._name}", daemon=True).start()
 
     def _work(self) -> None:
+        self._call_watcher()
         sent = monotonic()
         while True:
             job = self._next()

@@ -3,7 +3,7 @@
 import copy
 import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, pairwise
+from itertools import chain, count, pairwise
 from typing import Any
 
 import pytest
@@ -23,11 +23,15 @@ Write = dict[str, Any]
 # --- tasks as StateBackend runs them ---------------------------------------------------------------------------------
 
 
+numbers = count()
+
+
 class Task:
     """One task of a superstep: what it sees, and the writes and headers that it sends."""
 
     def __init__(self, files: Files, step: int = 1, *, file_format: str = "v2", minute: int = 0) -> None:
         self.files = dict(files)
+        self.name = f"task {next(numbers)}"
         self.step = step
         self.file_format = file_format
         self.now = f"2026-01-01T00:{minute:02}:00.000000+00:00"
@@ -47,7 +51,7 @@ class Task:
             write[path] = after and encode_file(after, self.file_format)
         self.changes |= changes
         self.files = plain(self.files, [write])
-        self.writes.append({header_of(Operation(changes, self.step, "node")): None, **write})
+        self.writes.append({header_of(Operation(changes, self.name, self.step, "node")): None, **write})
         return self
 
     def write(self, path: str, content: str | bytes | None) -> "Task":

@@ -1,7 +1,7 @@
 import json
 from base64 import b64encode
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from types import MappingProxyType
 from typing import Any
 
@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deepfs.core import filedata
 from deepfs.core.filedata import (
     content_bytes,
     decode_file,
@@ -45,7 +46,7 @@ contents = st.binary(max_size=40) | st.text(max_size=40).filter(lambda text: "\0
         ({"content": []}, FileDataV2("")),
         ({"content": "é", "mimeType": "text/plain"}, FileDataV2("é", mime_type="text/plain")),
         ({"content": "é".encode(), "mimeType": "text/plain"}, FileDataV2("é", mime_type="text/plain")),
-        ({"content": bytearray(PNG), "mimeType": "image/png"}, FileDataV2("iVBORw0KGgoA", "base64", mime_type="image/png")),
+        ({"content": bytearray(PNG), "mimeType": "x/y"}, FileDataV2("iVBORw0KGgoA", "base64", mime_type="x/y")),
         ({"content": memoryview(PNG)}, FileDataV2("iVBORw0KGgoA", "base64")),
         ({"content": {"0": 0, "1": 255}}, FileDataV2("AP8=", "base64")),
         ({"content": "a", "created_at": None, "modified_at": None, "later": {"x": 1}}, FileDataV2("a")),
@@ -92,7 +93,16 @@ def test_timestamps_are_utc_with_microseconds() -> None:
     now = datetime.fromisoformat(timestamp())
     assert now.utcoffset() == timedelta(0)
     assert abs(datetime.now(UTC) - now) < timedelta(minutes=1)
-    assert len({len(timestamp()) for _ in range(100)} | {len(CREATED)}) == 1
+
+
+def test_a_timestamp_has_six_digits_even_on_the_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> "Clock":
+            return cls(2026, 1, 2, 3, 4, 5, tzinfo=tz)
+
+    monkeypatch.setattr(filedata, "datetime", Clock)
+    assert timestamp() == "2026-01-02T03:04:05.000000+00:00"
 
 
 @given(contents)
@@ -136,7 +146,7 @@ def test_v1_holds_text_that_is_stored_as_base64() -> None:
 
 
 def test_v1_refuses_binary() -> None:
-    with pytest.raises(InvalidContentError, match="'/f.png' is binary"):
+    with pytest.raises(InvalidContentError, match=r"'/f\.png' is binary"):
         encode_file(new_file(PNG), "v1", "/f.png")
 
 

@@ -27,6 +27,7 @@ SOURCE = dedent(
         ("def area(width,  height):", "differs in white space from line 3"),
         ("    return width * height", "differs in indentation from line 4, which is '\\treturn width * height'"),
         ("def area(width, height):\n    return", "differs in indentation from line 4"),
+        ("height):\n\treturn width*height", "matches from line 3 on, but not line 4"),
         ("    size = 1\n    def Double", "differs in white space at the end from line 7"),
         ("def double(self):", "differs in upper and lower case from line 8"),
         ("DEF  double(self):", "white space and in upper and lower case from line 8"),

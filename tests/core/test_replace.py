@@ -134,6 +134,10 @@ def test_an_unchanged_line_keeps_its_line_end_where_they_are_mixed() -> None:
     assert replace("/f", "a\r\nb\nc\r\n", "a\nb\nc", "a\nB\nc").content == "a\r\nB\nc\r\n"
 
 
+def test_further_line_ends_follow_the_last_one_replaced() -> None:
+    assert replace("/f", "a\r\nb\nc\r\n", "a\nb\nc", "1\n2\n3\n4\n5").content == "1\r\n2\n3\n4\n5\r\n"
+
+
 def test_a_line_end_at_the_start_takes_its_cr_along() -> None:
     assert replace("/f", "a\r\nb\r\nc\n", "\nb", "b").content == "ab\r\nc\n"
     assert replace("/f", "a\r\nb\r\n", "\nb", "b").content == "ab\r\n"

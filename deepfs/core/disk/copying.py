@@ -95,6 +95,7 @@ class _Copy:
 
     def _close(self, levels: list[_Level]) -> None:
         level = levels.pop()
+        level.children.close()
         if levels:
             release(level.source)
             release(level.target)

@@ -26,7 +26,7 @@ from deepfs.errors import (
 
 __all__ = ["Place", "Root", "link_target", "release"]
 
-_SUPPORTED = os.open in os.supports_dir_fd
+_SUPPORTED = os.name == "posix"
 
 _MAX_LINKS = 40
 _MAX_RACES = 100

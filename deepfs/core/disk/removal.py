@@ -83,11 +83,19 @@ class _Level:
         self.rounds = 0
         self.stayed: Stayed = []
         self.descriptor = os.open(name, READ_DIRECTORY | NO_FOLLOW, dir_fd=parent)
-        self.children = os.scandir(self.descriptor)
+        try:
+            self.children = os.scandir(self.descriptor)
+        except BaseException:
+            release(self.descriptor)
+            raise
 
     def scan_again(self) -> None:
         self.rounds += 1
         self.children = os.scandir(self.descriptor)
+
+    def close(self) -> None:
+        self.children.close()
+        release(self.descriptor)
 
 
 class _Removal:
@@ -112,7 +120,7 @@ class _Removal:
                     self._remove(level.descriptor, entry.name, f"{level.path}/{entry.name}", child_is_dir)
         finally:
             for level in self._levels:
-                release(level.descriptor)
+                level.close()
         return self._stayed
 
     def _remove(self, parent: int, name: str, path: str, is_dir: bool) -> None:
@@ -158,7 +166,7 @@ class _Removal:
                 return
             level.stayed.append((level.path, error))
         self._levels.pop()
-        release(level.descriptor)
+        level.close()
         self._holder.extend(level.stayed)
 
     @property

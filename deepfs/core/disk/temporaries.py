@@ -65,15 +65,23 @@ def temporary(directory: int, mode: int) -> Iterator[tuple[int, str]]:
 
 
 def discard(directory: int, name: str) -> None:
-    """Remove an unfinished file, if it is still there; a second attempt outlives a fault that passes."""
-    for _ in range(2):
-        try:
-            os.unlink(name, dir_fd=directory)
-        except FileNotFoundError:
-            return
-        except OSError:
-            continue
-        return
+    """Remove an unfinished file, if it is still there; a second attempt outlives an interrupt, or a passing fault."""
+    done = False
+    try:
+        done = _unlinked(directory, name)
+    finally:
+        if not done:
+            _unlinked(directory, name)
+
+
+def _unlinked(directory: int, name: str) -> bool:
+    try:
+        os.unlink(name, dir_fd=directory)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def create(place: Place, write: Fill, *, mode: int = NEW_MODE, durable: bool) -> bool:

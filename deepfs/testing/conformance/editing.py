@@ -43,19 +43,19 @@ _CRLF_EDITS: Final[tuple[tuple[bytes, str, str, bytes], ...]] = (
 class EditingConformance(BackendSuite):
     """Every byte outside the replacement stays."""
 
-    async def _refused(self, result: EditResult, code: ErrorCode, path: str, content: bytes) -> str:
+    async def _check_refused(self, result: EditResult, code: ErrorCode, path: str, content: bytes) -> str:
         """The text of an error that changed nothing."""
         failed(result, code)
         assert await self.raw_peek(path) == content, "a refused edit changes nothing"
         return result.error or ""
 
     async def test_only_the_replacement_changes(self, backend: BackendProtocol) -> None:
-        await self._check(backend, _EDITS)
+        await self._check_edits(backend, _EDITS)
 
     async def test_line_ends_of_a_crlf_file_stay_and_are_matched(self, backend: BackendProtocol) -> None:
-        await self._check(backend, _CRLF_EDITS)
+        await self._check_edits(backend, _CRLF_EDITS)
 
-    async def _check(self, backend: BackendProtocol, edits: tuple[tuple[bytes, str, str, bytes], ...]) -> None:
+    async def _check_edits(self, backend: BackendProtocol, edits: tuple[tuple[bytes, str, str, bytes], ...]) -> None:
         for number, (content, old, new, after) in enumerate(edits):
             path = f"/edits/{number}.txt"
             await self.raw_put(path, content)
@@ -79,13 +79,13 @@ class EditingConformance(BackendSuite):
     async def test_several_places_are_ambiguous(self, backend: BackendProtocol) -> None:
         content = b"x y x\nx x\n"
         await self.raw_put("/a.txt", content)
-        error = await self._refused(await backend.aedit("/a.txt", "x", "z"), ErrorCode.AMBIGUOUS_MATCH, "/a.txt", content)
+        error = await self._check_refused(await backend.aedit("/a.txt", "x", "z"), ErrorCode.AMBIGUOUS_MATCH, "/a.txt", content)
         assert "multiple" in error
         assert "4" in error, f"the error tells how many places there are: {error}"
 
     async def test_places_that_overlap_are_ambiguous(self, backend: BackendProtocol) -> None:
         await self.raw_put("/a.txt", b"aaa")
-        error = await self._refused(await backend.aedit("/a.txt", "aa", "b"), ErrorCode.AMBIGUOUS_MATCH, "/a.txt", b"aaa")
+        error = await self._check_refused(await backend.aedit("/a.txt", "aa", "b"), ErrorCode.AMBIGUOUS_MATCH, "/a.txt", b"aaa")
         assert "2" in error, f"the error tells how many places there are: {error}"
 
     async def test_no_place_is_no_match(self, backend: BackendProtocol) -> None:
@@ -93,17 +93,17 @@ class EditingConformance(BackendSuite):
         for replace_all in (False, True):
             for old in ("two", "One", "one\n", "one ", "o.e", "\ufeffone"):
                 result = await backend.aedit("/a.txt", old, "x", replace_all)
-                assert "not found" in await self._refused(result, ErrorCode.NO_MATCH, "/a.txt", b"one")
+                assert "not found" in await self._check_refused(result, ErrorCode.NO_MATCH, "/a.txt", b"one")
 
     async def test_no_match_in_an_empty_file(self, backend: BackendProtocol) -> None:
         await self.raw_put("/empty.txt", b"")
-        await self._refused(await backend.aedit("/empty.txt", "x", "y"), ErrorCode.NO_MATCH, "/empty.txt", b"")
+        await self._check_refused(await backend.aedit("/empty.txt", "x", "y"), ErrorCode.NO_MATCH, "/empty.txt", b"")
 
     async def test_no_match_names_the_nearest_line(self, backend: BackendProtocol) -> None:
         content = b"import os\n\n\ndef main():\n\treturn compute(1)\n"
         await self.raw_put("/a.py", content)
         result = await backend.aedit("/a.py", "    return compute(1)", "    return 2")
-        error = await self._refused(result, ErrorCode.NO_MATCH, "/a.py", content)
+        error = await self._check_refused(result, ErrorCode.NO_MATCH, "/a.py", content)
         assert "line 5" in error
         assert "return compute(1)" in error
 
@@ -112,17 +112,17 @@ class EditingConformance(BackendSuite):
             await self.raw_put(path, content)
             for replace_all in (False, True):
                 result = await backend.aedit(path, "", "x", replace_all)
-                await self._refused(result, ErrorCode.INVALID_CONTENT, path, content)
+                await self._check_refused(result, ErrorCode.INVALID_CONTENT, path, content)
 
     async def test_identical_texts_are_refused(self, backend: BackendProtocol) -> None:
         await self.raw_put("/a.txt", b"one")
-        await self._refused(await backend.aedit("/a.txt", "one", "one"), ErrorCode.INVALID_CONTENT, "/a.txt", b"one")
+        await self._check_refused(await backend.aedit("/a.txt", "one", "one"), ErrorCode.INVALID_CONTENT, "/a.txt", b"one")
 
     async def test_a_new_text_that_is_no_text_is_refused(self, backend: BackendProtocol) -> None:
         await self.raw_put("/a.txt", b"one one")
         for new in NOT_TEXT:
             result = await backend.aedit("/a.txt", "one", new, True)
-            await self._refused(result, ErrorCode.INVALID_CONTENT, "/a.txt", b"one one")
+            await self._check_refused(result, ErrorCode.INVALID_CONTENT, "/a.txt", b"one one")
 
     async def test_an_old_text_that_is_no_text_never_raises(self, backend: BackendProtocol) -> None:
         await self.raw_put("/a.txt", b"one")
@@ -134,7 +134,7 @@ class EditingConformance(BackendSuite):
         contents = {"/by-name.png": b"one", "/nul.txt": b"one\x00", "/latin.txt": "one é".encode("latin-1")}
         await self.put(contents)
         for path, content in contents.items():
-            await self._refused(await backend.aedit(path, "one", "two"), ErrorCode.BINARY_FILE, path, content)
+            await self._check_refused(await backend.aedit(path, "one", "two"), ErrorCode.BINARY_FILE, path, content)
 
     async def test_nothing_and_a_directory_cannot_be_edited(self, backend: BackendProtocol) -> None:
         await self.put({"/dir/a.txt": "one"})
@@ -150,7 +150,7 @@ class EditingConformance(BackendSuite):
         version = succeeded(await backend.aread("/a.txt")).version
         succeeded(await backend.aedit("/a.txt", "one", "1", if_match=version))
         result = await backend.aedit("/a.txt", "two", "2", if_match=version)
-        await self._refused(result, ErrorCode.CONFLICT, "/a.txt", b"1 two")
+        await self._check_refused(result, ErrorCode.CONFLICT, "/a.txt", b"1 two")
 
     async def test_edits_follow_one_another(self, backend: BackendProtocol) -> None:
         succeeded(await backend.awrite("/a.txt", "0"))

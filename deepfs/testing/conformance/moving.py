@@ -26,7 +26,7 @@ def _both(backend: BackendProtocol) -> list[Callable[..., Awaitable[WriteResult]
 class MovingConformance(BackendSuite):
     """A move or a copy arrives whole, or changes nothing."""
 
-    async def _peek(self, *paths: str) -> list[bytes | None]:
+    async def _peeked(self, *paths: str) -> list[bytes | None]:
         return [await self.raw_peek(path) for path in paths]
 
     async def test_a_file_is_moved(self, backend: BackendProtocol) -> None:
@@ -34,34 +34,34 @@ class MovingConformance(BackendSuite):
             src, dst = f"/from/{number}", f"/to/new/{number}"
             await self.raw_put(src, content)
             assert succeeded(await backend.amove(src, dst)).path == dst
-            assert await self._peek(src, dst) == [None, content]
+            assert await self._peeked(src, dst) == [None, content]
 
     async def test_a_file_is_copied(self, backend: BackendProtocol) -> None:
         for number, content in enumerate(_TREE.values()):
             src, dst = f"/from/{number}", f"/to/new/{number}"
             await self.raw_put(src, content)
             assert succeeded(await backend.acopy(src, dst)).path == dst
-            assert await self._peek(src, dst) == [content, content]
+            assert await self._peeked(src, dst) == [content, content]
 
     async def test_a_copy_is_a_file_of_its_own(self, backend: BackendProtocol) -> None:
         await self.put({"/a.txt": "one"})
         succeeded(await backend.acopy("/a.txt", "/b.txt"))
         succeeded(await backend.aedit("/b.txt", "one", "two"))
-        assert await self._peek("/a.txt", "/b.txt") == [b"one", b"two"]
+        assert await self._peeked("/a.txt", "/b.txt") == [b"one", b"two"]
 
     async def test_a_directory_is_moved_with_all_under_it(self, backend: BackendProtocol) -> None:
         await self.put({**_TREE, "/srcs/kept": "kept"})
         assert succeeded(await backend.amove("/src", "/new/place")).path == "/new/place"
         moved = [path.replace("/src", "/new/place", 1) for path in _TREE]
-        assert await self._peek(*moved) == list(_TREE.values())
-        assert await self._peek(*_TREE, "/srcs/kept") == [None] * len(_TREE) + [b"kept"]
+        assert await self._peeked(*moved) == list(_TREE.values())
+        assert await self._peeked(*_TREE, "/srcs/kept") == [None] * len(_TREE) + [b"kept"]
         failed(await backend.als("/src"), ErrorCode.FILE_NOT_FOUND)
 
     async def test_a_directory_is_copied_with_all_under_it(self, backend: BackendProtocol) -> None:
         await self.put({**_TREE, "/srcs/kept": "kept"})
         assert succeeded(await backend.acopy("/src/", "/src-copy")).path == "/src-copy"
-        assert await self._peek(*_TREE) == list(_TREE.values())
-        assert await self._peek(*(path.replace("/src", "/src-copy", 1) for path in _TREE)) == list(_TREE.values())
+        assert await self._peeked(*_TREE) == list(_TREE.values())
+        assert await self._peeked(*(path.replace("/src", "/src-copy", 1) for path in _TREE)) == list(_TREE.values())
         assert await listing(backend, "/src-copy") == ["/src-copy/.hidden", "/src-copy/a.txt", "/src-copy/deep/"]
 
     async def test_a_directory_of_many_files(self, backend: BackendProtocol) -> None:
@@ -70,7 +70,7 @@ class MovingConformance(BackendSuite):
         succeeded(await backend.acopy("/many", "/copy"))
         succeeded(await backend.amove("/many", "/moved"))
         for place in ("/copy", "/moved"):
-            assert await self._peek(*(path.replace("/many", place, 1) for path in files)) == list(files.values())
+            assert await self._peeked(*(path.replace("/many", place, 1) for path in files)) == list(files.values())
         failed(await backend.als("/many"), ErrorCode.FILE_NOT_FOUND)
 
     async def test_a_file_that_is_there_stays(self, backend: BackendProtocol) -> None:
@@ -79,14 +79,14 @@ class MovingConformance(BackendSuite):
             result = failed(await transfer("/a.txt", "/b.txt"), ErrorCode.ALREADY_EXISTS)
             assert "already exists" in (result.error or "")
             failed(await transfer("/dir", "/b.txt"), ErrorCode.ALREADY_EXISTS)
-        assert await self._peek("/a.txt", "/b.txt", "/dir/c.txt") == [b"a", b"b", b"c"]
+        assert await self._peeked("/a.txt", "/b.txt", "/dir/c.txt") == [b"a", b"b", b"c"]
 
     async def test_overwrite_replaces_a_file(self, backend: BackendProtocol) -> None:
         await self.put({"/a.txt": "a", "/b.txt": "a longer text", "/c.bin": b"\x00"})
         succeeded(await backend.acopy("/a.txt", "/b.txt", overwrite=True))
-        assert await self._peek("/a.txt", "/b.txt") == [b"a", b"a"]
+        assert await self._peeked("/a.txt", "/b.txt") == [b"a", b"a"]
         succeeded(await backend.amove("/c.bin", "/b.txt", overwrite=True))
-        assert await self._peek("/c.bin", "/b.txt") == [None, b"\x00"]
+        assert await self._peeked("/c.bin", "/b.txt") == [None, b"\x00"]
 
     async def test_a_directory_is_never_replaced(self, backend: BackendProtocol) -> None:
         await self.put({"/a.txt": "a", "/dir/b.txt": "b", "/other/c.txt": "c"})
@@ -94,13 +94,13 @@ class MovingConformance(BackendSuite):
             for src in ("/a.txt", "/other"):
                 failed(await transfer(src, "/dir"), ErrorCode.ALREADY_EXISTS)
                 failed(await transfer(src, "/dir", overwrite=True), ErrorCode.IS_DIRECTORY)
-        assert await self._peek("/a.txt", "/dir/b.txt", "/other/c.txt") == [b"a", b"b", b"c"]
+        assert await self._peeked("/a.txt", "/dir/b.txt", "/other/c.txt") == [b"a", b"b", b"c"]
 
     async def test_a_directory_does_not_replace_a_file(self, backend: BackendProtocol) -> None:
         await self.put({"/a.txt": "a", "/dir/b.txt": "b"})
         for transfer in _both(backend):
             failed(await transfer("/dir", "/a.txt", overwrite=True), ErrorCode.NOT_A_DIRECTORY)
-        assert await self._peek("/a.txt", "/dir/b.txt") == [b"a", b"b"]
+        assert await self._peeked("/a.txt", "/dir/b.txt") == [b"a", b"b"]
 
     async def test_nothing_goes_into_itself(self, backend: BackendProtocol) -> None:
         await self.put({"/dir/deep/a.txt": "a"})
@@ -115,7 +115,7 @@ class MovingConformance(BackendSuite):
         await self.put({"/dir/a.txt": "a"})
         succeeded(await backend.acopy("/dir", "/dir2"))
         succeeded(await backend.amove("/dir", "/directory"))
-        assert await self._peek("/dir/a.txt", "/dir2/a.txt", "/directory/a.txt") == [None, b"a", b"a"]
+        assert await self._peeked("/dir/a.txt", "/dir2/a.txt", "/directory/a.txt") == [None, b"a", b"a"]
 
     async def test_the_root_goes_nowhere(self, backend: BackendProtocol) -> None:
         await self.put({"/dir/a.txt": "a"})
@@ -147,7 +147,7 @@ class MovingConformance(BackendSuite):
                 for overwrite in (False, True):
                     result = failed(await transfer(src, "/new", overwrite=overwrite), ErrorCode.FILE_NOT_FOUND)
                     assert f"'{src}'" in (result.error or ""), "the error names the path that is missing"
-        assert await self._peek("/a.txt", "/new") == [b"a", None]
+        assert await self._peeked("/a.txt", "/new") == [b"a", None]
 
     async def test_nothing_arrives_beneath_a_file(self, backend: BackendProtocol) -> None:
         await self.put({"/a.txt": "a", "/file": "f", "/dir/b.txt": "b"})
@@ -156,7 +156,7 @@ class MovingConformance(BackendSuite):
                 for dst in ("/file/beneath", "/file/far/beneath"):
                     failed(await transfer(src, dst), ErrorCode.NOT_A_DIRECTORY)
                     failed(await transfer(src, dst, overwrite=True), ErrorCode.NOT_A_DIRECTORY)
-        assert await self._peek("/a.txt", "/file", "/dir/b.txt") == [b"a", b"f", b"b"]
+        assert await self._peeked("/a.txt", "/file", "/dir/b.txt") == [b"a", b"f", b"b"]
 
     async def test_a_file_does_not_go_beneath_itself(self, backend: BackendProtocol) -> None:
         await self.put({"/a.txt": "a"})
@@ -169,4 +169,4 @@ class MovingConformance(BackendSuite):
         succeeded(await backend.amove("/a.txt", "/b.txt"))
         succeeded(await backend.aedit("/b.txt", "one", "two"))
         succeeded(await backend.awrite("/a.txt", "new"))
-        assert await self._peek("/a.txt", "/b.txt") == [b"new", b"two"]
+        assert await self._peeked("/a.txt", "/b.txt") == [b"new", b"two"]

@@ -1,0 +1,222 @@
+"""A backend against a model: random programs, after each step of which both must hold the same tree."""
+
+import secrets
+from base64 import b64decode
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import anyio.from_thread
+import anyio.to_thread
+import hypothesis
+
+from deepfs.backends.protocol import BackendProtocol
+from deepfs.testing.expect import succeeded
+from deepfs.testing.model import Model, Refused, normal
+from deepfs.testing.programs import MIN_STEPS, OTHER_VERSION, THIS_VERSION, Step, programs
+from deepfs.testing.suite import BackendSuite
+from deepfs.types import FileDataV2, ReadResult, Result
+
+__all__ = ["BackendStateMachine"]
+
+_PATHS = {"path", "src", "dst"}
+
+
+def _content(data: Any) -> bytes:
+    assert isinstance(data, FileDataV2)
+    return b64decode(data.content) if data.encoding == "base64" else data.content.encode()
+
+
+def _read(result: ReadResult) -> tuple[Any, ...]:
+    data = result.file_data
+    assert data is not None
+    if data.encoding == "base64":
+        return "base64", b64decode(data.content)
+    return "utf-8", data.content, result.start_line, result.end_line, result.next_offset
+
+
+def _grep(result: Any) -> tuple[Any, ...]:
+    def beside(lines: Any) -> list[str]:
+        return [line.text for line in lines or ()]
+
+    matches = [
+        (match.path, match.line, match.text, beside(match.context_before), beside(match.context_after))
+        for match in result.matches
+    ]
+    return matches, result.truncated, None if result.truncated else result.skipped
+
+
+_VALUES: Mapping[str, Callable[[Any], Any]] = {
+    "ls": lambda result: [(info.path, bool(info.is_dir), None if info.is_dir else info.size) for info in result.entries],
+    "read": _read,
+    "read_raw": lambda result: _content(result.data),
+    "write": lambda result: result.path,
+    "edit": lambda result: (result.path, result.occurrences),
+    "glob": lambda result: [info.path for info in result.matches],
+    "grep": _grep,
+    "delete": lambda result: result.path,
+    "move": lambda result: result.path,
+    "copy": lambda result: result.path,
+    "upload_files": lambda result: [item.error for item in result],
+    "download_files": lambda result: [(item.content, item.error) for item in result],
+}
+"""What of each result is compared with the model."""
+
+
+class BackendStateMachine(BackendSuite):
+    """Random programs on the backend and on a model of it, with a new seed in each run.
+
+    Inherit from it beside or instead of `BackendConformance`; the fixtures and hooks are the same. One backend serves all
+    programs, emptied before each.
+    """
+
+    mounts: ClassVar[Sequence[str]] = ()
+    """Where other backends are mounted in the tree under test; they always exist and cannot be moved or deleted."""
+    steps: ClassVar[int] = 2000
+    """How many operations to try at least."""
+    seed: ClassVar[int | None] = None
+    """Set it to what a failure told, to repeat that run."""
+
+    async def test_random_programs_do_what_a_model_does(self, backend: BackendProtocol) -> None:
+        seed = secrets.randbits(64) if self.seed is None else self.seed
+        played = 0
+
+        def play(program: list[Step]) -> None:
+            nonlocal played
+            played += len(program)
+            anyio.from_thread.run(self._check_program, backend, program)
+
+        check: Callable[[], None] = hypothesis.seed(seed)(self._settings()(hypothesis.given(programs(self.mounts))(play)))
+        try:
+            await anyio.to_thread.run_sync(check)
+        except AssertionError as error:
+            error.add_note(f"To repeat this run, set `seed = {seed}` in {type(self).__name__}.")
+            raise
+        assert played >= self.steps
+
+    def _settings(self) -> hypothesis.settings:
+        return hypothesis.settings(
+            max_examples=-(-self.steps // MIN_STEPS),
+            phases=[hypothesis.Phase.generate],
+            derandomize=False,
+            database=None,
+            deadline=None,
+            suppress_health_check=list(hypothesis.HealthCheck),
+        )
+
+    async def _check_program(self, backend: BackendProtocol, program: Sequence[Step]) -> None:
+        failure = await self._play(backend, program)
+        if failure is not None:
+            program, failure = await self._shortened(backend, program, failure)
+            steps = "\n".join(f"    await backend.a{step!r}" for step in program)
+            raise AssertionError(f"{failure}\nA program that shows it, on an empty backend:\n{steps}")
+
+    async def _shortened(
+        self, backend: BackendProtocol, program: Sequence[Step], failure: str
+    ) -> tuple[Sequence[Step], str]:
+        """A program without the steps that the failure does not need, and its failure."""
+        # Shrinking by Hypothesis would take hundreds of plays, and these may be slow.
+        for index in reversed(range(len(program))):
+            shorter = [*program[:index], *program[index + 1 :]]
+            still = await self._play(backend, shorter)
+            if still is not None:
+                program, failure = shorter, still
+        return program, failure
+
+    async def _play(self, backend: BackendProtocol, program: Sequence[Step]) -> str | None:
+        """Run the program on the backend and on a model; how they first differ, if they do."""
+        await self._empty(backend, "/")
+        model = Model(self.mounts)
+        for number, step in enumerate(program, 1):
+            try:
+                expected = _of_model(model, step)
+                actual = await _of_backend(backend, step)
+                assert _agree(actual, expected), f"the model says {expected}, the backend {actual}"
+                await self._check_tree(backend, model)
+            except Exception as error:
+                return f"Step {number}, {step!r}: {error if isinstance(error, AssertionError) else repr(error)}"
+        return None
+
+    async def _empty(self, backend: BackendProtocol, directory: str) -> None:
+        for entry in succeeded(await backend.als(directory)).entries or ():
+            path = entry.path.rstrip("/")
+            if any(f"{mount}/".startswith(f"{path}/") for mount in self.mounts):
+                await self._empty(backend, path)
+            else:
+                succeeded(await backend.adelete(path))
+
+    async def _check_tree(self, backend: BackendProtocol, model: Model) -> None:
+        """Compare every listing and every content with the model."""
+        sizes: dict[str, int | None] = {}
+        seen, pending = {"/"}, ["/"]
+        while pending:
+            directory = pending.pop()
+            entries = succeeded(await backend.als(directory)).entries or []
+            assert [entry.path for entry in entries] == sorted(entry.path for entry in entries), f"ls {directory!r}"
+            below = [entry.path.rstrip("/") for entry in entries if entry.is_dir]
+            assert not seen.intersection(below), f"ls {directory!r} shows a directory again"
+            seen.update(below)
+            pending += below
+            sizes |= {entry.path: entry.size for entry in entries if not entry.is_dir}
+        if backend.capabilities.keeps_empty_directories:
+            model.empty = frozenset(seen - Model.directories(_without_empty(model)))
+        assert seen == model.directories(), "the directories of the backend, and of the model"
+        assert sizes == {path: len(data) for path, data in model.files.items()}, "the files of the backend, and of the model"
+        stored = {path: await self.raw_peek(path) for path in model.files}
+        assert stored == model.files, "what is stored, and what the model holds"
+
+
+def _without_empty(model: Model) -> Model:
+    bare = Model(model.mounts)
+    bare.files = model.files
+    return bare
+
+
+def _of_model(model: Model, step: Step) -> Any:
+    """The value that the model gives, or the codes that it allows."""
+    try:
+        return getattr(model, step.operation)(**{name: _in_model(name, value) for name, value in step.arguments.items()})
+    except Refused as refused:
+        return refused.codes
+
+
+def _in_model(name: str, value: Any) -> Any:
+    if name in _PATHS and value is not None:
+        return normal(value)
+    if name == "if_match":
+        return None if value is None else value == THIS_VERSION
+    if name == "files":
+        return [(normal(path), data) for path, data in value]
+    return [normal(path) for path in value] if name == "paths" else value
+
+
+async def _of_backend(backend: BackendProtocol, step: Step) -> Any:
+    """The value that the backend gives, or the set of its one error code."""
+    arguments = dict(step.arguments)
+    if arguments.get("if_match") is not None:
+        arguments["if_match"] = await _version(backend, step)
+    call: Callable[..., Awaitable[Any]] = getattr(backend, f"a{step.operation}")
+    result = await call(**arguments)
+    if isinstance(result, Result) and not result.ok:
+        return {str(result.code)}
+    return _VALUES[step.operation](result)
+
+
+async def _version(backend: BackendProtocol, step: Step) -> str:
+    if step.arguments["if_match"] == OTHER_VERSION:
+        return OTHER_VERSION
+    return (await backend.aread(step.arguments["path"])).version or OTHER_VERSION
+
+
+def _agree(actual: Any, expected: Any) -> bool:
+    """Whether the backend says what the model says; of several codes that the model allows, any."""
+    if isinstance(expected, frozenset):
+        return isinstance(actual, set) and actual <= expected
+    if isinstance(expected, list) and isinstance(actual, list):
+        return len(actual) == len(expected) and all(map(_agree_item, actual, expected))
+    return bool(actual == expected)
+
+
+def _agree_item(actual: Any, expected: Any) -> bool:
+    if isinstance(expected, tuple) and isinstance(actual, tuple):
+        return len(actual) == len(expected) and all(map(_agree_item, actual, expected))
+    return actual in expected if isinstance(expected, frozenset) else bool(actual == expected)

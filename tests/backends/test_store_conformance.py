@@ -1,0 +1,24 @@
+"""StoreBackend passes the shipped suite, by the async methods of the store alone."""
+
+from collections.abc import Iterable
+
+import pytest
+from langgraph.store.base import Op, Result
+from langgraph.store.memory import InMemoryStore
+
+from deepfs.backends.store import StoreBackend
+from support.store_suite import NAMESPACE, StoreConformance
+
+
+class AsyncOnlyStore(InMemoryStore):
+    """A store whose sync methods are a mistake to call."""
+
+    def batch(self, ops: Iterable[Op]) -> list[Result]:
+        raise AssertionError("a sync method of the store was called")
+
+
+class TestInMemoryStore(StoreConformance):
+    @pytest.fixture
+    def backend(self) -> StoreBackend:
+        self.store = AsyncOnlyStore()
+        return StoreBackend(self.store, namespace=NAMESPACE)

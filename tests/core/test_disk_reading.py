@@ -1,0 +1,346 @@
+import os
+import socket
+import time
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deepfs.core import text
+from deepfs.core.disk import Disk, Limits, Patience, Reading, files, modified_at, version_of, windows
+from deepfs.errors import (
+    AccessError,
+    ConflictError,
+    DeadlineError,
+    DirectoryError,
+    FileMissingError,
+    InvalidContentError,
+    InvalidPathError,
+    TooLargeError,
+)
+from support.disks import open_descriptors, public_directory, seen_by_nobody
+
+MIB = 1024 * 1024
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "root"
+    root.mkdir()
+    return root
+
+
+@pytest.fixture
+def disk(root: Path) -> Disk:
+    return Disk(str(root))
+
+
+# --- whole files ---
+
+
+@pytest.mark.parametrize("content", [b"", b"x", b"\0\xff" * 5000, b"y" * (3 * MIB + 1)])
+def test_reading_a_file_gives_its_bytes_and_status(root: Path, disk: Disk, content: bytes) -> None:
+    (root / "file").write_bytes(content)
+    data, status = disk.read_file("/file")
+    assert data == content
+    assert status.st_size == len(content)
+    file, status = disk.open_file("/file")
+    with file:
+        assert file.read() == content
+        assert status.st_ino == (root / "file").stat().st_ino
+
+
+def test_a_limit_is_inclusive(root: Path, disk: Disk) -> None:
+    (root / "file").write_bytes(b"12345")
+    assert disk.read_file("/file", limit=5)[0] == b"12345"
+    with pytest.raises(TooLargeError):
+        disk.read_file("/file", limit=4)
+
+
+def test_a_file_that_tells_no_size_is_read_to_its_end_and_limited() -> None:
+    disk = Disk("/", confined=False)
+    data, status = disk.read_file("/proc/self/status")
+    assert status.st_size == 0
+    assert b"Pid:" in data
+    with pytest.raises(TooLargeError):
+        disk.read_file("/proc/self/status", limit=10)
+
+
+def test_what_is_not_there_is_missing(root: Path, disk: Disk) -> None:
+    (root / "file").write_bytes(b"")
+    for path in ("/missing", "/missing/below", "/file/below", "/file/below/deep"):
+        for call in (disk.read_file, disk.open_file, disk.stat, lambda path: disk.read_window(path, 0, 1)):
+            with pytest.raises(FileMissingError) as caught:
+                call(path)
+            assert str(caught.value) == f"Error: File '{path}' not found"
+
+
+def test_a_directory_is_no_file(root: Path, disk: Disk) -> None:
+    (root / "dir").mkdir()
+    for path in ("/", "/dir"):
+        with pytest.raises(DirectoryError):
+            disk.read_file(path)
+
+
+def test_special_files_are_refused_at_once(root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(root / "fifo")
+    monkeypatch.chdir(root)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind("socket")
+    before = open_descriptors()
+    for path in ("/fifo", "/socket"):
+        calls = [
+            lambda path=path: disk.read_file(path),
+            lambda path=path: disk.read_window(path, 0, 1),
+            lambda path=path: disk.write_file(path, b"", overwrite=True),
+            lambda path=path: disk.edit_file(path, bytes.upper),
+            lambda path=path: disk.copy(path, "/copy"),
+        ]
+        for call in calls:
+            with pytest.raises(AccessError, match=f"'{path}': it is not a regular file"):
+                call()
+    assert open_descriptors() == before
+    listener.close()
+    assert sorted(os.listdir(root)) == ["fifo", "socket"]
+
+
+@pytest.mark.parametrize("device", ["/dev/zero", "/dev/null", "/dev/tty"])
+def test_devices_are_refused(device: str) -> None:
+    with pytest.raises(AccessError, match="not a regular file"):
+        Disk("/", confined=False).read_file(device)
+
+
+def test_what_may_not_be_read_is_refused() -> None:
+    with public_directory() as root:
+        (root / "closed").mkdir()
+        (root / "closed" / "file").write_bytes(b"")
+        (root / "closed").chmod(0)
+        (root / "file").write_bytes(b"")
+        (root / "file").chmod(0)
+        disk = Disk(str(root))
+        with seen_by_nobody():
+            for path in ("/file", "/closed/file"):
+                with pytest.raises(AccessError) as caught:
+                    disk.read_file(path)
+                assert str(caught.value) == f"Error: Permission denied for '{path}'"
+            with pytest.raises(AccessError):
+                disk.list_directory("/closed")
+        (root / "closed").chmod(0o700)
+
+
+def test_walking_a_path_takes_no_permission_to_list() -> None:
+    with public_directory() as root:
+        (root / "dir").mkdir()
+        (root / "dir" / "file").write_bytes(b"1")
+        (root / "dir").chmod(0o711)
+        with seen_by_nobody():
+            assert Disk(str(root)).read_file("/dir/file")[0] == b"1"
+
+
+def test_names_that_the_disk_cannot_hold_are_invalid(disk: Disk) -> None:
+    for path in (f"/{'x' * 256}", "/" + "x/" * 5000 + "x"):
+        with pytest.raises((InvalidPathError, FileMissingError)):
+            disk.read_file(path)
+        with pytest.raises(InvalidPathError):
+            disk.write_file(path.replace("x/", "y" * 256 + "/"), b"")
+
+
+def test_no_message_holds_a_host_path(root: Path, disk: Disk) -> None:
+    (root / "dir").mkdir()
+    for call, path in [
+        (disk.read_file, "/x"),
+        (disk.read_file, "/dir"),
+        (disk.delete, "/"),
+        (disk.list_directory, "/x"),
+    ]:
+        with pytest.raises(OSError, match=path) as caught:
+            call(path)
+        assert str(root) not in str(caught.value)
+
+
+# --- windows ---
+
+LINES = st.lists(st.sampled_from(["a", "bc\r", "", "é", "😀x", "\r"]), max_size=30).map("\n".join)
+
+
+def same_window(reading: Reading, shown: text.Window) -> bool:
+    told = (reading.text, reading.start_line, reading.end_line, reading.total_lines, reading.next_offset)
+    return told == (shown.text, shown.start_line, shown.end_line, shown.total_lines, shown.next_offset)
+
+
+@given(content=LINES, bom=st.booleans(), offset=st.integers(-1, 32), limit=st.integers(-1, 32), block=st.integers(1, 9))
+def test_a_window_of_a_streamed_file_is_that_of_its_text(
+    tmp_path_factory: pytest.TempPathFactory, content: str, bom: bool, offset: int, limit: int, block: int
+) -> None:
+    content = text.BOM + content if bom else content
+    if text.line_count(content) == 0:
+        return
+    root = tmp_path_factory.mktemp("window")
+    (root / "file").write_bytes(content.encode())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(windows, "MAX_WHOLE", 0)
+        patch.setattr(files, "BLOCK", block)
+        if max(offset, 0) >= text.line_count(content):
+            with pytest.raises(InvalidContentError) as caught:
+                Disk(str(root)).read_window("/file", offset, limit)
+            with pytest.raises(InvalidContentError) as expected:
+                text.window(content, offset, limit)
+            assert str(caught.value) == str(expected.value)
+        else:
+            reading = Disk(str(root)).read_window("/file", offset, limit)
+            assert same_window(reading, text.window(content, offset, limit))
+
+
+@given(content=LINES, limit=st.integers(1, 5), block=st.integers(1, 9))
+def test_windows_of_a_file_too_large_to_count_join_to_its_text(
+    tmp_path_factory: pytest.TempPathFactory, content: str, limit: int, block: int
+) -> None:
+    if text.line_count(content) == 0:
+        return
+    root = tmp_path_factory.mktemp("window")
+    (root / "file").write_bytes(content.encode())
+    parts, offset = [], 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(windows, "MAX_WHOLE", 0)
+        patch.setattr(files, "BLOCK", block)
+        while offset is not None:
+            reading = Disk(str(root)).read_window("/file", offset, limit, Limits(judged=0))
+            parts.append(reading.text)
+            assert reading.start_line == offset + 1
+            offset = reading.next_offset
+    assert "".join(parts) == content
+
+
+def test_a_small_file_is_windowed_and_binary_comes_whole(root: Path, disk: Disk) -> None:
+    (root / "text").write_bytes(b"1\n2\n3")
+    (root / "nul").write_bytes(b"1\0")
+    (root / "latin").write_bytes(b"caf\xe9")
+    reading = disk.read_window("/text", 1, 1)
+    assert (reading.text, reading.total_lines, reading.next_offset, reading.data) == ("2\n", 3, 2, None)
+    assert disk.read_window("/nul", 0, 1).data == b"1\0"
+    assert disk.read_window("/latin", 0, 1).data == b"caf\xe9"
+
+
+def test_a_large_file_is_counted_up_to_a_size(root: Path, disk: Disk) -> None:
+    (root / "log").write_bytes(b"line\n" * 400_000)
+    assert disk.read_window("/log", 0, 2).total_lines == 400_000
+    beyond = disk.read_window("/log", 0, 2, Limits(judged=MIB))
+    assert (beyond.text, beyond.total_lines, beyond.next_offset) == ("line\nline\n", None, 2)
+    end = disk.read_window("/log", 399_999, 2, Limits(judged=MIB))
+    assert (end.text, end.total_lines, end.next_offset) == ("line\n", 400_000, None)
+    with pytest.raises(InvalidContentError, match="400000 lines"):
+        disk.read_window("/log", 400_000, 1, Limits(judged=MIB))
+
+
+@pytest.mark.parametrize("junk", [b"\0", b"\xff", b"\xc3"])
+def test_a_large_file_with_junk_at_its_end_is_binary(root: Path, disk: Disk, junk: bytes) -> None:
+    content = b"line\n" * 400_000 + junk
+    (root / "log").write_bytes(content)
+    assert disk.read_window("/log", 0, 2).data == content
+    with pytest.raises(TooLargeError):
+        disk.read_window("/log", 0, 2, Limits(binary=MIB))
+    assert disk.read_window("/log", 0, 2, Limits(judged=MIB)).text == "line\nline\n"
+
+
+def peak_of(disk: Disk, path: str, offset: int, limit: int) -> int:
+    """The most memory that a read takes that fails as too large, or gives a short window."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(TooLargeError):
+            disk.read_window(path, offset, limit)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_sparse_file_of_10_gb_is_refused_at_once(root: Path, disk: Disk) -> None:
+    with (root / "sparse").open("wb") as file:
+        file.truncate(10 * 1024**3)
+    start = time.perf_counter()
+    assert peak_of(disk, "/sparse", 0, 10) < 4 * MIB
+    assert time.perf_counter() - start < 2
+    with pytest.raises(TooLargeError):
+        disk.read_file("/sparse", limit=10 * MIB)
+
+
+@pytest.mark.parametrize("size", [30 * MIB, pytest.param(200 * MIB, marks=pytest.mark.stress)])
+def test_an_enormous_line_takes_bounded_memory(root: Path, disk: Disk, size: int) -> None:
+    with (root / "line").open("wb") as file:
+        file.write(b"first\n")
+        for _ in range(size // MIB):
+            file.write(b"x" * MIB)
+        file.write(b"\nlast\n")
+    assert peak_of(disk, "/line", 1, 1) < 30 * MIB
+    assert disk.read_window("/line", 0, 1).text == "first\n"
+    assert disk.read_window("/line", 2, 1).text == "last\n"
+
+
+def test_a_long_read_ends_when_nobody_wants_it(root: Path, disk: Disk) -> None:
+    (root / "log").write_bytes(b"line\n" * 400_000)
+    asked = iter([False, True])
+    with pytest.raises(DeadlineError):
+        disk.read_window("/log", 0, 1, patience=Patience(cancelled=lambda: next(asked)))
+
+
+# --- versions ---
+
+
+def version(disk: Disk) -> str:
+    data, status = disk.read_file("/file")
+    return version_of(status, data)
+
+
+def test_changes_of_one_size_within_one_tick_have_different_versions(root: Path, disk: Disk) -> None:
+    seen = set()
+    (root / "file").write_bytes(b"0000")
+    for number in range(200):
+        with (root / "file").open("r+b") as file:
+            file.write(b"%04d" % number)
+        seen.add(version(disk))
+    assert len(seen) == 200
+
+
+def test_a_settled_file_is_known_by_its_status(root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    (root / "file").write_bytes(b"1")
+    fresh = version(disk)
+    later = time.time_ns() + 3_000_000_000
+    monkeypatch.setattr(time, "time_ns", lambda: later)
+    settled = version(disk)
+    assert fresh == text.version(b"1")
+    assert settled.startswith("s-")
+    assert disk.read_window("/file", 0, 1).version == settled
+
+
+@pytest.mark.parametrize("age", [0, 3_000_000_000])
+def test_a_version_holds_until_the_file_changes(
+    root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, age: int
+) -> None:
+    (root / "file").write_bytes(b"1")
+    later = time.time_ns() + age
+    monkeypatch.setattr(time, "time_ns", lambda: later)
+    known = version(disk)
+    assert version(disk) == known
+    disk.edit_file("/file", lambda data: data + b"2", if_match=known)
+    with pytest.raises(ConflictError):
+        disk.edit_file("/file", lambda data: data + b"3", if_match=known)
+    with pytest.raises(ConflictError):
+        disk.write_file("/file", b"3", if_match=known)
+    disk.write_file("/file", b"4", if_match=version(disk))
+    assert (root / "file").read_bytes() == b"4"
+
+
+def test_a_file_whose_times_lie_ahead_is_known_by_its_content(root: Path, disk: Disk) -> None:
+    (root / "file").write_bytes(b"1")
+    ahead = time.time() + 3600
+    os.utime(root / "file", (ahead, ahead))
+    assert version(disk) == text.version(b"1")
+
+
+def test_times_are_iso_8601_in_utc(root: Path) -> None:
+    (root / "file").write_bytes(b"")
+    os.utime(root / "file", ns=(0, 1_700_000_000_123_456_789))
+    assert modified_at((root / "file").stat()) == "2023-11-14T22:13:20.123456+00:00"
+    os.utime(root / "file", ns=(0, -1))
+    assert modified_at((root / "file").stat()) == "1969-12-31T23:59:59.999999+00:00"

@@ -1,0 +1,113 @@
+"""Helpers for tests of files on disk."""
+
+import errno
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+__all__ = ["Faults", "open_descriptors", "public_directory", "seen_by_nobody", "swapping", "tree"]
+
+_NOBODY = 65534
+
+
+def tree(root: Path) -> dict[str, bytes | str | None]:
+    """All below `root`, by relative path: a file's content, a link's target after `-> `, None for a directory."""
+    found: dict[str, bytes | str | None] = {}
+    for path in sorted(root.rglob("*")):
+        name = str(path.relative_to(root))
+        if path.is_symlink():
+            found[name] = f"-> {path.readlink()}"
+        else:
+            found[name] = None if path.is_dir() else path.read_bytes()
+    return found
+
+
+def open_descriptors() -> set[str]:
+    """The descriptors of this process, without the one that looking takes."""
+    return {name for name in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{name}")}
+
+
+@contextmanager
+def seen_by_nobody() -> Iterator[None]:
+    """Run the body as a user whom permission bits bind, where the tests run as root."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.setegid(_NOBODY)
+    os.seteuid(_NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+
+
+@contextmanager
+def public_directory() -> Iterator[Path]:
+    """A directory where every user may do everything; the temporary directories of pytest are closed to others."""
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o777)
+        yield Path(name)
+
+
+@contextmanager
+def swapping(directory: Path, outside: Path, count: int) -> Iterator[Callable[[], bool]]:
+    """Swap `directory` for a link to `outside` and back, `count` times, in a thread; yields whether it goes on."""
+    away, link = directory.with_name(".away"), directory.with_name(".link")
+    link.symlink_to(outside)
+    stop = threading.Event()
+
+    def swap() -> None:
+        for _ in range(count):
+            if stop.is_set():
+                break
+            os.rename(directory, away)
+            os.rename(link, directory)
+            os.rename(directory, link)
+            os.rename(away, directory)
+
+    thread = threading.Thread(target=swap)
+    thread.start()
+    try:
+        yield thread.is_alive
+    finally:
+        stop.set()
+        thread.join()
+
+
+class Faults:
+    """Makes the n-th of the watched calls fail, n counting from 0; the calls before and after it work."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, module: object, names: list[str]) -> None:
+        self._calls = 0
+        self._at = -1
+        self._make: Callable[[], BaseException] = lambda: OSError(errno.EIO, "injected")
+        self.hit: str | None = None
+        for name in names:
+            monkeypatch.setattr(module, name, self._watched(name, getattr(module, name)))
+
+    def _watched(self, name: str, call: Callable[..., object]) -> Callable[..., object]:
+        def watched(*args: object, **kwargs: object) -> object:
+            self._calls += 1
+            if self._calls - 1 != self._at:
+                return call(*args, **kwargs)
+            self.hit = name
+            if name == "close":
+                # A descriptor is free after a close, failed or not.
+                call(*args, **kwargs)
+            raise self._make()
+
+        return watched
+
+    def arm(self, at: int, make: Callable[[], BaseException]) -> None:
+        """Have call `at` from now fail with what `make` returns."""
+        self._calls, self._at, self._make, self.hit = 0, at, make, None
+
+    def disarm(self) -> None:
+        """Have no call fail."""
+        self._at = -1

@@ -1,0 +1,27 @@
+"""Files as they lie in a state or a store, made and read without deepfs."""
+
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["content_of", "stored"]
+
+_STAMP = "2020-01-02T03:04:05.000006+00:00"
+
+
+def stored(data: bytes) -> dict[str, Any]:
+    """`data` as deepagents stores it."""
+    try:
+        if b"\0" in data:
+            raise ValueError
+        content, encoding = data.decode(), "utf-8"
+    except ValueError:
+        content, encoding = b64encode(data).decode(), "base64"
+    return {"content": content, "encoding": encoding, "created_at": _STAMP, "modified_at": _STAMP}
+
+
+def content_of(value: Mapping[str, Any] | None) -> bytes | None:
+    """The bytes of a stored file; None where there is none."""
+    if value is None:
+        return None
+    return b64decode(value["content"]) if value["encoding"] == "base64" else value["content"].encode()

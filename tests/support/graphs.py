@@ -1,0 +1,72 @@
+"""A node of a real graph that stays open while a test uses its state."""
+
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import var_child_runnable_config
+from langgraph._internal._constants import CONFIG_KEY_READ, CONFIG_KEY_SEND
+from langgraph.config import get_config
+from langgraph.graph import START, StateGraph
+
+from deepfs import FilesystemState, StateBackend
+from deepfs.policy.wrapper import WrapperBackend
+
+__all__ = ["InNode", "OpenNode", "open_node"]
+
+
+class OpenNode:
+    """A node that runs until the block ends; its files are reached past the backend by LangGraph's own calls."""
+
+    def __init__(self, config: RunnableConfig) -> None:
+        self.config = config
+
+    @property
+    def files(self) -> Mapping[str, Any]:
+        """The files as a plain reader of the state sees them."""
+        return dict(self.config["configurable"][CONFIG_KEY_READ]("files", True))
+
+    def put(self, path: str, data: Mapping[str, Any]) -> None:
+        """Write a plain file dict to the channel, as any node may."""
+        self.config["configurable"][CONFIG_KEY_SEND]([("files", {path: dict(data)})])
+
+
+class InNode(WrapperBackend):
+    """A backend whose operations run as if the node had called them, whatever thread calls."""
+
+    never_waits = True
+
+    def __init__(self, inner: StateBackend, node: OpenNode) -> None:
+        super().__init__(inner)
+        self._node = node
+
+    async def _through(self, operation: str, call: Callable[..., Awaitable[Any]], /, *args: Any, **options: Any) -> Any:
+        token = var_child_runnable_config.set(self._node.config)
+        try:
+            return await super()._through(operation, call, *args, **options)
+        finally:
+            var_child_runnable_config.reset(token)
+
+
+@contextmanager
+def open_node() -> Iterator[OpenNode]:
+    """Run a compiled graph in a thread, and its only node until the block ends."""
+    opened: list[OpenNode] = []
+    is_open, may_end = threading.Event(), threading.Event()
+
+    def node(state: FilesystemState) -> None:
+        opened.append(OpenNode(get_config()))
+        is_open.set()
+        may_end.wait()
+
+    graph = StateGraph(FilesystemState).add_node(node).add_edge(START, "node").compile()
+    thread = threading.Thread(target=graph.invoke, args=({"files": {}},), daemon=True)
+    thread.start()
+    is_open.wait()
+    try:
+        yield opened[0]
+    finally:
+        may_end.set()
+        thread.join()

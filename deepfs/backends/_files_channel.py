@@ -1,8 +1,11 @@
 """The channels of graph state that hold files; imported when first used, because it imports LangGraph."""
 
-from typing import Annotated, Any, TypeAlias, TypedDict
+from typing import Annotated, Any, TypeAlias
 
 from langgraph.channels.delta import DeltaChannel
+
+# As in the states of LangGraph and LangChain: a TypedDict of `typing` cannot be mixed with one of these.
+from typing_extensions import TypedDict
 
 from deepfs.core.fold import fold, fold_conflicts
 

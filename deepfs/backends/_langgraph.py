@@ -14,7 +14,7 @@ from weakref import ref
 
 import anyio.to_thread
 from langchain_core.runnables import RunnableConfig
-from langgraph._internal._constants import CONFIG_KEY_READ, CONFIG_KEY_SEND, CONFIG_KEY_TASK_ID
+from langgraph._internal._constants import CONFIG_KEY_READ, CONFIG_KEY_SEND, CONFIG_KEY_TASK_ID, ERROR
 from langgraph.channels.base import BaseChannel
 from langgraph.config import get_config
 from langgraph.runtime import Runtime, get_runtime
@@ -98,6 +98,46 @@ def _inside(read: Any) -> tuple[Mapping[str, Channel], Writes] | None:
     return None
 
 
+class _Provisional(list[Any]):
+    """A write of a task, channel and value, which is none any more once the task has failed.
+
+    LangGraph saves what a failed or cancelled task had sent by then, and, when the graph is resumed, takes a task with
+    saved writes for finished: the rest of its work would never be done. So such a write then reads as the failure,
+    which is saved anyway, and the task runs again.
+    """
+
+    __slots__ = ("_writes",)
+
+    def __init__(self, channel: str, value: object, writes: Writes) -> None:
+        super().__init__((channel, value))
+        self._writes = ref(writes)
+
+    def _as_it_is(self) -> Sequence[Any]:
+        writes = self._writes()
+        return (_failure(writes) if writes else None) or tuple(super().__iter__())
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._as_it_is())
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._as_it_is()[index]
+
+
+def _from(writes: Writes, start: int) -> list[tuple[str, Any]]:
+    """The writes from index `start`; where another thread clears them meanwhile, those that were there."""
+    found = []
+    with suppress(IndexError):
+        for index in range(start, len(writes)):
+            found.append(writes[index])
+    return found
+
+
+def _failure(writes: Writes) -> tuple[str, Any] | None:
+    """The failure of the task with these writes, which LangGraph puts at their end, if it failed."""
+    last = _from(writes, max(0, len(writes) - 2))
+    return next((write for write in last if type(write) is tuple and write[0] == ERROR), None)
+
+
 # --- the tasks of a superstep ----------------------------------------------------------------------------------------
 
 
@@ -143,13 +183,19 @@ class _Task:
         writes = self._writes()
         if writes is None or self._channel is None:
             return
-        with suppress(IndexError):  # A retry, in another thread, may clear them at this moment.
-            if self._taken > len(writes) or (self._taken and writes[self._taken - 1] is not self._last):
-                self._forget()
-            new = [writes[index] for index in range(self._taken, len(writes))]
-            if new:
-                self._taken, self._last = self._taken + len(new), new[-1]
-                self._take([value for channel, value in new if channel == FILES], self._channel)
+        if self._started_anew(writes):
+            self._forget()
+        new = _from(writes, self._taken)
+        if new:
+            self._taken, self._last = self._taken + len(new), new[-1]
+            self._take([value for channel, value in new if channel == FILES], self._channel)
+
+    def _started_anew(self, writes: Writes) -> bool:
+        """Whether the writes taken in count no more: a retry cleared them, or the task failed."""
+        if not self._taken:
+            return False
+        last = next(iter(_from(writes, self._taken - 1)), None)
+        return last is not self._last or _failure(writes) is not None
 
     def _take(self, values: list[Any], channel: Channel) -> None:
         if values:
@@ -231,7 +277,7 @@ class TaskFiles:
         write: dict[str, Any] = {header: None}
         for change in changes:
             write[change.path] = change.after and encode_file(change.after, file_format, change.path)
-        self._wiring.send([(FILES, write), (CONFLICTS, header)] if self._tells_conflicts else [(FILES, write)])
+        self._send([(FILES, write), (CONFLICTS, header)] if self._tells_conflicts else [(FILES, write)])
 
     def _transition(self, change: "Change") -> Transition:
         before = _files_of(self._wiring.read(FILES, False)).get(change.path)
@@ -241,13 +287,17 @@ class TaskFiles:
     def _check(self, operation: Operation) -> None:
         """Raise where `operation` collides with what other tasks wrote; here, it is not known."""
 
+    def _send(self, writes: list[tuple[str, Any]]) -> None:
+        self._wiring.send(writes)
+
 
 class _MergingFiles(TaskFiles):
     """Files of a task whose inside is known: reading costs what was written since, and siblings are seen."""
 
-    def __init__(self, wiring: _Wiring, task: _Task, *, tells_conflicts: bool, merges: bool) -> None:
+    def __init__(self, wiring: _Wiring, task: _Task, writes: Writes, *, tells_conflicts: bool, merges: bool) -> None:
         super().__init__(wiring, tells_conflicts=tells_conflicts)
         self._task = task
+        self._writes = writes
         self._merges = merges
 
     @property
@@ -266,6 +316,9 @@ class _MergingFiles(TaskFiles):
             for path in sibling.ledger.collisions(foreign):
                 created = foreign.paths[path].kind == "create" and path in sibling.changes
                 raise ExistsError(path) if created else ConflictError(path)
+
+    def _send(self, writes: list[tuple[str, Any]]) -> None:
+        self._wiring.send([_Provisional(channel, value, self._writes) for channel, value in writes])
 
 
 @contextmanager
@@ -287,7 +340,7 @@ def task_files() -> Iterator[TaskFiles]:
     task = _task(channel, writes, wiring.step)
     merges = getattr(channel, "reducer", None) is fold
     with task.run.lock:
-        yield _MergingFiles(wiring, task, tells_conflicts=CONFLICTS in channels, merges=merges)
+        yield _MergingFiles(wiring, task, writes, tells_conflicts=CONFLICTS in channels, merges=merges)
 
 
 _foreign_lock = threading.RLock()

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -133,9 +133,9 @@ class CompositeBackend(BackendProtocol):
 
     async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
         """Run a command in the default backend, where it executes; commands see that backend's files alone."""
-        if not isinstance(self.default, SandboxBackendProtocol) or not supports_execute(self.default):
+        if not supports_execute(self.default):
             raise NotSupportedError("Error: the default backend does not run commands")
-        return await self.default.aexecute(command, **given(timeout=timeout))
+        return await cast("SandboxBackendProtocol", self.default).aexecute(command, **given(timeout=timeout))
 
     # --- many paths, many backends ---
 

@@ -86,6 +86,9 @@ class FlatBackend(BackendProtocol):
         """Whether there are files under `path`."""
         return path in (await self._tree()).directories
 
+    def _check_storable(self, path: str, data: FileDataV2) -> None:
+        """Raise InvalidContentError where the storage cannot hold `data`."""
+
     def _files_update(self, changes: Sequence[Change]) -> dict[str, Any] | None:
         """What a result tells of the changes where the storage is graph state."""
         return None
@@ -143,10 +146,10 @@ class FlatBackend(BackendProtocol):
             _scan(grep, child, tree.files)
         return grep.result()
 
-    async def adownload_files(self, paths_: list[str]) -> list[FileDownloadResponse]:
-        wanted = [_valid(path) for path in paths_]
+    async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+        wanted = [_valid(path) for path in paths]
         found = await self._fetch([path for path in wanted if isinstance(path, str)])
-        return [await self._downloaded(given, path, found) for given, path in zip(paths_, wanted, strict=True)]
+        return [await self._downloaded(given, path, found) for given, path in zip(paths, wanted, strict=True)]
 
     async def _downloaded(
         self, given: str, path: str | DeepFSError, found: Mapping[str, FileDataV2]
@@ -206,22 +209,27 @@ class FlatBackend(BackendProtocol):
         if path == "/":
             raise AccessError(path, "the root cannot be deleted")
         async with self._hold(path):
-            files = await self._subtree(path)
-            await self._write([Change(child, before, None) for child, before in files.items()])
+            files, chosen = await self._subtree(path)
+            await self._write([Change(child, filemap.readable(files, child), None) for child in chosen])
         return DeleteResult(path=path)
 
-    async def _subtree(self, path: str) -> dict[str, FileDataV2]:
-        """The file at `path`, or all files under it."""
+    async def _subtree(self, path: str) -> tuple[Mapping[str, FileDataV2], list[str]]:
+        """Files by path, and the paths of those at or under `path`."""
         single = await self._fetch([path])
         if single:
-            return dict(single)
+            return single, [path]
         tree = FileTree(await self._fetch_all())
-        return {child: tree.files[child] for child in tree.beneath(path)}
+        return tree.files, tree.beneath(path)
+
+    async def _sources(self, path: str) -> dict[str, FileDataV2]:
+        """The files at or under `path`."""
+        files, chosen = await self._subtree(path)
+        return {child: files[child] for child in chosen}
 
     async def amove(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
         src, dst = paths.normalize(src), paths.normalize(dst)
         async with self._hold(src, dst):
-            sources = await self._subtree(src)
+            sources = await self._sources(src)
             if src == dst:
                 return WriteResult(path=dst)
             added = await self._relocated(src, dst, sources, overwrite=overwrite)
@@ -231,7 +239,7 @@ class FlatBackend(BackendProtocol):
     async def acopy(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
         src, dst = paths.normalize(src), paths.normalize(dst)
         async with self._hold(src, dst):
-            moved = await self._relocated(src, dst, await self._subtree(src), overwrite=overwrite)
+            moved = await self._relocated(src, dst, await self._sources(src), overwrite=overwrite)
             return WriteResult(path=dst, files_update=await self._write([filemap.as_copy(change) for change in moved]))
 
     async def _relocated(
@@ -278,12 +286,14 @@ class FlatBackend(BackendProtocol):
                 filemap.check_parents(path, found)
                 if path not in found and (path in planned or await self._is_directory(path)):
                     raise DirectoryError(path)
+                before = found.get(path)
+                after = filedata.new_file(content, created_at=before and before.created_at)
+                self._check_storable(path, after)
             except DeepFSError as error:
                 outcomes.append(error)
                 continue
-            before = found.get(path)
-            found[path] = filedata.new_file(content, created_at=before and before.created_at)
-            changes[path] = Change(path, before, found[path])
+            found[path] = after
+            changes[path] = Change(path, before, after)
             planned.add(path)
             outcomes.append(None)
         return outcomes, list(changes.values())
@@ -292,11 +302,11 @@ class FlatBackend(BackendProtocol):
 def _scan(grep: Grep, path: str, files: Mapping[str, FileDataV2]) -> None:
     """Search one file; one whose record cannot be read counts as skipped."""
     try:
-        data = files[path]
+        content = filedata.searchable(files[path], path)
     except InvalidContentError:
         grep.skip()
     else:
-        grep.scan(path, filedata.searchable(data, path))
+        grep.scan(path, content)
 
 
 def _valid(path: str) -> str | DeepFSError:

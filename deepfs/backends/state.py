@@ -6,15 +6,14 @@ from typing import Any
 
 from deepfs.backends._files_channel import FileConflicts, Files, FilesystemState
 from deepfs.backends._langgraph import task_files
-from deepfs.backends.flat import FlatBackend
-from deepfs.core.filedata import encode_file
+from deepfs.backends._records import RecordBackend
 from deepfs.core.filemap import Change, DecodedFiles
-from deepfs.types import FileDataV2, FileFormat
+from deepfs.types import FileDataV2
 
 __all__ = ["FileConflicts", "Files", "FilesystemState", "StateBackend"]
 
 
-class StateBackend(FlatBackend):
+class StateBackend(RecordBackend):
     """Files in the `files` channel of the running graph, whose state mixes `FilesystemState` in.
 
     A task sees its own writes at once; other tasks see them after the superstep. Edits that parallel tasks make in
@@ -26,12 +25,6 @@ class StateBackend(FlatBackend):
     """
 
     never_waits = True
-
-    def __init__(self, *, file_format: FileFormat = "v2", max_file_size_mb: int = 10) -> None:
-        super().__init__(max_file_size_mb=max_file_size_mb)
-        if file_format not in ("v1", "v2"):
-            raise ValueError(f"file_format is 'v1' or 'v2', not {file_format!r}")
-        self._file_format: FileFormat = file_format
 
     @asynccontextmanager
     async def _hold(self, *held: str) -> AsyncIterator[None]:
@@ -52,7 +45,4 @@ class StateBackend(FlatBackend):
             task.commit(changes, self._file_format)
 
     def _files_update(self, changes: Sequence[Change]) -> dict[str, Any] | None:
-        return {
-            change.path: change.after and encode_file(change.after, self._file_format, change.path)
-            for change in changes
-        }
+        return dict(self._records(changes))

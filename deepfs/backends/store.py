@@ -7,8 +7,8 @@ from typing import Any
 from langgraph.store.base import BaseStore, GetOp, PutOp, SearchOp
 
 from deepfs.backends import _langgraph
+from deepfs.backends._records import RecordBackend
 from deepfs.backends._store_index import StoreIndex, index_of
-from deepfs.backends.flat import FlatBackend
 from deepfs.backends.namespace import (
     Namespace,
     NamespaceFactory,
@@ -17,7 +17,6 @@ from deepfs.backends.namespace import (
     stored_namespace,
 )
 from deepfs.backends.protocol import Capabilities
-from deepfs.core import filedata
 from deepfs.core.filemap import Change, DecodedFiles, FileTree
 from deepfs.errors import BackendError
 from deepfs.types import FileDataV2, FileFormat
@@ -28,7 +27,7 @@ _ALL = 2**31 - 1
 """One page holds everything: paging by offset loses rows on Postgres while others write."""
 
 
-class StoreBackend(FlatBackend):
+class StoreBackend(RecordBackend):
     """Files in a LangGraph `BaseStore`, by its async methods alone.
 
     `store` is the one that the graph was compiled with where it is None. `namespace` is a tuple, or a factory that gets
@@ -49,7 +48,7 @@ class StoreBackend(FlatBackend):
         file_format: FileFormat = "v2",
         max_file_size_mb: int = 10,
     ) -> None:
-        super().__init__(max_file_size_mb=max_file_size_mb)
+        super().__init__(file_format=file_format, max_file_size_mb=max_file_size_mb)
         if namespace is None:
             warnings.warn(
                 "StoreBackend without a namespace is deprecated: all users of an assistant share its files. "
@@ -57,11 +56,8 @@ class StoreBackend(FlatBackend):
                 DeprecationWarning,
                 stacklevel=2,
             )
-        if file_format not in ("v1", "v2"):
-            raise ValueError(f"file_format is 'v1' or 'v2', not {file_format!r}")
         self._given_store = store
         self._given_namespace = namespace if namespace is None or callable(namespace) else checked_namespace(namespace)
-        self._file_format: FileFormat = file_format
 
     def _store(self) -> BaseStore:
         return self._given_store if self._given_store is not None else _langgraph.current_store()
@@ -111,14 +107,10 @@ class StoreBackend(FlatBackend):
 
     async def _commit(self, changes: Sequence[Change]) -> None:
         namespace = stored_namespace(self._namespace())
-        operations = [PutOp(namespace, change.path, self._stored(change)) for change in changes]
+        operations = [PutOp(namespace, path, value) for path, value in self._records(changes).items()]
         added = [operation for operation in operations if operation.value is not None]
         removed = [operation for operation in operations if operation.value is None]
         for batch in (added, removed):
             if batch:
                 await _langgraph.batch(self._store(), batch)
         self._index().changed(changes)
-
-    def _stored(self, change: Change) -> dict[str, Any] | None:
-        """The value to put, or None to remove."""
-        return None if change.after is None else filedata.encode_file(change.after, self._file_format, change.path)

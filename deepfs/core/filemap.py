@@ -33,6 +33,7 @@ __all__ = [
     "check_parents",
     "check_replaceable",
     "file_info",
+    "readable",
     "relocation",
 ]
 
@@ -147,11 +148,18 @@ class FileTree:
         return found
 
 
+def readable(files: Mapping[str, FileDataV2], path: str) -> FileDataV2 | None:
+    """The file at `path`, or None where its record is no file."""
+    try:
+        return files[path]
+    except InvalidContentError:
+        return None
+
+
 def file_info(path: str, files: Mapping[str, FileDataV2]) -> FileInfo:
     """The listing entry of a file; one whose record cannot be read is listed by its path alone."""
-    try:
-        data = files[path]
-    except InvalidContentError:
+    data = readable(files, path)
+    if data is None:
         return FileInfo(path, is_dir=False)
     return FileInfo(path, is_dir=False, size=filedata.size_of(data), modified_at=data.modified_at)
 

@@ -1,12 +1,12 @@
 """Random programs: operations on few paths, so that they get in each other's way."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from hypothesis import strategies as st
 from msgspec import Struct
 
-__all__ = ["MIN_STEPS", "OTHER_VERSION", "THIS_VERSION", "Step", "programs"]
+__all__ = ["MIN_STEPS", "OTHER_VERSION", "THIS_VERSION", "Pick", "Piece", "Step", "programs"]
 
 MIN_STEPS: Final = 20
 _MAX_STEPS: Final = 30
@@ -28,20 +28,37 @@ _PATHS: Final = (
     "/.dot/b.txt",
     "/a/x.png",
     "/o_d %*'",
+    "/c/a.txt",
+    "/c/b.txt",
+    "/d.txt",
 )
 _SPELLINGS: Final = ("{}", "{}", "{}", "{}", "{}/", "/{}", "/.{}")
 
-_LINES: Final = ("", "a", "aa", "needle", "é", "É a", "Needle b", "a\rb", "x\x0cy", "a\u2028b")
+_LINES: Final = ("", "a", "aa", "needle", "é", "É a", "Needle b", "x\x0cy", "a\u2028b")
 _BINARY: Final = (b"\x00", b"a\x00needle\n", b"\xffneedle", b"\xed\xa0\x80a\n", b"\x89PNG\r\n\x1a\n")
 _OLD: Final = ("a", "aa", "needle", "é", "\n", "a\n", "a\naa", "needle\n", "absent", "")
-_NEW: Final = ("a", "X", "", "x\ny", "needle", "é\n", "\0", "\ud800")
+_NEW: Final = ("a", "X", "", "x\ny", "needle", "é\n", "longer than before", "a a", "\0", "\ud800")
 _PATTERNS: Final = ("a", "aa", "needle", "é", "x\x0c", "\u2028", "absent", "A")
 _REGEXES: Final = ("a+", "^a", "a$", "e{2}", "n..d", "^$", "é|b", "absent")
 _GLOBS: Final = ("*", "*.txt", "a", "?", "**/a", "a/*", "a/**", "/a", "/*", "**/b/*", ".*", "**/.dir/*", "*.png", "**")
 
 
+class Pick(Struct, frozen=True):
+    """A path chosen when the program runs: one of the files or directories that there are then."""
+
+    kind: Literal["file", "directory"]
+    number: int
+
+
+class Piece(Struct, frozen=True):
+    """A part of the text of a file, chosen when the program runs."""
+
+    start: int
+    length: int
+
+
 class Step(Struct, frozen=True):
-    """One operation with its arguments."""
+    """One operation with its arguments; a path may still be a `Pick`, the text to replace a `Piece`."""
 
     operation: str
     arguments: Mapping[str, Any]
@@ -59,47 +76,73 @@ def _texts(draw: st.DrawFn) -> str:
     return mark + end.join(lines) + draw(st.sampled_from(("", end)))
 
 
+@st.composite
+def _mostly(draw: st.DrawFn, usual: st.SearchStrategy[Any], other: st.SearchStrategy[Any]) -> Any:
+    """Four times in five the `usual`."""
+    return draw(usual if draw(st.integers(0, 4)) else other)
+
+
 def _step(operation: str, **arguments: st.SearchStrategy[Any]) -> st.SearchStrategy[Step]:
     return st.fixed_dictionaries(arguments).map(lambda drawn: Step(operation, drawn))
 
 
-def _steps(mounts: Sequence[str]) -> st.SearchStrategy[Step]:
+def _paths(mounts: Sequence[str]) -> st.SearchStrategy[str]:
     plain = [*_PATHS, *mounts, *(f"{mount}{path}" for mount in mounts for path in ("/a", "/a/b", "/b.txt"))]
-    paths = st.builds(str.format, st.sampled_from(_SPELLINGS), st.sampled_from(plain))
-    roots = st.one_of(paths, paths, st.just("/"))
+    return st.builds(str.format, st.sampled_from(_SPELLINGS), st.sampled_from(plain))
+
+
+def _steps(mounts: Sequence[str]) -> st.SearchStrategy[Step]:
+    literal, number = _paths(mounts), st.integers(0, 20)
+    files, directories = st.builds(Pick, st.just("file"), number), st.builds(Pick, st.just("directory"), number)
+    paths = st.one_of(literal, files, files, directories)
+    places = st.one_of(files, directories, literal, st.just("/"))
     flags = st.booleans()
-    matches = st.sampled_from((None, None, None, THIS_VERSION, OTHER_VERSION))
-    contents = st.one_of(_texts(), _texts(), st.sampled_from(("\0", "a\ud800")))
-    data = st.one_of(_texts().map(str.encode), st.sampled_from(_BINARY))
-    creation = _step("write", path=paths, content=contents, overwrite=flags, if_match=matches)
-    upload = _step("upload_files", files=st.lists(st.tuples(paths, data), max_size=4))
-    grep_options = {
-        "path": st.one_of(st.none(), roots),
+    contents = _mostly(_texts(), st.sampled_from(("\0", "a\ud800")))
+    pieces = st.builds(Piece, st.integers(0, 12), st.sampled_from((1, 1, 2, 3, 8)))
+    edit = {
+        "path": _mostly(files, paths),
+        "old": _mostly(pieces, st.sampled_from(_OLD)),
+        "new": st.sampled_from(_NEW),
+    }
+    searched = {
+        "path": _mostly(st.one_of(st.none(), directories), places),
         "glob": st.one_of(st.none(), st.sampled_from(_GLOBS)),
         "ignore_case": flags,
         "context_lines": st.sampled_from((0, 1)),
         "max_count": st.sampled_from((None, None, 1, 3)),
     }
     return st.one_of(
-        creation,
-        creation,
-        upload,
-        upload,
-        _step("edit", path=paths, old=st.sampled_from(_OLD), new=st.sampled_from(_NEW), replace_all=flags, if_match=matches),
-        _step("edit", path=paths, old=st.sampled_from(_OLD), new=st.sampled_from(_NEW), replace_all=flags, if_match=st.none()),
-        _step("delete", path=roots),
-        _step("move", src=roots, dst=roots, overwrite=flags),
-        _step("copy", src=roots, dst=roots, overwrite=flags),
-        _step("ls", path=roots),
-        _step("read", path=paths, offset=st.integers(0, 3), limit=st.integers(1, 3)),
-        _step("read_raw", path=roots),
-        _step("download_files", paths=st.lists(paths, max_size=3)),
-        _step("glob", pattern=st.sampled_from((*_GLOBS, "../*")), path=roots),
-        _step("grep", pattern=st.sampled_from(_PATTERNS), regex=st.just(False), **grep_options),
-        _step("grep", pattern=st.sampled_from(_REGEXES), regex=st.just(True), **grep_options),
+        _step("ls", path=_mostly(directories, places)),
+        _step("write", path=literal, content=contents, overwrite=flags, if_match=st.none()),
+        _step("write", path=paths, content=contents, overwrite=flags, if_match=_matches()),
+        _step("edit", **edit, replace_all=flags, if_match=st.none()),
+        _step("edit", **edit, replace_all=st.just(True), if_match=_matches()),
+        _step("delete", path=_mostly(files, places)),
+        _step("move", src=_mostly(files, places), dst=_mostly(literal, paths), overwrite=flags),
+        _step("move", src=directories, dst=literal, overwrite=flags),
+        _step("copy", src=places, dst=literal, overwrite=flags),
+        _upload(literal, 0),
+        _upload(st.one_of(literal, files), 0),
+        _step("read", path=_mostly(files, paths), offset=st.integers(0, 3), limit=st.integers(1, 3)),
+        _step("read_raw", path=_mostly(files, places)),
+        _step("download_files", paths=st.lists(_mostly(files, paths), max_size=3)),
+        _step("glob", pattern=st.sampled_from((*_GLOBS, "../*")), path=_mostly(directories, places)),
+        _step("grep", pattern=st.sampled_from(_PATTERNS), regex=st.just(False), **searched),
+        _step("grep", pattern=st.sampled_from(_REGEXES), regex=st.just(True), **searched),
     )
 
 
+def _matches() -> st.SearchStrategy[str | None]:
+    return st.sampled_from((None, THIS_VERSION, THIS_VERSION, OTHER_VERSION))
+
+
+def _upload(paths: st.SearchStrategy[Any], at_least: int) -> st.SearchStrategy[Step]:
+    data = _mostly(_texts().map(str.encode), st.sampled_from(_BINARY))
+    return _step("upload_files", files=st.lists(st.tuples(paths, data), min_size=at_least, max_size=at_least + 4))
+
+
 def programs(mounts: Sequence[str] = ()) -> st.SearchStrategy[list[Step]]:
-    """Programs of at least `MIN_STEPS` steps, over a tree with backends mounted at `mounts`."""
-    return st.lists(_steps(mounts), min_size=MIN_STEPS, max_size=_MAX_STEPS)
+    """Programs of at least `MIN_STEPS` steps, over a tree with backends mounted at `mounts`; first there come some files."""
+    start = _upload(_paths(mounts), 4)
+    steps = st.lists(_steps(mounts), min_size=MIN_STEPS - 1, max_size=_MAX_STEPS)
+    return st.builds(lambda first, then: [first, *then], start, steps)

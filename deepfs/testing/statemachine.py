@@ -12,7 +12,7 @@ import hypothesis
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.testing.expect import succeeded
 from deepfs.testing.model import Model, Refused, normal
-from deepfs.testing.programs import MIN_STEPS, OTHER_VERSION, THIS_VERSION, Step, programs
+from deepfs.testing.programs import MIN_STEPS, OTHER_VERSION, THIS_VERSION, Pick, Piece, Step, programs
 from deepfs.testing.suite import BackendSuite
 from deepfs.types import FileDataV2, ReadResult, Result
 
@@ -99,41 +99,51 @@ class BackendStateMachine(BackendSuite):
             phases=[hypothesis.Phase.generate],
             derandomize=False,
             database=None,
+            print_blob=False,
             deadline=None,
             suppress_health_check=list(hypothesis.HealthCheck),
         )
 
     async def _check_program(self, backend: BackendProtocol, program: Sequence[Step]) -> None:
-        failure = await self._play(backend, program)
-        if failure is not None:
-            program, failure = await self._shortened(backend, program, failure)
-            steps = "\n".join(f"    await backend.a{step!r}" for step in program)
-            raise AssertionError(f"{failure}\nA program that shows it, on an empty backend:\n{steps}")
+        played: list[Step] = []
+        difference = await self._play(backend, program, played)
+        if difference is not None:
+            played, difference = await self._shortened(backend, played, difference)
+            difference.add_note("A program that shows it, on an empty backend:")
+            difference.add_note("\n".join(f"    await backend.a{step!r}" for step in played))
+            raise difference
 
     async def _shortened(
-        self, backend: BackendProtocol, program: Sequence[Step], failure: str
-    ) -> tuple[Sequence[Step], str]:
-        """A program without the steps that the failure does not need, and its failure."""
+        self, backend: BackendProtocol, program: list[Step], difference: AssertionError
+    ) -> tuple[list[Step], AssertionError]:
+        """The program without the steps that a difference does not need, and the difference."""
         # Shrinking by Hypothesis would take hundreds of plays, and these may be slow.
-        for index in reversed(range(len(program))):
-            shorter = [*program[:index], *program[index + 1 :]]
-            still = await self._play(backend, shorter)
+        for index in reversed(range(len(program) - 1)):
+            shorter: list[Step] = []
+            still = await self._play(backend, [*program[:index], *program[index + 1 :]], shorter)
             if still is not None:
-                program, failure = shorter, still
-        return program, failure
+                program, difference = shorter, still
+        return program, difference
 
-    async def _play(self, backend: BackendProtocol, program: Sequence[Step]) -> str | None:
-        """Run the program on the backend and on a model; how they first differ, if they do."""
+    async def _play(self, backend: BackendProtocol, program: Sequence[Step], played: list[Step]) -> AssertionError | None:
+        """Run the program on the backend and on a model; how they first differ, if they do.
+
+        The steps go to `played` with the paths that were picked for them.
+        """
         await self._empty(backend, "/")
         model = Model(self.mounts)
-        for number, step in enumerate(program, 1):
+        for step in program:
+            step = _concrete(model, step)
+            played.append(step)
             try:
                 expected = _of_model(model, step)
                 actual = await _of_backend(backend, step)
                 assert _agree(actual, expected), f"the model says {expected}, the backend {actual}"
                 await self._check_tree(backend, model)
             except Exception as error:
-                return f"Step {number}, {step!r}: {error if isinstance(error, AssertionError) else repr(error)}"
+                difference = AssertionError(f"step {len(played)}, {step!r}: {error!r}")
+                difference.__cause__ = error
+                return difference
         return None
 
     async def _empty(self, backend: BackendProtocol, directory: str) -> None:
@@ -169,6 +179,30 @@ def _without_empty(model: Model) -> Model:
     bare = Model(model.mounts)
     bare.files = model.files
     return bare
+
+
+def _concrete(model: Model, step: Step) -> Step:
+    """The step with what is chosen only now."""
+    arguments = {name: _picked(model, value) for name, value in step.arguments.items()}
+    piece = arguments.get("old")
+    if isinstance(piece, Piece):
+        text = model.files.get(normal(arguments["path"]), b"").decode(errors="replace")
+        text = text.removeprefix("\ufeff").replace("\r\n", "\n") or "a"
+        start = piece.start % len(text)
+        arguments["old"] = text[start : start + piece.length]
+    return Step(step.operation, arguments)
+
+
+def _picked(model: Model, value: Any) -> Any:
+    """`value` with each `Pick` in it replaced by a path."""
+    if isinstance(value, list):
+        return [_picked(model, item) for item in value]
+    if isinstance(value, tuple):
+        return tuple(_picked(model, item) for item in value)
+    if not isinstance(value, Pick):
+        return value
+    there = sorted(model.files if value.kind == "file" else model.directories())
+    return there[value.number % len(there)] if there else "/a"
 
 
 def _of_model(model: Model, step: Step) -> Any:

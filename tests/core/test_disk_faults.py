@@ -1,4 +1,4 @@
-"""An injected failure at every system call of every change: the old content or the new, and nothing else left behind."""
+"""A failure injected at every system call of every change: the old content or the new, and nothing else left."""
 
 import errno
 import fcntl

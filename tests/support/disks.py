@@ -1,5 +1,6 @@
 """Helpers for tests of files on disk."""
 
+import ctypes
 import errno
 import os
 import tempfile
@@ -10,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["Faults", "open_descriptors", "public_directory", "seen_by_nobody", "swapping", "tree"]
+__all__ = ["Faults", "Swapping", "open_descriptors", "public_directory", "seen_by_nobody", "tree"]
 
 _NOBODY = 65534
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
 
 
 def tree(root: Path) -> dict[str, bytes | str | None]:
@@ -22,8 +25,10 @@ def tree(root: Path) -> dict[str, bytes | str | None]:
         name = str(path.relative_to(root))
         if path.is_symlink():
             found[name] = f"-> {path.readlink()}"
+        elif path.is_dir():
+            found[name] = None
         else:
-            found[name] = None if path.is_dir() else path.read_bytes()
+            found[name] = path.read_bytes() if path.is_file() else "special"
     return found
 
 
@@ -55,29 +60,32 @@ def public_directory() -> Iterator[Path]:
         yield Path(name)
 
 
-@contextmanager
-def swapping(directory: Path, outside: Path, count: int) -> Iterator[Callable[[], bool]]:
-    """Swap `directory` for a link to `outside` and back, `count` times, in a thread; yields whether it goes on."""
-    away, link = directory.with_name(".away"), directory.with_name(".link")
-    link.symlink_to(outside)
-    stop = threading.Event()
+class Swapping:
+    """Swaps `directory` for a link to `outside` and back in a thread, all the time within the context."""
 
-    def swap() -> None:
-        for _ in range(count):
-            if stop.is_set():
-                break
-            os.rename(directory, away)
-            os.rename(link, directory)
-            os.rename(directory, link)
-            os.rename(away, directory)
+    def __init__(self, directory: Path, outside: Path) -> None:
+        self.count = 0
+        self._directory = os.fsencode(directory)
+        self._link = os.fsencode(directory.with_name(".link"))
+        os.symlink(outside, self._link)
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._swap)
 
-    thread = threading.Thread(target=swap)
-    thread.start()
-    try:
-        yield thread.is_alive
-    finally:
-        stop.set()
-        thread.join()
+    def _swap(self) -> None:
+        while not self._stop.is_set():
+            # At no instant is there nothing of that name, so nothing can be created in between.
+            if self._libc.renameat2(_AT_FDCWD, self._directory, _AT_FDCWD, self._link, _RENAME_EXCHANGE):
+                raise OSError(ctypes.get_errno(), "renameat2")
+            self.count += 1
+
+    def __enter__(self) -> "Swapping":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
 
 
 class Faults:

@@ -97,8 +97,10 @@ class _Copy:
         level = levels.pop()
         level.children.close()
         if levels:
-            release(level.source)
-            release(level.target)
+            try:
+                release(level.source)
+            finally:
+                release(level.target)
 
     def _copy(self, level: _Level, entry: os.DirEntry[str]) -> _Level | None:
         """Copy one entry; a directory is made and returned, to be gone through."""

@@ -19,9 +19,10 @@ Stayed = list[tuple[str, OSError]]
 _NO_DIRECTORY = frozenset({errno.ENOTDIR, errno.ELOOP, errno.EMLINK})
 # What unlinking a directory says: EISDIR on Linux, EPERM elsewhere.
 _PERHAPS_A_DIRECTORY = frozenset({errno.EISDIR, errno.EPERM})
-_NOT_EMPTY = frozenset({errno.ENOTEMPTY, errno.EEXIST})
+# What removing a directory says where others put something into it, or something else in its place.
+_REFILLED = frozenset({errno.ENOTEMPTY, errno.EEXIST, *_NO_DIRECTORY})
 _REFUSALS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
-_MAX_ROUNDS = 100
+_MAX_ROUNDS = 1000
 
 
 def delete(root: Root, path: str, patience: Patience) -> None:
@@ -51,7 +52,7 @@ def remove_standing(place: Place, path: str, patience: Patience) -> None:
 def _incomplete(path: str, stayed: Stayed) -> DeepFSError:
     """The error that names what stayed of `path`, with the first reason."""
     first, reason = stayed[0]
-    if first == path:
+    if first == path and reason.errno not in _REFILLED:
         return leaf(reason, path)
     others = f" and {len(stayed) - 1:,} more" if len(stayed) > 1 else ""
     why = os.strerror(reason.errno) if reason.errno else "the disk failed"
@@ -72,15 +73,15 @@ def remove_tree(
 
 
 class _Level:
-    """A directory being emptied."""
+    """A directory being emptied, for the `rounds`-th time since others put something into it."""
 
     __slots__ = ("children", "descriptor", "name", "parent", "path", "rounds", "stayed")
 
-    def __init__(self, parent: int, name: str, path: str) -> None:
+    def __init__(self, parent: int, name: str, path: str, rounds: int) -> None:
         self.parent = parent
         self.name = name
         self.path = path
-        self.rounds = 0
+        self.rounds = rounds
         self.stayed: Stayed = []
         self.descriptor = os.open(name, READ_DIRECTORY | NO_FOLLOW, dir_fd=parent)
         try:
@@ -88,10 +89,6 @@ class _Level:
         except BaseException:
             release(self.descriptor)
             raise
-
-    def scan_again(self) -> None:
-        self.rounds += 1
-        self.children = os.scandir(self.descriptor)
 
     def close(self) -> None:
         self.children.close()
@@ -123,22 +120,22 @@ class _Removal:
                 level.close()
         return self._stayed
 
-    def _remove(self, parent: int, name: str, path: str, is_dir: bool) -> None:
+    def _remove(self, parent: int, name: str, path: str, is_dir: bool, rounds: int = 0) -> None:
         """Remove a file, or begin with a directory."""
         try:
-            if is_dir and self._entered(parent, name, path):
+            if is_dir and self._entered(parent, name, path, rounds):
                 return
             os.unlink(name, dir_fd=parent)
         except FileNotFoundError:
             return
         except OSError as error:
-            if is_dir or error.errno not in _PERHAPS_A_DIRECTORY or not self._entered(parent, name, path):
+            if is_dir or error.errno not in _PERHAPS_A_DIRECTORY or not self._entered(parent, name, path, rounds):
                 self._keep(path, error)
 
-    def _entered(self, parent: int, name: str, path: str) -> bool:
+    def _entered(self, parent: int, name: str, path: str, rounds: int) -> bool:
         """Whether `name` is a directory that can be emptied; one that cannot be opened may still be empty."""
         try:
-            self._levels.append(_Level(parent, name, path))
+            self._levels.append(_Level(parent, name, path, rounds))
         except OSError as error:
             if error.errno in _NO_DIRECTORY:
                 return False
@@ -154,20 +151,21 @@ class _Removal:
             self._keep(path, reason)
 
     def _leave(self, level: _Level) -> None:
-        """Remove a directory that was emptied; what others put there meanwhile goes as well."""
-        try:
-            if not level.stayed:
-                os.rmdir(level.name, dir_fd=level.parent)
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            if error.errno in _NOT_EMPTY and level.rounds < _MAX_ROUNDS:
-                level.scan_again()
-                return
-            level.stayed.append((level.path, error))
+        """Remove a directory that was emptied, or begin anew with what stands in its place by now."""
         self._levels.pop()
         level.close()
-        self._holder.extend(level.stayed)
+        if level.stayed:
+            self._holder.extend(level.stayed)
+            return
+        try:
+            os.rmdir(level.name, dir_fd=level.parent)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if error.errno in _REFILLED and level.rounds < _MAX_ROUNDS:
+                self._remove(level.parent, level.name, level.path, is_dir=True, rounds=level.rounds + 1)
+            else:
+                self._keep(level.path, error)
 
     @property
     def _holder(self) -> Stayed:

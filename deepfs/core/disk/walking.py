@@ -21,28 +21,51 @@ _CHECK_EVERY = 1024
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EMLINK})
 
 
+class _Level:
+    """A directory being gone through; its descriptor is -1 once that is over."""
+
+    __slots__ = ("children", "descriptor", "prefix")
+
+    def __init__(self, descriptor: int, prefix: str) -> None:
+        self.descriptor = descriptor
+        self.prefix = prefix
+        self.children: Iterator[tuple[str, os.DirEntry[str]]] = iter(())
+
+    def close(self) -> None:
+        descriptor, self.descriptor = self.descriptor, -1
+        release(descriptor)
+
+
 class FoundFile:
-    """A file that a walk came by; to be looked at before the walk goes on."""
+    """A file that a walk came by. Looking at it is cheapest before the walk goes on, and allowed at any time."""
 
-    __slots__ = ("_directory", "_entry", "_root", "path")
+    __slots__ = ("_entry", "_level", "_root", "path")
 
-    def __init__(self, root: Root, path: str, entry: os.DirEntry[str] | None = None, directory: int = -1) -> None:
+    def __init__(
+        self, root: Root, path: str, entry: os.DirEntry[str] | None = None, level: _Level | None = None
+    ) -> None:
         self._root = root
         self._entry = entry
-        self._directory = directory
+        self._level = level
         self.path = path
+
+    @property
+    def _at_hand(self) -> os.DirEntry[str] | None:
+        """The entry, as long as its directory is open; what is found through a link has none."""
+        return self._entry if self._level is not None and self._level.descriptor >= 0 else None
 
     def stat(self) -> os.stat_result:
         """The status of the file."""
         with StorageErrors(self.path):
-            return self._root.stat(self.path) if self._entry is None else self._entry.stat(follow_symlinks=False)
+            entry = self._at_hand
+            return self._root.stat(self.path) if entry is None else entry.stat(follow_symlinks=False)
 
     def open(self) -> tuple[int, os.stat_result]:
         """A descriptor to read from, which the caller closes, and the status; AccessError where it is no file now."""
         with StorageErrors(self.path):
-            if self._entry is None:
+            if self._level is None or self._at_hand is None:
                 return open_regular(self._root, self.path)
-            descriptor = os.open(self._entry.name, READ | NO_FOLLOW, dir_fd=self._directory)
+            descriptor = os.open(self._at_hand.name, READ | NO_FOLLOW, dir_fd=self._level.descriptor)
             return descriptor, regular_descriptor(self.path, descriptor)
 
     def read(self, limit: int | None = None) -> bytes:
@@ -53,17 +76,6 @@ class FoundFile:
                 return read_descriptor(self.path, descriptor, status.st_size, limit)
         finally:
             release(descriptor)
-
-
-class _Level:
-    """A directory being gone through."""
-
-    __slots__ = ("children", "descriptor", "prefix")
-
-    def __init__(self, descriptor: int, prefix: str) -> None:
-        self.descriptor = descriptor
-        self.prefix = prefix
-        self.children: Iterator[tuple[str, os.DirEntry[str]]] = iter(())
 
 
 def walk(
@@ -112,13 +124,13 @@ class _Walk:
             while levels:
                 directory = yield from self._files(levels[-1])
                 if directory is None:
-                    release(levels.pop().descriptor)
+                    levels.pop().close()
                 elif level := self._opened(levels[-1], directory):
                     levels.append(level)
                     self._scan(level)
         finally:
             for level in levels:
-                release(level.descriptor)
+                level.close()
 
     def _files(self, level: _Level) -> Generator[FoundFile, None, os.DirEntry[str] | None]:
         """The next files of a directory; returns the directory that comes after them, if one does."""
@@ -130,7 +142,7 @@ class _Walk:
                 if self._leads_to_file(level.prefix + key):
                     yield FoundFile(self._root, level.prefix + key)
             elif entry.is_file(follow_symlinks=False):
-                yield FoundFile(self._root, level.prefix + key, entry, level.descriptor)
+                yield FoundFile(self._root, level.prefix + key, entry, level)
         return None
 
     def _opened(self, level: _Level, entry: os.DirEntry[str]) -> _Level | None:

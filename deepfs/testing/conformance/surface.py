@@ -129,6 +129,8 @@ class SurfaceConformance(BackendSuite):
         succeeded(await backend.acopy(src="/a.txt", dst="/b.txt", overwrite=False))
         succeeded(await backend.amove(src="/b.txt", dst="/c.txt", overwrite=False))
         succeeded(await backend.adelete(path="/c.txt"))
+        assert len(await backend.aupload_files(files=[("/a.txt", b"a")])) == 1
+        assert len(await backend.adownload_files(paths=["/a.txt"])) == 1
 
     async def test_arguments_may_have_the_names_of_deepagents(self, backend: BackendProtocol) -> None:
         call: Any = backend

@@ -1,0 +1,200 @@
+"""StoreBackend beyond the suite: namespaces, formats, and where the store comes from."""
+
+import warnings
+from typing import Any, TypedDict
+
+import pytest
+from langgraph.graph import START, StateGraph
+from langgraph.runtime import Runtime
+from langgraph.store.memory import InMemoryStore
+
+from deepfs.backends.namespace import NamespaceFactory
+from deepfs.backends.store import StoreBackend
+from deepfs.errors import ErrorCode
+from support.files import stored
+
+pytestmark = pytest.mark.anyio
+
+
+class Nothing(TypedDict, total=False):
+    done: bool
+
+
+async def written_namespaces(store: InMemoryStore) -> set[tuple[str, ...]]:
+    return {tuple(namespace) for namespace in await store.alist_namespaces()}
+
+
+# --- namespaces ---
+
+
+async def test_only_items_of_exactly_this_namespace_are_seen() -> None:
+    store = InMemoryStore()
+    for namespace in [("acme",), ("acme", "child"), ("acme-corp",), ("other", "acme")]:
+        await store.aput(namespace, "/secret.txt", stored("/".join(namespace).encode()))
+    backend = StoreBackend(store, namespace=("acme",))
+    assert [info.path for info in (await backend.als("/")).entries or ()] == ["/secret.txt"]
+    assert [match.text for match in (await backend.agrep("acme")).matches or ()] == ["acme"]
+    assert len((await backend.aglob("**")).matches or ()) == 1
+    await backend.adelete("/secret.txt")
+    assert await store.aget(("acme", "child"), "/secret.txt") is not None
+
+
+async def test_a_dot_is_escaped_so_that_no_two_namespaces_meet() -> None:
+    store = InMemoryStore()
+    names = ["a.b", "a-b", "a_b", "a:b", "a~b", "a+b", "a@b", "ab", "a..b"]
+    for name in names:
+        assert (await StoreBackend(store, namespace=("fs", name)).awrite("/x", name)).ok
+    for name in names:
+        read = await StoreBackend(store, namespace=("fs", name)).aread("/x")
+        assert read.file_data is not None
+        assert read.file_data.content == name
+    assert len(await written_namespaces(store)) == len(names)
+
+
+@pytest.mark.parametrize("namespace", [(), "fs", ("",), ("a", ""), ("a*",), ("a b",), ("a/b",), ("é",), (1,), ("a!b",)])
+def test_a_bad_namespace_is_refused_at_construction(namespace: Any) -> None:
+    with pytest.raises(ValueError, match="namespace"):
+        StoreBackend(InMemoryStore(), namespace=namespace)
+
+
+@pytest.mark.parametrize(
+    "factory",
+    [lambda _: ("a*",), lambda _: (), lambda _: "fs", lambda _: None, lambda rt: (rt.context.user,), lambda _: 1 / 0],
+    ids=["wildcard", "empty", "string", "none", "attribute", "raises"],
+)
+async def test_a_factory_that_fails_changes_nothing_and_says_so(factory: NamespaceFactory) -> None:
+    store = InMemoryStore()
+    backend = StoreBackend(store, namespace=factory)
+    written = await backend.awrite("/x", "text")
+    assert written.code is ErrorCode.BACKEND_ERROR
+    assert "namespace factory" in (written.error or "")
+    assert (await backend.als("/")).code is ErrorCode.BACKEND_ERROR
+    assert await written_namespaces(store) == set()
+
+
+async def test_without_a_namespace_the_legacy_one_is_used_with_a_warning() -> None:
+    store = InMemoryStore()
+    with pytest.warns(DeprecationWarning, match="namespace") as caught:
+        backend = StoreBackend(store)
+    assert caught[0].filename == __file__
+    assert (await backend.awrite("/x", "text")).ok
+    assert await written_namespaces(store) == {("filesystem",)}
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_graph_gives_the_store_the_runtime_and_the_assistant() -> None:
+    store = InMemoryStore()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        legacy = StoreBackend()
+
+    def of_user(runtime: Runtime[Any]) -> tuple[str, ...]:
+        return (runtime.context["user"], "files")
+
+    async def node(state: Nothing) -> Nothing:
+        assert (await legacy.awrite("/x", "text")).ok
+        assert (await StoreBackend(namespace=of_user).awrite("/x", "text")).ok
+        return {"done": True}
+
+    graph = StateGraph(Nothing, context_schema=dict).add_node(node).add_edge(START, "node").compile(store=store)
+    await graph.ainvoke({}, {"metadata": {"assistant_id": "helper"}}, context={"user": "ann@example.org"})
+    assert await written_namespaces(store) == {("helper", "filesystem"), ("ann@example!org", "files")}
+
+
+async def test_without_any_store_the_error_says_what_to_do() -> None:
+    read = await StoreBackend(namespace=("fs",)).aread("/x")
+    assert read.code is ErrorCode.BACKEND_ERROR
+    assert "store=" in (read.error or "")
+
+
+# --- formats ---
+
+
+async def test_every_stored_form_is_read_and_written_anew_as_v2() -> None:
+    store = InMemoryStore()
+    await store.aput(("fs",), "/v1.txt", {"content": ["one", "two", ""], "created_at": "c", "modified_at": "m"})
+    await store.aput(("fs",), "/js.bin", {"content": {"0": 0, "1": 255}, "mimeType": "application/x-thing"})
+    await store.aput(("fs",), "/bare.txt", {"content": "no stamps"})
+    backend = StoreBackend(store, namespace=("fs",))
+    read = await backend.aread("/v1.txt")
+    assert read.file_data is not None
+    assert read.file_data.content == "one\ntwo\n"
+    downloads = await backend.adownload_files(["/js.bin", "/bare.txt"])
+    assert [download.content for download in downloads] == [b"\x00\xff", b"no stamps"]
+    assert (await backend.aedit("/v1.txt", "two", "2")).ok
+    item = await store.aget(("fs",), "/v1.txt")
+    assert item is not None
+    assert item.value == {
+        "content": "one\n2\n",
+        "encoding": "utf-8",
+        "created_at": "c",
+        "modified_at": item.value["modified_at"],
+    }
+
+
+async def test_v1_writes_lines_and_refuses_binary_before_it_stores_anything() -> None:
+    store = InMemoryStore()
+    backend = StoreBackend(store, namespace=("fs",), file_format="v1")
+    assert (await backend.awrite("/a.txt", "one\ntwo")).ok
+    item = await store.aget(("fs",), "/a.txt")
+    assert item is not None
+    assert item.value["content"] == ["one", "two"]
+    assert "encoding" not in item.value
+    uploads = await backend.aupload_files([("/b.txt", b"text"), ("/b.bin", b"\x00"), ("/c.txt", b"text")])
+    assert [upload.error for upload in uploads] == [None, "invalid_content", None]
+    assert await store.aget(("fs",), "/b.bin") is None
+
+
+async def test_a_record_that_is_no_file_hides_nothing_else() -> None:
+    store = InMemoryStore()
+    await store.aput(("fs",), "/bad.txt", {"content": 7})
+    await store.aput(("fs",), "/good.txt", stored(b"needle"))
+    backend = StoreBackend(store, namespace=("fs",))
+    assert [info.path for info in (await backend.als("/")).entries or ()] == ["/bad.txt", "/good.txt"]
+    assert [info.path for info in (await backend.aglob("*.txt")).matches or ()] == ["/bad.txt", "/good.txt"]
+    found = await backend.agrep("needle")
+    assert ([match.path for match in found.matches or ()], found.skipped) == (["/good.txt"], 1)
+    read = await backend.aread("/bad.txt")
+    assert read.code is ErrorCode.INVALID_CONTENT
+    assert "content" in (read.error or "")
+    assert (await backend.adelete("/bad.txt")).ok
+
+
+def test_an_unknown_format_is_refused_at_construction() -> None:
+    with pytest.raises(ValueError, match="file_format"):
+        StoreBackend(InMemoryStore(), namespace=("fs",), file_format="v3")  # type: ignore[arg-type]
+
+
+# --- what it costs ---
+
+
+class CountingStore(InMemoryStore):
+    """Counts the searches, each of which fetches a whole namespace."""
+
+    searches = 0
+
+    async def abatch(self, ops: Any) -> list[Any]:
+        operations = list(ops)
+        self.searches += sum(hasattr(operation, "namespace_prefix") for operation in operations)
+        return await super().abatch(operations)
+
+
+async def test_creating_files_lists_the_namespace_once() -> None:
+    store = CountingStore()
+    backend = StoreBackend(store, namespace=("fs",))
+    for number in range(20):
+        assert (await StoreBackend(store, namespace=("fs",)).awrite(f"/d/{number}.txt", "text")).ok
+        assert (await backend.aedit(f"/d/{number}.txt", "text", "more")).ok
+        assert (await backend.aread(f"/d/{number}.txt")).ok
+    assert store.searches == 1
+    assert (await backend.awrite("/d", "no file")).code is ErrorCode.IS_DIRECTORY
+    await backend.adelete("/d")
+    assert (await backend.awrite("/d", "a file now")).ok
+
+
+async def test_a_directory_that_another_process_emptied_is_none_any_more() -> None:
+    store = InMemoryStore()
+    backend = StoreBackend(store, namespace=("fs",))
+    assert (await backend.awrite("/d/x.txt", "text")).ok
+    await store.adelete(("fs",), "/d/x.txt")
+    assert (await backend.awrite("/d", "a file now")).ok

@@ -7,12 +7,13 @@ from typing import Any
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.core import filedata, filemap, paths, reading
-from deepfs.core.filemap import Change, Directories, FileTree
+from deepfs.core.filemap import Change, FileTree
 from deepfs.core.locks import path_locks
 from deepfs.core.replace import replace
 from deepfs.core.scan import compile_query
 from deepfs.core.search import MAX_GLOB_MATCHES, Grep, Wanted, glob_result
 from deepfs.core.text import check_text, version
+from deepfs.core.uploads import Uploads
 from deepfs.errors import (
     AccessError,
     BinaryFileError,
@@ -148,7 +149,7 @@ class FlatBackend(BackendProtocol):
 
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
         wanted = [_valid(path) for path in paths]
-        found = await self._fetch([path for path in wanted if isinstance(path, str)])
+        found = await self._fetch(_paths(wanted))
         return [await self._downloaded(given, path, found) for given, path in zip(paths, wanted, strict=True)]
 
     async def _downloaded(
@@ -157,16 +158,17 @@ class FlatBackend(BackendProtocol):
         try:
             if isinstance(path, DeepFSError):
                 raise path
-            data = found.get(path) or await self._require(path)
+            data = found[path] if path in found else await self._require(path)
+            return FileDownloadResponse(given, filedata.content_bytes(data, path))
         except DeepFSError as error:
             return FileDownloadResponse(given, error=error.code.value)
-        return FileDownloadResponse(given, filedata.content_bytes(data))
 
     # --- changing ---
 
     async def _write(self, changes: Sequence[Change]) -> dict[str, Any] | None:
-        with shielded():
-            await self._commit(changes)
+        if changes:
+            with shielded():
+                await self._commit(changes)
         return self._files_update(changes)
 
     async def _place(self, path: str) -> Mapping[str, FileDataV2]:
@@ -260,10 +262,14 @@ class FlatBackend(BackendProtocol):
 
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         targets = [_valid(path) for path, _ in files]
-        async with self._hold(*(path for path in targets if isinstance(path, str))):
-            outcomes, changes = await self._plan_uploads(targets, [content for _, content in files])
+        async with self._hold(*_paths(targets)):
+            uploads = Uploads(*await self._occupied(_paths(targets)), self._check_storable)
+            outcomes = [
+                uploads.add(target, content) if isinstance(target, str) else target
+                for target, (_, content) in zip(targets, files, strict=True)
+            ]
             try:
-                await self._write(changes)
+                await self._write(uploads.changes)
             except DeepFSError as error:
                 outcomes = [outcome or error for outcome in outcomes]
         return [
@@ -271,32 +277,10 @@ class FlatBackend(BackendProtocol):
             for (given, _), outcome in zip(files, outcomes, strict=True)
         ]
 
-    async def _plan_uploads(
-        self, targets: Sequence[str | DeepFSError], contents: Sequence[bytes]
-    ) -> tuple[list[DeepFSError | None], list[Change]]:
-        """For each upload its error or None, and the changes to store, as if one upload came after another."""
-        valid = [path for path in targets if isinstance(path, str)]
-        found = dict(await self._fetch(_unique([*valid, *(up for path in valid for up in paths.ancestors(path))])))
-        planned, outcomes = Directories(), list[DeepFSError | None]()
-        changes: dict[str, Change] = {}
-        for path, content in zip(targets, contents, strict=True):
-            try:
-                if isinstance(path, DeepFSError):
-                    raise path
-                filemap.check_parents(path, found)
-                if path not in found and (path in planned or await self._is_directory(path)):
-                    raise DirectoryError(path)
-                before = found.get(path)
-                after = filedata.new_file(content, created_at=before and before.created_at)
-                self._check_storable(path, after)
-            except DeepFSError as error:
-                outcomes.append(error)
-                continue
-            found[path] = after
-            changes[path] = Change(path, before, after)
-            planned.add(path)
-            outcomes.append(None)
-        return outcomes, list(changes.values())
+    async def _occupied(self, targets: list[str]) -> tuple[Mapping[str, FileDataV2], set[str]]:
+        """The files at and above `targets`, and those of `targets` that are directories."""
+        found = await self._fetch(_unique([*targets, *(up for path in targets for up in paths.ancestors(path))]))
+        return found, {path for path in targets if path not in found and await self._is_directory(path)}
 
 
 def _scan(grep: Grep, path: str, files: Mapping[str, FileDataV2]) -> None:
@@ -315,6 +299,11 @@ def _valid(path: str) -> str | DeepFSError:
         return paths.normalize(path)
     except DeepFSError as error:
         return error
+
+
+def _paths(targets: Iterable[str | DeepFSError]) -> list[str]:
+    """Those that are paths."""
+    return [target for target in targets if isinstance(target, str)]
 
 
 def _unique(items: Iterable[str]) -> list[str]:

@@ -4,7 +4,7 @@ Flat storage maps path → file. The functions here are pure: they take the file
 its result, or the `Change`s to store; `backends/flat.py` does the fetching and storing.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -149,9 +149,9 @@ class FileTree:
 
 
 def readable(files: Mapping[str, FileDataV2], path: str) -> FileDataV2 | None:
-    """The file at `path`, or None where its record is no file."""
+    """The file at `path`; None where there is none, or a record that is no file."""
     try:
-        return files[path]
+        return files[path] if path in files else None
     except InvalidContentError:
         return None
 
@@ -173,7 +173,7 @@ def check_replaceable(path: str, existing: FileDataV2 | None, *, overwrite: bool
         raise ExistsError(path)
 
 
-def check_parents(path: str, files: Mapping[str, FileDataV2]) -> None:
+def check_parents(path: str, files: Container[str]) -> None:
     """Raise where something above `path` is a file."""
     for directory in paths.ancestors(path):
         if directory in files:

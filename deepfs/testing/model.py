@@ -268,14 +268,14 @@ class Model:
         return dst
 
     def move(self, src: str, dst: str, *, overwrite: bool) -> str:
-        codes = set() if src == dst and self._exists(src) else set(self._not_there(src, dst, overwrite))
-        if self._leads_to_mount(src):
-            codes.add(ErrorCode.PERMISSION_DENIED)
-        self._refuse(codes)
-        if src != dst:
-            moved = {dst + file[len(src) :]: self.files[file] for file in self._at_or_under(src)}
-            self._remove(src)
-            self.files |= moved
+        if src == "/" or self._leads_to_mount(src):
+            raise Refused({ErrorCode.PERMISSION_DENIED, *self._not_there(src, dst, overwrite)})
+        if src == dst and self._exists(src):
+            return dst
+        self._refuse(self._not_there(src, dst, overwrite))
+        moved = {dst + file[len(src) :]: self.files[file] for file in self._at_or_under(src)}
+        self._remove(src)
+        self.files |= moved
         return dst
 
     def _not_there(self, src: str, dst: str, overwrite: bool) -> Iterator[str]:

@@ -83,7 +83,7 @@ def _mostly(draw: st.DrawFn, usual: st.SearchStrategy[Any], other: st.SearchStra
 
 
 def _step(operation: str, **arguments: st.SearchStrategy[Any]) -> st.SearchStrategy[Step]:
-    return st.fixed_dictionaries(arguments).map(lambda drawn: Step(operation, drawn))
+    return st.fixed_dictionaries(arguments).map(lambda drawn: Step(operation, {name: drawn[name] for name in arguments}))
 
 
 def _paths(mounts: Sequence[str]) -> st.SearchStrategy[str]:

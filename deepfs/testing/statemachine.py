@@ -100,6 +100,7 @@ class BackendStateMachine(BackendSuite):
             derandomize=False,
             database=None,
             print_blob=False,
+            verbosity=hypothesis.Verbosity.quiet,
             deadline=None,
             suppress_health_check=list(hypothesis.HealthCheck),
         )
@@ -118,11 +119,12 @@ class BackendStateMachine(BackendSuite):
     ) -> tuple[list[Step], AssertionError]:
         """The program without the steps that a difference does not need, and the difference."""
         # Shrinking by Hypothesis would take hundreds of plays, and these may be slow.
-        for index in reversed(range(len(program) - 1)):
-            shorter: list[Step] = []
-            still = await self._play(backend, [*program[:index], *program[index + 1 :]], shorter)
-            if still is not None:
-                program, difference = shorter, still
+        for cuts in (_steps_of, _files_of, _steps_of):
+            for cut in cuts(program):
+                played: list[Step] = []
+                still = await self._play(backend, _without(program, *cut), played)
+                if still is not None:
+                    program, difference = played, still
         return program, difference
 
     async def _play(self, backend: BackendProtocol, program: Sequence[Step], played: list[Step]) -> AssertionError | None:
@@ -138,10 +140,11 @@ class BackendStateMachine(BackendSuite):
             try:
                 expected = _of_model(model, step)
                 actual = await _of_backend(backend, step)
-                assert _agree(actual, expected), f"the model says {expected}, the backend {actual}"
+                if not _agree(actual, expected):
+                    return AssertionError(f"{step!r}: the model says {_told(expected)}, the backend {_told(actual)}")
                 await self._check_tree(backend, model)
             except Exception as error:
-                difference = AssertionError(f"step {len(played)}, {step!r}: {error!r}")
+                difference = AssertionError(f"{step!r}: {error!r}")
                 difference.__cause__ = error
                 return difference
         return None
@@ -181,6 +184,29 @@ def _without_empty(model: Model) -> Model:
     return bare
 
 
+def _steps_of(program: Sequence[Step]) -> list[tuple[int, int | None]]:
+    """What could be cut from a program, the last first: its steps."""
+    return [(index, None) for index in reversed(range(len(program)))]
+
+
+def _files_of(program: Sequence[Step]) -> list[tuple[int, int | None]]:
+    """What could be cut from a program, the last first: the files of its uploads."""
+    return [
+        (index, number)
+        for index, _ in _steps_of(program)
+        for number in reversed(range(len(program[index].arguments.get("files", ()))))
+    ]
+
+
+def _without(program: Sequence[Step], index: int, file: int | None) -> list[Step]:
+    """The program without one of its steps, or without one of the files that the step uploads."""
+    rest: list[Step] = []
+    if file is not None:
+        files = program[index].arguments["files"]
+        rest.append(Step("upload_files", {"files": [*files[:file], *files[file + 1 :]]}))
+    return [*program[:index], *rest, *program[index + 1 :]]
+
+
 def _concrete(model: Model, step: Step) -> Step:
     """The step with what is chosen only now."""
     arguments = {name: _picked(model, value) for name, value in step.arguments.items()}
@@ -201,7 +227,7 @@ def _picked(model: Model, value: Any) -> Any:
         return tuple(_picked(model, item) for item in value)
     if not isinstance(value, Pick):
         return value
-    there = sorted(model.files if value.kind == "file" else model.directories())
+    there = sorted(model.files if value.kind == "file" else model.directories() - {"/"})
     return there[value.number % len(there)] if there else "/a"
 
 
@@ -239,6 +265,10 @@ async def _version(backend: BackendProtocol, step: Step) -> str:
     if step.arguments["if_match"] == OTHER_VERSION:
         return OTHER_VERSION
     return (await backend.aread(step.arguments["path"])).version or OTHER_VERSION
+
+
+def _told(value: Any) -> str:
+    return " or ".join(sorted(map(str, value))) if isinstance(value, set | frozenset) else repr(value)
 
 
 def _agree(actual: Any, expected: Any) -> bool:

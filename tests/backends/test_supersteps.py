@@ -6,18 +6,17 @@ import operator
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-from deepagents.middleware.filesystem import FilesystemState as PeerState
 from langchain_core.messages import AIMessage
 from langchain_core.tools import BaseTool, tool
 from langgraph.cache.memory import InMemoryCache
+from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
@@ -220,7 +219,7 @@ async def test_a_later_step_is_no_sibling() -> None:
 # --- failure, retry, resumption --------------------------------------------------------------------------------------
 
 
-class Broken(Exception):
+class BrokenError(Exception):
     """What a node raises once."""
 
 
@@ -232,13 +231,13 @@ async def test_a_retried_task_takes_effect_once(retried: str) -> None:
     async def again(state: State) -> dict[str, Any]:
         attempts.append(1)
         if retried == "fails first" and len(attempts) == 1:
-            raise Broken
+            raise BrokenError
         done = await fs.aedit("/a", "a", "a" if len(attempts) == 0 else "ab")
         if len(attempts) == 1:
-            raise Broken
+            raise BrokenError
         return {"log": [done.error or "done"]}
 
-    builder = graph(again, retry_policy=RetryPolicy(initial_interval=0, jitter=False, retry_on=Broken))
+    builder = graph(again, retry_policy=RetryPolicy(initial_interval=0, jitter=False, retry_on=BrokenError))
     saver = InMemorySaver()
     live = await builder.compile(checkpointer=saver).ainvoke(file("a."), THREAD)
     assert (text(live), live["log"], len(attempts)) == ("ab.", ["done"], 2)
@@ -247,23 +246,21 @@ async def test_a_retried_task_takes_effect_once(retried: str) -> None:
 
 @pytest.mark.anyio
 async def test_what_a_failed_attempt_did_is_no_sibling() -> None:
-    failed, order = asyncio.Event(), []
+    attempts, retrying = [], asyncio.Event()
 
     async def retried(state: State) -> None:
-        order.append("retried")
-        if len(order) == 1:
+        attempts.append(1)
+        if len(attempts) == 1:
             assert (await fs.aedit("/a", "a", "x")).ok
-            failed.set()
-            raise Broken
+            raise BrokenError
+        retrying.set()
         await asyncio.sleep(0.05)
 
     async def sibling(state: State) -> None:
-        await failed.wait()
-        while len(order) < 2:
-            await asyncio.sleep(0.001)
+        await retrying.wait()
         assert (await fs.aedit("/a", "a", "y")).ok
 
-    policy = RetryPolicy(initial_interval=0, jitter=False, retry_on=Broken)
+    policy = RetryPolicy(initial_interval=0, jitter=False, retry_on=BrokenError)
     live = await graph(retried, sibling, retry_policy=policy).compile().ainvoke(file("a"))
     assert text(live) == "y"
 
@@ -306,14 +303,14 @@ async def test_a_graph_resumed_after_a_failure_does_everything_once(when: str, a
         if first:
             await asyncio.sleep(0.05)
         if first and when == "before":
-            raise Broken
+            raise BrokenError
         assert (await fs.aedit("/a", "four", "4")).ok
         if first:
-            raise Broken
+            raise BrokenError
         return {"log": ["fails"]}
 
     builder = graph(finishes, is_cancelled, fails)
-    with pytest.raises(Broken):
+    with pytest.raises(BrokenError):
         await builder.compile(checkpointer=async_saver).ainvoke(file("one two three four"), THREAD)
     live = await builder.compile(checkpointer=async_saver).ainvoke(None, THREAD)
     assert text(live) == "1 2 3 4"
@@ -339,14 +336,14 @@ async def test_a_collision_with_a_task_that_finished_before_the_failure_is_told_
         attempts.append(1)
         if len(attempts) == 1:
             await asyncio.sleep(0.05)
-            raise Broken
+            raise BrokenError
         assert (await fs.aedit("/a", "x", "resumed")).ok
         assert (await fs.awrite("/new", "resumed")).ok
 
     # Tasks take effect in the order of their names.
     builder = StateGraph(State).add_node("b", done).add_node("a" if first else "c", resumed)
     builder.add_edge(START, "b").add_edge(START, "a" if first else "c")
-    with pytest.raises(Broken):
+    with pytest.raises(BrokenError):
         await builder.compile(checkpointer=async_saver).ainvoke(file("x"), THREAD)
     live = await builder.compile(checkpointer=async_saver).ainvoke(None, THREAD)
     winner, loser = ("resumed", "b") if first else ("done", "c")
@@ -524,6 +521,22 @@ async def test_streaming() -> None:
 # --- other reducers --------------------------------------------------------------------------------------------------
 
 
+def merge(files: dict[str, Any], writes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the peer does with writes."""
+    merged = dict(files)
+    for write in writes:
+        for path, data in write.items():
+            if data is None:
+                merged.pop(path, None)
+            else:
+                merged[path] = data
+    return merged
+
+
+class PeerState(MessagesState):
+    files: Annotated[dict[str, Any], DeltaChannel(merge, snapshot_frequency=50)]
+
+
 @pytest.mark.anyio
 async def test_under_a_reducer_that_merges_nothing_parallel_changes_of_one_file_collide() -> None:
     """As in a graph of the peer: nothing is lost silently there, and no trace of operations stays."""
@@ -630,9 +643,15 @@ async def test_nothing_of_a_finished_run_is_kept() -> None:
     async def node(state: State) -> None:
         await fs.aedit("/a", "a", "b")
 
+    others = known_tasks()
     await graph(node).compile().ainvoke(file("a"))
     gc.collect()
-    [kept] = [task for run in _langgraph._runs.values() for task in run.tasks.values()]
-    assert (kept.files, kept.changes) == ({}, {})
+    [ended] = known_tasks() - others
+    assert (ended.files, ended.changes) == ({}, {})
     await graph(node).compile().ainvoke(file("a"))
-    assert len(_langgraph._runs) == 1
+    assert len(known_tasks() - others - {ended}) == 1
+    assert ended not in known_tasks()
+
+
+def known_tasks() -> set[Any]:
+    return {task for run in _langgraph._runs.values() for task in run.tasks.values()}

@@ -1,0 +1,320 @@
+"""What `backends/_langgraph.py` takes from inside LangGraph, name by name: fails loudly when LangGraph moves it."""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Annotated, Any
+
+import pytest
+from langchain_core.runnables import RunnableConfig
+from langgraph.channels.delta import DeltaChannel
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.config import get_config
+from langgraph.graph import START, StateGraph
+from langgraph.store.base import BaseStore, GetOp, PutOp
+from langgraph.store.memory import InMemoryStore
+from langgraph.store.sqlite.aio import AsyncSqliteStore
+from pydantic import BaseModel
+from typing_extensions import TypedDict
+
+from deepfs import FilesystemState, MemoryBackend, StateBackend
+from deepfs.backends import _langgraph
+from deepfs.backends._langgraph import (
+    batch,
+    current_runtime,
+    current_store,
+    legacy_namespace,
+    runs_loop_of,
+    store_loop,
+    task_files,
+)
+from deepfs.backends.state import FileConflicts, Files
+from deepfs.errors import BackendError, ErrorCode
+
+fs = StateBackend()
+A_FILE: Any = {"files": {"/a": {"content": "one two"}}}
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def run(node: Callable[..., Any], *, state: Any = FilesystemState, given: Any = A_FILE, **options: Any) -> Any:
+    builder = StateGraph(state).add_node("node", node).add_edge(START, "node")
+    return builder.compile(checkpointer=options.pop("checkpointer", None), store=options.pop("store", None)).invoke(
+        given, {"configurable": {"thread_id": "t"}, **options}
+    )
+
+
+# --- the running task ------------------------------------------------------------------------------------------------
+
+
+def test_the_names_by_which_a_task_reads_and_sends() -> None:
+    def node(state: FilesystemState) -> None:
+        config = get_config()
+        configurable = config["configurable"]
+        assert configurable["__pregel_read"]("files", False) == A_FILE["files"]
+        configurable["__pregel_send"]([("files", {"/b": {"content": "b"}})])
+        assert set(configurable["__pregel_read"]("files", True)) == {"/a", "/b"}
+        assert set(configurable["__pregel_read"]("files", False)) == {"/a"}
+        with pytest.raises(KeyError):
+            configurable["__pregel_read"]("no such channel", False)
+        assert configurable["__pregel_task_id"]
+        assert config["metadata"]["langgraph_step"] == 1
+        assert config["metadata"]["langgraph_node"] == "node"
+
+    assert set(run(node)["files"]) == {"/a", "/b"}
+
+
+def test_a_task_reads_by_a_partial_that_holds_the_channels_and_its_writes() -> None:
+    def node(state: FilesystemState) -> None:
+        read = get_config()["configurable"]["__pregel_read"]
+        assert isinstance(read, partial)
+        inside = _langgraph._inside(read)
+        assert inside is not None
+        channels, writes = inside
+        assert isinstance(channels["files"], DeltaChannel)
+        assert channels["files"].get() == A_FILE["files"]
+        assert not writes
+        assert fs.edit("/a", "one", "1").ok
+        assert isinstance(writes, deque)
+        assert [channel for channel, _ in writes] == ["files", "file_conflicts"]
+
+    run(node)
+
+
+def test_a_failed_task_has_its_error_at_the_end_of_its_writes_and_nothing_else_saved() -> None:
+    def node(state: FilesystemState) -> None:
+        assert fs.edit("/a", "one", "1").ok
+        raise ValueError("failed")
+
+    saver = InMemorySaver()
+    with pytest.raises(ValueError, match="failed"):
+        run(node, checkpointer=saver)
+    [*_, saved] = saver.list({"configurable": {"thread_id": "t"}}, limit=1)
+    assert [channel for _, channel, _ in saved.pending_writes or ()] == ["__error__"]
+
+
+def test_tasks_of_one_step_share_the_channel_object() -> None:
+    seen = []
+
+    def one(state: FilesystemState) -> None:
+        with task_files() as task:
+            seen.append(task._task)
+
+    builder = StateGraph(FilesystemState).add_node("one", one).add_node("two", one).add_node("later", one)
+    builder.add_edge(START, "one").add_edge(START, "two").add_edge("one", "later")
+    builder.compile().invoke(A_FILE)
+    assert len({id(task) for task in seen}) == 3
+    assert len({id(task.run) for task in seen}) == 1
+    assert [task.step for task in seen] == [1, 1, 2]
+
+
+# --- when LangGraph is made otherwise --------------------------------------------------------------------------------
+
+
+class TestWithoutTheInside:
+    """The calls that a task is given suffice: nothing is merged then, and no loss is silent."""
+
+    @pytest.fixture(autouse=True)
+    def _unknown(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(_langgraph, "_inside", lambda _: None)
+
+    def test_a_task_sees_its_own_writes(self) -> None:
+        def node(state: FilesystemState) -> None:
+            assert fs.edit("/a", "one", "1").ok
+            assert fs.edit("/a", "two", "2").ok
+            assert fs.read("/a").file_data["content"] == "1 2"
+            assert fs.write("/b", "b").ok
+            assert fs.move("/b", "/c").ok
+            assert fs.delete("/c").ok
+
+        result = run(node)
+        assert {path: data["content"] for path, data in result["files"].items()} == {"/a": "1 2"}
+        assert result["file_conflicts"] == []
+
+    def test_parallel_changes_of_one_file_are_told_in_the_channel(self) -> None:
+        def one(state: FilesystemState) -> None:
+            assert fs.edit("/a", "one", "1").ok
+
+        def two(state: FilesystemState) -> None:
+            assert fs.edit("/a", "two", "2").ok
+            assert fs.write("/b", "b").ok
+
+        builder = StateGraph(FilesystemState).add_node("one", one).add_node("two", two)
+        result = builder.add_edge(START, "one").add_edge(START, "two").compile().invoke(A_FILE)
+        assert {path: data["content"] for path, data in result["files"].items()} == {"/a": "1 two", "/b": "b"}
+        assert [conflict["path"] for conflict in result["file_conflicts"]] == ["/a"]
+
+    def test_a_state_with_only_files(self) -> None:
+        class Only(TypedDict):
+            files: Files
+
+        assert run(lambda _: fs.edit("/a", "one", "1").error, state=Only)["files"]["/a"]["content"] == "1 two"
+
+    def test_a_state_without_files(self) -> None:
+        with pytest.raises(RuntimeError, match="FilesystemState"):
+            run(lambda _: fs.ls("/"), state=TypedDict("Other", {"n": int}), given={"n": 1})
+
+
+# --- the state that a graph may have ---------------------------------------------------------------------------------
+
+
+@dataclass
+class DataclassState:
+    n: int = 0
+    files: Files = field(default_factory=dict)
+    file_conflicts: FileConflicts = field(default_factory=list)
+
+
+class PydanticState(BaseModel):
+    n: int = 0
+    files: Files = {}
+    file_conflicts: FileConflicts = []
+
+
+class OnlyFiles(TypedDict):
+    files: Files
+
+
+class Mixed(FilesystemState):
+    n: Annotated[int, max]
+
+
+@pytest.mark.parametrize("state", [FilesystemState, Mixed, OnlyFiles, DataclassState, PydanticState])
+def test_states(state: Any) -> None:
+    def node(given: Any) -> dict[str, Any]:
+        files = given["files"] if isinstance(given, Mapping) else given.files
+        assert files == A_FILE["files"]
+        assert fs.edit("/a", "one", "1").ok
+        return {}
+
+    saver = InMemorySaver()
+    assert run(node, state=state, checkpointer=saver)["files"]["/a"]["content"] == "1 two"
+    assert run(lambda _: fs.edit("/a", "two", "2").error, state=state, given={}, checkpointer=saver)["files"]["/a"][
+        "content"
+    ] == "1 2"
+
+
+def test_a_state_without_files_says_what_to_do() -> None:
+    with pytest.raises(RuntimeError, match="FilesystemState"):
+        run(lambda _: fs.ls("/"), state=TypedDict("Other", {"n": int}), given={"n": 1})
+
+
+@pytest.mark.anyio
+async def test_outside_a_graph_every_call_says_what_to_do() -> None:
+    with pytest.raises(RuntimeError, match="MemoryBackend"):
+        fs.ls("/")
+    with pytest.raises(RuntimeError, match="inside a node or a tool"):
+        await fs.awrite("/a", "x")
+    assert (await MemoryBackend().awrite("/a", "x")).ok
+
+
+# --- stores and the runtime ------------------------------------------------------------------------------------------
+
+
+def test_the_store_and_the_runtime_of_the_running_node() -> None:
+    store = InMemoryStore()
+
+    def node(state: FilesystemState) -> None:
+        assert current_store() is store
+        runtime = current_runtime()
+        assert runtime is not None
+        assert runtime.store is store
+
+    run(node, store=store)
+    assert current_runtime() is None
+    with pytest.raises(BackendError, match="compile the graph with one"):
+        current_store()
+    with pytest.raises(BackendError, match="compile the graph with one"):
+        run(lambda _: current_store())
+
+
+def test_the_legacy_namespace_is_the_assistants() -> None:
+    seen = []
+    run(lambda _: seen.append(legacy_namespace()), metadata={"assistant_id": "helper"})
+    run(lambda _: seen.append(legacy_namespace()))
+    assert [*seen, legacy_namespace()] == [("helper", "filesystem"), ("filesystem",), ("filesystem",)]
+
+
+@pytest.mark.anyio
+async def test_the_loop_of_a_store() -> None:
+    loop = asyncio.get_running_loop()
+    async with AsyncSqliteStore.from_conn_string(":memory:") as store:
+        assert store_loop(store) is loop
+        assert runs_loop_of(store)
+        assert not await asyncio.to_thread(runs_loop_of, store)
+    assert store_loop(InMemoryStore()) is None
+    assert not runs_loop_of(InMemoryStore())
+
+
+class LoopStore(InMemoryStore):
+    """A store that belongs to one loop, and works nowhere else."""
+
+    loop: asyncio.AbstractEventLoop
+
+    async def abatch(self, ops: Any) -> Any:
+        assert asyncio.get_running_loop() is self.loop
+        return await super().abatch(ops)
+
+
+PUT, GET = PutOp(("n",), "k", {"v": 1}), GetOp(("n",), "k")
+
+
+@pytest.mark.anyio
+async def test_operations_go_to_the_loop_of_the_store() -> None:
+    store = LoopStore()
+    store.loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=store.loop.run_forever)
+    thread.start()
+    try:
+        [_, item] = await batch(store, [PUT, GET])
+    finally:
+        store.loop.call_soon_threadsafe(store.loop.stop)
+        thread.join()
+    assert item is not None
+    with pytest.raises(BackendError, match="open the store anew"):
+        await batch(store, [GET])
+    store.loop.close()
+    assert [item.value for item in await batch(plain_store(store), [GET])] == [{"v": 1}]
+
+
+def plain_store(store: LoopStore) -> BaseStore:
+    plain = InMemoryStore()
+    plain._data = store._data
+    return plain
+
+
+class TestOnTrio:
+    @pytest.fixture(scope="class")
+    def anyio_backend(self) -> str:
+        return "trio"
+
+    @pytest.mark.anyio
+    async def test_operations_go_to_the_loop_of_the_store(self) -> None:
+        store = LoopStore()
+        store.loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=store.loop.run_forever)
+        thread.start()
+        try:
+            [_, item] = await batch(store, [PUT, GET])
+        finally:
+            store.loop.call_soon_threadsafe(store.loop.stop)
+            thread.join()
+        store.loop.close()
+        assert item is not None
+
+
+def test_errors_of_collisions_are_results() -> None:
+    results = []
+
+    def node(state: FilesystemState, config: RunnableConfig) -> None:
+        results.append(fs.write("/new", "x").code)
+
+    builder = StateGraph(FilesystemState).add_node("one", node).add_node("two", node)
+    builder.add_edge(START, "one").add_edge(START, "two").compile().invoke(A_FILE)
+    assert sorted(results, key=str) == [None, ErrorCode.ALREADY_EXISTS] or results == [None, ErrorCode.ALREADY_EXISTS]

@@ -2,13 +2,13 @@
 
 Async is where the logic is. A sync method `read` is made from the `aread` of the same class, so `super().read()` in an
 override reaches the class above and an override is hit once, whoever calls. A class that defines only `read` gets its
-`aread` made the other way, run in a worker thread.
+`aread` made the other way, run in a worker thread; what it calls there comes back to the event loop that it left.
 """
 
 import functools
 import inspect
-import os
 import threading
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
@@ -16,9 +16,9 @@ from contextvars import ContextVar
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
 import anyio
-import anyio.from_thread
-import anyio.lowlevel
-import anyio.to_thread
+from anyio.lowlevel import RunVar, checkpoint
+
+from deepfs._background import Call, background_loop
 
 __all__ = ["OPERATIONS", "breathe", "is_inline", "run_sync", "shielded", "sync_shims"]
 
@@ -43,75 +43,49 @@ OPERATIONS: Final = (
 )
 """The sync names; with the prefix `a` they are the async ones."""
 
-_inline: ContextVar[bool] = ContextVar("deepfs_inline", default=False)
+
+class _Here(threading.local):
+    """What the calling thread is doing."""
+
+    is_inline = False
+    """Driving a coroutine of a backend that never waits."""
+    is_worker = False
+    """Running a sync method for an event loop."""
 
 
-# --- the background loop ---
+_here = _Here()
 
 
-class _BackgroundLoop:
-    """One daemon thread with an event loop, started on first use; a forked child starts its own."""
-
-    def __init__(self) -> None:
-        self.start_lock = threading.Lock()
-        self.thread: threading.Thread | None = None
-        self.portal: anyio.from_thread.BlockingPortal | None = None
-
-    def get(self) -> anyio.from_thread.BlockingPortal:
-        if self.portal is None:
-            with self.start_lock:
-                if self.portal is None:
-                    self.portal = self.start()
-        return self.portal
-
-    def start(self) -> anyio.from_thread.BlockingPortal:
-        started: Future[anyio.from_thread.BlockingPortal] = Future()
-
-        async def serve() -> None:
-            async with anyio.from_thread.BlockingPortal() as portal:
-                started.set_result(portal)
-                await portal.sleep_until_stopped()
-
-        self.thread = threading.Thread(target=anyio.run, args=(serve,), name="deepfs-sync", daemon=True)
-        self.thread.start()
-        return started.result()
+# --- calls on the background loop ---
 
 
-_background = _BackgroundLoop()
-
-
-def _forget_after_fork() -> None:
-    global _background
-    _background = _BackgroundLoop()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_after_fork)
-
-
-async def _call(function: Callable[..., Awaitable[T]] | Awaitable[T], args: Any, kwargs: Any) -> T:
+async def _awaited(function: Callable[..., Awaitable[T]] | Awaitable[T], args: Any, kwargs: Any) -> T:
     return await (function(*args, **kwargs) if callable(function) else function)
+
+
+def _discard(function: object) -> None:
+    """Spare a coroutine that will not run the warning that it was never awaited."""
+    if inspect.iscoroutine(function):
+        function.close()
 
 
 def run_sync(function: Callable[P, Awaitable[T]] | Awaitable[T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run an async callable with its arguments, or a coroutine, and return its result.
 
     It runs on deepfs's background event loop with the caller's context variables, so objects bound to a loop stay
-    usable from call to call, and callers in several threads run concurrently. An interrupt of the caller cancels the
-    call. Raises RuntimeError on the background loop itself, where it could only wait for itself.
+    usable from call to call, and callers in several threads run concurrently. An interrupt of the caller (Ctrl-C)
+    cancels the call and waits for its end. Where no thread can be started any more, as in handlers of `atexit`, it has
+    a loop of its own in the calling thread. Raises RuntimeError on the background loop itself, where it could only wait
+    for itself.
     """
-    background = _background
-    portal = background.get()
-    if background.thread is threading.current_thread():
-        if inspect.iscoroutine(function):
-            function.close()
+    loop = background_loop()
+    if loop.is_here():
+        _discard(function)
         raise RuntimeError("run_sync was called on deepfs's own event loop: await the async method instead")
-    future = portal.start_task_soon(_call, function, args, kwargs)
-    try:
-        return cast("T", future.result())
-    except BaseException:
-        future.cancel()
-        raise
+    portal = loop.portal()
+    if portal is None:
+        return anyio.run(_awaited, function, args, kwargs)
+    return Call(functools.partial(_awaited, function, args, kwargs)).wait(portal)
 
 
 # --- inline calls ---
@@ -119,31 +93,100 @@ def run_sync(function: Callable[P, Awaitable[T]] | Awaitable[T], *args: P.args, 
 
 def _run_inline(coroutine: Coroutine[Any, Any, T]) -> T:
     """The result of a coroutine that never waits, without an event loop."""
-    token = _inline.set(True)
+    outer, _here.is_inline = _here.is_inline, True
     try:
         coroutine.send(None)
     except StopIteration as stop:
         return cast("T", stop.value)
     finally:
-        _inline.reset(token)
+        _here.is_inline = outer
         coroutine.close()
     raise RuntimeError("a backend that declares never_waits waited; declare never_waits = False in its class")
 
 
+def _step_out(method: Callable[[], T]) -> T:
+    """Call a sync override amid an inline call. It may block, and start event loops: it is no part of that call."""
+    _here.is_inline = False
+    try:
+        return method()
+    finally:
+        _here.is_inline = True
+
+
 def is_inline() -> bool:
     """Whether this call runs without an event loop, so that nothing in it may wait."""
-    return _inline.get()
+    return _here.is_inline
 
 
 async def breathe() -> None:
     """Let other tasks run and cancellation arrive; does nothing in a call without an event loop."""
-    if not _inline.get():
-        await anyio.lowlevel.checkpoint()
+    if not _here.is_inline:
+        await checkpoint()
 
 
 def shielded() -> AbstractContextManager[object]:
     """Hold cancellation back, so that a change of storage is wholly done or wholly not."""
-    return nullcontext() if _inline.get() else anyio.CancelScope(shield=True)
+    return nullcontext() if _here.is_inline else anyio.CancelScope(shield=True)
+
+
+# --- sync methods off the loop ---
+
+_THREADS: Final = 40
+"""Sync methods of one depth that a loop runs at once."""
+
+_depth: ContextVar[int] = ContextVar("deepfs_depth", default=0)
+"""How many sync methods, each in a thread, wait for this call."""
+
+_limiters: RunVar[defaultdict[int, anyio.CapacityLimiter]] = RunVar("deepfs_limiters")
+
+
+def _limiter() -> anyio.CapacityLimiter:
+    """The limiter of this depth. With one each, calls only wait for deeper ones, so they cannot deadlock."""
+    try:
+        limiters = _limiters.get()
+    except LookupError:
+        limiters = defaultdict(lambda: anyio.CapacityLimiter(_THREADS))
+        _limiters.set(limiters)
+    return limiters[_depth.get()]
+
+
+def _work(method: Callable[[], T]) -> T:
+    _depth.set(_depth.get() + 1)  # In the thread's own copy of the context.
+    _here.is_worker = True
+    try:
+        return method()
+    finally:
+        _here.is_worker = False
+
+
+async def _in_worker(method: Callable[[], T]) -> T:
+    """Run a sync method in a worker thread.
+
+    Cancelled, in anyio's way or asyncio's, it cancels the async calls that the method makes, and ends with the method.
+    """
+    from anyio.to_thread import run_sync as run_in_thread
+
+    outcome: Future[T] = Future()
+
+    async def carry_out() -> None:
+        try:
+            outcome.set_result(await run_in_thread(_work, method, limiter=_limiter()))
+        except anyio.get_cancelled_exc_class():
+            raise
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    # Only a task group waits for a thread that is not to be left behind, whatever cancels this task.
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(carry_out)
+    return outcome.result()
+
+
+def _at_home(coroutine: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run an async call of a sync method on the event loop that the method works for."""
+    from anyio.from_thread import run
+
+    return run(coroutine)
 
 
 # --- the generated methods ---
@@ -160,12 +203,14 @@ def _named(method: Callable[..., Any], like: Callable[..., Any], name: str) -> C
     return method
 
 
-def _refuse_on_home_loop(backend: Any, name: str) -> None:
+def _refuse_to_wait_for_itself(backend: Any, name: str) -> None:
     """Waiting here for a loop that runs in this very thread would never end."""
-    if backend.bound_to_this_thread():
+    is_bound = getattr(backend, "bound_to_this_thread", None)
+    if background_loop().is_here() or (is_bound is not None and is_bound()):
+        method = f"{type(backend).__name__}.{name}"
         raise RuntimeError(
-            f"{type(backend).__name__}.{name}() would block the event loop that its storage is bound to: "
-            f"await {type(backend).__name__}.a{name}() instead"
+            f"{method}() would block the event loop that has to do its work: await {type(backend).__name__}.a{name}() "
+            "instead"
         )
 
 
@@ -173,19 +218,21 @@ def _shim(amethod: Callable[..., Coroutine[Any, Any, Any]], name: str) -> Callab
     """The sync method over `amethod`, which is called as it is, not through `self`."""
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if self.never_waits:
+        if getattr(self, "never_waits", False):
             return _run_inline(amethod(self, *args, **kwargs))
-        _refuse_on_home_loop(self, name)
-        return run_sync(amethod, self, *args, **kwargs)
+        _refuse_to_wait_for_itself(self, name)
+        bound = functools.partial(amethod, self, *args, **kwargs)
+        return _at_home(bound) if _here.is_worker else run_sync(bound)
 
     return _named(call, amethod, name)
 
 
-def _off_loop(method: Callable[..., Any], name: str) -> Callable[..., Any]:
+def _ashim(method: Callable[..., Any], name: str) -> Callable[..., Any]:
     """The async method over a sync `method` that may block."""
 
     async def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return await anyio.to_thread.run_sync(functools.partial(method, self, *args, **kwargs))
+        bound = functools.partial(method, self, *args, **kwargs)
+        return _step_out(bound) if _here.is_inline else await _in_worker(bound)
 
     return _named(call, method, f"a{name}")
 
@@ -200,5 +247,5 @@ def sync_shims(cls: ClassT) -> ClassT:
         if amethod is not None and method is None:
             setattr(cls, name, _shim(amethod, name))
         elif method is not None and amethod is None:
-            setattr(cls, f"a{name}", _off_loop(method, name))
+            setattr(cls, f"a{name}", _ashim(method, name))
     return cls

@@ -7,22 +7,22 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
-from weakref import ref
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import anyio.to_thread
 from langchain_core.runnables import RunnableConfig
-from langgraph._internal._constants import CONFIG_KEY_READ, CONFIG_KEY_SEND, CONFIG_KEY_TASK_ID, ERROR
-from langgraph.channels.base import BaseChannel
+from langgraph._internal._constants import CONFIG_KEY_READ, CONFIG_KEY_SEND, CONFIG_KEY_TASK_ID
 from langgraph.config import get_config
 from langgraph.runtime import Runtime, get_runtime
 from langgraph.store.base import BaseStore, Op, Result
 
+from deepfs.backends._supersteps import FILES, Channel, ProvisionalWrite, Task, Writes, task_of
 from deepfs.core.filedata import decode_file, encode_file
+from deepfs.core.filemap import Directories
 from deepfs.core.fold import fold, version_of
-from deepfs.core.operations import Ledger, Operation, Places, Transition, header_of, operation_in, transition
+from deepfs.core.operations import Operation, Places, Transition, header_of, transition
 from deepfs.errors import BackendError, ConflictError, ExistsError
 from deepfs.types import FileFormat
 
@@ -40,7 +40,6 @@ __all__ = [
     "task_files",
 ]
 
-FILES: Final = "files"
 CONFLICTS: Final = "file_conflicts"
 
 _OUTSIDE = (
@@ -52,9 +51,6 @@ _NO_CHANNEL = (
     "StateBackend needs the channel 'files' in the state of the graph that calls it. Mix it in: "
     "class State(FilesystemState): ..., with `from deepfs import FilesystemState`."
 )
-
-Channel: TypeAlias = BaseChannel[Any, Any, Any]
-Writes: TypeAlias = "deque[tuple[str, Any]]"
 
 
 # --- the running task ------------------------------------------------------------------------------------------------
@@ -98,157 +94,6 @@ def _inside(read: Any) -> tuple[Mapping[str, Channel], Writes] | None:
     return None
 
 
-class _Provisional(list[Any]):
-    """A write of a task, channel and value, which is none any more once the task has failed.
-
-    LangGraph saves what a failed or cancelled task had sent by then, and, when the graph is resumed, takes a task with
-    saved writes for finished: the rest of its work would never be done. So such a write then reads as the failure,
-    which is saved anyway, and the task runs again.
-    """
-
-    __slots__ = ("_writes",)
-
-    def __init__(self, channel: str, value: object, writes: Writes) -> None:
-        super().__init__((channel, value))
-        self._writes = ref(writes)
-
-    def _as_it_is(self) -> Sequence[Any]:
-        writes = self._writes()
-        return (_failure(writes) if writes else None) or tuple(super().__iter__())
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._as_it_is())
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._as_it_is()[index]
-
-
-def _from(writes: Writes, start: int) -> list[tuple[str, Any]]:
-    """The writes from index `start`; where another thread clears them meanwhile, those that were there."""
-    found = []
-    with suppress(IndexError):
-        for index in range(start, len(writes)):
-            found.append(writes[index])
-    return found
-
-
-def _failure(writes: Writes) -> tuple[str, Any] | None:
-    """The failure of the task with these writes, which LangGraph puts at their end, if it failed."""
-    last = _from(writes, max(0, len(writes) - 2))
-    return next((write for write in last if type(write) is tuple and write[0] == ERROR), None)
-
-
-# --- the tasks of a superstep ----------------------------------------------------------------------------------------
-
-
-class _Task:
-    """The files as one task sees them: as they were when the superstep began, with the writes of the task.
-
-    All of it follows from the task's writes, so a retry, which clears them, forgets what the failed attempt did. It
-    lives as long as these writes.
-    """
-
-    def __init__(self, run: "_Run", channel: Channel, writes: Writes, step: int | None) -> None:
-        self.run = run
-        self.key = id(writes)
-        self.step = step
-        self._channel: Channel | None = channel
-        self._writes = ref(writes, self._end)
-        self._forget()
-
-    def _forget(self) -> None:
-        self._own: Channel | None = None
-        self._taken = 0
-        self._last: object = None
-        self.changes: dict[str, Transition] = {}
-        self.ledger = Ledger()
-
-    def _end(self, _: object) -> None:
-        self._channel = None
-        self._forget()
-        _ended.append(self)
-
-    def belongs_to(self, writes: Writes) -> bool:
-        """Whether these are the writes of this task."""
-        return self._writes() is writes
-
-    @property
-    def files(self) -> Mapping[str, Any]:
-        """The files by path, as they lie in the state; the mapping does not change."""
-        channel = self._own or self._channel
-        return channel.get() or {} if channel is not None and channel.is_available() else {}
-
-    def catch_up(self) -> None:
-        """Take in what the task wrote since."""
-        writes = self._writes()
-        if writes is None or self._channel is None:
-            return
-        if self._started_anew(writes):
-            self._forget()
-        new = _from(writes, self._taken)
-        if new:
-            self._taken, self._last = self._taken + len(new), new[-1]
-            self._take([value for channel, value in new if channel == FILES], self._channel)
-
-    def _started_anew(self, writes: Writes) -> bool:
-        """Whether the writes taken in count no more: a retry cleared them, or the task failed."""
-        if not self._taken:
-            return False
-        last = next(iter(_from(writes, self._taken - 1)), None)
-        return last is not self._last or _failure(writes) is not None
-
-    def _take(self, values: list[Any], channel: Channel) -> None:
-        if values:
-            self._own = self._own or channel.copy()
-            self._own.update(values)
-        for value in values:
-            operation = operation_in(value) if isinstance(value, Mapping) else None
-            if operation is not None:
-                self.changes.update(operation.paths)
-                self.ledger.enter(operation)
-
-
-class _Run:
-    """The tasks of one run of a graph, with the lock under which they read and write its files."""
-
-    def __init__(self, key: int) -> None:
-        self.key = key
-        self.lock = threading.RLock()
-        self.tasks: dict[int, _Task] = {}
-
-    def siblings(self, task: _Task) -> list[_Task]:
-        """The other tasks of the same superstep that used the files, up to date."""
-        siblings = [other for other in self.tasks.copy().values() if other is not task and other.step == task.step]
-        for sibling in siblings:
-            sibling.catch_up()
-        return siblings
-
-
-_runs: dict[int, _Run] = {}
-_runs_lock = threading.Lock()
-_ended: "deque[_Task]" = deque()
-"""Tasks to drop; they end when their writes are collected, which can happen anywhere, so nothing is locked then."""
-
-
-def _task(channel: Channel, writes: Writes, step: int | None) -> _Task:
-    """What is known of the task with these writes. Runs are told apart by their channel."""
-    with _runs_lock:
-        while _ended:
-            _drop(_ended.popleft())
-        run = _runs.setdefault(id(channel), _Run(id(channel)))
-        task = run.tasks.get(id(writes))
-        if task is None or not task.belongs_to(writes):
-            task = run.tasks[id(writes)] = _Task(run, channel, writes, step)
-        return task
-
-
-def _drop(task: _Task) -> None:
-    if task.run.tasks.get(task.key) is task:
-        del task.run.tasks[task.key]
-    if not task.run.tasks and _runs.get(task.run.key) is task.run:
-        del _runs[task.run.key]
-
-
 # --- the files of the running task -----------------------------------------------------------------------------------
 
 
@@ -263,6 +108,11 @@ class TaskFiles:
     def files(self) -> Mapping[str, Any]:
         """The files by path, as they lie in the state, with the task's own writes; the mapping does not change."""
         return cast("Mapping[str, Any]", self._wiring.read(FILES, True) or {})
+
+    @property
+    def directories(self) -> Directories:
+        """The directories that the files imply."""
+        return Directories(self.files)
 
     def commit(self, changes: "Sequence[Change]", file_format: FileFormat = "v2") -> None:
         """Write the changes as one operation, which takes effect as a whole or, told in `file_conflicts`, not at all.
@@ -294,7 +144,7 @@ class TaskFiles:
 class _MergingFiles(TaskFiles):
     """Files of a task whose inside is known: reading costs what was written since, and siblings are seen."""
 
-    def __init__(self, wiring: _Wiring, task: _Task, writes: Writes, *, tells_conflicts: bool, merges: bool) -> None:
+    def __init__(self, wiring: _Wiring, task: Task, writes: Writes, *, tells_conflicts: bool, merges: bool) -> None:
         super().__init__(wiring, tells_conflicts=tells_conflicts)
         self._task = task
         self._writes = writes
@@ -304,6 +154,11 @@ class _MergingFiles(TaskFiles):
     def files(self) -> Mapping[str, Any]:
         self._task.catch_up()
         return self._task.files
+
+    @property
+    def directories(self) -> Directories:
+        self._task.catch_up()
+        return self._task.directories
 
     def _transition(self, change: "Change") -> Transition:
         self._task.catch_up()
@@ -318,7 +173,7 @@ class _MergingFiles(TaskFiles):
                 raise ExistsError(path) if created else ConflictError(path)
 
     def _send(self, writes: list[tuple[str, Any]]) -> None:
-        self._wiring.send([_Provisional(channel, value, self._writes) for channel, value in writes])
+        self._wiring.send([ProvisionalWrite(channel, value, self._writes) for channel, value in writes])
 
 
 @contextmanager
@@ -337,7 +192,7 @@ def task_files() -> Iterator[TaskFiles]:
     channel = channels.get(FILES)
     if channel is None:
         raise RuntimeError(_NO_CHANNEL)
-    task = _task(channel, writes, wiring.step)
+    task = task_of(channel, writes, wiring.step)
     merges = getattr(channel, "reducer", None) is fold
     with task.run.lock:
         yield _MergingFiles(wiring, task, writes, tells_conflicts=CONFLICTS in channels, merges=merges)

@@ -40,6 +40,7 @@ T = TypeVar("T")
 
 _WAIT_S = 30.0
 """How long a change waits for other processes."""
+_UPLOADS_A_HOP = 16
 
 
 class FilesystemBackend(BackendProtocol):
@@ -163,9 +164,9 @@ class FilesystemBackend(BackendProtocol):
         )
 
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-        return await lanes.run_each(self._download_one, paths, abandon_on_cancel=True)
+        return await lanes.run_each(self._download_file, paths, abandon_on_cancel=True)
 
-    def _download_one(self, path: str) -> FileDownloadResponse:
+    def _download_file(self, path: str) -> FileDownloadResponse:
         try:
             data, _ = self._disk.read_file(self._path(path))
         except DeepFSError as error:
@@ -233,15 +234,23 @@ class FilesystemBackend(BackendProtocol):
 
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         async with self._hold(*_lockable(path for path, _ in files)):
-            return await lanes.run_each(self._upload_one, files)
+            return [
+                outcome
+                for start in range(0, len(files), _UPLOADS_A_HOP)
+                for outcome in await lanes.run(self._upload, files[start : start + _UPLOADS_A_HOP])
+            ]
 
-    def _upload_one(self, file: tuple[str, bytes]) -> FileUploadResponse:
-        path, content = file
+    def _upload(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+        # One after another: a later one may be of the same path, or beneath an earlier one.
+        return [FileUploadResponse(path, self._put(path, content)) for path, content in files]
+
+    def _put(self, path: str, content: bytes) -> str | None:
+        """Write bytes; returns the code of the error."""
         try:
             self._disk.write_file(self._path(path), content, overwrite=True)
         except DeepFSError as error:
-            return FileUploadResponse(path, error.code.value)
-        return FileUploadResponse(path)
+            return error.code.value
+        return None
 
 
 def _info(directory: str, entry: Entry) -> FileInfo:

@@ -1,16 +1,14 @@
-"""The operations that every backend offers, and how a class that defines some of them becomes a whole backend."""
+"""The operations that every backend offers."""
 
-import functools
-import inspect
 from abc import ABC, abstractmethod
 from base64 import b64decode
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from deepfs.errors import DeepFSError, NotSupportedError
-from deepfs.sync import OPERATIONS, sync_shims
+from deepfs.backends._completion import bound_operations, complete
+from deepfs.errors import NotSupportedError
+from deepfs.sync import sync_shims
 from deepfs.types import (
     ContextLine,
     DeleteResult,
@@ -31,7 +29,6 @@ from deepfs.types import (
     ReadResult,
     Result,
     WriteResult,
-    failure,
 )
 
 __all__ = [
@@ -59,24 +56,6 @@ __all__ = [
     "supports_execute",
 ]
 
-_RESULTS: dict[str, type[Result]] = {
-    "ls": LsResult,
-    "read": ReadResult,
-    "read_raw": ReadRawResult,
-    "write": WriteResult,
-    "edit": EditResult,
-    "glob": GlobResult,
-    "grep": GrepResult,
-    "delete": DeleteResult,
-    "move": WriteResult,
-    "copy": WriteResult,
-}
-
-ClassT = TypeVar("ClassT", bound=type)
-
-_SPELLINGS = {"path": "file_path", "old": "old_string", "new": "new_string"}
-"""Parameters that code written for deepagents names differently; either name is accepted, whichever a class uses."""
-
 
 class Capabilities(Struct, frozen=True):
     """The ways in which backends may differ, declared as data."""
@@ -89,71 +68,20 @@ class Capabilities(Struct, frozen=True):
     """The backend runs commands (`aexecute`)."""
 
 
-# --- what a class body goes through ---
-
-
-def _respelled(method: Callable[..., Any]) -> dict[str, str]:
-    """The other spelling of each parameter of `method`, to its own."""
-    own = inspect.signature(method).parameters
-    pairs = [*_SPELLINGS.items(), *((new, old) for old, new in _SPELLINGS.items())]
-    return {other: name for name, other in pairs if name in own and other not in own}
-
-
-def _bounded(method: Callable[..., Any], result: type[Result] | None) -> Callable[..., Any]:
-    """`method` with its expected failures turned into its result, taking either spelling of its parameters."""
-    respelled = _respelled(method)
-
-    def kwargs_of(kwargs: dict[str, Any]) -> dict[str, Any]:
-        return {respelled.get(name, name): value for name, value in kwargs.items()} if kwargs else kwargs
-
-    @functools.wraps(method)
-    async def acall(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return await method(*args, **kwargs_of(kwargs))
-        except DeepFSError as error:
-            if result is None:
-                raise
-            return failure(result, error)
-
-    @functools.wraps(method)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return method(*args, **kwargs_of(kwargs))
-        except DeepFSError as error:
-            if result is None:
-                raise
-            return failure(result, error)
-
-    return acall if inspect.iscoroutinefunction(method) else call
-
-
-def _bound_operations(cls: ClassT) -> ClassT:
-    """Put every operation that the body of `cls` defines behind the error boundary."""
-    for name in OPERATIONS:
-        for spelled in (name, f"a{name}"):
-            method = cls.__dict__.get(spelled)
-            if inspect.isfunction(method) and not getattr(method, "__isabstractmethod__", False):
-                setattr(cls, spelled, _bounded(method, _RESULTS.get(name)))
-    return cls
-
-
-def _may_wait(cls: type) -> bool:
-    """Whether `cls` brings async code of its own without saying that it never waits."""
-    brings_async = any(inspect.iscoroutinefunction(member) for member in cls.__dict__.values())
-    return brings_async and "never_waits" not in cls.__dict__
-
-
 if TYPE_CHECKING:
-    from deepfs.backends._surface import SyncSurface as _Surface
+    from deepfs.backends._surface import SyncCommands, SyncSurface
 else:
 
-    class _Surface:
+    class SyncSurface:
+        pass
+
+    class SyncCommands:
         pass
 
 
 @sync_shims
-@_bound_operations
-class BackendProtocol(_Surface, ABC):
+@bound_operations
+class BackendProtocol(SyncSurface, ABC):
     """A filesystem for agents, over whatever stores it.
 
     A subclass defines the abstract operations, each as `aread` (async) or as `read` (sync, run in a worker thread); the
@@ -168,9 +96,7 @@ class BackendProtocol(_Surface, ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if _may_wait(cls):
-            cls.never_waits = False
-        sync_shims(_bound_operations(cls))
+        complete(cls, BackendProtocol)
 
     def bound_to_this_thread(self) -> bool:
         """Whether the storage belongs to the event loop of the calling thread; sync calls are refused there."""
@@ -291,7 +217,7 @@ class BackendProtocol(_Surface, ABC):
         return FileDownloadResponse(path, content)
 
 
-class SandboxBackendProtocol(BackendProtocol):
+class SandboxBackendProtocol(BackendProtocol, SyncCommands):
     """A backend that also runs commands."""
 
     capabilities = Capabilities(executes=True)
@@ -304,10 +230,6 @@ class SandboxBackendProtocol(BackendProtocol):
     @abstractmethod
     async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
         """Run a shell command and return its output; `timeout` is in seconds."""
-
-    if TYPE_CHECKING:
-
-        def execute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse: ...
 
 
 def supports_execute(backend: object) -> bool:

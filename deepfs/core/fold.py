@@ -60,16 +60,15 @@ class _Files(dict[str, Any]):
 
 class _Folding:
     def __init__(self, files: Mapping[str, Any]) -> None:
-        self.files = dict(files)
+        self.files = _Files(files)
         known = files.memory if isinstance(files, _Files) else _Memory(Ledger(), {}, set())
         self.memory = _Memory(known.ledger.copy(), known.written.copy(), known.replaced.copy())
 
     def result(self) -> dict[str, Any]:
         if not self.memory.ledger.records and not self.memory.written:
-            return self.files
-        files = _Files(self.files)
-        files.memory = self.memory
-        return files
+            return dict(self.files)
+        self.files.memory = self.memory
+        return self.files
 
     def apply(self, write: Mapping[str, Any]) -> None:
         operation = operation_in(write)

@@ -81,7 +81,7 @@ class PathLocks:
     """The locks of one storage.
 
     Several paths are granted at once or not at all, so holders cannot deadlock each other. Requests that exclude each
-    other are granted in the order of their arrival. Not reentrant: a holder must not ask for what its own paths exclude.
+    other are granted in the order of their arrival. Not reentrant: a holder never asks for what its own paths exclude.
     """
 
     __slots__ = ("__weakref__", "table")

@@ -167,17 +167,24 @@ class Ledger:
 
     def collisions(self, operation: Operation) -> list[str]:
         """The paths on which `operation` collides."""
-        return [path for path, change in operation.paths.items() if self._collides(operation, path, change)]
+        agreed = {path for path in operation.paths if self._is_gone(path)} if operation.deletes_only else set()
+        return [
+            path
+            for path, change in operation.paths.items()
+            if path not in agreed and self._collides(operation.task, path, change)
+        ]
 
     def record(self, path: str, change: Transition) -> Record:
         known = self.records.get(path)
         return known if known is not None and known.origin == change.origin else Record(change.origin, {})
 
-    def _collides(self, operation: Operation, path: str, change: Transition) -> bool:
-        record = self.record(path, change)
-        if operation.deletes_only and not record.exists:
-            return False
-        return record.refuses(operation.task, change) or (change.kind == "create" and self._is_in_the_way(path))
+    def _is_gone(self, path: str) -> bool:
+        """Whether there was a file at `path` which another task deleted."""
+        return path in self.records and not self.records[path].exists
+
+    def _collides(self, task: str, path: str, change: Transition) -> bool:
+        refused = self.record(path, change).refuses(task, change)
+        return refused or (change.kind == "create" and self._is_in_the_way(path))
 
     def _is_in_the_way(self, path: str) -> bool:
         """Whether other tasks put a file above `path` or beneath it."""

@@ -1,8 +1,9 @@
 """The base of backends that stand before another one: policies, hooks, faults."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import ParamSpec, TypeVar, cast
 
+from deepfs.backends._options import given
 from deepfs.backends.protocol import BackendProtocol, SandboxBackendProtocol, supports_execute
 from deepfs.errors import NotSupportedError
 from deepfs.types import (
@@ -61,13 +62,13 @@ class WrapperBackend(BackendProtocol):
     async def awrite(
         self, path: str, content: str, *, overwrite: bool = False, if_match: str | None = None
     ) -> WriteResult:
-        options = _given(overwrite=overwrite, if_match=if_match)
+        options = given(overwrite=overwrite, if_match=if_match)
         return await self._through("write", self.inner.awrite, path, content, **options)
 
     async def aedit(
         self, path: str, old: str, new: str, replace_all: bool = False, *, if_match: str | None = None
     ) -> EditResult:
-        options = _given(if_match=if_match)
+        options = given(if_match=if_match)
         return await self._through("edit", self.inner.aedit, path, old, new, replace_all, **options)
 
     async def aglob(self, pattern: str, path: str = "/") -> GlobResult:
@@ -84,19 +85,19 @@ class WrapperBackend(BackendProtocol):
         context_lines: int = 0,
         max_count: int | None = None,
     ) -> GrepResult:
-        options = _given(regex=regex, ignore_case=ignore_case, max_count=max_count)
-        if context_lines:
-            options["context_lines"] = context_lines
+        options = given(
+            regex=regex, ignore_case=ignore_case, context_lines=context_lines or None, max_count=max_count
+        )
         return await self._through("grep", self.inner.agrep, pattern, path, glob, **options)
 
     async def adelete(self, path: str) -> DeleteResult:
         return await self._through("delete", self.inner.adelete, path)
 
     async def acopy(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
-        return await self._through("copy", self.inner.acopy, src, dst, **_given(overwrite=overwrite))
+        return await self._through("copy", self.inner.acopy, src, dst, **given(overwrite=overwrite))
 
     async def amove(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
-        return await self._through("move", self.inner.amove, src, dst, **_given(overwrite=overwrite))
+        return await self._through("move", self.inner.amove, src, dst, **given(overwrite=overwrite))
 
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         return await self._through("upload_files", self.inner.aupload_files, files)
@@ -109,9 +110,4 @@ class WrapperBackend(BackendProtocol):
         if not supports_execute(self.inner):
             raise NotSupportedError(f"Error: {type(self.inner).__name__} does not run commands")
         execute = cast("SandboxBackendProtocol", self.inner).aexecute
-        return await self._through("execute", execute, command, **_given(timeout=timeout))
-
-
-def _given(**options: Any) -> dict[str, Any]:
-    """The options that differ from their default."""
-    return {name: value for name, value in options.items() if value is not None and value is not False}
+        return await self._through("execute", execute, command, **given(timeout=timeout))

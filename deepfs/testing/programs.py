@@ -9,7 +9,7 @@ from msgspec import Struct
 __all__ = ["MIN_STEPS", "OTHER_VERSION", "THIS_VERSION", "Pick", "Piece", "Step", "programs"]
 
 MIN_STEPS: Final = 20
-_MAX_STEPS: Final = 30
+_MAX_STEPS: Final = 24
 
 THIS_VERSION: Final = "<the version that is there>"
 OTHER_VERSION: Final = "<another version>"
@@ -144,5 +144,5 @@ def _upload(paths: st.SearchStrategy[Any], at_least: int) -> st.SearchStrategy[S
 def programs(mounts: Sequence[str] = ()) -> st.SearchStrategy[list[Step]]:
     """Programs of at least `MIN_STEPS` steps, over a tree with backends mounted at `mounts`; first there come some files."""
     start = _upload(_paths(mounts), 4)
-    steps = st.lists(_steps(mounts), min_size=MIN_STEPS - 1, max_size=_MAX_STEPS)
+    steps = st.lists(_steps(mounts), min_size=MIN_STEPS - 1, max_size=_MAX_STEPS - 1)
     return st.builds(lambda first, then: [first, *then], start, steps)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,16 +18,18 @@ from langgraph.cache.memory import InMemoryCache
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
-from langgraph.types import CachePolicy, Command, RetryPolicy, Send, TimeoutPolicy, interrupt
+from langgraph.types import CachePolicy, Command, Overwrite, RetryPolicy, Send, TimeoutPolicy, interrupt
 
 from deepfs import ErrorCode, FilesystemState, StateBackend
-from deepfs.backends import _langgraph
+from deepfs.backends import _langgraph, _supersteps
 
 fs = StateBackend()
 THREAD: Any = {"configurable": {"thread_id": "t"}}
+Saver = BaseCheckpointSaver[Any]
 
 
 @pytest.fixture(scope="session")
@@ -52,7 +55,7 @@ def text(value: Mapping[str, Any], path: str = "/a") -> str:
     return value["files"][path]["content"]
 
 
-def reloaded(builder: StateGraph[Any], saver: BaseCheckpointSaver[Any]) -> dict[str, Any]:
+def reloaded(builder: StateGraph[Any], saver: Saver) -> dict[str, Any]:
     return builder.compile(checkpointer=saver).get_state(THREAD).values
 
 
@@ -102,10 +105,39 @@ async def test_twenty_parallel_edits_survive_an_ainvoke(node: Callable[..., Any]
     assert reloaded(builder, saver) == live
 
 
+@pytest.mark.anyio
+async def test_twenty_parallel_edits_survive_in_a_database(async_saver: Saver) -> None:
+    builder = twenty(aedit_one)
+    live = await builder.compile(checkpointer=async_saver).ainvoke(file(TWENTY), THREAD)
+    assert text(live) == EDITED
+    assert (await builder.compile(checkpointer=async_saver).aget_state(THREAD)).values == live
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def open_saver(request: pytest.FixtureRequest) -> AbstractAsyncContextManager[Saver]:
+    return request.getfixturevalue(f"open_{request.param}_saver")
+
+
 @pytest.fixture
-async def async_saver(tmp_path: Path) -> AsyncIterator[AsyncSqliteSaver]:
-    async with AsyncSqliteSaver.from_conn_string(str(tmp_path / "threads.db")) as saver:
+async def async_saver(open_saver: AbstractAsyncContextManager[Saver]) -> AsyncIterator[Saver]:
+    async with open_saver as saver:
         yield saver
+
+
+@pytest.fixture
+def open_sqlite_saver(tmp_path: Path) -> AbstractAsyncContextManager[AsyncSqliteSaver]:
+    return AsyncSqliteSaver.from_conn_string(str(tmp_path / "threads.db"))
+
+
+@pytest.fixture
+def open_postgres_saver(postgres_dsn: str) -> AbstractAsyncContextManager[AsyncPostgresSaver]:
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[AsyncPostgresSaver]:
+        async with AsyncPostgresSaver.from_conn_string(postgres_dsn) as saver:
+            await saver.setup()
+            yield saver
+
+    return opened()
 
 
 FRESH_PROCESS = """
@@ -120,15 +152,20 @@ with SqliteSaver.from_conn_string(sys.argv[1]) as saver:
 
 
 @pytest.mark.anyio
-async def test_twenty_parallel_edits_survive_in_a_fresh_process(async_saver: AsyncSqliteSaver, tmp_path: Path) -> None:
-    live = await twenty(aedit_one).compile(checkpointer=async_saver).ainvoke(file(TWENTY), THREAD)
+async def test_twenty_parallel_edits_survive_in_a_fresh_process(
+    open_sqlite_saver: AbstractAsyncContextManager[AsyncSqliteSaver], tmp_path: Path
+) -> None:
+    async with open_sqlite_saver as saver:
+        live = await twenty(aedit_one).compile(checkpointer=saver).ainvoke(file(TWENTY), THREAD)
     command = [sys.executable, "-c", FRESH_PROCESS, str(tmp_path / "threads.db")]
     output = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=True)
     assert output.stdout.strip() == str({"files": dict(live["files"]), "file_conflicts": []})
 
 
 @pytest.mark.anyio
-async def test_parallel_nodes_that_do_different_things_to_different_files(async_saver: AsyncSqliteSaver) -> None:
+async def test_parallel_nodes_that_do_different_things_to_different_files(
+    async_saver: Saver,
+) -> None:
     async def edits(state: State) -> None:
         assert (await fs.aedit("/a", "a", "b", replace_all=True)).ok
 
@@ -282,7 +319,7 @@ async def test_a_timed_out_attempt_leaves_nothing() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_a_graph_resumed_after_a_failure_does_everything_once(when: str, async_saver: AsyncSqliteSaver) -> None:
+async def test_a_graph_resumed_after_a_failure_does_everything_once(when: str, async_saver: Saver) -> None:
     """Also the tasks that were cancelled because another one failed."""
     runs = []
 
@@ -323,7 +360,7 @@ async def test_a_graph_resumed_after_a_failure_does_everything_once(when: str, a
 @pytest.mark.anyio
 @pytest.mark.parametrize("first", [True, False])
 async def test_a_collision_with_a_task_that_finished_before_the_failure_is_told_in_the_channel(
-    first: bool, async_saver: AsyncSqliteSaver
+    first: bool, async_saver: Saver
 ) -> None:
     """The resumed task cannot see what the other one did; the file keeps the change of the task that comes first."""
     attempts = []
@@ -619,7 +656,7 @@ async def test_a_checkpoint_grows_with_what_changed() -> None:
 @pytest.mark.anyio
 async def test_reading_takes_in_only_what_was_written_since(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = []
-    take = _langgraph._Task._take
+    take = _supersteps.Task._take
 
     def counted(self: Any, values: list[Any], *args: Any) -> None:
         taken.append(len(values))
@@ -627,7 +664,7 @@ async def test_reading_takes_in_only_what_was_written_since(monkeypatch: pytest.
 
     async def node(state: State) -> None:
         with monkeypatch.context() as patched:
-            patched.setattr(_langgraph._Task, "_take", counted)
+            patched.setattr(_supersteps.Task, "_take", counted)
             for number in range(50):
                 assert (await fs.awrite(f"/{number}", "x")).ok
                 assert (await fs.aread(f"/{number}")).ok
@@ -636,6 +673,29 @@ async def test_reading_takes_in_only_what_was_written_since(monkeypatch: pytest.
 
     await graph(node).compile().ainvoke({})
     assert sum(taken) == 50
+
+
+@pytest.mark.anyio
+async def test_directories_follow_what_is_written() -> None:
+    def directories() -> list[str]:
+        with _langgraph.task_files() as task:
+            assert task.files == task._wiring.read("files", True)
+            return sorted(task.directories.children("/"))
+
+    async def node(state: State) -> dict[str, Any]:
+        assert directories() == ["/a"]
+        assert (await fs.awrite("/d/e/f", "x")).ok
+        assert directories() == ["/a", "/d"]
+        assert (await fs.amove("/d", "/m")).ok
+        assert (await fs.adelete("/a")).ok
+        assert directories() == ["/m"]
+        return {"files": Overwrite({"/o": {"content": "x"}})}
+
+    async def edge(state: State) -> str:
+        assert directories() == ["/o"]
+        return "__end__"
+
+    await graph(node).add_conditional_edges("node", edge, ["__end__"]).compile().ainvoke(file("a"))
 
 
 @pytest.mark.anyio
@@ -654,4 +714,4 @@ async def test_nothing_of_a_finished_run_is_kept() -> None:
 
 
 def known_tasks() -> set[Any]:
-    return {task for run in _langgraph._runs.values() for task in run.tasks.values()}
+    return {task for run in _supersteps._runs.values() for task in run.tasks.values()}

@@ -128,6 +128,30 @@ def test_a_failure_anywhere_leaves_the_old_content_or_the_new(
     assert 5 < at < 1000
 
 
+def test_what_closing_tells_is_heeded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network file system may tell of a full disk only when a descriptor that was written through is closed."""
+    fill(tmp_path)
+    dup, close, written = os.dup, os.close, set[int]()
+
+    def note(descriptor: int) -> int:
+        written.add(copy := dup(descriptor))
+        return copy
+
+    def fail(descriptor: int) -> None:
+        close(descriptor)
+        if descriptor in written:
+            written.remove(descriptor)
+            raise OSError(errno.ENOSPC, "injected")
+
+    monkeypatch.setattr(os, "dup", note)
+    monkeypatch.setattr(os, "close", fail)
+    disk = Disk(str(tmp_path))
+    for change in (lambda: disk.write_file("/new", b"new"), lambda: disk.edit_file("/dir/file", bytes.upper)):
+        with pytest.raises(DeepFSError, match="No space is left"):
+            change()
+    assert tree(tmp_path) == BEFORE
+
+
 def test_a_failure_to_lock_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(tmp_path)
     faults = Faults(monkeypatch, fcntl, ["flock"])

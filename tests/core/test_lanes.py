@@ -193,6 +193,16 @@ async def test_a_call_that_must_end_is_waited_for(gate: Gate) -> None:
     assert group.cancel_scope.cancelled_caught
 
 
+async def test_waiting_for_a_call_to_end_does_not_keep_the_loop_busy(gate: Gate) -> None:
+    async with anyio.create_task_group() as group:
+        group.start_soon(lanes.run, gate)
+        await gate.wait_begun()
+        group.cancel_scope.cancel()
+        threading.Timer(0.4, gate.opened.set).start()
+        busy_before = time.thread_time()
+    assert time.thread_time() - busy_before < 0.1
+
+
 @pytest.mark.usefixtures("one_worker")
 async def test_run_each_waits_for_the_call_under_way_and_drops_the_rest(gate: Gate) -> None:
     calls: list[int] = []
@@ -327,15 +337,17 @@ async def test_a_finished_call_is_told_while_the_worker_is_kept_by_the_next(
     lane: str, request: pytest.FixtureRequest, gate: Gate
 ) -> None:
     request.getfixturevalue(lane)
-    told = anyio.Event()
+    told, kept = anyio.Event(), Gate()
 
     async def quick() -> None:
         await lanes.run(len, "quick")
         told.set()
 
     async with anyio.create_task_group() as group:
-        group.start_soon(quick)
-        group.start_soon(lanes.run, gate)
+        for call in (lambda: lanes.run(kept), quick, lambda: lanes.run(gate)):
+            group.start_soon(call)
+            await anyio.wait_all_tasks_blocked()
+        kept.opened.set()
         with anyio.fail_after(10):
             await told.wait()
         gate.opened.set()

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from deepfs.core.lock_table import LockTable, Request
 from deepfs.core.locks import PathLocks, path_locks
+from deepfs.core.wake import Mailbox, mailbox
 
 pytestmark = pytest.mark.anyio
 
@@ -198,6 +199,20 @@ async def test_a_cancelled_wait_leaves_no_trace_and_holds_nobody_up(locks: PathL
         await anyio.wait_all_tasks_blocked()
         assert passed == ["/a/c"]
     assert passed == ["/a/c"]
+
+
+async def test_a_grant_just_before_the_wait_is_not_missed(locks: PathLocks, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = locks.hold_blocking("/a")
+
+    def released_meanwhile() -> Mailbox:
+        first.__exit__(None, None, None)
+        return mailbox()
+
+    first.__enter__()
+    monkeypatch.setattr("deepfs.core.locks.mailbox", released_meanwhile)
+    with anyio.fail_after(10):
+        async with locks.hold("/a"):
+            pass
 
 
 async def test_an_error_inside_releases(locks: PathLocks) -> None:

@@ -6,7 +6,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -61,13 +61,14 @@ def public_directory() -> Iterator[Path]:
 
 
 class Swapping:
-    """Swaps `directory` for a link to `outside` and back in a thread, all the time within the context."""
+    """Swaps what stands at `inside` for a link to `outside` and back in a thread, all the time within the context."""
 
-    def __init__(self, directory: Path, outside: Path) -> None:
+    def __init__(self, inside: Path, outside: Path) -> None:
         self.count = 0
-        self._directory = os.fsencode(directory)
-        self._link = os.fsencode(directory.with_name(".link"))
-        os.symlink(outside, self._link)
+        self._inside = os.fsencode(inside)
+        self._outside = os.fsencode(outside)
+        self._link = os.fsencode(inside.with_name(".link"))
+        os.symlink(self._outside, self._link)
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._swap)
@@ -75,9 +76,12 @@ class Swapping:
     def _swap(self) -> None:
         while not self._stop.is_set():
             # At no instant is there nothing of that name, so nothing can be created in between.
-            if self._libc.renameat2(_AT_FDCWD, self._directory, _AT_FDCWD, self._link, _RENAME_EXCHANGE):
-                raise OSError(ctypes.get_errno(), "renameat2")
-            self.count += 1
+            if not self._libc.renameat2(_AT_FDCWD, self._inside, _AT_FDCWD, self._link, _RENAME_EXCHANGE):
+                self.count += 1
+            else:
+                # One of the two was deleted; what stands inside comes back by the test's own writes.
+                with suppress(FileExistsError):
+                    os.symlink(self._outside, self._link)
 
     def __enter__(self) -> "Swapping":
         self._thread.start()

@@ -1,11 +1,11 @@
-"""Looking past a memory backend, at what it holds."""
+"""Looking past a flat backend, at the files that it holds."""
 
 from base64 import b64decode, b64encode
 
 from deepfs.backends.memory import MemoryBackend
 from deepfs.types import FileDataV2
 
-__all__ = ["RawMemory"]
+__all__ = ["RawMemory", "file_of", "raw_bytes"]
 
 _PUT_AT = "2020-01-02T03:04:05.000006+00:00"
 
@@ -16,7 +16,7 @@ class RawMemory:
     memory: MemoryBackend
 
     async def raw_put(self, path: str, data: bytes) -> None:
-        self.memory._files[path] = _file(data)
+        self.memory._files[path] = file_of(data)
         self.memory._parents.add(path)
 
     async def raw_peek(self, path: str) -> bytes | None:
@@ -24,17 +24,22 @@ class RawMemory:
 
     @staticmethod
     def peek(memory: MemoryBackend, path: str) -> bytes | None:
-        """The bytes that are stored, without the backend's own code for it."""
-        file = memory._files.get(path)
-        if file is None:
-            return None
-        return b64decode(file.content) if file.encoding == "base64" else file.content.encode()
+        return raw_bytes(memory._files.get(path))
 
 
-def _file(data: bytes) -> FileDataV2:
+def file_of(data: bytes) -> FileDataV2:
+    """A file with these bytes."""
     try:
-        if b"\0" in data:
-            raise ValueError
-        return FileDataV2(data.decode(), "utf-8", _PUT_AT, _PUT_AT)
-    except ValueError:
+        text = data.decode()
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
         return FileDataV2(b64encode(data).decode(), "base64", _PUT_AT, _PUT_AT)
+    return FileDataV2(text, "utf-8", _PUT_AT, _PUT_AT)
+
+
+def raw_bytes(file: FileDataV2 | None) -> bytes | None:
+    """The bytes of a file, where there is one."""
+    if file is None:
+        return None
+    return b64decode(file.content) if file.encoding == "base64" else file.content.encode()

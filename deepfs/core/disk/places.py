@@ -7,6 +7,7 @@ resolved anew from the root; `..` takes the last name off those already walked, 
 
 import errno
 import os
+import stat
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -163,8 +164,13 @@ class Root:
 
     def stat(self, path: str) -> os.stat_result:
         """The status of what `path` leads to, through links that are allowed."""
-        with self.locate(path) as place:
-            return os.stat(place.name, dir_fd=place.directory, follow_symlinks=False)
+        for _ in range(_MAX_RACES):
+            with self.locate(path) as place:
+                status = os.stat(place.name, dir_fd=place.directory, follow_symlinks=False)
+            # What was no link a moment ago may be one now; its own status would tell how long its target is.
+            if not stat.S_ISLNK(status.st_mode):
+                return status
+        raise AccessError(path, TOO_MANY_LINKS)
 
     def enter(self, *, make: bool) -> int:
         """Open the directory itself."""

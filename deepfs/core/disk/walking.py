@@ -37,7 +37,7 @@ class _Level:
 
 
 class FoundFile:
-    """A file that a walk came by. Looking at it is cheapest before the walk goes on, and allowed at any time."""
+    """A file that a walk came by, for the thread of the walk; looking at it is cheapest before the walk goes on."""
 
     __slots__ = ("_entry", "_level", "_root", "path")
 
@@ -58,7 +58,8 @@ class FoundFile:
         """The status of the file."""
         with StorageErrors(self.path):
             entry = self._at_hand
-            return self._root.stat(self.path) if entry is None else entry.stat(follow_symlinks=False)
+            status = None if entry is None else entry.stat(follow_symlinks=False)
+            return self._root.stat(self.path) if status is None or stat.S_ISLNK(status.st_mode) else status
 
     def open(self) -> tuple[int, os.stat_result]:
         """A descriptor to read from, which the caller closes, and the status; AccessError where it is no file now."""

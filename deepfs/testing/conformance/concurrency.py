@@ -12,26 +12,14 @@ from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import ErrorCode
 from deepfs.testing.expect import succeeded
 from deepfs.testing.suite import BackendSuite
+from deepfs.testing.tasks import at_once
 from deepfs.types import Result
 
-__all__ = ["ConcurrencyConformance", "at_once"]
+__all__ = ["ConcurrencyConformance"]
 
 T = TypeVar("T")
 
 _TASKS: Final = 16
-
-
-async def at_once(calls: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
-    """The results of `calls`, run in a task each, in their order."""
-    results: dict[int, T] = {}
-
-    async def run(number: int, call: Callable[[], Awaitable[T]]) -> None:
-        results[number] = await call()
-
-    async with anyio.create_task_group() as tasks:
-        for number, call in enumerate(calls):
-            tasks.start_soon(run, number, call)
-    return [result for _, result in sorted(results.items(), key=lambda item: item[0])]
 
 
 def _codes(results: Iterable[Result]) -> Counter[str]:

@@ -98,6 +98,11 @@ class TransferConformance(BackendSuite):
         assert [item.error for item in responses] == [None, None, None, "is_directory"]
         assert [await self.raw_peek(path) for path in ("/a", "/d/x")] == [b"second", b"x"]
 
+    async def test_of_uploads_to_one_path_the_last_wins(self, backend: BackendProtocol) -> None:
+        files = [(f"/{number % 3}", str(number).encode() * (40 - number)) for number in range(30)]
+        assert [item.error for item in await backend.aupload_files(files)] == [None] * 30
+        assert [await self.raw_peek(path) for path, _ in files[-3:]] == [content for _, content in files[-3:]]
+
     async def test_no_items_no_outcomes(self, backend: BackendProtocol) -> None:
         assert await backend.aupload_files([]) == []
         assert await backend.adownload_files([]) == []

@@ -1,0 +1,118 @@
+"""How a class that defines some of the operations, in one way or the other, becomes a whole backend."""
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from deepfs.errors import DeepFSError
+from deepfs.sync import OPERATIONS, sync_shims
+from deepfs.types import (
+    DeleteResult,
+    EditResult,
+    GlobResult,
+    GrepResult,
+    LsResult,
+    ReadRawResult,
+    ReadResult,
+    Result,
+    WriteResult,
+    failure,
+)
+
+__all__ = ["bound_operations", "complete"]
+
+ClassT = TypeVar("ClassT", bound=type)
+
+_RESULTS: dict[str, type[Result]] = {
+    "ls": LsResult,
+    "read": ReadResult,
+    "read_raw": ReadRawResult,
+    "write": WriteResult,
+    "edit": EditResult,
+    "glob": GlobResult,
+    "grep": GrepResult,
+    "delete": DeleteResult,
+    "move": WriteResult,
+    "copy": WriteResult,
+}
+
+_SPELLINGS = {"path": "file_path", "old": "old_string", "new": "new_string"}
+"""Parameters that code written for deepagents names differently; either name is accepted, whichever a class uses."""
+
+
+def _respelled(method: Callable[..., Any]) -> dict[str, str]:
+    """The other spelling of each parameter of `method`, to its own."""
+    own = inspect.signature(method).parameters
+    pairs = [*_SPELLINGS.items(), *((new, old) for old, new in _SPELLINGS.items())]
+    return {other: name for name, other in pairs if name in own and other not in own}
+
+
+def _bounded(method: Callable[..., Any], result: type[Result] | None, *, is_async: bool) -> Callable[..., Any]:
+    """`method` with its expected failures turned into its result, taking either spelling of its parameters."""
+    respelled = _respelled(method)
+
+    def kwargs_of(kwargs: dict[str, Any]) -> dict[str, Any]:
+        return {respelled.get(name, name): value for name, value in kwargs.items()} if kwargs else kwargs
+
+    @functools.wraps(method)
+    async def acall(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return await method(*args, **kwargs_of(kwargs))
+        except DeepFSError as error:
+            if result is None:
+                raise
+            return failure(result, error)
+
+    @functools.wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(*args, **kwargs_of(kwargs))
+        except DeepFSError as error:
+            if result is None:
+                raise
+            return failure(result, error)
+
+    return acall if is_async else call
+
+
+def bound_operations(cls: ClassT) -> ClassT:
+    """Put the operations in the body of `cls` behind the error boundary, each with the docstring of the class above."""
+    for name in OPERATIONS:
+        for spelled in (name, f"a{name}"):
+            method = cls.__dict__.get(spelled)
+            if inspect.isfunction(method) and not getattr(method, "__isabstractmethod__", False):
+                bounded = _bounded(method, _RESULTS.get(name), is_async=spelled != name)
+                bounded.__doc__ = method.__doc__ or getattr(getattr(super(cls, cls), spelled, None), "__doc__", None)
+                setattr(cls, spelled, bounded)
+    return cls
+
+
+def _adopt_operations(cls: type, mixins: Sequence[type]) -> None:
+    """Treat the operations that a mixin overrides as if they stood in the body of `cls`."""
+    for name in OPERATIONS:
+        spellings = (name, f"a{name}")
+        owner = next((base for base in cls.__mro__ if any(spelled in vars(base) for spelled in spellings)), None)
+        if owner in mixins:
+            for spelled in spellings:
+                if inspect.isfunction(method := vars(owner).get(spelled)):
+                    setattr(cls, spelled, method)
+
+
+def _never_waits(cls: type, mixins: Sequence[type]) -> bool:
+    """Whether `cls` adds no async code and none of the backends that it inherits from waits."""
+    added = [member for owner in (cls, *mixins) for member in vars(owner).values()]
+    inherited = [base.__dict__["never_waits"] for base in cls.__bases__ if base not in mixins]
+    return all(inherited) and not any(inspect.iscoroutinefunction(member) for member in added)
+
+
+def complete(cls: type[Any], protocol: type) -> None:
+    """Make a whole backend of a subclass of `protocol` whose body defines operations in either way.
+
+    Bases that are no backends may override operations, too. `never_waits` is told anew unless the body declares it.
+    """
+    mixins = [base for base in cls.__mro__[1:] if protocol not in base.__mro__]
+    if "never_waits" not in vars(cls):
+        cls.never_waits = _never_waits(cls, mixins)
+    _adopt_operations(cls, mixins)
+    sync_shims(bound_operations(cls))

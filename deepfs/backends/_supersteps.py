@@ -1,0 +1,206 @@
+"""What the tasks of a superstep have written to the files so far, while they run in this process.
+
+LangGraph keeps the writes of a task in a deque until the superstep ends: a retry clears it, a failure leaves its error
+at the end. All that is known here follows from these deques and lives as long as they do.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final, TypeAlias
+from weakref import ref
+
+from langgraph.channels.base import BaseChannel
+from langgraph.checkpoint.serde.types import ERROR
+
+from deepfs.core.filemap import Directories
+from deepfs.core.operations import Ledger, Transition, is_header, operation_in
+
+__all__ = ["FILES", "Channel", "ProvisionalWrite", "Run", "Task", "Writes", "task_of"]
+
+FILES: Final = "files"
+
+Channel: TypeAlias = BaseChannel[Any, Any, Any]
+Writes: TypeAlias = "deque[tuple[str, Any]]"
+
+
+# --- the writes of a task --------------------------------------------------------------------------------------------
+
+
+class ProvisionalWrite(list[Any]):
+    """A write of a task, channel and value, which is none any more once the task has failed.
+
+    LangGraph saves what a failed or cancelled task had sent by then, and, when the graph is resumed, takes a task with
+    saved writes for finished: the rest of its work would never be done. So such a write then reads as the failure,
+    which is saved anyway, and the task runs again.
+    """
+
+    __slots__ = ("_writes",)
+
+    def __init__(self, channel: str, value: object, writes: Writes) -> None:
+        super().__init__((channel, value))
+        self._writes = ref(writes)
+
+    def _as_it_is(self) -> Sequence[Any]:
+        writes = self._writes()
+        return (_failure(writes) if writes else None) or tuple(super().__iter__())
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._as_it_is())
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._as_it_is()[index]
+
+
+def _from(writes: Writes, start: int) -> list[tuple[str, Any]]:
+    """The writes from index `start`; where another thread clears them meanwhile, those that were there."""
+    found: list[tuple[str, Any]] = []
+    with suppress(IndexError):
+        found.extend(writes[index] for index in range(start, len(writes)))
+    return found
+
+
+def _failure(writes: Writes) -> tuple[str, Any] | None:
+    """The failure of the task with these writes, which LangGraph puts at their end, if it failed."""
+    last = _from(writes, max(0, len(writes) - 2))
+    return next((write for write in last if type(write) is tuple and write[0] == ERROR), None)
+
+
+# --- the tasks of a superstep ----------------------------------------------------------------------------------------
+
+
+class Task:
+    """The files as one task sees them: as they were when the superstep began, with the writes of the task.
+
+    All of it follows from the task's writes, so a retry, which clears them, forgets what the failed attempt did. It
+    lives as long as these writes.
+    """
+
+    def __init__(self, run: "Run", channel: Channel, writes: Writes, step: int | None) -> None:
+        self.run = run
+        self.key = id(writes)
+        self.step = step
+        self._channel: Channel | None = channel
+        self._writes = ref(writes, self._end)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._own: Channel | None = None
+        self._taken = 0
+        self._last: object = None
+        self._directories: Directories | None = None
+        self.changes: dict[str, Transition] = {}
+        self.ledger = Ledger()
+
+    def _end(self, _: object) -> None:
+        self._channel = None
+        self._forget()
+        _ended.append(self)
+
+    def belongs_to(self, writes: Writes) -> bool:
+        """Whether these are the writes of this task."""
+        return self._writes() is writes
+
+    @property
+    def files(self) -> Mapping[str, Any]:
+        """The files by path, as they lie in the state; the mapping does not change."""
+        channel = self._own or self._channel
+        return channel.get() or {} if channel is not None and channel.is_available() else {}
+
+    @property
+    def directories(self) -> Directories:
+        """The directories that the files imply; follows what is written."""
+        if self._directories is None:
+            self._directories = Directories(self.files)
+        return self._directories
+
+    def catch_up(self) -> None:
+        """Take in what the task wrote since."""
+        writes = self._writes()
+        if writes is None or self._channel is None or self._is_up_to_date(writes):
+            return
+        if self._started_anew(writes):
+            self._forget()
+        new = _from(writes, self._taken)
+        if new:
+            self._taken, self._last = self._taken + len(new), new[-1]
+            self._take([value for channel, value in new if channel == FILES], self._channel)
+
+    def _is_up_to_date(self, writes: Writes) -> bool:
+        with suppress(IndexError):
+            return len(writes) == self._taken and (not writes or writes[-1] is self._last)
+        return False
+
+    def _started_anew(self, writes: Writes) -> bool:
+        """Whether the writes taken in count no more: a retry cleared them, or the task failed."""
+        if not self._taken:
+            return False
+        last = next(iter(_from(writes, self._taken - 1)), None)
+        return last is not self._last or _failure(writes) is not None
+
+    def _take(self, values: list[Any], channel: Channel) -> None:
+        if values:
+            self._own = self._own or channel.copy()
+            self._own.update(values)
+        for value in values:
+            if isinstance(value, Mapping):
+                self._note(value)
+            else:
+                self._directories = None
+
+    def _note(self, write: Mapping[str, Any]) -> None:
+        operation = operation_in(write)
+        if operation is not None:
+            self.changes.update(operation.paths)
+            self.ledger.enter(operation)
+        if self._directories is not None:
+            for path in write:
+                self._follow(self._directories, path)
+
+    def _follow(self, directories: Directories, path: str) -> None:
+        if path in self.files:
+            directories.add(path)
+        elif not is_header(path):
+            directories.discard(path)
+
+
+class Run:
+    """The tasks of one run of a graph, with the lock under which they read and write its files."""
+
+    def __init__(self, key: int) -> None:
+        self.key = key
+        self.lock = threading.RLock()
+        self.tasks: dict[int, Task] = {}
+
+    def siblings(self, task: Task) -> list[Task]:
+        """The other tasks of the same superstep that used the files, up to date."""
+        siblings = [other for other in self.tasks.copy().values() if other is not task and other.step == task.step]
+        for sibling in siblings:
+            sibling.catch_up()
+        return siblings
+
+
+_runs: dict[int, Run] = {}
+_runs_lock = threading.Lock()
+_ended: "deque[Task]" = deque()
+"""Tasks to drop; they end when their writes are collected, which can happen anywhere, so nothing is locked then."""
+
+
+def task_of(channel: Channel, writes: Writes, step: int | None) -> Task:
+    """What is known of the task with these writes. Runs are told apart by their channel."""
+    with _runs_lock:
+        while _ended:
+            _drop(_ended.popleft())
+        run = _runs.setdefault(id(channel), Run(id(channel)))
+        task = run.tasks.get(id(writes))
+        if task is None or not task.belongs_to(writes):
+            task = run.tasks[id(writes)] = Task(run, channel, writes, step)
+        return task
+
+
+def _drop(task: Task) -> None:
+    if task.run.tasks.get(task.key) is task:
+        del task.run.tasks[task.key]
+    if not task.run.tasks and _runs.get(task.run.key) is task.run:
+        del _runs[task.run.key]

@@ -1,0 +1,23 @@
+"""Several calls at once."""
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
+
+import anyio
+
+__all__ = ["at_once"]
+
+T = TypeVar("T")
+
+
+async def at_once(calls: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
+    """The results of `calls`, run in a task each, in their order."""
+    results: dict[int, T] = {}
+
+    async def run(number: int, call: Callable[[], Awaitable[T]]) -> None:
+        results[number] = await call()
+
+    async with anyio.create_task_group() as tasks:
+        for number, call in enumerate(calls):
+            tasks.start_soon(run, number, call)
+    return [result for _, result in sorted(results.items(), key=lambda item: item[0])]

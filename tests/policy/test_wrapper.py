@@ -1,0 +1,156 @@
+"""A wrapper passes everything on, once, with what the backend within declares."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import pytest
+from support.raw import RawMemory
+
+from deepfs.backends.memory import MemoryBackend
+from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol, supports_execute
+from deepfs.errors import NotSupportedError
+from deepfs.policy.wrapper import WrapperBackend
+from deepfs.sync import OPERATIONS
+from deepfs.testing import BackendConformance
+from deepfs.types import ExecuteResponse, ReadResult, WriteResult
+
+
+class TestWrapper(RawMemory, BackendConformance):
+    """A wrapper in a wrapper is as good as what it wraps."""
+
+    @pytest.fixture
+    def backend(self) -> WrapperBackend:
+        self.memory = MemoryBackend()
+        return WrapperBackend(WrapperBackend(self.memory))
+
+    @pytest.fixture
+    def second_backend(self) -> WrapperBackend:
+        return WrapperBackend(self.memory)
+
+
+class Recording(WrapperBackend):
+    """Keeps the names of the operations that pass it."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self.passed: list[str] = []
+
+    async def _through(self, operation: str, call: Callable[..., Awaitable[Any]], /, *args: Any, **options: Any) -> Any:
+        self.passed.append(operation)
+        return await super()._through(operation, call, *args, **options)
+
+
+class Commands(SandboxBackendProtocol, MemoryBackend):
+    """Memory that runs commands."""
+
+    id = "commands"
+
+    async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
+        return ExecuteResponse(f"{command} {timeout}", 0)
+
+
+class Counting(MemoryBackend):
+    """Overrides one sync and one async operation."""
+
+    never_waits = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hits: list[str] = []
+
+    def write(self, path: str, content: str, **options: Any) -> WriteResult:
+        self.hits.append("write")
+        return super().write(path, content, **options)
+
+    async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
+        self.hits.append("read")
+        return await super().aread(path, offset, limit)
+
+
+@pytest.mark.anyio
+async def test_every_operation_passes_by_its_name() -> None:
+    backend = Recording(Commands())
+    arguments: dict[str, tuple[Any, ...]] = {
+        "ls": ("/",),
+        "read": ("/a",),
+        "read_raw": ("/a",),
+        "write": ("/a", "x"),
+        "edit": ("/a", "x", "y"),
+        "glob": ("*",),
+        "grep": ("x",),
+        "delete": ("/a",),
+        "move": ("/a", "/b"),
+        "copy": ("/a", "/b"),
+        "upload_files": ([],),
+        "download_files": ([],),
+        "execute": ("true",),
+    }
+    for name in OPERATIONS:
+        await getattr(backend, f"a{name}")(*arguments[name])
+    assert backend.passed == list(OPERATIONS)
+
+
+@pytest.mark.anyio
+async def test_overrides_within_are_hit_once() -> None:
+    within = Counting()
+    backend = WrapperBackend(WrapperBackend(within))
+    assert (await backend.awrite("/a", "x")).ok
+    assert (await backend.aread("/a")).ok
+    assert within.hits == ["write", "read"]
+
+
+def test_overrides_within_are_hit_once_without_an_event_loop() -> None:
+    within = Counting()
+    backend = WrapperBackend(within)
+    assert backend.write("/a", "x").ok
+    assert backend.read("/a").ok
+    assert within.hits == ["write", "read"]
+
+
+def test_an_override_of_a_sync_operation_works_in_a_wrapper() -> None:
+    class Shouting(WrapperBackend):
+        def write(self, path: str, content: str, **options: Any) -> WriteResult:
+            return super().write(path, content.upper(), **options)
+
+    backend = Shouting(MemoryBackend())
+    backend.write("/a", "x")
+    anyio.run(backend.awrite, "/b", "y")
+    assert [item.content for item in backend.download_files(["/a", "/b"])] == [b"X", b"Y"]
+
+
+def test_capabilities_are_those_within() -> None:
+    assert WrapperBackend(Commands()).capabilities == Commands.capabilities
+    assert supports_execute(WrapperBackend(WrapperBackend(Commands())))
+    assert not supports_execute(WrapperBackend(MemoryBackend()))
+    assert WrapperBackend(MemoryBackend()).capabilities == Capabilities()
+
+
+@pytest.mark.anyio
+async def test_commands_run_within() -> None:
+    backend = WrapperBackend(Commands())
+    assert (await backend.aexecute("echo", timeout=2)).output == "echo 2"
+    assert (await backend.aexecute("echo")).output == "echo None"
+    with pytest.raises(NotSupportedError, match="MemoryBackend"):
+        await WrapperBackend(MemoryBackend()).aexecute("echo")
+
+
+def test_a_wrapper_waits_where_the_backend_within_does() -> None:
+    class Waits(MemoryBackend):
+        never_waits = False
+
+    assert WrapperBackend(MemoryBackend()).never_waits
+    assert not WrapperBackend(Waits()).never_waits
+    assert not Recording(MemoryBackend()).never_waits, "a subclass with async code of its own may wait"
+
+
+@pytest.mark.anyio
+async def test_the_thread_of_the_storage_is_that_within() -> None:
+    class Bound(MemoryBackend):
+        never_waits = False
+
+        def bound_to_this_thread(self) -> bool:
+            return True
+
+    with pytest.raises(RuntimeError, match=r"WrapperBackend\.aread"):
+        WrapperBackend(Bound()).read("/a")

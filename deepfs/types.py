@@ -8,7 +8,7 @@ Results carry `error` and `code` on failure; their payload is None then, partial
 from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
 from typing import Any, Literal, TypeAlias, TypeVar, cast
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from deepfs.errors import DeepFSError, ErrorCode
 
@@ -67,7 +67,7 @@ class Record(Struct, frozen=True, eq=False, omit_defaults=True):
         return NotImplemented
 
     def __hash__(self) -> int:
-        return hash(tuple(tuple(value) if isinstance(value, list) else value for value in self.values()))
+        return hash(frozenset((key, tuple(value) if isinstance(value, list) else value) for key, value in self.items()))
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value of `key`, or `default` where it is absent."""
@@ -127,11 +127,15 @@ class FileDataV1(Record, frozen=True, eq=False):
     modified_at: str | None = None
 
 
+def _utf_8() -> Encoding:
+    return "utf-8"
+
+
 class FileDataV2(Record, frozen=True, eq=False):
     """A stored file: its text, or its bytes as base64. Timestamps are ISO 8601, UTC, microseconds."""
 
     content: str
-    encoding: Encoding = "utf-8"
+    encoding: Encoding = field(default_factory=_utf_8)  # As a plain default it would be left out of JSON.
     created_at: str | None = None
     modified_at: str | None = None
     mime_type: str | None = None
@@ -146,7 +150,7 @@ class _Coded(Struct, kw_only=True):
 
 
 class Result(_Coded):
-    """What every operation returns: an error, or a payload."""
+    """What every operation returns: an error, or a payload. Fields come in the order in which deepagents has them."""
 
     error: str | None = None
     """A text for people and models, None on success."""
@@ -169,6 +173,12 @@ def _record(value: Any, kind: type[_RecordT]) -> Any:
     return kind(**value) if isinstance(value, dict) else value
 
 
+def _file_data(value: Any) -> Any:
+    """`value`, made a record of its format where it is a plain mapping."""
+    is_v1 = isinstance(value, dict) and isinstance(value.get("content"), list)
+    return _record(value, FileDataV1 if is_v1 else FileDataV2)
+
+
 class LsResult(Result):
     """The direct children of a directory, sorted by path."""
 
@@ -186,9 +196,9 @@ class ReadResult(Result):
     """
 
     file_data: FileDataV2 | None = None
+    total_lines: int | None = None
     start_line: int | None = None
     end_line: int | None = None
-    total_lines: int | None = None
     next_offset: int | None = None
     version: str | None = None
 
@@ -200,6 +210,9 @@ class ReadRawResult(Result):
     """The whole file with its timestamps."""
 
     data: FileDataV1 | FileDataV2 | None = None
+
+    def __post_init__(self) -> None:
+        self.data = _file_data(self.data)
 
 
 class GrepResult(Result):
@@ -234,8 +247,8 @@ class EditResult(Result):
     """`occurrences` counts the replacements; `files_update` is as in `WriteResult`."""
 
     path: str | None = None
-    files_update: dict[str, Any] | None = None
     occurrences: int | None = None
+    files_update: dict[str, Any] | None = None
 
 
 class DeleteResult(Result):

@@ -270,17 +270,37 @@ def runs_loop_of(store: BaseStore) -> bool:
 
 
 async def batch(store: BaseStore, operations: Sequence[Op]) -> list[Result]:
-    """Run operations on the event loop of `store`, or here where it has none."""
-    loop = store_loop(store)
-    here = _running_loop()
-    if loop is None or loop is here:
+    """Run operations on the event loop of `store`, or here where it has none. BackendError where the store fails.
+
+    On a loop of its own a store always finishes: interrupted, the SQLite store would keep its transaction open.
+    """
+    try:
+        return await _batch(store, operations)
+    except BackendError:
+        raise
+    except Exception as error:
+        raise BackendError(f"Error: The store failed ({type(error).__name__})") from error
+
+
+async def _batch(store: BaseStore, operations: Sequence[Op]) -> list[Result]:
+    loop, here = store_loop(store), _running_loop()
+    if loop is None:
         return await store.abatch(operations)
+    if loop is here:
+        task = loop.create_task(_abatch(store, operations))
+        _batches.add(task)
+        task.add_done_callback(_batches.discard)
+        return await asyncio.shield(task)
     if not loop.is_running():
         raise BackendError("Error: The event loop that the store is bound to no longer runs: open the store anew.")
     future = asyncio.run_coroutine_threadsafe(_abatch(store, operations), loop)
     if here is not None:
-        return await asyncio.wrap_future(future)
+        return await asyncio.shield(asyncio.wrap_future(future))
     return await anyio.to_thread.run_sync(future.result)
+
+
+_batches: set[asyncio.Task[list[Result]]] = set()
+"""Those under way: a loop by itself holds its tasks weakly."""
 
 
 async def _abatch(store: BaseStore, operations: Sequence[Op]) -> list[Result]:

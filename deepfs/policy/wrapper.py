@@ -85,9 +85,7 @@ class WrapperBackend(BackendProtocol):
         context_lines: int = 0,
         max_count: int | None = None,
     ) -> GrepResult:
-        options = given(
-            regex=regex, ignore_case=ignore_case, context_lines=context_lines or None, max_count=max_count
-        )
+        options = given(regex=regex, ignore_case=ignore_case, context_lines=context_lines or None, max_count=max_count)
         return await self._through("grep", self.inner.agrep, pattern, path, glob, **options)
 
     async def adelete(self, path: str) -> DeleteResult:

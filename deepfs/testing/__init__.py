@@ -1,7 +1,7 @@
 """Tests for backends, shipped to those who write one; they need pytest and hypothesis.
 
-`BackendConformance` is the contract as a test class to inherit from, `BackendStateMachine` compares a backend with a model
-over random programs, `LatencyBackend` and `FaultyBackend` make any backend slow or broken.
+`BackendConformance` is the contract as a test class to inherit from, `BackendStateMachine` compares a backend with a
+model over random programs, `LatencyBackend` and `FaultyBackend` make any backend slow or broken.
 """
 
 import pytest

@@ -7,8 +7,9 @@ from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import ErrorCode
 from deepfs.types import FileInfo, GrepMatch, GrepResult, LsResult, ReadResult, Result
 
-__all__ = ["failed", "lines_of", "listed", "listing", "paths_of", "shown", "succeeded", "text_of"]
+__all__ = ["failed", "lines_of", "listed", "listing", "only", "paths_of", "shown", "succeeded", "text_of"]
 
+T = TypeVar("T")
 ResultT = TypeVar("ResultT", bound=Result)
 
 _NO_PAYLOAD = {"error", "code", "truncated", "skipped"}
@@ -31,6 +32,13 @@ def failed(result: ResultT, *codes: ErrorCode) -> ResultT:
     payload = {name: getattr(result, name) for name in result.__struct_fields__ if name not in _NO_PAYLOAD}
     assert not any(value is not None for value in payload.values()), f"a failed result has a payload: {payload}"
     return result
+
+
+def only(items: Iterable[T] | None) -> T:
+    """The one item that there is."""
+    found = list(items or ())
+    assert len(found) == 1, f"there should be one, not {found}"
+    return found[0]
 
 
 def paths_of(items: Iterable[FileInfo | GrepMatch] | None) -> list[str]:

@@ -15,7 +15,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 Fault: TypeAlias = Callable[[str, int], Exception | None]
-"""Given the name of an operation (`"write"`) and how many of that name there were, this one included: what it raises."""
+"""What an operation raises, given its name (`"write"`) and how many of that name there were, this one included."""
 
 
 class LatencyBackend(WrapperBackend):
@@ -36,8 +36,8 @@ class LatencyBackend(WrapperBackend):
 class FaultyBackend(WrapperBackend):
     """Operations fail as `fail` says: `{"write": BackendError("disk on fire")}`, or a `Fault` that looks at each call.
 
-    Leaves of `deepfs.errors` reach the caller as the error of the Result, other exceptions as they are, like a bug of the
-    backend. With `late`, an operation is carried out before it fails, like an answer that is lost.
+    Leaves of `deepfs.errors` reach the caller as the error of the Result, other exceptions as they are, like a bug of
+    the backend. With `late`, an operation is carried out before it fails, like an answer that is lost.
     """
 
     def __init__(self, inner: BackendProtocol, fail: Fault | Mapping[str, Exception], *, late: bool = False) -> None:

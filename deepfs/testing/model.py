@@ -1,4 +1,4 @@
-"""A filesystem as a dict: what every operation should do, written as plainly as it can be, sharing no code with backends."""
+"""A filesystem as a dict: what every operation should do, plainly, sharing no code with backends."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -6,12 +6,12 @@ from typing import Any, Final
 
 from deepfs.errors import ErrorCode
 
-__all__ = ["Model", "Refused", "normal"]
+__all__ = ["Model", "RefusedError", "normal"]
 
 _BINARY_SUFFIX: Final = ".png"
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """The operation fails; where several conditions hold, the backend may tell any of these codes."""
 
     def __init__(self, codes: Iterable[str]) -> None:
@@ -94,8 +94,10 @@ def _finder(pattern: str, regex: bool, ignore_case: bool) -> Callable[[str], obj
 
 
 class Model:
-    """The files by path. Directories follow from them, but for `mounts`, which always exist, and empty ones that a backend
-    keeps: `empty` holds those that were seen.
+    """The files by path.
+
+    Directories follow from them, but for `mounts`, which always exist, and for empty ones that a backend keeps: `empty`
+    holds those that were seen.
     """
 
     def __init__(self, mounts: Iterable[str] = ()) -> None:
@@ -139,9 +141,9 @@ class Model:
 
     def ls(self, path: str) -> list[tuple[str, bool, int | None]]:
         if path in self.files:
-            raise Refused([ErrorCode.NOT_A_DIRECTORY])
+            raise RefusedError([ErrorCode.NOT_A_DIRECTORY])
         if path not in self.directories():
-            raise Refused([ErrorCode.FILE_NOT_FOUND])
+            raise RefusedError([ErrorCode.FILE_NOT_FOUND])
         shown: list[tuple[str, bool, int | None]] = [
             (file, False, len(data)) for file, data in self.files.items() if _parent(file) == path
         ]
@@ -157,7 +159,7 @@ class Model:
         if not lines:
             return "utf-8", "", None, None, None
         if offset >= len(lines):
-            raise Refused([ErrorCode.INVALID_CONTENT])
+            raise RefusedError([ErrorCode.INVALID_CONTENT])
         end = min(offset + limit, len(lines))
         return "utf-8", "".join(lines[offset:end]), offset + 1, end, None if end == len(lines) else end
 
@@ -170,11 +172,11 @@ class Model:
 
     def glob(self, pattern: str, path: str) -> list[str]:
         if ".." in pattern:
-            raise Refused([ErrorCode.INVALID_PATTERN])
+            raise RefusedError([ErrorCode.INVALID_PATTERN])
         if path in self.files:
-            raise Refused([ErrorCode.NOT_A_DIRECTORY])
+            raise RefusedError([ErrorCode.NOT_A_DIRECTORY])
         if not self._exists(path):
-            raise Refused([ErrorCode.FILE_NOT_FOUND])
+            raise RefusedError([ErrorCode.FILE_NOT_FOUND])
         return [file for file in self._at_or_under(path) if _glob_fits(pattern, self._relative(file, path))]
 
     def grep(
@@ -190,7 +192,7 @@ class Model:
     ) -> tuple[Any, ...]:
         root = path or "/"
         if not self._exists(root):
-            raise Refused([ErrorCode.FILE_NOT_FOUND])
+            raise RefusedError([ErrorCode.FILE_NOT_FOUND])
         fits = _finder(pattern, regex, ignore_case)
         found, skipped = [], 0
         for file in (file for file in self._at_or_under(root) if self._is_searched(file, root, glob)):
@@ -213,7 +215,7 @@ class Model:
 
     def _refuse(self, codes: Iterable[str]) -> None:
         if found := frozenset(codes):
-            raise Refused(found)
+            raise RefusedError(found)
 
     def write(self, path: str, content: str, *, overwrite: bool, if_match: bool | None) -> str:
         codes = set(self._no_place(path))
@@ -234,10 +236,10 @@ class Model:
         if not old or old == new or not _is_storable(new):
             codes.add(ErrorCode.INVALID_CONTENT)
         if path not in self.files:
-            raise Refused(codes)
+            raise RefusedError(codes)
         text = _text(path, self.files[path])
         if text is None:
-            raise Refused({*codes, ErrorCode.BINARY_FILE})
+            raise RefusedError({*codes, ErrorCode.BINARY_FILE})
         if "\r\n" in text:
             old, new = old.replace("\n", "\r\n"), new.replace("\n", "\r\n")
         places = _places(text, old) if old else 0
@@ -251,9 +253,9 @@ class Model:
 
     def delete(self, path: str) -> str:
         if path == "/" or self._leads_to_mount(path):
-            raise Refused([ErrorCode.PERMISSION_DENIED])
+            raise RefusedError([ErrorCode.PERMISSION_DENIED])
         if not self._exists(path):
-            raise Refused([ErrorCode.FILE_NOT_FOUND])
+            raise RefusedError([ErrorCode.FILE_NOT_FOUND])
         self._remove(path)
         return path
 
@@ -269,7 +271,7 @@ class Model:
 
     def move(self, src: str, dst: str, *, overwrite: bool) -> str:
         if src == "/" or self._leads_to_mount(src):
-            raise Refused({ErrorCode.PERMISSION_DENIED, *self._not_there(src, dst, overwrite)})
+            raise RefusedError({ErrorCode.PERMISSION_DENIED, *self._not_there(src, dst, overwrite)})
         if src == dst and self._exists(src):
             return dst
         self._refuse(self._not_there(src, dst, overwrite))

@@ -13,7 +13,7 @@ from msgspec import to_builtins
 
 from deepfs.backends.protocol import BackendProtocol, supports_execute
 from deepfs.sync import OPERATIONS
-from deepfs.testing.expect import shown, succeeded
+from deepfs.testing.expect import only, shown, succeeded
 from deepfs.testing.suite import BackendSuite
 
 __all__ = ["SyncParity"]
@@ -134,8 +134,8 @@ class SyncParity(BackendSuite):
         ]
 
     async def test_sync_works_in_threads_without_an_event_loop(self, backend: BackendProtocol) -> None:
-        [written] = await _in_own_threads([partial(backend.write, "/a.txt", "one")])
-        [read] = await _in_own_threads([partial(backend.read, "/a.txt")])
+        written = only(await _in_own_threads([partial(backend.write, "/a.txt", "one")]))
+        read = only(await _in_own_threads([partial(backend.read, "/a.txt")]))
         assert succeeded(written).path == "/a.txt"
         assert shown(read) == "one"
 
@@ -162,7 +162,7 @@ class SyncParity(BackendSuite):
         assert results == [True] * 8
         assert await self.raw_peek("/a.txt") == "".join(f"done-{number}\n" for number in range(8)).encode()
 
-    async def test_sync_on_the_event_loop_works_inline_or_names_the_async_method(self, backend: BackendProtocol) -> None:
+    async def test_sync_on_the_event_loop_works_or_names_the_async_method(self, backend: BackendProtocol) -> None:
         succeeded(await backend.awrite("/a.txt", "one"))
         if backend.never_waits:
             assert shown(backend.read("/a.txt")) == "one"

@@ -34,9 +34,9 @@ _PATHS: Final = (
 )
 _SPELLINGS: Final = ("{}", "{}", "{}", "{}", "{}/", "/{}", "/.{}")
 
-_LINES: Final = ("", "a", "aa", "needle", "é", "É a", "Needle b", "x\x0cy", "a\u2028b")
+_LINES: Final = ("", "a", "aaa", "aaa", "needle", "é", "É a", "Needle b", "x\x0cy", "a\u2028b")
 _BINARY: Final = (b"\x00", b"a\x00needle\n", b"\xffneedle", b"\xed\xa0\x80a\n", b"\x89PNG\r\n\x1a\n")
-_OLD: Final = ("a", "aa", "needle", "é", "\n", "a\n", "a\naa", "needle\n", "absent", "")
+_OLD: Final = ("a", "aa", "needle", "é", "\n", "a\n", "a\naaa", "needle\n", "absent", "")
 _NEW: Final = ("a", "X", "", "x\ny", "needle", "é\n", "longer than before", "a a", "\0", "\ud800")
 _PATTERNS: Final = ("a", "aa", "needle", "é", "x\x0c", "\u2028", "absent", "A")
 _REGEXES: Final = ("a+", "^a", "a$", "e{2}", "n..d", "^$", "é|b", "absent")
@@ -83,7 +83,8 @@ def _mostly(draw: st.DrawFn, usual: st.SearchStrategy[Any], other: st.SearchStra
 
 
 def _step(operation: str, **arguments: st.SearchStrategy[Any]) -> st.SearchStrategy[Step]:
-    return st.fixed_dictionaries(arguments).map(lambda drawn: Step(operation, {name: drawn[name] for name in arguments}))
+    drawn = st.fixed_dictionaries(arguments)
+    return drawn.map(lambda values: Step(operation, {name: values[name] for name in arguments}))
 
 
 def _paths(mounts: Sequence[str]) -> st.SearchStrategy[str]:
@@ -142,7 +143,7 @@ def _upload(paths: st.SearchStrategy[Any], at_least: int) -> st.SearchStrategy[S
 
 
 def programs(mounts: Sequence[str] = ()) -> st.SearchStrategy[list[Step]]:
-    """Programs of at least `MIN_STEPS` steps, over a tree with backends mounted at `mounts`; first there come some files."""
+    """Programs of at least `MIN_STEPS` steps that start with some files, over a tree with backends mounted at `mounts`."""
     start = _upload(_paths(mounts), 4)
     steps = st.lists(_steps(mounts), min_size=MIN_STEPS - 1, max_size=_MAX_STEPS - 1)
     return st.builds(lambda first, then: [first, *then], start, steps)

@@ -3,7 +3,6 @@
 import secrets
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -13,7 +12,7 @@ import hypothesis
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.testing.expect import succeeded
-from deepfs.testing.model import Model, Refused, normal
+from deepfs.testing.model import Model, RefusedError, normal
 from deepfs.testing.programs import MIN_STEPS, OTHER_VERSION, THIS_VERSION, Pick, Piece, Step, programs
 from deepfs.testing.suite import BackendSuite
 from deepfs.testing.tasks import at_once
@@ -50,7 +49,7 @@ def _grep(result: Any) -> tuple[Any, ...]:
 
 
 _VALUES: Mapping[str, Callable[[Any], Any]] = {
-    "ls": lambda result: [(info.path, bool(info.is_dir), None if info.is_dir else info.size) for info in result.entries],
+    "ls": lambda result: [(info.path, info.is_dir, None if info.is_dir else info.size) for info in result.entries],
     "read": _read,
     "read_raw": lambda result: _content(result.data),
     "write": lambda result: result.path,
@@ -90,7 +89,7 @@ class BackendStateMachine(BackendSuite):
             if any(f"{mount}/".startswith(f"{path}/") for mount in self.mounts):
                 await self._empty(backend, path)
             else:
-                succeeded(await backend.adelete(path))
+                await backend.adelete(path)
 
     async def test_random_programs_do_what_a_model_does(self, backend: BackendProtocol) -> None:
         seed = secrets.randbits(64) if self.seed is None else self.seed
@@ -99,16 +98,18 @@ class BackendStateMachine(BackendSuite):
         def play(program: list[Step]) -> None:
             nonlocal played
             played += len(program)
-            # Hypothesis plays a program that failed once more, and would only tell that it passed if a race had failed it.
+            # Hypothesis plays a program that failed once more; where a race had failed it, that would be all it tells.
             found.extend([] if found else anyio.from_thread.run(self._differences, backend, program))
             assert not found
 
-        check: Callable[[], None] = hypothesis.seed(seed)(self._settings()(hypothesis.given(programs(self.mounts))(play)))
-        with suppress(AssertionError):
+        given = hypothesis.given(programs(self.mounts))
+        check: Callable[[], None] = hypothesis.seed(seed)(self._settings()(given(play)))
+        try:
             await anyio.to_thread.run_sync(check)
-        for difference in found:
+        except AssertionError as error:
+            difference = found[0] if found else error
             difference.add_note(f"To repeat this run, set `seed = {seed}` in {type(self).__name__}.")
-            raise difference
+            raise difference from difference.__cause__
         assert played >= self.steps
 
     def _settings(self) -> hypothesis.settings:
@@ -146,13 +147,19 @@ class BackendStateMachine(BackendSuite):
                     program, difference = played, still
         return program, difference
 
-    async def _play(self, backend: BackendProtocol, program: Sequence[Step], played: list[Step]) -> AssertionError | None:
+    async def _play(
+        self, backend: BackendProtocol, program: Sequence[Step], played: list[Step]
+    ) -> AssertionError | None:
         """Run the program on the backend and on a model; how they first differ, if they do.
 
         The steps go to `played` with the paths that were picked for them.
         """
         backend = await self.emptied(backend)
         model = Model(self.mounts)
+        try:
+            await self._check_tree(backend, model)
+        except AssertionError as error:
+            return _because(error, "after all its files were deleted")
         for step in program:
             step = _concrete(model, step)
             played.append(step)
@@ -164,9 +171,7 @@ class BackendStateMachine(BackendSuite):
                 if step.operation in _CHANGING or len(played) == len(program):
                     await self._check_tree(backend, model)
             except Exception as error:
-                difference = AssertionError(f"{step!r}: {error!r}")
-                difference.__cause__ = error
-                return difference
+                return _because(error, repr(step))
         return None
 
     async def _check_tree(self, backend: BackendProtocol, model: Model) -> None:
@@ -183,7 +188,8 @@ class BackendStateMachine(BackendSuite):
         if backend.capabilities.keeps_empty_directories:
             model.empty = frozenset(seen - Model.directories(_without_empty(model)))
         assert seen == model.directories(), "the directories of the backend, and of the model"
-        assert sizes == {path: len(data) for path, data in model.files.items()}, "the files of the backend, and of the model"
+        expected = {path: len(data) for path, data in model.files.items()}
+        assert sizes == expected, "the files of the backend, and of the model"
         stored = await at_once(partial(self.raw_peek, path) for path in model.files)
         assert dict(zip(model.files, stored, strict=True)) == model.files, "what is stored, and what the model holds"
 
@@ -192,6 +198,12 @@ def _without_empty(model: Model) -> Model:
     bare = Model(model.mounts)
     bare.files = model.files
     return bare
+
+
+def _because(error: Exception, where: str) -> AssertionError:
+    difference = AssertionError(f"{where}: {error!r}")
+    difference.__cause__ = error
+    return difference
 
 
 def _steps_of(program: Sequence[Step]) -> list[tuple[int, int | None]]:
@@ -243,9 +255,10 @@ def _picked(model: Model, value: Any) -> Any:
 
 def _of_model(model: Model, step: Step) -> Any:
     """The value that the model gives, or the codes that it allows."""
+    arguments = {name: _in_model(name, value) for name, value in step.arguments.items()}
     try:
-        return getattr(model, step.operation)(**{name: _in_model(name, value) for name, value in step.arguments.items()})
-    except Refused as refused:
+        return getattr(model, step.operation)(**arguments)
+    except RefusedError as refused:
         return refused.codes
 
 

@@ -12,8 +12,8 @@ __all__ = ["BackendSuite"]
 class BackendSuite:
     """The base of every test class here.
 
-    A test class defines the fixture `backend` (or the coroutine function `make_backend`), `raw_put` and `raw_peek`. Each
-    test gets a new, empty backend. Fixtures of a class share `self` with its tests, so the storage can be kept there.
+    A test class defines the fixture `backend` (or the coroutine function `make_backend`), `raw_put` and `raw_peek`.
+    Each test gets a new, empty backend. Fixtures of a class share `self` with its tests: the storage can be kept there.
     """
 
     pytestmark = pytest.mark.anyio

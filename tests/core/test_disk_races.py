@@ -1,5 +1,6 @@
 """A directory or file swapped for a link that leads outside, again and again, while every operation runs."""
 
+import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -76,10 +77,12 @@ def delete(disk: Disk, number: int) -> None:
         disk.write_file(f"/dir/kept/{number % 5}", b"public")
     with suppress(DeepFSError):
         disk.delete("/dir/kept")
-    with suppress(DeepFSError):
-        disk.delete("/dir/inner")
-    with suppress(DeepFSError):
-        disk.write_file("/dir/inner/secret", b"public")
+    for path in ("/dir/inner", "/dir/secret"):
+        with suppress(DeepFSError):
+            disk.delete(path)
+    for path in ("/dir/inner/secret", "/dir/secret"):
+        with suppress(DeepFSError):
+            disk.write_file(path, b"public")
 
 
 def relocate(disk: Disk, number: int) -> None:
@@ -108,6 +111,38 @@ def test_nothing_outside_is_read_listed_or_touched(
     assert tree(outside) == OUTSIDE
     assert b"secret" not in tree(root).values()
     assert open_descriptors() == before
+
+
+@pytest.mark.parametrize("swapped", ["dir/inner", "dir/secret"])
+@pytest.mark.parametrize("operate", [look, search, write, delete, relocate])
+def test_what_becomes_a_link_just_before_it_is_opened_is_not_followed(
+    root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, operate: Callable[[Disk, int], None], swapped: str
+) -> None:
+    """The worst instant, each time that the name is opened: after every look at it."""
+    outside, open_, inside = root.parent / "outside", os.open, root / swapped
+    opened: list[str] = []
+
+    def swap_then_open(name: str, flags: int, *rest: int, **where: int) -> int:
+        if name != inside.name or inside.is_symlink() or not inside.exists():
+            return open_(name, flags, *rest, **where)
+        opened.append(name)
+        away = inside.with_name(".away")
+        inside.rename(away)
+        inside.symlink_to(outside / swapped.removeprefix("dir/"))
+        try:
+            return open_(name, flags, *rest, **where)
+        finally:
+            # A change that came through took what stood there, or put something else in its place.
+            if inside.is_symlink():
+                inside.unlink()
+            if not inside.exists():
+                away.rename(inside)
+
+    monkeypatch.setattr(os, "open", swap_then_open)
+    operate(disk, 0)
+    assert opened
+    assert tree(outside) == OUTSIDE
+    assert b"secret" not in tree(root).values()
 
 
 def replace_by_links(root: Path, away: str, outside: Path) -> None:

@@ -5,7 +5,6 @@ from typing import Any
 
 import anyio
 import pytest
-from support.raw import RawMemory
 
 from deepfs.backends.memory import MemoryBackend
 from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol, supports_execute
@@ -14,6 +13,7 @@ from deepfs.policy.wrapper import WrapperBackend
 from deepfs.sync import OPERATIONS
 from deepfs.testing import BackendConformance
 from deepfs.types import ExecuteResponse, ReadResult, WriteResult
+from support.raw import RawMemory
 
 
 class TestWrapper(RawMemory, BackendConformance):

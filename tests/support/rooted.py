@@ -3,12 +3,13 @@
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.core import paths
 from deepfs.errors import DeepFSError
 from deepfs.policy.wrapper import WrapperBackend
 from deepfs.types import FileDownloadResponse, FileUploadResponse, GlobResult, GrepResult, LsResult, Result
-from msgspec.structs import replace
 
 __all__ = ["RootedBackend"]
 
@@ -88,6 +89,4 @@ class RootedBackend(WrapperBackend):
                 moved.append(at(item, self._in(path_of(item))))
             except DeepFSError:
                 moved.append(item)
-        return [
-            replace(response, path=path_of(item)) for item, response in zip(items, await call(moved), strict=True)
-        ]
+        return [replace(response, path=path_of(item)) for item, response in zip(items, await call(moved), strict=True)]

@@ -3,7 +3,6 @@
 from collections.abc import Hashable, Mapping, Sequence
 
 import pytest
-from support.raw import RawMemory, file_of, raw_bytes
 
 from deepfs.backends.composite import CompositeBackend
 from deepfs.backends.flat import FlatBackend
@@ -26,6 +25,7 @@ from deepfs.types import (
     ReadResult,
     WriteResult,
 )
+from support.raw import RawMemory, file_of, raw_bytes
 
 
 class DictBackend(FlatBackend):

@@ -1,12 +1,12 @@
 """The reference backend, alone and mounted, passes the suite that is shipped, and does what the model does."""
 
 import pytest
-from support.raw import RawMemory
-from support.rooted import RootedBackend
 
 from deepfs.backends.composite import CompositeBackend
 from deepfs.backends.memory import MemoryBackend
 from deepfs.testing import BackendConformance, BackendStateMachine
+from support.raw import RawMemory
+from support.rooted import RootedBackend
 
 
 class TestMemory(RawMemory, BackendConformance, BackendStateMachine):
@@ -71,4 +71,5 @@ def _mounted(memory: MemoryBackend) -> CompositeBackend:
 
 def _rooted(memory: MemoryBackend) -> RootedBackend:
     inner = CompositeBackend(MemoryBackend(), {"/in/a/mount": memory})
-    return RootedBackend(CompositeBackend(MemoryBackend(), {"/outer": inner, "/out": MemoryBackend()}), "/outer/in/a/mount")
+    outer = CompositeBackend(MemoryBackend(), {"/outer": inner, "/out": MemoryBackend()})
+    return RootedBackend(outer, "/outer/in/a/mount")

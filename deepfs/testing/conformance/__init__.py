@@ -52,6 +52,6 @@ class BackendConformance(
             return self.storage.get(path)
     ```
 
-    The tests run on the event loops that the fixture `anyio_backend` names, and know no differences between backends but
-    the fields of `Capabilities`.
+    The tests run on the event loops that the fixture `anyio_backend` names. They know no differences between backends
+    but the fields of `Capabilities`.
     """

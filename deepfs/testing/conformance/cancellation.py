@@ -1,6 +1,7 @@
 """Cancellation: a change is wholly done or wholly not, and its path can be used at once."""
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -18,11 +19,20 @@ _PATIENCE: Final = 20
 """Seconds within which a path must be free again."""
 
 
-_MOMENTS: Final = (0, 1, 2, 3, 4, 6, 10, 25, 0.0003, 0.001, 0.004, 0.02)
+async def _turns(count: int) -> None:
+    """Let the event loop turn so many times."""
+    for _ in range(count):
+        await anyio.lowlevel.checkpoint()
+
+
+_MOMENTS: Final[tuple[Callable[[], Awaitable[None]], ...]] = (
+    *(partial(_turns, count) for count in (0, 1, 2, 3, 4, 6, 10, 25)),
+    *(partial(anyio.sleep, seconds) for seconds in (0.0003, 0.001, 0.004, 0.02)),
+)
 """When to cancel: after so many turns of the event loop, or after a part of a second."""
 
 
-async def _cancelled(moment: float, call: Callable[[], Awaitable[Any]]) -> None:
+async def _cancelled(moment: Callable[[], Awaitable[None]], call: Callable[[], Awaitable[Any]]) -> None:
     """Run `call`, and cancel it at `moment` where it has not ended by then."""
     async with anyio.create_task_group() as tasks:
 
@@ -31,11 +41,7 @@ async def _cancelled(moment: float, call: Callable[[], Awaitable[Any]]) -> None:
             tasks.cancel_scope.cancel()
 
         tasks.start_soon(run)
-        if isinstance(moment, float):
-            await anyio.sleep(moment)
-        else:
-            for _ in range(moment):
-                await anyio.lowlevel.checkpoint()
+        await moment()
         tasks.cancel_scope.cancel()
 
 
@@ -49,7 +55,8 @@ class CancellationConformance(BackendSuite):
         await self._check_done_or_not(backend, lambda path: backend.aedit(path, "old", "new", True), {_OLD, _NEW})
 
     async def test_a_cancelled_upload_is_done_or_not(self, backend: BackendProtocol) -> None:
-        await self._check_done_or_not(backend, lambda path: backend.aupload_files([(path, _NEW.encode())]), {_OLD, _NEW})
+        new = _NEW.encode()
+        await self._check_done_or_not(backend, lambda path: backend.aupload_files([(path, new)]), {_OLD, _NEW})
 
     async def test_a_cancelled_delete_is_done_or_not(self, backend: BackendProtocol) -> None:
         await self._check_done_or_not(backend, backend.adelete, {_OLD, None})
@@ -58,33 +65,32 @@ class CancellationConformance(BackendSuite):
         self, backend: BackendProtocol, call: Callable[[str], Awaitable[Any]], either: set[str | None]
     ) -> None:
         encoded = {text and text.encode() for text in either}
-        for moment in _MOMENTS:
-            path = f"/cancelled-{moment}/a.txt"
+        for number, moment in enumerate(_MOMENTS):
+            path, other = f"/cancelled-{number}/a.txt", f"/cancelled-{number}/b.txt"
             await self.put({path: _OLD})
-            await _cancelled(moment, lambda path=path: call(path))
+            await _cancelled(moment, partial(call, path))
             with anyio.fail_after(_PATIENCE):
-                await backend.aupload_files([(f"/cancelled-{moment}/b.txt", b"b")])
+                await backend.aupload_files([(other, b"b")])
                 first = await self.raw_peek(path)
                 assert first in encoded, f"cancelled at {moment}: neither the old content nor the new"
                 await backend.awrite(path, "usable", overwrite=True)
             assert await self.raw_peek(path) == b"usable", "nothing cancelled comes later"
-            names = [f"/cancelled-{moment}/{name}" for name in ("a.txt", "b.txt")]
-            assert await listing(backend, f"/cancelled-{moment}") == names, "nothing temporary is left"
+            assert await listing(backend, f"/cancelled-{number}") == [path, other], "nothing temporary is left"
 
     async def test_a_cancelled_creation_is_done_or_not(self, backend: BackendProtocol) -> None:
-        for moment in _MOMENTS:
-            path = f"/created-{moment}/a.txt"
-            await _cancelled(moment, lambda path=path: backend.awrite(path, _NEW))
+        for number, moment in enumerate(_MOMENTS):
+            path = f"/created-{number}/a.txt"
+            await _cancelled(moment, partial(backend.awrite, path, _NEW))
             assert await self.raw_peek(path) in (_NEW.encode(), None)
             with anyio.fail_after(_PATIENCE):
                 succeeded(await backend.awrite(path, "usable", overwrite=True))
-            assert await listing(backend, f"/created-{moment}") == [path]
+            assert await listing(backend, f"/created-{number}") == [path]
 
     async def test_a_cancelled_move_leaves_one_end_at_least(self, backend: BackendProtocol) -> None:
-        for moment in _MOMENTS:
-            src, dst = f"/from-{moment}/a.txt", f"/to-{moment}/a.txt"
+        for number, moment in enumerate(_MOMENTS):
+            src, dst = f"/from-{number}/a.txt", f"/to-{number}/a.txt"
             await self.put({src: _OLD})
-            await _cancelled(moment, lambda src=src, dst=dst: backend.amove(src, dst))
+            await _cancelled(moment, partial(backend.amove, src, dst))
             ends = {await self.raw_peek(src), await self.raw_peek(dst)}
             assert _OLD.encode() in ends
             assert ends <= {_OLD.encode(), None}
@@ -117,6 +123,6 @@ class CancellationConformance(BackendSuite):
         await self.put({f"/many/{number}.txt": "needle\n" * 50 for number in range(60)})
         for moment in _MOMENTS:
             with anyio.fail_after(_PATIENCE):
-                await _cancelled(moment, lambda: backend.agrep("needle", regex=True))
-                await _cancelled(moment, lambda: backend.aglob("**/*.txt"))
+                await _cancelled(moment, partial(backend.agrep, "needle", regex=True))
+                await _cancelled(moment, partial(backend.aglob, "**/*.txt"))
         assert len(succeeded(await backend.aglob("*.txt")).matches or ()) == 60

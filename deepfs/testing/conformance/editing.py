@@ -79,13 +79,15 @@ class EditingConformance(BackendSuite):
     async def test_several_places_are_ambiguous(self, backend: BackendProtocol) -> None:
         content = b"x y x\nx x\n"
         await self.raw_put("/a.txt", content)
-        error = await self._check_refused(await backend.aedit("/a.txt", "x", "z"), ErrorCode.AMBIGUOUS_MATCH, "/a.txt", content)
+        result = await backend.aedit("/a.txt", "x", "z")
+        error = await self._check_refused(result, ErrorCode.AMBIGUOUS_MATCH, "/a.txt", content)
         assert "multiple" in error
         assert "4" in error, f"the error tells how many places there are: {error}"
 
     async def test_places_that_overlap_are_ambiguous(self, backend: BackendProtocol) -> None:
         await self.raw_put("/a.txt", b"aaa")
-        error = await self._check_refused(await backend.aedit("/a.txt", "aa", "b"), ErrorCode.AMBIGUOUS_MATCH, "/a.txt", b"aaa")
+        result = await backend.aedit("/a.txt", "aa", "b")
+        error = await self._check_refused(result, ErrorCode.AMBIGUOUS_MATCH, "/a.txt", b"aaa")
         assert "2" in error, f"the error tells how many places there are: {error}"
 
     async def test_no_place_is_no_match(self, backend: BackendProtocol) -> None:
@@ -116,7 +118,8 @@ class EditingConformance(BackendSuite):
 
     async def test_identical_texts_are_refused(self, backend: BackendProtocol) -> None:
         await self.raw_put("/a.txt", b"one")
-        await self._check_refused(await backend.aedit("/a.txt", "one", "one"), ErrorCode.INVALID_CONTENT, "/a.txt", b"one")
+        result = await backend.aedit("/a.txt", "one", "one")
+        await self._check_refused(result, ErrorCode.INVALID_CONTENT, "/a.txt", b"one")
 
     async def test_a_new_text_that_is_no_text_is_refused(self, backend: BackendProtocol) -> None:
         await self.raw_put("/a.txt", b"one one")

@@ -87,8 +87,10 @@ class LineConformance(BackendSuite):
             for number, text in enumerate(TEXTS):
                 path = f"/lines/{number}.txt"
                 found = succeeded(await backend.agrep("", path, regex=regex)).matches or []
-                plain = [line.removesuffix("\n").removesuffix("\r") if line.endswith("\n") else line
-                         for line in lines_with_ends(text)]
+                plain = [
+                    line.removesuffix("\n").removesuffix("\r") if line.endswith("\n") else line
+                    for line in lines_with_ends(text)
+                ]
                 assert [(match.line, match.text) for match in found] == [*enumerate(plain, 1)], (repr(text), regex)
 
     async def test_an_offset_past_the_end_tells_how_long_the_file_is(self, backend: BackendProtocol) -> None:

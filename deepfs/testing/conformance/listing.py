@@ -4,7 +4,7 @@ from typing import Final
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import ErrorCode
-from deepfs.testing.expect import failed, listed, listing, succeeded
+from deepfs.testing.expect import failed, listed, listing, only, paths_of, succeeded
 from deepfs.testing.suite import BackendSuite
 
 __all__ = ["ListingConformance"]
@@ -44,6 +44,14 @@ class ListingConformance(BackendSuite):
         assert entries["/kinds/file.txt"].is_dir is False
         assert entries["/kinds/file.txt"].size == 6, "the size is in bytes"
         assert entries["/kinds/raw.bin"].size == 3
+
+    async def test_an_empty_file_is_a_file(self, backend: BackendProtocol) -> None:
+        await self.put({"/dir/empty": ""})
+        entry = only(succeeded(await backend.als("/dir")).entries)
+        assert (entry.path, entry.is_dir, entry.size) == ("/dir/empty", False, 0)
+        assert paths_of(succeeded(await backend.aglob("*", "/dir")).matches) == ["/dir/empty"]
+        succeeded(await backend.amove("/dir/empty", "/new/empty"))
+        assert await self.raw_peek("/new/empty") == b""
 
     async def test_names_with_a_dot_are_listed(self, backend: BackendProtocol) -> None:
         await self.put({"/dots/.env": "x", "/dots/.git/config": "x", "/dots/seen": "x"})

@@ -115,9 +115,7 @@ class PathConformance(BackendSuite):
     async def test_hostile_paths_are_invalid_path_and_never_raise(self, backend: BackendProtocol) -> None:
         await self.put({"/kept.txt": "kept"})
         outcomes = {
-            (name, path): await _outcome(call, path)
-            for name, call in _calls(backend).items()
-            for path in HOSTILE_PATHS
+            (name, path): await _outcome(call, path) for name, call in _calls(backend).items() for path in HOSTILE_PATHS
         }
         assert outcomes == dict.fromkeys(outcomes, "invalid_path")
 

@@ -3,7 +3,7 @@
 from typing import Final
 
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.testing.expect import listing, shown, succeeded
+from deepfs.testing.expect import listing, only, shown, succeeded
 from deepfs.testing.suite import BackendSuite
 
 __all__ = ["TransferConformance"]
@@ -67,7 +67,10 @@ class TransferConformance(BackendSuite):
             ("/file", None),
         ]
         assert [await self.raw_peek(path) for path in ("/new/a", "/new/b", "/file", "/dir/x")] == [
-            b"a", b"b", b"replaced", b"kept",
+            b"a",
+            b"b",
+            b"replaced",
+            b"kept",
         ]
 
     async def test_nothing_is_uploaded_beneath_a_file(self, backend: BackendProtocol) -> None:
@@ -116,8 +119,8 @@ class TransferConformance(BackendSuite):
 
     async def test_a_large_binary_file_goes_in_and_out(self, backend: BackendProtocol) -> None:
         content = bytes(range(256)) * 4096 * 3
-        [upload] = await backend.aupload_files([("/large.bin", content)])
-        [download] = await backend.adownload_files(["/large.bin"])
+        upload = only(await backend.aupload_files([("/large.bin", content)]))
+        download = only(await backend.adownload_files(["/large.bin"]))
         assert (upload.error, download.error) == (None, None)
         assert download.content == content, "three megabytes come back as they were"
 
@@ -125,5 +128,5 @@ class TransferConformance(BackendSuite):
         await backend.aupload_files([("/a.txt", b"one\ntwo\n")])
         assert shown(await backend.aread("/a.txt", 1, 1)) == "two\n"
         succeeded(await backend.aedit("/a.txt", "two", "2"))
-        [download] = await backend.adownload_files(["/a.txt"])
+        download = only(await backend.adownload_files(["/a.txt"]))
         assert download.content == b"one\n2\n"

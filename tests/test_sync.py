@@ -1,0 +1,485 @@
+"""run_sync, and the generated sync methods: from which threads, on which loop, in which processes they work."""
+
+import asyncio
+import inspect
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+import pytest
+from langgraph.store.base import BaseStore
+
+from deepfs import CompositeBackend, MemoryBackend, StoreBackend, run_sync, sync_shims
+from deepfs.policy.wrapper import WrapperBackend
+from deepfs.testing import LatencyBackend
+from support.scripts import run_script
+
+tenant: ContextVar[str] = ContextVar("tenant", default="nobody")
+
+
+@contextmanager
+def all_threads(count: int, function: Callable[[], object]) -> Iterator[list[object]]:
+    """What `function` returned in each of `count` threads at once; all have ended when the block begins."""
+    returned: list[object] = []
+    threads = [threading.Thread(target=lambda: returned.append(function()), daemon=True) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    yield returned
+
+
+async def running_loop() -> int:
+    return id(asyncio.get_running_loop())
+
+
+async def fail(error: BaseException) -> None:
+    raise error
+
+
+class TestRunSync:
+    def test_it_takes_a_callable_with_its_arguments(self) -> None:
+        async def join(*parts: str, end: str) -> str:
+            await anyio.lowlevel.checkpoint()
+            return "".join(parts) + end
+
+        assert run_sync(join, "a", "b", end="c") == "abc"
+
+    def test_it_takes_a_coroutine(self) -> None:
+        async def answer() -> int:
+            await anyio.lowlevel.checkpoint()
+            return 42
+
+        assert run_sync(answer()) == 42
+
+    def test_what_is_bound_to_its_loop_stays_usable(self) -> None:
+        async def open_lock() -> asyncio.Lock:
+            lock = asyncio.Lock()
+            await lock.acquire()
+            waiting = asyncio.ensure_future(lock.acquire())  # Binds the lock to this loop.
+            await anyio.lowlevel.checkpoint()
+            waiting.cancel()
+            return lock
+
+        async def use(lock: asyncio.Lock) -> bool:
+            lock.release()
+            return await lock.acquire()
+
+        assert run_sync(use, run_sync(open_lock))
+        assert run_sync(running_loop) == run_sync(running_loop)
+
+    def test_calls_of_several_threads_run_concurrently(self) -> None:
+        waiting = 0
+
+        async def wait_for_the_others() -> bool:
+            nonlocal waiting
+            waiting += 1
+            with anyio.fail_after(10):
+                while waiting < 20:
+                    await anyio.sleep(0.001)
+            return True
+
+        with all_threads(20, lambda: run_sync(wait_for_the_others)) as returned:
+            assert returned == [True] * 20
+
+    def test_it_sees_the_context_variables_of_the_caller(self) -> None:
+        async def seen() -> str:
+            await anyio.lowlevel.checkpoint()
+            before = tenant.get()
+            tenant.set("changed by the call")
+            return before
+
+        token = tenant.set("ann")
+        try:
+            assert run_sync(seen) == "ann"
+            assert tenant.get() == "ann"
+        finally:
+            tenant.reset(token)
+        assert run_sync(seen) == "nobody"
+
+    def test_an_exception_passes_with_its_traceback(self) -> None:
+        error = LookupError("told")
+        with pytest.raises(LookupError) as caught:
+            run_sync(fail, error)
+        assert caught.value is error
+        frames = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+        assert frames[0] == "test_an_exception_passes_with_its_traceback"
+        assert frames[-1] == "fail"
+
+    @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError()], ids=repr)
+    def test_what_would_end_the_loop_ends_the_call_alone(self, error: BaseException) -> None:
+        before = run_sync(running_loop)
+        with pytest.raises(type(error)):
+            run_sync(fail, error)
+        assert run_sync(running_loop) == before
+
+    def test_on_its_own_loop_it_is_refused(self) -> None:
+        async def nested() -> int:
+            return run_sync(running_loop)
+
+        async def nested_coroutine() -> int:
+            return run_sync(running_loop())
+
+        for call in (nested, nested_coroutine):
+            with pytest.raises(RuntimeError, match="await the async method instead"):
+                run_sync(call)
+
+    def test_an_interrupt_cancels_the_call_and_waits_for_its_end(self) -> None:
+        printed = run_script("""
+            import _thread, threading
+            import anyio
+            from deepfs import run_sync
+
+            async def work():
+                threading.Timer(0.1, _thread.interrupt_main).start()
+                try:
+                    await anyio.sleep_forever()
+                except BaseException as error:
+                    with anyio.CancelScope(shield=True):
+                        await anyio.sleep(0.2)
+                    print("cleaned up after", type(error).__name__)
+                    raise
+
+            try:
+                run_sync(work)
+            except KeyboardInterrupt:
+                print("interrupted")
+
+            async def goes_on():
+                print("goes on")
+
+            run_sync(goes_on)
+        """)
+        assert printed.splitlines() == ["cleaned up after CancelledError", "interrupted", "goes on"]
+
+    def test_many_threads_at_first_use_start_one_loop(self) -> None:
+        printed = run_script("""
+            import asyncio, sys, threading
+            from deepfs import run_sync
+
+            sys.setswitchinterval(1e-6)
+            barrier, loops = threading.Barrier(40), []
+
+            async def running_loop():
+                return id(asyncio.get_running_loop())
+
+            def first_use():
+                barrier.wait()
+                loops.append(run_sync(running_loop))
+
+            threads = [threading.Thread(target=first_use) for _ in range(40)]
+            for thread in threads: thread.start()
+            for thread in threads: thread.join()
+            names = [thread.name for thread in threading.enumerate()]
+            print(len(loops), len(set(loops)), names.count("deepfs-sync"))
+        """)
+        assert printed.split() == ["40", "1", "1"]
+
+
+@pytest.mark.anyio
+class TestInAThreadThatRunsALoop:
+    @pytest.fixture(autouse=True)
+    def _no_blocking(self) -> None:
+        """Blocking the loop is what these tests do."""
+
+    async def test_run_sync_works(self) -> None:
+        async def wait() -> str:
+            await anyio.sleep(0.01)
+            return tenant.get()
+
+        tenant.set("on a loop")
+        assert run_sync(wait) == "on a loop"
+
+    async def test_so_does_a_method_of_a_backend_that_waits(self) -> None:
+        backend = LatencyBackend(MemoryBackend(), 0.01)
+        assert backend.write("/a.txt", "one").ok
+        assert backend.read("/a.txt").file_data == {**await content_of(backend, "/a.txt")}
+
+
+async def content_of(backend: Any, path: str) -> Any:
+    return (await backend.aread(path)).file_data
+
+
+class Recorded(WrapperBackend):
+    """Tells which thread each call ran in; never waits, where the inner backend does not."""
+
+    never_waits = True
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self.threads: list[int] = []
+
+    async def als(self, path: str) -> Any:
+        self.threads.append(threading.get_ident())
+        return await super().als(path)
+
+
+class TestGeneratedMethods:
+    def test_one_that_waits_runs_on_the_background_loop(self) -> None:
+        backend = Recorded(LatencyBackend(MemoryBackend(), 0.001))
+        with all_threads(5, lambda: backend.ls("/").ok) as returned:
+            assert returned == [True] * 5
+        [thread] = set(backend.threads)
+        assert thread == run_sync(current_thread)
+
+    @pytest.mark.anyio
+    async def test_one_that_never_waits_runs_inline_on_any_loop(self) -> None:
+        backend = Recorded(CompositeBackend(MemoryBackend(), {"/m/": MemoryBackend()}))
+        assert backend.ls("/").entries == [{"path": "/m/", "is_dir": True}]
+        assert backend.threads == [threading.get_ident()]
+
+    def test_one_that_never_waits_starts_no_loop_and_needs_none(self) -> None:
+        printed = run_script("""
+            import threading
+            from deepfs import MemoryBackend
+
+            backend = MemoryBackend()
+            backend.write("/a.txt", "one")
+            print(backend.grep("one").matches[0].line, backend.copy("/", "/b").ok, threading.active_count())
+        """)
+        assert printed.split() == ["1", "False", "1"]
+
+    def test_one_that_waits_against_its_word_says_what_to_do(self) -> None:
+        class Sleepy(MemoryBackend):
+            never_waits = True
+
+            async def als(self, path: str) -> Any:
+                await anyio.lowlevel.checkpoint()
+                return await super().als(path)
+
+        def call() -> str:
+            with pytest.raises(RuntimeError, match="never_waits = False"):
+                Sleepy().ls("/")
+            return "told"
+
+        assert call() == "told"
+
+    def test_on_the_background_loop_the_async_method_is_named(self) -> None:
+        backend = LatencyBackend(MemoryBackend(), 0.001)
+
+        async def careless() -> None:
+            backend.read("/a.txt")
+
+        with pytest.raises(RuntimeError, match=r"await LatencyBackend\.aread\(\) instead"):
+            run_sync(careless)
+
+    def test_a_class_that_is_no_backend_gets_them_by_the_decorator(self) -> None:
+        @sync_shims
+        class Notes:
+            async def aread(self, path: str) -> str:
+                """Read a note."""
+                await anyio.lowlevel.checkpoint()
+                return f"note {path}"
+
+            def write(self, path: str) -> str:
+                return f"{path} in {threading.current_thread().name}"
+
+        notes: Any = Notes()
+        assert notes.read("/a") == "note /a"
+        assert notes.read.__doc__ == "Read a note."
+        assert run_sync(notes.awrite, "/a") != notes.write("/a")
+        assert inspect.iscoroutinefunction(notes.awrite)
+
+
+async def current_thread() -> int:
+    return threading.get_ident()
+
+
+@pytest.mark.anyio
+class TestStoreBoundToALoop:
+    @pytest.fixture
+    def anyio_backend(self) -> str:
+        return "asyncio"
+
+    @pytest.fixture
+    def store(self, sqlite_store: BaseStore, monkeypatch: pytest.MonkeyPatch) -> BaseStore:
+        """A store that tells the loop of each call."""
+        abatch = sqlite_store.abatch
+        self.loops: set[int] = set()
+
+        async def recorded(operations: Any) -> Any:
+            self.loops.add(await running_loop())
+            return await abatch(operations)
+
+        monkeypatch.setattr(sqlite_store, "abatch", recorded)
+        return sqlite_store
+
+    async def test_on_that_loop_each_sync_method_names_its_async_one(self, store: BaseStore) -> None:
+        backend = StoreBackend(store, namespace=("n",))
+        calls: dict[str, Callable[[], object]] = {
+            "aread": lambda: backend.read("/a.txt"),
+            "awrite": lambda: backend.write("/a.txt", "one"),
+            "als": lambda: backend.ls("/"),
+            "adownload_files": lambda: backend.download_files(["/a.txt"]),
+        }
+        for name, call in calls.items():
+            with pytest.raises(RuntimeError, match=rf"await StoreBackend\.{name}\(\) instead"):
+                call()
+        assert self.loops == set()
+
+    async def test_backends_before_it_do_so_too(self, store: BaseStore) -> None:
+        backend = StoreBackend(store, namespace=("n",))
+        with pytest.raises(RuntimeError, match=r"await WrapperBackend\.aread\(\) instead"):
+            WrapperBackend(backend).read("/a.txt")
+        with pytest.raises(RuntimeError, match=r"await CompositeBackend\.agrep\(\) instead"):
+            CompositeBackend(MemoryBackend(), {"/m/": backend}).grep("one")
+
+    async def test_from_another_thread_the_call_goes_to_that_loop(self, store: BaseStore) -> None:
+        backend = CompositeBackend(MemoryBackend(), {"/m/": StoreBackend(store, namespace=("n",))})
+        written = await anyio.to_thread.run_sync(backend.write, "/m/a.txt", "one")
+        assert written.ok
+        read = await anyio.to_thread.run_sync(backend.read, "/m/a.txt")
+        assert read.file_data == await content_of(backend, "/m/a.txt")
+        assert self.loops == {await running_loop()}
+
+    async def test_on_a_trio_loop_in_another_thread_it_goes_there_too(self, store: BaseStore) -> None:
+        backend = StoreBackend(store, namespace=("n",))
+        written = await anyio.to_thread.run_sync(lambda: anyio.run(backend.awrite, "/a.txt", "one", backend="trio"))
+        assert written.ok
+        assert self.loops == {await running_loop()}
+
+
+class TestFork:
+    def test_a_child_goes_on_with_a_loop_and_lanes_of_its_own(self, tmp_path: Path) -> None:
+        printed = run_script(
+            f"""
+            import os, threading
+            import anyio
+            from deepfs import FilesystemBackend, run_sync
+
+            async def loop_thread():
+                await anyio.sleep(0)
+                return threading.get_ident(), os.getpid()
+
+            backend = FilesystemBackend({str(tmp_path)!r})
+            backend.write("/a.txt", "of the parent")
+            run_sync(loop_thread)
+
+            child = os.fork()
+            if child == 0:
+                assert run_sync(loop_thread)[1] == os.getpid()
+                assert backend.edit("/a.txt", "parent", "child").ok
+                assert backend.grep("of the child").matches
+                assert anyio.run(backend.aread, "/a.txt").ok
+                os._exit(0)
+            print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+            print(backend.read("/a.txt").file_data.content, run_sync(loop_thread)[1] == os.getpid())
+            """,
+            "-Wignore::DeprecationWarning",
+        )
+        assert printed.splitlines() == ["0", "of the child True"]
+
+    def test_a_fork_amid_calls_of_other_threads_leaves_the_child_free(self, tmp_path: Path) -> None:
+        printed = run_script(
+            f"""
+            import os, threading
+            from deepfs import FilesystemBackend
+
+            backend = FilesystemBackend({str(tmp_path)!r})
+            stop = threading.Event()
+
+            def keep_busy(number):
+                while not stop.is_set():
+                    backend.write(f"/{{number}}.txt", "x", overwrite=True)
+
+            threads = [threading.Thread(target=keep_busy, args=(number,)) for number in range(4)]
+            for thread in threads: thread.start()
+            codes = []
+            for _ in range(10):
+                child = os.fork()
+                if child == 0:
+                    os._exit(0 if all(backend.write(f"/{{n}}.txt", "y", overwrite=True).ok for n in range(4)) else 1)
+                codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+            stop.set()
+            print(codes)
+            """,
+            "-Wignore::DeprecationWarning",
+        )
+        assert printed.split() == str([0] * 10).split()
+
+
+class TestInterpreterExit:
+    def test_a_script_ends_with_its_last_call(self, tmp_path: Path) -> None:
+        printed = run_script(f"""
+            from deepfs import FilesystemBackend, run_sync
+
+            backend = FilesystemBackend({str(tmp_path)!r})
+            print(run_sync(backend.awrite, "/a.txt", "one").ok)
+            print(backend.read("/a.txt").ok)
+        """)
+        assert printed.split() == ["True", "True"]
+
+    def test_it_ends_amid_the_calls_of_daemon_threads(self, tmp_path: Path) -> None:
+        printed = run_script(f"""
+            import threading
+            from deepfs import FilesystemBackend
+
+            backend = FilesystemBackend({str(tmp_path)!r})
+
+            def keep_busy():
+                while True:
+                    backend.write("/a.txt", "x", overwrite=True)
+
+            for _ in range(3):
+                threading.Thread(target=keep_busy, daemon=True).start()
+            print(backend.write("/b.txt", "y").ok)
+        """)
+        assert printed.split() == ["True"]
+
+    def test_handlers_of_atexit_may_use_what_was_used_before(self, tmp_path: Path) -> None:
+        printed = run_script(f"""
+            import atexit
+            from deepfs import FilesystemBackend, run_sync
+
+            backend = FilesystemBackend({str(tmp_path)!r})
+            backend.write("/a.txt", "one")
+            backend.grep("one")
+            atexit.register(lambda: print(run_sync(backend.aread, "/a.txt").ok, backend.grep("one").ok))
+        """)
+        assert printed.split() == ["True", "True"]
+
+    def test_run_sync_works_first_in_a_handler_of_atexit(self) -> None:
+        printed = run_script("""
+            import atexit
+            from contextvars import ContextVar
+            import anyio
+            from deepfs import MemoryBackend, run_sync
+            from deepfs.testing import LatencyBackend
+
+            name = ContextVar("name")
+            backend = LatencyBackend(MemoryBackend(), 0.001)
+
+            async def told(greeting):
+                await anyio.sleep(0.001)
+                return f"{greeting}-{name.get()}"
+
+            @atexit.register
+            def at_exit():
+                name.set("ann")
+                print(run_sync(told, "hello"), run_sync(told("bye")))
+                print(backend.write("/a.txt", "one").ok, backend.read("/a.txt").file_data.content)
+        """)
+        assert printed.split() == ["hello-ann", "bye-ann", "True", "one"]
+
+    def test_it_works_first_in_a_thread_that_outlives_the_main_one(self) -> None:
+        printed = run_script("""
+            import threading, time
+            from deepfs import MemoryBackend
+            from deepfs.testing import LatencyBackend
+
+            backend = LatencyBackend(MemoryBackend(), 0.001)
+
+            def late():
+                time.sleep(0.3)
+                print(backend.write("/a.txt", "one").ok)
+
+            threading.Thread(target=late).start()
+        """)
+        assert printed.split() == ["True"]

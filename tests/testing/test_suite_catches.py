@@ -1,0 +1,119 @@
+"""The suite can fail: backends with one fault each fail the test that is about it."""
+
+import inspect
+import re
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import deepfs.testing
+from deepfs.backends.memory import MemoryBackend
+from deepfs.backends.protocol import Capabilities
+from deepfs.sync import OPERATIONS
+from deepfs.testing import BackendConformance, BackendStateMachine
+from deepfs.testing.conformance import cancellation
+from deepfs.testing.model import Model
+from support.mutants import MUTANTS, Overwrites
+from support.raw import RawMemory
+
+Mutant = type[MemoryBackend]
+
+
+class Suite(RawMemory, BackendConformance, BackendStateMachine):
+    """The suite as something to call."""
+
+    def __init__(self, memory: MemoryBackend) -> None:
+        self.memory = memory
+
+    async def run(self, name: str) -> None:
+        """One of its tests."""
+        test = getattr(self, name)
+        await test(**dict.fromkeys(inspect.signature(test).parameters, self.memory))
+
+
+@pytest.fixture
+def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cancellation, "_PATIENCE", 0.2)
+
+
+@pytest.mark.anyio
+@pytest.mark.usefixtures("_hurry")
+@pytest.mark.parametrize(("mutant", "test"), [(mutant, test) for mutant, (test, _) in MUTANTS.items()])
+async def test_the_suite_catches(mutant: Mutant, test: str) -> None:
+    await Suite(MemoryBackend()).run(test)
+    with pytest.raises((AssertionError, TimeoutError, ExceptionGroup)):
+        await Suite(mutant()).run(test)
+
+
+@pytest.mark.anyio
+class TestStateMachine:
+    """What it finds, and how it tells it."""
+
+    @pytest.fixture
+    def anyio_backend(self) -> str:
+        return "asyncio"
+
+    @pytest.mark.parametrize("mutant", [mutant for mutant, (_, found) in MUTANTS.items() if found])
+    async def test_the_model_catches(self, mutant: Mutant) -> None:
+        suite = Suite(mutant())
+        suite.steps = 20_000
+        with pytest.raises(AssertionError) as caught:
+            await suite.test_random_programs_do_what_a_model_does(suite.memory)
+        _, program, repeat = caught.value.__notes__
+        assert program.count("await backend.a") < 20, "the program is short"
+        assert re.search(r"seed = \d+", repeat)
+
+    async def test_a_seed_repeats_a_run(self) -> None:
+        told = []
+        for _ in range(2):
+            suite = Suite(Overwrites())
+            suite.seed = 7
+            with pytest.raises(AssertionError) as caught:
+                await suite.test_random_programs_do_what_a_model_does(suite.memory)
+            told.append([str(caught.value), *caught.value.__notes__])
+        assert told[0] == told[1]
+
+    async def test_each_run_has_a_new_seed(self) -> None:
+        seeds = set()
+        for _ in range(2):
+            suite = Suite(Overwrites())
+            with pytest.raises(AssertionError) as caught:
+                await suite.test_random_programs_do_what_a_model_does(suite.memory)
+            seeds.add(caught.value.__notes__[-1])
+        assert len(seeds) == 2
+
+    async def test_it_takes_as_many_steps_as_it_should(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        taken = Counter[str]()
+        suite = Suite(MemoryBackend())
+        for name in OPERATIONS:
+            monkeypatch.setattr(Model, name, _counted(taken, name), raising=False)
+        await suite.test_random_programs_do_what_a_model_does(suite.memory)
+        assert taken.total() >= 2000
+        assert min(taken[name] for name in OPERATIONS if name != "execute") > 20, taken
+
+
+def _counted(taken: Counter[str], name: str) -> Callable[..., Any]:
+    method = getattr(Model, name, None)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        taken[name] += 1
+        return method(*args, **kwargs)
+
+    return call
+
+
+def test_no_part_of_the_suite_hides_another() -> None:
+    parts = [part for part in inspect.getmro(Suite) if part.__module__.startswith("deepfs.testing.")]
+    names = Counter(name for part in parts for name in vars(part) if not name.startswith("__"))
+    assert {name for name, count in names.items() if count > 1} <= {"pytestmark"}
+
+
+def test_the_suite_knows_the_declared_differences_and_no_other() -> None:
+    assert Capabilities.__struct_fields__ == ("keeps_empty_directories", "keeps_created_at", "durable", "executes")
+    source = "".join(path.read_text() for path in Path(deepfs.testing.__file__).parent.rglob("*.py"))
+    used = set(re.findall(r"capabilities\.([a-z]\w*)", source))
+    assert used <= set(Capabilities.__struct_fields__)
+    assert not re.search(r"pytest\.(skip|xfail|mark\.skip|mark\.xfail|importorskip)", source)

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 import anyio.to_thread
 from langchain_core.runnables import RunnableConfig
@@ -20,14 +20,11 @@ from langgraph.store.base import BaseStore, Op, Result
 
 from deepfs.backends._supersteps import FILES, Channel, ProvisionalWrite, Task, Writes, task_of
 from deepfs.core.filedata import decode_file, encode_file
-from deepfs.core.filemap import Directories
+from deepfs.core.filemap import Change, Directories
 from deepfs.core.fold import fold, version_of
 from deepfs.core.operations import Operation, Places, Transition, header_of, transition
 from deepfs.errors import BackendError, ConflictError, ExistsError
 from deepfs.types import FileFormat
-
-if TYPE_CHECKING:
-    from deepfs.core.filemap import Change
 
 __all__ = [
     "TaskFiles",
@@ -114,12 +111,14 @@ class TaskFiles:
         """The directories that the files imply."""
         return Directories(self.files)
 
-    def commit(self, changes: "Sequence[Change]", file_format: FileFormat = "v2") -> None:
+    def commit(self, changes: Sequence[Change], file_format: FileFormat = "v2") -> None:
         """Write the changes as one operation, which takes effect as a whole or, told in `file_conflicts`, not at all.
 
         Raises ConflictError where a task of the same superstep changed the same place of a file, ExistsError where it
         created the file. Nothing is written then.
         """
+        if not changes:
+            return
         paths = {change.path: self._transition(change) for change in changes}
         operation = Operation(paths, self._wiring.task, self._wiring.step, self._wiring.node)
         self._check(operation)
@@ -129,7 +128,7 @@ class TaskFiles:
             write[change.path] = change.after and encode_file(change.after, file_format, change.path)
         self._send([(FILES, write), (CONFLICTS, header)] if self._tells_conflicts else [(FILES, write)])
 
-    def _transition(self, change: "Change") -> Transition:
+    def _transition(self, change: Change) -> Transition:
         before = _files_of(self._wiring.read(FILES, False)).get(change.path)
         origin = None if before is None else version_of(decode_file(before, change.path))
         return Transition(origin, _version(change.before), _version(change.after))
@@ -160,7 +159,7 @@ class _MergingFiles(TaskFiles):
         self._task.catch_up()
         return self._task.directories
 
-    def _transition(self, change: "Change") -> Transition:
+    def _transition(self, change: Change) -> Transition:
         self._task.catch_up()
         earlier = self._task.changes.get(change.path)
         return transition(earlier, _version(change.before), _version(change.after), _places(change))
@@ -222,7 +221,7 @@ def _version(data: Any) -> str | None:
     return None if data is None else version_of(data)
 
 
-def _places(change: "Change") -> Places:
+def _places(change: Change) -> Places:
     """What an edit replaced."""
     if change.replacement is None:
         return None

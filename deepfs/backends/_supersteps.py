@@ -141,8 +141,8 @@ class Task:
 
     def _take(self, values: list[Any], channel: Channel) -> None:
         if values:
-            self._own = self._own or channel.copy()
-            self._own.update(values)
+            own = self._own = self._own or channel.copy()
+            own.update(values)
         for value in values:
             if isinstance(value, Mapping):
                 self._note(value)

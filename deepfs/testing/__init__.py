@@ -4,17 +4,18 @@
 model over random programs, `LatencyBackend` and `FaultyBackend` make any backend slow or broken.
 """
 
+from typing import TYPE_CHECKING
+
 import pytest
 
-pytest.register_assert_rewrite(
-    "deepfs.testing.conformance", "deepfs.testing.expect", "deepfs.testing.parity", "deepfs.testing.statemachine"
-)
+from deepfs._lazy import lazy_exports
 
-from deepfs.testing.conformance import BackendConformance  # noqa: E402
-from deepfs.testing.faults import Fault, FaultyBackend, LatencyBackend  # noqa: E402
-from deepfs.testing.parity import SyncParity  # noqa: E402
-from deepfs.testing.statemachine import BackendStateMachine  # noqa: E402
-from deepfs.testing.suite import BackendSuite  # noqa: E402
+if TYPE_CHECKING:
+    from deepfs.testing.conformance import BackendConformance
+    from deepfs.testing.faults import Fault, FaultyBackend, LatencyBackend
+    from deepfs.testing.parity import SyncParity
+    from deepfs.testing.statemachine import BackendStateMachine
+    from deepfs.testing.suite import BackendSuite
 
 __all__ = [
     "BackendConformance",
@@ -25,3 +26,19 @@ __all__ = [
     "LatencyBackend",
     "SyncParity",
 ]
+
+# The modules are loaded later than this line, so that their assertions tell the values that they compare.
+pytest.register_assert_rewrite(
+    "deepfs.testing.conformance", "deepfs.testing.expect", "deepfs.testing.parity", "deepfs.testing.statemachine"
+)
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "conformance": ["BackendConformance"],
+        "faults": ["Fault", "FaultyBackend", "LatencyBackend"],
+        "parity": ["SyncParity"],
+        "statemachine": ["BackendStateMachine"],
+        "suite": ["BackendSuite"],
+    },
+)

@@ -6,10 +6,10 @@ import anyio.to_thread
 import pytest
 
 from deepfs.backends.filesystem import FilesystemBackend
-from deepfs.testing import BackendConformance
+from deepfs.testing import BackendConformance, BackendStateMachine
 
 
-class TestFilesystem(BackendConformance):
+class TestFilesystem(BackendConformance, BackendStateMachine):
     @pytest.fixture
     def backend(self, tmp_path: Path) -> FilesystemBackend:
         self.root = tmp_path

@@ -6,6 +6,7 @@ import operator
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+from langgraph.config import get_config
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import CachePolicy, Command, Overwrite, RetryPolicy, Send, TimeoutPolicy, interrupt
@@ -242,15 +244,17 @@ def test_exactly_one_of_twenty_colliding_threads_succeeds() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_later_step_is_no_sibling() -> None:
-    async def first(state: State) -> None:
-        assert (await fs.aedit("/a", "x", "y")).ok
+async def test_a_task_of_an_earlier_step_is_no_sibling() -> None:
+    kept = []
 
-    async def second(state: State) -> None:
-        assert (await fs.aedit("/a", "y", "x")).ok
+    async def node(state: State) -> dict[str, Any]:
+        kept.append(get_config())  # So that its writes outlive the step.
+        old, new = [("x", "y"), ("y", "x"), ("x", "z")][state["n"]]
+        assert (await fs.aedit("/a", old, new)).ok
+        return {"n": state["n"] + 1}
 
-    builder = graph(first).add_node("second", second).add_edge("first", "second")
-    assert text(await builder.compile().ainvoke(file("x"))) == "x"
+    builder = graph(node).add_conditional_edges("node", lambda state: "node" if state["n"] < 3 else "__end__")
+    assert text(await builder.compile().ainvoke({**file("x"), "n": 0})) == "z"
 
 
 # --- failure, retry, resumption --------------------------------------------------------------------------------------
@@ -300,6 +304,27 @@ async def test_what_a_failed_attempt_did_is_no_sibling() -> None:
     policy = RetryPolicy(initial_interval=0, jitter=False, retry_on=BrokenError)
     live = await graph(retried, sibling, retry_policy=policy).compile().ainvoke(file("a"))
     assert text(live) == "y"
+
+
+def test_a_failed_task_is_no_sibling() -> None:
+    results, edited, may_fail = [], threading.Event(), threading.Event()
+
+    def fails(state: State) -> None:
+        assert fs.edit("/a", "x", "y").ok
+        edited.set()
+        may_fail.wait()
+        raise BrokenError
+
+    def later(state: State) -> None:
+        edited.wait()
+        results.append(fs.edit("/a", "x", "z").code)
+        may_fail.set()
+        time.sleep(0.2)
+        results.append(fs.edit("/a", "x", "z").code)
+
+    with pytest.raises(BrokenError):
+        graph(fails, later).compile().invoke(file("x"))
+    assert results == [ErrorCode.CONFLICT, None]
 
 
 @pytest.mark.anyio

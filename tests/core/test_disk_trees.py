@@ -139,6 +139,7 @@ def test_a_listing_may_be_bounded_and_given_up(root: Path, disk: Disk) -> None:
 
 
 @pytest.mark.stress
+@pytest.mark.timeout(1200)
 def test_a_directory_of_a_million_files_is_listed_and_walked_in_bounds(root: Path, disk: Disk) -> None:
     directory = os.open(root / "dir" / "sub", os.O_RDONLY)
     for number in range(1_000_000):
@@ -494,6 +495,23 @@ def test_a_copy_that_is_given_up_leaves_nothing(root: Path, disk: Disk, relocate
     with pytest.raises(DeadlineError):
         disk.copy("/dir", "/new/copy", patience=Patience(cancelled=lambda: next(asked, True)))
     assert tree(root) == before
+
+
+def test_the_time_to_wait_for_others_does_not_bound_the_work(root: Path, disk: Disk) -> None:
+    disk.write_file("/dir/new", b"", patience=Patience(0))
+    disk.delete("/dir/new", Patience(0))
+    disk.copy("/dir", "/copy", patience=Patience(0))
+    disk.move("/copy", "/moved", patience=Patience(0))
+    disk.delete("/dir", Patience(0))
+    assert sorted(tree(root)) == ["dir.txt", "moved", "moved/file", "moved/sub", "moved/sub/deep"]
+
+
+def test_a_deletion_ends_when_nobody_wants_it(disk: Disk) -> None:
+    before = open_descriptors()
+    asked = iter([False])
+    with pytest.raises(DeadlineError):
+        disk.delete("/dir", Patience(cancelled=lambda: next(asked, True)))
+    assert open_descriptors() == before
 
 
 def test_an_end_stands_at_every_instant_of_a_move(root: Path, disk: Disk) -> None:

@@ -4,7 +4,7 @@ import pytest
 from langgraph.store.base import BaseStore
 
 from deepfs.backends.store import StoreBackend
-from deepfs.testing import BackendConformance
+from deepfs.testing import BackendConformance, BackendStateMachine
 from support.files import content_of, stored
 
 __all__ = ["NAMESPACE", "STORED", "StoreConformance"]
@@ -14,7 +14,7 @@ STORED = ("tenant", "v1!2")
 """The namespace as the store holds it: a dot is refused there."""
 
 
-class StoreConformance(BackendConformance):
+class StoreConformance(BackendConformance, BackendStateMachine):
     """The suite with raw access by the store's own methods."""
 
     store: BaseStore

@@ -2,6 +2,8 @@
 
 import inspect
 import re
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +17,7 @@ from deepfs.backends.protocol import Capabilities
 from deepfs.sync import OPERATIONS
 from deepfs.testing import BackendConformance, BackendStateMachine
 from deepfs.testing.conformance import cancellation
-from deepfs.testing.model import Model
+from deepfs.testing.statemachine.model import Model
 from support.mutants import MUTANTS, Overwrites
 from support.raw import RawMemory
 
@@ -117,3 +119,11 @@ def test_the_suite_knows_the_declared_differences_and_no_other() -> None:
     used = set(re.findall(r"capabilities\.([a-z]\w*)", source))
     assert used <= set(Capabilities.__struct_fields__)
     assert not re.search(r"pytest\.(skip|xfail|mark\.skip|mark\.xfail|importorskip)", source)
+
+
+def test_deepfs_loads_without_it() -> None:
+    code = (
+        "import deepfs, sys; deepfs.MemoryBackend(); print({'pytest', 'hypothesis', 'deepfs.testing'} & {*sys.modules})"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout
+    assert printed == "set()\n"

@@ -24,7 +24,7 @@ def fill_from(path: str, source: int, patience: Patience) -> Fill:
     def write(descriptor: int) -> None:
         os.lseek(source, 0, os.SEEK_SET)
         for block in blocks(source):
-            patience.check(path)
+            patience.check_wanted(path)
             rest = memoryview(block)
             while rest:
                 rest = rest[os.write(descriptor, rest) :]
@@ -105,7 +105,7 @@ class _Copy:
     def _copy(self, level: _Level, entry: os.DirEntry[str]) -> _Level | None:
         """Copy one entry; a directory is made and returned, to be gone through."""
         path = f"{level.path}/{entry.name}"
-        self._patience.check(path)
+        self._patience.check_wanted(path)
         with StorageErrors(path):
             if entry.is_symlink():
                 os.symlink(os.readlink(entry.name, dir_fd=level.source), entry.name, dir_fd=level.target)

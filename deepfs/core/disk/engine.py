@@ -37,7 +37,9 @@ class Disk:
     content, and extended attributes do not pass over. With `durable` a change is on the disk when its method returns.
 
     Every method raises leaves of `deepfs.errors` about the path that it was given, with no host path in their text.
-    `patience` ends a wait for others, or long work, with DeadlineError; a change waits 30 seconds where none is given.
+    `patience` ends long looking and waiting for others with DeadlineError; a change waits 30 seconds where none is
+    given. Cancelled, it also ends the work of a change: a file is then as it was or as it was to be, a copy is gone, a
+    directory may be deleted in part.
     """
 
     def __init__(
@@ -166,4 +168,4 @@ class Disk:
 
         Links in a directory are copied as they are. Errors as of `move`.
         """
-        self._relocator.copy(src, dst, patience or Patience(), overwrite=overwrite)
+        self._relocator.copy(src, dst, patience or Patience(_WAIT_S), overwrite=overwrite)

@@ -22,9 +22,13 @@ class Patience:
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._cancelled = cancelled
 
-    def check(self, path: str) -> None:
-        """Raise DeadlineError once the time is up or the operation is cancelled."""
+    def check_wanted(self, path: str) -> None:
+        """Raise DeadlineError once the operation is cancelled; its deadline is for waiting, which this is not."""
         if self._cancelled():
             raise DeadlineError(f"Error: The operation on {quoted(path)} was cancelled")
+
+    def check(self, path: str) -> None:
+        """Raise DeadlineError once the operation is cancelled or its time is up."""
+        self.check_wanted(path)
         if self._deadline is not None and time.monotonic() >= self._deadline:
             raise DeadlineError(f"Error: Time is up for {quoted(path)}: others use it, or there is too much of it")

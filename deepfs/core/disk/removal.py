@@ -107,7 +107,7 @@ class _Removal:
         try:
             self._remove(directory, name, path, is_dir)
             while self._levels:
-                self._patience.check(path)
+                self._patience.check_wanted(path)
                 level = self._levels[-1]
                 entry = next(level.children, None)
                 if entry is None:

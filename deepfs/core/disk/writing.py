@@ -28,7 +28,7 @@ class Writer:
     def write(self, path: str, data: bytes, patience: Patience, *, overwrite: bool, if_match: str | None) -> None:
         """Put `data` at `path`, making the directories above it."""
         for _ in range(_MAX_RACES):
-            patience.check(path)
+            patience.check_wanted(path)
             try:
                 if self._written(path, data, patience, overwrite=overwrite, if_match=if_match):
                     return

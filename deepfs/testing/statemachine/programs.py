@@ -6,7 +6,18 @@ from typing import Any, Final, Literal
 from hypothesis import strategies as st
 from msgspec import Struct
 
-__all__ = ["MIN_STEPS", "OTHER_VERSION", "THIS_VERSION", "Pick", "Piece", "Step", "programs"]
+__all__ = [
+    "MIN_STEPS",
+    "OTHER_VERSION",
+    "THIS_VERSION",
+    "Pick",
+    "Piece",
+    "Step",
+    "files_of",
+    "programs",
+    "steps_of",
+    "without",
+]
 
 MIN_STEPS: Final = 20
 _MAX_STEPS: Final = 24
@@ -121,7 +132,7 @@ def _steps(mounts: Sequence[str]) -> st.SearchStrategy[Step]:
         _step("delete", path=_mostly(files, places)),
         _step("move", src=_mostly(files, places), dst=_mostly(literal, paths), overwrite=flags),
         _step("move", src=directories, dst=literal, overwrite=flags),
-        _step("copy", src=places, dst=literal, overwrite=flags),
+        _step("copy", src=places, dst=paths, overwrite=flags),
         _upload(literal, 0),
         _upload(st.one_of(literal, files), 0),
         _step("read", path=_mostly(files, paths), offset=st.integers(0, 3), limit=st.integers(1, 3)),
@@ -143,7 +154,33 @@ def _upload(paths: st.SearchStrategy[Any], at_least: int) -> st.SearchStrategy[S
 
 
 def programs(mounts: Sequence[str] = ()) -> st.SearchStrategy[list[Step]]:
-    """Programs of at least `MIN_STEPS` steps that start with some files, over a tree with backends mounted at `mounts`."""
+    """Programs of at least `MIN_STEPS` steps, some files first, over a tree with backends mounted at `mounts`."""
     start = _upload(_paths(mounts), 4)
     steps = st.lists(_steps(mounts), min_size=MIN_STEPS - 1, max_size=_MAX_STEPS - 1)
     return st.builds(lambda first, then: [first, *then], start, steps)
+
+
+# --- shorter programs ---
+
+
+def steps_of(program: Sequence[Step]) -> list[tuple[int, int | None]]:
+    """What could be cut from a program, the last first: its steps."""
+    return [(index, None) for index in reversed(range(len(program)))]
+
+
+def files_of(program: Sequence[Step]) -> list[tuple[int, int | None]]:
+    """What could be cut from a program, the last first: the files of its uploads."""
+    return [
+        (index, number)
+        for index, _ in steps_of(program)
+        for number in reversed(range(len(program[index].arguments.get("files", ()))))
+    ]
+
+
+def without(program: Sequence[Step], index: int, file: int | None) -> list[Step]:
+    """The program without one of its steps, or without one of the files that the step uploads."""
+    rest: list[Step] = []
+    if file is not None:
+        files = program[index].arguments["files"]
+        rest.append(Step("upload_files", {"files": [*files[:file], *files[file + 1 :]]}))
+    return [*program[:index], *rest, *program[index + 1 :]]

@@ -1,14 +1,24 @@
 """A filesystem as a dict: what every operation should do, plainly, sharing no code with backends."""
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from deepfs.errors import ErrorCode
+from deepfs.testing.statemachine.naive import (
+    above,
+    bare,
+    beside,
+    count_places,
+    finder,
+    glob_fits,
+    is_storable,
+    is_under,
+    lines_of,
+    parent,
+    text_of,
+)
 
-__all__ = ["Model", "RefusedError", "normal"]
-
-_BINARY_SUFFIX: Final = ".png"
+__all__ = ["Model", "RefusedError"]
 
 
 class RefusedError(Exception):
@@ -17,80 +27,6 @@ class RefusedError(Exception):
     def __init__(self, codes: Iterable[str]) -> None:
         super().__init__(*codes)
         self.codes = frozenset(codes)
-
-
-def normal(path: str) -> str:
-    """`path` in its only spelling."""
-    return "/" + "/".join(name for name in path.split("/") if name not in ("", "."))
-
-
-def _above(path: str) -> list[str]:
-    """The directories above `path`, without the root."""
-    names = path.split("/")[1:]
-    return ["/" + "/".join(names[:count]) for count in range(1, len(names))]
-
-
-def _is_under(path: str, directory: str) -> bool:
-    return path != directory and path.startswith(directory.rstrip("/") + "/")
-
-
-def _text(path: str, data: bytes) -> str | None:
-    """The text of a file, or None where it is binary."""
-    try:
-        text = data.decode()
-    except UnicodeDecodeError:
-        return None
-    return None if "\0" in text or path.endswith(_BINARY_SUFFIX) else text
-
-
-def _is_storable(text: str) -> bool:
-    return not any(character == "\0" or "\ud800" <= character <= "\udfff" for character in text)
-
-
-def _lines(text: str) -> list[str]:
-    """The lines of a text without BOM, each with its end."""
-    lines = [f"{line}\n" for line in text.removeprefix("\ufeff").split("\n")]
-    lines[-1] = lines[-1][:-1]
-    return lines if lines[-1] else lines[:-1]
-
-
-def _bare(line: str) -> str:
-    return line[:-1].removesuffix("\r") if line.endswith("\n") else line
-
-
-def _places(text: str, old: str) -> int:
-    """In how many places `old` stands, overlapping ones included."""
-    return sum(text.startswith(old, place) for place in range(len(text)))
-
-
-def _name_fits(segment: str, name: str) -> bool:
-    if not segment:
-        return not name
-    if segment[0] == "*":
-        return any(_name_fits(segment[1:], name[start:]) for start in range(len(name) + 1))
-    return bool(name) and segment[0] in ("?", name[0]) and _name_fits(segment[1:], name[1:])
-
-
-def _path_fits(segments: Sequence[str], names: Sequence[str]) -> bool:
-    if not segments:
-        return not names
-    if segments[0] == "**":
-        enters = bool(names) and not names[0].startswith(".") and _path_fits(segments, names[1:])
-        rest = segments[1:] or ["*"]
-        return enters or _path_fits(rest, names)
-    if not names or (names[0].startswith(".") and not segments[0].startswith(".")):
-        return False
-    return _name_fits(segments[0], names[0]) and _path_fits(segments[1:], names[1:])
-
-
-def _glob_fits(pattern: str, relative: str) -> bool:
-    """Whether a pattern without sets and braces matches."""
-    segments = pattern.strip("/").split("/") if "/" in pattern else ["**", pattern]
-    return _path_fits(segments, relative.split("/"))
-
-
-def _finder(pattern: str, regex: bool, ignore_case: bool) -> Callable[[str], object]:
-    return re.compile(pattern if regex else re.escape(pattern), re.IGNORECASE if ignore_case else 0).search
 
 
 class Model:
@@ -107,18 +43,22 @@ class Model:
 
     # --- the tree ---
 
+    def implied(self) -> set[str]:
+        """The directories that must exist, the root included."""
+        return {"/", *self.mounts, *(up for path in (*self.files, *self.mounts) for up in above(path))}
+
     def directories(self) -> set[str]:
-        """Every directory, the root included."""
-        return {"/", *self.mounts, *self.empty, *(up for path in (*self.files, *self.mounts) for up in _above(path))}
+        """Every directory."""
+        return {*self.implied(), *self.empty}
 
     def _exists(self, path: str) -> bool:
         return path in self.files or path in self.directories()
 
     def _at_or_under(self, path: str) -> list[str]:
-        return sorted(file for file in self.files if file == path or _is_under(file, path))
+        return sorted(file for file in self.files if file == path or is_under(file, path))
 
     def _leads_to_mount(self, path: str) -> bool:
-        return any(mount == path or _is_under(mount, path) for mount in self.mounts)
+        return any(mount == path or is_under(mount, path) for mount in self.mounts)
 
     def _relative(self, file: str, directory: str) -> str:
         return file[len(directory.rstrip("/")) :].lstrip("/") if file != directory else ""
@@ -134,7 +74,7 @@ class Model:
         """Why no file can be put there."""
         if path in self.directories():
             yield ErrorCode.IS_DIRECTORY
-        if any(up in self.files for up in _above(path)):
+        if any(up in self.files for up in above(path)):
             yield ErrorCode.NOT_A_DIRECTORY
 
     # --- looking ---
@@ -145,17 +85,17 @@ class Model:
         if path not in self.directories():
             raise RefusedError([ErrorCode.FILE_NOT_FOUND])
         shown: list[tuple[str, bool, int | None]] = [
-            (file, False, len(data)) for file, data in self.files.items() if _parent(file) == path
+            (file, False, len(data)) for file, data in self.files.items() if parent(file) == path
         ]
-        shown += [(f"{up}/", True, None) for up in self.directories() if up != "/" and _parent(up) == path]
+        shown += [(f"{up}/", True, None) for up in self.directories() if up != "/" and parent(up) == path]
         return sorted(shown)
 
     def read(self, path: str, offset: int, limit: int) -> tuple[Any, ...]:
         self._refuse(self._no_file(path))
-        text = _text(path, self.files[path])
+        text = text_of(path, self.files[path])
         if text is None:
             return "base64", self.files[path]
-        lines = _lines(text)
+        lines = lines_of(text)
         if not lines:
             return "utf-8", "", None, None, None
         if offset >= len(lines):
@@ -177,7 +117,7 @@ class Model:
             raise RefusedError([ErrorCode.NOT_A_DIRECTORY])
         if not self._exists(path):
             raise RefusedError([ErrorCode.FILE_NOT_FOUND])
-        return [file for file in self._at_or_under(path) if _glob_fits(pattern, self._relative(file, path))]
+        return [file for file in self._at_or_under(path) if glob_fits(pattern, self._relative(file, path))]
 
     def grep(
         self,
@@ -193,22 +133,22 @@ class Model:
         root = path or "/"
         if not self._exists(root):
             raise RefusedError([ErrorCode.FILE_NOT_FOUND])
-        fits = _finder(pattern, regex, ignore_case)
+        fits = finder(pattern, regex, ignore_case)
         found, skipped = [], 0
         for file in (file for file in self._at_or_under(root) if self._is_searched(file, root, glob)):
             data = self.files[file]
-            is_text = _text(file, data) is not None
-            lines = [_bare(line) for line in _lines(data.decode(errors="surrogateescape"))]
+            is_text = text_of(file, data) is not None
+            lines = [bare(line) for line in lines_of(data.decode(errors="surrogateescape"))]
             hits = [number for number, line in enumerate(lines) if fits(line)]
             skipped += bool(hits) and not is_text
-            found += [(file, hit + 1, lines[hit], *_beside(lines, hit, context_lines)) for hit in hits if is_text]
+            found += [(file, hit + 1, lines[hit], *beside(lines, hit, context_lines)) for hit in hits if is_text]
         truncated = max_count is not None and len(found) > max_count
         return found[:max_count], truncated, None if truncated else skipped
 
     def _is_searched(self, file: str, root: str, glob: str | None) -> bool:
         relative = self._relative(file, root)
         if glob is not None:
-            return _glob_fits(glob, relative or file.rsplit("/", 1)[1])
+            return glob_fits(glob, relative or file.rsplit("/", 1)[1])
         return not any(name.startswith(".") for name in relative.split("/"))
 
     # --- changing ---
@@ -219,7 +159,7 @@ class Model:
 
     def write(self, path: str, content: str, *, overwrite: bool, if_match: bool | None) -> str:
         codes = set(self._no_place(path))
-        if not _is_storable(content):
+        if not is_storable(content):
             codes.add(ErrorCode.INVALID_CONTENT)
         if if_match is not None:
             codes |= {ErrorCode.CONFLICT} if path not in self.files or not if_match else set()
@@ -233,16 +173,16 @@ class Model:
         codes = set(self._no_file(path))
         if if_match is False:
             codes.add(ErrorCode.CONFLICT)
-        if not old or old == new or not _is_storable(new):
+        if not old or old == new or not is_storable(new):
             codes.add(ErrorCode.INVALID_CONTENT)
         if path not in self.files:
             raise RefusedError(codes)
-        text = _text(path, self.files[path])
+        text = text_of(path, self.files[path])
         if text is None:
             raise RefusedError({*codes, ErrorCode.BINARY_FILE})
         if "\r\n" in text:
             old, new = old.replace("\n", "\r\n"), new.replace("\n", "\r\n")
-        places = _places(text, old) if old else 0
+        places = count_places(text, old) if old else 0
         if places == 0:
             codes.add(ErrorCode.NO_MATCH)
         elif places > 1 and not replace_all:
@@ -262,7 +202,7 @@ class Model:
     def _remove(self, path: str) -> None:
         for file in self._at_or_under(path):
             del self.files[file]
-        self.empty = frozenset(up for up in self.empty if up != path and not _is_under(up, path))
+        self.empty = frozenset(up for up in self.empty if up != path and not is_under(up, path))
 
     def copy(self, src: str, dst: str, *, overwrite: bool) -> str:
         self._refuse(self._not_there(src, dst, overwrite))
@@ -284,9 +224,9 @@ class Model:
         """Why what is at `src` cannot be put at `dst`."""
         if not self._exists(src):
             yield ErrorCode.FILE_NOT_FOUND
-        if _is_under(dst, src):
+        if is_under(dst, src):
             yield ErrorCode.INVALID_PATH
-        if any(up in self.files for up in _above(dst)):
+        if any(up in self.files for up in above(dst)):
             yield ErrorCode.NOT_A_DIRECTORY
         if dst in self.files:
             yield from self._not_over_file(src, overwrite)
@@ -308,13 +248,5 @@ class Model:
         codes = frozenset(self._no_place(path))
         if not codes:
             self.files[path] = data
-        return codes or None
-
-
-def _parent(path: str) -> str:
-    return path.rsplit("/", 1)[0] or "/"
-
-
-def _beside(lines: Sequence[str], hit: int, count: int) -> tuple[list[str], list[str]]:
-    """The `count` lines before and after a line."""
-    return list(lines[max(hit - count, 0) : hit]), list(lines[hit + 1 : hit + 1 + count])
+        # The codes of transfers are few; beneath a file either of these says it.
+        return (codes | {ErrorCode.INVALID_PATH} if ErrorCode.NOT_A_DIRECTORY in codes else codes) or None

@@ -1,0 +1,66 @@
+"""The desk of one scenario: it runs races, sets bars, takes notes."""
+
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from typing import Literal
+
+from benchmarks import harness
+from benchmarks.harness import Contender
+from benchmarks.machine import machine, versions
+from benchmarks.record import Bar, Line, Plot, Race, Record, bar
+
+__all__ = ["Bench"]
+
+
+class Bench:
+    """What a scenario measures with; `record` has what it found so far."""
+
+    def __init__(self, scenario: str, title: str, *, quick: bool) -> None:
+        self.quick = quick
+        """Whether the run must be short: fewer rounds, and less work where the work is long."""
+        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        self.record = Record(scenario, title, quick, now, 0.0, machine(), versions())
+
+    async def race(
+        self, work: str, contenders: Sequence[Contender], *, noun: str, rounds: int = 15, seconds: float = 30
+    ) -> Race:
+        """Run a race; a quick run has three rounds at most, and a second to begin them in."""
+        limits = (min(rounds, 3), 1.0) if self.quick else (rounds, seconds)
+        race = await harness.race(work, contenders, noun=noun, rounds=limits[0], seconds=limits[1])
+        self.record.races.append(race)
+        return race
+
+    def at_least(self, claim: str, limit: float, values: Sequence[float], unit: str = "×", *, reduced: bool = False) -> None:
+        """Set a bar that the median of `values` must reach."""
+        self._bar(bar(claim, "at least", limit, unit, values, reduced))
+
+    def at_most(self, claim: str, limit: float, values: Sequence[float], unit: str = "×", *, reduced: bool = False) -> None:
+        """Set a bar that the median of `values` must not pass."""
+        self._bar(bar(claim, "at most", limit, unit, values, reduced))
+
+    def complete(self, claim: str, race: Race, name: str) -> None:
+        """Set the bar that a contender's answers are whole."""
+        whole = race.entry(name).complete
+        self.at_least(claim, 1, [float(whole)], " of 1")
+
+    def _bar(self, found: Bar) -> None:
+        self.record.bars.append(found)
+
+    def note(self, text: str) -> None:
+        """Say something that the figures do not."""
+        self.record.notes.append(text)
+
+    def plot(
+        self,
+        name: str,
+        title: str,
+        labels: tuple[str, str],
+        lines: Sequence[Line],
+        *,
+        log: Literal["x", "y", "xy"] = "xy",
+        ticks: Sequence[str] = (),
+    ) -> None:
+        """Have a picture drawn; `labels` are those of the x and the y axis."""
+        self.record.plots.append(
+            Plot(name, title, *labels, list(lines), log_x="x" in log, log_y="y" in log, ticks=list(ticks))
+        )

@@ -1,0 +1,96 @@
+"""Races: the same work by several contenders in turns, timed only while their answers are equal."""
+
+import gc
+import inspect
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.record import Entry, Race, Timing
+
+__all__ = ["Contender", "race"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contender:
+    """One way to do the work of a race."""
+
+    name: str
+    call: str
+    """The exact call or command, as shown."""
+    run: Callable[[], Any]
+    """A function, plain or async, that does the work once."""
+    rows: Callable[[Any], Collection[Hashable]] = lambda answer: [answer]
+    """Its answer in the form that all contenders share."""
+    may_lose: bool = False
+    """Whether it is known to lose rows: then that is told, and it must only not invent any."""
+    around: Callable[[], AbstractContextManager[object]] = nullcontext
+    """What must hold while it runs; not timed."""
+
+
+@dataclass
+class _Lane:
+    """The rounds that one contender has run."""
+
+    contender: Contender
+    seconds: list[float] = field(default_factory=list)
+    lost: list[int] = field(default_factory=list)
+    repeated: list[int] = field(default_factory=list)
+
+    async def turn(self) -> Collection[Hashable]:
+        """Do the work once, and return its rows."""
+        gc.collect()
+        with self.contender.around():
+            start = time.perf_counter()
+            answer = self.contender.run()
+            if inspect.isawaitable(answer):
+                answer = await answer
+            self.seconds.append(time.perf_counter() - start)
+        return self.contender.rows(answer)
+
+    def check(self, rows: Collection[Hashable], expected: Counter[Hashable], work: str) -> None:
+        """Raise unless the rows are those expected, as far as the contender is held to it."""
+        got = Counter(rows)
+        missing, extra = expected - got, got - expected
+        repeated = sum(extra[row] for row in extra if row in expected)
+        if extra.total() > repeated or (missing or extra) and not self.contender.may_lose:
+            shown = f"misses {list(missing)[:3]}, has {list(extra)[:3]} besides"
+            raise AssertionError(f"{work}: {self.contender.name} answers otherwise than the others; {shown:.2000}")
+        self.lost.append(missing.total())
+        self.repeated.append(repeated)
+
+    def entry(self, expected: int, noun: str) -> Entry:
+        answer = f"{expected:,} {noun}"
+        if any(self.lost):
+            kept = sorted({expected - lost for lost in self.lost})
+            answer = f"{'–'.join(f'{count:,}' for count in (kept[0], kept[-1])[: len(kept)])} of {answer}: loses rows"
+        if any(self.repeated):
+            answer += f", repeats {max(self.repeated):,}"
+        timing = Timing(self.seconds)
+        return Entry(self.contender.name, self.contender.call, timing, answer, not any(self.lost + self.repeated))
+
+
+async def race(work: str, contenders: Sequence[Contender], *, noun: str, rounds: int, seconds: float) -> Race:
+    """Let the contenders do the work in turns, the first to begin another one each time.
+
+    A first round warms caches up and is not counted; the answers of every round must be equal. There are at most
+    `rounds` counted rounds, and after the first none that would begin later than `seconds` after it.
+    """
+    lanes = [_Lane(contender) for contender in contenders]
+    answers = {lane.contender.name: await lane.turn() for lane in lanes}
+    expected = Counter(next(answers[lane.contender.name] for lane in lanes if not lane.contender.may_lose))
+    for lane in lanes:
+        lane.check(answers[lane.contender.name], expected, work)
+        lane.seconds.clear()
+    del answers
+    deadline = time.perf_counter() + seconds
+    for number in range(rounds):
+        if number and time.perf_counter() > deadline:
+            break
+        first = number % len(lanes)
+        for lane in lanes[first:] + lanes[:first]:
+            lane.check(await lane.turn(), expected, work)
+    return Race(work, [lane.entry(expected.total(), noun) for lane in lanes])

@@ -1,0 +1,111 @@
+"""What is worked on: the sources of Django as released, and trees made for a purpose."""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+__all__ = ["DJANGO", "cache", "django", "flat_files", "huge_file", "python_files", "scratch", "write_tree"]
+
+DJANGO: Final = "Django 5.2"
+_REQUIREMENT: Final = "django==5.2"
+_SHA256: Final = "1a47f7a7a3d43ce64570d350e008d2949abe8c7e21737b351b6a1611277c6d89"
+
+
+# --- Django ----------------------------------------------------------------------------------------------------------
+
+
+def cache() -> Path:
+    """Where inputs are kept between runs; outside of any checkout, whose ignore files ripgrep would honour."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    directory = Path(base, "deepfs-benchmarks")
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+def django() -> Path:
+    """The unpacked source distribution of Django, from the package index the first time."""
+    unpacked = cache() / _REQUIREMENT
+    if not unpacked.exists():
+        with scratch() as directory:
+            _unpack(_download(directory), directory / "unpacked").rename(unpacked)
+    return unpacked
+
+
+def _download(directory: Path) -> Path:
+    options = ("--quiet", "--no-binary", ":all:", "--no-deps", "--dest", str(directory))
+    subprocess.run([sys.executable, "-m", "pip", "download", *options, _REQUIREMENT], check=True)
+    [archive] = directory.glob("*.tar.gz")
+    if hashlib.sha256(archive.read_bytes()).hexdigest() != _SHA256:
+        raise ValueError(f"{archive.name} is not the release of {DJANGO} that these measurements are about")
+    return archive
+
+
+def _unpack(archive: Path, directory: Path) -> Path:
+    with tarfile.open(archive) as tar:
+        tar.extractall(directory, filter="data")
+    [top] = directory.iterdir()
+    return top
+
+
+def python_files() -> dict[str, str]:
+    """Its Python files, `"/django/…"`, with their text; files and directories with dot-names are left out."""
+    root = django()
+    found = {path.relative_to(root): path for path in sorted(root.rglob("*.py"))}
+    return {
+        f"/{name}": path.read_text(encoding="utf-8")
+        for name, path in found.items()
+        if not any(part.startswith(".") for part in name.parts)
+    }
+
+
+# --- made for a purpose ----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A directory that goes away; on a real disk, where the system's temporary directory may lie in memory."""
+    with TemporaryDirectory(dir=cache(), prefix="scratch-", ignore_cleanup_errors=True) as name:
+        yield Path(name)
+
+
+def flat_files(count: int, needles: int = 10) -> dict[str, str]:
+    """`count` small files, a hundred to a directory, of which `needles`, evenly spread, hold the word `needle`."""
+    filler = "".join(f"line {number} of a small file\n" for number in range(20))
+    every = count // needles
+    return {
+        f"/d{number // 100:04}/f{number % 100:02}.txt": filler + ("a needle here\n" if number % every == 0 else "")
+        for number in range(count)
+    }
+
+
+def write_tree(root: Path, files: dict[str, str]) -> Path:
+    """Write the files below `root`."""
+    for directory in {path.rpartition("/")[0] for path in files}:
+        (root / directory[1:]).mkdir(parents=True, exist_ok=True)
+    for path, text in files.items():
+        (root / path[1:]).write_text(text, encoding="utf-8")
+    return root
+
+
+def huge_file(path: Path, size: int) -> int:
+    """Write a text file of about `size` bytes whose lines are numbered from 0; returns how many lines it has."""
+    block = 10_000
+    line = len(_numbered(0))
+    if shutil.disk_usage(path.parent).free < 2 * size:
+        raise OSError(f"the measurement needs {2 * size / 1e9:.1f} GB of free disk at {path.parent}")
+    with path.open("w", encoding="ascii") as file:
+        for start in range(0, size // line, block):
+            file.write("".join(_numbered(number) for number in range(start, start + block)))
+    return -(-(size // line) // block) * block
+
+
+def _numbered(number: int) -> str:
+    return f"{number:010} the quick brown fox jumps over the lazy dog and runs on and on\n"

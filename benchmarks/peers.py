@@ -1,0 +1,31 @@
+"""The answers of deepfs and of deepagents in one form."""
+
+from typing import Any
+
+from deepagents.backends.utils import EMPTY_CONTENT_WARNING
+
+__all__ = ["grep_rows", "listed_paths", "our_text", "their_text"]
+
+
+def our_text(result: Any) -> str:
+    """The text that a read of deepfs shows."""
+    assert result.ok, result.error
+    return str(result.file_data.content)
+
+
+def their_text(result: Any) -> str:
+    """The text that a read of deepagents shows; of an empty file it shows a reminder to the model."""
+    assert result.error is None, result.error
+    content = str(result.file_data["content"])
+    return "" if content == EMPTY_CONTENT_WARNING else content
+
+
+def listed_paths(result: Any) -> list[str]:
+    """The paths of an `ls` or a `glob` of either."""
+    found = result.entries if hasattr(result, "entries") else result.matches
+    return [info["path"] for info in found or ()]
+
+
+def grep_rows(result: Any) -> list[tuple[str, int, str]]:
+    """The lines of a `grep` of either."""
+    return [(match["path"], match["line"], match["text"]) for match in result.matches or ()]

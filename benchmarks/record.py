@@ -1,0 +1,131 @@
+"""What a scenario found, in the form in which it is printed, written and drawn."""
+
+from collections.abc import Sequence
+from statistics import median, quantiles
+from typing import Literal
+
+import msgspec
+
+__all__ = ["Bar", "Entry", "Line", "Plot", "Point", "Race", "Record", "Timing", "bar", "point"]
+
+
+class Timing(msgspec.Struct, frozen=True):
+    """The seconds of each round, in order."""
+
+    seconds: list[float]
+
+    @property
+    def median(self) -> float:
+        """The typical round."""
+        return median(self.seconds)
+
+    @property
+    def low(self) -> float:
+        """The fastest round."""
+        return min(self.seconds)
+
+    @property
+    def high(self) -> float:
+        """The slowest round."""
+        return max(self.seconds)
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One contender of a race: its exact call, what it took, and whether its answers were whole."""
+
+    name: str
+    call: str
+    timing: Timing
+    answer: str
+    complete: bool
+
+
+class Race(msgspec.Struct, frozen=True):
+    """The same work by several contenders, in turns."""
+
+    work: str
+    entries: list[Entry]
+
+    def entry(self, name: str) -> Entry:
+        """The contender of that name."""
+        return next(entry for entry in self.entries if entry.name == name)
+
+    def ratios(self, slower: str, faster: str) -> list[float]:
+        """How many times as long as the one the other took, round by round."""
+        pairs = zip(self.entry(slower).timing.seconds, self.entry(faster).timing.seconds, strict=True)
+        return [long / short for long, short in pairs]
+
+
+class Bar(msgspec.Struct, frozen=True):
+    """What the project demands of itself, and what was measured; `values` has one figure for each round."""
+
+    claim: str
+    comparison: Literal["at least", "at most"]
+    limit: float
+    unit: str
+    values: list[float]
+    reduced: bool
+    """Whether the work was smaller than the claim says, so that the figure does not count."""
+    met: bool
+
+
+def bar(
+    claim: str, comparison: Literal["at least", "at most"], limit: float, unit: str, values: Sequence[float], reduced: bool
+) -> Bar:
+    """A bar, judged by the median of `values`."""
+    typical = median(values)
+    met = typical >= limit if comparison == "at least" else typical <= limit
+    return Bar(claim, comparison, limit, unit, list(values), reduced, met)
+
+
+class Point(msgspec.Struct, frozen=True):
+    """A value with its spread: the quartiles, or the extremes where there are few rounds."""
+
+    x: float
+    y: float
+    low: float
+    high: float
+
+
+def point(x: float, values: Sequence[float]) -> Point:
+    """The median of `values` and their spread."""
+    if len(values) < 4:
+        return Point(x, median(values), min(values), max(values))
+    low, _, high = quantiles(values, n=4)
+    return Point(x, median(values), low, high)
+
+
+class Line(msgspec.Struct, frozen=True):
+    """The points of one contender, by x."""
+
+    name: str
+    points: list[Point]
+
+
+class Plot(msgspec.Struct, frozen=True):
+    """A picture: lines over common axes; `ticks` names the places of the x axis, where numbers would say less."""
+
+    name: str
+    title: str
+    x_label: str
+    y_label: str
+    lines: list[Line]
+    log_x: bool = True
+    log_y: bool = True
+    ticks: list[str] = []
+
+
+class Record(msgspec.Struct):
+    """All that one scenario found in one run."""
+
+    scenario: str
+    title: str
+    quick: bool
+    started_at: str
+    seconds: float
+    machine: dict[str, str]
+    versions: dict[str, str]
+    races: list[Race] = []
+    bars: list[Bar] = []
+    notes: list[str] = []
+    plots: list[Plot] = []

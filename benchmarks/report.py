@@ -1,0 +1,103 @@
+"""The record of a scenario as tables and as a file."""
+
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from benchmarks.record import Bar, Entry, Race, Record, Timing
+
+__all__ = ["show", "show_verdict", "write"]
+
+
+def show(record: Record, console: Console) -> None:
+    """Print the races, the notes and the bars."""
+    console.rule(f"[bold]{record.title}[/bold] · {record.seconds:.0f} s")
+    for race in record.races:
+        console.print(_race_table(race))
+    for note in record.notes:
+        console.print(f"• {note}", highlight=False, markup=False)
+    if record.bars:
+        console.print(_bar_table(record.bars))
+
+
+def _race_table(race: Race) -> Table:
+    table = Table(title=race.work, title_justify="left", title_style="bold", expand=True)
+    for column in ("", "call"):
+        table.add_column(column, overflow="fold", style="" if column else "cyan")
+    for column in ("median", "fastest–slowest", "× deepfs", "rounds"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("answer", overflow="fold")
+    for entry in race.entries:
+        table.add_row(*_race_row(entry, race.entries[0]))
+    return table
+
+
+def _race_row(entry: Entry, first: Entry) -> list[str]:
+    timing = entry.timing
+    answer = escape(entry.answer)
+    return [
+        entry.name,
+        escape(entry.call),
+        duration(timing.median),
+        f"{duration(timing.low)}–{duration(timing.high)}",
+        f"{timing.median / first.timing.median:.2f}",
+        str(len(timing.seconds)),
+        answer if entry.complete else f"[red]{answer}[/red]",
+    ]
+
+
+def duration(seconds: float) -> str:
+    """Three digits and a unit."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds / 1e-6:.3g} µs"
+
+
+def _bar_table(bars: list[Bar]) -> Table:
+    table = Table(title="bars", title_justify="left", title_style="bold", expand=True)
+    table.add_column("claim", overflow="fold")
+    for column in ("bar", "measured", "lowest–highest", ""):
+        table.add_column(column, justify="right", no_wrap=True)
+    for bar in bars:
+        table.add_row(*_bar_row(bar))
+    return table
+
+
+def _bar_row(bar: Bar) -> list[str]:
+    median = Timing(bar.values).median
+    return [
+        bar.claim,
+        f"{'≥' if bar.comparison == 'at least' else '≤'} {bar.limit:g}{bar.unit}",
+        f"{median:.3g}{bar.unit}",
+        f"{min(bar.values):.3g}–{max(bar.values):.3g}",
+        _verdict(bar),
+    ]
+
+
+def _verdict(bar: Bar) -> str:
+    verdict = "[green]met[/green]" if bar.met else "[bold red]MISSED[/bold red]"
+    return f"{verdict} [dim](less work)[/dim]" if bar.reduced else verdict
+
+
+def show_verdict(records: list[Record], console: Console) -> None:
+    """Print what was missed, and how many bars there were."""
+    bars = [(record, bar) for record in records for bar in record.bars]
+    missed = [(record, bar) for record, bar in bars if not bar.met]
+    console.rule(f"[bold]{len(bars) - len(missed)} of {len(bars)} bars met[/bold]")
+    table = Table(show_header=False, box=None, expand=True)
+    for record, bar in missed:
+        claim, limit, median, spread, verdict = _bar_row(bar)
+        table.add_row(verdict, record.scenario, claim, limit, median, spread)
+    console.print(table)
+
+
+def write(record: Record, directory: Path) -> Path:
+    """Write the record as JSON; returns where."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"{record.scenario}.json"
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
+    return path

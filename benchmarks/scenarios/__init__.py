@@ -1,0 +1,18 @@
+"""One scenario a file: `TITLE`, and `measure(bench)`."""
+
+from typing import Final
+
+__all__ = ["SCENARIOS"]
+
+SCENARIOS: Final = (
+    "reads",
+    "globs",
+    "greps",
+    "together",
+    "mounts",
+    "state",
+    "store",
+    "window",
+    "growth",
+    "imports",
+)

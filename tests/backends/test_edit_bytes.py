@@ -1,0 +1,177 @@
+r"""An edit changes the replaced span and no other byte, whatever the line ends and the encoding; or it is refused.
+
+The oracle works on one regular expression over the whole text and shares no code with the library: in a file with
+`\r\n`, a `\n` of the old text is either line end, and a line end of the new text is spelt as the one in its place, as
+the last of those, or as most of the file.
+"""
+
+import re
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from support.counts import few_or_many, telling
+from support.every_backend import Storage, storage
+
+__all__ = ["storage"]
+
+BOM = "\ufeff".encode()
+
+
+# --- by example ---
+
+EDITS: dict[str, tuple[bytes, str, str, bytes | None]] = {
+    "LF": (b"one\ntwo\nthree\n", "two", "2", b"one\n2\nthree\n"),
+    "LF, several lines": (b"one\ntwo\nthree\n", "one\ntwo\n", "1\n2\n", b"1\n2\nthree\n"),
+    "LF, CRLF in the new text": (b"one\ntwo\n", "one", "1\r\n1", b"1\r\n1\ntwo\n"),
+    "CRLF": (b"one\r\ntwo\r\nthree\r\n", "two", "2", b"one\r\n2\r\nthree\r\n"),
+    "CRLF, LF in both": (b"one\r\ntwo\r\nthree\r\n", "one\ntwo", "1\n2", b"1\r\n2\r\nthree\r\n"),
+    "CRLF, LF in the new text": (b"one\r\ntwo\r\n", "one", "1\n1", b"1\r\n1\r\ntwo\r\n"),
+    "CRLF, spelt in the old text": (b"one\r\ntwo\r\n", "one\r\ntwo", "1\n2", b"1\n2\r\n"),
+    "CR": (b"one\rtwo\rthree\r", "two", "2", b"one\r2\rthree\r"),
+    "CR, spelt in the old text": (b"one\rtwo\r", "one\rtwo", "1\r2", b"1\r2\r"),
+    "CR, LF in the old text": (b"one\rtwo\r", "one\ntwo", "1\n2", None),
+    "mixed, a word": (b"a\nb\r\nc\rd\n", "c", "C", b"a\nb\r\nC\rd\n"),
+    "mixed, across an LF": (b"a\nb\r\nc\r\n", "a\nb", "A\nB", b"A\nB\r\nc\r\n"),
+    "mixed, across a CRLF": (b"a\nb\r\nc\n", "b\nc", "B\nC", b"a\nB\r\nC\n"),
+    "mixed, across both": (b"a\nb\r\nc\n", "a\nb\nc", "A\nB\nC", b"A\nB\r\nC\n"),
+    "mixed, a new line in mostly CRLF": (b"a\r\nb\r\nc\n", "b", "B\nB", b"a\r\nB\r\nB\r\nc\n"),
+    "mixed, a new line in mostly LF": (b"a\r\nb\nc\n", "b", "B\nB", b"a\r\nB\nB\nc\n"),
+    "mixed, more lines than before": (b"a\r\nb\nc\n", "a\nb\nc", "1\n2\n3\n4", b"1\r\n2\n3\n4\n"),
+    "BOM": (BOM + b"one\ntwo\n", "one", "1", BOM + b"1\ntwo\n"),
+    "BOM, CRLF": (BOM + b"one\r\ntwo\r\n", "one\ntwo", "1\n2", BOM + b"1\r\n2\r\n"),
+    "no final newline": (b"one\ntwo", "two", "2", b"one\n2"),
+    "no final newline, CRLF": (b"one\r\ntwo", "one\ntwo", "1\n2", b"1\r\n2"),
+    "one more at the end": (b"one\n\n", "one", "1", b"1\n\n"),
+    "other separators": ("a\u2028b\x85c\x0bd\x0ce\n".encode(), "c", "C", "a\u2028b\x85C\x0bd\x0ce\n".encode()),
+    "combining characters": ("cafe\u0301 caf\u00e9\n".encode(), "caf\u00e9", "tea", "cafe\u0301 tea\n".encode()),
+    "Latin-1": ("caf\u00e9 one\n".encode("latin-1"), "one", "1", None),
+    "UTF-16 with BOM": ("one\r\n".encode("utf-16"), "one", "1", None),
+    "UTF-16 LE": ("one\n".encode("utf-16-le"), "one", "1", None),
+    "UTF-16 BE": ("one\n".encode("utf-16-be"), "one", "1", None),
+    "UTF-16 without NUL": ("\u4f60\u597d".encode("utf-16"), "\u4f60", "1", None),
+    "a NUL": (b"one\0two\n", "one", "1", None),
+    "a lone surrogate": (b"one \xed\xa0\x80\n", "one", "1", None),
+    "cut UTF-8": ("one \u20ac".encode()[:-1], "one", "1", None),
+}
+
+
+@pytest.mark.parametrize(("before", "old", "new", "after"), EDITS.values(), ids=EDITS)
+def test_only_the_replaced_span_differs(storage: Storage, before: bytes, old: str, new: str, after: bytes | None) -> None:
+    for prefix in storage.prefixes:
+        path = f"{prefix}/dir/file.txt"
+        storage.put(path, before)
+        edited = storage.backend.edit(path, old, new)
+        assert edited.ok == (after is not None), edited.error
+        assert storage.peek(path) == (before if after is None else after)
+
+
+@pytest.mark.parametrize("name", ["image.png", "archive.zip", "DOC.PDF"])
+def test_a_file_that_is_binary_by_its_name_is_refused(storage: Storage, name: str) -> None:
+    storage.put(f"/{name}", b"one\ntwo\n")
+    assert storage.backend.edit(f"/{name}", "one", "1").code == "binary_file"
+    assert storage.peek(f"/{name}") == b"one\ntwo\n"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code"),
+    [
+        ("", "x", "invalid_content"),
+        ("one", "one", "invalid_content"),
+        ("one", "a\0b", "invalid_content"),
+        ("one", "\ud800", "invalid_content"),
+        ("none", "x", "no_match"),
+        ("o\0e", "x", "no_match"),
+        ("\udc80", "x", "no_match"),
+        ("o", "x", "ambiguous_match"),
+    ],
+    ids=["empty", "identical", "NUL", "surrogate", "no match", "NUL in old", "surrogate in old", "ambiguous"],
+)
+def test_what_is_refused_changes_nothing(storage: Storage, old: str, new: str, code: str) -> None:
+    for prefix in storage.prefixes:
+        storage.put(f"{prefix}/file.txt", b"one\r\ntwo\n")
+        assert storage.backend.edit(f"{prefix}/file.txt", old, new).code == code
+        assert storage.peek(f"{prefix}/file.txt") == b"one\r\ntwo\n"
+
+
+# --- by generation ---
+
+
+def expected(content: bytes, old: str, new: str, *, replace_all: bool) -> bytes | None:
+    """What the edit should make of `content`; None where it should be refused."""
+    try:
+        text = content.decode()
+        new.encode()
+    except UnicodeError:
+        return None
+    if b"\0" in content or "\0" in new or not old or old == new:
+        return None
+    if "\r" in old or "\r\n" not in text:
+        pattern, spelt = re.escape(old), _as_given(new)
+    else:
+        # A line end is one unit: the LF of a CRLF does not match by itself.
+        pattern = re.escape(old).replace(re.escape("\n"), "(?:\r\n|(?<!\r)\n)")
+        spelt = _as_in_place(new, text)
+    places = len(re.findall(f"(?={pattern})", text))
+    if places == 0 or (places > 1 and not replace_all):
+        return None
+    return re.sub(pattern, spelt, text).encode()
+
+
+def _as_given(new: str) -> Callable[[re.Match[str]], str]:
+    return lambda _: new
+
+
+def _as_in_place(new: str, text: str) -> Callable[[re.Match[str]], str]:
+    crlf = text.count("\r\n")
+    usual = "\r\n" if crlf > text.count("\n") - crlf else "\n"
+
+    def spelt(match: re.Match[str]) -> str:
+        ends = re.findall("\r\n|\n", match[0]) or [usual]
+        pieces = re.split("(\r\n|\n)", new)
+        for index, piece in enumerate(pieces[1::2]):
+            pieces[2 * index + 1] = "\r\n" if piece == "\r\n" else ends[min(index, len(ends) - 1)]
+        return "".join(pieces)
+
+    return spelt
+
+
+PIECES = st.sampled_from(["\n", "\r\n", "\r", "\n\n", "a", "b", "ab", "aba", " ", "\t", "\u00e9", "\u2028", "\U0001f600"])
+TEXTS = st.lists(PIECES, min_size=1, max_size=12).map("".join)
+ENCODINGS = st.sampled_from(["utf-8"] * 12 + ["utf-8-sig"] * 6 + ["latin-1", "utf-16", "utf-16-le"])
+
+
+@st.composite
+def edits(draw: st.DrawFn) -> tuple[bytes, str, str, bool]:
+    text = draw(TEXTS)
+    start = draw(st.integers(0, max(len(text) - 1, 0)))
+    taken = text[start : start + draw(st.integers(1, 6))]
+    old = draw(st.sampled_from([taken] * 4 + [taken.replace("\r\n", "\n")] * 12 + [taken + "\n", "\ufeff", "\0", "", "x"]))
+    new = draw(st.one_of(TEXTS, TEXTS, TEXTS, st.text(max_size=3), st.sampled_from([old, old + "a", "\udfff", "\0"])))
+    content = text.encode(draw(ENCODINGS), "ignore") + draw(st.sampled_from([b""] * 20 + [b"\0", b"\xff", b"\xe2\x82"]))
+    return content, old, new, draw(st.booleans())
+
+
+@pytest.mark.parametrize("examples", few_or_many(150, 2_000))
+def test_what_generated_edits_make_is_what_the_oracle_makes(
+    storage: Storage, examples: int, record_property: Callable[[str, object], None]
+) -> None:
+    done = {True: 0, False: 0}
+
+    def check(path: str, content: bytes, old: str, new: str, replace_all: bool) -> None:
+        storage.put(path, content)
+        edited = storage.backend.edit(path, old, new, replace_all)
+        after = expected(content, old, new, replace_all=replace_all)
+        assert edited.ok == (after is not None), edited.error
+        assert storage.peek(path) == (content if after is None else after)
+        done[edited.ok] += 1
+
+    @settings(max_examples=examples)
+    @given(edit=edits(), prefix=st.sampled_from(storage.prefixes))
+    def check_one(edit: tuple[bytes, str, str, bool], prefix: str) -> None:
+        check(f"{prefix}/file.txt", *edit)
+
+    check_one()
+    telling(record_property)(f"{done[True]} edits made as by the oracle, {done[False]} refused with the file untouched")

@@ -1,0 +1,421 @@
+"""Subclasses that override operations, sync or async: an override is hit exactly once, whoever calls, from wherever."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+from langgraph.graph import START, StateGraph
+from langgraph.store.memory import InMemoryStore
+
+from deepfs import (
+    BackendProtocol,
+    CompositeBackend,
+    FilesystemBackend,
+    FilesystemState,
+    MemoryBackend,
+    StateBackend,
+    StoreBackend,
+    run_sync,
+)
+from deepfs.errors import AccessError, ErrorCode, InvalidPatternError
+from deepfs.policy.wrapper import WrapperBackend
+from deepfs.testing import LatencyBackend
+from deepfs.types import EditResult, FileInfo, GlobResult, GrepResult, LsResult, ReadResult, WriteResult
+
+# --- who overrides what ----------------------------------------------------------------------------------------------
+
+
+def only_write(base: type[BackendProtocol]) -> type[Any]:
+    class OnlyWrite(base):
+        def write(self, path: str, content: str, **options: Any) -> WriteResult:
+            return super().write(path, f"{content}, by write", **options)
+
+    return OnlyWrite
+
+
+def only_awrite(base: type[BackendProtocol]) -> type[Any]:
+    class OnlyAwrite(base):
+        async def awrite(self, path: str, content: str, **options: Any) -> WriteResult:
+            return await super().awrite(path, f"{content}, by awrite", **options)
+
+    return OnlyAwrite
+
+
+def both(base: type[BackendProtocol]) -> type[Any]:
+    class Both(base):
+        def write(self, path: str, content: str, **options: Any) -> WriteResult:
+            return super().write(path, f"{content}, by write", **options)
+
+        async def awrite(self, path: str, content: str, **options: Any) -> WriteResult:
+            return await super().awrite(path, f"{content}, by awrite", **options)
+
+    return Both
+
+
+def both_in_levels(base: type[BackendProtocol]) -> type[Any]:
+    """The sync override of one class, over the async one of another."""
+    return only_write(only_awrite(base))
+
+
+def a_mixin(base: type[BackendProtocol]) -> type[Any]:
+    class Mixin:
+        def write(self, path: str, content: str, **options: Any) -> WriteResult:
+            return super().write(path, f"{content}, by write", **options)  # type: ignore[misc]
+
+    class WithMixin(Mixin, base):
+        pass
+
+    return WithMixin
+
+
+# By sync and by async calls.
+OVERRIDES = {
+    only_write: ("x, by write", "x, by write"),
+    only_awrite: ("x, by awrite", "x, by awrite"),
+    both: ("x, by write", "x, by awrite"),
+    both_in_levels: ("x, by write, by awrite", "x, by write, by awrite"),
+    a_mixin: ("x, by write", "x, by write"),
+}
+
+# --- what they override ----------------------------------------------------------------------------------------------
+
+BASES: dict[type[BackendProtocol], Callable[[type[Any], Path], BackendProtocol]] = {
+    MemoryBackend: lambda cls, _: cls(),
+    FilesystemBackend: lambda cls, root: cls(root),
+    StoreBackend: lambda cls, _: cls(InMemoryStore(), namespace=("n",)),
+    StateBackend: lambda cls, _: cls(),
+}
+
+# --- who calls -------------------------------------------------------------------------------------------------------
+
+CALLERS: dict[str, Callable[[BackendProtocol], tuple[BackendProtocol, str]]] = {
+    "direct": lambda backend: (backend, "/a.txt"),
+    "composite-default": lambda backend: (CompositeBackend(backend, {"/m/": MemoryBackend()}), "/a.txt"),
+    "composite-route": lambda backend: (CompositeBackend(MemoryBackend(), {"/m/": backend}), "/m/a.txt"),
+    "wrapper": lambda backend: (WrapperBackend(backend), "/a.txt"),
+    "wrapper-that-waits": lambda backend: (LatencyBackend(backend, 0.001), "/a.txt"),
+}
+
+Act = Callable[[], Any]
+AsyncAct = Callable[[], Awaitable[Any]]
+
+
+def in_sync_node(act: Act, *, run: Callable[[Any], Any] = lambda graph: graph.invoke({"files": {}})) -> Any:
+    outcome: list[Any] = []
+
+    def node(state: FilesystemState) -> None:
+        outcome.append(act())
+
+    run(StateGraph(FilesystemState).add_node(node).add_edge(START, "node").compile())
+    return outcome[0]
+
+
+def in_sync_node_of_an_async_run(act: Act) -> Any:
+    return in_sync_node(act, run=lambda graph: asyncio.run(graph.ainvoke({"files": {}})))
+
+
+def in_async_node(act: AsyncAct) -> Any:
+    outcome: list[Any] = []
+
+    async def node(state: FilesystemState) -> None:
+        outcome.append(await act())
+
+    graph = StateGraph(FilesystemState).add_node(node).add_edge(START, "node").compile()
+    asyncio.run(graph.ainvoke({"files": {}}))
+    return outcome[0]
+
+
+def in_script(act: Act) -> Any:
+    return act()
+
+
+def on_asyncio(act: AsyncAct) -> Any:
+    return anyio.run(act)
+
+
+def on_trio(act: AsyncAct) -> Any:
+    return anyio.run(act, backend="trio")
+
+
+def on_background_loop(act: AsyncAct) -> Any:
+    return run_sync(act)
+
+
+SYNC_PLACES = [in_script, in_sync_node, in_sync_node_of_an_async_run]
+ASYNC_PLACES = [on_asyncio, on_trio, on_background_loop, in_async_node]
+IN_NODES = {in_sync_node, in_sync_node_of_an_async_run, in_async_node}
+
+
+def content(result: ReadResult) -> str:
+    assert result.file_data is not None, result.error
+    return result.file_data.content
+
+
+@pytest.mark.parametrize("caller", CALLERS)
+@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("override", OVERRIDES)
+class TestAnOverrideIsHitOnce:
+    @pytest.mark.parametrize("place", SYNC_PLACES)
+    def test_by_sync_calls(
+        self, override: Any, base: type[BackendProtocol], caller: str, place: Callable[[Act], Any], tmp_path: Path
+    ) -> None:
+        if base is StateBackend and place not in IN_NODES:
+            place = in_sync_node
+        called, path = CALLERS[caller](BASES[base](override(base), tmp_path))
+
+        def act() -> str:
+            assert called.write(path, "x").ok
+            return content(called.read(path))
+
+        by_sync, by_async = OVERRIDES[override]
+        assert place(act) == (by_sync if caller == "direct" else by_async)
+
+    @pytest.mark.parametrize("place", ASYNC_PLACES)
+    def test_by_async_calls(
+        self, override: Any, base: type[BackendProtocol], caller: str, place: Callable[[AsyncAct], Any], tmp_path: Path
+    ) -> None:
+        if base is StateBackend and place not in IN_NODES:
+            place = in_async_node
+        called, path = CALLERS[caller](BASES[base](override(base), tmp_path))
+
+        async def act() -> str:
+            assert (await called.awrite(path, "x")).ok
+            return content(await called.aread(path))
+
+        assert place(act) == OVERRIDES[override][1]
+
+
+class TestOperationsBuiltOnOverrides:
+    def test_a_batch_hits_the_override_once_for_each_item(self) -> None:
+        backend = Files()
+        assert [upload.error for upload in backend.upload_files([("/a", b"1"), ("/b", b"2")])] == [None, None]
+        assert backend.written == ["/a", "/b"]
+
+    @pytest.mark.anyio
+    async def test_sync_calls_on_a_loop_hit_it_inline(self) -> None:
+        threads = []
+
+        class Audited(MemoryBackend):
+            def write(self, path: str, content: str, **options: Any) -> WriteResult:
+                threads.append(threading.get_ident())
+                return super().write(path, content, **options)
+
+        backend = CompositeBackend(MemoryBackend(), {"/m/": WrapperBackend(Audited())})
+        assert backend.write("/m/a.txt", "one").ok
+        assert threads == [threading.get_ident()]
+
+    def test_amid_an_inline_call_it_may_wait_for_other_backends(self, tmp_path: Path) -> None:
+        journal = FilesystemBackend(tmp_path)
+
+        class Journaled(MemoryBackend):
+            def write(self, path: str, content: str, **options: Any) -> WriteResult:
+                assert journal.write(path, content).ok
+                assert asyncio.run(journal.aread(path)).ok
+                return super().write(path, content, **options)
+
+        backend = CompositeBackend(Journaled(), {})
+        assert backend.never_waits
+        assert backend.write("/a.txt", "one").ok
+        assert (tmp_path / "a.txt").read_text() == "one"
+
+
+# --- the documentation's example -------------------------------------------------------------------------------------
+
+
+class GuardedBackend(FilesystemBackend):
+    """As in the documentation of deepagents."""
+
+    def write(self, file_path: str, content: str) -> WriteResult:
+        if file_path.startswith("/secret/"):
+            return WriteResult(error=f"Writes are not allowed under {file_path}")
+        return super().write(file_path, content)
+
+    def edit(self, file_path: str, old_string: str, new_string: str, replace_all: bool = False) -> EditResult:
+        if file_path.startswith("/secret/"):
+            return EditResult(error=f"Edits are not allowed under {file_path}")
+        return super().edit(file_path, old_string, new_string, replace_all)
+
+
+class GuardedByNewNames(FilesystemBackend):
+    """The same in the names of this protocol."""
+
+    def write(self, path: str, content: str, *, overwrite: bool = False, if_match: str | None = None) -> WriteResult:
+        if path.startswith("/secret/"):
+            return WriteResult(error=f"Writes are not allowed under {path}")
+        return super().write(path, content, overwrite=overwrite, if_match=if_match)
+
+    def edit(
+        self, path: str, old: str, new: str, replace_all: bool = False, *, if_match: str | None = None
+    ) -> EditResult:
+        if path.startswith("/secret/"):
+            return EditResult(error=f"Edits are not allowed under {path}")
+        return super().edit(path, old, new, replace_all=replace_all, if_match=if_match)
+
+
+@pytest.mark.parametrize("guarded", [GuardedBackend, GuardedByNewNames])
+class TestGuardedBackend:
+    @pytest.fixture
+    def backend(self, guarded: type[FilesystemBackend], tmp_path: Path) -> Any:
+        (tmp_path / "secret").mkdir()
+        (tmp_path / "secret/a.txt").write_text("one")
+        return guarded(root_dir=tmp_path, virtual_mode=True)
+
+    def test_sync_calls_are_guarded(self, backend: Any, tmp_path: Path) -> None:
+        assert backend.write("/a.txt", "one").ok
+        assert backend.edit("/a.txt", "one", "two").ok
+        assert not backend.write("/secret/b.txt", "x").ok
+        assert backend.edit("/secret/a.txt", "one", "x").error == "Edits are not allowed under /secret/a.txt"
+        self.check(tmp_path)
+
+    @pytest.mark.anyio
+    async def test_async_calls_are_guarded(self, backend: Any, tmp_path: Path) -> None:
+        assert (await backend.awrite("/a.txt", "one")).ok
+        assert (await backend.aedit("/a.txt", "one", "two")).ok
+        assert (await backend.awrite("/secret/b.txt", "x")).error == "Writes are not allowed under /secret/b.txt"
+        assert not (await backend.aedit("/secret/a.txt", "one", "x")).ok
+        await anyio.to_thread.run_sync(self.check, tmp_path)
+
+    @pytest.mark.anyio
+    async def test_a_composite_is_guarded(self, backend: Any, tmp_path: Path) -> None:
+        composite = CompositeBackend(MemoryBackend(), {"/work/": backend})
+        assert (await composite.awrite("/work/a.txt", "one")).ok
+        assert (await composite.aedit("/work/a.txt", "one", "two")).ok
+        assert not (await composite.awrite("/work/secret/b.txt", "x")).ok
+        assert not (await composite.aedit("/work/secret/a.txt", "one", "x")).ok
+        await anyio.to_thread.run_sync(self.check, tmp_path)
+
+    def test_arguments_go_by_either_name(self, backend: Any, tmp_path: Path) -> None:
+        assert backend.write(file_path="/a.txt", content="one").ok
+        assert backend.edit(path="/a.txt", old="one", new="two").ok
+        assert run_sync(backend.aedit, file_path="/a.txt", old_string="two", new_string="2", replace_all=True).ok
+        assert run_sync(backend.aedit, path="/a.txt", old="2", new="two").ok
+        assert not run_sync(backend.awrite, path="/secret/b.txt", content="x").ok
+        assert not backend.edit(file_path="/secret/a.txt", old_string="one", new_string="x").ok
+        self.check(tmp_path)
+
+    def check(self, root: Path) -> None:
+        assert (root / "a.txt").read_text() == "two"
+        assert (root / "secret/a.txt").read_text() == "one"
+        assert not (root / "secret/b.txt").exists()
+
+
+# --- sync classes ----------------------------------------------------------------------------------------------------
+
+
+class Files(BackendProtocol):
+    """A whole backend in sync methods alone."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, str] = {}
+        self.written: list[str] = []
+
+    def ls(self, path: str) -> LsResult:
+        return LsResult(entries=[FileInfo(name) for name in sorted(self.files)])
+
+    def read(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
+        return ReadResult(file_data={"content": self.files[path]})  # type: ignore[arg-type]
+
+    def write(self, path: str, content: str, **_: Any) -> WriteResult:
+        if path == "/etc":
+            raise AccessError(path)
+        self.files[path] = content
+        self.written.append(path)
+        return WriteResult(path=path)
+
+    def edit(self, path: str, old: str, new: str, replace_all: bool = False, **_: Any) -> EditResult:
+        self.files[path] = self.files[path].replace(old, new)
+        return EditResult(path=path, occurrences=1)
+
+    def glob(self, pattern: str, path: str = "/") -> GlobResult:
+        raise InvalidPatternError("Error: no globs here")
+
+    def grep(self, pattern: str, path: str | None = None, glob: str | None = None, **_: Any) -> GrepResult:
+        raise ZeroDivisionError
+
+
+class TestSyncClasses:
+    def test_one_with_sync_methods_alone_is_whole(self) -> None:
+        backend = Files()
+        assert backend.write("/a.txt", "one").ok
+        assert run_sync(backend.aedit, "/a.txt", "one", "two").ok
+        assert content(run_sync(backend.aread, "/a.txt")) == "two"
+        assert CompositeBackend(MemoryBackend(), {"/m/": backend}).ls("/m").entries == [{"path": "/m/a.txt"}]
+
+    def test_an_incomplete_one_cannot_be_made_and_what_it_lacks_is_named(self) -> None:
+        class Incomplete(BackendProtocol):
+            def ls(self, path: str) -> LsResult:
+                return LsResult(entries=[])
+
+            async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
+                return ReadResult()
+
+        with pytest.raises(TypeError, match="Incomplete") as caught:
+            Incomplete()  # type: ignore[abstract]
+        lacking = {name for name in ("als", "aread", "awrite", "aedit", "aglob", "agrep") if name in str(caught.value)}
+        assert lacking == {"awrite", "aedit", "aglob", "agrep"}
+
+    def test_a_subclass_may_complete_it(self) -> None:
+        class Half(BackendProtocol):
+            ls, read, write = Files.ls, Files.read, Files.write
+
+        class Whole(Half):
+            edit, glob, grep = Files.edit, Files.glob, Files.grep
+
+        assert Whole().ls.__name__ == "ls"
+
+    @pytest.mark.anyio
+    async def test_a_leaf_that_is_raised_becomes_the_result(self) -> None:
+        backend = Files()
+        composite = CompositeBackend(MemoryBackend(), {"/m/": backend})
+        denied = "Error: Permission denied for '/etc'"
+        for result in (backend.write("/etc", ""), await backend.awrite("/etc", "")):
+            assert (type(result), result.code, result.error) == (WriteResult, ErrorCode.PERMISSION_DENIED, denied)
+        assert (await composite.awrite("/m/etc", "")).code is ErrorCode.PERMISSION_DENIED
+        assert (await backend.aglob("*")).code is backend.glob("*").code is ErrorCode.INVALID_PATTERN
+
+    @pytest.mark.anyio
+    async def test_other_exceptions_pass_as_they_are(self) -> None:
+        with pytest.raises(ZeroDivisionError):
+            Files().grep("one")
+        with pytest.raises(ZeroDivisionError):
+            await Files().agrep("one")
+
+
+class TestWhetherItWaits:
+    def test_sync_overrides_do_not_make_a_backend_wait(self) -> None:
+        assert only_write(MemoryBackend).never_waits
+        assert a_mixin(MemoryBackend).never_waits
+        assert not only_write(FilesystemBackend).never_waits
+
+    def test_async_code_does_unless_it_says_otherwise(self) -> None:
+        class Mixin:
+            async def _fetch(self) -> None: ...
+
+        class Mixed(Mixin, MemoryBackend):
+            pass
+
+        class Swift(only_awrite(MemoryBackend)):
+            never_waits = True
+
+        class Derived(Swift):
+            pass
+
+        assert not only_awrite(MemoryBackend).never_waits
+        assert not Mixed.never_waits
+        assert Swift.never_waits
+        assert Derived.never_waits
+
+    def test_so_does_any_of_several_bases(self) -> None:
+        class Audit(BackendProtocol):
+            async def awrite(self, path: str, content: str, **options: Any) -> WriteResult:
+                return await super().awrite(path, content, **options)
+
+        class Audited(MemoryBackend, Audit):
+            pass
+
+        assert not Audited.never_waits

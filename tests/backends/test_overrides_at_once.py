@@ -1,0 +1,192 @@
+"""Sync overrides that many tasks call at once, and whose callers are cancelled."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.from_thread
+import anyio.lowlevel
+import anyio.to_thread
+import pytest
+
+from deepfs import BackendProtocol, FilesystemBackend, MemoryBackend, run_sync
+from deepfs.policy.wrapper import WrapperBackend
+from deepfs.testing import LatencyBackend
+from deepfs.types import GrepResult, WriteResult
+
+Act = Callable[[], Awaitable[Any]]
+
+
+def writing_over(base: type[BackendProtocol]) -> type[Any]:
+    class Writing(base):
+        def write(self, path: str, content: str, **options: Any) -> WriteResult:
+            return super().write(path, content, **options)
+
+    return Writing
+
+
+def searching_over(base: type[BackendProtocol]) -> type[Any]:
+    class Searching(base):
+        left = False
+
+        def grep(self, pattern: str, path: str | None = None, glob: str | None = None, **options: Any) -> GrepResult:
+            try:
+                return super().grep(pattern, path, glob, **options)
+            finally:
+                self.left = True
+
+    return Searching
+
+
+def on_asyncio(act: Act) -> Any:
+    return anyio.run(act)
+
+
+def on_trio(act: Act) -> Any:
+    return anyio.run(act, backend="trio")
+
+
+def on_background_loop(act: Act) -> Any:
+    return run_sync(act)
+
+
+async def all_of(count: int, write: Callable[[str, str], Awaitable[WriteResult]]) -> int:
+    """How many of `count` concurrent writes succeed."""
+    written: list[bool] = []
+
+    async def one(number: int) -> None:
+        written.append((await write(f"/{number}.txt", "x")).ok)
+
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as tasks:
+            for number in range(count):
+                tasks.start_soon(one, number)
+    return sum(written)
+
+
+@pytest.mark.parametrize("loop", [on_asyncio, on_trio, on_background_loop])
+class TestManyAtOnce:
+    """More calls than a loop has threads for."""
+
+    def test_through_one_override(self, loop: Callable[[Act], Any], tmp_path: Path) -> None:
+        backend = writing_over(FilesystemBackend)(tmp_path)
+        assert loop(partial(all_of, 60, backend.awrite)) == 60
+
+    def test_through_overrides_before_overrides(self, loop: Callable[[Act], Any], tmp_path: Path) -> None:
+        backend = writing_over(FilesystemBackend)(tmp_path)
+        for _ in range(3):
+            backend = writing_over(LatencyBackend)(backend, 0.001)
+        assert loop(partial(all_of, 100, backend.awrite)) == 100
+
+    def test_while_callers_hold_every_thread_of_the_loop(self, loop: Callable[[Act], Any], tmp_path: Path) -> None:
+        backend = writing_over(FilesystemBackend)(tmp_path)
+
+        async def from_a_thread(path: str, content: str) -> WriteResult:
+            return await anyio.to_thread.run_sync(anyio.from_thread.run, backend.awrite, path, content)
+
+        assert loop(partial(all_of, 60, from_a_thread)) == 60
+
+
+def test_sync_calls_of_many_threads(tmp_path: Path) -> None:
+    backend = writing_over(WrapperBackend)(writing_over(LatencyBackend)(writing_over(FilesystemBackend)(tmp_path), 0))
+    written: list[bool] = []
+
+    def write(number: int) -> None:
+        written.append(backend.write(f"/{number}.txt", "x").ok)
+
+    threads = [threading.Thread(target=write, args=(number,), daemon=True) for number in range(100)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert written == [True] * 100
+
+
+class Endless(MemoryBackend):
+    """Searches for ever; tells when that began and ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = anyio.Event()
+        self.ended = False
+
+    async def agrep(self, pattern: str, path: str | None = None, glob: str | None = None, **_: Any) -> GrepResult:
+        self.begun.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            self.ended = True
+        raise AssertionError
+
+
+@pytest.mark.anyio
+class TestCancellation:
+    async def test_it_reaches_what_a_sync_override_waits_for(self) -> None:
+        backend = searching_over(Endless)()
+        with anyio.move_on_after(0.1) as scope:
+            await backend.agrep("one")
+        assert scope.cancelled_caught
+        assert backend.ended
+        assert backend.left
+
+    async def test_it_reaches_through_overrides_before_overrides(self) -> None:
+        inner = searching_over(Endless)()
+        middle = searching_over(WrapperBackend)(inner)
+        outer = searching_over(WrapperBackend)(middle)
+        with anyio.move_on_after(0.1) as scope:
+            await outer.agrep("one")
+        assert scope.cancelled_caught
+        assert [backend.left for backend in (inner, middle, outer)] == [True] * 3
+
+    async def test_an_override_that_swallows_it_leaves_its_caller_cancelled(self) -> None:
+        class Swallowing(Endless):
+            def grep(self, *args: Any, **options: Any) -> GrepResult:
+                try:
+                    return super().grep(*args, **options)
+                except BaseException:
+                    return GrepResult(matches=[])
+
+        with anyio.move_on_after(0.1) as scope:
+            assert (await Swallowing().agrep("one")).ok
+            await anyio.lowlevel.checkpoint()
+        assert scope.cancelled_caught
+
+    async def test_an_override_that_has_not_begun_never_does(self) -> None:
+        release = threading.Event()
+        begun: list[str] = []
+
+        class Slow(MemoryBackend):
+            def write(self, path: str, content: str, **options: Any) -> WriteResult:
+                begun.append(path)
+                release.wait(20)
+                return super().write(path, content, **options)
+
+        backend = Slow()
+        async with anyio.create_task_group() as tasks:
+            for number in range(40):
+                tasks.start_soon(backend.awrite, f"/{number}.txt", "x")
+            await anyio.wait_all_tasks_blocked()
+            with anyio.move_on_after(0.3) as scope:
+                await backend.awrite("/late.txt", "x")
+            release.set()
+        assert scope.cancelled_caught
+        assert len(begun) == 40
+        assert "/late.txt" not in begun
+
+
+def test_cancelling_a_task_of_asyncio_ends_the_call_and_waits_for_the_override() -> None:
+    async def main() -> None:
+        backend = searching_over(Endless)()
+        task = asyncio.ensure_future(backend.agrep("one"))
+        await backend.begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert backend.ended
+        assert backend.left
+
+    asyncio.run(main())

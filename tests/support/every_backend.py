@@ -1,0 +1,187 @@
+"""Every backend over storage of its own, with ways past it; for tests of the sync methods."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import pytest
+from langgraph.store.base import BaseStore
+from langgraph.store.memory import InMemoryStore
+
+from deepfs import run_sync
+from deepfs.backends.composite import CompositeBackend
+from deepfs.backends.filesystem import FilesystemBackend
+from deepfs.backends.memory import MemoryBackend
+from deepfs.backends.protocol import BackendProtocol
+from deepfs.backends.state import StateBackend
+from deepfs.backends.store import StoreBackend
+from support.files import content_of, stored
+from support.graphs import InNode, open_node
+from support.raw import RawMemory, file_of
+
+__all__ = ["STORAGES", "Storage", "storage"]
+
+T = TypeVar("T")
+
+STORAGES = ("memory", "filesystem", "store", "sqlite_store", "postgres_store", "state", "composite")
+
+_NAMESPACE = ("tenant", "files")
+
+
+class _Raw(Protocol):
+    def put(self, path: str, data: bytes) -> None: ...
+
+    def peek(self, path: str) -> bytes | None: ...
+
+
+@dataclass
+class Storage:
+    """A backend and what it stores in; `prefixes` are where its parts are mounted, the first of them is empty."""
+
+    backend: BackendProtocol
+    parts: Mapping[str, _Raw]
+    root: Path | None = None
+    """The directory of a part on disk."""
+
+    @property
+    def prefixes(self) -> list[str]:
+        return list(self.parts)
+
+    def _part(self, path: str) -> tuple[_Raw, str]:
+        prefix = max((prefix for prefix in self.parts if path.startswith(f"{prefix}/")), key=len)
+        return self.parts[prefix], path[len(prefix) :]
+
+    def put(self, path: str, data: bytes) -> None:
+        """Store a file past the backend."""
+        part, inner = self._part(path)
+        part.put(inner, data)
+
+    def peek(self, path: str) -> bytes | None:
+        """The bytes stored at `path`; None where there is no file."""
+        part, inner = self._part(path)
+        return part.peek(inner)
+
+
+class _Memory:
+    def __init__(self, backend: MemoryBackend) -> None:
+        self.backend = backend
+
+    def put(self, path: str, data: bytes) -> None:
+        self.backend._files[path] = file_of(data)
+        self.backend._parents.add(path)
+
+    def peek(self, path: str) -> bytes | None:
+        return RawMemory.peek(self.backend, path)
+
+
+class _Disk:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def put(self, path: str, data: bytes) -> None:
+        target = self.root / path.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data)
+
+    def peek(self, path: str) -> bytes | None:
+        target = self.root / path.lstrip("/")
+        return target.read_bytes() if target.is_file() else None
+
+
+class _Store:
+    def __init__(self, store: BaseStore) -> None:
+        self.store = store
+
+    def put(self, path: str, data: bytes) -> None:
+        run_sync(self.store.aput, _NAMESPACE, path, stored(data))
+
+    def peek(self, path: str) -> bytes | None:
+        item = run_sync(self.store.aget, _NAMESPACE, path)
+        return content_of(item and item.value)
+
+
+class _State:
+    def __init__(self, node: Any) -> None:
+        self.node = node
+
+    def put(self, path: str, data: bytes) -> None:
+        self.node.put(path, stored(data))
+
+    def peek(self, path: str) -> bytes | None:
+        return content_of(self.node.files.get(path))
+
+
+def _entered(stack: ExitStack, manager: AbstractAsyncContextManager[T]) -> T:
+    """What `manager` gives, entered and left on the loop of the sync methods."""
+    value = run_sync(manager.__aenter__)
+    stack.callback(run_sync, partial(manager.__aexit__, None, None, None))
+    return value
+
+
+def _over(store: BaseStore) -> Storage:
+    return Storage(StoreBackend(store, namespace=_NAMESPACE), {"": _Store(store)})
+
+
+def _memory(stack: ExitStack, tmp_path: Path, request: pytest.FixtureRequest) -> Storage:
+    backend = MemoryBackend()
+    return Storage(backend, {"": _Memory(backend)})
+
+
+def _filesystem(stack: ExitStack, tmp_path: Path, request: pytest.FixtureRequest) -> Storage:
+    root = tmp_path / "root"
+    root.mkdir()
+    return Storage(FilesystemBackend(root), {"": _Disk(root)}, root)
+
+
+def _store(stack: ExitStack, tmp_path: Path, request: pytest.FixtureRequest) -> Storage:
+    return _over(InMemoryStore())
+
+
+def _sqlite_store(stack: ExitStack, tmp_path: Path, request: pytest.FixtureRequest) -> Storage:
+    from support.stores import open_sqlite_store
+
+    return _over(_entered(stack, open_sqlite_store(tmp_path / "store.db")))
+
+
+def _postgres_store(stack: ExitStack, tmp_path: Path, request: pytest.FixtureRequest) -> Storage:
+    from support.stores import open_postgres_store
+
+    return _over(_entered(stack, open_postgres_store(request.getfixturevalue("_postgres_store_dsn"))))
+
+
+def _state(stack: ExitStack, tmp_path: Path, request: pytest.FixtureRequest) -> Storage:
+    node = stack.enter_context(open_node())
+    return Storage(InNode(StateBackend(), node), {"": _State(node)})
+
+
+def _composite(stack: ExitStack, tmp_path: Path, request: pytest.FixtureRequest) -> Storage:
+    parts = {
+        "": _state(stack, tmp_path, request),
+        "/disk": _filesystem(stack, tmp_path, request),
+        "/store": _store(stack, tmp_path, request),
+        "/store/deep/memory": _memory(stack, tmp_path, request),
+    }
+    mounts = {f"{prefix}/": part.backend for prefix, part in parts.items() if prefix}
+    composite = CompositeBackend(parts[""].backend, mounts)
+    return Storage(composite, {prefix: part.parts[""] for prefix, part in parts.items()}, parts["/disk"].root)
+
+
+_OPEN: Mapping[str, Callable[[ExitStack, Path, pytest.FixtureRequest], Storage]] = {
+    "memory": _memory,
+    "filesystem": _filesystem,
+    "store": _store,
+    "sqlite_store": _sqlite_store,
+    "postgres_store": _postgres_store,
+    "state": _state,
+    "composite": _composite,
+}
+
+
+@pytest.fixture(params=STORAGES)
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]:
+    """Every backend in turn, over empty storage; to be imported by the module of a test."""
+    with ExitStack() as stack:
+        yield _OPEN[request.param](stack, tmp_path, request)

@@ -1,0 +1,55 @@
+"""Other processes that use deepfs, and whether this one is still at work."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import deepfs
+
+__all__ = ["Process", "children", "started", "working_threads"]
+
+Process = subprocess.Popen[str]
+
+_PACKAGE = str(Path(deepfs.__file__).parent)
+_RESTING = ("workers.py", "_background.py")
+"""What the threads of lanes and of the background loop rest in; other modules of deepfs are at work."""
+
+
+@contextmanager
+def started(script: str, *arguments: object, prefix: tuple[str, ...] = ()) -> Iterator[Process]:
+    """An interpreter that runs `script` with its stdin and stdout open; killed at the end of the block."""
+    process = subprocess.Popen(
+        [*prefix, sys.executable, "-c", script, *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def children() -> set[str]:
+    """The processes that this one started and that have not ended."""
+    return {child for listed in Path("/proc/self/task").glob("*/children") for child in listed.read_text().split()}
+
+
+def working_threads() -> list[str]:
+    """Threads of deepfs's lanes that carry out a call now, each with where it is."""
+    names = {thread.ident: thread.name for thread in threading.enumerate() if thread.name.startswith("deepfs-")}
+    found = []
+    for ident, frame in sys._current_frames().items():
+        while ident in names and frame is not None:
+            file = frame.f_code.co_filename
+            if file.startswith(_PACKAGE) and not file.endswith(_RESTING):
+                found.append(f"{names[ident]} in {os.path.relpath(file, _PACKAGE)}:{frame.f_lineno}")
+                break
+            frame = frame.f_back
+    return found

@@ -7,7 +7,7 @@ from typing import Literal
 from benchmarks import harness
 from benchmarks.harness import Contender
 from benchmarks.machine import machine, versions
-from benchmarks.record import Bar, Line, Plot, Race, Record, bar
+from benchmarks.record import Bar, Line, Plot, Race, Record
 
 __all__ = ["Bench"]
 
@@ -22,29 +22,34 @@ class Bench:
         self.record = Record(scenario, title, quick, now, 0.0, machine(), versions())
 
     async def race(
-        self, work: str, contenders: Sequence[Contender], *, noun: str, rounds: int = 15, seconds: float = 30
+        self,
+        work: str,
+        contenders: Sequence[Contender],
+        *,
+        noun: str,
+        rounds: int = 15,
+        seconds: float = 30,
+        sweep: bool = False,
     ) -> Race:
         """Run a race; a quick run has three rounds at most, and a second to begin them in."""
-        limits = (min(rounds, 3), 1.0) if self.quick else (rounds, seconds)
-        race = await harness.race(work, contenders, noun=noun, rounds=limits[0], seconds=limits[1])
+        if self.quick:
+            rounds, seconds = min(rounds, 3), 1.0
+        race = await harness.race(work, contenders, noun=noun, rounds=rounds, seconds=seconds, sweep=sweep)
         self.record.races.append(race)
         return race
 
     def at_least(self, claim: str, limit: float, values: Sequence[float], unit: str = "×", *, reduced: bool = False) -> None:
         """Set a bar that the median of `values` must reach."""
-        self._bar(bar(claim, "at least", limit, unit, values, reduced))
+        self.record.bars.append(Bar(claim, "at least", limit, unit, list(values), reduced))
 
     def at_most(self, claim: str, limit: float, values: Sequence[float], unit: str = "×", *, reduced: bool = False) -> None:
         """Set a bar that the median of `values` must not pass."""
-        self._bar(bar(claim, "at most", limit, unit, values, reduced))
+        self.record.bars.append(Bar(claim, "at most", limit, unit, list(values), reduced))
 
     def complete(self, claim: str, race: Race, name: str) -> None:
         """Set the bar that a contender's answers are whole."""
         whole = race.entry(name).complete
         self.at_least(claim, 1, [float(whole)], " of 1")
-
-    def _bar(self, found: Bar) -> None:
-        self.record.bars.append(found)
 
     def note(self, text: str) -> None:
         """Say something that the figures do not."""

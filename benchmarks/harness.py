@@ -2,6 +2,7 @@
 
 import gc
 import inspect
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Sequence
@@ -37,6 +38,7 @@ class _Lane:
 
     contender: Contender
     seconds: list[float] = field(default_factory=list)
+    processor_seconds: list[float] = field(default_factory=list)
     lost: list[int] = field(default_factory=list)
     repeated: list[int] = field(default_factory=list)
 
@@ -44,11 +46,12 @@ class _Lane:
         """Do the work once, and return its rows."""
         gc.collect()
         with self.contender.around():
-            start = time.perf_counter()
+            start, worked = time.perf_counter(), _processor_time()
             answer = self.contender.run()
             if inspect.isawaitable(answer):
                 answer = await answer
             self.seconds.append(time.perf_counter() - start)
+            self.processor_seconds.append(_processor_time() - worked)
         return self.contender.rows(answer)
 
     def check(self, rows: Collection[Hashable], expected: Counter[Hashable], work: str) -> None:
@@ -62,6 +65,11 @@ class _Lane:
         self.lost.append(missing.total())
         self.repeated.append(repeated)
 
+    def forget(self) -> None:
+        """Do not count the rounds so far."""
+        self.seconds.clear()
+        self.processor_seconds.clear()
+
     def entry(self, expected: int, noun: str) -> Entry:
         answer = f"{expected:,} {noun}"
         if any(self.lost):
@@ -69,11 +77,18 @@ class _Lane:
             answer = f"{'–'.join(f'{count:,}' for count in (kept[0], kept[-1])[: len(kept)])} of {answer}: loses rows"
         if any(self.repeated):
             answer += f", repeats {max(self.repeated):,}"
-        timing = Timing(self.seconds)
+        timing = Timing(self.seconds, self.processor_seconds)
         return Entry(self.contender.name, self.contender.call, timing, answer, not any(self.lost + self.repeated))
 
 
-async def race(work: str, contenders: Sequence[Contender], *, noun: str, rounds: int, seconds: float) -> Race:
+def _processor_time() -> float:
+    """Seconds of user and system time, those of ended subprocesses included."""
+    return sum(os.times()[:4])
+
+
+async def race(
+    work: str, contenders: Sequence[Contender], *, noun: str, rounds: int, seconds: float, sweep: bool = False
+) -> Race:
     """Let the contenders do the work in turns, the first to begin another one each time.
 
     A first round warms caches up and is not counted; the answers of every round must be equal. There are at most
@@ -84,7 +99,7 @@ async def race(work: str, contenders: Sequence[Contender], *, noun: str, rounds:
     expected = Counter(next(answers[lane.contender.name] for lane in lanes if not lane.contender.may_lose))
     for lane in lanes:
         lane.check(answers[lane.contender.name], expected, work)
-        lane.seconds.clear()
+        lane.forget()
     del answers
     deadline = time.perf_counter() + seconds
     for number in range(rounds):
@@ -93,4 +108,4 @@ async def race(work: str, contenders: Sequence[Contender], *, noun: str, rounds:
         first = number % len(lanes)
         for lane in lanes[first:] + lanes[:first]:
             lane.check(await lane.turn(), expected, work)
-    return Race(work, [lane.entry(expected.total(), noun) for lane in lanes])
+    return Race(work, [lane.entry(expected.total(), noun) for lane in lanes], sweep)

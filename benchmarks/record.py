@@ -6,18 +6,24 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["Bar", "Entry", "Line", "Plot", "Point", "Race", "Record", "Timing", "bar", "point"]
+__all__ = ["Bar", "Entry", "Line", "Plot", "Point", "Race", "Record", "Timing", "point"]
 
 
 class Timing(msgspec.Struct, frozen=True):
-    """The seconds of each round, in order."""
+    """The seconds of each round, in order, and those that processors worked for it, in this process and below."""
 
     seconds: list[float]
+    processor_seconds: list[float]
 
     @property
     def median(self) -> float:
         """The typical round."""
         return median(self.seconds)
+
+    @property
+    def processor_median(self) -> float:
+        """The typical work."""
+        return median(self.processor_seconds)
 
     @property
     def low(self) -> float:
@@ -45,6 +51,8 @@ class Race(msgspec.Struct, frozen=True):
 
     work: str
     entries: list[Entry]
+    sweep: bool
+    """Whether this is one of many, whose figures a plot has."""
 
     def entry(self, name: str) -> Entry:
         """The contender of that name."""
@@ -52,8 +60,8 @@ class Race(msgspec.Struct, frozen=True):
 
     def ratios(self, slower: str, faster: str) -> list[float]:
         """How many times as long as the one the other took, round by round."""
-        pairs = zip(self.entry(slower).timing.seconds, self.entry(faster).timing.seconds, strict=True)
-        return [long / short for long, short in pairs]
+        times = self.entry(slower).timing.seconds, self.entry(faster).timing.seconds
+        return [long / short for long, short in zip(*times, strict=True)]
 
 
 class Bar(msgspec.Struct, frozen=True):
@@ -66,16 +74,16 @@ class Bar(msgspec.Struct, frozen=True):
     values: list[float]
     reduced: bool
     """Whether the work was smaller than the claim says, so that the figure does not count."""
-    met: bool
 
+    @property
+    def typical(self) -> float:
+        """What the bar is judged by."""
+        return median(self.values)
 
-def bar(
-    claim: str, comparison: Literal["at least", "at most"], limit: float, unit: str, values: Sequence[float], reduced: bool
-) -> Bar:
-    """A bar, judged by the median of `values`."""
-    typical = median(values)
-    met = typical >= limit if comparison == "at least" else typical <= limit
-    return Bar(claim, comparison, limit, unit, list(values), reduced, met)
+    @property
+    def met(self) -> bool:
+        """Whether the bar holds."""
+        return self.typical >= self.limit if self.comparison == "at least" else self.typical <= self.limit
 
 
 class Point(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from benchmarks.record import Bar, Entry, Race, Record, Timing
+from benchmarks.record import Bar, Entry, Plot, Race, Record
 
 __all__ = ["show", "show_verdict", "write"]
 
@@ -16,7 +16,10 @@ def show(record: Record, console: Console) -> None:
     """Print the races, the notes and the bars."""
     console.rule(f"[bold]{record.title}[/bold] · {record.seconds:.0f} s")
     for race in record.races:
-        console.print(_race_table(race))
+        if not race.sweep:
+            console.print(_race_table(race))
+    for plot in record.plots:
+        console.print(_plot_table(plot))
     for note in record.notes:
         console.print(f"• {note}", highlight=False, markup=False)
     if record.bars:
@@ -27,7 +30,7 @@ def _race_table(race: Race) -> Table:
     table = Table(title=race.work, title_justify="left", title_style="bold", expand=True)
     for column in ("", "call"):
         table.add_column(column, overflow="fold", style="" if column else "cyan")
-    for column in ("median", "fastest–slowest", "× deepfs", "rounds"):
+    for column in ("median", "fastest–slowest", "CPU", "× deepfs", "rounds"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("answer", overflow="fold")
     for entry in race.entries:
@@ -43,6 +46,7 @@ def _race_row(entry: Entry, first: Entry) -> list[str]:
         escape(entry.call),
         duration(timing.median),
         f"{duration(timing.low)}–{duration(timing.high)}",
+        duration(timing.processor_median),
         f"{timing.median / first.timing.median:.2f}",
         str(len(timing.seconds)),
         answer if entry.complete else f"[red]{answer}[/red]",
@@ -57,6 +61,18 @@ def duration(seconds: float) -> str:
     return f"{seconds / 1e-6:.3g} µs"
 
 
+def _plot_table(plot: Plot) -> Table:
+    table = Table(title=f"{plot.title}: {plot.y_label}, by {plot.x_label}", title_justify="left", title_style="bold")
+    table.add_column("")
+    places = sorted({point.x for line in plot.lines for point in line.points})
+    for number, place in enumerate(places):
+        table.add_column(plot.ticks[number] if plot.ticks else f"{place:,g}", justify="right")
+    for line in plot.lines:
+        found = {point.x: f"{point.y:,.3g}" if point.y < 1000 else f"{point.y:,.0f}" for point in line.points}
+        table.add_row(line.name, *(found.get(place, "") for place in places))
+    return table
+
+
 def _bar_table(bars: list[Bar]) -> Table:
     table = Table(title="bars", title_justify="left", title_style="bold", expand=True)
     table.add_column("claim", overflow="fold")
@@ -68,11 +84,10 @@ def _bar_table(bars: list[Bar]) -> Table:
 
 
 def _bar_row(bar: Bar) -> list[str]:
-    median = Timing(bar.values).median
     return [
         bar.claim,
         f"{'≥' if bar.comparison == 'at least' else '≤'} {bar.limit:g}{bar.unit}",
-        f"{median:.3g}{bar.unit}",
+        f"{bar.typical:.3g}{bar.unit}",
         f"{min(bar.values):.3g}–{max(bar.values):.3g}",
         _verdict(bar),
     ]

@@ -8,7 +8,7 @@ Results carry `error` and `code` on failure; their payload is None then, partial
 from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
 from typing import Any, Literal, TypeAlias, TypeVar, cast
 
-from msgspec import Struct, field
+from msgspec import Struct, convert, field
 
 from deepfs.errors import DeepFSError, ErrorCode
 
@@ -65,6 +65,10 @@ class Record(Struct, frozen=True, eq=False, omit_defaults=True):
         if isinstance(other, Mapping):
             return dict(self) == dict(other)
         return NotImplemented
+
+    def __ne__(self, other: object) -> bool:
+        # Struct brings one of its own, which knows no mappings.
+        return not self == other
 
     def __hash__(self) -> int:
         return hash(frozenset((key, tuple(value) if isinstance(value, list) else value) for key, value in self.items()))
@@ -170,7 +174,7 @@ def _records(values: list[Any] | None, kind: type[_RecordT]) -> list[_RecordT] |
 
 def _record(value: Any, kind: type[_RecordT]) -> Any:
     """`value`, made a record where it is a plain mapping."""
-    return kind(**value) if isinstance(value, dict) else value
+    return convert(value, kind) if isinstance(value, dict) else value
 
 
 def _file_data(value: Any) -> Any:

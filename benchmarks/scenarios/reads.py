@@ -131,11 +131,12 @@ async def _throughput(bench: Bench, readers: list[_Reader], paths: list[str]) ->
                 name=reader.name,
                 call=f"{level:,} tasks, each: {reader.call}",
                 run=partial(_by_tasks, reader.read, some, level),
-                rows=lambda found: [found],
+                rows=range,
             )
             for reader in readers
         ]
-        race = await bench.race(f"{len(some):,} reads by {level:,} tasks", contenders, noun="count", rounds=5, seconds=15)
+        work = f"{len(some):,} reads by {level:,} tasks"
+        race = await bench.race(work, contenders, noun="files", rounds=5, seconds=15, sweep=True)
         for entry in race.entries:
             points[entry.name].append(point(level, [len(some) / seconds for seconds in entry.timing.seconds]))
     lines = [Line(name, found) for name, found in points.items()]

@@ -11,46 +11,71 @@ from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.backends.memory import MemoryBackend
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.store import StoreBackend
+from deepfs.testing import BackendConformance, BackendStateMachine
 from support.files import content_of
 from support.graphs import InNode
 from support.raw import RawMemory
-from support.state_suite import StateConformance
+from support.state_suite import OverState
 
 
-class TestCompositeOfAll(StateConformance):
-    """State by default; the other backends stand beside, and the random programs use them all."""
+class TestCompositeOfAll(OverState, BackendConformance):
+    """State by default; the files of the suite live in it, while all other backends stand beside."""
 
-    mounts = ("/.mounts/disk", "/.mounts/store", "/.mounts/store/memory")
     directory: Path
-    store: InMemoryStore
-    memory: MemoryBackend
 
     @pytest.fixture(autouse=True)
     def _directory(self, tmp_path: Path) -> None:
         self.directory = tmp_path
 
     def over_state(self, state: InNode) -> BackendProtocol:
-        self.root = self.directory / f"{id(self.node):x}"
-        self.store, self.memory = InMemoryStore(), MemoryBackend()
         return CompositeBackend(
             state,
             {
-                "/.mounts/disk/": FilesystemBackend(self.root),
-                "/.mounts/store/": StoreBackend(self.store, namespace=("suite",)),
-                "/.mounts/store/memory/": self.memory,
+                "/.mounts/disk/": FilesystemBackend(self.directory),
+                "/.mounts/store/": StoreBackend(InMemoryStore(), namespace=("suite",)),
+                "/.mounts/store/memory/": MemoryBackend(),
             },
         )
 
+
+class TestFlatMounts(OverState, BackendStateMachine):
+    """Random programs over state, a store in it and a memory in that."""
+
+    mounts = ("/.mounts/store", "/.mounts/store/memory")
+    store: InMemoryStore
+    memory: MemoryBackend
+
+    def over_state(self, state: InNode) -> BackendProtocol:
+        self.store, self.memory = InMemoryStore(), MemoryBackend()
+        store = StoreBackend(self.store, namespace=("suite",))
+        return CompositeBackend(state, {"/.mounts/store/": store, "/.mounts/store/memory/": self.memory})
+
     async def raw_peek(self, path: str) -> bytes | None:
         mount = next((mount for mount in reversed(self.mounts) if path.startswith(f"{mount}/")), "")
-        inner = path.removeprefix(mount)
-        if mount == "/.mounts/disk":
-            return await anyio.to_thread.run_sync(self._peek_disk, inner)
-        if mount == "/.mounts/store":
-            item = await self.store.aget(("suite",), inner)
+        if mount.endswith("memory"):
+            return RawMemory.peek(self.memory, path.removeprefix(mount))
+        if mount:
+            item = await self.store.aget(("suite",), path.removeprefix(mount))
             return content_of(item.value if item else None)
-        return RawMemory.peek(self.memory, inner) if mount else await super().raw_peek(path)
+        return await super().raw_peek(path)
 
-    def _peek_disk(self, path: str) -> bytes | None:
-        target = self.root / path.lstrip("/")
+
+class TestDiskMounts(BackendStateMachine):
+    """Random programs over two directories, one mounted in the other."""
+
+    mounts = ("/b/disk",)
+    root: Path
+
+    @pytest.fixture
+    def backend(self, tmp_path: Path) -> BackendProtocol:
+        self.root = tmp_path
+        inner = FilesystemBackend(tmp_path / "inner")
+        return CompositeBackend(FilesystemBackend(tmp_path / "outer"), {"/b/disk/": inner})
+
+    async def raw_peek(self, path: str) -> bytes | None:
+        return await anyio.to_thread.run_sync(self._peek, path)
+
+    def _peek(self, path: str) -> bytes | None:
+        inner = path.removeprefix("/b/disk")
+        target = self.root / ("outer" if inner == path else "inner") / inner.lstrip("/")
         return target.read_bytes() if target.is_file() else None

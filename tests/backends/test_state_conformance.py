@@ -1,7 +1,8 @@
 """StateBackend passes the shipped suite inside a node of a compiled graph."""
 
-from support.state_suite import StateConformance
+from deepfs.testing import BackendConformance, BackendStateMachine
+from support.state_suite import OverState
 
 
-class TestState(StateConformance):
+class TestState(OverState, BackendConformance, BackendStateMachine):
     pass

@@ -1,4 +1,4 @@
-"""The shipped suite for backends over graph state, each in a node of a real graph."""
+"""What the shipped suite needs for a backend over graph state: a node of a real graph that stays open."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -8,14 +8,14 @@ import pytest
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.state import StateBackend
-from deepfs.testing import BackendConformance, BackendStateMachine
+from deepfs.testing import BackendSuite
 from support.files import content_of, stored
 from support.graphs import InNode, OpenNode, open_node
 
-__all__ = ["StateConformance"]
+__all__ = ["OverState"]
 
 
-class StateConformance(BackendConformance, BackendStateMachine):
+class OverState(BackendSuite):
     """Raw access goes by LangGraph's own calls. Each program of the state machine gets a node of its own."""
 
     node: OpenNode

@@ -1,0 +1,111 @@
+"""Finding a literal in all of Django: a rare one, a frequent one and one that is not there."""
+
+import subprocess
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from deepagents.backends import FilesystemBackend as PeerBackend
+
+from benchmarks import inputs
+from benchmarks.bench import Bench
+from benchmarks.harness import Contender
+from benchmarks.peers import grep_rows
+from benchmarks.record import Race
+from benchmarks.ripgrep import ripgrep, with_ripgrep, without_ripgrep
+from deepfs.backends import FilesystemBackend
+
+TITLE: Final = "grep of a literal over Django"
+
+_LITERALS: Final = ("def get_queryset", "import", "no such words in Django")
+_FLAGS: Final = ("-nF", "--no-config", "--no-ignore", "--no-heading", "--with-filename", "--color=never")
+
+
+async def measure(bench: Bench) -> None:
+    """Race both with ripgrep and without, and ripgrep itself, for each literal."""
+    root = inputs.django()
+    for literal in _LITERALS:
+        lines = {"rounds": 15, "seconds": 20, "noun": "lines"}
+        fast = await bench.race(
+            f'grep "{literal}", with ripgrep', [*_backends(root, literal, with_ripgrep), _bare(root, literal)], **lines
+        )
+        slow = await bench.race(
+            f'grep "{literal}", without ripgrep',
+            [*_backends(root, literal, without_ripgrep), _by_line(root, literal)],
+            **lines,
+        )
+        _bars(bench, literal, fast, slow)
+    bench.note("deepagents stops ripgrep after 15 s and a grep after 35 s.")
+
+
+def _bars(bench: Bench, literal: str, fast: Race, slow: Race) -> None:
+    bench.at_most(f'grep "{literal}" with ripgrep: at most 1.5× bare rg', 1.5, fast.ratios("deepfs", "rg -nF"))
+    least = 8 if literal == "import" else 1
+    bench.at_least(
+        f'grep "{literal}" with ripgrep: at least {least}× deepagents with ripgrep',
+        least,
+        fast.ratios("deepagents", "deepfs"),
+    )
+    bench.at_least(
+        f'grep "{literal}" without ripgrep: at least 6× deepagents without', 6, slow.ratios("deepagents", "deepfs")
+    )
+
+
+# --- contenders ------------------------------------------------------------------------------------------------------
+
+
+def _backends(root: Path, literal: str, around: Callable[[], AbstractContextManager[object]]) -> list[Contender]:
+    backends: dict[str, Any] = {"deepfs": FilesystemBackend(root), "deepagents": PeerBackend(str(root))}
+    return [
+        Contender(
+            name=name,
+            call=f'await fs.agrep("{literal}")',
+            run=partial(backend.agrep, literal),
+            rows=grep_rows,
+            around=around,
+        )
+        for name, backend in backends.items()
+    ]
+
+
+def _bare(root: Path, literal: str) -> Contender:
+    command = [ripgrep(), *_FLAGS, "--", literal, "."]
+
+    def run() -> bytes:
+        return subprocess.run(command, cwd=root, stdout=subprocess.PIPE, check=False).stdout
+
+    return Contender(
+        name="rg -nF", call=" ".join(["rg", *_FLAGS, "--", repr(literal), "."]), run=run, rows=_lines_of_ripgrep
+    )
+
+
+def _lines_of_ripgrep(output: bytes) -> list[tuple[str, int, str]]:
+    rows = []
+    for line in output.decode().removesuffix("\n").split("\n") if output else ():
+        path, number, text = line.split(":", 2)
+        rows.append((path[1:], int(number), text))
+    return rows
+
+
+def _by_line(root: Path, literal: str) -> Contender:
+    """What one would write by hand, blocking."""
+
+    def run() -> list[tuple[str, int, str]]:
+        found = []
+        for path in sorted(root.rglob("*")):
+            name = path.relative_to(root).as_posix()
+            if path.is_file() and "/." not in f"/{name}":
+                found += _matching_lines(path, f"/{name}", literal)
+        return found
+
+    return Contender(name="line by line, blocking", call=f'for line in open(path): "{literal}" in line', run=run, rows=list)
+
+
+def _matching_lines(path: Path, name: str, literal: str) -> list[tuple[str, int, str]]:
+    try:
+        with path.open(encoding="utf-8", newline="\n") as file:
+            return [(name, number, line.rstrip("\n")) for number, line in enumerate(file, 1) if literal in line]
+    except UnicodeDecodeError:
+        return []

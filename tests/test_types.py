@@ -1,0 +1,249 @@
+"""Records are immutable and read like dicts; results are built as those of deepagents are."""
+
+import copy
+import inspect
+import pickle
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+from deepagents.backends import protocol as peer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deepfs import types
+from deepfs.errors import ErrorCode, FileMissingError
+from deepfs.types import (
+    ContextLine,
+    DeleteResult,
+    EditResult,
+    ExecuteResponse,
+    FileDataV1,
+    FileDataV2,
+    FileDownloadResponse,
+    FileInfo,
+    FileUploadResponse,
+    GlobResult,
+    GrepMatch,
+    GrepResult,
+    LsResult,
+    ReadRawResult,
+    ReadResult,
+    Record,
+    Result,
+    WriteResult,
+    failure,
+)
+
+STAMP = "2026-01-02T03:04:05.000006+00:00"
+
+RECORDS: list[tuple[Record, dict[str, Any]]] = [
+    (FileInfo("/a"), {"path": "/a"}),
+    (FileInfo("/d/", is_dir=True), {"path": "/d/", "is_dir": True}),
+    (FileInfo("/a", False, 0, STAMP), {"path": "/a", "is_dir": False, "size": 0, "modified_at": STAMP}),
+    (ContextLine(1, ""), {"line": 1, "text": ""}),
+    (GrepMatch("/a", 2, "x"), {"path": "/a", "line": 2, "text": "x"}),
+    (
+        GrepMatch("/a", 2, "x", [ContextLine(1, "w")], []),
+        {"path": "/a", "line": 2, "text": "x", "context_before": [{"line": 1, "text": "w"}], "context_after": []},
+    ),
+    (FileDataV1(["a", ""], STAMP), {"content": ["a", ""], "created_at": STAMP}),
+    (FileDataV2("a"), {"content": "a", "encoding": "utf-8"}),
+    (
+        FileDataV2("YQ==", "base64", STAMP, STAMP, "image/png"),
+        {
+            "content": "YQ==",
+            "encoding": "base64",
+            "created_at": STAMP,
+            "modified_at": STAMP,
+            "mime_type": "image/png",
+        },
+    ),
+]
+
+each_record = pytest.mark.parametrize(
+    ("record", "items"), RECORDS, ids=[f"{type(record).__name__}-{len(record)}" for record, _ in RECORDS]
+)
+
+
+def through_pickle(value: Any) -> Any:
+    return pickle.loads(pickle.dumps(value))
+
+
+infos = st.builds(
+    FileInfo,
+    st.sampled_from(["/a", "/b/"]),
+    st.sampled_from([None, False, True]),
+    st.sampled_from([None, 0, 1]),
+    st.sampled_from([None, STAMP]),
+)
+
+
+@each_record
+class TestRecords:
+    def test_they_are_mappings_of_the_fields_that_are_set(self, record: Record, items: dict[str, Any]) -> None:
+        assert isinstance(record, Mapping)
+        assert dict(record) == {**record} == items
+        assert list(record) == list(record.keys()) == list(items)
+        assert list(record.values()) == list(items.values())
+        assert list(record.items()) == list(items.items())
+        assert len(record) == len(items)
+        assert record
+
+    def test_a_key_is_an_attribute_and_an_absent_one_is_absent(self, record: Record, items: dict[str, Any]) -> None:
+        for key in record.__struct_fields__:
+            assert getattr(record, key) == items.get(key)
+            assert (key in record) is (key in items)
+            assert record.get(key, "none") == items.get(key, "none")
+            if key in items:
+                assert record[key] == items[key]
+            else:
+                assert record.get(key) is None
+                with pytest.raises(KeyError, match=key):
+                    record[key]
+        for key in ("no such key", "__iter__", "get", 1, None):
+            assert key not in record
+            with pytest.raises(KeyError):
+                record[key]  # type: ignore[index]
+
+    def test_they_equal_a_dict_of_the_same_items_both_ways(self, record: Record, items: dict[str, Any]) -> None:
+        assert record == items
+        assert items == record
+        assert (record != items) is False
+        assert record != {**items, "more": 1}
+        assert {**items, "more": None} != record
+        assert record != list(items)
+        assert record != None  # noqa: E711
+
+    def test_they_match_mapping_patterns(self, record: Record, items: dict[str, Any]) -> None:
+        first = next(iter(items))
+        match record:
+            case {"no such key": _}:
+                pytest.fail("matched what is not there")
+            case {**rest}:
+                assert rest == items
+        assert first in record
+
+    def test_json_has_the_same_items(self, record: Record, items: dict[str, Any]) -> None:
+        encoded = msgspec.json.encode(record)
+        assert msgspec.json.decode(encoded) == items
+        assert msgspec.json.decode(encoded, type=type(record)) == record
+        assert msgspec.to_builtins(record) == items
+        assert msgspec.convert(items, type(record)) == record
+        assert type(record)(**items) == record
+
+    @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, through_pickle])
+    def test_copies_are_equal(self, record: Record, items: dict[str, Any], copied: Any) -> None:
+        assert type(copied(record)) is type(record)
+        assert copied(record) == record == items
+
+    def test_they_do_not_change(self, record: Record, items: dict[str, Any]) -> None:
+        for name in (*record.__struct_fields__, "new"):
+            with pytest.raises(AttributeError):
+                setattr(record, name, "x")
+            with pytest.raises(TypeError):
+                record[name] = "x"  # type: ignore[index]
+            with pytest.raises((AttributeError, TypeError)):
+                delattr(record, name)
+        assert record == items
+
+    def test_equal_ones_have_one_hash(self, record: Record, items: dict[str, Any]) -> None:
+        assert hash(record) == hash(type(record)(**items)) == hash(copy.deepcopy(record))
+        assert record in {type(record)(**items)}
+
+
+class TestEquality:
+    @given(infos, infos)
+    def test_it_is_that_of_their_items(self, one: FileInfo, other: FileInfo) -> None:
+        assert (one == other) is (dict(one) == dict(other)) is (one == dict(other)) is (dict(one) == other)
+        assert hash(one) == hash(other) or one != other
+
+    def test_it_asks_for_no_common_type(self) -> None:
+        class Reordered(Record, frozen=True, eq=False):
+            size: int
+            path: str
+
+        assert Reordered(1, "/a") == FileInfo("/a", size=1)
+        assert hash(Reordered(1, "/a")) == hash(FileInfo("/a", size=1))
+        assert len({FileInfo("/a"), FileInfo("/b"), FileInfo("/a", size=1), FileInfo("/a")}) == 3
+
+
+class TestResults:
+    @pytest.mark.parametrize(
+        ("kind", "payload"),
+        [
+            (LsResult, [FileInfo("/a")]),
+            (ReadResult, FileDataV2("a")),
+            (ReadRawResult, FileDataV2("a")),
+            (GrepResult, [GrepMatch("/a", 1, "a")]),
+            (GlobResult, [FileInfo("/a")]),
+            (WriteResult, "/a"),
+            (EditResult, "/a"),
+            (DeleteResult, "/a"),
+        ],
+    )
+    def test_the_error_comes_first_then_the_payload(self, kind: type[Result], payload: Any) -> None:
+        name = kind.__struct_fields__[1]
+        failed, succeeded = kind("told"), kind(None, payload)
+        assert (failed.error, getattr(failed, name), failed.ok) == ("told", None, False)
+        assert (succeeded.error, getattr(succeeded, name), succeeded.ok) == (None, payload, True)
+        assert succeeded == kind(**{name: payload})
+        assert through_pickle(succeeded) == succeeded
+
+    @pytest.mark.parametrize(
+        "name", sorted(name for name in types.__all__ if hasattr(peer, name) and name.endswith(("Result", "Response")))
+    )
+    def test_positional_arguments_are_those_of_deepagents(self, name: str) -> None:
+        ours = [
+            name
+            for name, parameter in inspect.signature(getattr(types, name)).parameters.items()
+            if parameter.kind is not inspect.Parameter.KEYWORD_ONLY
+        ]
+        known = [parameter for parameter in inspect.signature(getattr(peer, name)).parameters if parameter in ours]
+        assert ours[: len(known)] == known
+
+    def test_plain_dicts_become_records(self) -> None:
+        info, match = {"path": "/a", "size": 1}, {"path": "/a", "line": 1, "text": "a"}
+        results: list[Any] = [
+            (LsResult(entries=[info]).entries, FileInfo),  # type: ignore[list-item]
+            (GlobResult(matches=[FileInfo("/a", size=1), info]).matches, FileInfo),  # type: ignore[list-item]
+            (GrepResult(matches=[match]).matches, GrepMatch),  # type: ignore[list-item]
+        ]
+        for records, kind in results:
+            assert {type(record) for record in records} == {kind}
+            assert records[0].path == records[-1]["path"] == "/a"
+        read = ReadResult(file_data={"content": "a", "encoding": "utf-8"})  # type: ignore[arg-type]
+        assert type(read.file_data) is FileDataV2
+        assert type(ReadRawResult(data={"content": "a"}).data) is FileDataV2  # type: ignore[arg-type]
+        assert type(ReadRawResult(data={"content": ["a"]}).data) is FileDataV1  # type: ignore[arg-type]
+
+    def test_records_stay_the_objects_that_they_are(self) -> None:
+        entries = [FileInfo("/a")]
+        assert LsResult(entries=entries).entries is entries
+        with pytest.raises(TypeError):
+            LsResult(entries=[{"path": "/a", "colour": "red"}])  # type: ignore[list-item]
+
+    def test_a_failure_tells_its_error_and_code(self) -> None:
+        for kind in (
+            LsResult,
+            ReadResult,
+            ReadRawResult,
+            GrepResult,
+            GlobResult,
+            WriteResult,
+            EditResult,
+            DeleteResult,
+        ):
+            failed = failure(kind, FileMissingError("/x"))
+            assert type(failed) is kind
+            assert (failed.error, failed.code, failed.ok) == (
+                "Error: File '/x' not found",
+                ErrorCode.FILE_NOT_FOUND,
+                False,
+            )
+
+    def test_responses_are_built_by_position(self) -> None:
+        assert ExecuteResponse("out", 3, True) == ExecuteResponse(output="out", exit_code=3, truncated=True)
+        assert FileUploadResponse("/a", "invalid_path") == FileUploadResponse(path="/a", error="invalid_path")
+        assert FileDownloadResponse("/a", b"x") == FileDownloadResponse(path="/a", content=b"x", error=None)

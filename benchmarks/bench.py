@@ -31,9 +31,9 @@ class Bench:
         seconds: float = 30,
         sweep: bool = False,
     ) -> Race:
-        """Run a race; a quick run has three rounds at most, and a second to begin them in."""
+        """Run a race; a quick run has three rounds at most, and a second to begin them in; a single one in a sweep."""
         if self.quick:
-            rounds, seconds = min(rounds, 3), 1.0
+            rounds, seconds = (1, 0) if sweep else (min(rounds, 3), 1)
         race = await harness.race(work, contenders, noun=noun, rounds=rounds, seconds=seconds, sweep=sweep)
         self.record.races.append(race)
         return race

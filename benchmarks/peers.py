@@ -1,10 +1,13 @@
 """The answers of deepfs and of deepagents in one form."""
 
-from typing import Any
+from typing import Any, Final
 
 from deepagents.backends.utils import EMPTY_CONTENT_WARNING
 
-__all__ = ["grep_rows", "listed_paths", "our_text", "their_text"]
+__all__ = ["CLIPPED", "grep_rows", "listed_paths", "our_text", "their_text"]
+
+CLIPPED: Final = 5_000
+"""deepfs shows that many characters of a matching line; the answers of all are compared that far."""
 
 
 def our_text(result: Any) -> str:
@@ -28,4 +31,4 @@ def listed_paths(result: Any) -> list[str]:
 
 def grep_rows(result: Any) -> list[tuple[str, int, str]]:
     """The lines of a `grep` of either."""
-    return [(match["path"], match["line"], match["text"]) for match in result.matches or ()]
+    return [(match["path"], match["line"], match["text"][:CLIPPED]) for match in result.matches or ()]

@@ -77,7 +77,7 @@ __all__ = [
     "sync_shims",
 ]
 
-__getattr__, __dir__ = lazy_exports(
+lazy_exports(
     __name__,
     {
         "backends.composite": ["CompositeBackend"],

@@ -20,13 +20,14 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.store.sqlite.aio import AsyncSqliteStore
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from deepfs import CompositeBackend, FilesystemBackend, FilesystemState, MemoryBackend, StateBackend, StoreBackend, run_sync
 from deepfs.types import Result
 
 SOURCE_TREE = Path(sysconfig.get_path("purelib"))
-MEMORY_FILE = Path(".deepfs-demo") / "memories.sqlite"
+MEMORY_FILE = Path(".demo") / "memories.sqlite"
 
 console = Console()
 ResultT = TypeVar("ResultT", bound=Result)
@@ -58,13 +59,13 @@ class Steps:
 
     def add(self, shown: str, result: Result, start: float) -> None:
         """Add the row of an operation that began at `start`."""
-        self.table.add_row(shown, told(result), f"{(time.perf_counter() - start) * 1000:,.1f}")
+        self.table.add_row(escape(shown), told(result), f"{(time.perf_counter() - start) * 1000:,.1f}")
 
 
 def told(result: Result) -> str:
     """One line that says what came of an operation."""
     if not result.ok:
-        return f"[red]{result.error}[/red]"
+        return f"[red]{escape(str(result.error))}[/red]"
     for field in ("entries", "matches"):
         found = getattr(result, field, None)
         if found is not None:

@@ -149,8 +149,9 @@ class TestRecords:
         assert record == items
 
     def test_equal_ones_have_one_hash(self, record: Record, items: dict[str, Any]) -> None:
-        assert hash(record) == hash(type(record)(**items)) == hash(copy.deepcopy(record))
-        assert record in {type(record)(**items)}
+        same = msgspec.convert(items, type(record))
+        assert hash(record) == hash(same) == hash(copy.deepcopy(record))
+        assert record in {same}
 
 
 class TestEquality:
@@ -204,15 +205,16 @@ class TestResults:
         assert ours[: len(known)] == known
 
     def test_plain_dicts_become_records(self) -> None:
-        info, match = {"path": "/a", "size": 1}, {"path": "/a", "line": 1, "text": "a"}
+        info = {"path": "/a", "size": 1, "a later key": True}
+        match = {"path": "/a", "line": 2, "text": "a", "context_before": [{"line": 1, "text": ""}]}
         results: list[Any] = [
             (LsResult(entries=[info]).entries, FileInfo),  # type: ignore[list-item]
             (GlobResult(matches=[FileInfo("/a", size=1), info]).matches, FileInfo),  # type: ignore[list-item]
             (GrepResult(matches=[match]).matches, GrepMatch),  # type: ignore[list-item]
+            ((GrepResult(matches=[match]).matches or [])[0].context_before, ContextLine),  # type: ignore[list-item]
         ]
         for records, kind in results:
             assert {type(record) for record in records} == {kind}
-            assert records[0].path == records[-1]["path"] == "/a"
         read = ReadResult(file_data={"content": "a", "encoding": "utf-8"})  # type: ignore[arg-type]
         assert type(read.file_data) is FileDataV2
         assert type(ReadRawResult(data={"content": "a"}).data) is FileDataV2  # type: ignore[arg-type]
@@ -221,8 +223,6 @@ class TestResults:
     def test_records_stay_the_objects_that_they_are(self) -> None:
         entries = [FileInfo("/a")]
         assert LsResult(entries=entries).entries is entries
-        with pytest.raises(TypeError):
-            LsResult(entries=[{"path": "/a", "colour": "red"}])  # type: ignore[list-item]
 
     def test_a_failure_tells_its_error_and_code(self) -> None:
         for kind in (

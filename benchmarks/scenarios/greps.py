@@ -12,7 +12,7 @@ from deepagents.backends import FilesystemBackend as PeerBackend
 from benchmarks import inputs
 from benchmarks.bench import Bench
 from benchmarks.harness import Contender
-from benchmarks.peers import grep_rows
+from benchmarks.peers import CLIPPED, grep_rows
 from benchmarks.record import Race
 from benchmarks.ripgrep import ripgrep, with_ripgrep, without_ripgrep
 from deepfs.backends import FilesystemBackend
@@ -37,6 +37,7 @@ async def measure(bench: Bench) -> None:
             **lines,
         )
         _bars(bench, literal, fast, slow)
+    bench.note(f"Lines are compared up to character {CLIPPED:,}, where deepfs clips them.")
     bench.note("deepagents stops ripgrep after 15 s and a grep after 35 s.")
 
 
@@ -85,7 +86,7 @@ def _lines_of_ripgrep(output: bytes) -> list[tuple[str, int, str]]:
     rows = []
     for line in output.decode().removesuffix("\n").split("\n") if output else ():
         path, number, text = line.split(":", 2)
-        rows.append((path[1:], int(number), text))
+        rows.append((path[1:], int(number), text[:CLIPPED]))
     return rows
 
 
@@ -106,6 +107,7 @@ def _by_line(root: Path, literal: str) -> Contender:
 def _matching_lines(path: Path, name: str, literal: str) -> list[tuple[str, int, str]]:
     try:
         with path.open(encoding="utf-8", newline="\n") as file:
-            return [(name, number, line.rstrip("\n")) for number, line in enumerate(file, 1) if literal in line]
+            found = [(number, line) for number, line in enumerate(file, 1) if literal in line]
     except UnicodeDecodeError:
         return []
+    return [(name, number, line.rstrip("\r\n")[:CLIPPED]) for number, line in found]

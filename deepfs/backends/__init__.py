@@ -24,7 +24,7 @@ __all__ = [
     "StoreBackend",
 ]
 
-__getattr__, __dir__ = lazy_exports(
+lazy_exports(
     __name__,
     {
         "composite": ["CompositeBackend"],

@@ -51,11 +51,11 @@ class CompositeBackend(BackendProtocol):
 
     def __init__(self, default: BackendProtocol, routes: Mapping[str, BackendProtocol]) -> None:
         self.default = default
-        self.routes = dict(routes)
+        self.routes: dict[str, BackendProtocol] = dict(routes)
         self._table = MountTable(default, routes)
         everywhere = [default, *routes.values()]
-        self.never_waits = type(self) is CompositeBackend and all(backend.never_waits for backend in everywhere)
-        self.capabilities = Capabilities(
+        self.never_waits: bool = type(self) is CompositeBackend and all(backend.never_waits for backend in everywhere)
+        self.capabilities: Capabilities = Capabilities(
             keeps_empty_directories=default.capabilities.keeps_empty_directories,
             keeps_created_at=all(backend.capabilities.keeps_created_at for backend in everywhere),
             durable=all(backend.capabilities.durable for backend in everywhere),

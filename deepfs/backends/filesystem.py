@@ -53,7 +53,7 @@ class FilesystemBackend(BackendProtocol):
     waits until the disk has every change. A search ends after `search_timeout` seconds with what it found, `truncated`.
     """
 
-    capabilities = Capabilities(keeps_empty_directories=True, keeps_created_at=False, durable=True)
+    capabilities: Capabilities = Capabilities(keeps_empty_directories=True, keeps_created_at=False, durable=True)
 
     def __init__(
         self,

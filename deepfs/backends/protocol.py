@@ -220,7 +220,7 @@ class BackendProtocol(SyncSurface, ABC):
 class SandboxBackendProtocol(BackendProtocol, SyncCommands):
     """A backend that also runs commands."""
 
-    capabilities = Capabilities(executes=True)
+    capabilities: Capabilities = Capabilities(executes=True)
 
     @property
     @abstractmethod

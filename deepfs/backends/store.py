@@ -38,7 +38,7 @@ class StoreBackend(RecordBackend):
     A plain store has no compare-and-set: edits are serialised within the process, not across processes.
     """
 
-    capabilities = Capabilities(durable=True)
+    capabilities: Capabilities = Capabilities(durable=True)
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ class Cancellation:
     __slots__ = ("_stops", "cancelled")
 
     def __init__(self) -> None:
-        self.cancelled = False
+        self.cancelled: bool = False
         self._stops: dict[object, Callable[[], object]] = {}
 
     def check(self) -> None:

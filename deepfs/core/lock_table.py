@@ -13,10 +13,10 @@ class Request:
     __slots__ = ("claims", "is_granted", "notify", "obstacles")
 
     def __init__(self, paths: Iterable[str]) -> None:
-        self.claims = _claims(paths)
+        self.claims: dict[str, bool] = _claims(paths)
         self.obstacles: set[str] = set()
         """The claimed paths at which others come first."""
-        self.is_granted = False
+        self.is_granted: bool = False
         self.notify: Callable[[], object] | None = None
         """Called in any thread when the request is granted; must not block. Look at `is_granted` after setting it."""
 

@@ -87,7 +87,7 @@ class PathLocks:
     __slots__ = ("__weakref__", "table")
 
     def __init__(self) -> None:
-        self.table = LockTable()
+        self.table: LockTable = LockTable()
 
     def hold(self, *paths: str) -> AbstractAsyncContextManager[None]:
         """Hold normalised `paths` for an `async with`; does not suspend where nobody is in the way."""

@@ -30,7 +30,7 @@ class Signal(ABC):
 
     def __init__(self, home: "Mailbox") -> None:
         self._mailbox = home
-        self.is_set = False
+        self.is_set: bool = False
         """Changes on the loop's own thread only."""
 
     def set(self) -> None:
@@ -63,7 +63,7 @@ class Countdown:
     __slots__ = ("_left", "signal")
 
     def __init__(self, signal: Signal, steps: int) -> None:
-        self.signal = signal
+        self.signal: Signal = signal
         self._left = steps
 
     def count(self, steps: int = 1) -> None:

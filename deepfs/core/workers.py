@@ -33,9 +33,9 @@ class Job(Generic[T]):
     _value: T
 
     def __init__(self, home: Mailbox, finish: Callable[[], object], function: Callable[..., T], *args: Any) -> None:
-        self.home = home
-        self.turn = home.turn()
-        self.finish = finish
+        self.home: Mailbox = home
+        self.turn: object = home.turn()
+        self.finish: Callable[[], object] = finish
         # Whoever pops it decides the job's fate; popping is atomic.
         self._claim = [(function, args)]
         self._error: BaseException | None = None

@@ -38,8 +38,8 @@ class WrapperBackend(BackendProtocol):
 
     def __init__(self, inner: BackendProtocol) -> None:
         self.inner = inner
-        self.capabilities = inner.capabilities
-        self.never_waits = type(self).never_waits and inner.never_waits
+        self.capabilities: Capabilities = inner.capabilities
+        self.never_waits: bool = type(self).never_waits and inner.never_waits
 
     def bound_to_this_thread(self) -> bool:
         return self.inner.bound_to_this_thread()

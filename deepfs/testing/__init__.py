@@ -32,7 +32,7 @@ pytest.register_assert_rewrite(
     "deepfs.testing.conformance", "deepfs.testing.expect", "deepfs.testing.parity", "deepfs.testing.statemachine"
 )
 
-__getattr__, __dir__ = lazy_exports(
+lazy_exports(
     __name__,
     {
         "conformance": ["BackendConformance"],

@@ -16,7 +16,7 @@ class BackendSuite:
     Each test gets a new, empty backend. Fixtures of a class share `self` with its tests: the storage can be kept there.
     """
 
-    pytestmark = pytest.mark.anyio
+    pytestmark: pytest.MarkDecorator = pytest.mark.anyio
 
     async def make_backend(self) -> BackendProtocol:
         """A new backend over empty storage, made on the event loop of the test."""

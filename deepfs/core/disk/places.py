@@ -67,9 +67,9 @@ class Place:
     def __init__(self, root: "Root", directory: int, names: Sequence[str], made: list[list[str]]) -> None:
         self._root = root
         self._made = made
-        self.directory = directory
-        self.names = list(names)
-        self.name = names[-1] if names else "."
+        self.directory: int = directory
+        self.names: list[str] = list(names)
+        self.name: str = names[-1] if names else "."
 
     def __enter__(self) -> "Place":
         return self

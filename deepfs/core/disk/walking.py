@@ -27,8 +27,8 @@ class _Level:
     __slots__ = ("children", "descriptor", "prefix")
 
     def __init__(self, descriptor: int, prefix: str) -> None:
-        self.descriptor = descriptor
-        self.prefix = prefix
+        self.descriptor: int = descriptor
+        self.prefix: str = prefix
         self.children: Iterator[tuple[str, os.DirEntry[str]]] = iter(())
 
     def close(self) -> None:
@@ -47,7 +47,7 @@ class FoundFile:
         self._root = root
         self._entry = entry
         self._level = level
-        self.path = path
+        self.path: str = path
 
     @property
     def _at_hand(self) -> os.DirEntry[str] | None:

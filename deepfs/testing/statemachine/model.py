@@ -26,7 +26,7 @@ class RefusedError(Exception):
 
     def __init__(self, codes: Iterable[str]) -> None:
         super().__init__(*codes)
-        self.codes = frozenset(codes)
+        self.codes: frozenset[str] = frozenset(codes)
 
 
 class Model:
@@ -38,7 +38,7 @@ class Model:
 
     def __init__(self, mounts: Iterable[str] = ()) -> None:
         self.files: dict[str, bytes] = {}
-        self.mounts = frozenset(mounts)
+        self.mounts: frozenset[str] = frozenset(mounts)
         self.empty: frozenset[str] = frozenset()
 
     # --- the tree ---

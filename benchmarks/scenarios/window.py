@@ -1,0 +1,109 @@
+"""A hundred lines from the middle of a huge file, and the memory that it takes; each time in a new process."""
+
+import json
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+
+from benchmarks import inputs
+from benchmarks.bench import Bench
+from benchmarks.harness import Contender
+
+TITLE: Final = "A window of a huge file"
+
+_LINES: Final = 100
+_MB: Final = 1_000_000
+
+_BACKEND: Final = """
+from {package}.backends import FilesystemBackend
+fs = FilesystemBackend(root)
+async def window():
+    result = await fs.aread(name, offset, limit)
+    assert result.error is None, result.error
+    return result.file_data["content"]
+"""
+_AIOFILES: Final = """
+import aiofiles
+async def window():
+    async with aiofiles.open(root + name, encoding="utf-8") as file:
+        lines = []
+        number = 0
+        async for line in file:
+            if number >= offset:
+                lines.append(line)
+            number += 1
+            if number == offset + limit:
+                return "".join(lines)
+"""
+_BLOCKING: Final = """
+import itertools
+async def window():
+    with open(root + name, encoding="utf-8") as file:
+        return "".join(itertools.islice(file, offset, offset + limit))
+"""
+# A first read, of another file, loads what reading loads: what counts is what the window adds.
+_PROGRAM: Final = """
+import asyncio, json, re, sys, time
+from pathlib import Path
+root, name, offset, limit = sys.argv[1], "/small.txt", 0, 1
+{way}
+def memory(field):
+    status = Path("/proc/self/status").read_text()
+    return int(re.search(rf"^{{field}}:\\s+(\\d+) kB", status, re.MULTILINE)[1]) * 1024
+async def main():
+    global name, offset, limit
+    await window()
+    name, offset, limit = "/huge.txt", int(sys.argv[2]), int(sys.argv[3])
+    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
+    before, start = memory("VmRSS"), time.perf_counter()
+    content = await window()
+    took, peak = time.perf_counter() - start, memory("VmHWM")
+    print(json.dumps({{"content": content, "seconds": took, "added": peak - before}}))
+asyncio.run(main())
+"""
+_WAYS: Final = {
+    "deepfs": ("await fs.aread(path, offset, 100)", _BACKEND.format(package="deepfs")),
+    "deepagents": ("await fs.aread(path, offset, 100)", _BACKEND.format(package="deepagents")),
+    "aiofiles": ("async for line in file", _AIOFILES),
+    "blocking": ("islice(open(path), offset, offset + 100)", _BLOCKING),
+}
+
+
+async def measure(bench: Bench) -> None:
+    """Race the ways to read the window; what it adds to the resident memory of the process is the bar."""
+    size = 100 * _MB if bench.quick else 1_000 * _MB
+    added: dict[str, list[float]] = {name: [] for name in _WAYS}
+    inside: dict[str, list[float]] = {name: [] for name in _WAYS}
+    with inputs.scratch() as root:
+        (root / "small.txt").write_text("one line\n", encoding="utf-8")
+        offset = inputs.huge_file(root / "huge.txt", size) // 2
+        contenders = [
+            Contender(
+                name=name,
+                call=shown,
+                run=partial(_in_new_process, way, root, offset, added[name], inside[name]),
+                rows=lambda content: content.splitlines(),
+            )
+            for name, (shown, way) in _WAYS.items()
+        ]
+        work = f"lines {offset:,} to {offset + _LINES:,} of a file of {size // _MB:,} MB, in a new process"
+        await bench.race(work, contenders, noun="lines", rounds=5, seconds=90)
+    for name in _WAYS:
+        bench.note(
+            f"{name}: {min(added[name]) / _MB:,.1f}–{max(added[name]) / _MB:,.1f} MB added, "
+            f"{min(inside[name]):.2f}–{max(inside[name]):.2f} s within the process"
+        )
+    megabytes = [amount / _MB for amount in added["deepfs"]]
+    bench.at_most("100 lines from the middle of 1 GB: under 32 MB added", 32, megabytes, " MB", reduced=bench.quick)
+
+
+async def _in_new_process(way: str, root: Path, offset: int, added: list[float], inside: list[float]) -> str:
+    command = [sys.executable, "-c", _PROGRAM.format(way=way), str(root), str(offset), str(_LINES)]
+    finished = await anyio.run_process(command, stderr=None)
+    found: dict[str, Any] = json.loads(finished.stdout)
+    added.append(found["added"])
+    inside.append(found["seconds"])
+    return str(found["content"])

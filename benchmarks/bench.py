@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime, timezone
-from typing import Literal
+from typing import Any, Literal
 
 from benchmarks import harness
 from benchmarks.harness import Contender
@@ -31,10 +31,11 @@ class Bench:
         seconds: float = 30,
         sweep: bool = False,
     ) -> Race:
-        """Run a race; a quick run has three rounds at most, and a second to begin them in; a single one in a sweep."""
+        """Run a race, in a quick run a short one."""
+        limits: dict[str, Any] = {"rounds": rounds, "seconds": seconds}
         if self.quick:
-            rounds, seconds = (1, 0) if sweep else (min(rounds, 3), 1)
-        race = await harness.race(work, contenders, noun=noun, rounds=rounds, seconds=seconds, sweep=sweep)
+            limits = {"rounds": 1 if sweep else 3, "seconds": 1, "patience": 0 if sweep else 1}
+        race = await harness.race(work, contenders, noun=noun, sweep=sweep, **limits)
         self.record.races.append(race)
         return race
 

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 from benchmarks.record import Entry, Race, Timing
@@ -87,25 +88,35 @@ def _processor_time() -> float:
 
 
 async def race(
-    work: str, contenders: Sequence[Contender], *, noun: str, rounds: int, seconds: float, sweep: bool = False
+    work: str,
+    contenders: Sequence[Contender],
+    *,
+    noun: str,
+    rounds: int,
+    seconds: float,
+    patience: float = inf,
+    sweep: bool = False,
 ) -> Race:
     """Let the contenders do the work in turns, the first to begin another one each time.
 
     A first round warms caches up and is not counted; the answers of every round must be equal. There are at most
-    `rounds` counted rounds, and after the first none that would begin later than `seconds` after it.
+    `rounds` counted rounds, and after the first none that would begin later than `seconds` after it. A contender that
+    takes longer than `patience` seconds in the first round has that one only, and it counts.
     """
     lanes = [_Lane(contender) for contender in contenders]
     answers = {lane.contender.name: await lane.turn() for lane in lanes}
     expected = Counter(next(answers[lane.contender.name] for lane in lanes if not lane.contender.may_lose))
     for lane in lanes:
         lane.check(answers[lane.contender.name], expected, work)
-        lane.forget()
     del answers
+    racing = [lane for lane in lanes if lane.seconds[0] <= patience]
+    for lane in racing:
+        lane.forget()
     deadline = time.perf_counter() + seconds
     for number in range(rounds):
         if number and time.perf_counter() > deadline:
             break
-        first = number % len(lanes)
-        for lane in lanes[first:] + lanes[:first]:
+        first = number % max(len(racing), 1)
+        for lane in racing[first:] + racing[:first]:
             lane.check(await lane.turn(), expected, work)
     return Race(work, [lane.entry(expected.total(), noun) for lane in lanes], sweep)

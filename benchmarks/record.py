@@ -59,9 +59,11 @@ class Race(msgspec.Struct, frozen=True):
         return next(entry for entry in self.entries if entry.name == name)
 
     def ratios(self, slower: str, faster: str) -> list[float]:
-        """How many times as long as the one the other took, round by round."""
-        times = self.entry(slower).timing.seconds, self.entry(faster).timing.seconds
-        return [long / short for long, short in zip(*times, strict=True)]
+        """How many times as long as `faster` the other took, round by round; by the medians, unless in equal rounds."""
+        long, short = self.entry(slower).timing, self.entry(faster).timing
+        if len(long.seconds) != len(short.seconds):
+            return [long.median / short.median]
+        return [one / other for one, other in zip(long.seconds, short.seconds, strict=True)]
 
 
 class Bar(msgspec.Struct, frozen=True):

@@ -1,15 +1,17 @@
 """Module attributes that are imported when they are first used (PEP 562)."""
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import Any
 
 __all__ = ["lazy_exports"]
 
 
-def lazy_exports(package: str, homes: Mapping[str, Iterable[str]]) -> None:
-    """Give `package` these names, told by the module of the package that defines them."""
+def lazy_exports(
+    package: str, homes: Mapping[str, Iterable[str]]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """The `__getattr__` and `__dir__` of `package`, for names by the module of the package that defines them."""
     home_of = {name: f"{package}.{home}" for home, names in homes.items() for name in names}
     namespace = vars(sys.modules[package])
 
@@ -22,5 +24,4 @@ def lazy_exports(package: str, homes: Mapping[str, Iterable[str]]) -> None:
     def names() -> list[str]:
         return sorted({*namespace, *home_of})
 
-    namespace["__getattr__"] = get
-    namespace["__dir__"] = names
+    return get, names

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
-from typing import Any, Final, ParamSpec, TypeVar, cast
+from typing import Any, Final, ParamSpec, TypeVar, cast, overload
 
 import anyio
 from anyio.lowlevel import RunVar, checkpoint
@@ -69,7 +69,15 @@ def _discard(function: object) -> None:
         function.close()
 
 
-def run_sync(function: Callable[P, Awaitable[T]] | Awaitable[T], *args: P.args, **kwargs: P.kwargs) -> T:
+@overload
+def run_sync(function: Awaitable[T], /) -> T: ...
+
+
+@overload
+def run_sync(function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+
+
+def run_sync(function: Callable[..., Awaitable[T]] | Awaitable[T], /, *args: Any, **kwargs: Any) -> T:
     """Run an async callable with its arguments, or a coroutine, and return its result.
 
     It runs on deepfs's background event loop with the caller's context variables, so objects bound to a loop stay

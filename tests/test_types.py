@@ -1,18 +1,15 @@
 """Records are immutable and read like dicts; results are built as those of deepagents are."""
 
 import copy
-import inspect
 import pickle
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 import pytest
-from deepagents.backends import protocol as peer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deepfs import types
 from deepfs.errors import ErrorCode, FileMissingError
 from deepfs.types import (
     ContextLine,
@@ -192,17 +189,6 @@ class TestResults:
         assert succeeded == kind(**{name: payload})
         assert through_pickle(succeeded) == succeeded
 
-    @pytest.mark.parametrize(
-        "name", sorted(name for name in types.__all__ if hasattr(peer, name) and name.endswith(("Result", "Response")))
-    )
-    def test_positional_arguments_are_those_of_deepagents(self, name: str) -> None:
-        ours = [
-            name
-            for name, parameter in inspect.signature(getattr(types, name)).parameters.items()
-            if parameter.kind is not inspect.Parameter.KEYWORD_ONLY
-        ]
-        known = [parameter for parameter in inspect.signature(getattr(peer, name)).parameters if parameter in ours]
-        assert ours[: len(known)] == known
 
     def test_plain_dicts_become_records(self) -> None:
         info = {"path": "/a", "size": 1, "a later key": True}

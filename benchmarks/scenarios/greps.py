@@ -27,16 +27,14 @@ async def measure(bench: Bench) -> None:
     """Race both with ripgrep and without, and ripgrep itself, for each literal."""
     root = inputs.django()
     for literal in _LITERALS:
-        lines = {"rounds": 15, "seconds": 20, "noun": "lines"}
-        fast = await bench.race(
-            f'grep "{literal}", with ripgrep', [*_backends(root, literal, with_ripgrep), _bare(root, literal)], **lines
+        fast = [*_backends(root, literal, with_ripgrep), _bare(root, literal)]
+        slow = [*_backends(root, literal, without_ripgrep), *([] if bench.quick else [_by_line(root, literal)])]
+        _bars(
+            bench,
+            literal,
+            await bench.race(f'grep "{literal}", with ripgrep', fast, noun="lines", seconds=20),
+            await bench.race(f'grep "{literal}", without ripgrep', slow, noun="lines", seconds=20),
         )
-        slow = await bench.race(
-            f'grep "{literal}", without ripgrep',
-            [*_backends(root, literal, without_ripgrep), _by_line(root, literal)],
-            **lines,
-        )
-        _bars(bench, literal, fast, slow)
     bench.note(f"Lines are compared up to character {CLIPPED:,}, where deepfs clips them.")
     bench.note("deepagents stops ripgrep after 15 s and a grep after 35 s.")
 

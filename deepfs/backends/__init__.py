@@ -24,15 +24,16 @@ __all__ = [
     "StoreBackend",
 ]
 
-lazy_exports(
-    __name__,
-    {
-        "composite": ["CompositeBackend"],
-        "filesystem": ["FilesystemBackend"],
-        "flat": ["FlatBackend"],
-        "memory": ["MemoryBackend"],
-        "protocol": ["BackendProtocol"],
-        "state": ["StateBackend"],
-        "store": ["NamespaceFactory", "StoreBackend"],
-    },
-)
+if not TYPE_CHECKING:  # Type checkers know the names, and tell of others.
+    __getattr__, __dir__ = lazy_exports(
+        __name__,
+        {
+            "composite": ["CompositeBackend"],
+            "filesystem": ["FilesystemBackend"],
+            "flat": ["FlatBackend"],
+            "memory": ["MemoryBackend"],
+            "protocol": ["BackendProtocol"],
+            "state": ["StateBackend"],
+            "store": ["NamespaceFactory", "StoreBackend"],
+        },
+    )

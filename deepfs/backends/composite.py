@@ -11,7 +11,13 @@ from deepfs.backends._fanout import at_once
 from deepfs.backends._mounts import Mount, MountTable
 from deepfs.backends._options import given
 from deepfs.backends._visits import Visit, guarded, merged_globs, merged_greps, suffices
-from deepfs.backends.protocol import BackendProtocol, Capabilities, SandboxBackendProtocol, supports_execute
+from deepfs.backends.protocol import (
+    BackendProtocol,
+    Capabilities,
+    SandboxBackendProtocol,
+    SyncCommands,
+    supports_execute,
+)
 from deepfs.backends.transfer import copy_tree, move_tree
 from deepfs.core import paths
 from deepfs.core.patterns import compile_glob
@@ -40,7 +46,7 @@ SearchT = TypeVar("SearchT", GlobResult, GrepResult)
 OutcomeT = TypeVar("OutcomeT", FileUploadResponse, FileDownloadResponse)
 
 
-class CompositeBackend(BackendProtocol):
+class CompositeBackend(BackendProtocol, SyncCommands):
     """Routes each path to the backend mounted at its longest prefix, and everything else to `default`.
 
     Mounts may lie at any depth; each appears in the listing of the directory above it and hides what the backends above

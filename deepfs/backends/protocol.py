@@ -52,6 +52,7 @@ __all__ = [
     "ReadRawResult",
     "ReadResult",
     "SandboxBackendProtocol",
+    "SyncCommands",
     "WriteResult",
     "supports_execute",
 ]
@@ -76,7 +77,7 @@ else:
         pass
 
     class SyncCommands:
-        pass
+        """A base of backends that define `aexecute`: type checkers learn of `execute` by it."""
 
 
 @sync_shims

@@ -1,44 +1,77 @@
 """One grep or glob over many files: which files it wants, what it found, when it has enough."""
 
+from collections.abc import Callable
+from typing import Protocol
+
 from deepfs.core import paths
+from deepfs.core.literal import is_plain, search_plain
 from deepfs.core.patterns import Glob, compile_glob
 from deepfs.core.scan import Query, search
 from deepfs.types import FileInfo, GlobResult, GrepMatch, GrepResult
 
-__all__ = ["MAX_GLOB_MATCHES", "MAX_SEARCHED_BYTES", "Grep", "Wanted", "glob_result"]
+__all__ = ["MAX_GLOB_MATCHES", "MAX_SEARCHED_BYTES", "Grep", "Ignored", "Wanted", "glob_result"]
 
 MAX_SEARCHED_BYTES = 10 * 1024 * 1024
 MAX_GLOB_MATCHES = 100_000
 
 
-class Wanted:
-    """The files that a glob chooses at or under `root`; without one all but those in dot-names below it."""
+class Ignored(Protocol):
+    """Tells what a search passes over beneath its root."""
 
-    def __init__(self, pattern: str | None, root: str) -> None:
+    def __call__(self, path: str, *, is_dir: bool) -> bool: ...
+
+
+class Wanted:
+    """The files that a glob chooses at or under `root`; without one all but those in dot-names below it.
+
+    What `ignored` tells is not wanted; the root itself is never asked about.
+    """
+
+    def __init__(self, pattern: str | None, root: str, ignored: Ignored | None = None) -> None:
         self.root = root
         self.glob: Glob | None = None if pattern is None else compile_glob(pattern)
+        self._ignored = ignored
+        self._start = len(paths.join(root, "_")) - 1
 
     def __contains__(self, path: object) -> bool:
-        relative = paths.relative(str(path), self.root)
+        relative = str(path)[self._start :]
+        if not self._is_chosen(relative):
+            return False
+        return self._ignored is None or not relative or not self._ignored(str(path), is_dir=False)
+
+    def _is_chosen(self, relative: str) -> bool:
         if self.glob is not None:
             return self.glob.matches(relative or paths.name(self.root))
         return _is_visible(relative)
 
     def may_enter(self, directory: str) -> bool:
         """Whether files beneath `directory`, a directory under the root, could be chosen; False is certain."""
-        relative = paths.relative(directory, self.root)
-        return self.glob.may_enter(relative) if self.glob is not None else _is_visible(relative)
+        relative = directory[self._start :]
+        may = self.glob.may_enter(relative) if self.glob is not None else _is_visible(relative)
+        return may and (self._ignored is None or not self._ignored(directory, is_dir=True))
 
 
 def _is_visible(relative: str) -> bool:
     return not relative.startswith(".") and "/." not in relative
 
 
+def _never() -> None:
+    return None
+
+
 class Grep:
-    """What a grep has found so far. Files must come sorted by path, so that `max_count` keeps the first matches."""
+    """What a grep has found so far. Files must come sorted by path where `max_count` is to keep the first matches.
+
+    `check` is called now and then within a file with very many matches, to raise where nobody wants them any more.
+    """
 
     def __init__(
-        self, query: Query, wanted: Wanted, max_count: int | None, max_bytes: int = MAX_SEARCHED_BYTES
+        self,
+        query: Query,
+        wanted: Wanted,
+        max_count: int | None,
+        max_bytes: int = MAX_SEARCHED_BYTES,
+        check: Callable[[], object] = _never,
     ) -> None:
         self.query = query
         self.wanted = wanted
@@ -47,6 +80,8 @@ class Grep:
         self.matches: list[GrepMatch] = []
         self.skipped = 0
         self.truncated = False
+        self._check = check
+        self._is_plain = is_plain(query)
 
     def scan(self, path: str, content: bytes | str) -> None:
         """Search one file; a text counts against the size limit by its characters."""
@@ -54,7 +89,13 @@ class Grep:
             self.skipped += 1
             return
         room = None if self.max_count is None else self.max_count - len(self.matches)
-        hits = search(self.query, path, content, None if room is None else room + 1)
+        limit = None if room is None else room + 1
+        if self._is_plain:
+            hits = search_plain(self.query, path, content, limit, self._check)
+        else:
+            hits = search(self.query, path, content, limit)
+        if hits is None:
+            return
         self.skipped += hits.skipped
         self.matches += hits.matches
         if room is not None and len(hits.matches) > room:

@@ -4,7 +4,13 @@ from collections.abc import Awaitable, Callable
 from typing import ParamSpec, TypeVar, cast
 
 from deepfs.backends._options import given
-from deepfs.backends.protocol import BackendProtocol, SandboxBackendProtocol, supports_execute
+from deepfs.backends.protocol import (
+    BackendProtocol,
+    Capabilities,
+    SandboxBackendProtocol,
+    SyncCommands,
+    supports_execute,
+)
 from deepfs.errors import NotSupportedError
 from deepfs.types import (
     DeleteResult,
@@ -26,20 +32,20 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class WrapperBackend(BackendProtocol):
+class WrapperBackend(BackendProtocol, SyncCommands):
     """Delegates every operation to `inner`, whose capabilities are its own.
 
     A subclass overrides the operations that it changes, or `_through`, which all of them pass. Options that have their
     default value are not handed on, so `inner` may lack those it does not know.
     """
 
-    never_waits = True
+    never_waits: bool = True
     """This class adds no wait of its own; an object never waits where `inner` does not either."""
 
     def __init__(self, inner: BackendProtocol) -> None:
         self.inner = inner
         self.capabilities: Capabilities = inner.capabilities
-        self.never_waits: bool = type(self).never_waits and inner.never_waits
+        self.never_waits = type(self).never_waits and inner.never_waits
 
     def bound_to_this_thread(self) -> bool:
         return self.inner.bound_to_this_thread()

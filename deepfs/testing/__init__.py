@@ -32,13 +32,14 @@ pytest.register_assert_rewrite(
     "deepfs.testing.conformance", "deepfs.testing.expect", "deepfs.testing.parity", "deepfs.testing.statemachine"
 )
 
-lazy_exports(
-    __name__,
-    {
-        "conformance": ["BackendConformance"],
-        "faults": ["Fault", "FaultyBackend", "LatencyBackend"],
-        "parity": ["SyncParity"],
-        "statemachine": ["BackendStateMachine"],
-        "suite": ["BackendSuite"],
-    },
-)
+if not TYPE_CHECKING:  # Type checkers know the names, and tell of others.
+    __getattr__, __dir__ = lazy_exports(
+        __name__,
+        {
+            "conformance": ["BackendConformance"],
+            "faults": ["Fault", "FaultyBackend", "LatencyBackend"],
+            "parity": ["SyncParity"],
+            "statemachine": ["BackendStateMachine"],
+            "suite": ["BackendSuite"],
+        },
+    )

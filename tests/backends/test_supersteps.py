@@ -231,6 +231,24 @@ async def test_the_second_caller_is_told(one: Callable[[], Any], other: Callable
     assert reloaded(builder, saver) == live
 
 
+def test_a_change_waits_for_the_one_that_another_thread_is_making() -> None:
+    entered, edited = threading.Event(), threading.Event()
+    waited = []
+
+    def changes(state: State) -> None:
+        with _langgraph.task_files():
+            entered.set()
+            waited.append(not edited.wait(0.2))
+
+    def edits(state: State) -> None:
+        entered.wait()
+        assert fs.edit("/a", "a", "b").ok
+        edited.set()
+
+    assert text(graph(changes, edits).compile().invoke(file("a"))) == "b"
+    assert waited == [True]
+
+
 def test_exactly_one_of_twenty_colliding_threads_succeeds() -> None:
     together = threading.Barrier(20)
 

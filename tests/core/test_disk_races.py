@@ -106,7 +106,7 @@ def test_nothing_outside_is_read_listed_or_touched(
     with Swapping(root / swapped, outside / swapped.removeprefix("dir").removeprefix("/")) as swapping:
         for number in count():
             operate(disk, number)
-            if swapping.count >= swaps and number >= swaps / 10:
+            if swapping.count >= swaps and number >= swaps / 25:
                 break
     assert tree(outside) == OUTSIDE
     assert b"secret" not in tree(root).values()

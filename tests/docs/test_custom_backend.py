@@ -43,13 +43,3 @@ class TestMounted(NAMES["TestKeyValueBackend"]):
     def mounted(self) -> BackendProtocol:
         mount = NAMES["KeyValueBackend"](self.documents)
         return RootedBackend(CompositeBackend(MemoryBackend(), {"/custom/": mount}), "/custom")
-
-
-class TestTheRestOfTheTree(TestMounted):
-    """The page's backend as the default, with another one mounted beside its files."""
-
-    mounts = ("/.mounts/memory",)
-
-    def mounted(self) -> BackendProtocol:
-        default = NAMES["KeyValueBackend"](self.documents)
-        return CompositeBackend(default, {"/.mounts/memory/": MemoryBackend()})

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import logging
+import sys
 import time
 from importlib import import_module
 from pathlib import Path
@@ -39,15 +40,22 @@ def main() -> None:
     logging.getLogger("deepagents").setLevel(logging.ERROR)
     directory = RESULTS / "quick" if chosen.quick else RESULTS
     console = Console(width=160)
-    records = []
+    records, failed = [], []
     for name in chosen.scenarios or SCENARIOS:
-        record = run(name, quick=chosen.quick)
+        try:
+            record = run(name, quick=chosen.quick)
+        except Exception:
+            console.print_exception()
+            failed.append(name)
+            continue
         records.append(record)
         report.show(record, console)
         report.write(record, directory)
         plots.draw(record, directory)
     report.show_verdict(records, console)
     console.print(f"written to {directory}", highlight=False)
+    if failed:
+        sys.exit(f"failed: {', '.join(failed)}")
 
 
 if __name__ == "__main__":

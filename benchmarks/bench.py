@@ -1,7 +1,7 @@
 """The desk of one scenario: it runs races, sets bars, takes notes."""
 
 from collections.abc import Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from benchmarks import harness
@@ -18,7 +18,7 @@ class Bench:
     def __init__(self, scenario: str, title: str, *, quick: bool) -> None:
         self.quick = quick
         """Whether the run must be short: fewer rounds, and less work where the work is long."""
-        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        now = datetime.now(UTC).isoformat(timespec="seconds")
         self.record = Record(scenario, title, quick, now, 0.0, machine(), versions())
 
     async def race(
@@ -34,16 +34,20 @@ class Bench:
         """Run a race, in a quick run a short one."""
         limits: dict[str, Any] = {"rounds": rounds, "seconds": seconds}
         if self.quick:
-            limits = {"rounds": 1 if sweep else 3, "seconds": 1, "patience": 0 if sweep else 1}
+            limits = {"rounds": min(rounds, 3), "seconds": 1, "patience": 1}
         race = await harness.race(work, contenders, noun=noun, sweep=sweep, **limits)
         self.record.races.append(race)
         return race
 
-    def at_least(self, claim: str, limit: float, values: Sequence[float], unit: str = "×", *, reduced: bool = False) -> None:
+    def at_least(
+        self, claim: str, limit: float, values: Sequence[float], unit: str = "×", *, reduced: bool = False
+    ) -> None:
         """Set a bar that the median of `values` must reach."""
         self.record.bars.append(Bar(claim, "at least", limit, unit, list(values), reduced))
 
-    def at_most(self, claim: str, limit: float, values: Sequence[float], unit: str = "×", *, reduced: bool = False) -> None:
+    def at_most(
+        self, claim: str, limit: float, values: Sequence[float], unit: str = "×", *, reduced: bool = False
+    ) -> None:
         """Set a bar that the median of `values` must not pass."""
         self.record.bars.append(Bar(claim, "at most", limit, unit, list(values), reduced))
 

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import anyio
+from anyio.lowlevel import checkpoint
 
 __all__ = ["percentile", "ticking"]
 
@@ -24,7 +25,7 @@ async def ticking() -> AsyncIterator[list[float]]:
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(tick)
-        await anyio.sleep(0)
+        await checkpoint()
         yield lags
         tasks.cancel_scope.cancel()
 

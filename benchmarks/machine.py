@@ -13,7 +13,15 @@ from benchmarks.ripgrep import ripgrep
 
 __all__ = ["machine", "versions"]
 
-_PACKAGES: Final = ("deepfs", "deepagents", "aiofiles", "anyio", "langgraph", "langgraph-checkpoint-postgres", "msgspec")
+_PACKAGES: Final = (
+    "deepfs",
+    "deepagents",
+    "aiofiles",
+    "anyio",
+    "langgraph",
+    "langgraph-checkpoint-postgres",
+    "msgspec",
+)
 
 
 def machine() -> dict[str, str]:
@@ -41,5 +49,7 @@ def versions() -> dict[str, str]:
             found[package] = version(package)
         except PackageNotFoundError:
             found[package] = "missing"
-    found["ripgrep"] = subprocess.run([ripgrep(), "--version"], capture_output=True, text=True, check=True).stdout.split()[1]
+    found["ripgrep"] = subprocess.run(
+        [ripgrep(), "--version"], capture_output=True, text=True, check=True
+    ).stdout.split()[1]
     return found

@@ -4,15 +4,12 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-import matplotlib as mpl
 import msgspec
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from benchmarks.record import Line, Plot, Record
-
-mpl.use("Agg")
-
-from matplotlib import pyplot as plt  # noqa: E402
-from matplotlib.ticker import FuncFormatter, NullFormatter  # noqa: E402
 
 __all__ = ["draw"]
 
@@ -44,8 +41,9 @@ def _source(record: Record) -> str:
 
 
 def _draw(plot: Plot, source: str, path: Path) -> Path:
-    with plt.rc_context(_STYLE):
-        figure, axes = plt.subplots(layout="constrained")
+    with rc_context(_STYLE):
+        figure = Figure(layout="constrained")
+        axes = figure.subplots()
         for number, line in enumerate(plot.lines):
             _draw_line(axes, line, number)
         _scale(axes, plot)
@@ -55,7 +53,6 @@ def _draw(plot: Plot, source: str, path: Path) -> Path:
         figure.legend(loc="outside right upper", frameon=False)
         figure.text(0.995, 0.005, source, ha="right", va="bottom", fontsize=8, color="#777777")
         figure.savefig(path)
-        plt.close(figure)
     return path
 
 
@@ -71,7 +68,10 @@ def _draw_line(axes: Any, line: Line, number: int) -> None:
 
 
 def _scale(axes: Any, plot: Plot) -> None:
-    for axis, is_log, set_scale in ((axes.xaxis, plot.log_x, axes.set_xscale), (axes.yaxis, plot.log_y, axes.set_yscale)):
+    for axis, is_log, set_scale in (
+        (axes.xaxis, plot.log_x, axes.set_xscale),
+        (axes.yaxis, plot.log_y, axes.set_yscale),
+    ):
         if is_log:
             set_scale("log")
         axis.set_major_formatter(FuncFormatter(_number))

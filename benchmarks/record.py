@@ -106,9 +106,10 @@ def point(x: float, values: Sequence[float]) -> Point:
 
 
 class Line(msgspec.Struct, frozen=True):
-    """The points of one contender, by x."""
+    """The points of one contender, by x, and its exact call."""
 
     name: str
+    call: str
     points: list[Point]
 
 

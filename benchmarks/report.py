@@ -30,7 +30,7 @@ def _race_table(race: Race) -> Table:
     table = Table(title=race.work, title_justify="left", title_style="bold", expand=True)
     for column in ("", "call"):
         table.add_column(column, overflow="fold", style="" if column else "cyan")
-    for column in ("median", "fastest–slowest", "CPU", "× deepfs", "rounds"):
+    for column in ("median", "fastest–slowest", "CPU", "× first", "rounds"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("answer", overflow="fold")
     for entry in race.entries:
@@ -62,14 +62,16 @@ def duration(seconds: float) -> str:
 
 
 def _plot_table(plot: Plot) -> Table:
-    table = Table(title=f"{plot.title}: {plot.y_label}, by {plot.x_label}", title_justify="left", title_style="bold")
+    title = f"{plot.title}: {plot.y_label}, by {plot.x_label}"
+    table = Table(title=title, title_justify="left", title_style="bold", expand=True)
     table.add_column("")
+    table.add_column("call", overflow="fold", style="cyan")
     places = sorted({point.x for line in plot.lines for point in line.points})
     for number, place in enumerate(places):
-        table.add_column(plot.ticks[number] if plot.ticks else f"{place:,g}", justify="right")
+        table.add_column(plot.ticks[number] if plot.ticks else f"{place:,.0f}", justify="right", no_wrap=True)
     for line in plot.lines:
         found = {point.x: f"{point.y:,.3g}" if point.y < 1000 else f"{point.y:,.0f}" for point in line.points}
-        table.add_row(line.name, *(found.get(place, "") for place in places))
+        table.add_row(line.name, escape(line.call), *(found.get(place, "") for place in places))
     return table
 
 

@@ -11,7 +11,7 @@ from deepagents.backends.utils import create_file_data, grep_matches_from_files
 from benchmarks.bench import Bench
 from benchmarks.harness import Contender
 from benchmarks.peers import grep_rows
-from benchmarks.record import Line, Race, point
+from benchmarks.record import Line, Point, Race, point
 from deepfs.backends import CompositeBackend, MemoryBackend
 from deepfs.testing import LatencyBackend
 
@@ -29,20 +29,34 @@ async def measure(bench: Bench) -> None:
         claim = f"composite grep over {count} mounts of 20 ms: at most {limit:g}× the slowest mount"
         bench.at_most(claim, limit, races[count].ratios("deepfs", "slowest mount"))
     lines = [
-        Line(name, [point(count, [took * 1000 for took in race.entry(name).timing.seconds]) for count, race in races.items()])
-        for name in ("deepfs", "deepagents", "slowest mount")
+        Line(entry.name, entry.call, [_latency(count, race, entry.name) for count, race in races.items()])
+        for entry in races[1].entries
     ]
     bench.plot("mounts", "grep over mounts of 20 ms each", ("mounts", "ms"), lines)
 
 
+def _latency(count: int, race: Race, name: str) -> Point:
+    return point(count, [took * 1000 for took in race.entry(name).timing.seconds])
+
+
 async def _race(bench: Bench, count: int) -> Race:
     ours = CompositeBackend(MemoryBackend(), {f"/m{number:03}/": await _slow_mount() for number in range(count)})
-    theirs = PeerComposite(_PeerMount({}, 0), {f"/m{number:03}/": _PeerMount(_FILES, _DELAY) for number in range(count)})
+    theirs = PeerComposite(
+        _PeerMount({}, 0), {f"/m{number:03}/": _PeerMount(_FILES, _DELAY) for number in range(count)}
+    )
     alone = await _slow_mount()
     contenders = [
-        Contender(name="deepfs", call='await CompositeBackend(…).agrep("needle")', run=lambda: ours.agrep("needle"), rows=grep_rows),
         Contender(
-            name="deepagents", call='await CompositeBackend(…).agrep("needle")', run=lambda: theirs.agrep("needle"), rows=grep_rows
+            name="deepfs",
+            call='await CompositeBackend(…).agrep("needle")',
+            run=lambda: ours.agrep("needle"),
+            rows=grep_rows,
+        ),
+        Contender(
+            name="deepagents",
+            call='await CompositeBackend(…).agrep("needle")',
+            run=lambda: theirs.agrep("needle"),
+            rows=grep_rows,
         ),
         Contender(
             name="slowest mount",
@@ -52,7 +66,7 @@ async def _race(bench: Bench, count: int) -> Race:
         ),
     ]
     work = f"grep over {count} mounts of 20 ms"
-    return await bench.race(work, contenders, noun="lines", rounds=9, seconds=20, sweep=count not in (8, 100))
+    return await bench.race(work, contenders, noun="lines", rounds=15, seconds=10, sweep=count not in (8, 100))
 
 
 async def _slow_mount() -> LatencyBackend:

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 import aiofiles
@@ -36,7 +35,9 @@ async def measure(bench: Bench) -> None:
     in_turn = await bench.race(f"{len(fewer):,} sequential reads", [*one_by_one, _blocking(root, fewer)], noun="files")
     bench.at_least(f"{count} concurrent reads: at least 10× deepagents", 10, together.ratios("deepagents", "deepfs"))
     bench.at_most(
-        f"{count} concurrent reads: at most 3× a blocking loop of open().read()", 3, together.ratios("deepfs", "blocking")
+        f"{count} concurrent reads: at most 3× a blocking loop of open().read()",
+        3,
+        together.ratios("deepfs", "blocking"),
     )
     bench.at_least(
         f"{count} sequential reads: at least 2× deepagents",
@@ -128,7 +129,7 @@ def _blocking(root: str, paths: list[str]) -> Contender:
 
 async def _throughput(bench: Bench, readers: list[_Reader], paths: list[str]) -> None:
     """Files a second by how many tasks read."""
-    levels = (1, 16, 256) if bench.quick else (1, 4, 16, 64, 256, 1024, len(paths))
+    levels = (1, 16, 512) if bench.quick else (1, 4, 16, 64, 256, 1024, len(paths))
     some = paths[:512] if bench.quick else paths
     points: dict[str, list[Point]] = {reader.name: [] for reader in readers}
     for level in levels:
@@ -145,9 +146,10 @@ async def _throughput(bench: Bench, readers: list[_Reader], paths: list[str]) ->
         race = await bench.race(work, contenders, noun="files", rounds=5, seconds=15, sweep=True)
         for entry in race.entries:
             points[entry.name].append(point(level, [len(some) / seconds for seconds in entry.timing.seconds]))
-    lines = [Line(name, found) for name, found in points.items()]
-    blocking = [len(paths) / seconds for seconds in bench.record.races[0].entry("blocking").timing.seconds]
-    lines.append(Line("blocking loop", [point(level, blocking) for level in (levels[0], levels[-1])]))
+    lines = [Line(reader.name, reader.call, points[reader.name]) for reader in readers]
+    loop = bench.record.races[0].entry("blocking")
+    rates = [len(paths) / seconds for seconds in loop.timing.seconds]
+    lines.append(Line("blocking loop", loop.call, [point(level, rates) for level in levels]))
     bench.plot("throughput", "Reads of small files", ("tasks that read at once", "files a second"), lines)
 
 

@@ -16,12 +16,14 @@ TITLE: Final = "StateBackend: reads and writes in one graph node"
 
 _TEXT: Final = "a line of a note\n" * 20
 _STAMP: Final = "2026-01-01T00:00:00+00:00"
-_CALL: Final = 'await graph.ainvoke({{"files": …}}), whose node does {count:,}× await fs.awrite(new, text); await fs.aread(old)'
+_CALL: Final = (
+    'await graph.ainvoke({{"files": …}}), whose node does {count:,}× await fs.awrite(new, text); await fs.aread(old)'
+)
 
 
 async def measure(bench: Bench) -> None:
     """Race a graph with deepfs's backend and state against one with those of deepagents."""
-    count = 300 if bench.quick else 1_000
+    count = 1_000
     contenders = [
         _contender("deepfs", StateBackend(), FilesystemState, count),
         _contender("deepagents", PeerBackend(), PeerState, count),
@@ -32,7 +34,6 @@ async def measure(bench: Bench) -> None:
         "1,000 reads and writes through StateBackend: at least 5× deepagents",
         5,
         race.ratios("deepagents", "deepfs"),
-        reduced=bench.quick,
     )
     bench.complete("1,000 reads and writes through StateBackend: complete", race, "deepfs")
 

@@ -41,8 +41,8 @@ async def measure(bench: Bench) -> None:
         bench.at_least(f"{claim}: at least 5× deepagents", 5, race.ratios("deepagents", "deepfs"))
         bench.complete(f"{claim}: complete", race, "deepfs")
     bench.note(
-        f"Each item holds {_LINES} lines of Django. All were put in one batch, as an import does, so their times of change "
-        "are equal; deepagents asks for pages of 100 in the order of those times, which PostgreSQL may cut differently each time."
+        f"Each item holds {_LINES} lines of Django. All were put in one batch, as an import does, so they changed at one "
+        "time; deepagents asks for pages of 100 by time of change, which PostgreSQL may cut differently each time."
     )
 
 
@@ -93,7 +93,8 @@ def _items() -> list[tuple[str, dict[str, Any]]]:
     pieces = islice(cycle(_pieces()), _ITEMS)
     data = {"encoding": "utf-8", "created_at": _STAMP, "modified_at": _STAMP}
     return [
-        (f"/src/{number // 100:04}/{number % 100:02}.py", {"content": text, **data}) for number, text in enumerate(pieces)
+        (f"/src/{number // 100:04}/{number % 100:02}.py", {"content": text, **data})
+        for number, text in enumerate(pieces)
     ]
 
 

@@ -6,11 +6,13 @@ it, and what lies in an ignored directory is ignored, whatever the rules say of 
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from importlib import import_module
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from deepfs.core import paths
+from deepfs.core.text import BOM, is_text
 
 __all__ = ["GITIGNORE", "IgnoreOption", "Ignoring", "Rules", "compile_rules", "rules_of_file"]
 
@@ -19,12 +21,14 @@ IgnoreOption: TypeAlias = Literal["git"] | Sequence[str] | None
 
 GITIGNORE = ".gitignore"
 
+_GROUP = re.compile(r"\(\?P<\w+>/\)")
+
 _MAX_REMEMBERED = 10_000
 """Names of which each set of rules remembers whether they are in question."""
 
 
 class _Match(Protocol):
-    def group(self, group: int) -> bytes | None: ...
+    def groups(self) -> tuple[bytes | None, ...]: ...
 
 
 _Search: TypeAlias = Callable[[bytes], _Match | None]
@@ -38,9 +42,9 @@ class _Rule(NamedTuple):
     search: _Search
 
     def is_about(self, subject: bytes) -> bool:
-        # pathspec's expressions also match what lies beneath, by way of their one group.
+        # pathspec's expressions also match what lies beneath, by way of their group.
         match = self.search(subject)
-        return match is not None and match.group(1) is None
+        return match is not None and not any(match.groups())
 
 
 class Rules:
@@ -125,7 +129,7 @@ def _rules(line: str) -> Iterator[_Rule]:
     by_name = "/" not in pattern
     expression = _expression(pattern if by_name else f"/{pattern.removeprefix('/')}")
     if expression is not None:
-        yield _Rule(expression, body == line, pattern != body, by_name, _linear(f"{expression}|(x)a^"))
+        yield _Rule(expression, body == line, pattern != body, by_name, _linear(expression))
 
 
 def _expression(pattern: str) -> str | None:
@@ -153,66 +157,64 @@ def _linear(expression: str) -> _Search:
 
 
 class Ignoring:
-    """Tells what one search, which starts at `root`, passes over.
+    """Tells what one search, which starts at the directory `root`, passes over.
 
     `rules` hold from the directory `base`, which `root` is or lies beneath; `read`, where it is given, gets the content
-    of a directory's `.gitignore`, or None. A search that starts in something ignored is wanted all the same: there the
-    rules from above do not hold.
+    of a `.gitignore` by its path, or None. What a search starts in is wanted even where it is ignored: the rules from
+    above do not hold there.
     """
 
     def __init__(self, base: str, root: str, rules: Rules, read: Callable[[str], bytes | None] | None = None) -> None:
         self._root = root
         self._read = read
-        self._chains: dict[str, list[_Holding]] = {}
+        self._holding: dict[str, _Chain] = {}
         self._ignored: dict[str, bool] = {}
-        self._chains[base] = _chain([], base, rules, self._own(base))
+        chain = self._with_own(base, _with(base, rules, ()))
         for directory in _way(base, root):
-            above = self._chains[paths.parent(directory)]
-            chain = [] if _is_ignored(above, directory, is_dir=True) else above
-            self._chains[directory] = _chain(chain, directory, self._own(directory))
-        self._ignored[root] = False
+            above = () if _is_ignored(chain, directory, is_dir=True) else chain
+            chain = self._with_own(directory, above)
+        self._ignored[root], self._holding[root] = False, chain
 
     def __call__(self, path: str, *, is_dir: bool) -> bool:
-        """Whether `path`, beneath the root, or a directory above it is ignored."""
-        directory = paths.parent(path)
-        if self._is_closed(directory):
-            return True
-        return self._is_closed(path) if is_dir else _is_ignored(self._holding(directory), path, is_dir=False)
+        """Whether `path`, beneath the root, is ignored, or a directory above it."""
+        directory = path if is_dir else paths.parent(path)
+        if directory not in self._ignored:
+            self._judge(directory)
+        if is_dir or self._ignored[directory]:
+            return self._ignored[directory]
+        return _is_ignored(self._holding[directory], path, is_dir=False)
 
-    def _is_closed(self, directory: str) -> bool:
-        known = self._ignored.get(directory)
-        if known is None:
-            above = paths.parent(directory)
-            known = self._is_closed(above) or _is_ignored(self._holding(above), directory, is_dir=True)
-            self._ignored[directory] = known
-        return known
+    def _judge(self, directory: str) -> None:
+        """Find out about a directory, and those above it."""
+        ignored, chain = False, self._holding[self._root]
+        for each in _way(self._root, directory):
+            if each not in self._ignored:
+                ignored = ignored or _is_ignored(chain, each, is_dir=True)
+                self._ignored[each] = ignored
+                self._holding[each] = chain if ignored else self._with_own(each, chain)
+            ignored, chain = self._ignored[each], self._holding[each]
 
-    def _holding(self, directory: str) -> "list[_Holding]":
-        """The rules that hold in `directory`, nearest first."""
-        chain = self._chains.get(directory)
-        if chain is None:
-            chain = _chain(self._holding(paths.parent(directory)), directory, self._own(directory))
-            self._chains[directory] = chain
-        return chain
-
-    def _own(self, directory: str) -> Rules:
+    def _with_own(self, directory: str, chain: "_Chain") -> "_Chain":
         content = None if self._read is None else self._read(paths.join(directory, GITIGNORE))
-        return rules_of_file(content or b"")
+        return _with(directory, rules_of_file(content), chain) if content else chain
 
 
 class _Holding(NamedTuple):
-    """Rules and how much of a path lies above their directory."""
+    """Rules, and how much of a path lies above their directory."""
 
     start: int
     rules: Rules
 
 
-def _chain(above: list[_Holding], directory: str, *own: Rules) -> list[_Holding]:
-    start = len(paths.join(directory, "_")) - 1
-    return [*(_Holding(start, rules) for rules in own if rules), *above] if any(own) else above
+_Chain: TypeAlias = tuple[_Holding, ...]
+"""The rules that hold in a directory, nearest first."""
 
 
-def _is_ignored(chain: list[_Holding], path: str, *, is_dir: bool) -> bool:
+def _with(directory: str, rules: Rules, chain: _Chain) -> _Chain:
+    return (_Holding(len(paths.join(directory, "_")) - 1, rules), *chain) if rules else chain
+
+
+def _is_ignored(chain: _Chain, path: str, *, is_dir: bool) -> bool:
     for start, rules in chain:
         verdict = rules.verdict(path[start:], is_dir=is_dir)
         if verdict is not None:
@@ -220,6 +222,6 @@ def _is_ignored(chain: list[_Holding], path: str, *, is_dir: bool) -> bool:
     return False
 
 
-def _way(base: str, root: str) -> list[str]:
-    """The directories beneath `base` down to `root`."""
-    return [path for path in [*paths.ancestors(root), root] if paths.is_beneath(path, base)]
+def _way(base: str, directory: str) -> list[str]:
+    """The directories beneath `base` down to `directory`, itself included."""
+    return [each for each in [*paths.ancestors(directory), directory] if paths.is_beneath(each, base)]

@@ -141,7 +141,7 @@ def sqlite_file() -> bytes:
         (b"%PDF-1.7\n%\xe2\xe3", "application/pdf"),
         (b"\x7fELF\2\1\1", "application/x-elf"),
         (b"\0asm\1\0\0\0", "application/wasm"),
-        (gzip.compress(b"x"), "application/gzip"),
+        (gzip.compress(b"x", mtime=0), "application/gzip"),
         (zip_file(), "application/zip"),
         (tar_file(), "application/x-tar"),
         (wav_file(), "audio/wav"),

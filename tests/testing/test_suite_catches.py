@@ -51,6 +51,7 @@ async def test_the_suite_catches(mutant: Mutant, test: str) -> None:
 
 
 @pytest.mark.anyio
+@pytest.mark.timeout(300)  # how many programs it takes to find a fault is a matter of luck
 class TestStateMachine:
     """What it finds, and how it tells it."""
 

@@ -1,0 +1,87 @@
+"""The demo, run twice in an empty directory as a newcomer runs it: the second run finds the memories of the first."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pytest
+
+import deepfs
+
+DEMO: Final = Path(__file__).parents[1] / "examples" / "demo.py"
+WIDTHS: Final = (80, 120)
+
+pytestmark = pytest.mark.timeout(300)
+
+
+class Runs(NamedTuple):
+    """What the two runs printed, and where they ran."""
+
+    first: str
+    second: str
+    directory: Path
+
+
+def run_demo(directory: Path, width: int) -> str:
+    environment = {
+        **os.environ,
+        "COLUMNS": str(width),
+        "PYTHONPATH": str(Path(next(iter(deepfs.__path__))).parent),
+        "PYTHONUTF8": "1",
+    }
+    command = [sys.executable, str(DEMO)]
+    done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, encoding="utf-8", check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    directory = tmp_path_factory.mktemp("demo")
+    first, second = (run_demo(directory, width) for width in WIDTHS)
+    return Runs(first, second, directory)
+
+
+def test_the_second_run_finds_the_memories_of_the_first(runs: Runs) -> None:
+    assert "run-002" not in runs.first
+    assert "1 run remembered in .demo/memories.sqlite" in runs.first
+    assert "first: /memories/run-001.md" in runs.second
+    assert "awrite('/memories/run-002.md'" in runs.second
+    assert "2 runs remembered in .demo/memories.sqlite" in runs.second
+
+
+def test_it_keeps_its_memories_where_it_says(runs: Runs) -> None:
+    assert [path.name for path in runs.directory.iterdir()] == [".demo"]
+    assert (runs.directory / ".demo" / "memories.sqlite").is_file()
+
+
+def test_its_searches_look_at_every_mount(runs: Runs) -> None:
+    for printed in (runs.first, runs.second):
+        answer = printed.partition("agrep('get_config')")[2].partition("╰")[0]
+        assert [mount for mount in ("/", "/memories/", "/src/") if f"of {mount}, first:" in answer] == [
+            "/",
+            "/memories/",
+            "/src/",
+        ]
+
+
+def test_no_edit_is_lost(runs: Runs) -> None:
+    for printed in (runs.first, runs.second):
+        assert "50 succeeded" in printed
+        assert "50 lines in 1 file of /memories/, first:" in printed
+
+
+def test_what_fails_is_told_and_nothing_else_fails(runs: Runs) -> None:
+    for printed in (runs.first, runs.second):
+        assert printed.count("Error: ") == 3
+        for condition in ("already exists", "String not found", "'/src/no/such/file.py' not found"):
+            assert condition in printed
+
+
+def test_the_tables_fit_the_terminal(runs: Runs) -> None:
+    for printed, width in zip((runs.first, runs.second), WIDTHS, strict=True):
+        borders = {len(line) for line in printed.splitlines() if line.startswith("╭")}
+        assert borders == {width}
+        assert max(map(len, printed.splitlines())) <= width

@@ -1,0 +1,61 @@
+"""Backends differ only where they declare it, in the ways that the design lists; the shipped suite knows no other."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import pytest
+
+import deepfs.testing
+from deepfs import BackendProtocol, Capabilities
+from deepfs.sync import OPERATIONS
+from deepfs.testing import BackendConformance, BackendStateMachine, BackendSuite, SyncParity
+
+SOURCES: Final = sorted(Path(next(iter(deepfs.testing.__path__))).rglob("*.py"))
+
+DECLARED: Final = {"keeps_empty_directories", "keeps_created_at", "durable", "executes"}
+METHODS: Final = {*OPERATIONS, *(f"a{name}" for name in OPERATIONS)}
+WHERE_A_SYNC_CALL_RUNS: Final = {"never_waits", "bound_to_this_thread"}
+"""No difference of what it answers; only the parity of sync and async looks at it."""
+
+
+def read_of(source: Path, owner: str) -> Iterator[str]:
+    """The attributes that a module reads of things by this name, whatever stands before it."""
+    for node in ast.walk(ast.parse(source.read_text())):
+        if isinstance(node, ast.Attribute):
+            name = getattr(node.value, "id", getattr(node.value, "attr", ""))
+            if name.endswith(owner):
+                yield node.attr
+
+
+def test_there_are_four() -> None:
+    assert set(Capabilities.__struct_fields__) == DECLARED
+    assert len(Capabilities.__struct_fields__) == 4
+    assert all(field.type is bool for field in msgspec.structs.fields(Capabilities))
+
+
+def test_a_backend_declares_nothing_else() -> None:
+    public = {name for name in dir(BackendProtocol) if not name.startswith("_")}
+    assert public - METHODS == {"capabilities", *WHERE_A_SYNC_CALL_RUNS}
+
+
+def test_the_suite_reads_of_a_backend_its_operations_and_its_capabilities() -> None:
+    read = {attribute for source in SOURCES for attribute in read_of(source, "backend")}
+    assert read - METHODS - WHERE_A_SYNC_CALL_RUNS == {"capabilities"}
+    looking = {source.name for source in SOURCES if WHERE_A_SYNC_CALL_RUNS & set(read_of(source, "backend"))}
+    assert looking <= {"parity.py"}
+
+
+def test_the_suite_reads_of_the_capabilities_those_that_are_declared() -> None:
+    read = {attribute for source in SOURCES for attribute in read_of(source, "capabilities")}
+    assert read
+    assert read <= DECLARED
+
+
+@pytest.mark.parametrize("kind", [BackendSuite, BackendConformance, SyncParity, BackendStateMachine])
+def test_a_suite_has_no_switches_of_its_own(kind: type) -> None:
+    """What a test class sets are fixtures and hooks; a state machine also has its size, and the mounts of its model."""
+    settable = {name for name in dir(kind) if not name.startswith("_") and not callable(getattr(kind, name))}
+    assert settable == ({"mounts", "seed", "steps"} if kind is BackendStateMachine else set())

@@ -129,7 +129,6 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """The measurements, in `benchmarks/`; name some to run only those."""
-    install(session, "bench")
-    for script in session.posargs or sorted(map(str, Path("benchmarks").glob("[!_]*.py"))):
-        session.run("python", script)
+    """The measurements in `benchmarks/`, all or those named; with `-- --quick`, all in under a minute."""
+    install(session, "test", "bench")
+    session.run("python", "-m", "benchmarks", *session.posargs)

@@ -34,7 +34,7 @@ class Bench:
         """Run a race, in a quick run a short one."""
         limits: dict[str, Any] = {"rounds": rounds, "seconds": seconds}
         if self.quick:
-            limits = {"rounds": min(rounds, 3), "seconds": 1, "patience": 1}
+            limits = {"rounds": min(rounds, 3), "seconds": 0.5, "patience": 1}
         race = await harness.race(work, contenders, noun=noun, sweep=sweep, **limits)
         self.record.races.append(race)
         return race

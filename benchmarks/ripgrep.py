@@ -24,14 +24,14 @@ def ripgrep() -> str:
 
 @contextmanager
 def with_ripgrep() -> Iterator[None]:
-    """Both deepfs and deepagents find ripgrep."""
+    """deepfs and deepagents find ripgrep."""
     with _path(os.pathsep.join([str(Path(ripgrep()).parent), os.environ["PATH"]])):
         yield
 
 
 @contextmanager
 def without_ripgrep() -> Iterator[None]:
-    """Neither finds it."""
+    """deepagents does not find it, on its PATH; deepfs, which looks further, is told by `ripgrep=False`."""
     kept = [entry for entry in os.environ["PATH"].split(os.pathsep) if not Path(entry, "rg").exists()]
     with _path(os.pathsep.join(kept)):
         yield
@@ -39,16 +39,11 @@ def without_ripgrep() -> Iterator[None]:
 
 @contextmanager
 def _path(value: str) -> Iterator[None]:
-    """Run with another PATH, and let everyone look for programs anew."""
+    """Run with another PATH, on which deepagents looks for programs once."""
     before = os.environ["PATH"]
     os.environ["PATH"] = value
-    _forget()
+    deepagents_filesystem._resolve_ripgrep_path.cache_clear()
     try:
         yield
     finally:
         os.environ["PATH"] = before
-        _forget()
-
-
-def _forget() -> None:
-    deepagents_filesystem._resolve_ripgrep_path.cache_clear()

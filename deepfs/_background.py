@@ -84,8 +84,6 @@ class Call(Generic[T]):
                 portal.start_task_soon(self._cancel)
                 self._outcome.exception()
             raise
-        finally:
-            del self  # The traceback of the error holds this frame: no cycle through the call.
 
     async def _run(self) -> None:
         function = self._take()
@@ -95,10 +93,10 @@ class Call(Generic[T]):
         try:
             with anyio.CancelScope() as self._scope:
                 self._outcome.set_result(await function())
+            if self._scope.cancelled_caught:
+                self._outcome.set_exception(CancelledError())
         except BaseException as error:
             self._outcome.set_exception(error)
-        if not self._outcome.done():
-            self._outcome.set_exception(CancelledError())
 
     async def _cancel(self) -> None:
         self._scope.cancel()

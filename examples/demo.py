@@ -129,7 +129,7 @@ def main() -> None:
     anyio.run(run_graph)
     run_script()
     remembered = counted(len(run_sync(recall).matches or ()), "run")
-    print(f"{remembered} remembered in {MEMORIES}. Run the demo again: it finds them.")
+    print(f"{remembered} remembered in {MEMORIES}. Run it again: it finds them.")
     print(f"To forget them, delete the directory {MEMORIES.parent}.")
 
 

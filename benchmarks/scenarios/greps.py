@@ -27,8 +27,9 @@ async def measure(bench: Bench) -> None:
     """Race both with ripgrep and without, and ripgrep itself, for each literal."""
     root = inputs.django()
     for literal in _LITERALS:
-        fast = [*_backends(root, literal, with_ripgrep), _bare(root, literal)]
-        slow = [*_backends(root, literal, without_ripgrep), *([] if bench.quick else [_by_line(root, literal)])]
+        fast = [*_backends(root, literal, FilesystemBackend(root), with_ripgrep), _bare(root, literal)]
+        slow = _backends(root, literal, FilesystemBackend(root, ripgrep=False), without_ripgrep)
+        slow += [] if bench.quick else [_by_line(root, literal)]
         _bars(
             bench,
             literal,
@@ -55,8 +56,10 @@ def _bars(bench: Bench, literal: str, fast: Race, slow: Race) -> None:
 # --- contenders ------------------------------------------------------------------------------------------------------
 
 
-def _backends(root: Path, literal: str, around: Callable[[], AbstractContextManager[object]]) -> list[Contender]:
-    backends: dict[str, Any] = {"deepfs": FilesystemBackend(root), "deepagents": PeerBackend(str(root))}
+def _backends(
+    root: Path, literal: str, ours: FilesystemBackend, around: Callable[[], AbstractContextManager[object]]
+) -> list[Contender]:
+    backends: dict[str, Any] = {"deepfs": ours, "deepagents": PeerBackend(str(root))}
     return [
         Contender(
             name=name,

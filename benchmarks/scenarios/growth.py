@@ -17,7 +17,7 @@ from deepfs.backends import FilesystemBackend, MemoryBackend
 TITLE: Final = "Growth: from 1,000 files to 100,000"
 
 _SIZES: Final = (1_000, 10_000, 100_000)
-_QUICK_SIZES: Final = (1_000, 10_000)
+_QUICK_SIZES: Final = (500, 5_000)
 _SMALL: Final = "/d0003"
 """A directory of a hundred files, as all are."""
 _FILE: Final = f"{_SMALL}/f50.txt"

@@ -129,8 +129,8 @@ def _blocking(root: str, paths: list[str]) -> Contender:
 
 async def _throughput(bench: Bench, readers: list[_Reader], paths: list[str]) -> None:
     """Files a second by how many tasks read."""
-    levels = (1, 16, 512) if bench.quick else (1, 4, 16, 64, 256, 1024, len(paths))
-    some = paths[:512] if bench.quick else paths
+    levels = (1, 16, 256) if bench.quick else (1, 4, 16, 64, 256, 1024, len(paths))
+    some = paths[:256] if bench.quick else paths
     points: dict[str, list[Point]] = {reader.name: [] for reader in readers}
     for level in levels:
         contenders = [
@@ -143,7 +143,7 @@ async def _throughput(bench: Bench, readers: list[_Reader], paths: list[str]) ->
             for reader in readers
         ]
         work = f"{len(some):,} reads by {level:,} tasks"
-        race = await bench.race(work, contenders, noun="files", rounds=5, seconds=15, sweep=True)
+        race = await bench.race(work, contenders, noun="files", rounds=5, seconds=12, sweep=True)
         for entry in race.entries:
             points[entry.name].append(point(level, [len(some) / seconds for seconds in entry.timing.seconds]))
     lines = [Line(reader.name, reader.call, points[reader.name]) for reader in readers]

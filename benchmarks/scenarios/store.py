@@ -41,8 +41,8 @@ async def measure(bench: Bench) -> None:
         bench.at_least(f"{claim}: at least 5× deepagents", 5, race.ratios("deepagents", "deepfs"))
         bench.complete(f"{claim}: complete", race, "deepfs")
     bench.note(
-        f"Each item holds {_LINES} lines of Django. All were put in one batch, as an import does, so they changed at one "
-        "time; deepagents asks for pages of 100 by time of change, which PostgreSQL may cut differently each time."
+        f"Each item holds {_LINES} lines of Django. All were put in one batch, as an import does, so they changed at "
+        "one time; deepagents asks for pages of 100 by time of change, which PostgreSQL may cut differently each time."
     )
 
 

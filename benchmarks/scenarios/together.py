@@ -22,7 +22,7 @@ TITLE: Final = "Four greps and four globs of Django at once"
 _LITERALS: Final = ("def get_queryset", "import", "self.assertEqual", "no such words in Django")
 _GLOBS: Final = ("**/*.py", "**/*.txt", "tests/**/*.py", "*.html")
 _PERCENTS: Final = (50.0, 90.0, 99.0, 99.9, 100.0)
-_QUICK: Final = "/django/contrib/admin"
+_QUICK: Final = "/django/contrib"
 
 Lags = dict[str, list[float]]
 
@@ -33,9 +33,10 @@ async def measure(bench: Bench) -> None:
     where = _QUICK if bench.quick else "/"
     lags: Lags = {}
     contenders = [
-        _contender(name, backend(str(root)), where, around, lags)
-        for around, engine in ((with_ripgrep, "with rg"), (without_ripgrep, "without rg"))
-        for name, backend in ((f"deepfs, {engine}", FilesystemBackend), (f"deepagents, {engine}", PeerBackend))
+        _contender("deepfs, with rg", FilesystemBackend(root), where, with_ripgrep, lags),
+        _contender("deepagents, with rg", PeerBackend(str(root)), where, with_ripgrep, lags),
+        _contender("deepfs, without rg", FilesystemBackend(root, ripgrep=False), where, without_ripgrep, lags),
+        _contender("deepagents, without rg", PeerBackend(str(root)), where, without_ripgrep, lags),
     ]
     race = await bench.race(
         f"4 greps and 4 globs at once below {where}", contenders, noun="rows", rounds=5, seconds=120

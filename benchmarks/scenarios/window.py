@@ -72,7 +72,7 @@ _WAYS: Final = {
 
 async def measure(bench: Bench) -> None:
     """Race the ways to read the window; what it adds to the resident memory of the process is the bar."""
-    size = 100 * _MB if bench.quick else 1_000 * _MB
+    size = 20 * _MB if bench.quick else 1_000 * _MB
     added: dict[str, list[float]] = {name: [] for name in _WAYS}
     with inputs.scratch() as root:
         (root / "small.txt").write_text("one line\n", encoding="utf-8")

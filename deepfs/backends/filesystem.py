@@ -11,12 +11,13 @@ from deepfs.backends.protocol import BackendProtocol, Capabilities
 from deepfs.core import filedata, lanes, media, paths, reading
 from deepfs.core.cancellation import Cancellation
 from deepfs.core.disk import Disk, Entry, Limits, Patience, modified_at, version_of
+from deepfs.core.engines import Automatic, InProcess
 from deepfs.core.host_paths import host_path
-from deepfs.core.local_search import glob_tree, grep_tree
+from deepfs.core.ignore import IgnoreOption
+from deepfs.core.local_search import LocalSearch
 from deepfs.core.locks import path_locks
 from deepfs.core.replace import replace
 from deepfs.core.scan import Query, compile_query
-from deepfs.core.search import Wanted
 from deepfs.core.text import check_text, decode
 from deepfs.errors import BinaryFileError, DeepFSError
 from deepfs.types import (
@@ -50,7 +51,12 @@ class FilesystemBackend(BackendProtocol):
     are those of the host: nothing is confined, relative paths and searches without a path start at `root_dir`.
 
     Files are replaced in one step; edits hold against other tasks, threads and processes that use deepfs. `durable`
-    waits until the disk has every change. A search ends after `search_timeout` seconds with what it found, `truncated`.
+    waits until the disk has every change.
+
+    A search ends after `search_timeout` seconds with what it found, `truncated`. It passes over what `ignore` says:
+    `"git"` honours the `.gitignore` files from `root_dir` down, a list gives patterns as one there would hold, None
+    (the default) ignores nothing. What a search starts in is searched in any case, and other operations ignore nothing.
+    Where `ripgrep` is installed, it helps with large trees, unless that is False; results are the same.
     """
 
     capabilities: Capabilities = Capabilities(keeps_empty_directories=True, keeps_created_at=False, durable=True)
@@ -63,13 +69,21 @@ class FilesystemBackend(BackendProtocol):
         *,
         durable: bool = False,
         search_timeout: float = 60,
+        ignore: IgnoreOption = None,
+        ripgrep: bool = True,
     ) -> None:
         self._given_root = os.fspath(root_dir) if root_dir is not None else "."
         self._virtual = virtual_mode
         self._disk = Disk(self._given_root, confined=virtual_mode, durable=durable)
         self._max_bytes = max_file_size_mb * 1024 * 1024
         self._limits = Limits(binary=self._max_bytes)
-        self._search_timeout = search_timeout
+        self._search = LocalSearch(
+            self._disk,
+            max_bytes=self._max_bytes,
+            timeout=search_timeout,
+            ignore=ignore,
+            engine=Automatic() if ripgrep else InProcess(),
+        )
 
     # --- paths and threads ---
 
@@ -134,7 +148,7 @@ class FilesystemBackend(BackendProtocol):
         return await lanes.run_long(self._glob, pattern, path)
 
     def _glob(self, cancellation: Cancellation, pattern: str, path: str) -> GlobResult:
-        return glob_tree(self._disk, Wanted(pattern, self._search_root(path)), cancellation, self._search_timeout)
+        return self._search.glob(cancellation, pattern, self._search_root(path), base=self._search_root(None))
 
     async def agrep(
         self,
@@ -153,15 +167,8 @@ class FilesystemBackend(BackendProtocol):
     def _grep(
         self, cancellation: Cancellation, query: Query, path: str | None, glob: str | None, max_count: int | None
     ) -> GrepResult:
-        return grep_tree(
-            self._disk,
-            query,
-            Wanted(glob, self._search_root(path)),
-            cancellation,
-            timeout=self._search_timeout,
-            max_count=max_count,
-            max_bytes=self._max_bytes,
-        )
+        root, base = self._search_root(path), self._search_root(None)
+        return self._search.grep(cancellation, query, root, glob, max_count, base)
 
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
         return await lanes.run_each(self._download_file, paths, abandon_on_cancel=True)

@@ -59,7 +59,9 @@ EDITS: dict[str, tuple[bytes, str, str, bytes | None]] = {
 
 
 @pytest.mark.parametrize(("before", "old", "new", "after"), EDITS.values(), ids=EDITS)
-def test_only_the_replaced_span_differs(storage: Storage, before: bytes, old: str, new: str, after: bytes | None) -> None:
+def test_only_the_replaced_span_differs(
+    storage: Storage, before: bytes, old: str, new: str, after: bytes | None
+) -> None:
     for prefix in storage.prefixes:
         path = f"{prefix}/dir/file.txt"
         storage.put(path, before)
@@ -138,7 +140,9 @@ def _as_in_place(new: str, text: str) -> Callable[[re.Match[str]], str]:
     return spelt
 
 
-PIECES = st.sampled_from(["\n", "\r\n", "\r", "\n\n", "a", "b", "ab", "aba", " ", "\t", "\u00e9", "\u2028", "\U0001f600"])
+PIECES = st.sampled_from(
+    ["\n", "\r\n", "\r", "\n\n", "a", "b", "ab", "aba", " ", "\t", "\u00e9", "\u2028", "\U0001f600"]
+)
 TEXTS = st.lists(PIECES, min_size=1, max_size=12).map("".join)
 ENCODINGS = st.sampled_from(["utf-8"] * 12 + ["utf-8-sig"] * 6 + ["latin-1", "utf-16", "utf-16-le"])
 
@@ -148,7 +152,9 @@ def edits(draw: st.DrawFn) -> tuple[bytes, str, str, bool]:
     text = draw(TEXTS)
     start = draw(st.integers(0, max(len(text) - 1, 0)))
     taken = text[start : start + draw(st.integers(1, 6))]
-    old = draw(st.sampled_from([taken] * 4 + [taken.replace("\r\n", "\n")] * 12 + [taken + "\n", "\ufeff", "\0", "", "x"]))
+    old = draw(
+        st.sampled_from([taken] * 4 + [taken.replace("\r\n", "\n")] * 12 + [taken + "\n", "\ufeff", "\0", "", "x"])
+    )
     new = draw(st.one_of(TEXTS, TEXTS, TEXTS, st.text(max_size=3), st.sampled_from([old, old + "a", "\udfff", "\0"])))
     content = text.encode(draw(ENCODINGS), "ignore") + draw(st.sampled_from([b""] * 20 + [b"\0", b"\xff", b"\xe2\x82"]))
     return content, old, new, draw(st.booleans())

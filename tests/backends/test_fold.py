@@ -239,6 +239,15 @@ def test_a_move_takes_effect_at_both_ends_or_at_neither() -> None:
     assert outcome(start, move, Task(start).move("/a", "/c"))[0] == {"/b": "content"}
 
 
+def test_a_file_is_not_written_anew_where_its_move_took_no_effect() -> None:
+    start = files_of(a="content")
+    taken, move = Task(start).write("/b", "other"), Task(start).move("/a", "/b").write("/a", "new")
+    assert outcome(start, taken, move) == (
+        {"/a": "content", "/b": "other"},
+        [("/b", "create"), ("/a", "delete"), ("/a", "create")],
+    )
+
+
 def test_a_file_where_another_task_needs_a_directory_collides() -> None:
     directory, file = Task({}).write("/a/b/c", "1"), Task({}).write("/a/b", "2")
     assert outcome({}, directory, file) == ({"/a/b/c": "1"}, [("/a/b", "create")])
@@ -290,6 +299,14 @@ def test_a_plain_write_and_later_operations_of_the_step() -> None:
     tasks = [Task(start).edit("/a", "one", "1"), Task(start).edit("/a", "two", "2")]
     put = {"/a": {"content": "quite something else"}}
     assert texts(fold(start, [*tasks[0].writes, put, *tasks[1].writes])) == {"/a": "one 2"}
+
+
+def test_edits_of_a_later_step_are_merged_also_after_a_plain_write() -> None:
+    start = files_of(a="zero")
+    put = {"/a": {"content": "one two"}}
+    before = fold(start, [*Task(start, 1).edit("/a", "zero", "0").writes, put])
+    tasks = [Task(before, 2).edit("/a", "one", "1"), Task(before, 2).edit("/a", "two", "2")]
+    assert texts(fold(before, in_order(*tasks))) == {"/a": "1 2"}
 
 
 def test_an_operation_that_cannot_be_read_leaves_the_files() -> None:
@@ -394,6 +411,16 @@ def test_folding_changes_none_of_its_arguments(run: tuple[dict[str, Any], list[l
     once = fold(half, writes[len(writes) // 2 :])
     assert fold(half, writes[len(writes) // 2 :]) == once
     assert (start, writes, half) == before
+
+
+def test_what_is_folded_from_one_value_is_not_known_to_another() -> None:
+    start = files_of(a="one two")
+    one, two, also_two = (Task(start).edit("/a", old, new) for old, new in [("one", "1"), ("two", "2"), ("two", "II")])
+    files, conflicts = fold(start, one.writes), fold_conflicts([], headers(one.writes))
+    fold(files, [*two.writes, {"/a": {"content": "x"}}])
+    fold_conflicts(conflicts, headers(two.writes))
+    assert texts(fold(files, also_two.writes)) == {"/a": "1 II"}
+    assert fold_conflicts(conflicts, headers(also_two.writes)) == []
 
 
 @given(supersteps())

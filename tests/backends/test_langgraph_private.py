@@ -142,12 +142,13 @@ class TestWithoutTheInside:
 
         def two(state: FilesystemState) -> None:
             assert fs.edit("/a", "two", "2").ok
+            assert fs.edit("/a", "2", "II").ok
             assert fs.write("/b", "b").ok
 
         builder = StateGraph(FilesystemState).add_node("one", one).add_node("two", two)
         result = builder.add_edge(START, "one").add_edge(START, "two").compile().invoke(A_FILE)
         assert {path: data["content"] for path, data in result["files"].items()} == {"/a": "1 two", "/b": "b"}
-        assert [conflict["path"] for conflict in result["file_conflicts"]] == ["/a"]
+        assert [conflict["path"] for conflict in result["file_conflicts"]] == ["/a", "/a"]
 
     def test_a_state_with_only_files(self) -> None:
         class Only(TypedDict):

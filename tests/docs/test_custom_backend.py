@@ -1,6 +1,12 @@
-"""The backend on the page about custom backends passes the shipped suite, alone and mounted: the code is the page's own."""
+"""What the documentation says of backends of one's own holds; the code is taken from its pages.
 
+The backend on the page about custom backends passes the shipped suite, alone and mounted.
+"""
+
+from collections.abc import Mapping
+from contextlib import chdir
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import pytest
@@ -8,27 +14,30 @@ from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser
 
 from deepfs import BackendProtocol, CompositeBackend, MemoryBackend
+from deepfs.testing.conformance.transfer import TransferConformance
 from support.rooted import RootedBackend
 
-PAGE: Final = Path(__file__).parents[2] / "docs" / "custom-backends.md"
+ROOT: Final = Path(__file__).parents[2]
 
 
-def names_of_the_page() -> dict[str, Any]:
-    """What the code of the page defines."""
-    document = Sybil(parsers=[PythonCodeBlockParser()]).parse(PAGE)
-    for example in document.examples():
-        example.evaluate()
+def names_of(page: Path) -> Mapping[str, Any]:
+    """What the code of a page defines."""
+    document = Sybil(parsers=[PythonCodeBlockParser()]).parse(page)
+    with TemporaryDirectory() as directory, chdir(directory):
+        for example in document.examples():
+            example.evaluate()
     return document.namespace
 
 
-NAMES: Final = names_of_the_page()
+PAGE: Final = names_of(ROOT / "docs" / "custom-backends.md")
+README: Final = names_of(ROOT / "README.md")
 
 
-class TestKeyValueBackend(NAMES["TestKeyValueBackend"]):
+class TestKeyValueBackend(PAGE["TestKeyValueBackend"]):
     """The test class of the page."""
 
 
-class TestMounted(NAMES["TestKeyValueBackend"]):
+class TestMounted(PAGE["TestKeyValueBackend"]):
     """The same, in a directory of a tree."""
 
     @pytest.fixture
@@ -41,5 +50,13 @@ class TestMounted(NAMES["TestKeyValueBackend"]):
         return self.mounted()
 
     def mounted(self) -> BackendProtocol:
-        mount = NAMES["KeyValueBackend"](self.documents)
+        mount = PAGE["KeyValueBackend"](self.documents)
         return RootedBackend(CompositeBackend(MemoryBackend(), {"/custom/": mount}), "/custom")
+
+
+class TestHooksOfTheReadme(TransferConformance):
+    """The README's test class makes its backend, and looks past it. That this backend passes is tested elsewhere."""
+
+    backend = vars(README["TestFilesInADirectory"])["backend"]
+    raw_put = README["TestFilesInADirectory"].raw_put
+    raw_peek = README["TestFilesInADirectory"].raw_peek

@@ -1,5 +1,9 @@
-"""The Python examples of the documentation run as they stand, those of one document after one another."""
+"""The Python examples of the documentation run as they stand, those of one document after one another.
 
+Examples in the form of a dialogue print what they show; what a `print` has in a comment beside it, it prints.
+"""
+
+import re
 from pathlib import Path
 from typing import Final
 
@@ -10,9 +14,31 @@ from sybil.parsers.markdown import PythonCodeBlockParser
 ROOT: Final = Path(__file__).parents[2]
 DOCUMENTS: Final = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
 
+each_document = pytest.mark.parametrize("path", DOCUMENTS, ids=[str(path.relative_to(ROOT)) for path in DOCUMENTS])
+_in_comments: Final = re.compile(r"^ *print\(.*\)  # (.+)$", re.MULTILINE)
+_links: Final = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=[str(path.relative_to(ROOT)) for path in DOCUMENTS])
-def test_examples_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+
+@each_document
+def test_examples_run(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     for example in Sybil(parsers=[PythonCodeBlockParser()]).parse(path).examples():
         example.evaluate()
+    printed = capsys.readouterr().out.splitlines()
+    assert [line for line in _in_comments.findall(path.read_text()) if line not in printed] == []
+
+
+@each_document
+def test_links_within_the_project_lead_somewhere(path: Path) -> None:
+    for file, anchor in _links.findall(path.read_text()):
+        target = (path.parent / file).resolve() if file else path
+        assert target.exists(), file
+        assert not anchor or anchor in _anchors(target), f"{file}#{anchor}"
+
+
+def _anchors(document: Path) -> set[str]:
+    """The names that the headings of a document have in links."""
+    headings = re.findall(r"^#+ (.+)$", document.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}

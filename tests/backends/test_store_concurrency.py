@@ -1,0 +1,284 @@
+"""Stores under many tasks: no edit lost, no listing short, no key changed, and nothing of another namespace."""
+
+import string
+from collections import Counter
+from collections.abc import Callable
+from itertools import cycle
+from typing import Any
+
+import anyio
+import pytest
+from langgraph.store.base import BaseStore
+from langgraph.store.memory import InMemoryStore
+
+from deepfs.backends.filesystem import FilesystemBackend
+from deepfs.backends.protocol import BackendProtocol
+from deepfs.backends.store import StoreBackend
+from deepfs.core.locks import path_locks
+from deepfs.testing.tasks import at_once
+from support.counts import few_or_many, telling
+from support.files import stored
+
+pytestmark = pytest.mark.anyio
+
+SPACE = ("tenant", "files")
+
+Record = Callable[[str, object], None]
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class SlowStore(InMemoryStore):
+    """A store that is two milliseconds away, as one over a network is."""
+
+    async def abatch(self, ops: Any) -> list[Any]:
+        await anyio.sleep(0.002)
+        results = await super().abatch(ops)
+        await anyio.sleep(0.002)
+        return results
+
+
+@pytest.fixture(params=["memory", "slow", "sqlite_store", "postgres_store"])
+def store(request: pytest.FixtureRequest) -> BaseStore:
+    if request.param == "memory":
+        return InMemoryStore()
+    return SlowStore() if request.param == "slow" else request.getfixturevalue(request.param)
+
+
+def over(store: BaseStore, *namespace: str) -> StoreBackend:
+    return StoreBackend(store, namespace=namespace or SPACE)
+
+
+async def text_in(store: BaseStore, path: str) -> str:
+    item = await store.aget(SPACE, path)
+    assert item is not None
+    return item.value["content"]
+
+
+# --- edits ---
+
+TASKS = 200
+
+
+async def test_disjoint_edits_by_200_tasks_over_two_backends_all_succeed(
+    store: BaseStore, record_property: Record
+) -> None:
+    backends = cycle([over(store), StoreBackend(store, namespace=lambda _: SPACE)])
+    await store.aput(SPACE, "/log.txt", stored("".join(f"<{number}>\n" for number in range(TASKS)).encode()))
+    results = await at_once(
+        (lambda number=number, backend=backend: backend.aedit("/log.txt", f"<{number}>", f"({number})"))
+        for number, backend in zip(range(TASKS), backends, strict=False)
+    )
+    succeeded = sum(result.ok for result in results)
+    found = (await text_in(store, "/log.txt")).count("(")
+    telling(record_property)(f"{TASKS} disjoint edits: {succeeded} successes, {found} found in the file")
+    assert succeeded == found == TASKS
+    assert await text_in(store, "/log.txt") == "".join(f"({number})\n" for number in range(TASKS))
+
+
+async def test_of_200_edits_that_collide_as_many_succeed_as_are_found(
+    store: BaseStore, record_property: Record
+) -> None:
+    """Each of 50 places is wanted by four tasks."""
+    backends = cycle([over(store), over(store)])
+    await store.aput(SPACE, "/log.txt", stored("".join(f"<{number}>\n" for number in range(TASKS // 4)).encode()))
+    results = await at_once(
+        (lambda number=number, backend=backend: backend.aedit("/log.txt", f"<{number % 50}>", f"({number})"))
+        for number, backend in zip(range(TASKS), backends, strict=False)
+    )
+    winners = [number for number, result in enumerate(results) if result.ok]
+    found = sorted(int(line[1:-1]) for line in (await text_in(store, "/log.txt")).split())
+    telling(record_property)(
+        f"{TASKS} edits of {TASKS // 4} places: {len(winners)} successes, {len(found)} found in the file"
+    )
+    assert found == winners
+    assert len(winners) == TASKS // 4
+    assert Counter(str(result.code) for result in results if not result.ok) == {"no_match": TASKS - TASKS // 4}
+
+
+async def test_changes_of_one_path_are_told_apart_by_version(store: BaseStore) -> None:
+    """Of conditional writes of one version one succeeds; who lost reads again and is not lost."""
+    backends = [over(store), over(store)]
+    await store.aput(SPACE, "/count.txt", stored(b"0"))
+
+    async def count_up(backend: BackendProtocol) -> int:
+        for attempt in range(1000):
+            read = await backend.aread("/count.txt")
+            assert read.file_data is not None
+            number = str(int(read.file_data.content) + 1)
+            if (await backend.awrite("/count.txt", number, if_match=read.version)).ok:
+                return attempt
+        raise AssertionError("never had its turn")
+
+    await at_once([lambda backend=backend: count_up(backend) for backend in backends * 10])
+    assert await text_in(store, "/count.txt") == "20"
+
+
+# --- locks ---
+
+
+async def test_locks_are_those_of_the_storage(store: BaseStore, tmp_path: Any) -> None:
+    """Backend objects over one namespace of a store, or one directory, wait for each other; others do not."""
+    here, also_here = over(store), StoreBackend(store, namespace=lambda _: SPACE)
+    child, other_store = over(store, *SPACE, "child"), over(InMemoryStore())
+    await check_shared(here, also_here, [child, other_store])
+    disk, same_disk = FilesystemBackend(tmp_path), FilesystemBackend(str(tmp_path))
+    await check_shared(disk, same_disk, [FilesystemBackend(tmp_path / "below"), here])
+
+
+async def check_shared(backend: Any, same: Any, others: list[Any]) -> None:
+    async with backend._hold("/dir/a.txt"):
+        for other in others:
+            with anyio.fail_after(5):
+                assert (await other.awrite("/dir/a.txt", "text", overwrite=True)).ok
+        with anyio.move_on_after(0.1) as scope:
+            await same.awrite("/dir/a.txt", "text", overwrite=True)
+        assert scope.cancelled_caught
+        with anyio.fail_after(5):
+            assert (await same.awrite("/dir/b.txt", "text", overwrite=True)).ok
+    with anyio.fail_after(5):
+        assert (await same.awrite("/dir/a.txt", "text", overwrite=True)).ok
+
+
+async def test_locks_are_forgotten_with_their_holders(store: BaseStore) -> None:
+    backend = over(store)
+    await at_once([lambda number=number: backend.awrite(f"/dir/{number}", "text") for number in range(20)])
+    assert len(path_locks(backend._scope()).table) == 0
+
+
+# --- listings ---
+
+
+@pytest.mark.parametrize("changes", few_or_many(24, 2_000))
+async def test_listings_are_complete_while_others_write(
+    store: BaseStore, changes: int, record_property: Record
+) -> None:
+    """10,001 keys: more than a page of any size that a store would choose."""
+    backend = over(store)
+    names = [f"/dir/{number:05}.txt" for number in range(10_001)]
+    uploads = await backend.aupload_files([(name, b"needle") for name in names])
+    assert {upload.error for upload in uploads} == {None}
+    listings, done = 0, anyio.Event()
+
+    async def change(number: int) -> None:
+        for turn in range(changes // 4):
+            path = f"/new/{number}-{turn}"
+            assert (await backend.awrite(path, "text")).ok
+            if turn % 2:
+                assert (await backend.adelete(path)).ok
+
+    async def look() -> None:
+        nonlocal listings
+        while not done.is_set():
+            listed = await over(store).als("/dir")
+            assert [entry.path for entry in listed.entries or ()] == names
+            found = await over(store).aglob("*.txt")
+            assert [entry.path for entry in found.matches or ()] == names
+            listings += 2
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(look)
+        await at_once([lambda number=number: change(number) for number in range(4)])
+        done.set()
+    found = await backend.agrep("needle")
+    assert [match.path for match in found.matches or ()] == names
+    left = await backend.als("/new")
+    assert len(left.entries or ()) == sum(changes // 4 - changes // 8 for _ in range(4))
+    telling(record_property)(
+        f"{listings} listings of {len(names):,} keys under {changes} changes, each of them complete"
+    )
+
+
+# --- namespaces ---
+
+
+async def test_namespaces_that_look_alike_share_nothing(store: BaseStore) -> None:
+    """Children, siblings with a common beginning, and names that SQL patterns or separators could confuse."""
+    names = [("a",), ("a", "b"), ("a", "b", "c"), ("a-b",), ("a_b",), ("ab",), ("a.b",), ("a:b",), ("A",), ("a", "a")]
+    backends = {name: over(store, *name) for name in names}
+    for name, backend in backends.items():
+        assert (await backend.awrite("/dir/file.txt", ".".join(name))).ok
+    for name, backend in backends.items():
+        listed = await backend.als("/")
+        assert [entry.path for entry in listed.entries or ()] == ["/dir/"]
+        found = await backend.agrep("", regex=True)
+        assert [match.text for match in found.matches or ()] == [".".join(name)]
+        assert len((await backend.aglob("**")).matches or ()) == 1
+    assert (await backends["a",].adelete("/dir")).ok
+    for name, backend in backends.items():
+        assert (await backend.aread("/dir/file.txt")).ok == (name != ("a",))
+
+
+# --- keys ---
+
+NAMES = [
+    *string.punctuation.replace("/", "").replace(".", "").replace("~", ""),
+    *["%25", "a%b_c", "\\x", "a\\", "''", '"; DROP TABLE store; --', "a\nb", "\r", "\t", "\x01", "\x7f", " ", "a b "],
+    *["\u00e9", "e\u0301", "\u00df", "\u0130", "\u4f60\u597d", "\U0001f600", "\u202e", "\ufeff"],
+    *["\uffff", "\U0010ffff", "a..b", "...", "null", "0", "A", "a", "x" * 255, "\U0001f600" * 63],
+]  # fmt: skip
+
+
+async def test_every_name_round_trips(store: BaseStore) -> None:
+    backend = over(store)
+    paths = sorted({f"/d/{name}" for name in NAMES})
+    for path in paths:
+        assert (await backend.awrite(path, path)).ok, path
+    for path in paths:
+        item = await store.aget(SPACE, path)
+        assert item is not None, path
+        assert item.value["content"] == path
+        read = await backend.aread(path)
+        assert read.file_data is not None
+        assert read.file_data.content == path
+    listed = await backend.als("/d")
+    assert [entry.path for entry in listed.entries or ()] == paths
+    downloads = await backend.adownload_files(paths)
+    assert [download.content for download in downloads] == [path.encode() for path in paths]
+    for path in paths:
+        assert (await backend.aedit(path, path, "new", replace_all=True)).ok, path
+        assert (await backend.amove(path, f"{path}/moved")).code == "invalid_path"
+        assert (await backend.adelete(path)).ok, path
+    assert (await backend.als("/")).entries == []
+
+
+REFUSED = {
+    "NUL": "a\0b",
+    "lone surrogate": "a\ud800b",
+    "half of a pair": "\udc00",
+}
+
+
+@pytest.mark.parametrize("bad", REFUSED.values(), ids=REFUSED)
+async def test_what_a_store_cannot_hold_is_refused_before_anything_is_written(store: BaseStore, bad: str) -> None:
+    """In content and in paths, also as one item of many: the rest is stored, this one leaves no trace."""
+    backend = over(store)
+    assert (await backend.awrite("/text.txt", "old")).ok
+    before = await snapshot(store)
+    for path in (f"/{bad}", f"/dir/{bad}/file", f"/dir/file{bad}"):
+        assert (await backend.awrite(path, "text")).code == "invalid_path"
+        assert (await backend.amove("/text.txt", path)).code == "invalid_path"
+        assert (await backend.acopy("/text.txt", path)).code == "invalid_path"
+    assert (await backend.awrite("/new.txt", bad)).code == "invalid_content"
+    assert (await backend.awrite("/text.txt", bad, overwrite=True)).code == "invalid_content"
+    assert (await backend.aedit("/text.txt", "old", bad)).code == "invalid_content"
+    assert await snapshot(store) == before
+    uploads = await backend.aupload_files([("/a.txt", b"a"), (f"/b{bad}", b"b"), ("/c.txt", b"c")])
+    assert [upload.error for upload in uploads] == [None, "invalid_path", None]
+    assert sorted(await snapshot(store)) == ["/a.txt", "/c.txt", "/text.txt"]
+
+
+async def test_bytes_that_are_no_text_are_stored_as_such(store: BaseStore) -> None:
+    backend = over(store)
+    contents = [b"\0", b"\xed\xa0\x80", b"\xff\xfe", b"", b"\r\n", bytes(range(256)), "\U0010ffff".encode()]
+    paths = [f"/{number}.bin" for number in range(len(contents))]
+    uploads = await backend.aupload_files(list(zip(paths, contents, strict=True)))
+    assert {upload.error for upload in uploads} == {None}
+    assert [download.content for download in await backend.adownload_files(paths)] == contents
+
+
+async def snapshot(store: BaseStore) -> dict[str, Any]:
+    return {item.key: item.value for item in await store.asearch(SPACE, limit=2**31 - 1)}

@@ -1,0 +1,95 @@
+"""Edits of one file by many tasks of several processes: as many are found in the file as succeeded."""
+
+import json
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.counts import few_or_many, telling
+from support.processes import Process, started
+
+PROCESSES = 4
+
+EDITOR = """
+import json, sys
+import anyio
+from deepfs.backends.filesystem import FilesystemBackend
+
+root, first, tasks, rounds, mode = sys.argv[1], *map(int, sys.argv[2:5]), sys.argv[5]
+done = []
+
+async def edit(backend, task):
+    for turn in range(rounds):
+        name = (first + task) * rounds + turn
+        old, new = {
+            "disjoint": (f"<{name}>", f"({name})"),
+            "one place": ("<end>", f"({name})\\n<end>"),
+            "taken": (f"<{name % 50}>", f"({name})"),
+        }[mode]
+        result = await backend.aedit("/log.txt", old, new)
+        if result.ok:
+            done.append(name)
+        elif result.code != "no_match":
+            raise AssertionError(result.error)
+
+async def main():
+    # Two objects over the directory in each process.
+    backends = [FilesystemBackend(root), FilesystemBackend(root + "/")]
+    print("ready", flush=True)
+    sys.stdin.readline()
+    async with anyio.create_task_group() as group:
+        for task in range(tasks):
+            group.start_soon(edit, backends[task % 2], task)
+
+anyio.run(main, backend=sys.argv[6])
+print(json.dumps(done), flush=True)
+"""
+
+
+def storm(root: Path, tasks: int, rounds: int, mode: str) -> list[int]:
+    """The edits that succeeded, of four processes that begin together."""
+    with ExitStack() as stack:
+        editors: list[Process] = []
+        for number in range(PROCESSES):
+            loop = "trio" if number == 3 else "asyncio"
+            arguments: tuple[Any, ...] = (root, number * tasks, tasks, rounds, mode, loop)
+            editors.append(stack.enter_context(started(EDITOR, *arguments)))
+        for editor in editors:
+            assert editor.stdout is not None
+            assert editor.stdout.readline() == "ready\n"
+        outputs = [editor.communicate("go\n")[0] for editor in _released(editors)]
+        assert [editor.returncode for editor in editors] == [0] * PROCESSES
+    return sorted(number for output in outputs for number in json.loads(output))
+
+
+def _released(editors: list[Process]) -> list[Process]:
+    for editor in editors:
+        assert editor.stdin is not None
+        editor.stdin.write("go\n")
+        editor.stdin.flush()
+    return editors
+
+
+def found_in(root: Path) -> list[int]:
+    return sorted(int(line[1:-1]) for line in (root / "log.txt").read_text().split() if line.startswith("("))
+
+
+@pytest.mark.parametrize("rounds", few_or_many(1, 20))
+@pytest.mark.parametrize("mode", ["disjoint", "one place", "taken"])
+def test_200_edits_by_4_processes_of_50_tasks(
+    tmp_path: Path, mode: str, rounds: int, record_property: Callable[[str, object], None]
+) -> None:
+    """Disjoint edits, and those that add at one place, all succeed; of those that want one place, one does."""
+    edits = PROCESSES * 50 * rounds
+    lines = {"disjoint": range(edits), "one place": ["end"], "taken": range(50)}[mode]
+    (tmp_path / "log.txt").write_text("".join(f"<{line}>\n" for line in lines))
+    succeeded = storm(tmp_path, 50, rounds, mode)
+    found = found_in(tmp_path)
+    telling(record_property)(f"{edits} edits ({mode}): {len(succeeded)} successes, {len(found)} found in the file")
+    assert found == succeeded
+    assert len(succeeded) == (50 if mode == "taken" else edits)
+    assert os.listdir(tmp_path) == ["log.txt"]

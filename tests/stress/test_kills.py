@@ -1,0 +1,113 @@
+"""A process that changes files, killed at any moment: whole versions, and the next operation works at once."""
+
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from deepfs.backends.filesystem import FilesystemBackend
+from deepfs.backends.protocol import BackendProtocol
+from support.counts import few_or_many, telling
+from support.processes import Process, started
+
+# Forks for each line of its stdin a process that changes files until it is killed: starting an interpreter takes longer
+# than all the rest. It has no thread when it forks.
+SPAWNER = """
+import os, sys
+from deepfs.backends.filesystem import FilesystemBackend
+
+def work(root):
+    backend = FilesystemBackend(root)
+    turn = 0
+    assert backend.ls("/").ok
+    print(os.getpid(), flush=True)
+    while True:
+        turn += 1
+        tag = str(turn % 10)
+        assert backend.write("/file.txt", tag * 1_000_000, overwrite=True).ok
+        assert backend.edit("/file.txt", tag, "e", replace_all=True).ok
+        backend.upload_files([("/file.txt", b"u" * 1_000_000), (f"/dir/{tag}.txt", b"d" * 50_000)])
+        backend.copy("/file.txt", "/copy.txt", overwrite=True)
+        backend.move("/copy.txt", f"/dir/moved-{tag}.txt", overwrite=True)
+        backend.write(f"/new/{turn}/file.txt", "n" * 50_000)
+        backend.delete("/new")
+
+for _ in sys.stdin:
+    child = os.fork()
+    if child == 0:
+        work(sys.argv[1])
+    os.waitpid(child, 0)
+    print("ended", flush=True)
+"""
+
+TAGS = {*"0123456789", "e", "u"}
+
+
+def killed_after(spawner: Process, seconds: float) -> None:
+    """Have a process begin, and kill it so much after its first operation."""
+    assert spawner.stdin is not None
+    assert spawner.stdout is not None
+    spawner.stdin.write("go\n")
+    spawner.stdin.flush()
+    child = int(spawner.stdout.readline())
+    time.sleep(seconds)
+    os.kill(child, signal.SIGKILL)
+    assert spawner.stdout.readline() == "ended\n"
+
+
+def check_whole(backend: BackendProtocol, root: Path) -> None:
+    """Every file is one whole version, and nothing unfinished is seen."""
+    seen = [entry.path for entry in backend.glob("**").matches or ()]
+    for path in seen:
+        content = (root / path[1:]).read_text()
+        size = 1_000_000 if path in ("/file.txt", "/copy.txt") or "moved" in path else 50_000
+        assert len(content) == size, path
+        assert len(set(content)) == 1, path
+    listed = {entry.path for directory in ("/", "/dir") for entry in backend.ls(directory).entries or ()}
+    assert not [path for path in listed | set(seen) if "~" in path]
+    assert backend.glob("**/.*").matches == []
+    assert backend.glob(".*").matches == []
+    assert backend.grep("", glob="**/.*").matches == []
+
+
+def check_works(backend: BackendProtocol) -> None:
+    """The next operations work, and do not wait for who is dead."""
+    begun = time.monotonic()
+    content = backend.download_files(["/file.txt"])[0].content
+    assert content is not None
+    tag = content[:1].decode()
+    assert tag in TAGS
+    assert backend.edit("/file.txt", tag * 1_000_000, "e" * 999_999 + "u" if tag == "e" else "e" * 1_000_000).ok
+    assert backend.write("/file.txt", "0" * 1_000_000, overwrite=True).ok
+    backend.delete("/new")
+    assert time.monotonic() - begun < 5
+
+
+@pytest.mark.parametrize("kills", few_or_many(25, 300))
+def test_a_process_killed_at_any_moment_leaves_whole_files(
+    tmp_path: Path, kills: int, record_property: Callable[[str, object], None]
+) -> None:
+    backend = FilesystemBackend(tmp_path)
+    assert backend.write("/file.txt", "0" * 1_000_000).ok
+    assert backend.write("/dir/0.txt", "d" * 50_000).ok
+    unfinished: Counter[bool] = Counter()
+    with started(SPAWNER, tmp_path) as spawner:
+        for _ in range(kills):
+            before = len(hidden(tmp_path))
+            killed_after(spawner, random.uniform(0, 0.03))
+            unfinished[len(hidden(tmp_path)) > before] += 1
+            check_whole(backend, tmp_path)
+            check_works(backend)
+    telling(record_property)(
+        f"{kills} kills: the files always whole, the next operations worked; {unfinished[True]} left an unfinished "
+        "file, which no operation shows"
+    )
+
+
+def hidden(root: Path) -> list[Path]:
+    return [path for path in root.rglob("*") if path.name.startswith(".~deepfs-")]

@@ -21,8 +21,8 @@ from deepfs.errors import DeepFSError, FileMissingError
 
 __all__ = ["Automatic", "Engine", "GrepTask", "InProcess", "WithRipgrep"]
 
-FEW = 400
-"""Files that are searched in this process in any case: ripgrep takes as long to begin and to be understood."""
+FEW = 300
+"""Files of a tree that are searched here first: in the time for which ripgrep only begins and ends."""
 
 
 class GrepTask:
@@ -143,6 +143,7 @@ class WithRipgrep:
         except RipgrepError:
             del grep.matches[found:]
             grep.skipped = skipped
+            grep.truncated = False
             raise
         finally:
             # Matches of one file are together and in order already.
@@ -153,11 +154,13 @@ class WithRipgrep:
         with closing(self._places(task)) as found:
             for places in found:
                 # Only with a limit does it matter which matches come first.
-                if task.grep.max_count is None:
-                    task.search_places(places)
-                else:
+                if task.grep.is_limited:
                     later += places
+                else:
+                    task.search_places(places)
         task.search_places(sorted(later))
+        if task.grep.truncated and not task.grep.is_limited:
+            raise RipgrepError("more lines than a result has; the first ones need the order of the walk")
 
     def _places(self, task: GrepTask) -> Generator[list[str], None, None]:
         """What there is to search, in no order, while ripgrep finds it."""

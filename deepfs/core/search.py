@@ -13,6 +13,8 @@ __all__ = ["MAX_GLOB_MATCHES", "MAX_SEARCHED_BYTES", "Grep", "Ignored", "Wanted"
 
 MAX_SEARCHED_BYTES = 10 * 1024 * 1024
 MAX_GLOB_MATCHES = 100_000
+MAX_GREP_LINES = 100_000
+"""The most lines in the result of a grep, those of the context included; beyond them it is `truncated`."""
 
 
 class Ignored(Protocol):
@@ -33,16 +35,13 @@ class Wanted:
         self._ignored = ignored
         self._start = len(paths.join(root, "_")) - 1
 
-    def __contains__(self, path: object) -> bool:
-        relative = str(path)[self._start :]
-        if not self._is_chosen(relative):
-            return False
-        return self._ignored is None or not relative or not self._ignored(str(path), is_dir=False)
-
-    def _is_chosen(self, relative: str) -> bool:
-        if self.glob is not None:
-            return self.glob.matches(relative or paths.name(self.root))
-        return _is_visible(relative)
+    def __contains__(self, path: str) -> bool:
+        relative = path[self._start :]
+        if self.glob is None:
+            chosen = _is_visible(relative)
+        else:
+            chosen = self.glob.matches(relative or paths.name(self.root))
+        return chosen and (self._ignored is None or not relative or not self._ignored(path, is_dir=False))
 
     def may_enter(self, directory: str) -> bool:
         """Whether files beneath `directory`, a directory under the root, could be chosen; False is certain."""
@@ -75,7 +74,9 @@ class Grep:
     ) -> None:
         self.query = query
         self.wanted = wanted
-        self.max_count = max_count
+        self.is_limited = max_count is not None
+        most = MAX_GREP_LINES // (1 + 2 * query.context_lines)
+        self.max_count = most if max_count is None else max(0, min(max_count, most))
         self.max_bytes = max_bytes
         self.matches: list[GrepMatch] = []
         self.skipped = 0
@@ -88,17 +89,16 @@ class Grep:
         if len(content) > self.max_bytes:
             self.skipped += 1
             return
-        room = None if self.max_count is None else self.max_count - len(self.matches)
-        limit = None if room is None else room + 1
+        room = self.max_count - len(self.matches)
         if self._is_plain:
-            hits = search_plain(self.query, path, content, limit, self._check)
+            hits = search_plain(self.query, path, content, room + 1, self._check)
         else:
-            hits = search(self.query, path, content, limit)
+            hits = search(self.query, path, content, room + 1)
         if hits is None:
             return
         self.skipped += hits.skipped
         self.matches += hits.matches
-        if room is not None and len(hits.matches) > room:
+        if len(hits.matches) > room:
             del self.matches[self.max_count :]
             self.truncated = True
 

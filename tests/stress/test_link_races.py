@@ -94,17 +94,17 @@ async def write(call: Watched, number: int) -> None:
 
 
 async def delete(call: Watched, number: int) -> None:
-    await call("write", f"/dir/kept/{number % 5}", "public")
-    for path in ("/dir/kept", "/dir/inner", *(("/dir",) if number % 10 == 0 else ())):
+    await call("write", f"/dir/mine/{number % 5}", "public")
+    for path in ("/dir/mine", "/dir/kept", "/dir/inner", *(("/dir",) if number % 10 == 0 else ())):
         await call("delete", path)
     await call("upload_files", [(path, b"public") for path in PATHS])
 
 
 async def relocate(call: Watched, number: int) -> None:
     for name in ("move", "copy"):
-        for src, dst in (("/dir/secret", "/moved"), ("/moved", "/dir/secret"), ("/dir/inner", "/dir/kept")):
+        for src, dst in (("/dir/secret", "/moved"), ("/moved", "/dir/secret"), ("/dir/inner", "/dir/mine")):
             await call(name, src, dst, overwrite=True)
-        await call("delete", "/dir/kept")
+        await call("delete", "/dir/mine")
         await call("upload_files", [(path, b"public") for path in PATHS])
 
 

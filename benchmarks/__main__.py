@@ -32,7 +32,9 @@ def main() -> None:
     """Run the scenarios that the command line names, or all."""
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="all in under a minute: few rounds, and less work in some")
-    parser.add_argument("--results", type=Path, metavar="DIRECTORY", help="where to write, by default benchmarks/results")
+    parser.add_argument(
+        "--results", type=Path, metavar="DIRECTORY", help="where to write, by default benchmarks/results"
+    )
     parser.add_argument("scenarios", nargs="*", metavar="scenario", help=f"of {', '.join(SCENARIOS)}; by default all")
     chosen = parser.parse_args()
     if unknown := set(chosen.scenarios) - set(SCENARIOS):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
+from deepfs.testing import BackendStateMachine
 from support.blocking import no_blocking
 from support.network import forbid_network
 from support.no_skips import pytest_make_collect_report, pytest_runtest_makereport
@@ -28,7 +29,10 @@ hypothesis.settings.register_profile("quick", hypothesis.settings.get_profile("f
 
 
 def pytest_configure() -> None:
-    hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "full"))
+    profile = os.environ.get("HYPOTHESIS_PROFILE", "full")
+    hypothesis.settings.load_profile(profile)
+    if profile == "quick":
+        BackendStateMachine.steps = 200
     forbid_network()
 
 

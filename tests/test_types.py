@@ -189,7 +189,6 @@ class TestResults:
         assert succeeded == kind(**{name: payload})
         assert through_pickle(succeeded) == succeeded
 
-
     def test_plain_dicts_become_records(self) -> None:
         info = {"path": "/a", "size": 1, "a later key": True}
         match = {"path": "/a", "line": 2, "text": "a", "context_before": [{"line": 1, "text": ""}]}

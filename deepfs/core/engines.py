@@ -156,11 +156,11 @@ class WithRipgrep:
                 # Only with a limit does it matter which matches come first.
                 if task.grep.is_limited:
                     later += places
-                else:
-                    task.search_places(places)
+                    continue
+                task.search_places(places)
+                if task.grep.truncated:
+                    raise RipgrepError("it finds more than a result has; which lines come first, the walk tells")
         task.search_places(sorted(later))
-        if task.grep.truncated and not task.grep.is_limited:
-            raise RipgrepError("more lines than a result has; the first ones need the order of the walk")
 
     def _places(self, task: GrepTask) -> Generator[list[str], None, None]:
         """What there is to search, in no order, while ripgrep finds it."""

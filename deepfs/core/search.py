@@ -37,11 +37,11 @@ class Wanted:
 
     def __contains__(self, path: str) -> bool:
         relative = path[self._start :]
-        if self.glob is None:
-            chosen = _is_visible(relative)
-        else:
-            chosen = self.glob.matches(relative or paths.name(self.root))
-        return chosen and (self._ignored is None or not relative or not self._ignored(path, is_dir=False))
+        if self.glob is None and not _is_visible(relative):
+            return False
+        if self.glob is not None and not self.glob.matches(relative or paths.name(self.root)):
+            return False
+        return self._ignored is None or not relative or not self._ignored(path, is_dir=False)
 
     def may_enter(self, directory: str) -> bool:
         """Whether files beneath `directory`, a directory under the root, could be chosen; False is certain."""

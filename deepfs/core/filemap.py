@@ -151,7 +151,7 @@ class FileTree:
 def readable(files: Mapping[str, FileDataV2], path: str) -> FileDataV2 | None:
     """The file at `path`; None where there is none, or a record that is no file."""
     try:
-        return files[path] if path in files else None
+        return files.get(path)
     except InvalidContentError:
         return None
 

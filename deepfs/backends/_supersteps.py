@@ -13,6 +13,7 @@ from weakref import ref
 
 from langgraph.channels.base import BaseChannel
 from langgraph.checkpoint.serde.types import ERROR
+from langgraph.types import Overwrite
 
 from deepfs.core.filemap import Directories
 from deepfs.core.operations import Ledger, Transition, is_header, operation_in
@@ -90,6 +91,7 @@ class Task:
         self._taken = 0
         self._last: object = None
         self._directories: Directories | None = None
+        self._overwritten = False
         self.changes: dict[str, Transition] = {}
         self.ledger = Ledger()
 
@@ -123,6 +125,9 @@ class Task:
         if self._started_anew(writes):
             self._forget()
         new = _from(writes, self._taken)
+        if any(isinstance(value, Overwrite) for _, value in new):
+            self._forget()
+            self._overwritten, new = True, _from(writes, 0)
         if new:
             self._taken, self._last = self._taken + len(new), new[-1]
             self._take([value for channel, value in new if channel == FILES], self._channel)
@@ -133,11 +138,14 @@ class Task:
         return False
 
     def _started_anew(self, writes: Writes) -> bool:
-        """Whether the writes taken in count no more: a retry cleared them, or the task failed."""
+        """Whether the writes taken in count no more: a retry cleared them, or the task failed.
+
+        An `Overwrite` among them changes what those beside it do, so all are taken in together then, as LangGraph does.
+        """
         if not self._taken:
             return False
         last = next(iter(_from(writes, self._taken - 1)), None)
-        return last is not self._last or _failure(writes) is not None
+        return self._overwritten or last is not self._last or _failure(writes) is not None
 
     def _take(self, values: list[Any], channel: Channel) -> None:
         if values:
@@ -146,8 +154,6 @@ class Task:
         for value in values:
             if isinstance(value, Mapping):
                 self._note(value)
-            else:
-                self._directories = None
 
     def _note(self, write: Mapping[str, Any]) -> None:
         operation = operation_in(write)

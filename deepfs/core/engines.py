@@ -16,7 +16,7 @@ from deepfs.core import paths
 from deepfs.core.cancellation import Cancellation
 from deepfs.core.disk import Disk, FoundFile, Patience
 from deepfs.core.ripgrep import MAX_NEEDLE, NO_IGNORE_FILES, Ripgrep, RipgrepError, find_ripgrep
-from deepfs.core.search import Grep
+from deepfs.core.search import Grep, Wanted
 from deepfs.errors import DeepFSError, FileMissingError
 
 __all__ = ["Automatic", "Engine", "GrepTask", "InProcess", "WithRipgrep"]
@@ -41,11 +41,11 @@ class GrepTask:
     ) -> None:
         self.disk = disk
         self.grep = grep
-        self.wanted = grep.wanted
+        self.wanted: Wanted = grep.wanted
         self.patience = patience
         self.cancellation = cancellation
-        self.hints = tuple(hints)
-        self.done = ""
+        self.hints: tuple[str, ...] = tuple(hints)
+        self.done: str = ""
         """The path of the last file searched; nothing before it is left."""
 
     def files(self) -> Generator[FoundFile, None, None]:

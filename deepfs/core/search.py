@@ -74,13 +74,13 @@ class Grep:
     ) -> None:
         self.query = query
         self.wanted = wanted
-        self.is_limited = max_count is not None
+        self.is_limited: bool = max_count is not None
         most = MAX_GREP_LINES // (1 + 2 * query.context_lines)
-        self.max_count = most if max_count is None else max(0, min(max_count, most))
+        self.max_count: int = most if max_count is None else max(0, min(max_count, most))
         self.max_bytes = max_bytes
         self.matches: list[GrepMatch] = []
-        self.skipped = 0
-        self.truncated = False
+        self.skipped: int = 0
+        self.truncated: bool = False
         self._check = check
         self._is_plain = is_plain(query)
 

@@ -24,6 +24,7 @@ from deepfs import (
 )
 from deepfs.errors import AccessError, ErrorCode, InvalidPatternError
 from deepfs.policy.wrapper import WrapperBackend
+from deepfs.sync import is_inline
 from deepfs.testing import LatencyBackend
 from deepfs.types import EditResult, FileInfo, GlobResult, GrepResult, LsResult, ReadResult, WriteResult
 
@@ -214,6 +215,7 @@ class TestOperationsBuiltOnOverrides:
 
         class Journaled(MemoryBackend):
             def write(self, path: str, content: str, **options: Any) -> WriteResult:
+                assert not is_inline()
                 assert journal.write(path, content).ok
                 assert asyncio.run(journal.aread(path)).ok
                 return super().write(path, content, **options)

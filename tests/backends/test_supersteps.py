@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import pytest
 from langchain_core.messages import AIMessage
 from langchain_core.tools import BaseTool, tool
+from langgraph._internal._constants import CONFIG_KEY_READ
 from langgraph.cache.memory import InMemoryCache
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -28,6 +29,7 @@ from langgraph.types import CachePolicy, Command, Overwrite, RetryPolicy, Send, 
 
 from deepfs import ErrorCode, FilesystemState, StateBackend
 from deepfs.backends import _langgraph, _supersteps
+from deepfs.core.filemap import Directories
 
 fs = StateBackend()
 THREAD: Any = {"configurable": {"thread_id": "t"}}
@@ -722,8 +724,11 @@ async def test_reading_takes_in_only_what_was_written_since(monkeypatch: pytest.
 async def test_directories_follow_what_is_written() -> None:
     def directories() -> list[str]:
         with _langgraph.task_files() as task:
-            assert task.files == task._wiring.read("files", True)
-            return sorted(task.directories.children("/"))
+            fresh = get_config()["configurable"][CONFIG_KEY_READ]("files", True)
+            assert task.files == fresh
+            children = sorted(task.directories.children("/"))
+            assert children == sorted(Directories(fresh).children("/"))
+            return children
 
     async def node(state: State) -> dict[str, Any]:
         assert directories() == ["/a"]
@@ -735,7 +740,9 @@ async def test_directories_follow_what_is_written() -> None:
         return {"files": Overwrite({"/o": {"content": "x"}})}
 
     async def edge(state: State) -> str:
-        assert directories() == ["/o"]
+        assert "/o" in directories()
+        await fs.awrite("/p", "x")
+        assert "/o" in directories()
         return "__end__"
 
     await graph(node).add_conditional_edges("node", edge, ["__end__"]).compile().ainvoke(file("a"))

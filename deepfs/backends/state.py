@@ -7,7 +7,7 @@ from typing import Any
 from deepfs.backends._files_channel import FileConflicts, Files, FilesystemState
 from deepfs.backends._langgraph import task_files
 from deepfs.backends._records import RecordBackend
-from deepfs.core.filemap import Change, DecodedFiles
+from deepfs.core.filemap import Change, DecodedFiles, FileTree
 from deepfs.types import FileDataV2
 
 __all__ = ["FileConflicts", "Files", "FilesystemState", "StateBackend"]
@@ -34,11 +34,16 @@ class StateBackend(RecordBackend):
 
     async def _fetch(self, wanted: Sequence[str]) -> Mapping[str, FileDataV2]:
         with task_files() as task:
-            return DecodedFiles({path: task.files[path] for path in wanted if path in task.files})
+            files = task.files
+            return DecodedFiles({path: files[path] for path in wanted if path in files})
 
     async def _fetch_all(self) -> Mapping[str, FileDataV2]:
         with task_files() as task:
             return DecodedFiles(task.files)
+
+    async def _tree(self) -> FileTree:
+        with task_files() as task:
+            return FileTree(DecodedFiles(task.files), task.directories)
 
     async def _commit(self, changes: Sequence[Change]) -> None:
         with task_files() as task:

@@ -59,8 +59,12 @@ def install(session: nox.Session, *groups: str, options: tuple[str, ...] = ()) -
 
 def run_tests(session: nox.Session, profile: str, *options: str) -> None:
     """Run pytest on all cores; `profile` says how many examples Hypothesis tries (tests/conftest.py)."""
-    parallel = ("-n", "auto", "--dist", "worksteal")
+    parallel = ("-n", "auto", "--dist", "worksteal", "--durations=25")
     session.run("pytest", *parallel, *options, *session.posargs, env={"HYPOTHESIS_PROFILE": profile})
+
+
+ELSEWHERE = ("--ignore=tests/docs", "--ignore=tests/stress", "--ignore=tests/testing")
+"""What is left out on further interpreters: the suite over made-up backends, its own tests, and long runs."""
 
 
 # --- sessions --------------------------------------------------------------------------------------------------------
@@ -75,9 +79,12 @@ def demo(session: nox.Session) -> None:
 
 @nox.session(python=PYTHONS)
 def tests(session: nox.Session) -> None:
-    """All tests, on each supported interpreter that is there; on the one that runs nox with the most examples."""
+    """All tests on the interpreter that runs nox; on each other supported one that is there, those of the library."""
     install(session, "test", "peer")
-    run_tests(session, "full" if session.python == THIS_PYTHON else "quick")
+    if session.python == THIS_PYTHON:
+        run_tests(session, "full")
+    else:
+        run_tests(session, "quick", *ELSEWHERE)
 
 
 @nox.session(python=PYTHONS[0], venv_backend="uv", reuse_venv=False)

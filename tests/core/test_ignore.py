@@ -67,7 +67,9 @@ VERDICTS = [
 def test_the_last_rule_about_a_path_decides(lines: list[str], path: str, expected: bool | None) -> None:
     verdict = compile_rules(lines).verdict(path.removesuffix("/"), is_dir=path.endswith("/"))
     assert verdict is expected
-    assert rules_of_file("\n".join(lines).encode()).verdict(path.removesuffix("/"), is_dir=path.endswith("/")) is expected
+    assert (
+        rules_of_file("\n".join(lines).encode()).verdict(path.removesuffix("/"), is_dir=path.endswith("/")) is expected
+    )
 
 
 def test_a_file_of_rules_may_have_any_bytes() -> None:
@@ -145,7 +147,9 @@ def test_a_path_may_be_very_deep() -> None:
 # --- against git -----------------------------------------------------------------------------------------------------
 
 _NAME = st.sampled_from(["a", "b", "ab", "a.py", "b.txt", "é", "x y", "#a", "!a"])
-_GLOB = st.sampled_from(["a", "b", "*", "**", "a*", "*b", "?", "[ab]", "[!a]", "*.py", "é", "x y", "\\a", "#a", "!a", "a.p?"])
+_GLOB = st.sampled_from(
+    ["a", "b", "*", "**", "a*", "*b", "?", "[ab]", "[!a]", "*.py", "é", "x y", "\\a", "#a", "!a", "a.p?"]
+)
 _LINE = st.builds(
     "{}{}{}{}{}".format,
     st.sampled_from(["", "", "", "!", "!", "#", "\\#", "\\!"]),
@@ -162,7 +166,9 @@ _PATH = st.lists(_NAME, min_size=1, max_size=4).map("/".join)
     paths=st.sets(_PATH, min_size=1, max_size=12),
     rules=st.dictionaries(st.sampled_from(["", "a/", "b/", "a/b/", "ab/"]), st.lists(_LINE, max_size=5), max_size=3),
 )
-def test_git_says_the_same(paths: set[str], rules: dict[str, list[str]], tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_git_says_the_same(
+    paths: set[str], rules: dict[str, list[str]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
     root = tmp_path_factory.mktemp("repository")
     _write(root, dict.fromkeys(paths, "") | {f"{place}.gitignore": "\n".join(lines) for place, lines in rules.items()})
     result = LocalSearch(Disk(str(root)), ignore="git").glob(Cancellation(), "**", "/")

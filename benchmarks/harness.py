@@ -42,6 +42,7 @@ class _Lane:
     contender: Contender
     seconds: list[float] = field(default_factory=list)
     processor_seconds: list[float] = field(default_factory=list)
+    first_turn: float = 0.0
     lost: list[int] = field(default_factory=list)
     repeated: list[int] = field(default_factory=list)
 
@@ -55,6 +56,7 @@ class _Lane:
                 answer = await answer
             took = time.perf_counter() - start
             self.processor_seconds.append(_processor_time() - worked)
+        self.first_turn = self.first_turn or took
         own = self.contender.own_seconds
         self.seconds.append(took if own is None else own(answer))
         return self.contender.rows(answer)
@@ -114,7 +116,7 @@ async def race(
     for lane in lanes:
         lane.check(answers[lane.contender.name], expected, work)
     del answers
-    racing = [lane for lane in lanes if lane.seconds[0] <= patience]
+    racing = [lane for lane in lanes if lane.first_turn <= patience]
     for lane in racing:
         lane.forget()
     deadline = time.perf_counter() + seconds

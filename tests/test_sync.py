@@ -353,7 +353,7 @@ class TestFork:
     def test_a_child_goes_on_with_a_loop_and_lanes_of_its_own(self, tmp_path: Path) -> None:
         printed = run_script(
             f"""
-            import os, threading
+            import os, signal, threading
             import anyio
             from deepfs import FilesystemBackend, run_sync
 
@@ -367,6 +367,7 @@ class TestFork:
 
             child = os.fork()
             if child == 0:
+                signal.alarm(20)
                 assert run_sync(loop_thread)[1] == os.getpid()
                 assert backend.edit("/a.txt", "parent", "child").ok
                 assert backend.grep("of the child").matches
@@ -382,7 +383,7 @@ class TestFork:
     def test_a_fork_amid_calls_of_other_threads_leaves_the_child_free(self, tmp_path: Path) -> None:
         printed = run_script(
             f"""
-            import os, threading
+            import os, signal, threading
             from deepfs import FilesystemBackend
 
             backend = FilesystemBackend({str(tmp_path)!r})
@@ -399,6 +400,7 @@ class TestFork:
             for _ in range(10):
                 child = os.fork()
                 if child == 0:
+                    signal.alarm(20)
                     os._exit(0 if backend.edit("/a.txt", "one", "two").ok else 1)
                 codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
                 backend.write("/a.txt", "one", overwrite=True)

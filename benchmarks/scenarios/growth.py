@@ -17,8 +17,8 @@ from deepfs.backends import FilesystemBackend, MemoryBackend
 TITLE: Final = "Growth: from 1,000 files to 100,000"
 
 _SIZES: Final = (1_000, 10_000, 100_000)
-_QUICK_SIZES: Final = (500, 5_000)
-_SMALL: Final = "/d0003"
+_QUICK_SIZES: Final = (300, 3_000)
+_SMALL: Final = "/d0001"
 """A directory of a hundred files, as all are."""
 _FILE: Final = f"{_SMALL}/f50.txt"
 _TEXT: Final = "a line of a small file\n" * 20

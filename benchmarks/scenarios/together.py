@@ -22,7 +22,7 @@ TITLE: Final = "Four greps and four globs of Django at once"
 _LITERALS: Final = ("def get_queryset", "import", "self.assertEqual", "no such words in Django")
 _GLOBS: Final = ("**/*.py", "**/*.txt", "tests/**/*.py", "*.html")
 _PERCENTS: Final = (50.0, 90.0, 99.0, 99.9, 100.0)
-_QUICK: Final = "/django/contrib"
+_QUICK: Final = "/docs"
 
 Lags = dict[str, list[float]]
 

@@ -42,6 +42,8 @@ T = TypeVar("T")
 _WAIT_S = 30.0
 """How long a change waits for other processes."""
 _UPLOADS_A_HOP = 16
+_MAX_WHOLE_BYTES = 256 * 1024 * 1024
+"""The largest file that is held in memory: by an edit, a raw read or a download."""
 
 
 class FilesystemBackend(BackendProtocol):
@@ -102,29 +104,34 @@ class FilesystemBackend(BackendProtocol):
         """Run a change in a worker thread, with its paths held; it gets the patience to wait for other processes."""
         async with self._hold(*_lockable(held)):
             cancellation = Cancellation()
-            patience = Patience(_WAIT_S, lambda: cancellation.cancelled)
-            return await lanes.run(function, patience, *args, cancellation=cancellation)
+            return await lanes.run(function, _patience(cancellation), *args, cancellation=cancellation)
 
     # --- looking ---
 
-    async def als(self, path: str) -> LsResult:
-        return await lanes.run(self._ls, path, abandon_on_cancel=True)
+    async def _look(self, function: Callable[..., T], *args: Any) -> T:
+        """Look in a worker thread; cancelled, it is left alone there and soon ends."""
+        cancellation = Cancellation()
+        patience = Patience(cancelled=lambda: cancellation.cancelled)
+        return await lanes.run(function, patience, *args, abandon_on_cancel=True, cancellation=cancellation)
 
-    def _ls(self, path: str) -> LsResult:
+    async def als(self, path: str) -> LsResult:
+        return await self._look(self._ls, path)
+
+    def _ls(self, patience: Patience, path: str) -> LsResult:
         path = self._path(path)
-        listing = self._disk.list_directory(path)
+        listing = self._disk.list_directory(path, patience=patience)
         return LsResult(entries=[_info(path, entry) for entry in listing.entries])
 
     async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
-        return await lanes.run(self._read, path, offset, limit, abandon_on_cancel=True)
+        return await self._look(self._read, path, offset, limit)
 
-    def _read(self, path: str, offset: int, limit: int) -> ReadResult:
+    def _read(self, patience: Patience, path: str, offset: int, limit: int) -> ReadResult:
         path = self._path(path)
         if media.is_binary_name(path):
             data, status = self._disk.read_file(path, self._max_bytes)
             at, version = FileDataV2("", modified_at=modified_at(status)), version_of(status, data)
             return reading.read_binary(path, data, at=at, content_version=version, limit=self._max_bytes)
-        found = self._disk.read_window(path, offset, limit, self._limits)
+        found = self._disk.read_window(path, offset, limit, self._limits, patience)
         at = FileDataV2(found.text, modified_at=modified_at(found.status), mime_type=media.mime_type(path))
         if found.data is not None:
             return reading.read_binary(path, found.data, at=at, content_version=found.version, limit=self._max_bytes)
@@ -141,7 +148,7 @@ class FilesystemBackend(BackendProtocol):
         return await lanes.run(self._read_raw, path, abandon_on_cancel=True)
 
     def _read_raw(self, path: str) -> ReadRawResult:
-        data, status = self._disk.read_file(self._path(path))
+        data, status = self._disk.read_file(self._path(path), _MAX_WHOLE_BYTES)
         return ReadRawResult(data=replace_fields(filedata.new_file(data, now=modified_at(status)), created_at=None))
 
     async def aglob(self, pattern: str, path: str = "/") -> GlobResult:
@@ -175,7 +182,7 @@ class FilesystemBackend(BackendProtocol):
 
     def _download_file(self, path: str) -> FileDownloadResponse:
         try:
-            data, _ = self._disk.read_file(self._path(path))
+            data, _ = self._disk.read_file(self._path(path), _MAX_WHOLE_BYTES)
         except DeepFSError as error:
             return FileDownloadResponse(path, error=error.code.value)
         return FileDownloadResponse(path, data)
@@ -215,7 +222,7 @@ class FilesystemBackend(BackendProtocol):
             occurrences = done.occurrences
             return done.content.encode()
 
-        self._disk.edit_file(path, changed, if_match=if_match, patience=patience)
+        self._disk.edit_file(path, changed, if_match=if_match, limit=_MAX_WHOLE_BYTES, patience=patience)
         return EditResult(path=path, occurrences=occurrences)
 
     async def adelete(self, path: str) -> DeleteResult:
@@ -240,24 +247,31 @@ class FilesystemBackend(BackendProtocol):
         return WriteResult(path=dst)
 
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+        cancellation = Cancellation()
+        hops = [files[start : start + _UPLOADS_A_HOP] for start in range(0, len(files), _UPLOADS_A_HOP)]
         async with self._hold(*_lockable(path for path, _ in files)):
             return [
                 outcome
-                for start in range(0, len(files), _UPLOADS_A_HOP)
-                for outcome in await lanes.run(self._upload, files[start : start + _UPLOADS_A_HOP])
+                for hop in hops
+                for outcome in await lanes.run(self._upload, cancellation, hop, cancellation=cancellation)
             ]
 
-    def _upload(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+    def _upload(self, cancellation: Cancellation, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         # One after another: a later one may be of the same path, or beneath an earlier one.
-        return [FileUploadResponse(path, self._put(path, content)) for path, content in files]
+        return [FileUploadResponse(path, self._put(cancellation, path, content)) for path, content in files]
 
-    def _put(self, path: str, content: bytes) -> str | None:
+    def _put(self, cancellation: Cancellation, path: str, content: bytes) -> str | None:
         """Write bytes; returns the code of the error."""
         try:
-            self._disk.write_file(self._path(path), content, overwrite=True)
+            self._disk.write_file(self._path(path), content, overwrite=True, patience=_patience(cancellation))
         except DeepFSError as error:
             return error.code.value
         return None
+
+
+def _patience(cancellation: Cancellation) -> Patience:
+    """What a change has to wait for other processes."""
+    return Patience(_WAIT_S, lambda: cancellation.cancelled)
 
 
 def _info(directory: str, entry: Entry) -> FileInfo:

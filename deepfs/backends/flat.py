@@ -5,13 +5,14 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
+from deepfs.backends._flat_grep import grep_tree
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.core import filedata, filemap, paths, reading
 from deepfs.core.filemap import Change, FileTree
 from deepfs.core.locks import path_locks
 from deepfs.core.replace import replace
 from deepfs.core.scan import compile_query
-from deepfs.core.search import MAX_GLOB_MATCHES, Grep, Wanted, glob_result
+from deepfs.core.search import MAX_GLOB_MATCHES, Wanted, glob_result
 from deepfs.core.text import check_text, version
 from deepfs.core.uploads import Uploads
 from deepfs.errors import (
@@ -21,7 +22,6 @@ from deepfs.errors import (
     DeepFSError,
     DirectoryError,
     FileMissingError,
-    InvalidContentError,
     NotDirectoryError,
 )
 from deepfs.sync import breathe, shielded
@@ -40,8 +40,6 @@ from deepfs.types import (
 )
 
 __all__ = ["FlatBackend"]
-
-_SCANS_A_BREATH = 64
 
 
 class FlatBackend(BackendProtocol):
@@ -135,17 +133,10 @@ class FlatBackend(BackendProtocol):
         context_lines: int = 0,
         max_count: int | None = None,
     ) -> GrepResult:
-        root = paths.normalize(path or "/")
+        wanted = Wanted(glob, paths.normalize(path or "/"))
         query = compile_query(pattern, regex=regex, ignore_case=ignore_case, context_lines=context_lines)
-        grep = Grep(query, Wanted(glob, root), max_count, self._max_bytes)
         tree = FileTree(await self._fetch_all())
-        for count, child in enumerate(child for child in tree.beneath(root) if child in grep.wanted):
-            if grep.truncated:
-                break
-            if count % _SCANS_A_BREATH == 0:
-                await breathe()
-            _scan(grep, child, tree.files)
-        return grep.result()
+        return await grep_tree(tree, query, wanted, max_count=max_count, max_bytes=self._max_bytes)
 
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
         wanted = [_valid(path) for path in paths]
@@ -281,16 +272,6 @@ class FlatBackend(BackendProtocol):
         """The files at and above `targets`, and those of `targets` that are directories."""
         found = await self._fetch(_unique([*targets, *(up for path in targets for up in paths.ancestors(path))]))
         return found, {path for path in targets if path not in found and await self._is_directory(path)}
-
-
-def _scan(grep: Grep, path: str, files: Mapping[str, FileDataV2]) -> None:
-    """Search one file; one whose record cannot be read counts as skipped."""
-    try:
-        content = filedata.searchable(files[path], path)
-    except InvalidContentError:
-        grep.skip()
-    else:
-        grep.scan(path, content)
 
 
 def _valid(path: str) -> str | DeepFSError:

@@ -185,14 +185,16 @@ class Ignoring:
         return _is_ignored(self._holding[directory], path, is_dir=False)
 
     def _judge(self, directory: str) -> None:
-        """Find out about a directory, and those above it."""
-        ignored, chain = False, self._holding[self._root]
-        for each in _way(self._root, directory):
-            if each not in self._ignored:
-                ignored = ignored or _is_ignored(chain, each, is_dir=True)
-                self._ignored[each] = ignored
-                self._holding[each] = chain if ignored else self._with_own(each, chain)
-            ignored, chain = self._ignored[each], self._holding[each]
+        """Find out about a directory, and about those above it; a walk has asked about them before."""
+        known = paths.parent(directory) in self._ignored
+        for each in [directory] if known else _way(self._root, directory):
+            if each in self._ignored:
+                continue
+            above = paths.parent(each)
+            chain = self._holding[above]
+            ignored = self._ignored[above] or _is_ignored(chain, each, is_dir=True)
+            self._ignored[each] = ignored
+            self._holding[each] = chain if ignored else self._with_own(each, chain)
 
     def _with_own(self, directory: str, chain: "_Chain") -> "_Chain":
         content = None if self._read is None else self._read(paths.join(directory, GITIGNORE))

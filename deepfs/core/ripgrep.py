@@ -237,6 +237,7 @@ def find_ripgrep() -> Ripgrep | None:
 @lru_cache(maxsize=8)
 def _find(path: str) -> Ripgrep | None:
     # A program in a relative directory of the PATH could be one that an agent wrote.
-    found = (shutil.which("rg", path=place) for place in (path, sysconfig.get_path("scripts")))
-    usable = (Ripgrep(program) for program in found if program is not None and os.path.isabs(program))
+    absolute = os.pathsep.join(filter(os.path.isabs, path.split(os.pathsep)))
+    found = (shutil.which("rg", path=place) for place in (absolute, sysconfig.get_path("scripts")))
+    usable = (Ripgrep(program) for program in found if program is not None)
     return next((ripgrep for ripgrep in usable if ripgrep.is_understood()), None)

@@ -1,8 +1,8 @@
 r"""Grep over the content of one file: for literal text, or for a regular expression in linear time.
 
 A search is by line: no match crosses a line end, and a line has neither its terminator nor, on line 1, the BOM. All the
-same the whole content is searched at once: a regular expression is compiled such that nothing in it matches `\n`. Only
-one that asks for the border of the whole text, or for single bytes, is tried line by line.
+same many lines are searched at once: a regular expression is compiled such that nothing in it matches `\n`. Only one
+that asks for the border of the whole text, or for single bytes, is tried line by line.
 """
 
 import re
@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator
 from functools import cache, partial
 from importlib import import_module
 from itertools import islice
-from typing import AnyStr, Generic, NamedTuple, Protocol
+from typing import AnyStr, Generic, NamedTuple
 
 from msgspec import Struct
 
 from deepfs.core import media
+from deepfs.core.stretches import Regexp, Stretches, TooMuchWorkError
 from deepfs.core.text import BOM, decode, is_text
 from deepfs.errors import InvalidPatternError
 from deepfs.types import ContextLine, GrepMatch
@@ -28,14 +29,6 @@ _BYTES_A_CHARACTER = 4
 _ONLY_BY_LINE = re.compile(r"\\[AzC]|\(\?[a-zA-Z]*-[a-zA-Z]*m")
 
 
-class _Match(Protocol):
-    def start(self) -> int: ...
-
-
-class _Regexp(Protocol):
-    def search(self, text: bytes, pos: int = 0) -> _Match | None: ...
-
-
 class Query(Struct, frozen=True):
     """What to look for, compiled; `regexp` is None for text that is looked for as it is."""
 
@@ -43,12 +36,13 @@ class Query(Struct, frozen=True):
     needle: bytes
     context_lines: int
     max_line: int
-    regexp: _Regexp | None
+    regexp: Regexp | None
     by_line: bool
 
 
 class FileHits(Struct, frozen=True):
-    """What a search found in one file; `skipped` where it would have found something, but the file is binary."""
+    """What a search found in one file; `skipped` where it would have found something but the file is binary, or where a
+    line of it is too long for the regular expression."""
 
     matches: list[GrepMatch] = []
     skipped: bool = False
@@ -73,14 +67,28 @@ def compile_query(
     return Query(pattern, pattern.encode(), context_lines, max_line, regexp, by_line)
 
 
-def search(query: Query, path: str, data: bytes | str, limit: int | None = None) -> FileHits:
-    """The first `limit` lines of a file that match; a file that is binary by name or content is skipped."""
+def _never() -> None:
+    return None
+
+
+def search(
+    query: Query, path: str, data: bytes | str, limit: int | None = None, check: Callable[[], object] = _never
+) -> FileHits:
+    """The first `limit` lines of a file that match; a file that is binary by name or content is skipped.
+
+    `check` is called every few milliseconds, to raise where nobody wants the answer any more.
+    """
     if query.regexp is None:
-        return _search_literal(query, path, data, limit)
-    return _search_regexp(query, query.regexp, path, data, limit)
+        return _search_literal(query, path, data, limit, check)
+    try:
+        return _search_regexp(query, query.regexp, path, data, limit, check)
+    except TooMuchWorkError:
+        return FileHits(skipped=True)
 
 
-def _search_literal(query: Query, path: str, data: bytes | str, limit: int | None) -> FileHits:
+def _search_literal(
+    query: Query, path: str, data: bytes | str, limit: int | None, check: Callable[[], object]
+) -> FileHits:
     # Most files end here, before anything is decoded.
     found = query.pattern in data if isinstance(data, str) else query.needle in data
     if not found:
@@ -91,15 +99,23 @@ def _search_literal(query: Query, path: str, data: bytes | str, limit: int | Non
     text = text.removeprefix(BOM)
     if "\r" in text:
         text = text.replace("\r\n", "\n")
-    return _hits(query, path, _Lines(text, "\n", partial(text.find, query.pattern), str), limit)
+
+    def find(start: int) -> int:
+        check()
+        return text.find(query.pattern, start)
+
+    return _hits(query, path, _Lines(text, "\n", find, str), limit)
 
 
-def _search_regexp(query: Query, regexp: _Regexp, path: str, data: bytes | str, limit: int | None) -> FileHits:
+def _search_regexp(
+    query: Query, regexp: Regexp, path: str, data: bytes | str, limit: int | None, check: Callable[[], object]
+) -> FileHits:
     content = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
     content = content.removeprefix(BOM.encode())
     if b"\r" in content:
         content = content.replace(b"\r\n", b"\n")
-    find = partial(_find_by_line if query.by_line else _find, regexp, content)
+    stretches = Stretches(regexp, content, check)
+    find = stretches.find_by_line if query.by_line else stretches.find
     lines = _Lines(content, b"\n", find, partial(str, encoding="utf-8", errors="ignore"))
     if _text(data) is None:
         return FileHits(skipped=lines.any_matching())
@@ -115,7 +131,7 @@ def _text(data: bytes | str) -> str | None:
 # --- regular expressions ---
 
 
-def _compiled(pattern: str, *, regex: bool, ignore_case: bool) -> _Regexp:
+def _compiled(pattern: str, *, regex: bool, ignore_case: bool) -> Regexp:
     re2 = import_module("re2")
     options = re2.Options()
     options.log_errors = False
@@ -124,27 +140,12 @@ def _compiled(pattern: str, *, regex: bool, ignore_case: bool) -> _Regexp:
     options.case_sensitive = not ignore_case
     options.literal = not regex
     try:
-        compiled: _Regexp = re2.compile(f"(?m){pattern}" if regex else pattern, options)
+        compiled: Regexp = re2.compile(f"(?m){pattern}" if regex else pattern, options)
     except re2.error as error:
         reason = error.args[0].decode("utf-8", "replace").replace(": (?m)", ": ", 1)
         kind = "Invalid regex pattern" if regex else "Error: Invalid search pattern"
         raise InvalidPatternError(f"{kind}: {reason} (RE2 syntax: no look-around, no backreferences)") from error
     return compiled
-
-
-def _find(regexp: _Regexp, content: bytes, start: int) -> int:
-    match = regexp.search(content, start)
-    return -1 if match is None else match.start()
-
-
-def _find_by_line(regexp: _Regexp, content: bytes, start: int) -> int:
-    while start < len(content):
-        end = content.find(b"\n", start)
-        end = len(content) if end < 0 else end
-        if regexp.search(content[start:end]) is not None:
-            return start
-        start = end + 1
-    return -1
 
 
 # --- lines ---

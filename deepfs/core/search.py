@@ -61,7 +61,7 @@ def _never() -> None:
 class Grep:
     """What a grep has found so far. Files must come sorted by path where `max_count` is to keep the first matches.
 
-    `check` is called now and then within a file with very many matches, to raise where nobody wants them any more.
+    `check` is called every few milliseconds within a file, to raise where nobody wants its matches any more.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Grep:
         if self._is_plain:
             hits = search_plain(self.query, path, content, room + 1, self._check)
         else:
-            hits = search(self.query, path, content, room + 1)
+            hits = search(self.query, path, content, room + 1, self._check)
         if hits is None:
             return
         self.skipped += hits.skipped

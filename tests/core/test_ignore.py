@@ -146,9 +146,10 @@ def test_a_path_may_be_very_deep() -> None:
 
 # --- against git -----------------------------------------------------------------------------------------------------
 
-_NAME = st.sampled_from(["a", "b", "ab", "a.py", "b.txt", "é", "x y", "#a", "!a"])
+# For git `?` is a byte, for deepfs a character; names are plain here.
+_NAME = st.sampled_from(["a", "b", "ab", "a.py", "b.txt", "x y", "#a", "!a"])
 _GLOB = st.sampled_from(
-    ["a", "b", "*", "**", "a*", "*b", "?", "[ab]", "[!a]", "*.py", "é", "x y", "\\a", "#a", "!a", "a.p?"]
+    ["a", "b", "*", "**", "a*", "*b", "?", "[ab]", "[!a]", "*.py", "x y", "\\a", "#a", "!a", "a.p?"]
 )
 _LINE = st.builds(
     "{}{}{}{}{}".format,

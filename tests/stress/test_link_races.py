@@ -3,8 +3,13 @@
 Inside and outside have files of the same names. The contents outside are secret, and so is the name `kept`.
 """
 
+import ctypes
+import os
+import threading
+import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -15,28 +20,87 @@ import pytest
 
 from deepfs.backends.filesystem import FilesystemBackend
 from support.counts import few_or_many, telling
-from support.disks import Swapping, open_descriptors, tree
+from support.disks import tree
 
 pytestmark = pytest.mark.anyio
 
 OUTSIDE = {"secret": b"SECRET", "inner": None, "inner/secret": b"SECRET", "kept": b"SECRET"}
+AT_FDCWD, RENAME_EXCHANGE = -100, 2
 PATHS = ("/dir/secret", "/dir/inner/secret")
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    outside, inside = tmp_path / "outside", tmp_path / "root" / "dir"
-    for directory, content in ((outside, b"SECRET"), (inside, b"public")):
-        (directory / "inner").mkdir(parents=True)
-        (directory / "secret").write_bytes(content)
-        (directory / "inner" / "secret").write_bytes(content)
-    (outside / "kept").write_bytes(b"SECRET")
+    make(tmp_path / "root" / "dir", b"public", is_file=False)
+    make(tmp_path / "outside", b"SECRET", is_file=False)
+    (tmp_path / "outside" / "kept").write_bytes(b"SECRET")
     return tmp_path / "root"
 
 
+class Swapper:
+    """A thread that swaps what stands at `inside` for a link to `outside` and back, whatever others do to both."""
+
+    def __init__(self, inside: Path, outside: Path, trash: Path) -> None:
+        self.count = 0
+        self._inside = inside
+        self._spare = inside.with_name(".link")
+        self._outside = outside
+        self._trash = trash
+        self._trashed = count()
+        self._exchange = ctypes.CDLL(None, use_errno=True).renameat2
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._swap)
+
+    def start(self) -> None:
+        self._trash.mkdir()
+        self._mend()
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _swap(self) -> None:
+        here, there = os.fsencode(self._inside), os.fsencode(self._spare)
+        while not self._stop.is_set():
+            # In one step: at no instant is there nothing of that name, so nothing can be created in between.
+            if self._exchange(AT_FDCWD, here, AT_FDCWD, there, RENAME_EXCHANGE):
+                self._mend()
+            else:
+                self.count += 1
+                if self.count % 16 == 0:
+                    self._mend()
+                    time.sleep(0)
+
+    def _mend(self) -> None:
+        """Have one of the two be the link again, and the other not."""
+        with suppress(OSError):
+            is_link, spare_is_link = self._inside.is_symlink(), self._spare.is_symlink()
+            if is_link and not (self._spare.exists() and not spare_is_link):
+                self._spare.unlink(missing_ok=True)
+                make(self._spare, b"public", is_file=self._outside.is_file())
+            elif not is_link and not spare_is_link:
+                with suppress(FileNotFoundError):
+                    self._spare.rename(self._trash / str(next(self._trashed)))
+                self._spare.symlink_to(self._outside)
+
+
+def make(place: Path, content: bytes, *, is_file: bool) -> None:
+    if is_file:
+        place.write_bytes(content)
+        return
+    (place / "inner").mkdir(parents=True)
+    for name in ("secret", "inner/secret"):
+        (place / name).write_bytes(content)
+
+
 @pytest.fixture
-def swapping(root: Path, swapped: str) -> Swapping:
-    return Swapping(root / swapped, root.parent / f"outside/{swapped}".replace("/dir", ""))
+def swapper(root: Path, swapped: str) -> Iterator[Swapper]:
+    outside = root.parent / f"outside/{swapped}".replace("/dir", "")
+    swapper = Swapper(root / swapped, outside, root.parent / "trash")
+    swapper.start()
+    yield swapper
+    swapper.stop()
 
 
 class Watched:
@@ -120,35 +184,29 @@ OPERATIONS: dict[str, Iterable[Callable[[Watched, int], Awaitable[None]]]] = {
 @pytest.mark.parametrize("swaps", few_or_many(1_000, 100_000))
 async def test_nothing_outside_is_read_listed_or_touched(
     root: Path,
-    swapping: Swapping,
+    swapper: Swapper,
     swapped: str,
     operations: Iterable[Callable[[Watched, int], Awaitable[None]]],
     swaps: int,
     record_property: Callable[[str, object], None],
 ) -> None:
-    call, outside = Watched(root), root.parent / "outside"
-    await call("ls", "/")
-    before = await anyio.to_thread.run_sync(open_descriptors)
+    call = Watched(root)
 
     async def operate(operation: Callable[[Watched, int], Awaitable[None]]) -> None:
         for number in count():
             await operation(call, number)
-            if swapping.count >= swaps and number >= 20:
+            if swapper.count >= swaps and number >= 20:
                 return
 
-    await anyio.to_thread.run_sync(swapping.__enter__)
-    try:
-        async with anyio.create_task_group() as tasks:
-            for operation in operations:
-                tasks.start_soon(operate, operation)
-    finally:
-        await anyio.to_thread.run_sync(swapping.__exit__)
-    assert await anyio.to_thread.run_sync(tree, outside) == OUTSIDE
+    async with anyio.create_task_group() as tasks:
+        for operation in operations:
+            tasks.start_soon(operate, operation)
+    await anyio.to_thread.run_sync(swapper.stop)
+    assert await anyio.to_thread.run_sync(tree, root.parent / "outside") == OUTSIDE
     inside = await anyio.to_thread.run_sync(tree, root)
     assert b"SECRET" not in inside.values()
     assert not [path for path in inside if ".~deepfs-" in path]
-    assert await anyio.to_thread.run_sync(open_descriptors) == before
     telling(record_property)(
-        f"{swapping.count:,} swaps of {swapped}: {call.answers['ok']:,} calls succeeded, {call.answers['refused']:,} "
+        f"{swapper.count:,} swaps of {swapped}: {call.answers['ok']:,} calls succeeded, {call.answers['refused']:,} "
         "were refused, nothing outside was reached"
     )

@@ -4,13 +4,17 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import takewhile
 from pathlib import Path
+
+import anyio
 
 import deepfs
 
-__all__ = ["Process", "children", "started", "working_threads"]
+__all__ = ["Process", "children", "started", "until_idle", "working_threads"]
 
 Process = subprocess.Popen[str]
 
@@ -41,6 +45,14 @@ def children() -> set[str]:
     return {child for listed in Path("/proc/self/task").glob("*/children") for child in listed.read_text().split()}
 
 
+async def until_idle() -> float:
+    """The seconds until no thread of deepfs's lanes works any more."""
+    begun = time.perf_counter()
+    for _ in takewhile(bool, iter(working_threads, None)):
+        await anyio.sleep(0.0005)
+    return time.perf_counter() - begun
+
+
 def working_threads() -> list[str]:
     """Threads of deepfs's lanes that carry out a call now, each with where it is."""
     names = {thread.ident: thread.name for thread in threading.enumerate() if thread.name.startswith("deepfs-")}
@@ -49,7 +61,7 @@ def working_threads() -> list[str]:
         while ident in names and frame is not None:
             file = frame.f_code.co_filename
             if file.startswith(_PACKAGE) and not file.endswith(_RESTING):
-                found.append(f"{names[ident]} in {os.path.relpath(file, _PACKAGE)}:{frame.f_lineno}")
+                found.append(f"{names[ident]} in {file.removeprefix(_PACKAGE)}:{frame.f_lineno}")
                 break
             frame = frame.f_back
     return found

@@ -1,0 +1,54 @@
+"""Grep over files that are held in memory, off the event loop, which it would hold up."""
+
+from collections.abc import Mapping
+
+from deepfs.core import filedata, lanes
+from deepfs.core.cancellation import Cancellation
+from deepfs.core.disk import Patience
+from deepfs.core.filemap import FileTree
+from deepfs.core.scan import Query
+from deepfs.core.search import Grep, Wanted
+from deepfs.errors import DeadlineError, InvalidContentError
+from deepfs.sync import is_inline
+from deepfs.types import FileDataV2, GrepResult
+
+__all__ = ["grep_tree"]
+
+_SECONDS = 60.0
+"""After which a search ends with what it found, `truncated`."""
+
+
+async def grep_tree(
+    tree: FileTree, query: Query, wanted: Wanted, *, max_count: int | None, max_bytes: int
+) -> GrepResult:
+    """The lines that `query` finds in the `wanted` files of `tree`; the tree must not change meanwhile."""
+
+    def search(cancellation: Cancellation) -> GrepResult:
+        patience = Patience(_SECONDS, lambda: cancellation.cancelled)
+        grep = Grep(query, wanted, max_count, max_bytes, lambda: patience.check(wanted.root))
+        try:
+            _search(grep, tree, patience)
+        except DeadlineError:
+            grep.truncated = True
+        return grep.result()
+
+    return search(Cancellation()) if is_inline() else await lanes.run_long(search)
+
+
+def _search(grep: Grep, tree: FileTree, patience: Patience) -> None:
+    for path in tree.beneath(grep.wanted.root):
+        if path in grep.wanted:
+            patience.check(path)
+            _scan(grep, path, tree.files)
+            if grep.truncated:
+                return
+
+
+def _scan(grep: Grep, path: str, files: Mapping[str, FileDataV2]) -> None:
+    """Search one file; one whose record cannot be read counts as skipped."""
+    try:
+        content = filedata.searchable(files[path], path)
+    except InvalidContentError:
+        grep.skip()
+    else:
+        grep.scan(path, content)

@@ -1,0 +1,206 @@
+"""Glob and grep of FilesystemBackend: what `ignore` passes over, with ripgrep and without, cancelled at any time."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from deepfs.backends.filesystem import FilesystemBackend
+from deepfs.core import engines
+from deepfs.core.ripgrep import Ripgrep
+from deepfs.types import GlobResult, GrepResult
+from support.processes import children, working_threads
+
+pytestmark = pytest.mark.anyio
+
+FILES = ("main.py", "main.log", "node_modules/lib.py", "src/deep/a.py", "src/deep/a.log", ".github/a.py")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    root = tmp_path / "project"
+    for name in FILES:
+        target = root / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text("needle\n")
+    (root / ".gitignore").write_text("*.log\nnode_modules\n")
+    (tmp_path / ".gitignore").write_text("*")
+    return root
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    """A tree for which ripgrep is asked."""
+    root = tmp_path / "large"
+    for number in range(2 * engines.FEW):
+        target = root / f"{number // 50:02}" / f"{number % 50:02}.txt"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text("a needle\n" * 20)
+    return root
+
+
+def paths(result: GrepResult | GlobResult) -> list[str]:
+    assert result.ok, result.error
+    return list(dict.fromkeys(match.path for match in result.matches or ()))
+
+
+async def until(condition: Callable[[], object], seconds: float = 20) -> None:
+    """Wait, without blocking the loop, for what no event tells."""
+
+    def wait() -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    await anyio.to_thread.run_sync(wait)
+
+
+# --- ignore ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ignore", ["git", ["*.log", "node_modules/"]], ids=str)
+async def test_what_is_ignored_is_neither_globbed_nor_grepped(project: Path, ignore: Any) -> None:
+    backend = FilesystemBackend(project, ignore=ignore)
+    expected = ["/main.py", "/src/deep/a.py"]
+    assert paths(await backend.aglob("**")) == expected
+    assert paths(await backend.agrep("needle")) == expected
+    assert paths(await backend.aglob("*", "/src")) == expected[1:]
+    assert paths(await backend.agrep("needle", "/src", regex=True)) == expected[1:]
+    assert paths(await backend.agrep("needle", glob=".github/*")) == ["/.github/a.py"]
+
+
+async def test_other_operations_ignore_nothing(project: Path) -> None:
+    backend = FilesystemBackend(project, ignore="git")
+    listed = [entry.path for entry in (await backend.als("/")).entries or ()]
+    assert listed == ["/.github/", "/.gitignore", "/main.log", "/main.py", "/node_modules/", "/src/"]
+    assert (await backend.aread("/main.log")).ok
+    assert (await backend.aedit("/main.log", "needle", "pin")).ok
+    assert (await backend.awrite("/new.log", "needle")).ok
+    assert (await backend.adelete("/node_modules")).ok
+
+
+async def test_what_is_named_is_searched_though_ignored(project: Path) -> None:
+    backend = FilesystemBackend(project, ignore="git")
+    assert paths(await backend.agrep("needle", "/main.log")) == ["/main.log"]
+    assert paths(await backend.agrep("needle", "/node_modules")) == ["/node_modules/lib.py"]
+    assert paths(await backend.aglob("*.py", "/node_modules")) == ["/node_modules/lib.py"]
+
+
+async def test_nothing_is_ignored_by_default(project: Path) -> None:
+    shown = [f"/{name}" for name in sorted(FILES) if not name.startswith(".")]
+    assert paths(await FilesystemBackend(project).aglob("**")) == shown
+    assert paths(await FilesystemBackend(project).agrep("needle")) == shown
+
+
+async def test_rules_are_read_anew_for_every_search(project: Path) -> None:
+    backend = FilesystemBackend(project, ignore="git")
+    await backend.awrite("/src/.gitignore", "deep/\n")
+    assert paths(await backend.aglob("**")) == ["/main.py"]
+    await backend.awrite("/src/.gitignore", "", overwrite=True)
+    assert paths(await backend.aglob("**")) == ["/main.py", "/src/deep/a.py"]
+
+
+async def test_on_host_paths_rules_count_from_the_root_directory(project: Path) -> None:
+    backend = FilesystemBackend(project, virtual_mode=False, ignore="git")
+    expected = [f"{project}/main.py", f"{project}/src/deep/a.py"]
+    assert paths(await backend.aglob("**")) == expected
+    assert paths(await backend.agrep("needle", str(project / "src"))) == expected[1:]
+    listing = FilesystemBackend(project / "src", virtual_mode=False, ignore=["/main.py", "a.*"])
+    assert paths(await listing.aglob("**")) == []
+    assert paths(await listing.agrep("needle", str(project))) == [
+        f"{project}/main.log",
+        f"{project}/node_modules/lib.py",
+    ]
+
+
+@pytest.mark.parametrize("ignore", ["hg", ["[z-a]"], "node_modules"])
+async def test_a_wrong_ignore_is_refused_at_once(project: Path, ignore: Any) -> None:
+    with pytest.raises(ValueError, match="ignore="):
+        FilesystemBackend(project, ignore=ignore)
+
+
+# --- with ripgrep and without ----------------------------------------------------------------------------------------
+
+
+async def test_ripgrep_makes_no_difference(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    find = engines.find_ripgrep
+    monkeypatch.setattr(engines, "find_ripgrep", lambda: asked.append(None) or find())
+    for options in ({}, {"context_lines": 1}, {"max_count": engines.FEW * 20 + 30}, {"path": "/07"}):
+        plain = await FilesystemBackend(large, ripgrep=False).agrep("needle", **options)
+        assert not asked
+        helped = await FilesystemBackend(large).agrep("needle", **options)
+        assert helped == plain
+        assert len(asked) == ("path" not in options)
+        asked.clear()
+
+
+async def test_many_searches_at_once_are_complete(large: Path) -> None:
+    backend = FilesystemBackend(large)
+    results: list[GrepResult | GlobResult] = []
+
+    async def search(function: Callable[..., Any], *args: Any) -> None:
+        results.append(await function(*args))
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(4):
+            tasks.start_soon(search, backend.agrep, "needle")
+            tasks.start_soon(search, backend.aglob, "*.txt")
+    assert [len(paths(result)) for result in results] == [2 * engines.FEW] * 8
+
+
+# --- the end ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def sleeping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A ripgrep that says when it has begun, and does not end; the file that it makes then."""
+    program, begun = tmp_path / "rg", tmp_path / "begun"
+    program.write_text(f"#!/bin/sh\ntouch {begun}\nexec sleep 60\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(engines, "find_ripgrep", lambda: Ripgrep(str(program)))
+    return begun
+
+
+async def test_a_cancelled_grep_ends_its_ripgrep_at_once(large: Path, sleeping: Path) -> None:
+    backend = FilesystemBackend(large)
+    before = await anyio.to_thread.run_sync(children)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(backend.agrep, "needle")
+        await until(sleeping.exists)
+        start = time.monotonic()
+        tasks.cancel_scope.cancel()
+    assert time.monotonic() - start < 0.5
+    assert await anyio.to_thread.run_sync(children) == before
+    await until(lambda: not working_threads(), 1)
+
+
+@pytest.mark.parametrize("delay", [0, 0.001, 0.005, 0.02])
+async def test_a_search_can_be_cancelled_at_any_time(large: Path, delay: float) -> None:
+    backend = FilesystemBackend(large)
+    before = await anyio.to_thread.run_sync(children)
+    for search in (backend.agrep("needle"), backend.agrep("e+", regex=True), backend.aglob("**/*.txt")):
+        with anyio.move_on_after(delay):
+            await search
+    assert await anyio.to_thread.run_sync(children) == before
+    await until(lambda: not working_threads(), 1)
+    assert len(paths(await backend.aglob("*"))) == 2 * engines.FEW
+
+
+async def test_a_search_has_a_deadline(large: Path, sleeping: Path) -> None:
+    with anyio.fail_after(10):
+        result = await FilesystemBackend(large, search_timeout=0.5).agrep("needle")
+    assert result.truncated
+    assert len(paths(result)) == engines.FEW
+    assert (await FilesystemBackend(large, search_timeout=0).aglob("*")).truncated
+
+
+async def test_the_sync_names_search_as_well(project: Path) -> None:
+    backend = FilesystemBackend(project, ignore="git")
+    assert paths(await anyio.to_thread.run_sync(backend.grep, "needle")) == ["/main.py", "/src/deep/a.py"]
+    assert paths(await anyio.to_thread.run_sync(backend.glob, "*.py")) == ["/main.py", "/src/deep/a.py"]

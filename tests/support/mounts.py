@@ -1,0 +1,77 @@
+"""Small file systems of a test's own: mounted here, or, where that takes a privilege, seen through a namespace."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+__all__ = ["SmallDisk", "small_disk"]
+
+
+class SmallDisk:
+    """A mounted file system; `path` is where this process finds it."""
+
+    def __init__(self, shell: "subprocess.Popen[str]", mount_point: Path, path: Path) -> None:
+        self._shell = shell
+        self._mount_point = mount_point
+        self.path = path
+
+    def remount(self, options: str) -> None:
+        """Change the options of the mount, such as `ro`."""
+        assert _told(self._shell, f"mount -o remount,bind,{options} '{self._mount_point}'") == "0"
+
+    def fill(self) -> Path:
+        """Use up the space; returns the file that takes it."""
+        filler = self.path / "filler"
+        with filler.open("wb", buffering=0) as file:
+            for size in (4096, 1):
+                try:
+                    while file.write(b"x" * size):
+                        pass
+                except OSError:
+                    continue
+        return filler
+
+
+@contextmanager
+def small_disk(mount_point: Path, options: str) -> Iterator[SmallDisk]:
+    """A tmpfs with these mount options; the test fails, and says why, where none can be had."""
+    mount_point.mkdir()
+    reasons = []
+    for command, prefix in ((["sh"], ""), (["unshare", "--user", "--map-root-user", "--mount", "sh"], "/proc/{}/root")):
+        with _shell(command) as shell:
+            told = _told(shell, f"mount -t tmpfs -o {options} tmpfs '{mount_point}' 2>&1")
+            if told == "0":
+                try:
+                    yield SmallDisk(shell, mount_point, Path(f"{prefix.format(shell.pid)}{mount_point}"))
+                finally:
+                    # Lazily: whoever still has a file open there would keep it busy.
+                    _told(shell, f"umount -l '{mount_point}'")
+                return
+            reasons.append(f"{' '.join(command)}: {told}")
+    pytest.fail(f"no file system can be mounted here, neither by this user nor in a namespace of its own: {reasons}")
+
+
+@contextmanager
+def _shell(command: list[str]) -> Iterator["subprocess.Popen[str]"]:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True) as shell:
+        try:
+            yield shell
+        finally:
+            shell.kill()
+
+
+def _told(shell: "subprocess.Popen[str]", command: str) -> str:
+    """What a command printed, or else its status."""
+    assert shell.stdin is not None
+    assert shell.stdout is not None
+    with suppress(BrokenPipeError):
+        shell.stdin.write(f'{command}; echo "$?"; echo END\n')
+        shell.stdin.flush()
+    lines = []
+    while (line := shell.stdout.readline()) not in ("", "END\n"):
+        lines.append(line)
+    return "".join(lines).strip()

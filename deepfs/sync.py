@@ -11,7 +11,6 @@ import threading
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from typing import Any, Final, ParamSpec, TypeVar, cast, overload
 
@@ -20,7 +19,7 @@ from anyio.lowlevel import RunVar, checkpoint
 
 from deepfs._background import Call, background_loop
 
-__all__ = ["OPERATIONS", "breathe", "is_inline", "run_sync", "shielded", "sync_shims"]
+__all__ = ["OPERATIONS", "breathe", "finish", "is_inline", "run_sync", "sync_shims"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -132,9 +131,22 @@ async def breathe() -> None:
         await checkpoint()
 
 
-def shielded() -> AbstractContextManager[object]:
-    """Hold cancellation back, so that a change of storage is wholly done or wholly not."""
-    return nullcontext() if _here.is_inline else anyio.CancelScope(shield=True)
+async def finish(change: Callable[[], Awaitable[None]]) -> None:
+    """Run a change of storage to its end, whoever is cancelled meanwhile, so that it is wholly done or wholly not."""
+    failures: list[Exception] = []
+
+    async def run() -> None:
+        with anyio.CancelScope(shield=True):
+            try:
+                await change()
+            except Exception as error:
+                failures.append(error)
+
+    # A task of its own: `asyncio.Task.cancel()`, which LangGraph uses, reaches through the shield of the caller's task.
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run)
+    if failures:
+        raise failures[0]
 
 
 # --- sync methods off the loop ---

@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any
 
 from deepfs.backends._flat_grep import grep_tree
@@ -24,7 +25,7 @@ from deepfs.errors import (
     FileMissingError,
     NotDirectoryError,
 )
-from deepfs.sync import breathe, shielded
+from deepfs.sync import breathe, finish
 from deepfs.types import (
     DeleteResult,
     EditResult,
@@ -157,9 +158,10 @@ class FlatBackend(BackendProtocol):
     # --- changing ---
 
     async def _write(self, changes: Sequence[Change]) -> dict[str, Any] | None:
-        if changes:
-            with shielded():
-                await self._commit(changes)
+        if changes and self.never_waits:
+            await self._commit(changes)
+        elif changes:
+            await finish(partial(self._commit, changes))
         return self._files_update(changes)
 
     async def _place(self, path: str) -> Mapping[str, FileDataV2]:

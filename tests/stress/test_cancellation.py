@@ -1,0 +1,236 @@
+"""Every operation cancelled at many moments, in each of the ways there are: all of it or nothing, and nothing lingers.
+
+Afterwards the next operation works at once, no unfinished file is left, and no thread or process works on.
+"""
+
+import asyncio
+import os
+import random
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+import pytest
+from langgraph.store.base import BaseStore
+from langgraph.store.memory import InMemoryStore
+
+from deepfs.backends.filesystem import FilesystemBackend
+from deepfs.backends.protocol import BackendProtocol
+from deepfs.backends.store import StoreBackend
+from support.counts import few_or_many, telling
+from support.processes import children, until_idle
+
+Record = Callable[[str, object], None]
+Contents = Sequence[bytes | None]
+
+OLD, NEW = b"old\n" * 100_000, b"new\n" * 100_000
+TREE = [f"/tree/{number % 7}/{number:03}.txt" for number in range(60)]
+MOVED = [path.replace("/tree/", "/moved/") for path in TREE]
+
+
+@dataclass
+class Case:
+    """An operation, the files that it is about, and what they may hold afterwards; they begin as the first of these."""
+
+    run: Callable[[BackendProtocol], Awaitable[Any]]
+    paths: Sequence[str]
+    allowed: Sequence[Contents]
+
+
+ALL, NONE = [b"old"] * len(TREE), [None] * len(TREE)
+
+CASES: dict[str, Case] = {
+    "create": Case(lambda on: on.awrite("/d/a.txt", NEW.decode()), ["/d/a.txt"], [[None], [NEW]]),
+    "overwrite": Case(lambda on: on.awrite("/a.txt", NEW.decode(), overwrite=True), ["/a.txt"], [[OLD], [NEW]]),
+    "edit": Case(lambda on: on.aedit("/a.txt", "old", "new", True), ["/a.txt"], [[OLD], [NEW]]),
+    "upload": Case(lambda on: on.aupload_files([("/a.txt", NEW)]), ["/a.txt"], [[OLD], [NEW]]),
+    "delete": Case(lambda on: on.adelete("/a.txt"), ["/a.txt"], [[OLD], [None]]),
+    "move": Case(lambda on: on.amove("/a.txt", "/d/b.txt"), ["/a.txt", "/d/b.txt"], [[OLD, None], [None, OLD]]),
+    "copy": Case(lambda on: on.acopy("/a.txt", "/d/b.txt"), ["/a.txt", "/d/b.txt"], [[OLD, None], [OLD, OLD]]),
+    "move a tree": Case(lambda on: on.amove("/tree", "/moved"), [*TREE, *MOVED], [[*ALL, *NONE], [*NONE, *ALL]]),
+    "copy a tree": Case(lambda on: on.acopy("/tree", "/moved"), [*TREE, *MOVED], [[*ALL, *NONE], [*ALL, *ALL]]),
+    "read": Case(lambda on: on.aread("/a.txt"), ["/a.txt"], [[OLD]]),
+    "download": Case(lambda on: on.adownload_files(["/a.txt"] * 10), ["/a.txt"], [[OLD]]),
+    "ls": Case(lambda on: on.als("/tree"), TREE, [ALL]),
+    "glob": Case(lambda on: on.aglob("**/*.txt"), TREE, [ALL]),
+    "grep": Case(lambda on: on.agrep("o+.d", regex=True), TREE, [ALL]),
+}
+
+
+# --- ways to cancel ---
+
+
+async def by_scope(run: Callable[[], Awaitable[Any]], pause: Callable[[], Awaitable[None]]) -> None:
+    async with anyio.create_task_group() as tasks:
+
+        async def main() -> None:
+            await run()
+            tasks.cancel_scope.cancel()
+
+        tasks.start_soon(main)
+        await pause()
+        tasks.cancel_scope.cancel()
+
+
+async def by_deadline(run: Callable[[], Awaitable[Any]], pause: Callable[[], Awaitable[None]]) -> None:
+    with suppress(TimeoutError), anyio.fail_after(random.uniform(0, 0.004)):
+        await run()
+
+
+async def by_task(run: Callable[[], Awaitable[Any]], pause: Callable[[], Awaitable[None]]) -> None:
+    """As asyncio cancels, whose cancellation passes scopes, and comes again."""
+    task = asyncio.ensure_future(run())
+    await pause()
+    task.cancel()
+    await pause()
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+async def moment() -> None:
+    """Wait a few turns of the loop, or for a part of what an operation takes."""
+    if random.random() < 0.5:
+        for _ in range(random.randrange(12)):
+            await anyio.lowlevel.checkpoint()
+    else:
+        await anyio.sleep(random.uniform(0, 0.006))
+
+
+WAYS = {"scope": by_scope, "deadline": by_deadline, "task": by_task}
+
+
+# --- what must hold ---
+
+
+class Cancelled:
+    """Cancels operations on one backend, and judges what is left."""
+
+    def __init__(self, backend: BackendProtocol, root: Path | None = None) -> None:
+        self.backend = backend
+        self.root = root
+        self.counts: Counter[str] = Counter()
+        self.slowest_next = 0.0
+        self.longest_work = 0.0
+
+    async def check(self, case: Case, way: Callable[..., Awaitable[None]]) -> None:
+        await self.prepare(case)
+        await way(lambda: case.run(self.backend), moment)
+        self.longest_work = max(self.longest_work, await until_idle())
+        assert not await anyio.to_thread.run_sync(children) - self.before
+        found = await self.contents(case.paths)
+        assert found in [list(allowed) for allowed in case.allowed], "neither all of it nor nothing"
+        self.counts["done" if found != list(case.allowed[0]) else "not done"] += 1
+        begun = time.perf_counter()
+        await self.check_free(case, found)
+        self.slowest_next = max(self.slowest_next, time.perf_counter() - begun)
+        assert await self.unfinished() == []
+
+    async def prepare(self, case: Case) -> None:
+        self.before = await anyio.to_thread.run_sync(children)
+        for path in ("/d", "/moved"):
+            await self.backend.adelete(path)
+        files = list(zip(case.paths, case.allowed[0], strict=True))
+        for path, content in files:
+            if content is None:
+                await self.backend.adelete(path)
+        uploads = await self.backend.aupload_files([(path, content) for path, content in files if content is not None])
+        assert not [upload for upload in uploads if upload.error]
+
+    async def contents(self, paths: Sequence[str]) -> list[bytes | None]:
+        return [download.content for download in await self.backend.adownload_files(list(paths))]
+
+    async def check_free(self, case: Case, found: Contents) -> None:
+        """The paths can be used at once, and what was cancelled does not come later; directories are known as such."""
+        with anyio.fail_after(5):
+            for path, content in list(zip(case.paths, found, strict=True))[-2:]:
+                directory = path.rpartition("/")[0]
+                if directory:
+                    written = await self.backend.awrite(directory, "no file")
+                    if content is not None:
+                        assert written.code in ("already_exists", "is_directory"), written
+                    elif written.ok:
+                        assert (await self.backend.adelete(directory)).ok
+                assert (await self.backend.awrite(path, "usable", overwrite=True)).ok
+            await anyio.sleep(0.001)
+            assert await self.contents(case.paths[-2:]) == [b"usable"] * len(case.paths[-2:])
+
+    async def unfinished(self) -> list[str]:
+        def look() -> list[str]:
+            found = [name for _, names, files in os.walk(self.root or "/nowhere") for name in [*names, *files]]
+            return [name for name in found if name.startswith(".~deepfs-")]
+
+        return await anyio.to_thread.run_sync(look)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.counts['not done']} not done, {self.counts['done']} done, none by halves; threads worked for "
+            f"{self.longest_work * 1000:.0f} ms more, the next calls took {self.slowest_next * 1000:.0f} ms at most"
+        )
+
+
+# --- disk ---
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("times", few_or_many(6, 500))
+@pytest.mark.parametrize("way", ["scope", "deadline"])
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+async def test_on_disk(tmp_path: Path, case: Case, way: str, times: int, record_property: Record) -> None:
+    cancelled = Cancelled(FilesystemBackend(tmp_path), tmp_path)
+    for _ in range(times):
+        await cancelled.check(case, WAYS[way])
+    telling(record_property)(str(cancelled))
+    assert cancelled.longest_work < 0.5
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("times", few_or_many(6, 500))
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+async def test_on_disk_by_asyncio_itself(tmp_path: Path, case: Case, times: int, record_property: Record) -> None:
+    cancelled = Cancelled(FilesystemBackend(tmp_path), tmp_path)
+    for _ in range(times):
+        await cancelled.check(case, by_task)
+    telling(record_property)(str(cancelled))
+    assert cancelled.longest_work < 0.5
+
+
+# --- stores ---
+
+
+class SlowStore(InMemoryStore):
+    """A store that is a millisecond away, and waits within a change as well."""
+
+    async def abatch(self, ops: Any) -> list[Any]:
+        await anyio.sleep(0.001)
+        operations = list(ops)
+        results = await super().abatch(operations[:1])
+        await anyio.sleep(0.001)
+        return results + await super().abatch(operations[1:])
+
+
+@pytest.fixture(params=["slow", "sqlite_store", "postgres_store"])
+def store(request: pytest.FixtureRequest) -> BaseStore:
+    return SlowStore() if request.param == "slow" else request.getfixturevalue(request.param)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("times", few_or_many(4, 100))
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+async def test_on_a_store(
+    anyio_backend: str, store: BaseStore, case: Case, way: str, times: int, record_property: Record
+) -> None:
+    cancelled = Cancelled(StoreBackend(store, namespace=("files",)))
+    for _ in range(times):
+        await cancelled.check(case, WAYS[way])
+    telling(record_property)(str(cancelled))

@@ -138,6 +138,9 @@ class TestRunSync:
             import anyio
             from deepfs import run_sync
 
+            # A shell starts what it runs in the background with the signal ignored.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
             def interrupt():
                 signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 

@@ -5,15 +5,20 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import anyio
+
 from deepfs.backends._mounts import Mount
-from deepfs.errors import DeepFSError, ErrorCode
+from deepfs.errors import DeadlineError, DeepFSError, ErrorCode
+from deepfs.sync import is_inline
 from deepfs.types import GlobResult, GrepResult, Result, failure
 
-__all__ = ["Visit", "guarded", "merged_globs", "merged_greps", "suffices"]
+__all__ = ["Visit", "answered", "guarded", "merged_globs", "merged_greps", "suffices"]
 
 logger = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT", bound=Result)
+BatchT = TypeVar("BatchT")
+OutcomeT = TypeVar("OutcomeT")
 
 
 @dataclass(frozen=True)
@@ -25,26 +30,45 @@ class Visit:
     pattern: str | None
 
 
-async def guarded(look: Callable[[Visit], Awaitable[ResultT]], visit: Visit, result: type[ResultT]) -> ResultT:
-    """The answer of a mount; an exception of its backend is an error of its part, not of the whole search."""
+async def guarded(
+    look: Callable[[Visit], Awaitable[ResultT]], visit: Visit, result: type[ResultT], seconds: float | None
+) -> ResultT:
+    """The answer of a mount; that it raised, or took too long, is an error of its part, not of the whole search."""
     try:
-        return await look(visit)
+        if seconds is None or is_inline():
+            return await look(visit)
+        with anyio.fail_after(seconds):
+            return await look(visit)
     except DeepFSError as error:
         return failure(result, error)
+    except TimeoutError:
+        return failure(result, DeadlineError(f"Error: No answer within {seconds:g} s"))
     except Exception as error:
         logger.exception("the backend mounted at %s/ failed", visit.mount.prefix)
         return result(f"Error: {type(error).__name__}", code=ErrorCode.BACKEND_ERROR)
 
 
+async def answered(
+    call: Callable[[Mount, BatchT], Awaitable[list[OutcomeT]]], mount: Mount, batch: BatchT
+) -> list[OutcomeT] | None:
+    """The outcomes of a batch; None where the mount raised, so that those of other mounts are told all the same."""
+    try:
+        return await call(mount, batch)
+    except Exception:
+        logger.exception("the backend mounted at %s/ failed", mount.prefix)
+        return None
+
+
 def suffices(visits: Sequence[Visit], done: Sequence[GrepResult | None], max_count: int | None) -> bool:
-    """Whether the matches that sort before everything still pending fill `max_count`."""
+    """Whether the matches that sort before everything still pending fill `max_count`, and more were there."""
     if max_count is None or done[0] is None:
         return False
     pending = min(
         (visit.mount.prefix for visit, result in zip(visits, done, strict=True) if result is None), default=""
     )
-    matches = (match for result in done if result is not None for match in result.matches or ())
-    return sum(match.path < pending for match in matches) > max_count
+    came = [result for result in done if result is not None]
+    count = sum(match.path < pending for result in came for match in result.matches or ())
+    return count > max_count or (count == max_count and any(result.truncated for result in came))
 
 
 def merged_greps(visits: Sequence[Visit], results: Sequence[GrepResult | None], max_count: int | None) -> GrepResult:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from deepfs.backends._fanout import at_once
 from deepfs.backends._mounts import Mount, MountTable
 from deepfs.backends._options import given
-from deepfs.backends._visits import Visit, guarded, merged_globs, merged_greps, suffices
+from deepfs.backends._visits import Visit, answered, guarded, merged_globs, merged_greps, suffices
 from deepfs.backends.protocol import (
     BackendProtocol,
     Capabilities,
@@ -51,14 +51,17 @@ class CompositeBackend(BackendProtocol, SyncCommands):
 
     Mounts may lie at any depth; each appears in the listing of the directory above it and hides what the backends above
     store at or under it. Searches visit the mounts under the searched path at once; where one fails, the result has the
-    matches of the others and an error that names the route. Raises ValueError for a relative, malformed, repeated or
-    root route.
+    matches of the others and an error that names the route; so it has where a mount takes over `route_timeout` seconds
+    (None: it may take any time). Raises ValueError for a relative, malformed, repeated or root route.
     """
 
-    def __init__(self, default: BackendProtocol, routes: Mapping[str, BackendProtocol]) -> None:
+    def __init__(
+        self, default: BackendProtocol, routes: Mapping[str, BackendProtocol], *, route_timeout: float | None = 120
+    ) -> None:
         self.default = default
         self.routes: dict[str, BackendProtocol] = dict(routes)
         self._table = MountTable(default, routes)
+        self._route_timeout = route_timeout
         everywhere = [default, *routes.values()]
         self.never_waits: bool = type(self) is CompositeBackend and all(backend.never_waits for backend in everywhere)
         self.capabilities: Capabilities = Capabilities(
@@ -169,7 +172,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
             return self._outward(visit, found, visit.mount.info)
 
         visits = self._visits(path, pattern)
-        results = await at_once([partial(guarded, look, visit, GlobResult) for visit in visits])
+        results = await at_once([self._guarded(look, visit, GlobResult) for visit in visits])
         return merged_globs(visits, results)
 
     async def agrep(
@@ -195,9 +198,14 @@ class CompositeBackend(BackendProtocol, SyncCommands):
             return shown
 
         visits = self._visits(path or "/", glob)
-        calls = [partial(guarded, look, visit, GrepResult) for visit in visits]
+        calls = [self._guarded(look, visit, GrepResult) for visit in visits]
         results = await at_once(calls, lambda done: suffices(visits, done, max_count))
         return merged_greps(visits, results, max_count)
+
+    def _guarded(
+        self, look: Callable[[Visit], Awaitable[SearchT]], visit: Visit, result: type[SearchT]
+    ) -> Callable[[], Awaitable[SearchT]]:
+        return partial(guarded, look, visit, result, self._route_timeout)
 
     def _visits(self, path: str, pattern: str | None) -> list[Visit]:
         """The backends to search under `path`, each with what it is to look for; the one of `path` itself first."""
@@ -251,9 +259,10 @@ class CompositeBackend(BackendProtocol, SyncCommands):
                 batches[mount].append((inner, index))
             except DeepFSError as error:
                 outcomes[index] = outcome(path, error=error.code.value)
-        answers = await at_once([partial(call, mount, batch) for mount, batch in batches.items()])
+        answers = await at_once([partial(answered, call, mount, batch) for mount, batch in batches.items()])
         for batch, answer in zip(batches.values(), answers, strict=True):
-            outcomes |= {index: result for (_, index), result in zip(batch, answer or (), strict=True)}
+            failed = [outcome(path, error=ErrorCode.BACKEND_ERROR.value) for path, _ in batch]
+            outcomes |= {index: result for (_, index), result in zip(batch, answer or failed, strict=True)}
         return [outcomes[index] for index in range(len(given))]
 
 

@@ -27,6 +27,8 @@ Mutant = type[MemoryBackend]
 class Suite(RawMemory, BackendConformance, BackendStateMachine):
     """The suite as something to call."""
 
+    steps = 2000
+
     def __init__(self, memory: MemoryBackend) -> None:
         self.memory = memory
 

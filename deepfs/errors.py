@@ -45,6 +45,7 @@ __all__ = [
     "NotSupportedError",
     "TooLargeError",
     "error_class",
+    "error_of",
 ]
 
 
@@ -220,3 +221,11 @@ class BackendError(DeepFSError):
 def error_class(code: ErrorCode) -> type[DeepFSError]:
     """The leaf that carries `code`."""
     return next(leaf for leaf in DeepFSError.__subclasses__() if leaf.code is code)
+
+
+def error_of(code: str, text: str) -> DeepFSError:
+    """The leaf that carries `code`, or BackendError for one that is none, with another text than its own."""
+    leaf = error_class(ErrorCode(code)) if code in ErrorCode.__members__.values() else BackendError
+    error = leaf.__new__(leaf)
+    error.args = (text,)
+    return error

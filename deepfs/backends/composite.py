@@ -1,7 +1,8 @@
 """Several backends mounted into one tree."""
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -12,16 +13,17 @@ from deepfs.backends._mounts import Mount, MountTable
 from deepfs.backends._options import given
 from deepfs.backends._visits import Visit, answered, guarded, merged_globs, merged_greps, suffices
 from deepfs.backends.protocol import (
+    CHUNK_BYTES,
     BackendProtocol,
     Capabilities,
     SandboxBackendProtocol,
     SyncCommands,
     supports_execute,
 )
-from deepfs.backends.transfer import copy_tree, move_tree
+from deepfs.backends.transfer import closed_after, copy_tree, move_tree
 from deepfs.core import paths
 from deepfs.core.patterns import compile_glob
-from deepfs.errors import AccessError, DeepFSError, DirectoryError, NotSupportedError
+from deepfs.errors import AccessError, DeepFSError, DirectoryError, NotSupportedError, error_of
 from deepfs.types import (
     DeleteResult,
     EditResult,
@@ -243,6 +245,23 @@ class CompositeBackend(BackendProtocol, SyncCommands):
 
         outcomes = await self._in_batches(paths, download, FileDownloadResponse)
         return [replace(outcome, path=path) for outcome, path in zip(outcomes, paths, strict=True)]
+
+    async def adownload_stream(self, path: str, *, chunk_size: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
+        mount, inner, _ = self._file_route(path)
+        try:
+            async with aclosing(mount.backend.adownload_stream(inner, chunk_size=chunk_size)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+        except DeepFSError as error:
+            raise error_of(error.code, mount.told(Result(str(error)), inner).error or "") from error
+
+    async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
+        async with closed_after(chunks):
+            try:
+                mount, inner, _ = self._file_route(path)
+            except DeepFSError as error:
+                return FileUploadResponse(path, error.code.value)
+            return replace(await mount.backend.aupload_stream(inner, chunks), path=path)
 
     async def _in_batches(
         self,

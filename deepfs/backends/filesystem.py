@@ -1,16 +1,18 @@
 """Real files below a directory of this machine."""
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, BinaryIO, TypeVar
 
 from msgspec.structs import replace as replace_fields
 
-from deepfs.backends.protocol import BackendProtocol, Capabilities
+from deepfs.backends.protocol import CHUNK_BYTES, BackendProtocol, Capabilities
+from deepfs.backends.transfer import MAX_HELD_BYTES, closed_after
 from deepfs.core import filedata, lanes, media, paths, reading
 from deepfs.core.cancellation import Cancellation
-from deepfs.core.disk import Disk, Entry, Limits, Patience, modified_at, version_of
+from deepfs.core.disk import Disk, Entry, Limits, Patience, Upload, modified_at, version_of
 from deepfs.core.engines import Automatic, InProcess
 from deepfs.core.host_paths import host_path
 from deepfs.core.ignore import IgnoreOption
@@ -20,6 +22,7 @@ from deepfs.core.replace import replace
 from deepfs.core.scan import Query, compile_query
 from deepfs.core.text import check_text, decode
 from deepfs.errors import BinaryFileError, DeepFSError
+from deepfs.sync import finish
 from deepfs.types import (
     DeleteResult,
     EditResult,
@@ -42,8 +45,6 @@ T = TypeVar("T")
 _WAIT_S = 30.0
 """How long a change waits for other processes."""
 _UPLOADS_A_HOP = 16
-_MAX_WHOLE_BYTES = 256 * 1024 * 1024
-"""The largest file that is held in memory: by an edit, a raw read or a download."""
 
 
 class FilesystemBackend(BackendProtocol):
@@ -148,7 +149,7 @@ class FilesystemBackend(BackendProtocol):
         return await lanes.run(self._read_raw, path, abandon_on_cancel=True)
 
     def _read_raw(self, path: str) -> ReadRawResult:
-        data, status = self._disk.read_file(self._path(path), _MAX_WHOLE_BYTES)
+        data, status = self._disk.read_file(self._path(path), MAX_HELD_BYTES)
         return ReadRawResult(data=replace_fields(filedata.new_file(data, now=modified_at(status)), created_at=None))
 
     async def aglob(self, pattern: str, path: str = "/") -> GlobResult:
@@ -182,10 +183,22 @@ class FilesystemBackend(BackendProtocol):
 
     def _download_file(self, path: str) -> FileDownloadResponse:
         try:
-            data, _ = self._disk.read_file(self._path(path), _MAX_WHOLE_BYTES)
+            data, _ = self._disk.read_file(self._path(path), MAX_HELD_BYTES)
         except DeepFSError as error:
             return FileDownloadResponse(path, error=error.code.value)
         return FileDownloadResponse(path, data)
+
+    async def adownload_stream(self, path: str, *, chunk_size: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
+        opened: list[BinaryIO] = []
+        try:
+            await lanes.run(self._open, path, opened)
+            while chunk := await lanes.run(opened[0].read, chunk_size):
+                yield chunk
+        finally:
+            await finish(partial(lanes.run, _close, opened))
+
+    def _open(self, path: str, opened: list[BinaryIO]) -> None:
+        opened.append(self._disk.open_file(self._path(path))[0])
 
     # --- changing ---
 
@@ -222,7 +235,7 @@ class FilesystemBackend(BackendProtocol):
             occurrences = done.occurrences
             return done.content.encode()
 
-        self._disk.edit_file(path, changed, if_match=if_match, limit=_MAX_WHOLE_BYTES, patience=patience)
+        self._disk.edit_file(path, changed, if_match=if_match, limit=MAX_HELD_BYTES, patience=patience)
         return EditResult(path=path, occurrences=occurrences)
 
     async def adelete(self, path: str) -> DeleteResult:
@@ -256,6 +269,23 @@ class FilesystemBackend(BackendProtocol):
                 for outcome in await lanes.run(self._upload, cancellation, hop, cancellation=cancellation)
             ]
 
+    async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
+        begun: list[Upload] = []
+        try:
+            async with closed_after(chunks):
+                await lanes.run(self._begin, path, begun)
+                async for chunk in chunks:
+                    await lanes.run(begun[0].write, chunk)
+                await self._change([path], begun[0].put)
+        except DeepFSError as error:
+            return FileUploadResponse(path, error.code.value)
+        finally:
+            await finish(partial(lanes.run, _close, begun))
+        return FileUploadResponse(path)
+
+    def _begin(self, path: str, begun: list[Upload]) -> None:
+        begun.append(self._disk.upload(self._path(path)))
+
     def _upload(self, cancellation: Cancellation, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         # One after another: a later one may be of the same path, or beneath an earlier one.
         return [FileUploadResponse(path, self._put(cancellation, path, content)) for path, content in files]
@@ -267,6 +297,11 @@ class FilesystemBackend(BackendProtocol):
         except DeepFSError as error:
             return error.code.value
         return None
+
+
+def _close(opened: Iterable[BinaryIO | Upload]) -> None:
+    for each in opened:
+        each.close()
 
 
 def _patience(cancellation: Cancellation) -> Patience:

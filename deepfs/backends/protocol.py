@@ -2,12 +2,13 @@
 
 from abc import ABC, abstractmethod
 from base64 import b64decode
+from collections.abc import AsyncGenerator, AsyncIterable
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from deepfs.backends._completion import bound_operations, complete
-from deepfs.errors import NotSupportedError
+from deepfs.errors import DeepFSError, NotSupportedError
 from deepfs.sync import sync_shims
 from deepfs.types import (
     ContextLine,
@@ -56,6 +57,9 @@ __all__ = [
     "WriteResult",
     "supports_execute",
 ]
+
+
+CHUNK_BYTES = 1024 * 1024
 
 
 class Capabilities(Struct, frozen=True):
@@ -202,6 +206,32 @@ class BackendProtocol(SyncSurface, ABC):
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
         """Fetch bytes; one outcome for each path, in order."""
         return [await self._download(path) for path in paths]
+
+    async def adownload_stream(self, path: str, *, chunk_size: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
+        """The bytes of a file in chunks of at most `chunk_size`; raises the leaf of `deepfs.errors` where that fails.
+
+        All are of one version of the file. Where a backend has no way of its own, it holds the whole file meanwhile.
+        """
+        from deepfs.backends.transfer import downloaded
+
+        content = await downloaded(self, path)
+        for start in range(0, len(content), chunk_size):
+            yield content[start : start + chunk_size]
+
+    async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
+        """Store the bytes of all `chunks` as one file, replacing what is there once they are complete.
+
+        What `chunks` raises is raised, and nothing changed; a generator is closed in any case. Where a backend has no
+        way of its own, it holds the whole file meanwhile; over 256 MB is `too_large`.
+        """
+        from deepfs.backends.transfer import collected
+
+        try:
+            content = await collected(path, chunks)
+        except DeepFSError as error:
+            return FileUploadResponse(path, error.code.value)
+        [outcome] = await self.aupload_files([(path, content)])
+        return outcome
 
     async def _upload_text(self, path: str, content: bytes) -> FileUploadResponse:
         try:

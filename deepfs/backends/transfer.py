@@ -1,30 +1,43 @@
 """Copying and moving trees through the public operations, for backends without their own way and across mounts."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from hashlib import blake2b
 from typing import TYPE_CHECKING, TypeVar
 
 from deepfs.core import paths
 from deepfs.errors import (
+    AccessError,
     ConflictError,
+    DeepFSError,
     DirectoryError,
     ErrorCode,
     ExistsError,
+    FileMissingError,
     InvalidPathError,
     NotDirectoryError,
+    TooLargeError,
+    error_of,
     quoted,
 )
+from deepfs.sync import finish
 from deepfs.types import FileDownloadResponse, FileUploadResponse, LsResult, Result, WriteResult
 
 if TYPE_CHECKING:
     from deepfs.backends.protocol import BackendProtocol
 
-__all__ = ["copy_tree", "move_tree"]
+__all__ = ["MAX_HELD_BYTES", "closed_after", "collected", "copy_tree", "downloaded", "move_tree"]
+
+MAX_HELD_BYTES = 256 * 1024 * 1024
+"""The largest file that is held in memory as a whole."""
 
 _BATCH = 64
 """Files in memory at once."""
 
 T = TypeVar("T")
+
+_PLAIN = (FileMissingError, DirectoryError, AccessError)
+"""The leaves whose text needs the path alone."""
 
 
 class _StoppedError(Exception):
@@ -60,6 +73,44 @@ async def move_tree(
     except _StoppedError as stopped:
         return WriteResult(stopped.result.error, code=stopped.result.code)
     return WriteResult(path=dst)
+
+
+# --- whole files for streams ---
+
+
+async def downloaded(source: "BackendProtocol", path: str) -> bytes:
+    """The content of a file; raises why it cannot be had."""
+    [download] = await source.adownload_files([path])
+    if download.error is not None:
+        raise _leaf(download.error, path)
+    return download.content or b""
+
+
+async def collected(path: str, chunks: AsyncIterable[bytes]) -> bytes:
+    """All chunks as one; TooLargeError where they are too many."""
+    content = bytearray()
+    async with closed_after(chunks):
+        async for chunk in chunks:
+            content += chunk
+            if len(content) > MAX_HELD_BYTES:
+                raise TooLargeError(path, len(content), MAX_HELD_BYTES)
+    return bytes(content)
+
+
+@asynccontextmanager
+async def closed_after(chunks: AsyncIterable[bytes]) -> AsyncIterator[None]:
+    """Close a source that can be closed, such as a generator, also where it was not read to its end."""
+    try:
+        yield
+    finally:
+        if isinstance(chunks, AsyncGenerator):
+            await finish(chunks.aclose)
+
+
+def _leaf(code: str, path: str) -> DeepFSError:
+    """The leaf of the bare error code of a download."""
+    plain = next((leaf for leaf in _PLAIN if leaf.code == code), None)
+    return plain(path) if plain else error_of(code, f"Error: {quoted(path)} cannot be downloaded: {code}")
 
 
 # --- copying ---
@@ -141,9 +192,8 @@ async def _download(source: "BackendProtocol", batch: list[str]) -> dict[str, by
 
 def _check_outcome(outcome: FileDownloadResponse | FileUploadResponse) -> None:
     if outcome.error is not None:
-        known = outcome.error in ErrorCode.__members__.values()
-        code = ErrorCode(outcome.error) if known else ErrorCode.BACKEND_ERROR
-        raise _StoppedError(Result(f"Error: Copying stopped at {quoted(outcome.path)}: {outcome.error}", code=code))
+        error = error_of(outcome.error, f"Error: Copying stopped at {quoted(outcome.path)}: {outcome.error}")
+        raise _StoppedError(Result(str(error), code=error.code))
 
 
 def _digest(content: bytes) -> bytes:

@@ -5,6 +5,7 @@ from deepfs.core.disk.files import modified_at, version_of
 from deepfs.core.disk.listing import Entry, Listing
 from deepfs.core.disk.patience import Patience
 from deepfs.core.disk.temporary_names import is_temporary
+from deepfs.core.disk.uploading import Upload
 from deepfs.core.disk.walking import FoundFile
 from deepfs.core.disk.windows import Limits, Reading
 
@@ -16,6 +17,7 @@ __all__ = [
     "Listing",
     "Patience",
     "Reading",
+    "Upload",
     "is_temporary",
     "modified_at",
     "version_of",

@@ -12,6 +12,7 @@ from deepfs.core.disk.places import Root, release
 from deepfs.core.disk.relocation import Relocator
 from deepfs.core.disk.removal import delete
 from deepfs.core.disk.temporaries import Sweeper
+from deepfs.core.disk.uploading import Upload
 from deepfs.core.disk.walking import FoundFile, walk
 from deepfs.core.disk.windows import DEFAULT_LIMITS, Limits, Reading, read_window
 from deepfs.core.disk.writing import Writer
@@ -47,6 +48,8 @@ class Disk:
     ) -> None:
         self._root = Root(root, confined=confined, follow_links=follow_links_inside)
         sweeper = Sweeper()
+        self._sweeper = sweeper
+        self._durable = durable
         self._writer = Writer(self._root, sweeper, durable=durable)
         self._relocator = Relocator(self._root, sweeper, durable=durable)
 
@@ -132,6 +135,10 @@ class Disk:
         DirectoryError, NotDirectoryError where a file stands above, AccessError for a file that may not be written.
         """
         self._writer.write(path, data, patience or Patience(_WAIT_S), overwrite=overwrite, if_match=if_match)
+
+    def upload(self, path: str) -> Upload:
+        """A file to be written bit by bit and then put at `path`; the caller closes it."""
+        return Upload(self._root, path, self._sweeper, durable=self._durable)
 
     def edit_file(
         self,

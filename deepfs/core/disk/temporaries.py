@@ -22,7 +22,21 @@ from deepfs.core.disk.temporary_names import is_temporary, temporary_name
 if sys.platform == "darwin":
     import fcntl
 
-__all__ = ["NEW_MODE", "Fill", "Sweeper", "create", "discard", "fill", "put", "replace", "sync", "sync_directory"]
+__all__ = [
+    "NEW_MODE",
+    "Fill",
+    "Sweeper",
+    "create",
+    "discard",
+    "fill",
+    "put",
+    "replace",
+    "settle",
+    "sync",
+    "sync_directory",
+    "take_over",
+    "temporary",
+]
 
 NEW_MODE = 0o666
 """The mode of a new file, of which the umask takes its part."""
@@ -88,7 +102,7 @@ def create(place: Place, write: Fill, *, mode: int = NEW_MODE, durable: bool) ->
     """Put a new file at `place`; False, and nothing changed, where something stands there already."""
     with temporary(place.directory, mode) as (descriptor, name):
         write(descriptor)
-        _settle(descriptor, durable)
+        settle(descriptor, durable)
         if not put(place.directory, name, place):
             return False
     sync_directory(place.directory, durable)
@@ -99,8 +113,8 @@ def replace(place: Place, write: Fill, old: os.stat_result, *, durable: bool) ->
     """Put a file in the place of the one of status `old`, with its mode and, where that is allowed, its owner."""
     with temporary(place.directory, 0o600) as (descriptor, name):
         write(descriptor)
-        _take_over(descriptor, old)
-        _settle(descriptor, durable)
+        take_over(descriptor, old)
+        settle(descriptor, durable)
         os.rename(name, place.name, src_dir_fd=place.directory, dst_dir_fd=place.directory)
     sync_directory(place.directory, durable)
 
@@ -135,7 +149,7 @@ def _claim_and_rename(directory: int, name: str, place: Place) -> bool:
     return True
 
 
-def _take_over(descriptor: int, old: os.stat_result) -> None:
+def take_over(descriptor: int, old: os.stat_result) -> None:
     """Give a new file the owner and mode of the old one; a file that keeps another owner loses its set-id bits."""
     new, mode = os.fstat(descriptor), stat.S_IMODE(old.st_mode)
     if (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid):
@@ -147,7 +161,7 @@ def _take_over(descriptor: int, old: os.stat_result) -> None:
         os.fchmod(descriptor, mode)
 
 
-def _settle(descriptor: int, durable: bool) -> None:
+def settle(descriptor: int, durable: bool) -> None:
     """Have every error of writing told now, before the file takes its place."""
     if durable:
         sync(descriptor)

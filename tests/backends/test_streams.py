@@ -1,0 +1,190 @@
+"""Files that come and go in chunks: in bounded memory on disk, whole or not at all everywhere."""
+
+import tracemalloc
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from deepfs.backends import transfer
+from deepfs.backends.composite import CompositeBackend
+from deepfs.backends.filesystem import FilesystemBackend
+from deepfs.backends.memory import MemoryBackend
+from deepfs.backends.protocol import BackendProtocol
+from deepfs.errors import AccessError, DirectoryError, FileMissingError, InvalidPathError
+from deepfs.policy import WrapperBackend
+from deepfs.types import FileDownloadResponse
+from support.disks import tree
+
+pytestmark = pytest.mark.anyio
+
+MB = 1024 * 1024
+
+BACKENDS: dict[str, Callable[[Path], BackendProtocol]] = {
+    "memory": lambda path: MemoryBackend(),
+    "disk": lambda path: FilesystemBackend(path),
+    "durable disk": lambda path: FilesystemBackend(path, durable=True),
+    "wrapped": lambda path: WrapperBackend(FilesystemBackend(path)),
+    "mounted": lambda path: CompositeBackend(MemoryBackend(), {"/dir/": FilesystemBackend(path)}),
+}
+
+
+@pytest.fixture(params=BACKENDS.values(), ids=BACKENDS)
+def backend(request: pytest.FixtureRequest, tmp_path: Path) -> BackendProtocol:
+    return request.param(tmp_path / "root")
+
+
+async def chunks(*content: bytes) -> AsyncIterator[bytes]:
+    for chunk in content:
+        yield chunk
+
+
+async def streamed(backend: BackendProtocol, path: str, chunk_size: int = 4) -> list[bytes]:
+    return [chunk async for chunk in backend.adownload_stream(path, chunk_size=chunk_size)]
+
+
+async def test_what_goes_in_comes_out(backend: BackendProtocol) -> None:
+    content = [b"ab\x00", b"", b"\xff" * 10, b"end"]
+    assert (await backend.aupload_stream("/dir/sub/a.bin", chunks(*content))).error is None
+    came = await streamed(backend, "/dir/sub/a.bin")
+    assert b"".join(came) == b"".join(content)
+    assert {len(chunk) for chunk in came[:-1]} == {4}
+
+
+async def test_an_upload_replaces_and_may_be_empty(backend: BackendProtocol) -> None:
+    for content in (b"old", b"newer", b""):
+        outcome = await backend.aupload_stream("/dir/a.txt", chunks(content))
+        assert (outcome.path, outcome.error) == ("/dir/a.txt", None)
+        assert b"".join(await streamed(backend, "/dir/a.txt")) == content
+
+
+async def test_what_cannot_be_had_raises_its_error(backend: BackendProtocol) -> None:
+    await backend.awrite("/dir/a.txt", "text")
+    for path, error in {"/dir/none": FileMissingError, "/dir": DirectoryError, "/../x": InvalidPathError}.items():
+        with pytest.raises(error, match=path):
+            await streamed(backend, path)
+
+
+async def test_what_cannot_be_put_is_told_by_its_code(backend: BackendProtocol) -> None:
+    await backend.awrite("/dir/a.txt", "text")
+    for path, code in {"/dir": "is_directory", "/../x": "invalid_path"}.items():
+        assert (await backend.aupload_stream(path, chunks(b"x"))).error == code
+    assert (await backend.aupload_stream("/dir/a.txt/b", chunks(b"x"))).error in ("not_a_directory", "invalid_path")
+    assert (await backend.aread("/dir/a.txt")).ok
+
+
+async def test_a_source_that_fails_changes_nothing(backend: BackendProtocol, tmp_path: Path) -> None:
+    async def failing() -> AsyncIterator[bytes]:
+        yield b"begun"
+        raise RuntimeError("the source is gone")
+
+    await backend.awrite("/dir/a.txt", "old")
+    before = await anyio.to_thread.run_sync(tree, tmp_path)
+    for path in ("/dir/a.txt", "/dir/deep/er/b.txt"):
+        with pytest.raises(RuntimeError, match="the source is gone"):
+            await backend.aupload_stream(path, failing())
+    assert await anyio.to_thread.run_sync(tree, tmp_path) == before
+    assert (await backend.aread("/dir/a.txt")).ok
+
+
+async def test_a_cancelled_upload_changes_nothing(backend: BackendProtocol, tmp_path: Path) -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        yield b"begun"
+        await anyio.sleep_forever()
+
+    await backend.awrite("/dir/a.txt", "old")
+    before = await anyio.to_thread.run_sync(tree, tmp_path)
+    for path in ("/dir/a.txt", "/dir/deep/er/b.txt"):
+        with anyio.move_on_after(0.02) as scope:
+            await backend.aupload_stream(path, endless())
+        assert scope.cancelled_caught
+    assert await anyio.to_thread.run_sync(tree, tmp_path) == before
+    assert (await backend.awrite("/dir/a.txt", "new", overwrite=True)).ok
+
+
+async def test_a_reader_sees_one_version_whatever_is_written_meanwhile(backend: BackendProtocol) -> None:
+    await backend.awrite("/dir/a.txt", "old" * 100)
+    seen = b""
+    async for chunk in backend.adownload_stream("/dir/a.txt", chunk_size=64):
+        seen += chunk
+        assert (await backend.aupload_stream("/dir/a.txt", chunks(b"new" * 50))).error is None
+    assert seen == b"old" * 100
+
+
+async def test_a_download_left_early_leaves_no_file_open(tmp_path: Path) -> None:
+    backend = FilesystemBackend(tmp_path)
+    await backend.awrite("/a.txt", "text" * 1000)
+    before = await anyio.to_thread.run_sync(open_files, tmp_path)
+    async with aclosing(backend.adownload_stream("/a.txt", chunk_size=10)) as stream:
+        assert await anext(stream) == b"texttextte"
+    assert await anyio.to_thread.run_sync(open_files, tmp_path) == before
+
+
+def open_files(root: Path) -> list[str]:
+    links = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    targets = [str(link.readlink()) for link in links if link.exists()]
+    return [target for target in targets if target.startswith(str(root))]
+
+
+async def test_a_large_file_passes_in_little_memory(tmp_path: Path) -> None:
+    backend = CompositeBackend(MemoryBackend(), {"/disk/": FilesystemBackend(tmp_path)})
+    block = bytes(range(256)) * (MB // 256)
+
+    async def many() -> AsyncIterator[bytes]:
+        for _ in range(100):
+            yield block
+
+    tracemalloc.start()
+    try:
+        assert (await backend.aupload_stream("/disk/large.bin", many())).error is None
+        size = 0
+        async for chunk in backend.adownload_stream("/disk/large.bin"):
+            assert chunk == block
+            size += len(chunk)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert size == 100 * MB
+    assert peak < 8 * MB
+
+
+async def test_mode_bits_stay_and_links_do_not_lead_outside(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    backend = FilesystemBackend(root)
+    await backend.awrite("/run.sh", "old")
+
+    def prepare() -> None:
+        (root / "run.sh").chmod(0o755)
+        (tmp_path / "outside").write_text("secret")
+        (root / "link").symlink_to(tmp_path / "outside")
+
+    await anyio.to_thread.run_sync(prepare)
+    assert (await backend.aupload_stream("/run.sh", chunks(b"new"))).error is None
+    assert (await backend.aupload_stream("/link", chunks(b"new"))).error == "permission_denied"
+    with pytest.raises(AccessError, match="/link"):
+        await streamed(backend, "/link")
+    found = await anyio.to_thread.run_sync(
+        lambda: ((root / "run.sh").stat().st_mode, (tmp_path / "outside").read_text())
+    )
+    assert (found[0] & 0o777, found[1]) == (0o755, "secret")
+
+
+async def test_where_the_whole_is_held_it_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer, "MAX_HELD_BYTES", 10)
+    backend = MemoryBackend()
+    assert (await backend.aupload_stream("/a", chunks(b"123456", b"78901"))).error == "too_large"
+    assert (await backend.aread("/a")).code == "file_not_found"
+
+
+async def test_a_policy_over_downloads_holds_for_streams() -> None:
+    class Secretive(WrapperBackend):
+        async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+            return [FileDownloadResponse(path, error="permission_denied") for path in paths]
+
+    backend = Secretive(MemoryBackend())
+    await backend.awrite("/a", "secret")
+    with pytest.raises(AccessError):
+        await streamed(backend, "/a")

@@ -1,0 +1,251 @@
+"""StateBackend and StoreBackend in graphs of every form: whatever the state is, wherever the node runs."""
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import anyio
+import pytest
+from langchain_core.messages import AIMessage
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode
+from langgraph.runtime import Runtime
+from langgraph.store.memory import InMemoryStore
+from langgraph.types import Send
+from pydantic import BaseModel, Field
+
+from deepfs import CompositeBackend, FilesystemState, StateBackend, StoreBackend
+from deepfs.backends.state import FileConflicts, Files
+
+pytestmark = pytest.mark.anyio
+
+THREAD: RunnableConfig = {"configurable": {"thread_id": "1"}}
+
+files = CompositeBackend(StateBackend(), {"/store/": StoreBackend(namespace=("all",))})
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class Typed(FilesystemState):
+    log: Annotated[list[str], operator.add]
+
+
+@dataclass
+class Data:
+    files: Files = field(default_factory=dict)
+    file_conflicts: FileConflicts = field(default_factory=list)
+    log: Annotated[list[str], operator.add] = field(default_factory=list)
+
+
+class Model(BaseModel):
+    files: Files = Field(default_factory=dict)
+    file_conflicts: FileConflicts = Field(default_factory=list)
+    log: Annotated[list[str], operator.add] = Field(default_factory=list)
+
+
+class WithoutConflicts(BaseModel):
+    files: Files = Field(default_factory=dict)
+    log: Annotated[list[str], operator.add] = Field(default_factory=list)
+
+
+STATES: list[Any] = [Typed, Data, Model, WithoutConflicts]
+
+
+def work(state: Any) -> dict[str, list[str]]:
+    written = [files.write(path, "one two\n") for path in ("/a.txt", "/store/b.txt")]
+    edited = files.edit("/a.txt", "one", "1")
+    found = files.grep("two")
+    return {"log": [str([result.error for result in (*written, edited)]), str([m.path for m in found.matches or ()])]}
+
+
+async def awork(state: Any) -> dict[str, list[str]]:
+    written = [await files.awrite(path, "one two\n") for path in ("/a.txt", "/store/b.txt")]
+    edited = await files.aedit("/a.txt", "one", "1")
+    found = await files.agrep("two")
+    return {"log": [str([result.error for result in (*written, edited)]), str([m.path for m in found.matches or ()])]}
+
+
+def later(state: Any) -> dict[str, list[str]]:
+    """A node of the next step reads what the first one left, and edits it."""
+    edited = files.edit("/a.txt", "two", "2")
+    seen = files.read("/a.txt").file_data or {}
+    return {"log": [str(edited.error), seen["content"]]}
+
+
+EXPECTED = ["[None, None, None]", "['/a.txt', '/store/b.txt']", "None", "1 2\n"]
+
+
+def builder(state: Any, node: Callable[..., Any]) -> StateGraph[Any]:
+    graph = StateGraph(state).add_node("work", node).add_node("later", later)
+    return graph.add_edge(START, "work").add_edge("work", "later")
+
+
+@pytest.mark.parametrize("node", [work, awork])
+@pytest.mark.parametrize("state", STATES)
+async def test_a_state_of_any_kind_has_files(state: Any, node: Callable[..., Any]) -> None:
+    saver = InMemorySaver()
+    graph = builder(state, node).compile(checkpointer=saver, store=InMemoryStore())
+    final = await graph.ainvoke({}, THREAD)
+    assert final["log"] == EXPECTED
+    assert final["files"]["/a.txt"]["content"] == "1 2\n"
+    assert sorted(final["files"]) == ["/a.txt"]
+    reloaded = (await builder(state, node).compile(checkpointer=saver).aget_state(THREAD)).values
+    assert reloaded["files"] == final["files"]
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_a_sync_run_does_the_same(state: Any) -> None:
+    graph = builder(state, work).compile(checkpointer=InMemorySaver(), store=InMemoryStore())
+    assert graph.invoke({}, THREAD)["log"] == EXPECTED
+
+
+@pytest.mark.parametrize("mode", ["values", "updates", "debug"])
+async def test_streams_tell_the_same(mode: Any) -> None:
+    graph = builder(Typed, awork).compile(checkpointer=InMemorySaver(), store=InMemoryStore())
+    parts = [part async for part in graph.astream({}, THREAD, stream_mode=mode)]
+    assert parts
+    assert (await graph.aget_state(THREAD)).values["log"] == EXPECTED
+    sync = builder(Typed, work).compile(checkpointer=InMemorySaver(), store=InMemoryStore())
+    count = await anyio.to_thread.run_sync(lambda: len(list(sync.stream({}, THREAD, stream_mode=mode))))
+    assert count == len(parts)
+
+
+async def test_a_state_without_files_says_what_to_mix_in() -> None:
+    graph = StateGraph(MessagesState).add_node("work", awork).add_edge(START, "work").compile(store=InMemoryStore())
+    with pytest.raises(RuntimeError, match="class State\\(FilesystemState\\)"):
+        await graph.ainvoke({"messages": []})
+
+
+async def test_nodes_fanned_out_by_send_write_one_tree() -> None:
+    async def one(state: dict[str, Any]) -> None:
+        await files.awrite(f"/out/{state['n']}.txt", str(state["n"]))
+        await files.awrite(f"/store/{state['n']}.txt", str(state["n"]))
+
+    graph = StateGraph(Typed).add_node("one", one)
+    graph.add_conditional_edges(START, lambda _: [Send("one", {"n": n}) for n in range(30)], ["one"])
+    store = InMemoryStore()
+    final = await graph.compile(store=store).ainvoke({})
+    assert sorted(final["files"]) == sorted(f"/out/{n}.txt" for n in range(30))
+    assert len(store.search(("all",), limit=100)) == 30
+
+
+async def test_a_subgraph_hands_its_files_to_the_graph_that_it_is_a_node_of() -> None:
+    inner = builder(Typed, awork).compile()
+
+    async def before(state: Typed) -> None:
+        await files.awrite("/before.txt", "outer\n")
+
+    async def after(state: Typed) -> dict[str, list[str]]:
+        listed = await files.als("/")
+        return {"log": [str([info.path for info in listed.entries or ()])]}
+
+    outer = StateGraph(Typed).add_node(before).add_node("inner", inner).add_node(after)
+    outer.add_edge(START, "before").add_edge("before", "inner").add_edge("inner", "after")
+    final = await outer.compile(checkpointer=InMemorySaver(), store=InMemoryStore()).ainvoke({}, THREAD)
+    assert final["log"][-1] == "['/a.txt', '/before.txt', '/store/']"
+
+
+class ToolState(FilesystemState, MessagesState):
+    pass
+
+
+@tool
+async def note(name: str) -> str:
+    """Write a note."""
+    done = await files.awrite(f"/{name}", name)
+    return done.error or "done"
+
+
+@tool
+def note_sync(name: str) -> str:
+    """Write a note."""
+    done = files.write(f"/store/{name}", name)
+    return done.error or "done"
+
+
+async def test_tools_of_both_kinds_run_side_by_side() -> None:
+    calls = [
+        {"name": name, "args": {"name": f"{name}{n}"}, "id": f"{name}{n}"}
+        for name in ("note", "note_sync")
+        for n in range(10)
+    ]
+    graph = StateGraph(ToolState).add_node("tools", ToolNode([note, note_sync])).add_edge(START, "tools")
+    store = InMemoryStore()
+    final = await graph.compile(store=store).ainvoke({"messages": [AIMessage("", tool_calls=calls)]})
+    assert [message.content for message in final["messages"][1:]] == ["done"] * 20
+    assert sorted(final["files"]) == sorted(f"/note{n}" for n in range(10))
+    assert len(store.search(("all",), limit=100)) == 10
+
+
+# --- namespaces ---
+
+
+@dataclass
+class Context:
+    user: str = "nobody"
+
+
+def of_user(runtime: Runtime[Context]) -> tuple[str, ...]:
+    return (runtime.context.user, "files")
+
+
+def of_thread(runtime: Runtime[Context]) -> tuple[str, ...]:
+    assert runtime.execution_info is not None
+    return (str(runtime.execution_info.thread_id), "files")
+
+
+def failing(runtime: Runtime[Context]) -> tuple[str, ...]:
+    raise KeyError("no user")
+
+
+@pytest.mark.parametrize(
+    ("namespace", "expected"),
+    [(of_user, [("ada", "files"), ("bob", "files")]), (of_thread, [("t1", "files"), ("t2", "files")])],
+    ids=["user", "thread"],
+)
+async def test_a_namespace_may_come_from_the_runtime(
+    namespace: Callable[[Any], tuple[str, ...]], expected: list[tuple[str, ...]]
+) -> None:
+    backend = StoreBackend(namespace=namespace)
+
+    async def write(state: Typed) -> dict[str, list[str]]:
+        return {"log": [str((await backend.awrite("/mine.txt", "mine")).error)]}
+
+    store = InMemoryStore()
+    graph = StateGraph(Typed, context_schema=Context).add_node(write).add_edge(START, "write").compile(store=store)
+    for user, thread in (("ada", "t1"), ("bob", "t2")):
+        config: RunnableConfig = {"configurable": {"thread_id": thread}}
+        assert (await graph.ainvoke({}, config, context=Context(user)))["log"] == ["None"]
+    assert sorted(store.list_namespaces()) == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    "namespace",
+    [failing, lambda runtime: (), lambda runtime: ("a/b",), lambda runtime: ("*",), lambda runtime: "ada"],
+    ids=["raises", "empty", "slash", "wildcard", "string"],
+)
+async def test_a_namespace_that_is_none_reads_and_writes_nothing(namespace: Callable[[Any], Any]) -> None:
+    backend = StoreBackend(namespace=namespace)
+
+    async def write(state: Typed) -> dict[str, list[str]]:
+        results = [
+            await backend.awrite("/a", "x"),
+            await backend.aread("/a"),
+            await backend.als("/"),
+            await backend.agrep("x"),
+        ]
+        return {"log": [f"{result.ok} {result.error}" for result in results]}
+
+    store = InMemoryStore()
+    graph = StateGraph(Typed).add_node(write).add_edge(START, "write").compile(store=store)
+    log = (await graph.ainvoke({}))["log"]
+    assert len(log) == 4
+    assert all(line.startswith("False Error: ") and "amespace" in line for line in log), log
+    assert store.list_namespaces() == []

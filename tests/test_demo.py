@@ -12,6 +12,11 @@ import deepfs
 
 DEMO: Final = Path(__file__).parents[1] / "examples" / "demo.py"
 WIDTHS: Final = (80, 120)
+ENVIRONMENT: Final = {
+    **os.environ,
+    "PYTHONPATH": str(Path(next(iter(deepfs.__path__))).parent),
+    "PYTHONUTF8": "1",
+}
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -25,12 +30,7 @@ class Runs(NamedTuple):
 
 
 def run_demo(directory: Path, width: int) -> str:
-    environment = {
-        **os.environ,
-        "COLUMNS": str(width),
-        "PYTHONPATH": str(Path(next(iter(deepfs.__path__))).parent),
-        "PYTHONUTF8": "1",
-    }
+    environment = {**ENVIRONMENT, "COLUMNS": str(width)}
     command = [sys.executable, str(DEMO)]
     done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, encoding="utf-8", check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -85,3 +85,37 @@ def test_the_tables_fit_the_terminal(runs: Runs) -> None:
         borders = {len(line) for line in printed.splitlines() if line.startswith("╭")}
         assert borders == {width}
         assert max(map(len, printed.splitlines())) <= width
+
+
+GUARDED = """
+import contextlib, io, sys
+import anyio
+from blockbuster import BlockBuster
+
+sys.path.insert(0, sys.argv[1])
+import demo, steps
+
+steps.console.file = io.StringIO()
+
+async def serve():
+    guard = BlockBuster()
+    guard.activate()
+    try:
+        await demo.run_graph()
+    finally:
+        guard.deactivate()
+
+with contextlib.redirect_stdout(io.StringIO()) as told:
+    anyio.run(serve)
+print(told.getvalue())
+"""
+
+
+def test_its_graph_never_blocks_the_loop_of_a_server(tmp_path: Path) -> None:
+    """As LangGraph's server runs graphs: with blockbuster, which raises where the event loop would wait."""
+    command = [sys.executable, "-c", GUARDED, str(DEMO.parent)]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, encoding="utf-8", check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "The graph has ended. Its state holds /notes.md" in done.stdout

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     )
     from deepfs.backends.state import FilesystemState, StateBackend
     from deepfs.backends.store import StoreBackend
+    from deepfs.policy.permissions import PermissionedBackend
+    from deepfs.policy.rules import FilesystemPermission
     from deepfs.sync import run_sync, sync_shims
     from deepfs.types import (
         DeleteResult,
@@ -58,6 +60,7 @@ __all__ = [
     "FileInfo",
     "FileUploadResponse",
     "FilesystemBackend",
+    "FilesystemPermission",
     "FilesystemState",
     "FlatBackend",
     "GlobResult",
@@ -65,6 +68,7 @@ __all__ = [
     "GrepResult",
     "LsResult",
     "MemoryBackend",
+    "PermissionedBackend",
     "ReadRawResult",
     "ReadResult",
     "SandboxBackendProtocol",
@@ -88,6 +92,8 @@ if not TYPE_CHECKING:  # Type checkers know the names, and tell of others.
             "backends.protocol": ["BackendProtocol", "Capabilities", "SandboxBackendProtocol", "supports_execute"],
             "backends.state": ["FilesystemState", "StateBackend"],
             "backends.store": ["StoreBackend"],
+            "policy.permissions": ["PermissionedBackend"],
+            "policy.rules": ["FilesystemPermission"],
             "sync": ["run_sync", "sync_shims"],
             "types": [
                 "DeleteResult",

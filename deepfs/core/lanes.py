@@ -68,10 +68,10 @@ async def run(
 async def run_resident(function: Callable[[*ArgsT], T], *args: *ArgsT) -> T:
     """`run` on the one thread that lives as long as the process.
 
-    What it starts there may be bound to the life of its parent thread. Cancelled later than the call has begun, the
-    caller goes on when the function has ended.
+    What it starts there may be bound to the life of its parent thread. Calls are made in the order in which they come.
+    Cancelled later than the call has begun, the caller goes on when the function has ended.
     """
-    return await _run(_lanes.resident, function, *args)
+    return await _run(_lanes.resident, function, *args, turn=object())
 
 
 async def _run(
@@ -80,11 +80,14 @@ async def _run(
     *args: *ArgsT,
     abandon_on_cancel: bool = False,
     cancellation: Cancellation | None = None,
+    turn: object = None,
 ) -> T:
     await checkpoint_if_cancelled()
     home = mailbox()
     signal = home.signal()
     job: Job[T] = Job(home, signal.fire, function, *args)
+    if turn is not None:
+        job.turn = turn
     lane.submit(job)
     try:
         await signal.wait()

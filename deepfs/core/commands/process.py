@@ -35,17 +35,20 @@ class Pipe:
 
     async def pump(self, sink: Sink) -> None:
         """Hand on what comes, until the writers are gone or `end` was called."""
-        while not self._is_ending:
-            with anyio.CancelScope() as self._waiting:
-                await wait_readable(self._fd)
-            if self._is_ending:
-                break
+        while not await self._has_ended():
             chunk = self._read(_CHUNK)
             if chunk == b"":
                 return
             if chunk:
                 await sink(Chunk(self._stream, chunk))
         await self._drain(sink)
+
+    async def _has_ended(self) -> bool:
+        """Wait until there is something to read, or `end` was called; whether it was."""
+        if not self._is_ending:
+            with anyio.CancelScope() as self._waiting:
+                await wait_readable(self._fd)
+        return self._is_ending
 
     def end(self) -> None:
         """Hand on what is in the pipe now, and no more: processes in the background may hold it open for long."""

@@ -2,7 +2,8 @@
 
 `run` and `run_each` take short operations, each a whole one (open, read and close), never one system call. One worker
 makes these calls one by one, since with tiny ones a second thread costs more in contention for the interpreter than it
-gains; where calls turn out slow, workers are added. `run_long` takes walks and scans, on threads of their own.
+gains; where calls turn out slow, workers are added. `run_long` takes walks and scans, on threads of their own, and
+`run_resident` what needs a thread that never ends.
 
 Callers are served fairly: what a loop submits in one of its turns forms a group, and groups take turns, call by call.
 Functions run outside of the caller's context variables. Results for a loop that has ended are dropped.
@@ -19,7 +20,7 @@ from deepfs.core.cancellation import Cancellation
 from deepfs.core.wake import Countdown, Signal, mailbox
 from deepfs.core.workers import Job, Lane
 
-__all__ = ["run", "run_each", "run_long"]
+__all__ = ["run", "run_each", "run_long", "run_resident"]
 
 T = TypeVar("T")
 ItemT = TypeVar("ItemT")
@@ -34,6 +35,7 @@ class _Lanes:
         self.short = Lane("short", core=1, limit=40)
         # Scans hold the interpreter: each further thread adds to the time for which an event loop waits for it.
         self.long = Lane("long", core=2, limit=2)
+        self.resident = Lane("resident", core=1, limit=1)
 
 
 _lanes = _Lanes()
@@ -60,11 +62,33 @@ async def run(
     when the function has ended; with `abandon_on_cancel`, which is for reads, it goes on at once and the result is
     dropped.
     """
+    return await _run(_lanes.short, function, *args, abandon_on_cancel=abandon_on_cancel, cancellation=cancellation)
+
+
+async def run_resident(function: Callable[[*ArgsT], T], *args: *ArgsT) -> T:
+    """`run` on the one thread that lives as long as the process.
+
+    What it starts there may be bound to the life of its parent thread. Calls are made in the order in which they come.
+    Cancelled later than the call has begun, the caller goes on when the function has ended.
+    """
+    return await _run(_lanes.resident, function, *args, turn=object())
+
+
+async def _run(
+    lane: Lane,
+    function: Callable[[*ArgsT], T],
+    *args: *ArgsT,
+    abandon_on_cancel: bool = False,
+    cancellation: Cancellation | None = None,
+    turn: object = None,
+) -> T:
     await checkpoint_if_cancelled()
     home = mailbox()
     signal = home.signal()
     job: Job[T] = Job(home, signal.fire, function, *args)
-    _lanes.short.submit(job)
+    if turn is not None:
+        job.turn = turn
+    lane.submit(job)
     try:
         await signal.wait()
     except BaseException as reason:

@@ -1,0 +1,115 @@
+"""Real files and commands of this machine, without isolation."""
+
+import os
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from secrets import token_hex
+
+from deepfs.backends.filesystem import FilesystemBackend
+from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol
+from deepfs.core import commands, paths
+from deepfs.core.commands import Command, Running
+from deepfs.core.ignore import IgnoreOption
+from deepfs.errors import InvalidPathError
+from deepfs.types import ExecuteResponse
+
+__all__ = ["LocalShellBackend"]
+
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class LocalShellBackend(FilesystemBackend, SandboxBackendProtocol):
+    """A `FilesystemBackend` that also runs commands, as this user, with nothing to hold them in.
+
+    `virtual_mode` confines the file operations alone: a command reaches whatever this user may reach. Where that is too
+    much, use a sandbox.
+
+    Commands are run by `/bin/sh` in `root_dir`, so relative paths are the same to commands and to file operations.
+    A command sees the path `/a.txt` of a file operation as `host_path("/a.txt")`; `virtual_path` is the way back. They
+    have the variables of `env`, with those of this process where `inherit_env` is set, and a usual PATH where neither
+    gives one. Nothing can be typed into them.
+
+    A command ends after `timeout` seconds with all that it started in its process group, and the output so far is
+    returned; so it is on cancellation. What it leaves in the background when it ends by itself lives on.
+    Of its output the head and the tail are kept, `max_output_bytes` in all; lines of stderr are marked `[stderr]`.
+    """
+
+    capabilities: Capabilities = Capabilities(
+        keeps_empty_directories=True, keeps_created_at=False, durable=True, executes=True
+    )
+
+    def __init__(
+        self,
+        root_dir: str | os.PathLike[str] | None = None,
+        virtual_mode: bool = True,
+        timeout: float = 120,
+        max_output_bytes: int = 100_000,
+        env: Mapping[str, str] | None = None,
+        inherit_env: bool = False,
+        *,
+        max_file_size_mb: int = 10,
+        durable: bool = False,
+        search_timeout: float = 60,
+        ignore: IgnoreOption = None,
+        ripgrep: bool = True,
+    ) -> None:
+        super().__init__(
+            root_dir,
+            virtual_mode,
+            max_file_size_mb,
+            durable=durable,
+            search_timeout=search_timeout,
+            ignore=ignore,
+            ripgrep=ripgrep,
+        )
+        if timeout <= 0:
+            raise ValueError(f"timeout must be positive, not {timeout}")
+        self._id = f"local-{token_hex(4)}"
+        self._timeout = timeout
+        self._max_output_bytes = max_output_bytes
+        # Told where it is, a shell prints that path, not another that leads there through links.
+        place = {"PWD": os.path.normpath(self._given_root)} if os.path.isabs(self._given_root) else {}
+        self._env = {"PATH": _PATH, **(os.environ if inherit_env else {}), **place, **(env or {})}
+
+    @property
+    def id(self) -> str:
+        return self._id
+
+    def host_path(self, path: str) -> str:
+        """The path by which commands know the file that file operations know as `path`. Errors: InvalidPathError."""
+        if not self._virtual:
+            return self._path(path)
+        return os.path.join(self._host_root(), paths.normalize(path).lstrip("/"))
+
+    def virtual_path(self, path: str) -> str:
+        """The path by which file operations know what commands know as `path`, absolute or relative to `root_dir`.
+
+        InvalidPathError where it is not beneath `root_dir` and the mode is virtual.
+        """
+        if not self._virtual:
+            return self._path(path)
+        root = self._host_root()
+        full = os.path.normpath(os.path.join(root, path))
+        if full != root and not paths.is_beneath(full, root):
+            raise InvalidPathError(path, "it is outside the directory of this backend")
+        return paths.normalize(full[len(root) :])
+
+    def _host_root(self) -> str:
+        return os.path.normpath(self._given_root) if os.path.isabs(self._given_root) else self._disk.host_path
+
+    async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
+        """Run a shell command; at most 32 of one event loop run at once, and time counts from the start of each."""
+        return await commands.capture(self._command(command, timeout), self._max_output_bytes)
+
+    def astream_execute(self, command: str, *, timeout: float | None = None) -> AbstractAsyncContextManager[Running]:
+        """Run a shell command within an `async with` block; iterating over what it gives is the output as it comes.
+
+        Its `exit_code` and `timed_out` are known when the iteration has ended. Leaving the block ends the command.
+        """
+        return commands.running(self._command(command, timeout))
+
+    def _command(self, command: str, timeout: float | None) -> Command:
+        if timeout is not None and timeout <= 0:
+            raise ValueError(f"timeout must be positive, not {timeout}")
+        seconds = self._timeout if timeout is None else timeout
+        return Command(["/bin/sh", "-c", command], self._given_root, self._env, seconds)

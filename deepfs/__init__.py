@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     )
     from deepfs.backends.state import FilesystemState, StateBackend
     from deepfs.backends.store import StoreBackend
+    from deepfs.graph import create_deep_agent
+    from deepfs.middleware.filesystem import FilesystemMiddleware
+    from deepfs.middleware.subagents import CompiledSubAgent, SubAgent, SubAgentMiddleware
+    from deepfs.middleware.tools import filesystem_tools
     from deepfs.sync import run_sync, sync_shims
     from deepfs.types import (
         DeleteResult,
@@ -46,6 +50,7 @@ __version__ = "0.1.0"
 __all__ = [
     "BackendProtocol",
     "Capabilities",
+    "CompiledSubAgent",
     "CompositeBackend",
     "DeleteResult",
     "EditResult",
@@ -58,6 +63,7 @@ __all__ = [
     "FileInfo",
     "FileUploadResponse",
     "FilesystemBackend",
+    "FilesystemMiddleware",
     "FilesystemState",
     "FlatBackend",
     "GlobResult",
@@ -70,8 +76,12 @@ __all__ = [
     "SandboxBackendProtocol",
     "StateBackend",
     "StoreBackend",
+    "SubAgent",
+    "SubAgentMiddleware",
     "WriteResult",
     "__version__",
+    "create_deep_agent",
+    "filesystem_tools",
     "run_sync",
     "supports_execute",
     "sync_shims",
@@ -88,6 +98,10 @@ if not TYPE_CHECKING:  # Type checkers know the names, and tell of others.
             "backends.protocol": ["BackendProtocol", "Capabilities", "SandboxBackendProtocol", "supports_execute"],
             "backends.state": ["FilesystemState", "StateBackend"],
             "backends.store": ["StoreBackend"],
+            "graph": ["create_deep_agent"],
+            "middleware.filesystem": ["FilesystemMiddleware"],
+            "middleware.subagents": ["CompiledSubAgent", "SubAgent", "SubAgentMiddleware"],
+            "middleware.tools": ["filesystem_tools"],
             "sync": ["run_sync", "sync_shims"],
             "types": [
                 "DeleteResult",

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from deepfs.middleware.filesystem import FilesystemMiddleware
     from deepfs.middleware.subagents import CompiledSubAgent, SubAgent, SubAgentMiddleware
     from deepfs.middleware.tools import filesystem_tools
+    from deepfs.policy.permissions import PermissionedBackend
+    from deepfs.policy.rules import FilesystemPermission
     from deepfs.sync import run_sync, sync_shims
     from deepfs.types import (
         DeleteResult,
@@ -64,6 +66,7 @@ __all__ = [
     "FileUploadResponse",
     "FilesystemBackend",
     "FilesystemMiddleware",
+    "FilesystemPermission",
     "FilesystemState",
     "FlatBackend",
     "GlobResult",
@@ -71,6 +74,7 @@ __all__ = [
     "GrepResult",
     "LsResult",
     "MemoryBackend",
+    "PermissionedBackend",
     "ReadRawResult",
     "ReadResult",
     "SandboxBackendProtocol",
@@ -102,6 +106,8 @@ if not TYPE_CHECKING:  # Type checkers know the names, and tell of others.
             "middleware.filesystem": ["FilesystemMiddleware"],
             "middleware.subagents": ["CompiledSubAgent", "SubAgent", "SubAgentMiddleware"],
             "middleware.tools": ["filesystem_tools"],
+            "policy.permissions": ["PermissionedBackend"],
+            "policy.rules": ["FilesystemPermission"],
             "sync": ["run_sync", "sync_shims"],
             "types": [
                 "DeleteResult",

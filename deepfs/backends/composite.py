@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -21,7 +22,7 @@ from deepfs.backends.protocol import (
 from deepfs.backends.transfer import copy_tree, move_tree
 from deepfs.core import paths
 from deepfs.core.patterns import compile_glob
-from deepfs.errors import AccessError, DeepFSError, DirectoryError, NotSupportedError
+from deepfs.errors import AccessError, DeepFSError, DirectoryError, InvalidPathError, NotSupportedError
 from deepfs.types import (
     DeleteResult,
     EditResult,
@@ -70,6 +71,19 @@ class CompositeBackend(BackendProtocol, SyncCommands):
 
     def bound_to_this_thread(self) -> bool:
         return any(backend.bound_to_this_thread() for backend in (self.default, *self.routes.values()))
+
+    async def areal_paths(self, paths: list[str]) -> list[str | None]:
+        found: list[str | None] = [None] * len(paths)
+        routed: dict[Mount, list[tuple[str, int]]] = defaultdict(list)
+        for index, path in enumerate(paths):
+            with suppress(InvalidPathError):
+                mount, inner, _ = self._route(path)
+                routed[mount].append((inner, index))
+        for mount, asked in routed.items():
+            real = await mount.backend.areal_paths([inner for inner, _ in asked])
+            for (_, index), path_there in zip(asked, real, strict=True):
+                found[index] = None if path_there is None else mount.outer(path_there)
+        return found
 
     # --- one path, one backend ---
 

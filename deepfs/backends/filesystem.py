@@ -106,6 +106,18 @@ class FilesystemBackend(BackendProtocol):
             cancellation = Cancellation()
             return await lanes.run(function, _patience(cancellation), *args, cancellation=cancellation)
 
+    async def areal_paths(self, paths: list[str]) -> list[str | None]:
+        return await lanes.run(self._real_paths, paths, abandon_on_cancel=True)
+
+    def _real_paths(self, paths: list[str]) -> list[str | None]:
+        return [self._real_path(path) for path in paths]
+
+    def _real_path(self, path: str) -> str | None:
+        try:
+            return self._disk.real_path(self._path(path))
+        except DeepFSError:
+            return None
+
     # --- looking ---
 
     async def _look(self, function: Callable[..., T], *args: Any) -> T:

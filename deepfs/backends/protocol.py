@@ -103,6 +103,14 @@ class BackendProtocol(SyncSurface, ABC):
         """Whether the storage belongs to the event loop of the calling thread; sync calls are refused there."""
         return False
 
+    async def areal_paths(self, paths: list[str]) -> list[str | None]:
+        """Where each path leads once links are followed, or would lead once it is made; None where that is nowhere.
+
+        On storage without links, as here, the paths themselves. Whoever judges paths judges these as well; a layer that
+        changes paths on their way to another backend changes these back.
+        """
+        return [*paths]
+
     @abstractmethod
     async def als(self, path: str) -> LsResult:
         """List the direct children of a directory, sorted by path; directories end in `/`.

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from deepfs.errors import InvalidPatternError, quoted
 
-__all__ = ["MAX_ALTERNATIVES", "MAX_EXPANDED", "MAX_PATTERN", "MAX_SEGMENTS", "Glob", "compile_glob"]
+__all__ = ["MAX_ALTERNATIVES", "MAX_EXPANDED", "MAX_PATTERN", "MAX_SEGMENTS", "Glob", "compile_glob", "compile_tree"]
 
 MAX_PATTERN = 4096
 """The longest pattern, in characters."""
@@ -27,7 +27,9 @@ MAX_SEGMENTS = 100
 _Test = Callable[[str], object]
 
 _ANY = "**"
-_DIRECTORIES = r"(?:(?!\.)[^/]++/)"
+_NO_DOT = r"(?!\.)"
+_NOTHING = "(?!)"
+_DIRECTORIES = rf"(?:{_NO_DOT}[^/]++/)"
 
 _TOKEN = re.compile(
     r"""
@@ -73,6 +75,66 @@ def compile_glob(pattern: str) -> "Glob":
         return Glob(pattern, [_segments(alternative) for alternative in _expand(pattern)])
     except _RefusedError as refusal:
         raise InvalidPatternError(f"Error: Invalid glob pattern {quoted(pattern)}: {refusal}") from None
+
+
+@lru_cache(maxsize=1024)
+def compile_tree(pattern: str) -> "Tree":
+    """The matcher of a pattern about absolute paths, of files and directories, as rules about a tree need it.
+
+    It reads as in `compile_glob`, with three differences: names that start with `.` are names like any other, `/a/**`
+    includes `/a` itself, and `/a/` is the same as `/a/**`.
+    """
+    if not isinstance(pattern, str):
+        raise TypeError(f"a pattern of paths is a string, not {type(pattern).__name__}")
+    try:
+        _check_text(pattern)
+        return Tree(pattern, list(_trees(pattern)))
+    except _RefusedError as refusal:
+        raise InvalidPatternError(f"Error: Invalid pattern of paths {quoted(pattern)}: {refusal}") from None
+
+
+def _trees(pattern: str) -> Iterator[list[str]]:
+    """The alternatives of a pattern of paths; one without segments stands for the root."""
+    for alternative in _expand(pattern):
+        if not alternative.startswith("/"):
+            raise _RefusedError("it must start with '/'")
+        if not alternative.strip("/"):
+            yield []
+            continue
+        segments = _segments(f"{alternative}**" if alternative.endswith("/") else alternative)
+        yield segments
+        if segments[-2:] == [_ANY, "*"]:
+            yield segments[:-2]
+
+
+class Tree:
+    """A compiled pattern of paths, from `compile_tree`. Paths are absolute and normalised."""
+
+    def __init__(self, pattern: str, alternatives: list[list[str]]) -> None:
+        self.pattern: str = pattern
+        self._has_root = [] in alternatives
+        self._has_all = [_ANY, "*"] in alternatives
+        named = [segments for segments in alternatives if segments]
+        whole = [segments for segments in named if segments[-2:] == [_ANY, "*"]]
+        tops = [top for segments in whole for top in (segments, segments[:-2]) if top]
+        self._fits = _compile_tree(map(_path_expression, named))
+        self._covers = _compile_tree(map(_path_expression, tops))
+        self._leads_on = _compile_tree(map(_way_expression, named))
+
+    def __repr__(self) -> str:
+        return f"Tree({self.pattern!r})"
+
+    def matches(self, path: str) -> bool:
+        """Whether the pattern matches what is at `path`."""
+        return self._has_all or (self._has_root if path == "/" else bool(self._fits(path[1:])))
+
+    def covers(self, directory: str) -> bool:
+        """Whether it matches `directory` and all beneath it; True is certain, False is not."""
+        return self._has_all or bool(self._covers(directory[1:]))
+
+    def may_match_beneath(self, directory: str) -> bool:
+        """Whether it could match something beneath `directory`; False is certain, True is not."""
+        return bool(self._leads_on("" if directory == "/" else f"{directory[1:]}/"))
 
 
 class Glob:
@@ -205,6 +267,11 @@ def _compile(expressions: Iterable[str]) -> _Test:
     return re.compile("|".join(dict.fromkeys(expressions)), re.DOTALL).fullmatch
 
 
+def _compile_tree(expressions: Iterable[str]) -> _Test:
+    """The test for any of the expressions, none of which minds a dot before a name."""
+    return _compile([expression.replace(_NO_DOT, "") for expression in expressions] or [_NOTHING])
+
+
 def _is_ending_only(segments: list[str]) -> bool:
     return len(segments) == 2 and segments[0] == _ANY and segments[1] == f"*{_ending(segments[1])}"
 
@@ -269,7 +336,7 @@ def _runs(segments: list[str]) -> list[list[str]]:
 @lru_cache(maxsize=1024)
 def _segment_expression(segment: str) -> str:
     first, *rest = _fixed_parts(segment)
-    guard = "" if segment.startswith(".") else r"(?!\.)"
+    guard = "" if segment.startswith(".") else _NO_DOT
     if not rest:
         return guard + first
     *middle, last = rest

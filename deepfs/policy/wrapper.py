@@ -35,7 +35,7 @@ T = TypeVar("T")
 class WrapperBackend(BackendProtocol, SyncCommands):
     """Delegates every operation to `inner`, whose capabilities are its own.
 
-    A subclass overrides the operations that it changes, or `_through`, which all of them pass. Options that have their
+    A subclass overrides the operations that it changes, or `through`, which all of them pass. Options that have their
     default value are not handed on, so `inner` may lack those it does not know.
     """
 
@@ -50,35 +50,38 @@ class WrapperBackend(BackendProtocol, SyncCommands):
     def bound_to_this_thread(self) -> bool:
         return self.inner.bound_to_this_thread()
 
-    async def _through(
+    async def areal_paths(self, paths: list[str]) -> list[str | None]:
+        return await self.inner.areal_paths(paths)
+
+    async def through(
         self, operation: str, call: Callable[P, Awaitable[T]], /, *args: P.args, **options: P.kwargs
     ) -> T:
         """Run `call`, the method of `inner` for the operation of this name (`"read"`, `"write"`, …)."""
         return await call(*args, **options)
 
     async def als(self, path: str) -> LsResult:
-        return await self._through("ls", self.inner.als, path)
+        return await self.through("ls", self.inner.als, path)
 
     async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
-        return await self._through("read", self.inner.aread, path, offset, limit)
+        return await self.through("read", self.inner.aread, path, offset, limit)
 
     async def aread_raw(self, path: str) -> ReadRawResult:
-        return await self._through("read_raw", self.inner.aread_raw, path)
+        return await self.through("read_raw", self.inner.aread_raw, path)
 
     async def awrite(
         self, path: str, content: str, *, overwrite: bool = False, if_match: str | None = None
     ) -> WriteResult:
         options = given(overwrite=overwrite, if_match=if_match)
-        return await self._through("write", self.inner.awrite, path, content, **options)
+        return await self.through("write", self.inner.awrite, path, content, **options)
 
     async def aedit(
         self, path: str, old: str, new: str, replace_all: bool = False, *, if_match: str | None = None
     ) -> EditResult:
         options = given(if_match=if_match)
-        return await self._through("edit", self.inner.aedit, path, old, new, replace_all, **options)
+        return await self.through("edit", self.inner.aedit, path, old, new, replace_all, **options)
 
     async def aglob(self, pattern: str, path: str = "/") -> GlobResult:
-        return await self._through("glob", self.inner.aglob, pattern, path)
+        return await self.through("glob", self.inner.aglob, pattern, path)
 
     async def agrep(
         self,
@@ -92,26 +95,26 @@ class WrapperBackend(BackendProtocol, SyncCommands):
         max_count: int | None = None,
     ) -> GrepResult:
         options = given(regex=regex, ignore_case=ignore_case, context_lines=context_lines or None, max_count=max_count)
-        return await self._through("grep", self.inner.agrep, pattern, path, glob, **options)
+        return await self.through("grep", self.inner.agrep, pattern, path, glob, **options)
 
     async def adelete(self, path: str) -> DeleteResult:
-        return await self._through("delete", self.inner.adelete, path)
+        return await self.through("delete", self.inner.adelete, path)
 
     async def acopy(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
-        return await self._through("copy", self.inner.acopy, src, dst, **given(overwrite=overwrite))
+        return await self.through("copy", self.inner.acopy, src, dst, **given(overwrite=overwrite))
 
     async def amove(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
-        return await self._through("move", self.inner.amove, src, dst, **given(overwrite=overwrite))
+        return await self.through("move", self.inner.amove, src, dst, **given(overwrite=overwrite))
 
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        return await self._through("upload_files", self.inner.aupload_files, files)
+        return await self.through("upload_files", self.inner.aupload_files, files)
 
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-        return await self._through("download_files", self.inner.adownload_files, paths)
+        return await self.through("download_files", self.inner.adownload_files, paths)
 
     async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
         """Run a command in the inner backend, where it executes."""
         if not supports_execute(self.inner):
             raise NotSupportedError(f"Error: {type(self.inner).__name__} does not run commands")
         execute = cast("SandboxBackendProtocol", self.inner).aexecute
-        return await self._through("execute", execute, command, **given(timeout=timeout))
+        return await self.through("execute", execute, command, **given(timeout=timeout))

@@ -36,9 +36,9 @@ class Recording(WrapperBackend):
         super().__init__(inner)
         self.passed: list[str] = []
 
-    async def _through(self, operation: str, call: Callable[..., Awaitable[Any]], /, *args: Any, **options: Any) -> Any:
+    async def through(self, operation: str, call: Callable[..., Awaitable[Any]], /, *args: Any, **options: Any) -> Any:
         self.passed.append(operation)
-        return await super()._through(operation, call, *args, **options)
+        return await super().through(operation, call, *args, **options)
 
 
 class Commands(SandboxBackendProtocol, MemoryBackend):

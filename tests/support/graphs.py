@@ -42,10 +42,10 @@ class InNode(WrapperBackend):
         super().__init__(inner)
         self._node = node
 
-    async def _through(self, operation: str, call: Callable[..., Awaitable[Any]], /, *args: Any, **options: Any) -> Any:
+    async def through(self, operation: str, call: Callable[..., Awaitable[Any]], /, *args: Any, **options: Any) -> Any:
         token = var_child_runnable_config.set(self._node.config)
         try:
-            return await super()._through(operation, call, *args, **options)
+            return await super().through(operation, call, *args, **options)
         finally:
             var_child_runnable_config.reset(token)
 

@@ -91,6 +91,10 @@ class Disk:
         with StorageErrors(path):
             return self._root.stat(path)
 
+    def real_path(self, path: str) -> str | None:
+        """Where `path` leads, or would lead once it is made, without links; None where that is nowhere in here."""
+        return self._root.real_path(path)
+
     def list_directory(self, path: str, limit: int | None = None, patience: Patience | None = None) -> Listing:
         """The children of a directory, sorted by path, where that of a directory ends in `/`.
 

@@ -162,6 +162,17 @@ class Root:
             self.unmake(resolution.made)
             raise
 
+    def real_path(self, path: str) -> str | None:
+        """The virtual path, without links, of what `path` leads to, or would lead to once it is made.
+
+        None where it leads outside, into a circle of links, or by `..` out of a directory that does not exist.
+        """
+        try:
+            names = _Resolution(self, path, make=False).names()
+        except (OSError, DeepFSError):
+            return None
+        return None if ".." in names else "/" + "/".join(names)
+
     def stat(self, path: str) -> os.stat_result:
         """The status of what `path` leads to, through links that are allowed."""
         for _ in range(_MAX_RACES):
@@ -234,6 +245,20 @@ class _Resolution:
             found = self._descend(names, follow)
             if isinstance(found, Place):
                 return found
+            names = found
+        raise AccessError(self._path, TOO_MANY_LINKS)
+
+    def names(self) -> list[str]:
+        """The names that lead to the place without links; those from the first missing one on are as written."""
+        names = _names(self._path)
+        for _ in range(2 * _MAX_LINKS):
+            try:
+                found = self._descend(names, follow=True)
+            except (FileNotFoundError, NotDirectoryError):
+                return names
+            if isinstance(found, Place):
+                release(found.directory)
+                return found.names
             names = found
         raise AccessError(self._path, TOO_MANY_LINKS)
 

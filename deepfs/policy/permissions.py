@@ -1,0 +1,330 @@
+"""Rules enforced before a backend, whoever calls it."""
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from deepfs.backends.protocol import BackendProtocol
+from deepfs.core import paths
+from deepfs.errors import AccessError, DeepFSError, ErrorCode, quoted
+from deepfs.policy._trees import Beneath, everything_beneath
+from deepfs.policy.rules import (
+    ALLOWED,
+    Decision,
+    FilesystemOperation,
+    FilesystemPermission,
+    Mode,
+    decide,
+    decide_beneath,
+)
+from deepfs.policy.wrapper import WrapperBackend
+from deepfs.types import (
+    DeleteResult,
+    EditResult,
+    ExecuteResponse,
+    FileDownloadResponse,
+    FileInfo,
+    FileUploadResponse,
+    GlobResult,
+    GrepMatch,
+    GrepResult,
+    LsResult,
+    ReadRawResult,
+    ReadResult,
+    WriteResult,
+)
+
+__all__ = [
+    "ALLOWED",
+    "ApprovalNeededError",
+    "Decision",
+    "DeniedError",
+    "FilesystemOperation",
+    "FilesystemPermission",
+    "Mode",
+    "PermissionedBackend",
+    "approved",
+    "decide",
+    "decide_beneath",
+]
+
+FoundT = TypeVar("FoundT", FileInfo, GrepMatch)
+
+_is_approved: ContextVar[bool] = ContextVar("deepfs_is_approved", default=False)
+
+
+@contextmanager
+def approved() -> Iterator[None]:
+    """Within the block, in this task, what rules of the mode `"interrupt"` match counts as allowed."""
+    token = _is_approved.set(True)
+    try:
+        yield
+    finally:
+        _is_approved.reset(token)
+
+
+class DeniedError(AccessError):
+    """A rule denies the operation; the text is the same whether there is something at `path` or not."""
+
+    def __init__(self, operation: str, path: str | None = None, reason: str = "") -> None:
+        where = "" if path is None else f" on {quoted(path)[1:-1]}"
+        DeepFSError.__init__(self, f"Error: permission denied for {operation}{where}{reason}")
+
+
+class ApprovalNeededError(DeniedError):
+    """A rule wants a person to approve the operation first, and nobody has."""
+
+    def __init__(self, operation: str, path: str | None = None) -> None:
+        super().__init__(operation, path, ": approval is needed")
+
+
+class PermissionedBackend(WrapperBackend):
+    """Enforces rules on every operation of `inner`, for tools, code and other wrappers alike.
+
+    The first rule that matches counts; without one, an operation is allowed. Judged are the path as normalised and what
+    links on the way make of it (`areal_paths`); one of both denied is enough. A denied path gives the same
+    `permission_denied` whether something is there or not, and is absent from `ls`, `glob` and `grep`; a search starts
+    only where reading is allowed. Rules of the mode `"interrupt"` deny, too, with a text that says so, except within
+    `approved()`.
+
+    `read`, `ls`, `glob`, `grep` and downloads need to read; `write`, `delete` and uploads to write; `edit`, and `write`
+    with `if_match`, both, since their answers tell of the content. `copy` reads the source and writes the
+    destination, `move` also writes the source; these and `delete` need it for every path beneath a directory, and
+    change nothing where one is denied. `skipped` of a grep counts the files that may be read.
+
+    `execute` is a permission by itself. A command passes by all rules about paths: where these must hold, deny
+    `execute` or use a backend that does not run commands.
+
+    A path is judged, then used: a process that swaps links or adds files to a directory in between, past this object,
+    may gain what the rules deny. Files cannot be linked through deepfs, so agents alone cannot. Hard links are files of
+    their own.
+    """
+
+    never_waits: bool = True
+
+    def __init__(self, inner: BackendProtocol, rules: Sequence[FilesystemPermission] = ()) -> None:
+        super().__init__(inner)
+        self.rules: tuple[FilesystemPermission, ...] = tuple(rules)
+        self._restricted: frozenset[str] = frozenset(
+            operation for rule in self.rules if rule.mode != "allow" for operation in rule.operations
+        )
+        if decide(self.rules, "execute").mode == "deny":
+            self.capabilities = replace(self.capabilities, executes=False)
+
+    # --- judging ---
+
+    def _refusal(self, operation: FilesystemOperation, path: str, shown: str) -> DeniedError | None:
+        """Why `path`, called `shown` by the caller, is refused; None where it is not."""
+        mode = decide(self.rules, operation, path).mode
+        if mode == "deny":
+            return DeniedError(operation, shown)
+        if mode == "interrupt" and not _is_approved.get():
+            return ApprovalNeededError(operation, shown)
+        return None
+
+    def _may(self, operations: Sequence[FilesystemOperation], path: str) -> bool:
+        return not any(self._refusal(operation, path, path) for operation in operations)
+
+    def _watched(self, operations: Sequence[FilesystemOperation]) -> list[FilesystemOperation]:
+        """Those of `operations` that some rule restricts."""
+        return [operation for operation in operations if operation in self._restricted]
+
+    async def _checked(self, path: str, *operations: FilesystemOperation) -> str:
+        """`path` normalised; raises where one of `operations` on it, or on what it leads to, is refused."""
+        path = paths.normalize(path)
+        watched = self._watched(operations)
+        if watched:
+            self._raise_refusal(watched, path, path)
+            for real in await self._real(path):
+                if real is None:
+                    raise DeniedError(watched[0], path)
+                self._raise_refusal(watched, real, path)
+        return path
+
+    def _raise_refusal(self, operations: Sequence[FilesystemOperation], path: str, shown: str) -> None:
+        for operation in operations:
+            refusal = self._refusal(operation, path, shown)
+            if refusal is not None:
+                raise refusal
+
+    async def _real(self, path: str) -> list[str | None]:
+        """Where `path` leads, and where its own name lies: a link is read through, but deleted and moved itself."""
+        real, directory = await self.inner.areal_paths([path, paths.parent(path)])
+        return [real, None if directory is None else paths.join(directory, paths.name(path))]
+
+    async def _visible(self, found: Sequence[FoundT]) -> list[FoundT]:
+        """Those of `found` that may be read, whatever links lead to them."""
+        places = dict.fromkeys(record.path.rstrip("/") or "/" for record in found)
+        plain = [path for path in places if self._may(["read"], path)]
+        real = await self.inner.areal_paths(plain) if plain else []
+        visible = {
+            path
+            for path, leads_to in zip(plain, real, strict=True)
+            if leads_to == path or leads_to is None or self._may(["read"], leads_to)
+        }
+        return [record for record in found if (record.path.rstrip("/") or "/") in visible]
+
+    # --- one path ---
+
+    async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
+        path = await self._checked(path, "read")
+        return await super().aread(path, offset, limit)
+
+    async def aread_raw(self, path: str) -> ReadRawResult:
+        path = await self._checked(path, "read")
+        return await super().aread_raw(path)
+
+    async def awrite(
+        self, path: str, content: str, *, overwrite: bool = False, if_match: str | None = None
+    ) -> WriteResult:
+        needed: list[FilesystemOperation] = ["write"] if if_match is None else ["write", "read"]
+        path = await self._checked(path, *needed)
+        return await super().awrite(path, content, overwrite=overwrite, if_match=if_match)
+
+    async def aedit(
+        self, path: str, old: str, new: str, replace_all: bool = False, *, if_match: str | None = None
+    ) -> EditResult:
+        path = await self._checked(path, "write", "read")
+        return await super().aedit(path, old, new, replace_all, if_match=if_match)
+
+    async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
+        mode = decide(self.rules, "execute").mode
+        if mode == "deny":
+            raise DeniedError("execute")
+        if mode == "interrupt" and not _is_approved.get():
+            raise ApprovalNeededError("execute")
+        return await super().aexecute(command, timeout=timeout)
+
+    # --- many paths ---
+
+    async def als(self, path: str) -> LsResult:
+        path = await self._checked(path, "read")
+        listing = await super().als(path)
+        if listing.entries is None or not self._watched(["read"]):
+            return listing
+        return replace(listing, entries=await self._visible(listing.entries))
+
+    async def aglob(self, pattern: str, path: str = "/") -> GlobResult:
+        path = await self._checked(path, "read")
+        found = await super().aglob(pattern, path)
+        if found.matches is None or not self._watched(["read"]):
+            return found
+        return replace(found, matches=await self._visible(found.matches))
+
+    async def agrep(
+        self,
+        pattern: str,
+        path: str | None = None,
+        glob: str | None = None,
+        *,
+        regex: bool = False,
+        ignore_case: bool = False,
+        context_lines: int = 0,
+        max_count: int | None = None,
+    ) -> GrepResult:
+        searched = await self._checked(path or "/", "read")
+        ask = partial(
+            super().agrep,
+            pattern,
+            path=path and searched,
+            glob=glob,
+            regex=regex,
+            ignore_case=ignore_case,
+            context_lines=context_lines,
+        )
+        found = await ask(max_count=max_count)
+        if found.matches is None or not self._watched(["read"]):
+            return found
+        visible = await self._visible(found.matches)
+        if max_count is not None and found.truncated and len(visible) < len(found.matches):
+            # Denied matches took the place of others.
+            found = await ask()
+            visible = await self._visible(found.matches or [])
+        limit = len(visible) if max_count is None else max(0, max_count)
+        return replace(
+            found,
+            matches=visible[:limit],
+            truncated=found.truncated or len(visible) > limit,
+            skipped=found.skipped and await self._visibly_skipped(found.skipped, ask, searched, glob),
+        )
+
+    async def _visibly_skipped(
+        self, skipped: int, ask: Callable[..., Awaitable[GrepResult]], searched: str, glob: str | None
+    ) -> int:
+        """How many of the files that `inner` skipped may be read; 0 where that cannot be told."""
+        listed = await self.inner.aglob(glob or "**", searched)
+        if listed.code is ErrorCode.NOT_A_DIRECTORY:
+            return skipped
+        if listed.matches is None or listed.truncated:
+            return 0
+        visible = {info.path for info in await self._visible(listed.matches)}
+        for info in listed.matches:
+            if info.path not in visible:
+                skipped -= (await ask(path=info.path, glob=None)).skipped
+        return max(0, skipped)
+
+    # --- trees ---
+
+    async def adelete(self, path: str) -> DeleteResult:
+        path = await self._checked(path, "write")
+        if self._watched(["write"]):
+            async for beneath in everything_beneath(self.inner, path, follow=False):
+                self._check_beneath(path, beneath, ["write"])
+        return await super().adelete(path)
+
+    async def acopy(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
+        src, dst = await self._checked_transfer(src, dst, ["read"])
+        return await super().acopy(src, dst, overwrite=overwrite)
+
+    async def amove(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
+        src, dst = await self._checked_transfer(src, dst, ["read", "write"])
+        return await super().amove(src, dst, overwrite=overwrite)
+
+    async def _checked_transfer(self, src: str, dst: str, needed: list[FilesystemOperation]) -> tuple[str, str]:
+        """Both paths normalised; raises where something at, beneath or arriving beneath them may not be touched."""
+        src = await self._checked(src, *needed)
+        dst = await self._checked(dst, "write")
+        if not self._restricted.isdisjoint(("read", "write")):
+            (real_dst,) = await self.inner.areal_paths([dst])
+            async for beneath in everything_beneath(self.inner, src, follow=True):
+                self._check_beneath(src, beneath, needed)
+                arriving = paths.relative(beneath.path, src)
+                for directory in {dst, real_dst or dst}:
+                    self._raise_refusal(self._watched(["write"]), paths.join(directory, arriving), dst)
+        return src, dst
+
+    def _check_beneath(self, top: str, beneath: Beneath, operations: list[FilesystemOperation]) -> None:
+        """Raise, naming nothing but `top`, where something beneath it may not be touched."""
+        for each in (beneath.path, beneath.real):
+            self._raise_refusal(self._watched(operations), each, top)
+
+    # --- batches ---
+
+    async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+        codes = [await self._refused(path, "write") for path, _ in files]
+        allowed = [file for file, code in zip(files, codes, strict=True) if code is None]
+        passed = iter(await super().aupload_files(allowed))
+        return [
+            FileUploadResponse(path, error=code.value) if code else next(passed)
+            for (path, _), code in zip(files, codes, strict=True)
+        ]
+
+    async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+        codes = [await self._refused(path, "read") for path in paths]
+        allowed = [path for path, code in zip(paths, codes, strict=True) if code is None]
+        passed = iter(await super().adownload_files(allowed))
+        return [
+            FileDownloadResponse(path, error=code.value) if code else next(passed)
+            for path, code in zip(paths, codes, strict=True)
+        ]
+
+    async def _refused(self, path: str, operation: FilesystemOperation) -> ErrorCode | None:
+        try:
+            await self._checked(path, operation)
+        except DeepFSError as error:
+            return error.code
+        return None

@@ -1,0 +1,110 @@
+"""Rules about paths, and the one function that decides by them."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, TypeAlias, get_args
+
+from deepfs.core import paths
+from deepfs.core.patterns import compile_tree
+
+__all__ = ["ALLOWED", "Decision", "FilesystemOperation", "FilesystemPermission", "Mode", "decide", "decide_beneath"]
+
+FilesystemOperation: TypeAlias = Literal["read", "write", "execute"]
+Mode: TypeAlias = Literal["allow", "deny", "interrupt"]
+
+_OPERATIONS = get_args(FilesystemOperation)
+_MODES = get_args(Mode)
+_EVERYWHERE = "/**"
+
+
+@dataclass(frozen=True)
+class FilesystemPermission:
+    """What happens to some operations on some paths; of several rules the first that matches counts.
+
+    `"read"` is to list, read, search and fetch, `"write"` to create, change, delete and store, `"execute"` to run
+    commands. `"interrupt"` asks a person first. Patterns start with `/` and read `* ** ? [abc] [!abc] {a,b}`; names
+    that start with a dot are names like any other, `/a/**` and `/a/` include `/a` itself. A command has no path, so a
+    rule for `"execute"` is about all of them. Raises ValueError for what would match nothing in silence.
+    """
+
+    operations: Sequence[FilesystemOperation]
+    paths: Sequence[str] = field(default_factory=lambda: [_EVERYWHERE])
+    mode: Mode = "allow"
+
+    def __post_init__(self) -> None:
+        _check_list("operations", self.operations)
+        _check_list("paths", self.paths)
+        _check_known("operation", self.operations, _OPERATIONS)
+        _check_known("mode", [self.mode], _MODES)
+        for pattern in self.paths:
+            if pattern.startswith("~") or "~" in pattern.split("/"):
+                raise ValueError(f"'~' is not expanded in {pattern!r}; start the pattern with '/'")
+            compile_tree(pattern)
+        if "execute" in self.operations and any(pattern != _EVERYWHERE for pattern in self.paths):
+            raise ValueError("a command has no path: a rule for 'execute' has no paths but '/**'")
+
+    def matches(self, operation: FilesystemOperation, path: str) -> bool:
+        """Whether the rule is about this operation on this normalised path."""
+        return operation in self.operations and any(compile_tree(pattern).matches(path) for pattern in self.paths)
+
+    def may_match_beneath(self, operation: FilesystemOperation, directory: str) -> bool:
+        """Whether it could be about something beneath `directory`; False is certain, True is not."""
+        return operation in self.operations and any(
+            compile_tree(pattern).may_match_beneath(directory) for pattern in self.paths
+        )
+
+
+def _check_list(name: str, given: object) -> None:
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise TypeError(f"{name} is a list of strings, not {given!r}")
+
+
+def _check_known(kind: str, given: Iterable[str], known: Iterable[str]) -> None:
+    for each in given:
+        if each not in known:
+            raise ValueError(f"unknown {kind} {each!r}; known are {', '.join(known)}")
+
+
+class Decision(NamedTuple):
+    """What the rules say, and the rule that said it; None where none matched."""
+
+    mode: Mode
+    rule: FilesystemPermission | None = None
+
+
+ALLOWED = Decision("allow")
+
+
+def decide(rules: Iterable[FilesystemPermission], operation: FilesystemOperation, path: str = "/") -> Decision:
+    """The decision of the first rule that matches, to allow where none does.
+
+    `path` is normalised first: InvalidPathError where that is not possible.
+    """
+    path = paths.normalize(path)
+    for rule in rules:
+        if rule.matches(operation, path):
+            return Decision(rule.mode, rule)
+    return ALLOWED
+
+
+def decide_beneath(rules: Iterable[FilesystemPermission], operation: FilesystemOperation, directory: str) -> Decision:
+    """The strictest decision that there could be on `directory` or anything beneath it, whatever is stored there.
+
+    For operations on many files, before it is known which: `"allow"` is certain, the others are possible.
+    """
+    directory, rules = paths.normalize(directory), list(rules)
+    possible = [decide(rules, operation, directory)]
+    for rule in rules:
+        if rule.may_match_beneath(operation, directory):
+            possible.append(Decision(rule.mode, rule))
+            if _covers_beneath(rule, operation, directory):
+                break
+    return max(possible, key=lambda decision: _STRICTNESS[decision.mode])
+
+
+_STRICTNESS: dict[Mode, int] = {"allow": 0, "interrupt": 1, "deny": 2}
+
+
+def _covers_beneath(rule: FilesystemPermission, operation: FilesystemOperation, directory: str) -> bool:
+    """Whether the rule certainly matches all beneath `directory`, so that later ones do not count there."""
+    return operation in rule.operations and any(compile_tree(pattern).covers(directory) for pattern in rule.paths)

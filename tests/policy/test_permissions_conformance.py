@@ -1,0 +1,72 @@
+"""Permissions that deny nothing of the suite's change nothing."""
+
+from pathlib import Path
+
+import anyio.to_thread
+import pytest
+
+from deepfs import FilesystemBackend, MemoryBackend
+from deepfs.policy import FilesystemPermission, PermissionedBackend
+from deepfs.testing import BackendConformance
+from support.raw import RawMemory
+
+DENIED_ELSEWHERE = [
+    FilesystemPermission(["read"], ["/never/seen/**"], "deny"),
+    FilesystemPermission(["write"], ["/**/never.seen"], "interrupt"),
+]
+
+
+class TestNoRules(RawMemory, BackendConformance):
+    """Without a rule all is allowed."""
+
+    @pytest.fixture
+    def backend(self) -> PermissionedBackend:
+        self.memory = MemoryBackend()
+        return PermissionedBackend(self.memory)
+
+    @pytest.fixture
+    def second_backend(self) -> PermissionedBackend:
+        return PermissionedBackend(self.memory, [])
+
+
+class TestAllAllowed(RawMemory, BackendConformance):
+    """A rule that allows everything comes first."""
+
+    @pytest.fixture
+    def backend(self) -> PermissionedBackend:
+        self.memory = MemoryBackend()
+        allowed = FilesystemPermission(["read", "write", "execute"], ["/**"])
+        return PermissionedBackend(self.memory, [allowed, FilesystemPermission(["read", "write"], ["/**"], "deny")])
+
+
+class TestDeniedElsewhere(RawMemory, BackendConformance):
+    """Rules about paths that the suite does not use are judged, and match nothing."""
+
+    @pytest.fixture
+    def backend(self) -> PermissionedBackend:
+        self.memory = MemoryBackend()
+        return PermissionedBackend(self.memory, DENIED_ELSEWHERE)
+
+
+class TestOnDisk(BackendConformance):
+    """The same over real files, where paths are resolved as well."""
+
+    @pytest.fixture
+    def backend(self, tmp_path: Path) -> PermissionedBackend:
+        self.root = tmp_path / "root"
+        return PermissionedBackend(FilesystemBackend(self.root), DENIED_ELSEWHERE)
+
+    async def raw_put(self, path: str, data: bytes) -> None:
+        def put() -> None:
+            target = self.root / path.lstrip("/")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(data)
+
+        await anyio.to_thread.run_sync(put)
+
+    async def raw_peek(self, path: str) -> bytes | None:
+        def peek() -> bytes | None:
+            target = self.root / path.lstrip("/")
+            return target.read_bytes() if target.is_file() else None
+
+        return await anyio.to_thread.run_sync(peek)

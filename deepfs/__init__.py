@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     )
     from deepfs.backends.state import FilesystemState, StateBackend
     from deepfs.backends.store import StoreBackend
+    from deepfs.graph import create_deep_agent
+    from deepfs.middleware.filesystem import FilesystemMiddleware
+    from deepfs.middleware.subagents import CompiledSubAgent, SubAgent, SubAgentMiddleware
+    from deepfs.middleware.tools import filesystem_tools
     from deepfs.policy.permissions import PermissionedBackend
     from deepfs.policy.rules import FilesystemPermission
     from deepfs.sync import run_sync, sync_shims
@@ -48,6 +52,7 @@ __version__ = "0.1.0"
 __all__ = [
     "BackendProtocol",
     "Capabilities",
+    "CompiledSubAgent",
     "CompositeBackend",
     "DeleteResult",
     "EditResult",
@@ -60,6 +65,7 @@ __all__ = [
     "FileInfo",
     "FileUploadResponse",
     "FilesystemBackend",
+    "FilesystemMiddleware",
     "FilesystemPermission",
     "FilesystemState",
     "FlatBackend",
@@ -74,8 +80,12 @@ __all__ = [
     "SandboxBackendProtocol",
     "StateBackend",
     "StoreBackend",
+    "SubAgent",
+    "SubAgentMiddleware",
     "WriteResult",
     "__version__",
+    "create_deep_agent",
+    "filesystem_tools",
     "run_sync",
     "supports_execute",
     "sync_shims",
@@ -92,6 +102,10 @@ if not TYPE_CHECKING:  # Type checkers know the names, and tell of others.
             "backends.protocol": ["BackendProtocol", "Capabilities", "SandboxBackendProtocol", "supports_execute"],
             "backends.state": ["FilesystemState", "StateBackend"],
             "backends.store": ["StoreBackend"],
+            "graph": ["create_deep_agent"],
+            "middleware.filesystem": ["FilesystemMiddleware"],
+            "middleware.subagents": ["CompiledSubAgent", "SubAgent", "SubAgentMiddleware"],
+            "middleware.tools": ["filesystem_tools"],
             "policy.permissions": ["PermissionedBackend"],
             "policy.rules": ["FilesystemPermission"],
             "sync": ["run_sync", "sync_shims"],

@@ -19,7 +19,7 @@ from anyio.lowlevel import RunVar, checkpoint
 
 from deepfs._background import Call, background_loop
 
-__all__ = ["OPERATIONS", "breathe", "finish", "is_inline", "run_sync", "sync_shims"]
+__all__ = ["OPERATIONS", "breathe", "call_over", "finish", "is_inline", "run_sync", "sync_shims"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -223,26 +223,31 @@ def _named(method: Callable[..., Any], like: Callable[..., Any], name: str) -> C
     return method
 
 
-def _refuse_to_wait_for_itself(backend: Any, name: str) -> None:
-    """Waiting here for a loop that runs in this very thread would never end."""
+def _would_wait_for_itself(backend: object) -> bool:
+    """Whether waiting here is waiting for a loop that runs in this very thread, which would never end."""
     is_bound = getattr(backend, "bound_to_this_thread", None)
-    if background_loop().is_here() or (is_bound is not None and is_bound()):
-        method = f"{type(backend).__name__}.{name}"
-        raise RuntimeError(
-            f"{method}() would block the event loop that has to do its work: await {type(backend).__name__}.a{name}() "
-            "instead"
-        )
+    return background_loop().is_here() or (is_bound is not None and is_bound())
+
+
+def call_over(backend: object, call: Callable[[], Coroutine[Any, Any, T]], name: str, instead: str) -> T:
+    """Run an async call that waits for nothing but `backend` as the sync methods of `backend` run theirs.
+
+    Raises RuntimeError, which names the call and what to await `instead`, where it could only wait for itself.
+    """
+    if getattr(backend, "never_waits", False):
+        return _run_inline(call())
+    if _would_wait_for_itself(backend):
+        raise RuntimeError(f"{name} would block the event loop that has to do its work: await {instead} instead")
+    return _at_home(call) if _here.is_worker else run_sync(call)
 
 
 def _shim(amethod: Callable[..., Coroutine[Any, Any, Any]], name: str) -> Callable[..., Any]:
     """The sync method over `amethod`, which is called as it is, not through `self`."""
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if getattr(self, "never_waits", False):
-            return _run_inline(amethod(self, *args, **kwargs))
-        _refuse_to_wait_for_itself(self, name)
+        owner = type(self).__name__
         bound = functools.partial(amethod, self, *args, **kwargs)
-        return _at_home(bound) if _here.is_worker else run_sync(bound)
+        return call_over(self, bound, f"{owner}.{name}()", f"{owner}.a{name}()")
 
     return _named(call, amethod, name)
 

@@ -1,0 +1,143 @@
+"""An agent with files, subagents and a list of things to do, ready to run."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import SystemMessage
+from langchain_core.tools import BaseTool
+
+from deepfs.middleware._backends import resolve_backend
+from deepfs.middleware._langchain import (
+    AgentMiddleware,
+    HumanInTheLoopMiddleware,
+    InterruptOnConfig,
+    SummarizationMiddleware,
+    TodoListMiddleware,
+    create_agent,
+    init_chat_model,
+)
+from deepfs.middleware.filesystem import FilesystemMiddleware
+from deepfs.middleware.memory import MemoryMiddleware
+from deepfs.middleware.prompts import PROMPTS
+from deepfs.middleware.subagents import CompiledSubAgent, SubAgent, SubAgentMiddleware
+
+if TYPE_CHECKING:
+    from langgraph.cache.base import BaseCache
+    from langgraph.graph.state import CompiledStateGraph
+    from langgraph.store.base import BaseStore
+    from langgraph.types import Checkpointer
+
+__all__ = ["DEFAULT_MODEL", "create_deep_agent"]
+
+Middleware = AgentMiddleware[Any, Any, Any]
+
+DEFAULT_MODEL: Final = "claude-sonnet-5-5"
+"""The model of Anthropic that `create_deep_agent` uses where none is given."""
+
+_RECURSION_LIMIT: Final = 1_000
+_KEPT_MESSAGES: Final = 20
+_CONTEXT_TOKENS: Final = 170_000
+"""When the conversation is summarised, for a model that does not tell the size of its context."""
+
+
+def create_deep_agent(
+    model: str | BaseChatModel | None = None,
+    tools: Sequence[BaseTool | Callable[..., Any] | dict[str, Any]] | None = None,
+    *,
+    system_prompt: str | SystemMessage | None = None,
+    middleware: Sequence[Middleware] = (),
+    subagents: Sequence[SubAgent | CompiledSubAgent] | None = None,
+    memory: Sequence[str] | None = None,
+    backend: Any = None,
+    interrupt_on: dict[str, bool | InterruptOnConfig] | None = None,
+    response_format: Any = None,
+    context_schema: type[Any] | None = None,
+    checkpointer: "Checkpointer" = None,
+    store: "BaseStore | None" = None,
+    debug: bool = False,
+    name: str | None = None,
+    cache: "BaseCache[Any] | None" = None,
+) -> "CompiledStateGraph[Any, Any, Any, Any]":
+    """Create an agent of LangChain that plans, works with files over `backend`, and hands tasks to subagents.
+
+    `model` is a chat model or `"provider:name"`; None is the current Claude Sonnet, from the package
+    langchain-anthropic. `tools` come beside those of the middleware: files (StateBackend where `backend` is None),
+    `task`, `write_todos`. Long conversations are summarised.
+
+    `subagents` have the tools, the model and the `interrupt_on` of the agent where they name none; one of the name
+    `general-purpose` is added, unless there is one. `memory` are paths of files that the agent is shown at every turn.
+    `middleware` comes after the agent's own and takes the place of one of the same name. The other arguments are those
+    of `langchain.agents.create_agent`.
+
+    Raises ModuleNotFoundError that names what to install, where a package is missing.
+    """
+    chat_model = _model(model)
+    files = resolve_backend(backend)
+    todos, filesystem, summarization = _todos(), FilesystemMiddleware(backend=files), _summarization(chat_model)
+    own: list[Middleware] = [
+        todos,
+        filesystem,
+        SubAgentMiddleware(
+            default_model=chat_model,
+            default_tools=tools,
+            default_middleware=[todos, filesystem, summarization],
+            default_interrupt_on=interrupt_on,
+            subagents=subagents,
+        ),
+        summarization,
+        *([MemoryMiddleware(backend=files, sources=memory)] if memory else []),
+    ]
+    last: list[Middleware] = [HumanInTheLoopMiddleware(interrupt_on=interrupt_on)] if interrupt_on else []
+    graph = create_agent(
+        chat_model,
+        tools=list(tools or ()),
+        system_prompt=system_prompt,
+        middleware=_combined(own, middleware, last),
+        response_format=response_format,
+        context_schema=context_schema,
+        checkpointer=checkpointer,
+        store=store,
+        debug=debug,
+        name=name,
+        cache=cache,
+    )
+    return graph.with_config({"recursion_limit": _RECURSION_LIMIT})
+
+
+def _combined(*groups: Sequence[Middleware]) -> list[Middleware]:
+    """All middleware in order; of several of one name the last, in the place of the first."""
+    return list({each.name: each for group in groups for each in group}.values())
+
+
+# --- the model -------------------------------------------------------------------------------------------------------
+
+
+def _model(model: str | BaseChatModel | None) -> BaseChatModel:
+    if model is None:
+        return _default_model()
+    return init_chat_model(model) if isinstance(model, str) else model
+
+
+def _default_model() -> BaseChatModel:
+    try:
+        return init_chat_model(f"anthropic:{DEFAULT_MODEL}")
+    except ImportError as error:
+        raise ModuleNotFoundError(
+            "The default model needs the package langchain-anthropic: pip install langchain-anthropic, or pass a model",
+            name="langchain_anthropic",
+        ) from error
+
+
+# --- middleware of langchain -----------------------------------------------------------------------------------------
+
+
+def _todos() -> Middleware:
+    return TodoListMiddleware(system_prompt="", tool_description=PROMPTS["todos"])
+
+
+def _summarization(model: BaseChatModel) -> Middleware:
+    """Summarises when the context is nearly full; a model that tells its size is taken at its word."""
+    if (model.profile or {}).get("max_input_tokens"):
+        return SummarizationMiddleware(model, trigger=("fraction", 0.85), keep=("fraction", 0.1))
+    return SummarizationMiddleware(model, trigger=("tokens", _CONTEXT_TOKENS), keep=("messages", _KEPT_MESSAGES))

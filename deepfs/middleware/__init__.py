@@ -1,0 +1,22 @@
+"""What puts a backend into the hands of an agent: tools, and middleware for agents of LangChain."""
+
+from typing import TYPE_CHECKING
+
+from deepfs._lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from deepfs.middleware.filesystem import FilesystemMiddleware
+    from deepfs.middleware.subagents import CompiledSubAgent, SubAgent, SubAgentMiddleware
+    from deepfs.middleware.tools import filesystem_tools
+
+__all__ = ["CompiledSubAgent", "FilesystemMiddleware", "SubAgent", "SubAgentMiddleware", "filesystem_tools"]
+
+if not TYPE_CHECKING:  # Type checkers know the names, and tell of others.
+    __getattr__, __dir__ = lazy_exports(
+        __name__,
+        {
+            "filesystem": ["FilesystemMiddleware"],
+            "subagents": ["CompiledSubAgent", "SubAgent", "SubAgentMiddleware"],
+            "tools": ["filesystem_tools"],
+        },
+    )

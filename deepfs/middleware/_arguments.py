@@ -1,0 +1,86 @@
+"""The arguments of the tools, as models see them. A null stands for the default, because some models send nulls."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field, model_validator
+
+__all__ = [
+    "DeleteArguments",
+    "EditArguments",
+    "ExecuteArguments",
+    "GlobArguments",
+    "GrepArguments",
+    "LsArguments",
+    "MoveArguments",
+    "OutputMode",
+    "ReadArguments",
+    "WriteArguments",
+]
+
+OutputMode = Literal["files_with_matches", "content", "count"]
+
+
+class _Arguments(BaseModel):
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_nulls(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        return {name: value for name, value in given.items() if value is not None}
+
+
+class LsArguments(_Arguments):
+    path: str = Field("/", description="Absolute path of the directory.")
+
+
+class ReadArguments(_Arguments):
+    file_path: str = Field(description="Absolute path of the file.")
+    offset: int = Field(0, ge=0, description="Lines to skip.")
+    limit: int = Field(500, ge=1, description="Most lines to read.")
+    column: int = Field(0, ge=0, description="Characters to skip in the first line.")
+
+
+class WriteArguments(_Arguments):
+    file_path: str = Field(description="Absolute path of the file.")
+    content: str = Field(description="The whole text.")
+    overwrite: bool = Field(False, description="Replace an existing file.")
+
+
+class EditArguments(_Arguments):
+    file_path: str = Field(description="Absolute path of the file.")
+    old_string: str = Field(description="The exact text to replace.")
+    new_string: str = Field(description="What takes its place.")
+    replace_all: bool = Field(False, description="Replace every occurrence.")
+
+
+class GlobArguments(_Arguments):
+    pattern: str = Field(description="The glob pattern.")
+    path: str = Field("/", description="Directory to search.")
+
+
+class GrepArguments(_Arguments):
+    pattern: str = Field(description="The text to find.")
+    path: str = Field("/", description="Directory or file to search.")
+    glob: str = Field("", description="Search only files that match, such as `*.py`.")
+    output_mode: OutputMode = Field(
+        "files_with_matches", description="Give paths, numbered matching lines, or matches per file."
+    )
+    regex: bool = Field(False, description="Take the pattern as a regular expression.")
+    ignore_case: bool = Field(False, description="Take upper and lower case as equal.")
+    context_lines: int = Field(0, ge=0, description="Lines to show around each match, in mode `content`.")
+    max_count: int = Field(1000, ge=1, description="Stop after so many matches.")
+
+
+class DeleteArguments(_Arguments):
+    file_path: str = Field(description="Absolute path of the file or directory.")
+
+
+class MoveArguments(_Arguments):
+    source: str = Field(description="Absolute path to move.")
+    destination: str = Field(description="Absolute path that it gets.")
+    overwrite: bool = Field(False, description="Replace an existing file.")
+
+
+class ExecuteArguments(_Arguments):
+    command: str = Field(description="The shell command.")
+    timeout: float = Field(0, ge=0, description="Seconds until it is stopped; 0 for the default.")

@@ -1,0 +1,46 @@
+"""Changes of the messages that middleware sees: the system message, and those in what a tool returned."""
+
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from langchain_core.messages import SystemMessage, ToolMessage
+
+if TYPE_CHECKING:
+    from langgraph.types import Command
+
+__all__ = ["ToolResult", "mapped", "messages_of", "with_prompt"]
+
+ToolResult: TypeAlias = "ToolMessage | Command[Any]"
+
+
+def with_prompt(message: SystemMessage | None, prompt: str) -> SystemMessage | None:
+    """The system message with `prompt` at its end."""
+    if not prompt:
+        return message
+    if message is None:
+        return SystemMessage(prompt)
+    if isinstance(message.content, str):
+        return message.model_copy(update={"content": f"{message.content}\n\n{prompt}"})
+    return message.model_copy(update={"content": [*message.content, {"type": "text", "text": f"\n\n{prompt}"}]})
+
+
+def messages_of(result: ToolResult) -> Iterator[ToolMessage]:
+    """The messages for the model in what a tool returned."""
+    found = [result] if isinstance(result, ToolMessage) else _update(result).get("messages", ())
+    return (message for message in found if isinstance(message, ToolMessage))
+
+
+async def mapped(result: ToolResult, change: Callable[[ToolMessage], Awaitable[ToolMessage]]) -> ToolResult:
+    """What a tool returned, with its messages for the model changed."""
+    if isinstance(result, ToolMessage):
+        return await change(result)
+    messages = [
+        await change(message) if isinstance(message, ToolMessage) else message
+        for message in _update(result).get("messages", ())
+    ]
+    return replace(result, update={**_update(result), "messages": messages}) if messages else result
+
+
+def _update(command: "Command[Any]") -> dict[str, Any]:
+    return command.update if isinstance(command.update, dict) else {}

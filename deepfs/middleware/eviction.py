@@ -1,0 +1,113 @@
+"""Texts too large for the context of a model: stored in a file, with their head and tail in their place."""
+
+import re
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Any, Final, TypeVar
+
+from langchain_core.messages import BaseMessage
+
+from deepfs.backends.protocol import BackendProtocol
+
+__all__ = ["CHARS_PER_TOKEN", "Evictor"]
+
+MessageT = TypeVar("MessageT", bound=BaseMessage)
+
+CHARS_PER_TOKEN: Final = 4
+_HEAD: Final = 2_000
+_TAIL: Final = 1_000
+_UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
+
+
+class Evictor:
+    """Stores the texts of messages in `directory` of a backend where they are longer than `token_limit`.
+
+    The name of a file follows from the id of what it is of and from its content: it is safe whatever the id holds, the
+    same text is stored once, and different texts never meet. Where it cannot be stored, the message says so and keeps
+    as much of head and tail as the limit allows.
+    """
+
+    def __init__(self, backend: BackendProtocol, token_limit: int, directory: str) -> None:
+        self._backend = backend
+        self._max_chars = token_limit * CHARS_PER_TOKEN
+        self._directory = directory
+
+    def is_oversized(self, message: BaseMessage) -> bool:
+        """Whether the text of `message` is over the limit."""
+        return _length(message.content) > self._max_chars
+
+    async def evicted(self, message: MessageT, key: str) -> MessageT:
+        """`message`, or a copy with its text stored in a file where that is too long; blocks of media stay."""
+        if not self.is_oversized(message):
+            return message
+        text = _text(message.content)
+        path = f"{self._directory}/{_name(key, text)}"
+        failed = await self._failure(path, text)
+        return message.model_copy(update={"content": _replaced(message.content, self._preview(path, text, failed))})
+
+    async def _failure(self, path: str, text: str) -> str | None:
+        """Store the text; why it could not be, where it could not."""
+        try:
+            return (await self._backend.awrite(path, _storable(text), overwrite=True)).error
+        except Exception as error:  # Whatever ails the storage, the result of the tool is not to be lost with it.
+            return f"Error: {type(error).__name__}"
+
+    def _preview(self, path: str, text: str, failed: str | None) -> str:
+        lines = text.count("\n") + 1
+        size = f"{len(text):,} characters, {lines:,} {'line' if lines == 1 else 'lines'}"
+        if failed is None:
+            note = f"[Too large to show: {size}. All of it is in {path}: page with read_file, or search with grep.]"
+            head, tail = min(_HEAD, self._max_chars // 2), min(_TAIL, self._max_chars // 4)
+        else:
+            note = f"[Too large to show: {size}. It could not be stored either ({failed}): the middle is lost.]"
+            head, tail = self._max_chars // 2, self._max_chars // 4
+        left_out = f"[… {len(text) - head - tail:,} characters …]"
+        return "\n".join([note, text[:head], left_out, text[len(text) - tail :]])
+
+
+# --- names -----------------------------------------------------------------------------------------------------------
+
+
+def _name(key: str, text: str) -> str:
+    digest = sha256(f"{key}\0{text}".encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return "-".join(filter(None, [_UNSAFE.sub("_", key)[:48].strip("_"), digest]))
+
+
+def _storable(text: str) -> str:
+    """The text without what no backend stores as text: NUL and lone surrogates."""
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+
+
+# --- the content of messages -----------------------------------------------------------------------------------------
+
+Content = str | Sequence[str | dict[str, Any]]
+
+
+def _texts(content: Content) -> list[str]:
+    """The texts of the content, whatever else it holds."""
+    if isinstance(content, str):
+        return [content]
+    return [text for text in map(_block_text, content) if text is not None]
+
+
+def _block_text(block: Any) -> str | None:
+    if isinstance(block, str):
+        return block
+    is_text = isinstance(block, dict) and isinstance(block.get("text"), str)
+    return block["text"] if is_text else None
+
+
+def _length(content: Content) -> int:
+    return sum(map(len, _texts(content)))
+
+
+def _text(content: Content) -> str:
+    return "\n".join(_texts(content))
+
+
+def _replaced(content: Content, text: str) -> Any:
+    """The content with `text` in place of its texts."""
+    if isinstance(content, str):
+        return text
+    media = [block for block in content if _block_text(block) is None]
+    return [{"type": "text", "text": text}, *media] if media else text

@@ -1,0 +1,142 @@
+"""The middleware that gives an agent of LangChain a filesystem."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
+from langchain_core.messages import HumanMessage, ToolMessage
+from langchain_core.tools import BaseTool
+from langgraph.prebuilt.tool_node import ToolCallRequest
+
+from deepfs.backends.protocol import supports_execute
+from deepfs.backends.state import FilesystemState
+from deepfs.middleware._backends import resolve_backend
+from deepfs.middleware._langchain import AgentMiddleware, ModelRequest, ModelResponse
+from deepfs.middleware._media import typed_block
+from deepfs.middleware._messages import ToolResult, mapped, messages_of, with_prompt
+from deepfs.middleware.eviction import CHARS_PER_TOKEN, Evictor
+from deepfs.middleware.prompts import PROMPTS
+from deepfs.middleware.tools import FILE_TOOLS, MAX_RESULT_CHARS, filesystem_tools
+from deepfs.sync import call_over
+
+__all__ = ["FilesystemMiddleware", "FilesystemState"]
+
+_RESULTS: Final = "/large_tool_results"
+_MESSAGES: Final = "/large_messages"
+
+
+class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
+    """Gives an agent the tools of `filesystem_tools` over `backend`, a StateBackend by default.
+
+    `system_prompt` replaces the paragraph about files that is put at the end of the agent's, and
+    `custom_tool_descriptions` those of tools. The model is offered `execute` only where the backend runs commands.
+
+    Results of other tools, and of `execute`, over `tool_token_limit_before_evict` tokens (of four characters) are
+    stored under `/large_tool_results`, messages of people over `human_message_token_limit_before_evict` under
+    `/large_messages`; their head and tail, and where the rest is, take their place. None switches that off.
+    """
+
+    state_schema: type[Any] = FilesystemState
+
+    def __init__(
+        self,
+        *,
+        backend: Any = None,
+        system_prompt: str | None = None,
+        custom_tool_descriptions: Mapping[str, str] | None = None,
+        tool_token_limit_before_evict: int | None = 20_000,
+        human_message_token_limit_before_evict: int | None = 50_000,
+    ) -> None:
+        super().__init__()
+        self.backend = resolve_backend(backend)
+        self._prompt = PROMPTS["filesystem"] if system_prompt is None else system_prompt
+        self._results = self._evictor(tool_token_limit_before_evict, _RESULTS)
+        self._messages = self._evictor(human_message_token_limit_before_evict, _MESSAGES)
+        self.tools: list[BaseTool] = filesystem_tools(
+            self.backend,
+            descriptions=custom_tool_descriptions,
+            max_result_chars=_result_chars(tool_token_limit_before_evict),
+            execute=True,
+        )
+
+    def _evictor(self, token_limit: int | None, directory: str) -> Evictor | None:
+        return None if token_limit is None else Evictor(self.backend, token_limit, directory)
+
+    # --- calls of the model ---
+
+    def wrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
+    ) -> ModelResponse[Any]:
+        """Append the prompt, and hide `execute` where the backend runs no commands."""
+        return handler(self._prepared(request))
+
+    async def awrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
+    ) -> ModelResponse[Any]:
+        """As `wrap_model_call`."""
+        return await handler(self._prepared(request))
+
+    def _prepared(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
+        hidden = None if supports_execute(self.backend) else "execute"
+        tools = [tool for tool in request.tools if not isinstance(tool, BaseTool) or tool.name != hidden]
+        return request.override(system_message=with_prompt(request.system_message, self._prompt), tools=tools)
+
+    # --- results of tools ---
+
+    def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolResult]) -> ToolResult:
+        """Store a result that is too large."""
+        result = handler(request)
+        return self._waited(partial(self._settled, request, result)) if self._has_work(request, result) else result
+
+    async def awrap_tool_call(
+        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolResult]]
+    ) -> ToolResult:
+        """As `wrap_tool_call`."""
+        result = await handler(request)
+        return await self._settled(request, result) if self._has_work(request, result) else result
+
+    def _has_work(self, request: ToolCallRequest, result: ToolResult) -> bool:
+        if request.tool_call["name"] in FILE_TOOLS:
+            return any(isinstance(message.content, list) for message in messages_of(result))
+        return self._results is not None and any(map(self._results.is_oversized, messages_of(result)))
+
+    async def _settled(self, request: ToolCallRequest, result: ToolResult) -> ToolResult:
+        evict = _typed if request.tool_call["name"] in FILE_TOOLS else self._evicted
+        return await mapped(result, evict)
+
+    async def _evicted(self, message: ToolMessage) -> ToolMessage:
+        return message if self._results is None else await self._results.evicted(message, message.tool_call_id)
+
+    # --- messages of people ---
+
+    def before_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        """Store messages of people that are too large."""
+        oversized = self._oversized(state)
+        return self._waited(partial(self._put_away, oversized)) if oversized else None
+
+    async def abefore_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        """As `before_agent`."""
+        oversized = self._oversized(state)
+        return await self._put_away(oversized) if oversized else None
+
+    def _oversized(self, state: Any) -> list[tuple[Evictor, HumanMessage]]:
+        evictor = self._messages
+        people = (message for message in state.get("messages", ()) if isinstance(message, HumanMessage))
+        return [(evictor, message) for message in people if evictor is not None and evictor.is_oversized(message)]
+
+    async def _put_away(self, oversized: list[tuple[Evictor, HumanMessage]]) -> dict[str, Any]:
+        return {"messages": [await evictor.evicted(message, message.id or "") for evictor, message in oversized]}
+
+    def _waited(self, call: Callable[[], Any]) -> Any:
+        return call_over(self.backend, call, f"The sync form of {self.name}", "its async form (ainvoke)")
+
+
+async def _typed(message: ToolMessage) -> ToolMessage:
+    """The message with audio and video in blocks of these types."""
+    if isinstance(message.content, str):
+        return message
+    return message.model_copy(update={"content": [typed_block(block) for block in message.content]})
+
+
+def _result_chars(token_limit: int | None) -> int:
+    return MAX_RESULT_CHARS if token_limit is None else min(MAX_RESULT_CHARS, token_limit * CHARS_PER_TOKEN)

@@ -1,0 +1,56 @@
+"""The middleware that shows an agent of LangChain its memory files."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any
+
+from deepfs.middleware._backends import resolve_backend
+from deepfs.middleware._langchain import AgentMiddleware, ModelRequest, ModelResponse
+from deepfs.middleware._messages import with_prompt
+from deepfs.middleware.prompts import PROMPTS
+from deepfs.sync import call_over
+from deepfs.types import ReadResult
+
+__all__ = ["MemoryMiddleware"]
+
+_LINES = 2_000
+_MAX_CHARS = 40_000
+"""What a file may take of the context."""
+
+
+class MemoryMiddleware(AgentMiddleware[Any, Any, Any]):
+    """Puts the text of the files `sources` at the end of the system message, as they are when the model is called.
+
+    Of a file that does not exist, or is not text, there is the path alone; of a large one the beginning.
+    """
+
+    def __init__(self, *, backend: Any = None, sources: Sequence[str]) -> None:
+        super().__init__()
+        self.backend = resolve_backend(backend)
+        self._sources = list(sources)
+
+    def wrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
+    ) -> ModelResponse[Any]:
+        """Append the files to the system message."""
+        call = partial(self._prepared, request)
+        return handler(call_over(self.backend, call, f"The sync form of {self.name}", "its async form (ainvoke)"))
+
+    async def awrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
+    ) -> ModelResponse[Any]:
+        """As `wrap_model_call`."""
+        return await handler(await self._prepared(request))
+
+    async def _prepared(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
+        shown = [_shown(path, await self.backend.aread(path, 0, _LINES)) for path in self._sources]
+        memory = "\n\n".join([PROMPTS["memory"], *shown])
+        return request.override(system_message=with_prompt(request.system_message, memory))
+
+
+def _shown(path: str, read: ReadResult) -> str:
+    data = read.file_data
+    if data is None or data.encoding != "utf-8":
+        return f"<file path={path!r}>(nothing yet)</file>"
+    cut = "\n(cut: read the rest with read_file)" if read.next_offset or len(data.content) > _MAX_CHARS else ""
+    return f"<file path={path!r}>\n{data.content[:_MAX_CHARS].rstrip()}{cut}\n</file>"

@@ -1,0 +1,13 @@
+"""The texts that models read, each in a Markdown file of its own."""
+
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+__all__ = ["PROMPTS"]
+
+# Read on import, because constructors run on event loops, where files must not be read.
+PROMPTS: Final = MappingProxyType(
+    {file.stem: file.read_text("utf-8").strip() for file in sorted(Path(__file__).parent.glob("*.md"))}
+)
+"""The texts by the name of their file."""

@@ -1,0 +1,208 @@
+"""The middleware that lets an agent of LangChain hand tasks to others."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, NotRequired, TypeAlias, cast
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.runnables import Runnable
+from langchain_core.tools import BaseTool, StructuredTool, ToolException
+from langgraph.prebuilt import ToolRuntime
+from pydantic import BaseModel, Field
+from typing_extensions import TypedDict
+
+from deepfs.middleware._backends import resolve_backend
+from deepfs.middleware._langchain import (
+    AgentMiddleware,
+    HumanInTheLoopMiddleware,
+    InterruptOnConfig,
+    ModelRequest,
+    ModelResponse,
+    create_agent,
+    init_chat_model,
+)
+from deepfs.middleware._messages import with_prompt
+from deepfs.middleware._once import Once
+from deepfs.middleware._subagent_results import initial_state, outcome
+from deepfs.middleware.filesystem import FilesystemMiddleware
+from deepfs.middleware.prompts import PROMPTS
+
+__all__ = ["CompiledSubAgent", "SubAgent", "SubAgentMiddleware"]
+
+Tools: TypeAlias = Sequence[BaseTool | Callable[..., Any] | dict[str, Any]]
+InterruptOn: TypeAlias = Mapping[str, bool | InterruptOnConfig]
+
+GENERAL_PURPOSE: Final = "general-purpose"
+
+
+class SubAgent(TypedDict):
+    """An agent to be made; what is left out it has as the defaults of the middleware say."""
+
+    name: str
+    description: str
+    """By this the supervisor chooses it."""
+    system_prompt: str
+    tools: NotRequired[Tools]
+    model: NotRequired[str | BaseChatModel]
+    middleware: NotRequired[Sequence[AgentMiddleware[Any, Any, Any]]]
+    """Comes after the default middleware."""
+    interrupt_on: NotRequired[InterruptOn]
+
+
+class CompiledSubAgent(TypedDict):
+    """An agent that is there already: any runnable over a state with `messages`."""
+
+    name: str
+    description: str
+    runnable: Runnable[Any, Any]
+
+
+class SubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
+    """Gives an agent the tool `task`, which runs one of `subagents` in a context of its own.
+
+    Subagents run in parallel where the model calls several at once. Files in state are handed to each and come back
+    merged. With `backend`, a subagent that has no FilesystemMiddleware gets one over it. `general_purpose_agent` adds
+    one that has the default tools, where there is a `default_model`. `system_prompt` replaces the paragraph put at the
+    end of the agent's, `task_description` that of the tool (`{available_agents}` in it becomes the list of them).
+
+    Raises TypeError without `default_model` and `backend`, ValueError for subagents that lack something, share a name,
+    or are none at all.
+    """
+
+    def __init__(
+        self,
+        *,
+        default_model: str | BaseChatModel | None = None,
+        default_tools: Tools | None = None,
+        default_middleware: Sequence[AgentMiddleware[Any, Any, Any]] | None = None,
+        default_interrupt_on: InterruptOn | None = None,
+        subagents: Sequence[SubAgent | CompiledSubAgent] | None = None,
+        system_prompt: str | None = None,
+        general_purpose_agent: bool = True,
+        task_description: str | None = None,
+        backend: Any = None,
+    ) -> None:
+        super().__init__()
+        if default_model is None and backend is None:
+            raise TypeError("SubAgentMiddleware needs default_model, or a backend and subagents that name their model")
+        self._model = default_model
+        self._tools = list(default_tools or ())
+        self._middleware = [*_files_over(backend, default_middleware or ()), *(default_middleware or ())]
+        self._interrupt_on = default_interrupt_on
+        self._prompt = PROMPTS["subagents"] if system_prompt is None else system_prompt
+        specs = [*self._general_purpose(general_purpose_agent, subagents or ()), *(subagents or ())]
+        self._runnables = {spec["name"]: self._runnable(spec) for spec in _checked(specs)}
+        self.tools: list[BaseTool] = [_task_tool(self._runnables, _described(specs, task_description))]
+
+    def _general_purpose(self, wanted: bool, subagents: Sequence[SubAgent | CompiledSubAgent]) -> list[SubAgent]:
+        if not wanted or self._model is None or any(spec.get("name") == GENERAL_PURPOSE for spec in subagents):
+            return []
+        description, prompt = PROMPTS["general_purpose_description"], PROMPTS["general_purpose"]
+        return [SubAgent(name=GENERAL_PURPOSE, description=description, system_prompt=prompt)]
+
+    def _runnable(self, spec: SubAgent | CompiledSubAgent) -> Once[Runnable[Any, Any]]:
+        """What runs the subagent; an agent is built when it is first needed."""
+        if "runnable" in spec:
+            runnable = cast("CompiledSubAgent", spec)["runnable"]
+            return Once(lambda: runnable)
+        agent = spec
+        model = agent.get("model", self._model)
+        if model is None:
+            raise ValueError(f"subagent {agent['name']!r} needs a model: there is no default_model")
+        chat_model = init_chat_model(model) if isinstance(model, str) else model
+        return Once(lambda: self._built(agent, chat_model))
+
+    def _built(self, spec: SubAgent, model: BaseChatModel) -> Runnable[Any, Any]:
+        middleware = [*self._middleware, *spec.get("middleware", ())]
+        interrupt_on = spec.get("interrupt_on", self._interrupt_on)
+        if interrupt_on:
+            middleware.append(HumanInTheLoopMiddleware(interrupt_on=dict(interrupt_on)))
+        return create_agent(
+            model,
+            tools=list(spec.get("tools", self._tools)),
+            system_prompt=spec["system_prompt"],
+            middleware=_last_of_each_name(middleware),
+            name=spec["name"],
+        )
+
+    def wrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
+    ) -> ModelResponse[Any]:
+        """Append the prompt."""
+        return handler(self._prepared(request))
+
+    async def awrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
+    ) -> ModelResponse[Any]:
+        """As `wrap_model_call`."""
+        return await handler(self._prepared(request))
+
+    def _prepared(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
+        return request.override(system_message=with_prompt(request.system_message, self._prompt))
+
+
+def _files_over(backend: Any, middleware: Sequence[AgentMiddleware[Any, Any, Any]]) -> list[FilesystemMiddleware]:
+    has_files = any(isinstance(each, FilesystemMiddleware) for each in middleware)
+    return [] if backend is None or has_files else [FilesystemMiddleware(backend=resolve_backend(backend))]
+
+
+def _last_of_each_name(middleware: Sequence[AgentMiddleware[Any, Any, Any]]) -> list[AgentMiddleware[Any, Any, Any]]:
+    """The middleware, where a later one takes the place of an earlier one of the same name."""
+    return list({each.name: each for each in middleware}.values())
+
+
+# --- specifications --------------------------------------------------------------------------------------------------
+
+
+def _checked(specs: Sequence[SubAgent | CompiledSubAgent]) -> Sequence[SubAgent | CompiledSubAgent]:
+    if not specs:
+        raise ValueError("SubAgentMiddleware needs at least one subagent")
+    seen: set[str] = set()
+    for spec in specs:
+        needed = ("name", "description") if "runnable" in spec else ("name", "description", "system_prompt")
+        missing = [key for key in needed if key not in spec]
+        if missing:
+            raise ValueError(f"subagent {spec.get('name', '')!r} lacks {', '.join(missing)}")
+        if spec["name"] in seen:
+            raise ValueError(f"two subagents have the name {spec['name']!r}")
+        seen.add(spec["name"])
+    return specs
+
+
+def _described(specs: Sequence[SubAgent | CompiledSubAgent], description: str | None) -> str:
+    available = "\n".join(f"- {spec['name']}: {spec['description']}" for spec in specs)
+    return (PROMPTS["task"] if description is None else description).replace("{available_agents}", available)
+
+
+# --- the tool --------------------------------------------------------------------------------------------------------
+
+
+class TaskArguments(BaseModel):
+    description: str = Field(description="The whole task, and what to report.")
+    subagent_type: str = Field(description="Name of the subagent.")
+
+
+def _task_tool(runnables: Mapping[str, Once[Runnable[Any, Any]]], description: str) -> BaseTool:
+    def chosen(name: str) -> Runnable[Any, Any]:
+        if name not in runnables:
+            raise ToolException(f"Error: There is no subagent {name!r}. Choose one of: {', '.join(runnables)}.")
+        return runnables[name].get()
+
+    def task(description: str, subagent_type: str, runtime: ToolRuntime[Any, Any]) -> Any:
+        runnable = chosen(subagent_type)
+        result = runnable.invoke(initial_state(runtime.state, description))
+        return outcome(runtime.state, result, runtime.tool_call_id or "")
+
+    async def atask(description: str, subagent_type: str, runtime: ToolRuntime[Any, Any]) -> Any:
+        runnable = chosen(subagent_type)
+        result = await runnable.ainvoke(initial_state(runtime.state, description))
+        return outcome(runtime.state, result, runtime.tool_call_id or "")
+
+    return StructuredTool(
+        name="task",
+        description=description,
+        args_schema=TaskArguments,
+        func=task,
+        coroutine=atask,
+        handle_tool_error=True,
+        handle_validation_error=True,
+    )

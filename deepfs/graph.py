@@ -10,17 +10,18 @@ from langchain_core.tools import BaseTool
 from deepfs.middleware._backends import resolve_backend
 from deepfs.middleware._langchain import (
     AgentMiddleware,
-    HumanInTheLoopMiddleware,
     InterruptOnConfig,
     SummarizationMiddleware,
     TodoListMiddleware,
     create_agent,
     init_chat_model,
 )
+from deepfs.middleware.approvals import ApprovalMiddleware
 from deepfs.middleware.filesystem import FilesystemMiddleware
 from deepfs.middleware.memory import MemoryMiddleware
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.subagents import CompiledSubAgent, SubAgent, SubAgentMiddleware
+from deepfs.policy.rules import FilesystemPermission
 
 if TYPE_CHECKING:
     from langgraph.cache.base import BaseCache
@@ -49,6 +50,7 @@ def create_deep_agent(
     middleware: Sequence[Middleware] = (),
     subagents: Sequence[SubAgent | CompiledSubAgent] | None = None,
     memory: Sequence[str] | None = None,
+    permissions: Sequence[FilesystemPermission] | None = None,
     backend: Any = None,
     interrupt_on: dict[str, bool | InterruptOnConfig] | None = None,
     response_format: Any = None,
@@ -66,15 +68,17 @@ def create_deep_agent(
     `task`, `write_todos`. Long conversations are summarised.
 
     `subagents` have the tools, the model and the `interrupt_on` of the agent where they name none; one of the name
-    `general-purpose` is added, unless there is one. `memory` are paths of files that the agent is shown at every turn.
-    `middleware` comes after the agent's own and takes the place of one of the same name. The other arguments are those
-    of `langchain.agents.create_agent`.
+    `general-purpose` is added, unless there is one. `permissions` are rules about files, for subagents too unless they
+    have their own; the mode `"interrupt"` asks a person as `interrupt_on` does. `memory` are paths of files that the
+    agent is shown at every turn. `middleware` comes after the agent's own and takes the place of one of the same name.
+    The other arguments are those of `langchain.agents.create_agent`.
 
     Raises ModuleNotFoundError that names what to install, where a package is missing.
     """
     chat_model = _model(model)
     files = resolve_backend(backend)
-    todos, filesystem, summarization = _todos(), FilesystemMiddleware(backend=files), _summarization(chat_model)
+    todos, summarization = _todos(), _summarization(chat_model)
+    filesystem = FilesystemMiddleware(backend=files, permissions=permissions)
     own: list[Middleware] = [
         todos,
         filesystem,
@@ -83,12 +87,13 @@ def create_deep_agent(
             default_tools=tools,
             default_middleware=[todos, filesystem, summarization],
             default_interrupt_on=interrupt_on,
+            permissions=permissions,
             subagents=subagents,
         ),
         summarization,
         *([MemoryMiddleware(backend=files, sources=memory)] if memory else []),
     ]
-    last: list[Middleware] = [HumanInTheLoopMiddleware(interrupt_on=interrupt_on)] if interrupt_on else []
+    last = ApprovalMiddleware.where_needed(permissions or (), interrupt_on)
     graph = create_agent(
         chat_model,
         tools=list(tools or ()),

@@ -1,6 +1,6 @@
 """The middleware that gives an agent of LangChain a filesystem."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -8,7 +8,7 @@ from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_core.tools import BaseTool
 from langgraph.prebuilt.tool_node import ToolCallRequest
 
-from deepfs.backends.protocol import supports_execute
+from deepfs.backends.protocol import BackendProtocol, supports_execute
 from deepfs.backends.state import FilesystemState
 from deepfs.middleware._backends import resolve_backend
 from deepfs.middleware._langchain import AgentMiddleware, ModelRequest, ModelResponse
@@ -17,6 +17,8 @@ from deepfs.middleware._messages import ToolResult, mapped, messages_of, with_pr
 from deepfs.middleware.eviction import CHARS_PER_TOKEN, Evictor
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.tools import FILE_TOOLS, MAX_RESULT_CHARS, filesystem_tools
+from deepfs.policy.permissions import PermissionedBackend
+from deepfs.policy.rules import FilesystemPermission
 from deepfs.sync import call_over
 
 __all__ = ["FilesystemMiddleware", "FilesystemState"]
@@ -34,6 +36,9 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
     Results of other tools, and of `execute`, over `tool_token_limit_before_evict` tokens (of four characters) are
     stored under `/large_tool_results`, messages of people over `human_message_token_limit_before_evict` under
     `/large_messages`; their head and tail, and where the rest is, take their place. None switches that off.
+
+    `permissions` are rules that hold for the tools. What a rule of the mode `"interrupt"` matches is refused unless an
+    ApprovalMiddleware with the same rules asks a person first, as `create_deep_agent` adds it.
     """
 
     state_schema: type[Any] = FilesystemState
@@ -46,9 +51,19 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         custom_tool_descriptions: Mapping[str, str] | None = None,
         tool_token_limit_before_evict: int | None = 20_000,
         human_message_token_limit_before_evict: int | None = 50_000,
+        permissions: Sequence[FilesystemPermission] | None = None,
     ) -> None:
         super().__init__()
-        self.backend = resolve_backend(backend)
+        self._storage = resolve_backend(backend)
+        self.backend: BackendProtocol = (
+            PermissionedBackend(self._storage, permissions) if permissions else self._storage
+        )
+        self._options: dict[str, Any] = {
+            "system_prompt": system_prompt,
+            "custom_tool_descriptions": custom_tool_descriptions,
+            "tool_token_limit_before_evict": tool_token_limit_before_evict,
+            "human_message_token_limit_before_evict": human_message_token_limit_before_evict,
+        }
         self._prompt = PROMPTS["filesystem"] if system_prompt is None else system_prompt
         self._results = self._evictor(tool_token_limit_before_evict, _RESULTS)
         self._messages = self._evictor(human_message_token_limit_before_evict, _MESSAGES)
@@ -59,8 +74,13 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
             execute=True,
         )
 
+    def with_permissions(self, permissions: Sequence[FilesystemPermission]) -> "FilesystemMiddleware":
+        """The same over the same storage, with these rules in place of its own."""
+        return FilesystemMiddleware(backend=self._storage, permissions=permissions, **self._options)
+
     def _evictor(self, token_limit: int | None, directory: str) -> Evictor | None:
-        return None if token_limit is None else Evictor(self.backend, token_limit, directory)
+        # Past the rules: they are about what the model does.
+        return None if token_limit is None else Evictor(self._storage, token_limit, directory)
 
     # --- calls of the model ---
 

@@ -13,7 +13,6 @@ from typing_extensions import TypedDict
 from deepfs.middleware._backends import resolve_backend
 from deepfs.middleware._langchain import (
     AgentMiddleware,
-    HumanInTheLoopMiddleware,
     InterruptOnConfig,
     ModelRequest,
     ModelResponse,
@@ -23,8 +22,10 @@ from deepfs.middleware._langchain import (
 from deepfs.middleware._messages import with_prompt
 from deepfs.middleware._once import Once
 from deepfs.middleware._subagent_results import initial_state, outcome
+from deepfs.middleware.approvals import ApprovalMiddleware
 from deepfs.middleware.filesystem import FilesystemMiddleware
 from deepfs.middleware.prompts import PROMPTS
+from deepfs.policy.rules import FilesystemPermission
 
 __all__ = ["CompiledSubAgent", "SubAgent", "SubAgentMiddleware"]
 
@@ -46,6 +47,8 @@ class SubAgent(TypedDict):
     middleware: NotRequired[Sequence[AgentMiddleware[Any, Any, Any]]]
     """Comes after the default middleware."""
     interrupt_on: NotRequired[InterruptOn]
+    permissions: NotRequired[Sequence[FilesystemPermission]]
+    """Rules that hold for its files in place of the supervisor's."""
 
 
 class CompiledSubAgent(TypedDict):
@@ -63,6 +66,7 @@ class SubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
     merged. With `backend`, a subagent that has no FilesystemMiddleware gets one over it. `general_purpose_agent` adds
     one that has the default tools, where there is a `default_model`. `system_prompt` replaces the paragraph put at the
     end of the agent's, `task_description` that of the tool (`{available_agents}` in it becomes the list of them).
+    `permissions` hold for the files of subagents that have no rules of their own.
 
     Raises TypeError without `default_model` and `backend`, ValueError for subagents that lack something, share a name,
     or are none at all.
@@ -80,13 +84,15 @@ class SubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
         general_purpose_agent: bool = True,
         task_description: str | None = None,
         backend: Any = None,
+        permissions: Sequence[FilesystemPermission] | None = None,
     ) -> None:
         super().__init__()
+        self._permissions = tuple(permissions or ())
         if default_model is None and backend is None:
             raise TypeError("SubAgentMiddleware needs default_model, or a backend and subagents that name their model")
         self._model = default_model
         self._tools = list(default_tools or ())
-        self._middleware = [*_files_over(backend, default_middleware or ()), *(default_middleware or ())]
+        self._middleware = [*self._files(backend, default_middleware or ()), *(default_middleware or ())]
         self._interrupt_on = default_interrupt_on
         self._prompt = PROMPTS["subagents"] if system_prompt is None else system_prompt
         specs = [*self._general_purpose(general_purpose_agent, subagents or ()), *(subagents or ())]
@@ -98,6 +104,12 @@ class SubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
             return []
         description, prompt = PROMPTS["general_purpose_description"], PROMPTS["general_purpose"]
         return [SubAgent(name=GENERAL_PURPOSE, description=description, system_prompt=prompt)]
+
+    def _files(self, backend: Any, middleware: Sequence[AgentMiddleware[Any, Any, Any]]) -> list[FilesystemMiddleware]:
+        has_files = any(isinstance(each, FilesystemMiddleware) for each in middleware)
+        if backend is None or has_files:
+            return []
+        return [FilesystemMiddleware(backend=resolve_backend(backend), permissions=self._permissions)]
 
     def _runnable(self, spec: SubAgent | CompiledSubAgent) -> Once[Runnable[Any, Any]]:
         """What runs the subagent; an agent is built when it is first needed."""
@@ -112,15 +124,14 @@ class SubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
         return Once(lambda: self._built(agent, chat_model))
 
     def _built(self, spec: SubAgent, model: BaseChatModel) -> Runnable[Any, Any]:
-        middleware = [*self._middleware, *spec.get("middleware", ())]
-        interrupt_on = spec.get("interrupt_on", self._interrupt_on)
-        if interrupt_on:
-            middleware.append(HumanInTheLoopMiddleware(interrupt_on=dict(interrupt_on)))
+        rules = spec.get("permissions", self._permissions)
+        own = [_ruled(each, rules) if "permissions" in spec else each for each in self._middleware]
+        asking = ApprovalMiddleware.where_needed(rules, spec.get("interrupt_on", self._interrupt_on))
         return create_agent(
             model,
             tools=list(spec.get("tools", self._tools)),
             system_prompt=spec["system_prompt"],
-            middleware=_last_of_each_name(middleware),
+            middleware=_last_of_each_name([*own, *spec.get("middleware", ()), *asking]),
             name=spec["name"],
         )
 
@@ -140,9 +151,10 @@ class SubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
         return request.override(system_message=with_prompt(request.system_message, self._prompt))
 
 
-def _files_over(backend: Any, middleware: Sequence[AgentMiddleware[Any, Any, Any]]) -> list[FilesystemMiddleware]:
-    has_files = any(isinstance(each, FilesystemMiddleware) for each in middleware)
-    return [] if backend is None or has_files else [FilesystemMiddleware(backend=resolve_backend(backend))]
+def _ruled(
+    middleware: AgentMiddleware[Any, Any, Any], rules: Sequence[FilesystemPermission]
+) -> AgentMiddleware[Any, Any, Any]:
+    return middleware.with_permissions(rules) if isinstance(middleware, FilesystemMiddleware) else middleware
 
 
 def _last_of_each_name(middleware: Sequence[AgentMiddleware[Any, Any, Any]]) -> list[AgentMiddleware[Any, Any, Any]]:

@@ -6,8 +6,8 @@ It is imported when it is first needed: importing LangGraph takes over a second.
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Final, NamedTuple, cast
 
@@ -103,7 +103,7 @@ class TaskFiles:
 
     @property
     def files(self) -> Mapping[str, Any]:
-        """The files by path, as they lie in the state, with the task's own writes; the mapping does not change."""
+        """The files by path, as they lie in the state, with the writes of the task; the next may change the mapping."""
         return cast("Mapping[str, Any]", self._wiring.read(FILES, True) or {})
 
     @property
@@ -175,8 +175,24 @@ class _MergingFiles(TaskFiles):
         self._wiring.send([ProvisionalWrite(channel, value, self._writes) for channel, value in writes])
 
 
-@contextmanager
-def task_files() -> Iterator[TaskFiles]:
+class _Locked:
+    """A context with a lock held, in which `files` may be used."""
+
+    __slots__ = ("_files", "_lock")
+
+    def __init__(self, lock: threading.RLock, files: TaskFiles) -> None:
+        self._lock = lock
+        self._files = files
+
+    def __enter__(self) -> TaskFiles:
+        self._lock.acquire()
+        return self._files
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def task_files() -> AbstractContextManager[TaskFiles]:
     """The files of the running task, locked against the other threads and tasks of its graph: do not wait inside.
 
     Raises RuntimeError, which says what to do, outside a graph and in one that has no channel `files`.
@@ -184,17 +200,15 @@ def task_files() -> Iterator[TaskFiles]:
     wiring = _wiring()
     inside = _inside(wiring.read)
     if inside is None:
-        with _foreign_lock:
-            yield _fresh_files(wiring)
-        return
+        return _Locked(_foreign_lock, _fresh_files(wiring))
     channels, writes = inside
     channel = channels.get(FILES)
     if channel is None:
         raise RuntimeError(_NO_CHANNEL)
     task = task_of(channel, writes, wiring.step)
     merges = getattr(channel, "reducer", None) is fold
-    with task.run.lock:
-        yield _MergingFiles(wiring, task, writes, tells_conflicts=CONFLICTS in channels, merges=merges)
+    files = _MergingFiles(wiring, task, writes, tells_conflicts=CONFLICTS in channels, merges=merges)
+    return _Locked(task.run.lock, files)
 
 
 _foreign_lock = threading.RLock()

@@ -6,7 +6,7 @@ at the end. All that is known here follows from these deques and lives as long a
 
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final, TypeAlias
 from weakref import ref
@@ -16,6 +16,7 @@ from langgraph.checkpoint.serde.types import ERROR
 from langgraph.types import Overwrite
 
 from deepfs.core.filemap import Directories
+from deepfs.core.fold import Folding, fold
 from deepfs.core.operations import Ledger, Transition, is_header, operation_in
 
 __all__ = ["FILES", "Channel", "ProvisionalWrite", "Run", "Task", "Writes", "task_of"]
@@ -43,15 +44,17 @@ class ProvisionalWrite(list[Any]):
         super().__init__((channel, value))
         self._writes = ref(writes)
 
-    def _as_it_is(self) -> Sequence[Any]:
+    def _failed(self) -> tuple[str, Any] | None:
         writes = self._writes()
-        return (_failure(writes) if writes else None) or tuple(super().__iter__())
+        return _failure(writes) if writes else None
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._as_it_is())
+        failure = self._failed()
+        return super().__iter__() if failure is None else iter(failure)
 
     def __getitem__(self, index: Any) -> Any:
-        return self._as_it_is()[index]
+        failure = self._failed()
+        return super().__getitem__(index) if failure is None else failure[index]
 
 
 def _from(writes: Writes, start: int) -> list[tuple[str, Any]]:
@@ -64,8 +67,14 @@ def _from(writes: Writes, start: int) -> list[tuple[str, Any]]:
 
 def _failure(writes: Writes) -> tuple[str, Any] | None:
     """The failure of the task with these writes, which LangGraph puts at their end, if it failed."""
-    last = _from(writes, max(0, len(writes) - 2))
-    return next((write for write in last if type(write) is tuple and write[0] == ERROR), None)
+    try:
+        for index in (-1, -2):
+            write = writes[index]
+            if type(write) is tuple and write[0] == ERROR:
+                return write
+    except IndexError:
+        pass
+    return None
 
 
 # --- the tasks of a superstep ----------------------------------------------------------------------------------------
@@ -88,12 +97,13 @@ class Task:
 
     def _forget(self) -> None:
         self._own: Channel | None = None
+        self._folding: Folding | None = None
         self._taken = 0
         self._last: object = None
         self._directories: Directories | None = None
         self._overwritten = False
         self.changes: dict[str, Transition] = {}
-        self.ledger = Ledger()
+        self._ledger = Ledger()
 
     def _end(self, _: object) -> None:
         self._channel = None
@@ -106,7 +116,9 @@ class Task:
 
     @property
     def files(self) -> Mapping[str, Any]:
-        """The files by path, as they lie in the state; the mapping does not change."""
+        """The files by path, as they lie in the state; the mapping may change with the next write."""
+        if self._folding is not None:
+            return self._folding.files
         channel = self._own or self._channel
         return channel.get() or {} if channel is not None and channel.is_available() else {}
 
@@ -116,6 +128,11 @@ class Task:
         if self._directories is None:
             self._directories = Directories(self.files)
         return self._directories
+
+    @property
+    def ledger(self) -> Ledger:
+        """The operations of the task."""
+        return self._ledger if self._folding is None else self._folding.ledger
 
     def catch_up(self) -> None:
         """Take in what the task wrote since."""
@@ -148,18 +165,28 @@ class Task:
         return self._overwritten or last is not self._last or _failure(writes) is not None
 
     def _take(self, values: list[Any], channel: Channel) -> None:
-        if values:
+        if values and not self._overwritten and getattr(channel, "reducer", None) is fold:
+            self._fold(values, channel)
+        elif values:
             own = self._own = self._own or channel.copy()
             own.update(values)
         for value in values:
             if isinstance(value, Mapping):
                 self._note(value)
 
+    def _fold(self, values: list[Any], channel: Channel) -> None:
+        """As the channel does it, yet in place: what it costs does not grow with the files."""
+        if self._folding is None:
+            self._folding = Folding(self.files)
+        for value in values:
+            self._folding.apply(value or {})
+
     def _note(self, write: Mapping[str, Any]) -> None:
         operation = operation_in(write)
         if operation is not None:
             self.changes.update(operation.paths)
-            self.ledger.enter(operation)
+            if self._folding is None:
+                self._ledger.enter(operation)
         if self._directories is not None:
             for path in write:
                 self._follow(self._directories, path)
@@ -198,7 +225,9 @@ def task_of(channel: Channel, writes: Writes, step: int | None) -> Task:
     with _runs_lock:
         while _ended:
             _drop(_ended.popleft())
-        run = _runs.setdefault(id(channel), Run(id(channel)))
+        run = _runs.get(id(channel))
+        if run is None:
+            run = _runs[id(channel)] = Run(id(channel))
         task = run.tasks.get(id(writes))
         if task is None or not task.belongs_to(writes):
             task = run.tasks[id(writes)] = Task(run, channel, writes, step)

@@ -1,7 +1,7 @@
 """Files in the state of a LangGraph graph: they live as long as the thread, and are checkpointed with it."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from deepfs.backends._files_channel import FileConflicts, Files, FilesystemState
@@ -11,6 +11,17 @@ from deepfs.core.filemap import Change, DecodedFiles, FileTree
 from deepfs.types import FileDataV2
 
 __all__ = ["FileConflicts", "Files", "FilesystemState", "StateBackend"]
+
+
+class _Held:
+    """A context that excludes the other tasks of the run, which share one lock; nothing waits while it is held."""
+
+    async def __aenter__(self) -> None:
+        self._files = task_files()
+        self._files.__enter__()
+
+    async def __aexit__(self, *raised: Any) -> None:
+        self._files.__exit__(*raised)
 
 
 class StateBackend(RecordBackend):
@@ -26,11 +37,8 @@ class StateBackend(RecordBackend):
 
     never_waits = True
 
-    @asynccontextmanager
-    async def _hold(self, *held: str) -> AsyncIterator[None]:
-        # The tasks of a run share one lock; nothing waits while it is held.
-        with task_files():
-            yield
+    def _hold(self, *held: str) -> AbstractAsyncContextManager[None]:
+        return _Held()
 
     async def _fetch(self, wanted: Sequence[str]) -> Mapping[str, FileDataV2]:
         with task_files() as task:
@@ -39,11 +47,15 @@ class StateBackend(RecordBackend):
 
     async def _fetch_all(self) -> Mapping[str, FileDataV2]:
         with task_files() as task:
-            return DecodedFiles(task.files)
+            return DecodedFiles({**task.files})
 
     async def _tree(self) -> FileTree:
         with task_files() as task:
-            return FileTree(DecodedFiles(task.files), task.directories)
+            return FileTree(DecodedFiles({**task.files}), task.directories)
+
+    async def _is_directory(self, path: str) -> bool:
+        with task_files() as task:
+            return path in task.directories
 
     async def _commit(self, changes: Sequence[Change]) -> None:
         with task_files() as task:

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, cast, get_args
 
+from msgspec.structs import asdict
+
 from deepfs.core import media
 from deepfs.core.text import check_text, decode, is_text
 from deepfs.errors import InvalidContentError, quoted
@@ -75,7 +77,8 @@ def to_v1(data: FileDataV2, path: str = "") -> FileDataV1:
 
 def encode_file(data: FileDataV2, file_format: FileFormat = "v2", path: str = "") -> dict[str, Any]:
     """The plain dict to store; a field that is not set is absent."""
-    return dict(to_v1(data, path)) if file_format == "v1" else dict(data)
+    fields = asdict(to_v1(data, path) if file_format == "v1" else data)
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def content_bytes(data: FileDataV2, path: str = "") -> bytes:

@@ -17,7 +17,7 @@ from deepfs.core.text import version
 from deepfs.errors import DeepFSError
 from deepfs.types import FileDataV2
 
-__all__ = ["fold", "fold_conflicts", "version_of"]
+__all__ = ["Folding", "fold", "fold_conflicts", "version_of"]
 
 
 def version_of(data: FileDataV2) -> str:
@@ -34,7 +34,7 @@ def fold(files: Mapping[str, Any] | None, writes: Iterable[Mapping[str, Any] | N
     A write that holds an operation takes effect unless it collides with another task's of the same superstep; edits of
     one file in disjoint places are merged. Any other write is taken as it is.
     """
-    folding = _Folding({} if files is None else files)
+    folding = Folding({} if files is None else files)
     for write in writes:
         folding.apply(write or {})
     return folding.result()
@@ -58,19 +58,28 @@ class _Files(dict[str, Any]):
         return dict, (dict(self),)
 
 
-class _Folding:
+class Folding:
+    """`fold`, write by write: `files` are what they became so far. The mapping it began with stays."""
+
     def __init__(self, files: Mapping[str, Any]) -> None:
         self.files = _Files(files)
         known = files.memory if isinstance(files, _Files) else _Memory(Ledger(), {}, set())
-        self.memory = _Memory(known.ledger.copy(), known.written.copy(), known.replaced.copy())
+        self._memory = _Memory(known.ledger.copy(), known.written.copy(), known.replaced.copy())
+
+    @property
+    def ledger(self) -> Ledger:
+        """The operations of the last superstep that took effect."""
+        return self._memory.ledger
 
     def result(self) -> dict[str, Any]:
-        if not self.memory.ledger.records and not self.memory.written:
+        """The files, with what later writes of the superstep need to know; nothing is to be applied afterwards."""
+        if not self._memory.ledger.records and not self._memory.written:
             return dict(self.files)
-        self.files.memory = self.memory
+        self.files.memory = self._memory
         return self.files
 
     def apply(self, write: Mapping[str, Any]) -> None:
+        """Take in one write."""
         operation = operation_in(write)
         written = {path: data for path, data in write.items() if not is_header(path)}
         if operation is None:
@@ -81,19 +90,19 @@ class _Folding:
     def _take(self, written: Mapping[str, Any]) -> None:
         """Take files as they are, but not again what an operation wrote: that was decided with the operation."""
         for path, data in written.items():
-            known = self.memory.written.get(path)
+            known = self._memory.written.get(path)
             if known and _fingerprint(path, data) in known:
                 continue
             if known is not None:
-                self.memory.written[path] = frozenset()
-                self.memory.replaced.add(path)
+                self._memory.written[path] = frozenset()
+                self._memory.replaced.add(path)
             self._put(path, data)
 
     def _operate(self, operation: Operation, written: Mapping[str, Any]) -> None:
-        ledger = self.memory.ledger
+        ledger = self._memory.ledger
         if operation.step != ledger.step:
             ledger.begin(operation.step)
-            self.memory = _Memory(ledger, {}, set())
+            self._memory = _Memory(ledger, {}, set())
         records = {path: ledger.record(path, change) for path, change in operation.paths.items()}
         lost = ledger.enter(operation)
         for path, change in operation.paths.items():
@@ -104,8 +113,8 @@ class _Folding:
 
     def _remember(self, path: str, change: Transition, data: Mapping[str, Any] | None) -> None:
         if data is not None:
-            known = self.memory.written.get(path, frozenset())
-            self.memory.written[path] = known | {(change.result, data.get("modified_at"))}
+            known = self._memory.written.get(path, frozenset())
+            self._memory.written[path] = known | {(change.result, data.get("modified_at"))}
 
     def _put(self, path: str, data: Any) -> None:
         if data is None:
@@ -118,7 +127,7 @@ class _Folding:
     ) -> Mapping[str, Any] | None:
         """`data`, which a task wrote, with what other tasks made of the file."""
         current = self.files.get(path)
-        if data is None or current is None or path in self.memory.replaced or not record.others(task):
+        if data is None or current is None or path in self._memory.replaced or not record.others(task):
             return data
         present = sorted(chain.from_iterable(part.places or () for part in record.parts.values()))
         mine, theirs = decode_file(data, path), decode_file(current, path)

@@ -7,7 +7,7 @@ trace.
 """
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from functools import lru_cache
 from typing import Literal, NamedTuple, TypeAlias
 
 from msgspec import MsgspecError, Struct, json
@@ -95,10 +95,19 @@ def is_header(key: object) -> bool:
 
 def operation_in(keys: Iterable[object]) -> Operation | None:
     """The operation that one of the keys of a write holds."""
-    for header in filter(is_header, keys):
-        with suppress(MsgspecError):
-            return json.decode(str(header)[len(_HEADER) :], type=Operation)
+    for key in keys:
+        if isinstance(key, str) and key.startswith(_HEADER) and (operation := _decoded(key)) is not None:
+            return operation
     return None
+
+
+@lru_cache(maxsize=4096)
+def _decoded(header: str) -> Operation | None:
+    """The operation in `header`; each is asked for by the task that wrote it, its siblings and both reducers."""
+    try:
+        return json.decode(header[len(_HEADER) :], type=Operation)
+    except MsgspecError:
+        return None
 
 
 def _collide(one: Places, other: Places) -> bool:

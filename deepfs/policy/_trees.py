@@ -12,12 +12,18 @@ _NOTHING_BENEATH = (ErrorCode.NOT_A_DIRECTORY, ErrorCode.FILE_NOT_FOUND)
 
 
 async def visit_beneath(
-    backend: BackendProtocol, top: str, visit: Callable[[str, str], object], *, follow: bool
+    backend: BackendProtocol,
+    top: str,
+    visit: Callable[[str, str], object],
+    *,
+    follow: bool,
+    pass_by: Callable[[str], object] = lambda _: None,
 ) -> None:
     """Call `visit` with the path and the real path of all beneath the directory `top`, in no order.
 
-    With `follow`, real is where links lead, and linked directories are entered, each once; without, a link stands for
-    itself. What `visit` raises ends the walk. Raises AccessError where not everything can be listed.
+    With `follow`, real is where links lead, and linked directories are entered, but none twice: `pass_by` is told of
+    those that are passed by for that. Without, a link stands for itself. What `visit` raises ends the walk. Raises
+    AccessError where not everything can be listed.
     """
     (real_top,) = await backend.areal_paths([top])
     pending = [(top, real_top or top)]
@@ -34,6 +40,10 @@ async def visit_beneath(
         for entry, path, target in zip(listing.entries, children, targets, strict=True):
             own = paths.join(real_directory, paths.name(path))
             visit(path, (target or own) if follow else own)
-            if entry.is_dir and target not in seen and (follow or target == own):
+            if not entry.is_dir or not (follow or target == own):
+                continue
+            if target in seen:
+                pass_by(path)
+            else:
                 seen.add(target)
                 pending.append((path, target or own))

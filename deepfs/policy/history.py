@@ -1,11 +1,12 @@
 """What files held before they were changed."""
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from datetime import UTC, datetime
 from difflib import unified_diff
 from hashlib import blake2b
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar, cast
 
 from msgspec import Struct
 
@@ -13,18 +14,19 @@ from deepfs.backends.protocol import BackendProtocol
 from deepfs.core import paths
 from deepfs.core.locks import PathLocks
 from deepfs.core.text import decode
-from deepfs.errors import BackendError, DeepFSError, ErrorCode, FileMissingError, quoted
+from deepfs.errors import AccessError, BackendError, DeepFSError, ErrorCode, FileMissingError, quoted
 from deepfs.policy._trees import visit_beneath
 from deepfs.policy.permissions import PermissionedBackend
 from deepfs.policy.rules import FilesystemPermission
 from deepfs.policy.wrapper import WrapperBackend
-from deepfs.types import WriteResult
+from deepfs.types import FileUploadResponse, WriteResult
 
 __all__ = ["HistoryBackend", "Version"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_NO_FILE = frozenset({"file_not_found", "is_directory", "not_a_directory", "invalid_path"})
 _parsed = re.compile(r"(?P<number>\d{8,})-(?P<at>\d{8}T\d{6}\.\d{6}Z)-(?P<digest>[0-9a-f]{32})").fullmatch
 
 
@@ -119,13 +121,32 @@ class HistoryBackend(WrapperBackend):
     async def through(
         self, operation: str, call: Callable[P, Awaitable[T]], /, *args: P.args, **options: P.kwargs
     ) -> T:
-        touched = _touched(operation, args)
+        touched = _touched(args[_CHANGED[operation]] if operation in _CHANGED else ())
         if not touched:
             return await call(*args, **options)
         async with self._locks.hold(*touched):
             for path in touched:
                 await self._keep_tree(path, deep=operation in ("delete", "move"))
             return await call(*args, **options)
+
+    async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+        touched = {path: _touched([path]) for path, _ in files}
+        async with self._locks.hold(*dict.fromkeys(normal for each in touched.values() for normal in each)):
+            codes = {path: await self._unkept(normal) for path, normal in touched.items()}
+            stored = iter(await self.inner.aupload_files([file for file in files if codes[file[0]] is None]))
+            return [
+                next(stored) if code is None else FileUploadResponse(path, code)
+                for path, code in ((path, codes[path]) for path, _ in files)
+            ]
+
+    async def _unkept(self, touched: list[str]) -> str | None:
+        """Keep a file that is to be replaced; returns the code of the error."""
+        try:
+            for path in touched:
+                await self._keep_tree(path, deep=False)
+        except DeepFSError as error:
+            return error.code.value
+        return None
 
     async def _keep_tree(self, path: str, *, deep: bool) -> None:
         found = [path]
@@ -139,9 +160,11 @@ class HistoryBackend(WrapperBackend):
     async def _current(self, path: str) -> bytes | None:
         """What the file holds; None where there is none."""
         (found,) = await self.inner.adownload_files([path])
-        if found.content is None and found.error in (ErrorCode.TOO_LARGE, ErrorCode.BACKEND_ERROR):
-            raise BackendError(f"Error: {quoted(path)} could not be kept in the history: {found.error}")
-        return found.content
+        if found.error is None or found.error in _NO_FILE:
+            return found.content
+        if found.error == ErrorCode.PERMISSION_DENIED:
+            raise AccessError(path, "it cannot be kept in the history")
+        raise BackendError(f"Error: {quoted(path)} could not be kept in the history: {found.error}")
 
     async def _save(self, path: str, content: bytes) -> None:
         place = await self._place(path)
@@ -181,22 +204,22 @@ def _without(inner: BackendProtocol, directory: str) -> BackendProtocol:
     return PermissionedBackend(inner, [FilesystemPermission(["read", "write"], [f"{pattern}/**"], "deny")])
 
 
-def _touched(operation: str, args: tuple[Any, ...]) -> list[str]:
-    """The paths whose files a change replaces or takes away; those that are no paths are refused later."""
-    named: dict[str, Callable[[], list[str]]] = {
-        "write": lambda: [args[0]],
-        "edit": lambda: [args[0]],
-        "delete": lambda: [args[0]],
-        "copy": lambda: [args[1]],
-        "move": lambda: [args[0], args[1]],
-        "upload_files": lambda: [path for path, _ in args[0]],
-    }
+_CHANGED: dict[str, slice] = {
+    "write": slice(0, 1),
+    "edit": slice(0, 1),
+    "delete": slice(0, 1),
+    "copy": slice(1, 2),
+    "move": slice(0, 2),
+}
+"""Which arguments are paths whose files the operation replaces or takes away."""
+
+
+def _touched(named: Iterable[object]) -> list[str]:
+    """The normal forms of those that are paths; the others are refused later."""
     touched = []
-    for path in named.get(operation, list)():
-        try:
-            touched.append(paths.normalize(path))
-        except DeepFSError:
-            continue
+    for path in named:
+        with suppress(DeepFSError):
+            touched.append(paths.normalize(cast("str", path)))
     return list(dict.fromkeys(touched))
 
 

@@ -15,7 +15,7 @@ class RateLimitError(AccessError):
     """There were too many operations; `retry_after` is in seconds."""
 
     def __init__(self, limit: int, seconds: float, retry_after: float) -> None:
-        self.retry_after = retry_after
+        self.retry_after: float = retry_after
         DeepFSError.__init__(
             self,
             f"Error: Rate limit reached: {limit} operations in {seconds:g} seconds. "

@@ -101,7 +101,7 @@ class PermissionedBackend(WrapperBackend):
 
     A path is judged, then used: a process that swaps links or adds files to a directory in between, past this object,
     may gain what the rules deny. Files cannot be linked through deepfs, so agents alone cannot. Hard links are files of
-    their own.
+    their own. Names are compared as they are: on a file system that ignores case, rules must cover every spelling.
     """
 
     never_waits: bool = True
@@ -296,7 +296,12 @@ class PermissionedBackend(WrapperBackend):
             arriving = paths.relative(path, src)
             self._check_beneath(dst, ["write"], paths.join(dst, arriving), paths.join(real_dst or dst, arriving))
 
-        await visit_beneath(self.inner, src, check, follow=True)
+        def pass_by(path: str) -> None:
+            arriving = paths.join(dst, paths.relative(path, src))
+            if decide_beneath(self.rules, "write", arriving).mode != "allow":
+                raise DeniedError("write", dst)
+
+        await visit_beneath(self.inner, src, check, follow=True, pass_by=pass_by)
         return src, dst
 
     def _check_beneath(self, top: str, operations: list[FilesystemOperation], *touched: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import anyio
 import pytest
 
-from deepfs import FilesystemBackend, MemoryBackend, run_sync
+from deepfs import FilesystemBackend, FilesystemPermission, MemoryBackend, PermissionedBackend, run_sync
 from deepfs.errors import BackendError, FileMissingError
 from deepfs.policy import HistoryBackend
 from deepfs.testing import FaultyBackend
@@ -106,10 +106,21 @@ async def test_a_change_that_cannot_be_kept_does_not_happen() -> None:
     memory = MemoryBackend()
     memory.write("/a", "x")
     history = HistoryBackend(memory, FaultyBackend(MemoryBackend(), {"upload_files": BackendError("Error: full")}))
-    with pytest.raises(BackendError, match="full"):
-        await history.aupload_files([("/a", b"y")])
+    stored = await history.aupload_files([("/a", b"y"), ("/new", b"z"), ("/..", b"")])
+    assert [(item.path, item.error) for item in stored] == [
+        ("/a", "backend_error"), ("/new", None), ("/..", "invalid_path"),
+    ]  # fmt: skip
     result = await history.awrite("/a", "y", overwrite=True)
     assert result.code == "backend_error"
+    assert memory.read("/a").file_data.content == "x"  # type: ignore[union-attr]
+
+
+async def test_what_may_not_be_read_is_not_changed() -> None:
+    memory = MemoryBackend()
+    memory.write("/a", "x")
+    unreadable = PermissionedBackend(memory, [FilesystemPermission(["read"], ["/a"], "deny")])
+    history = HistoryBackend(unreadable, MemoryBackend())
+    assert (await history.awrite("/a", "y", overwrite=True)).code == "permission_denied"
     assert memory.read("/a").file_data.content == "x"  # type: ignore[union-attr]
 
 

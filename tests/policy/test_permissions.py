@@ -386,6 +386,20 @@ def test_a_directory_with_links_to_what_is_denied_can_be_deleted(root: Path) -> 
     assert (root / "secret" / "deep" / "key").exists()
 
 
+def test_what_arrives_by_a_second_link_needs_to_be_written_too(tmp_path: Path) -> None:
+    (tmp_path / "src" / "real").mkdir(parents=True)
+    (tmp_path / "src" / "real" / "file").write_text("x")
+    (tmp_path / "src" / "second").symlink_to("real")
+    memory = MemoryBackend()
+    tree = CompositeBackend(memory, {"/disk/": FilesystemBackend(tmp_path)})
+    for denied in ("/to/second/**", "/to/real/file", "/to/second/file"):
+        backend = PermissionedBackend(tree, [FilesystemPermission(["write"], [denied], "deny")])
+        assert backend.copy("/disk/src", "/to").code == "permission_denied"
+        assert not memory._files
+    backend = PermissionedBackend(tree, [FilesystemPermission(["write"], ["/elsewhere/**"], "deny")])
+    assert backend.copy("/disk/src", "/to").ok
+
+
 async def test_overrides_within_are_hit_once() -> None:
     class Counting(MemoryBackend):
         hits = 0

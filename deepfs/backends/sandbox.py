@@ -365,7 +365,7 @@ def _hints(glob: str | None) -> list[bytes]:
 
 
 _UNCLEAR = frozenset("{[\\")
-_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.*?")
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.*")
 
 
 def _data(content: bytes, modified_at: str) -> FileDataV2:

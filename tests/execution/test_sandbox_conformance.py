@@ -14,6 +14,12 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+@pytest.fixture(scope="session")
+def tools(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A directory with the tools of busybox and nothing else."""
+    return busybox_tools(tmp_path_factory.mktemp("busybox"))
+
+
 class _OverCommands(BackendConformance):
     root: Path
 
@@ -36,10 +42,6 @@ class TestWithPython(_OverCommands):
 
 
 class TestWithBusyboxAlone(_OverCommands):
-    @pytest.fixture(scope="session")
-    def tools(self, tmp_path_factory: pytest.TempPathFactory) -> str:
-        return busybox_tools(tmp_path_factory.mktemp("busybox"))
-
     @pytest.fixture
     def backend(self, tmp_path: Path, tools: str) -> LocalSandbox:
         self.root = tmp_path

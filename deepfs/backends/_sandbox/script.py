@@ -1,23 +1,21 @@
 """Runs in a sandbox, on whatever Python 3.6 or later is there: one file operation, from its arguments to its answer."""
 
-import fnmatch
-import gzip
-import hashlib
 import os
-import shutil
 import stat
 import sys
-import tempfile
 import time
-from base64 import b64decode, b64encode
+import zlib
+from binascii import a2b_base64, b2a_base64
+
+# Other modules are imported where they are needed: starting is most of the cost of a small operation.
 
 SYSTEM = (b"/proc", b"/sys", b"/dev")
 MOST = 64 * 1024 * 1024
 PREFIX = b".~deepfs-"
 
-nonce, most, operation = [b64decode(word) for word in sys.argv[1:4]]
-arguments = [b64decode(word) for word in sys.argv[4:]]
-place = os.fsencode(tempfile.gettempdir())
+nonce, most, operation = [a2b_base64(word) for word in sys.argv[1:4]]
+arguments = [a2b_base64(word) for word in sys.argv[4:]]
+place = os.environb.get(b"TMPDIR") or b"/tmp"
 answer = []
 
 
@@ -41,6 +39,12 @@ def word(error):
     return words.get(type(error)) or b"other " + os.fsencode(error.strerror or "failed")
 
 
+def checksum(data):
+    import hashlib
+
+    return hashlib.sha256(data).hexdigest().encode()
+
+
 def lock():
     import fcntl
 
@@ -50,7 +54,7 @@ def lock():
 
 def payload(staged):
     if not staged:
-        return b64decode(sys.stdin.buffer.read())
+        return a2b_base64(sys.stdin.buffer.read())
     with open(held(staged), "rb") as file:
         data = file.read()
     os.unlink(held(staged))
@@ -107,18 +111,28 @@ def fetched(path, known, limit):
         raise Failed(b"too_large %d" % status.st_size)
     with open(path, "rb") as file:
         data = file.read()
-    if known and hashlib.sha256(data).hexdigest().encode() == known:
+    if known and checksum(data) == known:
         return b"same %.6f\n" % (status.st_mtime_ns / 1e9)
     return b"ok %.6f %d\n%s" % (status.st_mtime_ns / 1e9, len(data), data)
 
 
+def matcher(name):
+    if name == b"*":
+        return lambda child: True
+    import fnmatch
+    import re
+
+    return re.compile(os.fsencode(fnmatch.translate(name.decode()))).match
+
+
 def files(path, visible, name):
+    matches = matcher(name)
     for directory, below, names in os.walk(path):
         if visible:
             below[:] = [child for child in below if not child.startswith(b".")]
         below[:] = [child for child in below if os.path.join(directory, child) not in SYSTEM]
         for child in names:
-            if (not visible or not child.startswith(b".")) and fnmatch.fnmatchcase(child, name):
+            if (not visible or not child.startswith(b".")) and matches(child):
                 yield os.path.join(directory, child)
 
 
@@ -185,7 +199,7 @@ def place_file(path, data, mode):
         with open(temporary, "wb") as file:
             file.write(data)
         if os.path.exists(target):
-            shutil.copymode(target, temporary)
+            os.chmod(temporary, stat.S_IMODE(os.stat(target).st_mode))
         if mode == b"create":
             os.link(temporary, target)
         else:
@@ -209,7 +223,7 @@ def write(path, mode, known, before, after, staged):
                 old = file.read()
         except OSError:
             raise Failed(b"conflict") from None
-        if hashlib.sha256(old).hexdigest().encode() != known:
+        if checksum(old) != known:
             raise Failed(b"conflict")
         data = old[: int(before)] + data + old[len(old) - int(after) :]
     place_file(path, data, mode)
@@ -229,7 +243,7 @@ def put(staged, *wanted):
 
 
 def stage(name, offset):
-    data = b64decode(sys.stdin.buffer.read())
+    data = a2b_base64(sys.stdin.buffer.read())
     with open(held(name), "wb" if int(offset) == 0 else "ab") as file:
         if file.tell() != int(offset):
             raise Failed(b"other a part is missing")
@@ -241,6 +255,8 @@ def stage(name, offset):
 
 def sweep():
     """Remove what calls that were ended have left, an hour ago and more."""
+    import shutil
+
     for name in os.listdir(place):
         path = os.path.join(place, name)
         if name.startswith(PREFIX) and b"lock" not in name and os.lstat(path).st_mtime < time.time() - 3600:
@@ -248,6 +264,8 @@ def sweep():
 
 
 def delete(path):
+    import shutil
+
     lock()
     if os.path.isdir(path) and not os.path.islink(path):
         shutil.rmtree(path)
@@ -271,6 +289,8 @@ def check_destination(src, dst, overwrite):
 
 
 def move(src, dst, overwrite):
+    import shutil
+
     lock()
     if src != dst or not os.path.lexists(src):
         check_destination(src, dst, overwrite)
@@ -279,6 +299,8 @@ def move(src, dst, overwrite):
 
 
 def copy(src, dst, overwrite):
+    import shutil
+
     lock()
     check_destination(src, dst, overwrite)
     temporary = beside(dst)
@@ -314,6 +336,11 @@ def more(name, offset):
         os.unlink(held(name))
 
 
+def zipped(data):
+    compress = zlib.compressobj(4, zlib.DEFLATED, 31)
+    return compress.compress(data) + compress.flush()
+
+
 def main():
     if operation == b"more":
         more(*arguments)
@@ -323,11 +350,11 @@ def main():
         {function.__name__.encode(): function for function in operations}[operation](*arguments)
     except (OSError, Failed) as error:
         answer[:] = [b"E %s\n" % word(error)]
-    text = b64encode(gzip.compress(b"".join(answer), 4))
+    text = b2a_base64(zipped(b"".join(answer)), newline=False)
     if len(text) > int(most):
         with open(held(nonce), "wb") as file:
             file.write(text)
-    show(text, 0, hashlib.sha256(text).hexdigest())
+    show(text, 0, checksum(text).decode())
 
 
 main()

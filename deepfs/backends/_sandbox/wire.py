@@ -38,8 +38,9 @@ def _script(name: str) -> str:
 
 
 # Read when this is imported: later there may be an event loop to be kept waiting.
+# Python is kept from the modules of whatever directory the command runs in.
 _INTERPRETERS: Final = {
-    "py": f"python3 -c {_script('script.py')}",
+    "py": f"python3 -I -S -c {_script('script.py')}",
     "sh": f"sh -c {_script('script.sh')} deepfs",
 }
 
@@ -52,7 +53,7 @@ def command_text(engine: Engine, words: Sequence[bytes], payload: bytes) -> str:
     stdin = f"<<'{_MARK}'\n{b64encode(payload).decode()}\n{_MARK}\n"
     if engine:
         return f"{_INTERPRETERS[engine]} {arguments} {stdin}"
-    usable = "python3 -c 'import sys; sys.exit(sys.version_info < (3, 6))' >/dev/null 2>&1 </dev/null"
+    usable = "python3 -I -S -c 'import sys; sys.exit(sys.version_info < (3, 6))' >/dev/null 2>&1 </dev/null"
     return (
         f"if {usable}; then {_INTERPRETERS['py']} {arguments}; else {_INTERPRETERS['sh']} {arguments}; fi {stdin}"
     )

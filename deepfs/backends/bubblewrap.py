@@ -15,6 +15,7 @@ import anyio
 
 from deepfs.backends._bubblewrap.cgroups import Cgroup
 from deepfs.backends._bubblewrap.command_line import WORKSPACE, Box, arguments
+from deepfs.backends._bubblewrap.devices import private_devices
 from deepfs.backends._bubblewrap.disk_use import is_beyond
 from deepfs.backends._bubblewrap.limits import Limits
 from deepfs.backends.filesystem import FilesystemBackend
@@ -47,8 +48,8 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
     `async with` block, or the end of the process. File operations are those of `FilesystemBackend`, confined to the
     workspace: links that commands make lead them nowhere else, and a link that starts with `/workspace` nowhere.
 
-    Needs Linux and bubblewrap (`bwrap`). A process of root needs control groups, too: nothing else limits the number of
-    its processes.
+    Needs Linux and bubblewrap (`bwrap`). Better not as root, whose files are all its own even in a box; it needs control
+    groups, too, since nothing else limits the number of its processes.
     """
 
     capabilities: Capabilities = Capabilities(
@@ -81,7 +82,7 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
         self._env = {**_ENV, **(env or {})}
         self._network = network
         self._read_only = tuple(read_only)
-        self._limits = limits or Limits()
+        self._allowed = limits or Limits()
 
     @property
     def id(self) -> str:
@@ -156,7 +157,7 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
         """The command in its box, within control groups that last as long as the block."""
         if timeout is not None and timeout <= 0:
             raise ValueError(f"timeout must be positive, not {timeout}")
-        groups = Cgroup(self._limits)
+        groups = Cgroup(self._allowed)
         try:
             line = await lanes.run(self._prepare, command, groups)
             seconds = self._timeout if timeout is None else timeout
@@ -170,16 +171,26 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
         if program is None:
             raise NotSupportedError("Error: bubblewrap is not installed: commands need its program `bwrap`")
         groups.make()
-        if os.geteuid() == 0 and not groups.holds("pids.max"):
+        devices = self._precautions(groups) if os.geteuid() == 0 else {}
+        self._make_workspace()
+        os.makedirs(self._given_root, exist_ok=True)
+        workspace = os.path.abspath(self._given_root)
+        box = Box(workspace, self._env, self._read_only, self._network, self._allowed, program, devices)
+        return arguments(box, command, groups.files, counts_memory=groups.counts_memory)
+
+    def _precautions(self, groups: Cgroup) -> dict[str, str]:
+        """What root needs: it is exempt from limits on processes, and owns the devices of the host."""
+        if not groups.holds("pids.max"):
             raise NotSupportedError(
                 "Error: commands of root need control groups to be safe, and there are none; use another account"
             )
-        self._make_workspace()
-        os.makedirs(self._given_root, exist_ok=True)
-        box = Box(
-            os.path.abspath(self._given_root), self._env, self._read_only, self._network, self._limits, program
-        )
-        return arguments(box, command, groups.files, counts_memory=groups.counts_memory)
+        try:
+            return private_devices(self._id)
+        except OSError as error:
+            raise NotSupportedError(
+                "Error: commands of root need devices of their own to be safe, and there can be none; "
+                "use another account"
+            ) from error
 
     async def _watch_disk(self) -> str:
         """Return when the workspace takes too much room."""
@@ -187,6 +198,6 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
         while True:
             await anyio.sleep(pause)
             begun = perf_counter()
-            if await lanes.run_long(partial(is_beyond, directory=self._given_root, limit=self._limits.workspace)):
-                return f"its files take more than {self._limits.workspace:,} bytes"
+            if await lanes.run_long(partial(is_beyond, directory=self._given_root, limit=self._allowed.workspace)):
+                return f"its files take more than {self._allowed.workspace:,} bytes"
             pause = max(_LOOK_S, _REST * (perf_counter() - begun))

@@ -330,9 +330,7 @@ class BaseSandbox(SandboxBackendProtocol):
         content = b"".join(content for _, content in files)
         staged = b"" if self._fits(files) else await self._calls.stage(content)
         with shielded():
-            answer = await self._calls.call(
-                "put", staged, *self._put_words(files), payload=b"" if staged else content
-            )
+            answer = await self._calls.call("put", staged, *self._put_words(files), payload=b"" if staged else content)
         return [_upload_outcome(answer.words(), path) for path, _ in files]
 
 

@@ -14,15 +14,17 @@ __all__ = ["LocalSandbox", "busybox_tools", "raw_peek", "raw_put"]
 
 
 class LocalSandbox(BaseSandbox):
-    """A sandbox whose programs are those in the directories `path`; it counts and, told so, delays commands."""
+    """A sandbox whose programs are those in the directory `path`; it counts and, told so, delays commands."""
 
-    def __init__(self, root: Path, path: str = os.defpath, *, delay: float = 0, max_output_bytes: int = 100_000) -> None:
+    def __init__(
+        self, root: Path, path: str = os.defpath, *, delay: float = 0, max_output_bytes: int = 100_000
+    ) -> None:
         super().__init__(str(root))
         self.root = root
         self.commands = 0
         self.longest = 0
         self._path = path
-        self._shell = next(found for part in path.split(":") if os.access(found := f"{part}/sh", os.X_OK))
+        self._shell = "/bin/sh" if path == os.defpath else f"{path}/sh"
         self._delay = delay
         self._max_output_bytes = max_output_bytes
 

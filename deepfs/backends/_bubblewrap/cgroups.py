@@ -67,4 +67,3 @@ def _hierarchies(limits: Limits) -> Iterator[tuple[str, dict[str, int]]]:
         return
     yield f"{_ROOT}/memory", {"memory.limit_in_bytes": limits.memory}
     yield f"{_ROOT}/pids", {"pids.max": limits.processes}
-

@@ -41,6 +41,8 @@ class Box(Struct, frozen=True):
     network: bool
     limits: Limits
     bubblewrap: str
+    devices: Mapping[str, str]
+    """Files to use instead of the devices of the host, by the name in /dev."""
 
 
 def arguments(box: Box, command: str, groups: Sequence[str] = (), *, counts_memory: bool = False) -> list[str]:
@@ -49,7 +51,14 @@ def arguments(box: Box, command: str, groups: Sequence[str] = (), *, counts_memo
     Where they do not count memory, each process has a limit of its own.
     """
     entering = ["/bin/sh", "-c", _ENTER, "sh", *groups, "--"] if groups else []
-    return [*entering, box.bubblewrap, *_options(box), "--", *_limited(box.limits, counts_memory=counts_memory), command]
+    return [
+        *entering,
+        box.bubblewrap,
+        *_options(box),
+        "--",
+        *_limited(box.limits, counts_memory=counts_memory),
+        command,
+    ]
 
 
 def _options(box: Box) -> Iterator[str]:
@@ -59,12 +68,17 @@ def _options(box: Box) -> Iterator[str]:
     if box.network:
         yield "--share-net"
     yield from _system()
-    yield from _visible((*_SETTINGS, *(_FOR_NETWORK if box.network else ()), *box.read_only))
+    yield from _visible((*_SETTINGS, *(_FOR_NETWORK if box.network else ())))
     yield from ("--proc", "/proc", "--dev", "/dev")
     for directory in ("/dev/shm", "/tmp"):
         yield from ("--size", str(box.limits.temporary // 2), "--tmpfs", directory)
+    yield from _visible(box.read_only)
     yield from ("--bind", box.workspace, WORKSPACE, "--chdir", WORKSPACE)
-    yield from ("--remount-ro", "/dev", "--remount-ro", "/")
+    for name, device in box.devices.items():
+        yield from ("--dev-bind", device, f"/dev/{name}")
+    # Root outside owns what is in /proc, without any capability: it could set what the kernel runs on a crash.
+    for mounted in ("/proc", "/dev", "/"):
+        yield from ("--remount-ro", mounted)
     yield "--clearenv"
     for name, value in box.env.items():
         yield from ("--setenv", name, value)

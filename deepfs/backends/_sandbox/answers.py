@@ -2,7 +2,7 @@
 
 import stat
 from collections.abc import Iterator
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 from msgspec import Struct
 
@@ -122,4 +122,4 @@ def _outward(name: bytes, root: str) -> str | None:
 
 
 def _time(seconds: bytes) -> str:
-    return datetime.fromtimestamp(float(seconds), timezone.utc).isoformat(timespec="microseconds")
+    return datetime.fromtimestamp(float(seconds), UTC).isoformat(timespec="microseconds")

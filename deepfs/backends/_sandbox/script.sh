@@ -189,6 +189,7 @@ grep_one() {
 # Make the directory that $1 is to lie in.
 prepare() {
     parent=${1%/*}
+    [ ! -d "${parent:-/}" ] || return 0
     mkdir -p "${parent:-/}" 2>"$work/error" && return
     case $(cat "$work/error") in
         *[Pp]ermission* | *[Rr]ead-only*) fail denied ;;
@@ -198,9 +199,12 @@ prepare() {
 
 # Put the file $2, which is taken away, at $1; $3 is create or replace.
 place_file() {
-    target=$(readlink -f "$1" && printf x)
-    target=${target%"$NL"x}
-    [ "$target" != x ] && [ -n "$target" ] || target=$1
+    target=$1
+    if [ -L "$1" ]; then
+        target=$(readlink -f "$1" && printf x)
+        target=${target%"$NL"x}
+    fi
+    [ -n "$target" ] && [ "$target" != x ] || { fail denied; return; }
     prepare "$target" || return
     if [ -d "$target" ]; then fail is_dir; return; fi
     temporary=${target%/*}/.~deepfs-$nonce

@@ -54,9 +54,7 @@ def command_text(engine: Engine, words: Sequence[bytes], payload: bytes) -> str:
     if engine:
         return f"{_INTERPRETERS[engine]} {arguments} {stdin}"
     usable = "python3 -I -S -c 'import sys; sys.exit(sys.version_info < (3, 6))' >/dev/null 2>&1 </dev/null"
-    return (
-        f"if {usable}; then {_INTERPRETERS['py']} {arguments}; else {_INTERPRETERS['sh']} {arguments}; fi {stdin}"
-    )
+    return f"if {usable}; then {_INTERPRETERS['py']} {arguments}; else {_INTERPRETERS['sh']} {arguments}; fi {stdin}"
 
 
 def room(engine: Engine, words: Sequence[bytes], limit: int) -> int:
@@ -66,9 +64,7 @@ def room(engine: Engine, words: Sequence[bytes], limit: int) -> int:
 
 def parse_frame(output: str, nonce: str) -> Frame:
     """The framed part in what a command printed. Raises BackendError where there is none, or not all of it."""
-    found = re.search(
-        rf"@deepfs {nonce} (py|sh) (\d+) (\S+)\s+([A-Za-z0-9+/=\s]*?)\s*@end {nonce}", output
-    )
+    found = re.search(rf"@deepfs {nonce} (py|sh) (\d+) (\S+)\s+([A-Za-z0-9+/=\s]*?)\s*@end {nonce}", output)
     if found is None:
         shown = " ".join(output.split())[:300]
         raise BackendError(f"Error: The sandbox did not carry the operation out: {shown or 'no output'}")

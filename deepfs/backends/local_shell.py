@@ -104,7 +104,7 @@ class LocalShellBackend(FilesystemBackend, SandboxBackendProtocol):
     def astream_execute(self, command: str, *, timeout: float | None = None) -> AbstractAsyncContextManager[Running]:
         """Run a shell command within an `async with` block; iterating over what it gives is the output as it comes.
 
-        Its `exit_code` and `timed_out` are known when the iteration has ended. Leaving the block ends the command.
+        Its `exit_code` and `stopped` are known when the iteration has ended. Leaving the block ends the command.
         """
         return commands.running(self._command(command, timeout))
 

@@ -232,7 +232,7 @@ async def test_output_streams_as_it_comes(shell: LocalShellBackend) -> None:
             if len(seen) == 2:
                 await shell.awrite("/go", "")
     assert sorted(seen) == [("stderr", "two\n"), ("stdout", "one\n")]
-    assert (run.exit_code, run.timed_out) == (0, False)
+    assert (run.exit_code, run.stopped) == (0, None)
     await shell.aexecute("pkill -f 'sleep 30.5' || true")
 
 
@@ -247,7 +247,7 @@ async def test_leaving_the_stream_ends_the_command(shell: LocalShellBackend) -> 
 async def test_a_stream_ends_at_the_timeout(shell: LocalShellBackend) -> None:
     async with shell.astream_execute("echo one; sleep 100.125", timeout=0.3) as run:
         assert [chunk.text async for chunk in run] == ["one\n"]
-    assert (run.exit_code, run.timed_out) == (None, True)
+    assert (run.exit_code, run.stopped) == (None, "its time of 0.3 s was up")
 
 
 # --- where ------------------------------------------------------------------------------------------------------------

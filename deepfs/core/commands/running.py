@@ -32,17 +32,21 @@ class Command(Struct, frozen=True):
     env: Mapping[str, str] | None = None
     timeout: float | None = None
     pass_fds: Sequence[int] = ()
+    watch: Callable[[], Awaitable[str]] | None = None
+    """Runs beside the command and returns where it is to be stopped, with the reason."""
 
 
 class Running:
     """A command at work. Iterating gives its output as it comes; the command waits for whoever reads slowly."""
 
     exit_code: int | None
-    timed_out: bool
+    """None while it runs, and where it was stopped."""
+    stopped: str | None
+    """Why it was stopped, where it did not end by itself."""
 
     def __init__(self) -> None:
         self.exit_code = None
-        self.timed_out = False
+        self.stopped = None
         self._sender, self._chunks = anyio.create_memory_object_stream[Chunk](0)
 
     def __aiter__(self) -> AsyncIterator[Chunk]:
@@ -53,8 +57,8 @@ class Running:
             await self._record(command, self._sender.send)
 
     async def _record(self, command: Command, sink: Callable[[Chunk], Awaitable[None]]) -> None:
-        returncode, self.timed_out = await _run(command, sink)
-        self.exit_code = None if self.timed_out else _exit_code(returncode)
+        returncode, self.stopped = await _run(command, sink)
+        self.exit_code = None if self.stopped else _exit_code(returncode)
 
     def _close(self) -> None:
         self._sender.close()
@@ -92,36 +96,56 @@ async def capture(command: Command, max_output_bytes: int) -> ExecuteResponse:
     finally:
         run._close()
     output = captured.text()
-    if run.timed_out:
+    if run.stopped:
         gap = "" if not output or output.endswith("\n") else "\n"
-        output += f"{gap}[The command was stopped: its time of {command.timeout:g} s was up]\n"
+        output += f"{gap}[The command was stopped: {run.stopped}]\n"
     return ExecuteResponse(output, run.exit_code, captured.truncated)
 
 
-async def _run(command: Command, sink: Callable[[Chunk], Awaitable[None]]) -> tuple[int | None, bool]:
-    """The return code, and whether the time was up. Time counts from the start, not from the queue."""
+async def _run(command: Command, sink: Callable[[Chunk], Awaitable[None]]) -> tuple[int | None, str | None]:
+    """The return code, and why it was stopped. Time counts from the start, not from the queue."""
     async with _turn():
         process = await start(command.arguments, cwd=command.cwd, env=command.env, pass_fds=command.pass_fds)
         try:
             async with anyio.create_task_group() as tasks:
                 for pipe in process.pipes:
                     tasks.start_soon(pipe.pump, sink)
-                timed_out = await _waited(process, command.timeout)
+                stopped = await _waited(process, command)
                 for pipe in process.pipes:
                     pipe.end()
         finally:
             await process.kill()
             process.close()
-        return process.returncode, timed_out
+        return process.returncode, stopped
 
 
-async def _waited(process: Process, timeout: float | None) -> bool:
-    """Wait for the end of the process, or bring it about; whether the time was up."""
-    with anyio.move_on_after(timeout):
-        await process.wait()
-    timed_out = process.returncode is None
+async def _waited(process: Process, command: Command) -> str | None:
+    """Wait for the end of the process, or bring it about; why it was stopped."""
+    reason = f"its time of {command.timeout:g} s was up" if command.timeout is not None else ""
+    with anyio.move_on_after(command.timeout):
+        reason = await _watched(process, command.watch) or reason
+    stopped = process.returncode is None
     await process.kill()
-    return timed_out
+    return reason if stopped else None
+
+
+async def _watched(process: Process, watch: Callable[[], Awaitable[str]] | None) -> str:
+    """Wait for the end of the process or that of `watch`; returns what the latter does."""
+    if watch is None:
+        await process.wait()
+        return ""
+    reason = ""
+    async with anyio.create_task_group() as tasks:
+
+        async def look() -> None:
+            nonlocal reason
+            reason = await watch()
+            tasks.cancel_scope.cancel()
+
+        tasks.start_soon(look)
+        await process.wait()
+        tasks.cancel_scope.cancel()
+    return reason
 
 
 def _turn() -> anyio.CapacityLimiter:

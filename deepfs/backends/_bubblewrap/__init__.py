@@ -1,0 +1,1 @@
+"""The parts of the bubblewrap sandbox: its limits, the command line, control groups, and the room on the disk."""

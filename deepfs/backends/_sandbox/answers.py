@@ -1,0 +1,125 @@
+"""What the records of an answer mean."""
+
+import stat
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from msgspec import Struct
+
+from deepfs.backends._sandbox.wire import Records
+from deepfs.core import paths
+from deepfs.core.disk.temporary_names import is_temporary
+from deepfs.errors import (
+    AccessError,
+    BackendError,
+    ConflictError,
+    DeepFSError,
+    DirectoryError,
+    ExistsError,
+    FileMissingError,
+    InvalidPathError,
+    NotDirectoryError,
+    TooLargeError,
+)
+from deepfs.types import FileInfo
+
+__all__ = ["Content", "Found", "check", "contents", "failure_of", "found_files", "infos"]
+
+
+class Content(Struct, frozen=True):
+    """A file that was fetched; no `data` where it is the version that is known."""
+
+    modified_at: str
+    data: bytes | None
+
+
+class Found(Struct, frozen=True):
+    """A file that a search in the sandbox found; no `data` where it could not be searched."""
+
+    path: str
+    data: bytes | None
+
+
+def failure_of(words: list[bytes], path: str, limit: int = 0) -> DeepFSError:
+    """The error about `path` that a record tells."""
+    match words[1]:
+        case b"not_found":
+            return FileMissingError(path)
+        case b"is_dir":
+            return DirectoryError(path)
+        case b"not_dir":
+            return NotDirectoryError(path)
+        case b"not_dir_itself":
+            return NotDirectoryError(path)
+        case b"exists":
+            return ExistsError(path)
+        case b"denied":
+            return AccessError(path)
+        case b"conflict":
+            return ConflictError(path)
+        case b"too_large":
+            return TooLargeError(path, int(words[2]), limit)
+        case b"inside":
+            return InvalidPathError(path, "it lies inside what it is to be put into")
+        case _:
+            reason = b" ".join(words[2:]).decode(errors="replace")
+            return BackendError(f"Error: The sandbox could not carry the operation out on '{path}': {reason}")
+
+
+def check(answer: Records, path: str) -> None:
+    """Raise what the next record tells of `path`, where it is an error."""
+    words = answer.words()
+    if words[0] == b"E":
+        raise failure_of(words, path)
+
+
+def contents(answer: Records, wanted: list[str], limit: int) -> Iterator[Content | DeepFSError]:
+    """What was fetched of each of the `wanted` paths."""
+    for path in wanted:
+        words = answer.words()
+        match words[0]:
+            case b"ok":
+                yield Content(_time(words[1]), answer.take(int(words[2])))
+            case b"same":
+                yield Content(_time(words[1]), None)
+            case _:
+                yield failure_of(words, path, limit)
+
+
+def infos(answer: Records, root: str) -> Iterator[FileInfo]:
+    """The entries of a listing, with the paths of callers."""
+    while answer:
+        mode, size, modified, name = answer.named(3)
+        path = _outward(name, root)
+        if path is None:
+            continue
+        if stat.S_ISDIR(int(mode, 16)):
+            yield FileInfo(f"{path}/", is_dir=True, modified_at=_time(modified))
+        else:
+            yield FileInfo(path, is_dir=False, size=int(size), modified_at=_time(modified))
+
+
+def found_files(answer: Records, root: str) -> Iterator[Found | None]:
+    """What a grep is to look at; None where there would be more."""
+    while answer:
+        kind, size, name = answer.named(2)
+        data = answer.take(int(size)) if kind == b"file" else None
+        path = _outward(name, root)
+        if kind == b"full":
+            yield None
+        elif path is not None:
+            yield Found(path, data)
+
+
+def _outward(name: bytes, root: str) -> str | None:
+    """The path of callers; None where there can be none, or what is there is unfinished."""
+    try:
+        path = name.decode()
+    except UnicodeDecodeError:
+        return None
+    path = path if root == "/" else path[len(root) :]
+    return None if is_temporary(paths.name(path)) else path or "/"
+
+
+def _time(seconds: bytes) -> str:
+    return datetime.fromtimestamp(float(seconds), UTC).isoformat(timespec="microseconds")

@@ -1,0 +1,337 @@
+# Runs in a sandbox, on a POSIX shell with the tools of busybox: one file operation, from its arguments to its answer.
+# shellcheck shell=sh
+
+LC_ALL=C
+export LC_ALL
+umask 022
+NL='
+'
+MOST=67108864
+
+# The last argument decoded, in $decoded; a line break at its end stays.
+decode() {
+    decoded=$(printf %s "$1" | base64 -d && printf x)
+    decoded=${decoded%x}
+}
+
+decode "$1" && nonce=$decoded
+decode "$2" && most=$decoded
+decode "$3" && operation=$decoded
+shift 3
+count=$#
+while [ "$count" -gt 0 ]; do
+    decode "$1"
+    shift
+    set -- "$@" "$decoded"
+    count=$((count - 1))
+done
+
+place=${TMPDIR:-/tmp}
+held=$place/.~deepfs-
+work=${held}work-$nonce
+temporary=
+mkdir "$work" || exit 1
+trap 'rm -rf "$work"; [ -z "$temporary" ] || rm -rf "$temporary"' EXIT
+answer=$work/answer
+: >"$answer"
+
+say() {
+    printf '%s\n' "$*" >>"$answer"
+}
+
+fail() {
+    say E "$@"
+    return 1
+}
+
+size_of() {
+    size=$(wc -c <"$1")
+    size=$((size))
+}
+
+checksum_of() {
+    checksum=$(sha256sum <"$1")
+    checksum=${checksum%% *}
+}
+
+# One change at a time; the lock goes with the process.
+lock() {
+    if command -v flock >/dev/null 2>&1; then
+        exec 9>>"${held}lock-$(id -u)"
+        flock 9
+        return
+    fi
+    until mkdir "${held}lock-d" 2>/dev/null; do
+        find "${held}lock-d" -maxdepth 0 -mmin +1 -exec rmdir {} \; 2>/dev/null
+        sleep 0.05 2>/dev/null || sleep 1
+    done
+    trap 'rmdir "${held}lock-d"; rm -rf "$work"; [ -z "$temporary" ] || rm -rf "$temporary"' EXIT
+}
+
+payload() {
+    if [ -n "$1" ]; then
+        mv "$held$1" "$work/payload"
+    else
+        base64 -d >"$work/payload"
+    fi
+}
+
+exists() {
+    [ -e "$1" ] || [ -L "$1" ]
+}
+
+# --- looking ---
+
+do_ls() {
+    if [ ! -d "$1" ]; then
+        if [ -e "$1" ]; then fail not_dir; else fail not_found; fi
+        return
+    fi
+    [ -r "$1" ] || { fail denied; return; }
+    say ok
+    find "${1%/}/" -mindepth 1 -maxdepth 1 ! -type l -exec stat -c '%f %s %Y %n//' {} + >>"$answer" 2>/dev/null
+    find "${1%/}/" -mindepth 1 -maxdepth 1 -type l -exec sh -c '
+        for link; do stat -L -c "%f %s %Y %n//" "$link" 2>/dev/null || stat -c "%f %s %Y %n//" "$link"; done
+    ' sh {} + >>"$answer" 2>/dev/null
+    return 0
+}
+
+do_fetch() {
+    limit=$1
+    shift
+    while [ $# -gt 0 ]; do
+        fetch_one "$1" "$2"
+        shift 2
+    done
+}
+
+fetch_one() {
+    if [ -d "$1" ]; then fail is_dir; return; fi
+    if [ ! -e "$1" ]; then fail not_found; return; fi
+    if [ ! -f "$1" ]; then fail other it is no regular file; return; fi
+    size_of "$1"
+    if [ "$size" -gt "$limit" ]; then fail too_large "$size"; return; fi
+    time=$(stat -L -c %Y "$1")
+    cat <"$1" >"$work/file" 2>/dev/null || { fail denied; return; }
+    if [ -n "$2" ]; then
+        checksum_of "$work/file"
+        if [ "$checksum" = "$2" ]; then say same "$time"; return; fi
+    fi
+    size_of "$work/file"
+    say ok "$time" "$size"
+    cat "$work/file" >>"$answer"
+}
+
+# Find, in the tree $1, files that are visible ($2) and have a name like $3; what follows are tests and actions.
+find_files() {
+    top=$1 visible=$2 like=$3
+    shift 3
+    hidden='.?*'
+    [ -n "$visible" ] || hidden=/
+    find "${top%/}/" -mindepth 1 \( -name "$hidden" -o -path /proc -o -path /sys -o -path /dev \) -prune -o \
+        -name "$like" \( -type f -o -type l -exec test -f {} \; \) "$@" 2>/dev/null
+}
+
+print_names='for file; do printf "%s//\n" "$file"; done'
+
+do_tree() {
+    if [ ! -d "$1" ]; then
+        if [ -e "$1" ]; then fail not_dir; else fail not_found; fi
+        return
+    fi
+    say ok
+    find_files "$1" "$2" "$3" -exec stat -L -c '%f %s %Y %n//' {} + >>"$answer"
+}
+
+do_grep() {
+    exists "$1" || { fail not_found; return; }
+    needle=$4 limit=$5 total=0
+    say ok
+    if [ ! -d "$1" ]; then
+        printf '%s//\n' "$1" >"$work/names"
+    elif [ -n "$needle" ] && printf 'a\0b' | grep -z -F -q -e b 2>/dev/null; then
+        find_files "$1" "$2" "$3" ! -path "*$NL*" ! -size "+${limit}c" -exec grep -z -F -l -s -e "$needle" -- {} + |
+            sed 's|$|//|' >"$work/names"
+        find_files "$1" "$2" "$3" \( -path "*$NL*" -o -size "+${limit}c" \) -exec sh -c "$print_names" sh {} + >>"$work/names"
+        find_files "$1" "$2" "$3" ! -path "*$NL*" ! -size "+${limit}c" \
+            -exec sh -c 'for file; do [ -r "$file" ] || printf "%s//\n" "$file"; done' sh {} + >>"$work/names"
+    else
+        find_files "$1" "$2" "$3" -exec sh -c "$print_names" sh {} + >"$work/names"
+    fi
+    name=
+    while IFS= read -r line; do
+        name=$name$line
+        case $name in
+            *//) grep_one "${name%//}" || break; name= ;;
+            *) name=$name$NL ;;
+        esac
+    done <"$work/names"
+}
+
+grep_one() {
+    size_of "$1" 2>/dev/null
+    if [ ! -r "$1" ] || [ "$size" -gt "$limit" ] || ! cat <"$1" >"$work/file" 2>/dev/null; then
+        say skip 0 "$1//"
+        return
+    fi
+    size_of "$work/file"
+    total=$((total + size))
+    if [ "$total" -gt "$MOST" ]; then
+        say full 0 //
+        return 1
+    fi
+    say file "$size" "$1//"
+    cat "$work/file" >>"$answer"
+}
+
+# --- changing ---
+
+# Make the directory that $1 is to lie in.
+prepare() {
+    parent=${1%/*}
+    [ ! -d "${parent:-/}" ] || return 0
+    mkdir -p "${parent:-/}" 2>"$work/error" && return
+    case $(cat "$work/error") in
+        *[Pp]ermission* | *[Rr]ead-only*) fail denied ;;
+        *) fail not_dir ;;
+    esac
+}
+
+# Put the file $2, which is taken away, at $1; $3 is create or replace.
+place_file() {
+    target=$1
+    if [ -L "$1" ]; then
+        target=$(readlink -f "$1" && printf x)
+        target=${target%"$NL"x}
+    fi
+    [ -n "$target" ] && [ "$target" != x ] || { fail denied; return; }
+    prepare "$target" || return
+    if [ -d "$target" ]; then fail is_dir; return; fi
+    temporary=${target%/*}/.~deepfs-$nonce
+    if [ -e "$target" ]; then cp -p "$target" "$temporary" 2>/dev/null || rm -f "$temporary"; fi
+    cat "$2" >"$temporary" 2>/dev/null || { fail denied; rm -f "$temporary"; return 1; }
+    if [ "$3" = create ]; then
+        if exists "$target" || ! ln "$temporary" "$target" 2>/dev/null; then
+            rm -f "$temporary"
+            if exists "$target"; then fail exists; else fail denied; fi
+            return
+        fi
+        rm -f "$temporary"
+    else
+        mv -f "$temporary" "$target" 2>/dev/null || { fail denied; rm -f "$temporary"; return 1; }
+    fi
+    temporary=
+}
+
+# Put a file: the first $4 bytes of the old one, what is sent, and its last $5 bytes.
+do_write() {
+    payload "$6"
+    lock
+    if [ -d "$1" ]; then fail is_dir; return; fi
+    new=$work/payload
+    if [ "$2" = match ]; then
+        cat <"$1" >"$work/old" 2>/dev/null || { fail conflict; return; }
+        checksum_of "$work/old"
+        [ "$checksum" = "$3" ] || { fail conflict; return; }
+        new=$work/new
+        {
+            head -c "$4" "$work/old"
+            cat "$work/payload"
+            [ "$5" = 0 ] || tail -c "$5" "$work/old"
+        } >"$new"
+    fi
+    place_file "$1" "$new" "$2" && say ok
+}
+
+do_put() {
+    payload "$1"
+    shift
+    lock
+    at=1
+    while [ $# -gt 0 ]; do
+        tail -c "+$at" "$work/payload" | head -c "$2" >"$work/file"
+        if place_file "$1" "$work/file" replace; then say ok; fi
+        at=$((at + $2))
+        shift 2
+    done
+}
+
+do_stage() {
+    if [ "$2" = 0 ]; then
+        find "$place" -maxdepth 1 -name '.~deepfs-*' ! -name '*lock*' -mmin +60 -exec rm -rf {} + 2>/dev/null
+        : >"$held$1"
+    fi
+    size_of "$held$1"
+    [ "$size" = "$2" ] || { fail other a part is missing; return; }
+    base64 -d >>"$held$1" && say ok
+}
+
+do_delete() {
+    lock
+    if ! exists "$1"; then fail not_found; return; fi
+    rm -rf "$1" 2>/dev/null
+    if exists "$1"; then fail denied; else say ok; fi
+}
+
+check_destination() {
+    exists "$1" || { fail not_found; return; }
+    case $2 in
+        "${1%/}"/*) fail inside; return ;;
+    esac
+    if [ -d "$2" ]; then
+        if [ -n "$3" ]; then fail is_dir; else fail exists; fi
+        return
+    fi
+    if exists "$2"; then
+        [ -n "$3" ] || { fail exists; return; }
+        [ ! -d "$1" ] || { fail not_dir_itself; return; }
+    fi
+    prepare "$2"
+}
+
+do_move() {
+    lock
+    if [ "$1" != "$2" ] || ! exists "$1"; then
+        check_destination "$1" "$2" "$3" || return
+        mv -f "$1" "$2" 2>/dev/null || { fail denied; return; }
+    fi
+    say ok
+}
+
+do_copy() {
+    lock
+    check_destination "$1" "$2" "$3" || return
+    temporary=${2%/*}/.~deepfs-$nonce
+    if [ -d "$1" ]; then
+        cp -R -P "$1" "$temporary" 2>/dev/null
+    else
+        cp "$1" "$temporary" 2>/dev/null
+    fi || { fail denied; return; }
+    mv -f "$temporary" "$2" 2>/dev/null || { fail denied; return; }
+    temporary=
+    say ok
+}
+
+# --- answering ---
+
+# The part of the file $1 from the offset $2 on.
+show() {
+    size_of "$1"
+    printf '@deepfs %s sh %s %s\n' "$nonce" "$size" "$3"
+    tail -c "+$(($2 + 1))" "$1" | head -c "$most"
+    printf '\n@end %s\n' "$nonce"
+}
+
+if [ "$operation" = more ]; then
+    show "$held$1" "$2" -
+    [ $(($2 + most)) -lt "$size" ] || rm -f "$held$1"
+    exit 0
+fi
+
+"do_$operation" "$@"
+if command -v gzip >/dev/null 2>&1; then gzip -c <"$answer"; else cat "$answer"; fi | base64 | tr -d '\n' >"$work/text"
+checksum_of "$work/text"
+size_of "$work/text"
+show "$work/text" 0 "$checksum"
+[ "$size" -le "$most" ] || mv "$work/text" "$held$nonce"
+exit 0

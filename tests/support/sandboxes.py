@@ -1,0 +1,65 @@
+"""Sandboxes that are processes of this machine: nothing is isolated, but files are reached by commands alone."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import anyio.to_thread
+
+from deepfs.backends.sandbox import BaseSandbox
+from deepfs.core.commands import Command, capture
+from deepfs.types import ExecuteResponse
+
+__all__ = ["LocalSandbox", "busybox_tools", "raw_peek", "raw_put"]
+
+
+class LocalSandbox(BaseSandbox):
+    """A sandbox whose programs are those in the directory `path`; it counts and, told so, delays commands."""
+
+    def __init__(
+        self, root: Path, path: str = os.defpath, *, delay: float = 0, max_output_bytes: int = 100_000
+    ) -> None:
+        super().__init__(str(root))
+        self.root = root
+        self.commands = 0
+        self.longest = 0
+        self._path = path
+        self._shell = "/bin/sh" if path == os.defpath else f"{path}/sh"
+        self._delay = delay
+        self._max_output_bytes = max_output_bytes
+
+    @property
+    def id(self) -> str:
+        return f"local:{self.root}"
+
+    async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
+        self.commands += 1
+        self.longest = max(self.longest, len(command))
+        if self._delay:
+            await anyio.sleep(self._delay)
+        run = Command([self._shell, "-c", command], str(self.root), {"PATH": self._path}, timeout or 60)
+        return await capture(run, self._max_output_bytes)
+
+
+def busybox_tools(directory: Path) -> str:
+    """A directory with the tools of busybox and nothing else."""
+    directory.mkdir(exist_ok=True)
+    subprocess.run(["busybox", "--install", "-s", str(directory)], check=True, capture_output=True)
+    return str(directory)
+
+
+async def raw_put(root: Path, path: str, data: bytes) -> None:
+    def put() -> None:
+        target = root / path.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data)
+
+    await anyio.to_thread.run_sync(put)
+
+
+async def raw_peek(root: Path, path: str) -> bytes | None:
+    def peek() -> bytes | None:
+        target = root / path.lstrip("/")
+        return target.read_bytes() if target.is_file() else None
+
+    return await anyio.to_thread.run_sync(peek)

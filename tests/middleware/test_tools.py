@@ -17,6 +17,7 @@ from deepfs.errors import BackendError
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.tools import TOOL_NAMES, filesystem_tools
 from deepfs.policy.wrapper import WrapperBackend
+from deepfs.testing import FaultyBackend
 from support.agents import Invoke, Sandbox, backend, invoke, results
 from support.chat import call, calls
 
@@ -83,7 +84,9 @@ def test_a_day_of_work(session: Session) -> None:
     assert edited == "Replaced 1 occurrence in /src/a.py"
     assert session.says("grep", pattern="two") == "/src/a.py\n/src/deep/b.py"
     assert session.says("grep", pattern="t.o", regex=True, glob="a.*", output_mode="content") == "/src/a.py:\n  2: two"
-    assert session.says("grep", pattern="TWO", ignore_case=True, output_mode="count") == "/src/a.py: 1\n/src/deep/b.py: 1"
+    assert (
+        session.says("grep", pattern="TWO", ignore_case=True, output_mode="count") == "/src/a.py: 1\n/src/deep/b.py: 1"
+    )
     assert session.says("glob", pattern="*.py", path="/src/deep") == "/src/deep/b.py"
     assert re.fullmatch(r"/src/a\.py\t\d+\n/src/deep/", session.says("ls", path="/src"))
     assert session.says("move", source="/src/deep/b.py", destination="/b.py") == "Moved /src/deep/b.py to /b.py"
@@ -150,13 +153,9 @@ def test_a_null_stands_for_the_default(memory: Session) -> None:
     assert memory.says("grep", pattern="x", path=None, glob=None, max_count=None) == "/a"
 
 
-class _Broken(WrapperBackend):
-    async def _through(self, *args: Any, **options: Any) -> Any:
-        raise BackendError("Error: The storage is gone")
-
-
 def test_what_was_found_is_told_beside_what_failed(invoke: Invoke) -> None:
-    session = Session(CompositeBackend(MemoryBackend(), {"/broken/": _Broken(MemoryBackend())}), invoke)
+    broken = FaultyBackend(MemoryBackend(), {"grep": BackendError("Error: The storage is gone")})
+    session = Session(CompositeBackend(MemoryBackend(), {"/broken/": broken}), invoke)
     session.says("write_file", file_path="/a", content="x")
     found = session.says("grep", pattern="x")
     assert found.startswith("/a\n[")

@@ -32,7 +32,8 @@ class Sandbox(WrapperBackend):
 
 def _composite(root: Path) -> BackendProtocol:
     return CompositeBackend(
-        StateBackend(), {"/disk/": FilesystemBackend(root), "/memories/": StoreBackend(InMemoryStore(), namespace=("m",))}
+        StateBackend(),
+        {"/disk/": FilesystemBackend(root), "/memories/": StoreBackend(InMemoryStore(), namespace=("m",))},
     )
 
 

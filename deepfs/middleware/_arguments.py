@@ -63,9 +63,8 @@ class GrepArguments(_Arguments):
     path: str = Field("/", description="Directory or file to search.")
     glob: str = Field("", description="Search only files such as `*.py`.")
     output_mode: OutputMode = Field("files_with_matches", description="Paths, numbered lines, or counts.")
-    regex: bool = Field(False, description="The pattern is a regular expression.")
-    ignore_case: bool = Field(False, description="Ignore case.")
-    context_lines: int = Field(0, ge=0, description="Lines around a match, in mode `content`.")
+    regex: bool = Field(False, description="The pattern is a regular expression; `(?i)` ignores case.")
+    context_lines: int = Field(0, ge=0, description="Lines around a match.")
     max_count: int = Field(1000, ge=1, description="Most matches.")
 
 

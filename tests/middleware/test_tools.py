@@ -84,9 +84,7 @@ def test_a_day_of_work(session: Session) -> None:
     assert edited == "Replaced 1 occurrence in /src/a.py"
     assert session.says("grep", pattern="two") == "/src/a.py\n/src/deep/b.py"
     assert session.says("grep", pattern="t.o", regex=True, glob="a.*", output_mode="content") == "/src/a.py:\n  2: two"
-    assert (
-        session.says("grep", pattern="(?i)TWO", regex=True, output_mode="count") == "/src/a.py: 1\n/src/deep/b.py: 1"
-    )
+    assert session.says("grep", pattern="(?i)TWO", regex=True, output_mode="count") == "/src/a.py: 1\n/src/deep/b.py: 1"
     assert session.says("glob", pattern="*.py", path="/src/deep") == "/src/deep/b.py"
     assert re.fullmatch(r"/src/a\.py\t\d+\n/src/deep/", session.says("ls", path="/src"))
     assert session.says("move", source="/src/deep/b.py", destination="/b.py") == "Moved /src/deep/b.py to /b.py"

@@ -34,6 +34,7 @@ def test_importing_deepfs_loads_nothing_else() -> None:
         "from deepfs.backends import FilesystemBackend",
         "from deepfs.backends.composite import CompositeBackend",
         "from deepfs.policy import WrapperBackend",
+        "from deepfs import FilesystemPermission, PermissionedBackend",
     ],
 )
 def test_backends_load_no_framework_and_no_driver(statement: str) -> None:

@@ -1,20 +1,37 @@
-"""Backends that stand before other backends."""
+"""Backends that stand before other backends: permissions, hooks, logs, history."""
 
+from deepfs.policy.audit import AuditedBackend, AuditRecord
+from deepfs.policy.calls import Call
+from deepfs.policy.history import HistoryBackend, Version
+from deepfs.policy.hooks import AfterHook, BeforeHook, GuardedBackend
+from deepfs.policy.limits import RateLimit, RateLimitError
 from deepfs.policy.permissions import (
     ApprovalNeededError,
     DeniedError,
     PermissionedBackend,
     approved,
 )
+from deepfs.policy.read_only import ReadOnlyBackend
 from deepfs.policy.rules import Decision, FilesystemPermission, decide, decide_beneath
 from deepfs.policy.wrapper import WrapperBackend
 
 __all__ = [
+    "AfterHook",
     "ApprovalNeededError",
+    "AuditRecord",
+    "AuditedBackend",
+    "BeforeHook",
+    "Call",
     "Decision",
     "DeniedError",
     "FilesystemPermission",
+    "GuardedBackend",
+    "HistoryBackend",
     "PermissionedBackend",
+    "RateLimit",
+    "RateLimitError",
+    "ReadOnlyBackend",
+    "Version",
     "WrapperBackend",
     "approved",
     "decide",

@@ -1,42 +1,49 @@
 """Every path beneath a directory, with what links make of it."""
 
-from collections.abc import AsyncIterator
-from typing import NamedTuple
+from collections.abc import Callable
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.core import paths
 from deepfs.errors import AccessError, ErrorCode
 
-__all__ = ["Beneath", "everything_beneath"]
+__all__ = ["visit_beneath"]
+
+_NOTHING_BENEATH = (ErrorCode.NOT_A_DIRECTORY, ErrorCode.FILE_NOT_FOUND)
 
 
-class Beneath(NamedTuple):
-    """A file or directory under the one that was asked about, and where it leads."""
+async def visit_beneath(
+    backend: BackendProtocol,
+    top: str,
+    visit: Callable[[str, str], object],
+    *,
+    follow: bool,
+    pass_by: Callable[[str], object] = lambda _: None,
+) -> None:
+    """Call `visit` with the path and the real path of all beneath the directory `top`, in no order.
 
-    path: str
-    real: str
-
-
-async def everything_beneath(backend: BackendProtocol, top: str, *, follow: bool) -> AsyncIterator[Beneath]:
-    """All beneath the directory `top`, in no order; nothing for a file or where nothing is.
-
-    Linked directories are entered only with `follow`, each once. Raises AccessError where a directory cannot be listed.
+    With `follow`, real is where links lead, and linked directories are entered, but none twice: `pass_by` is told of
+    those that are passed by for that. Without, a link stands for itself. What `visit` raises ends the walk. Raises
+    AccessError where not everything can be listed.
     """
     (real_top,) = await backend.areal_paths([top])
-    pending = [Beneath(paths.normalize(top), real_top or "")]
+    pending = [(top, real_top or top)]
     seen = {real_top}
     while pending:
-        directory = pending.pop()
-        listing = await backend.als(directory.path)
+        directory, real_directory = pending.pop()
+        listing = await backend.als(directory)
         if listing.entries is None:
-            if listing.code in (ErrorCode.NOT_A_DIRECTORY, ErrorCode.FILE_NOT_FOUND):
+            if listing.code in _NOTHING_BENEATH:
                 continue
-            raise AccessError(paths.normalize(top), "not all beneath it can be listed")
+            raise AccessError(top, "not everything beneath it can be listed")
         children = [entry.path.rstrip("/") for entry in listing.entries]
-        real = await backend.areal_paths(children) if children else []
-        for entry, path, leads_to in zip(listing.entries, children, real, strict=True):
-            yield Beneath(path, leads_to or path)
-            is_link = leads_to != paths.join(directory.real, paths.name(path))
-            if entry.is_dir and leads_to not in seen and (follow or not is_link):
-                seen.add(leads_to)
-                pending.append(Beneath(path, leads_to or path))
+        targets = await backend.areal_paths(children) if children else []
+        for entry, path, target in zip(listing.entries, children, targets, strict=True):
+            own = paths.join(real_directory, paths.name(path))
+            visit(path, (target or own) if follow else own)
+            if not entry.is_dir or not (follow or target == own):
+                continue
+            if target in seen:
+                pass_by(path)
+            else:
+                seen.add(target)
+                pending.append((path, target or own))

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.core import paths
 from deepfs.errors import AccessError, DeepFSError, ErrorCode, quoted
-from deepfs.policy._trees import Beneath, everything_beneath
+from deepfs.policy._trees import visit_beneath
 from deepfs.policy.rules import (
     ALLOWED,
     Decision,
@@ -101,7 +101,7 @@ class PermissionedBackend(WrapperBackend):
 
     A path is judged, then used: a process that swaps links or adds files to a directory in between, past this object,
     may gain what the rules deny. Files cannot be linked through deepfs, so agents alone cannot. Hard links are files of
-    their own.
+    their own. Names are compared as they are: on a file system that ignores case, rules must cover every spelling.
     """
 
     never_waits: bool = True
@@ -272,8 +272,7 @@ class PermissionedBackend(WrapperBackend):
     async def adelete(self, path: str) -> DeleteResult:
         path = await self._checked(path, "write")
         if self._watched(["write"]):
-            async for beneath in everything_beneath(self.inner, path, follow=False):
-                self._check_beneath(path, beneath, ["write"])
+            await visit_beneath(self.inner, path, partial(self._check_beneath, path, ["write"]), follow=False)
         return await super().adelete(path)
 
     async def acopy(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
@@ -288,19 +287,27 @@ class PermissionedBackend(WrapperBackend):
         """Both paths normalised; raises where something at, beneath or arriving beneath them may not be touched."""
         src = await self._checked(src, *needed)
         dst = await self._checked(dst, "write")
-        if not self._restricted.isdisjoint(("read", "write")):
-            (real_dst,) = await self.inner.areal_paths([dst])
-            async for beneath in everything_beneath(self.inner, src, follow=True):
-                self._check_beneath(src, beneath, needed)
-                arriving = paths.relative(beneath.path, src)
-                for directory in {dst, real_dst or dst}:
-                    self._raise_refusal(self._watched(["write"]), paths.join(directory, arriving), dst)
+        if self._restricted.isdisjoint(("read", "write")):
+            return src, dst
+        (real_dst,) = await self.inner.areal_paths([dst])
+
+        def check(path: str, real: str) -> None:
+            self._check_beneath(src, needed, path, real)
+            arriving = paths.relative(path, src)
+            self._check_beneath(dst, ["write"], paths.join(dst, arriving), paths.join(real_dst or dst, arriving))
+
+        def pass_by(path: str) -> None:
+            arriving = paths.join(dst, paths.relative(path, src))
+            if decide_beneath(self.rules, "write", arriving).mode != "allow":
+                raise DeniedError("write", dst)
+
+        await visit_beneath(self.inner, src, check, follow=True, pass_by=pass_by)
         return src, dst
 
-    def _check_beneath(self, top: str, beneath: Beneath, operations: list[FilesystemOperation]) -> None:
-        """Raise, naming nothing but `top`, where something beneath it may not be touched."""
-        for each in (beneath.path, beneath.real):
-            self._raise_refusal(self._watched(operations), each, top)
+    def _check_beneath(self, top: str, operations: list[FilesystemOperation], *touched: str) -> None:
+        """Raise, naming nothing but `top`, where a path beneath it may not be touched."""
+        for path in touched:
+            self._raise_refusal(self._watched(operations), path, top)
 
     # --- batches ---
 

@@ -72,7 +72,7 @@ class Decision(NamedTuple):
     rule: FilesystemPermission | None = None
 
 
-ALLOWED = Decision("allow")
+ALLOWED: Decision = Decision("allow")
 
 
 def decide(rules: Iterable[FilesystemPermission], operation: FilesystemOperation, path: str = "/") -> Decision:

@@ -1,0 +1,102 @@
+"""A log of what was done."""
+
+import inspect
+import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any, ParamSpec, TypeAlias, TypeVar
+
+from msgspec import Struct
+
+from deepfs.backends.protocol import BackendProtocol
+from deepfs.errors import DeepFSError
+from deepfs.policy.calls import call_of
+from deepfs.policy.wrapper import WrapperBackend
+from deepfs.sync import shielded
+
+__all__ = ["AuditLog", "AuditRecord", "AuditedBackend", "Redaction"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class AuditRecord(Struct, frozen=True, omit_defaults=True):
+    """One operation that ended; `msgspec.json.encode` and `msgspec.to_builtins` take it as it is."""
+
+    at: str
+    """When it began: ISO 8601, UTC."""
+    operation: str
+    arguments: dict[str, Any]
+    """What it was called with. Of contents only the size is told: characters of texts, bytes of uploads."""
+    ok: bool
+    seconds: float
+    error: str | None = None
+    """The text of the failed result, the failed paths of a batch with their codes, or the name of an exception."""
+    code: str | None = None
+
+
+AuditLog: TypeAlias = Callable[[AuditRecord], Awaitable[None] | None]
+Redaction: TypeAlias = Callable[[AuditRecord], AuditRecord | None]
+"""Takes out of a record what the log must not see (`msgspec.structs.replace`); None leaves the record out."""
+
+
+class AuditedBackend(WrapperBackend):
+    """Tells `log` of each operation once it has ended, whether it succeeded, failed, raised or was cancelled.
+
+    `log` is sync or async, and must not block the event loop. What it raises reaches the caller of the operation, whose
+    change has happened by then. Wrap it around other policies to have what they deny in the log as well.
+    """
+
+    def __init__(self, inner: BackendProtocol, log: AuditLog, redact: Redaction | None = None) -> None:
+        super().__init__(inner)
+        self._log = log
+        self._redact = redact
+
+    async def through(
+        self, operation: str, call: Callable[P, Awaitable[T]], /, *args: P.args, **options: P.kwargs
+    ) -> T:
+        at, began = datetime.now(UTC).isoformat(timespec="microseconds"), time.perf_counter()
+        arguments = {name: _told(name, value) for name, value in call_of(operation, args, options).arguments.items()}
+
+        def record(error: str | None, code: str | None) -> AuditRecord:
+            return AuditRecord(at, operation, arguments, error is None, time.perf_counter() - began, error, code)
+
+        try:
+            result = await call(*args, **options)
+        except BaseException as error:
+            await self._tell(record(*_raised(error)))
+            raise
+        await self._tell(record(*_failure(result)))
+        return result
+
+    async def _tell(self, record: AuditRecord) -> None:
+        shown = record if self._redact is None else self._redact(record)
+        answer = None if shown is None else self._log(shown)
+        if inspect.isawaitable(answer):
+            with shielded():  # What was cancelled is told as well.
+                await answer
+
+
+_CONTENTS = frozenset({"content", "old", "new"})
+
+
+def _told(name: str, value: Any) -> Any:
+    if name in _CONTENTS:
+        return {"size": len(value)}
+    if name == "files":
+        return [{"path": path, "size": len(content)} for path, content in value]
+    return value
+
+
+def _raised(error: BaseException) -> tuple[str, str | None]:
+    if isinstance(error, DeepFSError):
+        return str(error), error.code.value
+    return type(error).__name__, None
+
+
+def _failure(result: Any) -> tuple[str | None, str | None]:
+    if isinstance(result, list):
+        failed = [(item.path, item.error) for item in result if item.error is not None]
+        return ("; ".join(f"{path}: {error}" for path, error in failed), failed[0][1]) if failed else (None, None)
+    error, code = getattr(result, "error", None), getattr(result, "code", None)
+    return error, None if code is None else str(code)

@@ -1,0 +1,241 @@
+"""What files held before they were changed."""
+
+import re
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from datetime import UTC, datetime
+from difflib import unified_diff
+from hashlib import blake2b
+from typing import ParamSpec, TypeVar, cast
+
+from msgspec import Struct
+
+from deepfs.backends.protocol import BackendProtocol
+from deepfs.core import paths
+from deepfs.core.locks import PathLocks
+from deepfs.core.text import decode
+from deepfs.errors import AccessError, BackendError, DeepFSError, ErrorCode, FileMissingError, quoted
+from deepfs.policy._trees import visit_beneath
+from deepfs.policy.permissions import PermissionedBackend
+from deepfs.policy.rules import FilesystemPermission
+from deepfs.policy.wrapper import WrapperBackend
+from deepfs.types import FileUploadResponse, WriteResult
+
+__all__ = ["HistoryBackend", "Version"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_NO_FILE = frozenset({"file_not_found", "is_directory", "not_a_directory", "invalid_path"})
+_parsed = re.compile(r"(?P<number>\d{8,})-(?P<at>\d{8}T\d{6}\.\d{6}Z)-(?P<digest>[0-9a-f]{32})").fullmatch
+
+
+class Version(Struct, frozen=True):
+    """What a file held until it was changed."""
+
+    number: int
+    """Counts up from 1 for each path."""
+    saved_at: str
+    """When it was replaced or deleted: ISO 8601, UTC."""
+    size: int | None = None
+    """Bytes."""
+
+
+class HistoryBackend(WrapperBackend):
+    """Keeps what files held before each change that passes through it, the newest `keep` versions of each path.
+
+    Versions lie under `directory` of `versions`, by default of `inner` itself, where that directory is then hidden and
+    cannot be changed through this backend. A change whose version cannot be stored does not happen. Deleted and moved
+    files can be restored at the path that they had. Changes of one path through one object follow one another, so no
+    version is missed; what others change is kept as it stands at the next change here. Commands (`execute`) are not
+    followed. Files without the bytes of `download_files` (over the limits of `inner`) cannot be changed here.
+    """
+
+    never_waits: bool = True
+
+    def __init__(
+        self,
+        inner: BackendProtocol,
+        versions: BackendProtocol | None = None,
+        directory: str = "/.history",
+        *,
+        keep: int = 100,
+    ) -> None:
+        if keep < 1:
+            raise ValueError("keep at least one version")
+        self._directory = paths.normalize(directory)
+        if self._directory == "/" and versions is None:
+            raise ValueError("the versions need a directory of their own")
+        super().__init__(inner if versions is not None else _without(inner, self._directory))
+        self._versions = inner if versions is None else versions
+        self._keep = keep
+        self._locks = PathLocks()
+        self.never_waits = self.never_waits and self._versions.never_waits
+
+    def bound_to_this_thread(self) -> bool:
+        return super().bound_to_this_thread() or self._versions.bound_to_this_thread()
+
+    # --- looking back ---
+
+    async def ahistory(self, path: str) -> list[Version]:
+        """The versions of a file, oldest first; none where it never changed."""
+        return [version for version, _ in await self._saved(await self._place(path))]
+
+    async def aread_version(self, path: str, number: int) -> bytes:
+        """What the file held. Raises FileMissingError for a version that is not kept."""
+        place = await self._place(path)
+        for version, name in await self._saved(place):
+            if version.number == number:
+                (content,) = await self._versions.adownload_files([paths.join(place, name)])
+                if content.content is not None:
+                    return content.content
+        raise FileMissingError(f"{paths.normalize(path)} (version {number})")
+
+    async def adiff(self, path: str, number: int, other: int | None = None) -> str:
+        """The unified diff from a version to another one, or to the file as it is; empty where they are the same.
+
+        A missing file counts as empty. Binary content is told, not shown.
+        """
+        path = paths.normalize(path)
+        before = await self.aread_version(path, number)
+        after = (await self._current(path) or b"") if other is None else await self.aread_version(path, other)
+        label = f"{path} (version {other})" if other is not None else path
+        return _diff(before, after, f"{path} (version {number})", label)
+
+    async def arestore(self, path: str, number: int) -> WriteResult:
+        """Give the file the content of a version, also where it was deleted; what it holds now becomes a version."""
+        path = paths.normalize(path)
+        try:
+            content = await self.aread_version(path, number)
+        except DeepFSError as error:
+            return WriteResult(str(error), code=error.code)
+        (stored,) = await self.aupload_files([(path, content)])
+        if stored.error is not None:
+            return WriteResult(
+                f"Error: {quoted(path)} could not be restored: {stored.error}", code=_known(stored.error)
+            )
+        return WriteResult(path=path)
+
+    # --- keeping ---
+
+    async def through(
+        self, operation: str, call: Callable[P, Awaitable[T]], /, *args: P.args, **options: P.kwargs
+    ) -> T:
+        touched = _touched(args[_CHANGED[operation]] if operation in _CHANGED else ())
+        if not touched:
+            return await call(*args, **options)
+        async with self._locks.hold(*touched):
+            for path in touched:
+                await self._keep_tree(path, deep=operation in ("delete", "move"))
+            return await call(*args, **options)
+
+    async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+        touched = {path: _touched([path]) for path, _ in files}
+        async with self._locks.hold(*dict.fromkeys(normal for each in touched.values() for normal in each)):
+            codes = {path: await self._unkept(normal) for path, normal in touched.items()}
+            stored = iter(await self.inner.aupload_files([file for file in files if codes[file[0]] is None]))
+            return [
+                next(stored) if code is None else FileUploadResponse(path, code)
+                for path, code in ((path, codes[path]) for path, _ in files)
+            ]
+
+    async def _unkept(self, touched: list[str]) -> str | None:
+        """Keep a file that is to be replaced; returns the code of the error."""
+        try:
+            for path in touched:
+                await self._keep_tree(path, deep=False)
+        except DeepFSError as error:
+            return error.code.value
+        return None
+
+    async def _keep_tree(self, path: str, *, deep: bool) -> None:
+        found = [path]
+        if deep:
+            await visit_beneath(self.inner, path, lambda beneath, _: found.append(beneath), follow=False)
+        for each in found:
+            content = await self._current(each)
+            if content is not None:
+                await self._save(each, content)
+
+    async def _current(self, path: str) -> bytes | None:
+        """What the file holds; None where there is none."""
+        (found,) = await self.inner.adownload_files([path])
+        if found.error is None or found.error in _NO_FILE:
+            return found.content
+        if found.error == ErrorCode.PERMISSION_DENIED:
+            raise AccessError(path, "it cannot be kept in the history")
+        raise BackendError(f"Error: {quoted(path)} could not be kept in the history: {found.error}")
+
+    async def _save(self, path: str, content: bytes) -> None:
+        place = await self._place(path)
+        saved = await self._saved(place)
+        digest = blake2b(content, digest_size=16).hexdigest()
+        if saved and saved[-1][1].endswith(digest):
+            return
+        number = saved[-1][0].number + 1 if saved else 1
+        name = f"{number:08d}-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}-{digest}"
+        (stored,) = await self._versions.aupload_files([(paths.join(place, name), content)])
+        if stored.error is not None:
+            raise BackendError(f"Error: {quoted(path)} could not be kept in the history: {stored.error}")
+        for _, old in saved[: max(0, len(saved) + 1 - self._keep)]:
+            await self._versions.adelete(paths.join(place, old))
+
+    async def _place(self, path: str) -> str:
+        """The directory of the versions of a file, the same by whatever links it is reached."""
+        (real,) = await self.inner.areal_paths([path := paths.normalize(path)])
+        return paths.join(self._directory, blake2b((real or path).encode(), digest_size=16).hexdigest())
+
+    async def _saved(self, place: str) -> list[tuple[Version, str]]:
+        """The versions in a directory with the names of their files, oldest first."""
+        listing = await self._versions.als(place)
+        if listing.entries is None and listing.code is not ErrorCode.FILE_NOT_FOUND:
+            raise BackendError(f"Error: the history could not be read: {listing.error}")
+        found = []
+        for info in listing.entries or ():
+            if parsed := _parsed(paths.name(info.path)):
+                at = datetime.strptime(parsed["at"], "%Y%m%dT%H%M%S.%fZ").replace(tzinfo=UTC)
+                version = Version(int(parsed["number"]), at.isoformat(timespec="microseconds"), info.size)
+                found.append((version, paths.name(info.path)))
+        return sorted(found, key=lambda each: each[0].number)
+
+
+def _without(inner: BackendProtocol, directory: str) -> BackendProtocol:
+    pattern = re.sub(r"([*?\[\]{},!\\])", r"\\\1", directory)
+    return PermissionedBackend(inner, [FilesystemPermission(["read", "write"], [f"{pattern}/**"], "deny")])
+
+
+_CHANGED: dict[str, slice] = {
+    "write": slice(0, 1),
+    "edit": slice(0, 1),
+    "delete": slice(0, 1),
+    "copy": slice(1, 2),
+    "move": slice(0, 2),
+}
+"""Which arguments are paths whose files the operation replaces or takes away."""
+
+
+def _touched(named: Iterable[object]) -> list[str]:
+    """The normal forms of those that are paths; the others are refused later."""
+    touched = []
+    for path in named:
+        with suppress(DeepFSError):
+            touched.append(paths.normalize(cast("str", path)))
+    return list(dict.fromkeys(touched))
+
+
+def _known(code: str) -> ErrorCode:
+    return ErrorCode(code) if code in ErrorCode.__members__.values() else ErrorCode.BACKEND_ERROR
+
+
+def _diff(before: bytes, after: bytes, from_label: str, to_label: str) -> str:
+    if before == after:
+        return ""
+    old, new = decode(before), decode(after)
+    if old is None or new is None:
+        return f"Binary files {from_label} and {to_label} differ\n"
+    lines = unified_diff(_lines(before), _lines(after), from_label, to_label)
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+def _lines(content: bytes) -> list[str]:
+    return re.findall(r"[^\n]*\n|[^\n]+", content.decode())

@@ -1,0 +1,101 @@
+"""Checks before and after the operations of a backend."""
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, ParamSpec, TypeAlias, TypeVar
+
+from deepfs.backends.protocol import BackendProtocol
+from deepfs.errors import DeepFSError
+from deepfs.policy.calls import Call, call_of
+from deepfs.policy.wrapper import WrapperBackend
+from deepfs.types import FileDownloadResponse, FileUploadResponse
+
+__all__ = ["AfterHook", "BeforeHook", "GuardedBackend"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+BeforeHook: TypeAlias = Callable[[Call], Awaitable[None] | None]
+"""Sees an operation before it happens; raising a leaf of `deepfs.errors` denies it."""
+AfterHook: TypeAlias = Callable[[Call, Any], Any]
+"""Sees an operation and its result, failed ones too; what it returns, unless None, or raises takes its place."""
+
+
+class GuardedBackend(WrapperBackend):
+    """Runs hooks, sync or async, before and after each operation of `inner`.
+
+    The `before` hooks run in their order; a leaf of `deepfs.errors` that one raises becomes the result and the
+    operation does not happen. Then the `after` hooks run in theirs, each with the result of the one before. They do not
+    see what was denied before. Of `upload_files` and `download_files` hooks see every item as a call of its own, with
+    the item's response as result. `execute` has no failed result, so what hooks raise reaches its caller. So do other
+    exceptions, of any operation: they are bugs.
+
+    Hooks run on the event loop and must not block it. A sync hook that blocks belongs into an async one, behind
+    `anyio.to_thread.run_sync`.
+    """
+
+    def __init__(
+        self, inner: BackendProtocol, before: Iterable[BeforeHook] = (), after: Iterable[AfterHook] = ()
+    ) -> None:
+        super().__init__(inner)
+        self.before: list[BeforeHook] = list(before)
+        self.after: list[AfterHook] = list(after)
+
+    async def through(
+        self, operation: str, call: Callable[P, Awaitable[T]], /, *args: P.args, **options: P.kwargs
+    ) -> T:
+        made = call_of(operation, args, options)
+        await self._ask(made)
+        return await self._tell(made, await call(*args, **options))
+
+    async def _ask(self, call: Call) -> None:
+        for hook in self.before:
+            answer = hook(call)
+            if inspect.isawaitable(answer):
+                await answer
+
+    async def _tell(self, call: Call, result: T) -> T:
+        for hook in self.after:
+            answer = hook(call, result)
+            answer = await answer if inspect.isawaitable(answer) else answer
+            result = result if answer is None else answer
+        return result
+
+    # --- batches: every item is a call ---
+
+    async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+        calls = [Call("upload_files", {"path": path, "content": content}) for path, content in files]
+        denied = [await self._denied(call) for call in calls]
+        passed = [file for file, error in zip(files, denied, strict=True) if error is None]
+        stored = iter(await self.inner.aupload_files(passed) if passed else [])
+        return [
+            await self._told(call, next(stored), FileUploadResponse)
+            if error is None
+            else FileUploadResponse(call.arguments["path"], error.code.value)
+            for call, error in zip(calls, denied, strict=True)
+        ]
+
+    async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+        calls = [Call("download_files", {"path": path}) for path in paths]
+        denied = [await self._denied(call) for call in calls]
+        passed = [path for path, error in zip(paths, denied, strict=True) if error is None]
+        fetched = iter(await self.inner.adownload_files(passed) if passed else [])
+        return [
+            await self._told(call, next(fetched), FileDownloadResponse)
+            if error is None
+            else FileDownloadResponse(call.arguments["path"], error=error.code.value)
+            for call, error in zip(calls, denied, strict=True)
+        ]
+
+    async def _denied(self, call: Call) -> DeepFSError | None:
+        try:
+            await self._ask(call)
+        except DeepFSError as error:
+            return error
+        return None
+
+    async def _told(self, call: Call, response: T, failed: Callable[..., T]) -> T:
+        try:
+            return await self._tell(call, response)
+        except DeepFSError as error:
+            return failed(call.arguments["path"], error=error.code.value)

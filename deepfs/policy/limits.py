@@ -1,0 +1,59 @@
+"""How often operations may happen."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection
+
+from deepfs.errors import AccessError, DeepFSError
+from deepfs.policy.calls import Call
+
+__all__ = ["RateLimit", "RateLimitError"]
+
+
+class RateLimitError(AccessError):
+    """There were too many operations; `retry_after` is in seconds."""
+
+    def __init__(self, limit: int, seconds: float, retry_after: float) -> None:
+        self.retry_after: float = retry_after
+        DeepFSError.__init__(
+            self,
+            f"Error: Rate limit reached: {limit} operations in {seconds:g} seconds. "
+            f"Try again in {retry_after:.1f} seconds.",
+        )
+
+
+class RateLimit:
+    """A hook for `GuardedBackend(before=[…])`: at most `limit` operations in any `seconds`.
+
+    `operations` are those that count and are limited, by default all. One object may serve several backends and
+    threads, which then share its limit. What is denied does not count.
+    """
+
+    def __init__(
+        self,
+        limit: int,
+        seconds: float,
+        operations: Collection[str] | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if limit < 1 or seconds <= 0:
+            raise ValueError("a rate limit needs at least one operation in more than no time")
+        self._limit = limit
+        self._seconds = seconds
+        self._operations = operations
+        self._clock = clock
+        self._times: deque[float] = deque()
+        self._lock = threading.Lock()
+
+    def __call__(self, call: Call) -> None:
+        if self._operations is not None and call.operation not in self._operations:
+            return
+        with self._lock:
+            now = self._clock()
+            while self._times and self._times[0] <= now - self._seconds:
+                self._times.popleft()
+            if len(self._times) >= self._limit:
+                raise RateLimitError(self._limit, self._seconds, self._times[0] + self._seconds - now)
+            self._times.append(now)

@@ -1,0 +1,57 @@
+"""A backend that nothing is changed in."""
+
+from msgspec.structs import replace
+
+from deepfs.backends.protocol import BackendProtocol
+from deepfs.core import paths
+from deepfs.errors import AccessError, DeepFSError, NotSupportedError
+from deepfs.policy.wrapper import WrapperBackend
+from deepfs.types import DeleteResult, EditResult, ExecuteResponse, FileUploadResponse, WriteResult
+
+__all__ = ["ReadOnlyBackend"]
+
+
+class ReadOnlyBackend(WrapperBackend):
+    """Shows `inner` and refuses every change with `permission_denied`; commands, which could change files, as well."""
+
+    never_waits: bool = True
+
+    def __init__(self, inner: BackendProtocol) -> None:
+        super().__init__(inner)
+        self.capabilities = replace(self.capabilities, executes=False)
+
+    async def awrite(
+        self, path: str, content: str, *, overwrite: bool = False, if_match: str | None = None
+    ) -> WriteResult:
+        raise _refusal(path)
+
+    async def aedit(
+        self, path: str, old: str, new: str, replace_all: bool = False, *, if_match: str | None = None
+    ) -> EditResult:
+        raise _refusal(path)
+
+    async def adelete(self, path: str) -> DeleteResult:
+        raise _refusal(path)
+
+    async def acopy(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
+        raise _refusal(dst)
+
+    async def amove(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
+        raise _refusal(src)
+
+    async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+        return [FileUploadResponse(path, _code(path)) for path, _ in files]
+
+    async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
+        raise NotSupportedError("Error: The files are read-only, so no commands are run")
+
+
+def _refusal(path: str) -> DeepFSError:
+    return AccessError(paths.normalize(path), "the files are read-only")
+
+
+def _code(path: str) -> str:
+    try:
+        return _refusal(path).code.value
+    except DeepFSError as error:
+        return error.code.value

@@ -1,0 +1,314 @@
+"""Hooks, rate limits, audit logs and backends that are only read."""
+
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from deepfs import MemoryBackend
+from deepfs.backends.protocol import SandboxBackendProtocol, supports_execute
+from deepfs.errors import AccessError, InvalidContentError, NotSupportedError
+from deepfs.policy import (
+    AuditedBackend,
+    AuditRecord,
+    Call,
+    FilesystemPermission,
+    GuardedBackend,
+    PermissionedBackend,
+    RateLimit,
+    RateLimitError,
+    ReadOnlyBackend,
+)
+from deepfs.sync import OPERATIONS
+from deepfs.types import ExecuteResponse, ReadResult
+
+pytestmark = pytest.mark.anyio
+
+ARGUMENTS: dict[str, tuple[Any, ...]] = {
+    "ls": ("/",),
+    "read": ("/a",),
+    "read_raw": ("/a",),
+    "write": ("/a", "x"),
+    "edit": ("/a", "x", "y"),
+    "glob": ("*",),
+    "grep": ("x",),
+    "delete": ("/a",),
+    "move": ("/a", "/b"),
+    "copy": ("/a", "/b"),
+    "upload_files": ([("/a", b"x")],),
+    "download_files": (["/a"],),
+    "execute": ("true",),
+}
+
+
+class Commands(SandboxBackendProtocol, MemoryBackend):
+    id = "commands"
+    never_waits = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads = 0
+
+    async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
+        self.reads += 1
+        return await super().aread(path, offset, limit)
+
+    async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
+        return ExecuteResponse(f"{command} {timeout}", 0)
+
+
+# --- hooks ---
+
+
+async def test_hooks_see_every_operation_once_with_its_arguments() -> None:
+    seen: list[tuple[str, tuple[str, ...]]] = []
+    done: list[str] = []
+    backend = GuardedBackend(
+        Commands(),
+        [lambda call: seen.append((call.operation, call.paths))],
+        [lambda call, _: done.append(call.operation)],
+    )
+    for name in OPERATIONS:
+        await getattr(backend, f"a{name}")(*ARGUMENTS[name])
+    assert [name for name, _ in seen] == done == list(OPERATIONS)
+    paths = dict(seen)
+    assert paths["move"] == ("/a", "/b")
+    assert paths["grep"] == paths["glob"] == paths["ls"] == ("/",)
+    assert paths["upload_files"] == paths["download_files"] == ("/a",)
+    assert paths["execute"] == ()
+
+
+async def test_arguments_have_their_names() -> None:
+    calls: list[Call] = []
+    backend = GuardedBackend(MemoryBackend(), [calls.append])
+    await backend.awrite("//a/", "text", overwrite=True)
+    await backend.agrep("x", "/d", max_count=3)
+    assert calls[0].arguments == {"path": "//a/", "content": "text", "overwrite": True}
+    assert calls[0].paths == ("/a",)
+    assert calls[0].changes
+    assert calls[1].arguments == {"pattern": "x", "path": "/d", "glob": None, "max_count": 3}
+    assert not calls[1].changes
+
+
+@pytest.mark.parametrize("name", [name for name in OPERATIONS if name != "execute"])
+async def test_a_hook_denies_with_a_leaf(name: str) -> None:
+    def deny(call: Call) -> None:
+        raise AccessError(call.paths[0], "not today")
+
+    after: list[object] = []
+    memory = MemoryBackend()
+    memory.write("/a", "x")
+    backend = GuardedBackend(memory, [deny], [lambda call, result: after.append(result)])
+    result = await getattr(backend, f"a{name}")(*ARGUMENTS[name])
+    if isinstance(result, list):
+        assert [(item.path, item.error) for item in result] == [("/a", "permission_denied")]
+    else:
+        assert result.code == "permission_denied"
+        assert "not today" in result.error
+    assert after == []
+    assert [*memory._files] == ["/a"]
+
+
+async def test_batches_are_seen_item_by_item() -> None:
+    async def no_zips(call: Call) -> None:
+        if call.operation == "upload_files" and call.arguments["content"].startswith(b"PK"):
+            raise InvalidContentError("Error: no archives")
+
+    def hide(call: Call, result: Any) -> Any:
+        if call.paths == ("/b",):
+            raise AccessError("/b")
+
+    backend = GuardedBackend(MemoryBackend(), [no_zips], [hide])
+    stored = await backend.aupload_files([("/a", b"text"), ("/z", b"PK.."), ("/b", b"more")])
+    assert [item.error for item in stored] == [None, "invalid_content", "permission_denied"]
+    fetched = await backend.adownload_files(["/b", "/a", "/z"])
+    assert [(item.path, item.content, item.error) for item in fetched] == [
+        ("/b", None, "permission_denied"), ("/a", b"text", None), ("/z", None, "file_not_found"),
+    ]  # fmt: skip
+
+
+async def test_an_after_hook_sees_failures_and_replaces_results() -> None:
+    seen: list[str | None] = []
+
+    async def mask(call: Call, result: Any) -> Any:
+        seen.append(result.error)
+        if call.operation == "read" and result.ok:
+            return replace(result, file_data=replace(result.file_data, content="***"))
+        return None
+
+    backend = GuardedBackend(MemoryBackend(), after=[mask, lambda call, result: seen.append(str(result.ok))])
+    assert (await backend.aread("/a")).code == "file_not_found"
+    await backend.awrite("/a", "secret")
+    assert (await backend.aread("/a")).file_data.content == "***"  # type: ignore[union-attr]
+    assert seen == ["Error: File '/a' not found", "False", None, "True", None, "True"]
+
+
+async def test_bugs_of_hooks_reach_the_caller() -> None:
+    def broken(call: Call) -> None:
+        raise KeyError("bug")
+
+    backend = GuardedBackend(MemoryBackend(), [broken])
+    for name in ("read", "upload_files"):
+        with pytest.raises(KeyError, match="bug"):
+            await getattr(backend, f"a{name}")(*ARGUMENTS[name])
+
+
+async def test_a_denied_command_raises() -> None:
+    def deny(call: Call) -> None:
+        raise AccessError("/", call.arguments["command"])
+
+    with pytest.raises(AccessError, match="rm"):
+        await GuardedBackend(Commands(), [deny]).aexecute("rm", timeout=1)
+
+
+def test_sync_calls_pass_the_hooks_once_and_overrides_are_hit_once() -> None:
+    calls: list[str] = []
+    within = Commands()
+    backend = GuardedBackend(
+        GuardedBackend(within, [lambda call: calls.append("inner")]), [lambda call: calls.append("outer")]
+    )
+    backend.read("/a")
+    assert calls == ["outer", "inner"]
+    assert within.reads == 1
+    assert supports_execute(backend)
+
+
+# --- rate limits ---
+
+
+async def test_a_rate_limit_denies_until_time_has_passed() -> None:
+    now = 100.0
+    limit = RateLimit(2, 10, ["write"], clock=lambda: now)
+    backend = GuardedBackend(MemoryBackend(), [limit])
+    assert (await backend.awrite("/a", "x")).ok
+    now = 104.0
+    assert (await backend.awrite("/b", "x")).ok
+    refused = await backend.awrite("/c", "x")
+    assert refused.code == "permission_denied"
+    assert refused.error == "Error: Rate limit reached: 2 operations in 10 seconds. Try again in 6.0 seconds."
+    assert (await backend.aread("/a")).ok, "others are not limited"
+    now = 110.0
+    assert (await backend.awrite("/c", "x")).ok, "the first is ten seconds ago; what was denied does not count"
+    with pytest.raises(RateLimitError) as caught:
+        limit(Call("write", {"path": "/d"}))
+    assert caught.value.retry_after == 4.0
+
+
+async def test_a_rate_limit_holds_for_calls_at_once() -> None:
+    backend = GuardedBackend(MemoryBackend(), [RateLimit(5, 3600)])
+    results: list[bool] = []
+
+    async def write(number: int) -> None:
+        results.append((await backend.awrite(f"/{number}", "x")).ok)
+
+    async with anyio.create_task_group() as group:
+        for number in range(20):
+            group.start_soon(write, number)
+    assert sorted(results) == [False] * 15 + [True] * 5
+
+
+@pytest.mark.parametrize(("limit", "seconds"), [(0, 1), (1, 0), (-1, 1), (1, -1)])
+def test_a_rate_limit_that_allows_nothing_is_refused(limit: int, seconds: float) -> None:
+    with pytest.raises(ValueError, match="rate limit"):
+        RateLimit(limit, seconds)
+
+
+# --- audit ---
+
+
+async def audited(act: Callable[[AuditedBackend], Any], **options: Any) -> list[AuditRecord]:
+    records: list[AuditRecord] = []
+    inner = PermissionedBackend(Commands(), [FilesystemPermission(["read", "write"], ["/no/**"], "deny")])
+    await act(AuditedBackend(inner, records.append, **options))
+    return records
+
+
+async def test_every_operation_is_told_without_contents() -> None:
+    async def act(backend: AuditedBackend) -> None:
+        for name in OPERATIONS:
+            await getattr(backend, f"a{name}")(*ARGUMENTS[name])
+
+    records = await audited(act)
+    assert [record.operation for record in records] == list(OPERATIONS)
+    told = {record.operation: record.arguments for record in records}
+    assert told["write"] == {"path": "/a", "content": {"size": 1}}
+    assert told["edit"] == {"path": "/a", "old": {"size": 1}, "new": {"size": 1}, "replace_all": False}
+    assert told["upload_files"] == {"files": [{"path": "/a", "size": 1}]}
+    assert all(record.seconds >= 0 and record.at.endswith("+00:00") for record in records)
+    assert msgspec.json.decode(msgspec.json.encode(records[3]))["arguments"]["path"] == "/a"
+
+
+async def test_failures_and_denials_are_told() -> None:
+    async def act(backend: AuditedBackend) -> None:
+        await backend.aread("/none")
+        await backend.awrite("/no/x", "y")
+        await backend.adownload_files(["/none", "/no/x"])
+
+    assert [(record.ok, record.code, record.error) for record in await audited(act)] == [
+        (False, "file_not_found", "Error: File '/none' not found"),
+        (False, "permission_denied", "Error: permission denied for write on /no/x"),
+        (False, "file_not_found", "/none: file_not_found; /no/x: permission_denied"),
+    ]
+
+
+async def test_a_redaction_changes_and_drops_records() -> None:
+    def redact(record: AuditRecord) -> AuditRecord | None:
+        if record.operation == "ls":
+            return None
+        return replace(record, arguments=record.arguments | {"path": "/…"})
+
+    async def act(backend: AuditedBackend) -> None:
+        await backend.als("/")
+        await backend.awrite("/name-of-a-patient", "x")
+
+    (record,) = await audited(act, redact=redact)
+    assert "patient" not in str(record)
+
+
+async def test_what_raises_or_is_cancelled_is_told() -> None:
+    class Failing(MemoryBackend):
+        async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
+            if path == "/wait":
+                await anyio.sleep_forever()
+            raise KeyError("bug")
+
+    records: list[AuditRecord] = []
+
+    async def log(record: AuditRecord) -> None:
+        await anyio.lowlevel.checkpoint()
+        records.append(record)
+
+    backend = AuditedBackend(Failing(), log)
+    with pytest.raises(KeyError):
+        await backend.aread("/a")
+    with anyio.move_on_after(0.01):
+        await backend.aread("/wait")
+    assert records[0].error == "KeyError"
+    assert [record.ok for record in records] == [False, False]
+    assert "Cancelled" in (records[1].error or "")
+
+
+# --- only read ---
+
+
+async def test_a_read_only_backend_reads() -> None:
+    memory = Commands()
+    memory.write("/a", "x")
+    before = dict(memory._files)
+    backend = ReadOnlyBackend(memory)
+    for name in OPERATIONS:
+        if name == "execute":
+            with pytest.raises(NotSupportedError, match="read-only"):
+                await backend.aexecute("rm /a")
+            continue
+        result = await getattr(backend, f"a{name}")(*ARGUMENTS[name])
+        errors = [item.error for item in result] if isinstance(result, list) else [result.code]
+        changes = name in ("write", "edit", "delete", "move", "copy", "upload_files")
+        assert errors == (["permission_denied"] if changes else [None]), name
+    assert memory._files == before
+    assert not supports_execute(backend)
+    assert backend.write("/..", "x").code == "invalid_path"
+    assert backend.never_waits

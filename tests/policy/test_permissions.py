@@ -1,0 +1,419 @@
+"""Permissions: what they match, what they refuse, what they hide, and what the refusal tells."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deepfs import (
+    CompositeBackend,
+    FilesystemBackend,
+    FilesystemPermission,
+    MemoryBackend,
+    PermissionedBackend,
+    run_sync,
+)
+from deepfs.backends.protocol import SandboxBackendProtocol, supports_execute
+from deepfs.policy import ApprovalNeededError, DeniedError, approved, decide, decide_beneath
+from deepfs.types import ExecuteResponse, GrepResult
+
+pytestmark = pytest.mark.anyio
+
+SECRET = FilesystemPermission(["read", "write"], ["/secret/**"], "deny")
+
+
+def files(**contents: str) -> MemoryBackend:
+    """A backend with files, by their paths with `__` for `/`."""
+    memory = MemoryBackend()
+    for name, content in contents.items():
+        assert memory.write("/" + name.replace("__", "/"), content).ok
+    return memory
+
+
+def secret_files() -> MemoryBackend:
+    return files(secret__a="needle a", secret__deep__b="needle b", open__c="needle c", open__d="needle d")
+
+
+# --- rules ---
+
+
+class TestRules:
+    @pytest.mark.parametrize(
+        ("pattern", "path", "matches"),
+        [
+            ("/secret/**", "/secret", True),
+            ("/secret/**", "/secret/a/b", True),
+            ("/secret/**", "/secret/.env", True),
+            ("/secret/**", "/secrets", False),
+            ("/secret/", "/secret", True),
+            ("/secret/", "/secret/a", True),
+            ("/secret", "/secret/a", False),
+            ("/secret", "/Secret", False),
+            ("/*", "/.env", True),
+            ("/*", "/a/b", False),
+            ("/**", "/", True),
+            ("/", "/", True),
+            ("/", "/a", False),
+            ("/**/*.env", "/.env", True),
+            ("/**/*.env", "/a/b/x.env", True),
+            ("/{a,b/**}", "/b", True),
+            ("/{a,b/**}", "/a/x", False),
+            ("/a?c", "/a/c", False),
+            ("/[!a]", "/b", True),
+            ("/a\\*", "/a*", True),
+            ("/a\\*", "/ab", False),
+            ("/a/./b//c", "/a/b/c", True),
+        ],
+    )
+    def test_patterns(self, pattern: str, path: str, matches: bool) -> None:
+        rule = FilesystemPermission(["read"], [pattern], "deny")
+        assert rule.matches("read", path) is matches
+        assert not rule.matches("write", path)
+        assert decide([rule], "read", path) == (("deny", rule) if matches else ("allow", None))
+
+    def test_the_first_match_counts_and_without_one_all_is_allowed(self) -> None:
+        allow = FilesystemPermission(["read"], ["/work/**"])
+        deny = FilesystemPermission(["read", "write"], ["/**"], "deny")
+        assert decide([allow, deny], "read", "/work/x") == ("allow", allow)
+        assert decide([deny, allow], "read", "/work/x") == ("deny", deny)
+        assert decide([allow, deny], "write", "/work/x") == ("deny", deny)
+        assert decide([], "write", "/work/x") == ("allow", None)
+        assert decide([allow, deny], "read", "//work/./x/").mode == "allow"
+
+    @pytest.mark.parametrize(
+        ("arguments", "error"),
+        [
+            ({"paths": ["work"]}, ValueError),
+            ({"paths": ["/a/../b"]}, ValueError),
+            ({"paths": ["/~"]}, ValueError),
+            ({"paths": ["~/a"]}, ValueError),
+            ({"paths": ["/a["]}, ValueError),
+            ({"paths": "/work"}, TypeError),
+            ({"paths": [1]}, (TypeError, AttributeError)),
+            ({"operations": "read"}, TypeError),
+            ({"operations": ["Read"]}, ValueError),
+            ({"mode": "ask"}, ValueError),
+            ({"operations": ["read", "execute"], "paths": ["/work/**"]}, ValueError),
+        ],
+    )
+    def test_what_would_match_nothing_in_silence_is_refused(
+        self, arguments: dict[str, Any], error: type[Exception]
+    ) -> None:
+        with pytest.raises(error):
+            FilesystemPermission(**{"operations": ["read"], "paths": ["/x"], **arguments})
+
+    def test_the_strictest_decision_that_there_could_be_beneath(self) -> None:
+        allow = FilesystemPermission(["read"], ["/work/**"])
+        ask = FilesystemPermission(["read"], ["/work/keys/*.pem"], "interrupt")
+        deny = FilesystemPermission(["read"], ["/**/.env"], "deny")
+        assert decide_beneath([ask], "read", "/").mode == "interrupt"
+        assert decide_beneath([ask], "read", "/work/keys").mode == "interrupt"
+        assert decide_beneath([ask], "read", "/work/keys/a.pem").mode == "interrupt"
+        assert decide_beneath([ask], "read", "/work/other").mode == "allow"
+        assert decide_beneath([ask], "write", "/").mode == "allow"
+        assert decide_beneath([ask, deny], "read", "/").mode == "deny"
+        assert decide_beneath([allow, deny], "read", "/work").mode == "allow"
+        assert decide_beneath([allow, deny], "read", "/work/deep").mode == "allow"
+        assert decide_beneath([allow, deny], "read", "/").mode == "deny"
+
+
+# --- what is refused, and how ---
+
+ON_A_PATH: dict[str, Callable[[Any, str], Any]] = {
+    "ls": lambda backend, path: backend.als(path),
+    "read": lambda backend, path: backend.aread(path),
+    "read_raw": lambda backend, path: backend.aread_raw(path),
+    "write": lambda backend, path: backend.awrite(path, "x"),
+    "overwrite": lambda backend, path: backend.awrite(path, "x", overwrite=True),
+    "bad write": lambda backend, path: backend.awrite(path, "\0"),
+    "edit": lambda backend, path: backend.aedit(path, "needle", "x"),
+    "glob": lambda backend, path: backend.aglob("*", path),
+    "grep": lambda backend, path: backend.agrep("needle", path),
+    "delete": lambda backend, path: backend.adelete(path),
+    "copy from": lambda backend, path: backend.acopy(path, "/copy"),
+    "copy to": lambda backend, path: backend.acopy("/open/c", path, overwrite=True),
+    "move from": lambda backend, path: backend.amove(path, "/moved"),
+    "move to": lambda backend, path: backend.amove("/open/c", path, overwrite=True),
+}
+
+
+@pytest.mark.parametrize("operation", ON_A_PATH)
+async def test_a_denied_path_answers_the_same_whatever_is_there(operation: str) -> None:
+    answers = set()
+    for path in ("/secret/a", "/secret/deep", "/secret/missing", "/secret/a/beneath", "//secret/./a/"):
+        memory = secret_files()
+        before = dict(memory._files)
+        result = await ON_A_PATH[operation](PermissionedBackend(memory, [SECRET]), path)
+        assert result.code == "permission_denied"
+        assert memory._files == before
+        normal = "/" + "/".join(name for name in path.split("/") if name not in ("", "."))
+        answers.add(result.error.replace(normal, "PATH"))
+    assert len(answers) == 1
+    assert answers.pop() in ("Error: permission denied for read on PATH", "Error: permission denied for write on PATH")
+
+
+async def test_batches_are_judged_item_by_item_and_stay_in_order() -> None:
+    memory = secret_files()
+    backend = PermissionedBackend(memory, [SECRET])
+    fetched = await backend.adownload_files(["/open/c", "/secret/a", "/secret/none", "/none", "/..", "/open/d"])
+    assert [item.error for item in fetched] == [
+        None, "permission_denied", "permission_denied", "file_not_found", "invalid_path", None,
+    ]  # fmt: skip
+    assert [item.content for item in fetched if item.content] == [b"needle c", b"needle d"]
+    stored = await backend.aupload_files([("/secret/a", b"x"), ("/open/new", b"y"), ("//secret//new", b"z")])
+    assert [(item.path, item.error) for item in stored] == [
+        ("/secret/a", "permission_denied"), ("/open/new", None), ("//secret//new", "permission_denied"),
+    ]  # fmt: skip
+    assert sorted(memory._files) == ["/open/c", "/open/d", "/open/new", "/secret/a", "/secret/deep/b"]
+
+
+async def test_an_edit_and_a_conditional_write_tell_of_content_so_they_need_to_read() -> None:
+    memory = files(a="content")
+    backend = PermissionedBackend(memory, [FilesystemPermission(["read"], ["/a"], "deny")])
+    assert (await backend.aedit("/a", "guess", "x")).error == "Error: permission denied for read on /a"
+    assert (await backend.awrite("/a", "x", if_match="guess")).code == "permission_denied"
+    assert (await backend.awrite("/a", "x", overwrite=True)).ok
+
+
+# --- what is hidden ---
+
+
+async def test_searches_and_listings_show_nothing_denied() -> None:
+    backend = PermissionedBackend(secret_files(), [SECRET])
+    assert [info.path for info in (await backend.als("/")).entries or ()] == ["/open/"]
+    for pattern in ("*", "**", "/secret/*", "{secret,open}/*", "**/b", "[s]ecret/**"):
+        assert not [info for info in (await backend.aglob(pattern)).matches or () if "secret" in info.path]
+    for options in ({}, {"glob": "secret/**"}, {"regex": True}, {"context_lines": 2}, {"max_count": 1}):
+        found = await backend.agrep("needle", **options)
+        assert not [match for match in found.matches or () if "secret" in match.path]
+
+
+async def test_denied_matches_take_no_place_of_others() -> None:
+    memory = files(a__1="needle\n" * 50, b="needle\n" * 3)
+    backend = PermissionedBackend(memory, [FilesystemPermission(["read"], ["/a/**"], "deny")])
+    found = await backend.agrep("needle", max_count=2)
+    assert [(match.path, match.line) for match in found.matches or ()] == [("/b", 1), ("/b", 2)]
+    assert found.truncated
+    found = await backend.agrep("needle", max_count=3)
+    assert len(found.matches or ()) == 3
+    assert not found.truncated
+
+
+async def test_skipped_counts_only_what_may_be_read() -> None:
+    memory = files(b="needle")
+    await memory.aupload_files([("/a/x.bin", b"needle\0"), ("/a/y.bin", b"needle\0"), ("/c.bin", b"needle\0")])
+    denied = FilesystemPermission(["read"], ["/a/**"], "deny")
+    assert (await memory.agrep("needle")).skipped == 3
+    for where in (None, "/c.bin"):
+        assert (await PermissionedBackend(memory, [denied]).agrep("needle", where)).skipped == 1
+    assert (await PermissionedBackend(memory, [denied]).agrep("needle", glob="a/*")).skipped == 0
+
+
+# --- trees ---
+
+
+@pytest.mark.parametrize(
+    ("rule", "deleted", "copied", "moved"),
+    [
+        (FilesystemPermission(["read"], ["/top/in/key"], "deny"), True, False, False),
+        (FilesystemPermission(["write"], ["/top/in/key"], "deny"), False, True, False),
+        (FilesystemPermission(["write"], ["/top/in"], "deny"), False, True, False),
+        (FilesystemPermission(["write"], ["/to/in/key"], "deny"), True, False, False),
+        (FilesystemPermission(["write"], ["/**/key"], "interrupt"), False, False, False),
+        (FilesystemPermission(["write"], ["/**/absent"], "deny"), True, True, True),
+    ],
+)
+async def test_trees_need_every_path_that_they_touch(
+    rule: FilesystemPermission, deleted: bool, copied: bool, moved: bool
+) -> None:
+    for call, may in (("adelete", deleted), ("acopy", copied), ("amove", moved)):
+        memory = files(top__in__key="k", top__other="o")
+        before = dict(memory._files)
+        backend = PermissionedBackend(memory, [rule])
+        result = await getattr(backend, call)(*(["/top"] if call == "adelete" else ["/top", "/to"]))
+        assert result.ok is may, call
+        if not may:
+            assert memory._files == before
+            assert result.code == "permission_denied"
+            assert "key" not in result.error
+
+
+# --- execute, approval ---
+
+
+class Commands(SandboxBackendProtocol, MemoryBackend):
+    id = "commands"
+
+    async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
+        return ExecuteResponse(command, 0)
+
+
+async def test_execute_is_its_own_permission() -> None:
+    everything = FilesystemPermission(["read", "write"], ["/**"], "deny")
+    allowed = PermissionedBackend(Commands(), [everything])
+    assert supports_execute(allowed)
+    assert (await allowed.aexecute("ls")).output == "ls"
+    denied = PermissionedBackend(Commands(), [FilesystemPermission(["execute"], mode="deny")])
+    assert not supports_execute(denied)
+    with pytest.raises(DeniedError, match="permission denied for execute"):
+        await denied.aexecute("ls")
+    asking = PermissionedBackend(Commands(), [FilesystemPermission(["execute"], mode="interrupt")])
+    assert supports_execute(asking)
+    with pytest.raises(ApprovalNeededError, match="approval is needed"):
+        await asking.aexecute("ls")
+    with approved():
+        assert (await asking.aexecute("ls")).output == "ls"
+
+
+async def test_interrupts_are_denied_until_approved() -> None:
+    backend = PermissionedBackend(files(a="needle"), [FilesystemPermission(["read"], ["/a"], "interrupt")])
+    result = await backend.aread("/a")
+    assert (result.code, result.error) == (
+        "permission_denied", "Error: permission denied for read on /a: approval is needed",
+    )  # fmt: skip
+    assert (await backend.agrep("needle")).matches == []
+    with approved():
+        assert (await backend.aread("/a")).ok
+        assert len((await backend.agrep("needle")).matches or ()) == 1
+    assert not (await backend.aread("/a")).ok
+
+
+def test_approval_holds_for_sync_calls() -> None:
+    class Waits(MemoryBackend):
+        never_waits = False
+
+    backend = PermissionedBackend(Waits(), [FilesystemPermission(["write"], ["/a"], "interrupt")])
+    assert not backend.write("/a", "x").ok
+    with approved():
+        assert backend.write("/a", "x").ok
+
+
+# --- mounts ---
+
+
+async def test_rules_hold_around_a_composite_and_within_a_mount() -> None:
+    def tree() -> CompositeBackend:
+        return CompositeBackend(files(own="needle"), {"/m/": files(secret__a="needle", b="needle")})
+
+    around = PermissionedBackend(tree(), [FilesystemPermission(["read"], ["/m/secret/**"], "deny")])
+    within = CompositeBackend(
+        files(own="needle"), {"/m/": PermissionedBackend(files(secret__a="needle", b="needle"), [SECRET])}
+    )
+    for backend in (around, within):
+        found = await backend.agrep("needle")
+        assert [match.path for match in found.matches or ()] == ["/m/b", "/own"]
+        assert [info.path for info in (await backend.als("/m")).entries or ()] == ["/m/b"]
+        assert (await backend.aread("/m/secret/a")).code == "permission_denied"
+        assert not (await backend.acopy("/m", "/n")).ok or not (await backend.aglob("a", "/n")).matches
+
+
+# --- links ---
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "root"
+    (root / "secret" / "deep").mkdir(parents=True)
+    (root / "open").mkdir()
+    (root / "secret" / "key").write_text("needle secret")
+    (root / "secret" / "deep" / "key").write_text("needle secret")
+    (root / "open" / "file").write_text("needle open")
+    (root / "open" / "to_key").symlink_to("../secret/key")
+    (root / "open" / "to_new").symlink_to("../secret/new")
+    (root / "open" / "to_dir").symlink_to("../secret")
+    (root / "open" / "to_deep").symlink_to(root / "secret" / "deep")
+    (root / "open" / "twice").symlink_to("to_dir/deep")
+    (root / "open" / "to_file").symlink_to("file")
+    (root / "open" / "circle").symlink_to("circle")
+    (root / "open" / "up").symlink_to("..")
+    return root
+
+
+LINKED = [
+    "/open/to_key", "/open/to_new", "/open/to_dir", "/open/to_dir/key", "/open/to_dir/new/er", "/open/to_deep/key",
+    "/open/twice/key", "/open/up/secret/key", "/open/up/open/to_key", "//open//to_dir/./key/",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mounted", [False, True])
+@pytest.mark.parametrize("operation", ON_A_PATH)
+def test_links_to_what_is_denied_are_denied(operation: str, mounted: bool, root: Path) -> None:
+    backend, prefix = rooted(root, mounted)
+    for path in LINKED:
+        result = run_sync(ON_A_PATH[operation], backend, prefix + path)
+        assert result.code == "permission_denied", path
+        assert "secret" not in result.error or "secret" in path
+        assert (root / "secret" / "key").read_text() == "needle secret"
+        assert sorted(child.name for child in (root / "secret").iterdir()) == ["deep", "key"]
+
+
+def rooted(root: Path, mounted: bool) -> tuple[PermissionedBackend, str]:
+    """The directory with its secrets denied, at the root or behind mounts."""
+    disk = FilesystemBackend(root)
+    if not mounted:
+        return PermissionedBackend(disk, [SECRET]), ""
+    inner = PermissionedBackend(CompositeBackend(MemoryBackend(), {"/disk/": disk}), [])
+    tree = CompositeBackend(MemoryBackend(), {"/at/": inner})
+    return PermissionedBackend(
+        tree, [FilesystemPermission(["read", "write"], ["/at/disk/secret/**"], "deny")]
+    ), "/at/disk"
+
+
+@pytest.mark.parametrize("mounted", [False, True])
+def test_links_to_what_is_denied_are_not_shown(mounted: bool, root: Path) -> None:
+    backend, prefix = rooted(root, mounted)
+    shown = [info.path.removeprefix(prefix) for info in backend.ls(f"{prefix}/open").entries or ()]
+    assert shown == ["/open/circle", "/open/file", "/open/to_file", "/open/up/"]
+    found = backend.grep("needle", prefix or None)
+    assert [match.path.removeprefix(prefix) for match in found.matches or ()] == ["/open/file", "/open/to_file"]
+    listed = backend.glob("**", prefix or "/")
+    assert [info.path.removeprefix(prefix) for info in listed.matches or ()] == ["/open/file", "/open/to_file"]
+
+
+@pytest.mark.parametrize("mounted", [False, True])
+def test_a_directory_with_links_to_what_is_denied_is_not_copied_or_moved(mounted: bool, root: Path) -> None:
+    backend, prefix = rooted(root, mounted)
+    for target in ("/elsewhere", f"{prefix}/elsewhere"):
+        assert backend.copy(f"{prefix}/open", target).code == "permission_denied"
+        assert backend.move(f"{prefix}/open", target).code == "permission_denied"
+
+
+def test_a_directory_with_links_to_what_is_denied_can_be_deleted(root: Path) -> None:
+    backend, _ = rooted(root, mounted=False)
+    assert backend.delete("/open").ok
+    assert not (root / "open").exists()
+    assert (root / "secret" / "deep" / "key").exists()
+
+
+def test_what_arrives_by_a_second_link_needs_to_be_written_too(tmp_path: Path) -> None:
+    (tmp_path / "src" / "real").mkdir(parents=True)
+    (tmp_path / "src" / "real" / "file").write_text("x")
+    (tmp_path / "src" / "second").symlink_to("real")
+    memory = MemoryBackend()
+    tree = CompositeBackend(memory, {"/disk/": FilesystemBackend(tmp_path)})
+    for denied in ("/to/second/**", "/to/real/file", "/to/second/file"):
+        backend = PermissionedBackend(tree, [FilesystemPermission(["write"], [denied], "deny")])
+        assert backend.copy("/disk/src", "/to").code == "permission_denied"
+        assert not memory._files
+    backend = PermissionedBackend(tree, [FilesystemPermission(["write"], ["/elsewhere/**"], "deny")])
+    assert backend.copy("/disk/src", "/to").ok
+
+
+async def test_overrides_within_are_hit_once() -> None:
+    class Counting(MemoryBackend):
+        hits = 0
+
+        def read(self, path: str, offset: int = 0, limit: int = 2000) -> Any:
+            self.hits += 1
+            return super().read(path, offset, limit)
+
+        async def agrep(self, *args: Any, **options: Any) -> GrepResult:
+            self.hits += 1
+            return await super().agrep(*args, **options)
+
+    within = Counting()
+    backend = PermissionedBackend(PermissionedBackend(within, [SECRET]), [SECRET])
+    await backend.aread("/a")
+    await backend.agrep("x")
+    assert within.hits == 2

@@ -1,0 +1,270 @@
+"""Rules × operations × spellings against an oracle that shares no code with the library.
+
+The oracle matches patterns segment by segment, walks plain sets of paths and knows nothing of backends; what it allows
+must succeed and do what it says, what it denies must change and show nothing.
+"""
+
+import itertools
+import random
+from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deepfs import CompositeBackend, FilesystemBackend, FilesystemPermission, MemoryBackend, PermissionedBackend
+from deepfs.backends.protocol import BackendProtocol
+
+TREE: Final = ("/a/k", "/a/b/k", "/a/b/.h/k", "/a/B/k", "/m/k", "/m/a/k", "/m/a/.env", "/top", "/.env")
+"""Every file holds its own path and the word `needle`; `/m` is a mount where there are mounts."""
+NAMES: Final = ("a", "b", "B", "k", "m", ".h", ".env", "top", "*", "**", "?", "[ab]", "{a,m}", "*.env")
+
+
+# --- the oracle ---
+
+
+def alternatives(pattern: str) -> Iterator[str]:
+    """The patterns without braces; there is at most one level of them."""
+    before, brace, rest = pattern.partition("{")
+    if not brace:
+        yield pattern
+        return
+    inside, _, after = rest.partition("}")
+    for option in inside.split(","):
+        yield from alternatives(before + option + after)
+
+
+def fits(segments: Sequence[str], names: Sequence[str]) -> bool:
+    if not segments:
+        return not names
+    if segments[0] == "**":
+        return any(fits(segments[1:], names[skipped:]) for skipped in range(len(names) + 1))
+    return bool(names) and fnmatchcase(names[0], segments[0]) and fits(segments[1:], names[1:])
+
+
+def split(path: str) -> list[str]:
+    return [name for name in path.split("/") if name not in ("", ".")]
+
+
+def matches(pattern: str, path: str) -> bool:
+    whole = pattern + "**" if pattern.endswith("/") and split(pattern) else pattern
+    return any(fits(split(each), split(path)) for each in alternatives(whole))
+
+
+def allows(rules: Sequence[FilesystemPermission], operation: str, path: str) -> bool:
+    for rule in rules:
+        if operation in rule.operations and any(matches(pattern, path) for pattern in rule.paths):
+            return rule.mode == "allow"
+    return True
+
+
+def standing(path: str, files: Sequence[str]) -> list[str]:
+    """The files at or beneath a path and every directory there."""
+    path = path.rstrip("/")
+    beneath = [file for file in files if file == path or file.startswith(f"{path}/")]
+    directories = {file[:end] for file in beneath for end, sign in enumerate(file) if sign == "/" and end > len(path)}
+    return [*beneath, *directories]
+
+
+def expected(rules: Sequence[FilesystemPermission], operation: str, path: str, target: str) -> bool:
+    """Whether the rules let the operation happen, with `/to` or so as target."""
+
+    def every(needed: str, under: str = path, at: str = path) -> bool:
+        touched = {at, *(at.rstrip("/") + each[len(under.rstrip("/")) :] for each in standing(under, TREE))}
+        return all(allows(rules, needed, each) for each in touched)
+
+    return {
+        "ls": lambda: allows(rules, "read", path),
+        "read": lambda: allows(rules, "read", path),
+        "glob": lambda: allows(rules, "read", path),
+        "grep": lambda: allows(rules, "read", path),
+        "download": lambda: allows(rules, "read", path),
+        "write": lambda: allows(rules, "write", path),
+        "upload": lambda: allows(rules, "write", path),
+        "edit": lambda: allows(rules, "write", path) and allows(rules, "read", path),
+        "delete": lambda: every("write"),
+        "copy": lambda: every("read") and every("write", at=target),
+        "move": lambda: every("read") and every("write") and every("write", at=target),
+    }[operation]()
+
+
+OPERATIONS: Final = ("ls", "read", "glob", "grep", "download", "write", "upload", "edit", "delete", "copy", "move")
+
+
+def carried_out(backend: BackendProtocol, operation: str, path: str, target: str) -> Any:
+    return {
+        "ls": lambda: backend.ls(path),
+        "read": lambda: backend.read(path),
+        "glob": lambda: backend.glob("{**,**/.*,**/.*/**}", path),
+        "grep": lambda: backend.grep("needle", path, "{**,**/.*,**/.*/**}"),
+        "download": lambda: backend.download_files([path])[0],
+        "write": lambda: backend.write(path, "new", overwrite=True),
+        "upload": lambda: backend.upload_files([(path, b"new")])[0],
+        "edit": lambda: backend.edit(path, "needle", "new"),
+        "delete": lambda: backend.delete(path),
+        "copy": lambda: backend.copy(path, target),
+        "move": lambda: backend.move(path, target),
+    }[operation]()
+
+
+def code(result: Any) -> str | None:
+    return result.error if not hasattr(result, "code") else result.code
+
+
+def shown(result: Any) -> list[str]:
+    found = getattr(result, "entries", None) or getattr(result, "matches", None) or []
+    return [info.path.rstrip("/") for info in found]
+
+
+# --- the trees ---
+
+
+def in_memory(files: Sequence[str]) -> MemoryBackend:
+    memory = MemoryBackend()
+    memory.upload_files([(file, f"needle {file}".encode()) for file in files])
+    return memory
+
+
+def flat() -> BackendProtocol:
+    return in_memory(TREE)
+
+
+def mounted() -> BackendProtocol:
+    inner = [file[2:] for file in TREE if file.startswith("/m/")]
+    return CompositeBackend(in_memory([file for file in TREE if not file.startswith("/m/")]), {"/m/": in_memory(inner)})
+
+
+def snapshot(backend: BackendProtocol) -> dict[str, bytes | None]:
+    found = [info.path for info in backend.glob("{**,**/.*,**/.*/**}").matches or ()]
+    return {item.path: item.content for item in backend.download_files(found)}
+
+
+def check(
+    rules: Sequence[FilesystemPermission],
+    tree: Callable[[], BackendProtocol],
+    operation: str,
+    spelled: str,
+    target: str = "/to",
+) -> None:
+    path = "/" + "/".join(split(spelled))
+    ruled, unruled = tree(), tree()
+    result = carried_out(PermissionedBackend(ruled, rules), operation, spelled, target)
+    situation = (rules, operation, spelled, target)
+    if not expected(rules, operation, path, target):
+        assert code(result) == "permission_denied", situation
+        assert snapshot(ruled) == snapshot(unruled), situation
+        return
+    plain = carried_out(unruled, operation, spelled, target)
+    assert code(result) == code(plain), situation
+    assert snapshot(ruled) == snapshot(unruled), situation
+    if operation in ("ls", "glob", "grep"):
+        assert shown(result) == [each for each in shown(plain) if allows(rules, "read", each)], situation
+
+
+# --- the matrix ---
+
+RULES: Final = [
+    [FilesystemPermission(["read"], ["/a/b/**"], "deny")],
+    [FilesystemPermission(["write"], ["/a/b"], "deny")],
+    [FilesystemPermission(["read", "write"], ["/**/.env"], "deny")],
+    [FilesystemPermission(["read", "write"], ["/a/**"]), FilesystemPermission(["read", "write"], ["/**"], "deny")],
+    [FilesystemPermission(["read", "write"], ["/m/"], "interrupt")],
+    [FilesystemPermission(["write"], ["/to/**/k"], "deny")],
+    [FilesystemPermission(["read"], ["/a/[!b]/*"], "deny"), FilesystemPermission(["write"], ["/*"], "deny")],
+]
+PLACES: Final = (
+    "/",
+    "/a",
+    "/a/b",
+    "/a/b/k",
+    "/a/b/.h",
+    "/a/B/k",
+    "/A",
+    "/m",
+    "/m/a/.env",
+    "/.env",
+    "/none",
+    "/a/none/x",
+)
+SPELLINGS: Final = ("{}", "{}/", "/{}", "/.{}", "{}/.", "{}//")
+
+
+@pytest.mark.parametrize("tree", [flat, mounted])
+@pytest.mark.parametrize("rules", RULES, ids=range(len(RULES)))
+def test_the_table(rules: Sequence[FilesystemPermission], tree: Any) -> None:
+    spellings = itertools.cycle(SPELLINGS)
+    for operation, place in itertools.product(OPERATIONS, PLACES):
+        check(rules, tree, operation, next(spellings).format(place))
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_every_spelling(operation: str) -> None:
+    for place, spelling in itertools.product(("/a/b", "/a/b/k", "/m/a/.env"), SPELLINGS):
+        for rules in (RULES[0], RULES[2], RULES[3]):
+            check(rules, flat, operation, spelling.format(place))
+        bare = place.removeprefix("/")
+        check(RULES[0], mounted, operation, bare)
+
+
+patterns = st.lists(st.sampled_from(NAMES), min_size=1, max_size=4).map(lambda names: "/" + "/".join(names))
+permissions = st.builds(
+    FilesystemPermission,
+    st.sampled_from([["read"], ["write"], ["read", "write"]]),
+    st.lists(patterns | patterns.map(lambda pattern: f"{pattern}/"), min_size=1, max_size=2),
+    st.sampled_from(["allow", "deny", "deny", "interrupt"]),
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(permissions, min_size=1, max_size=4), st.sampled_from(OPERATIONS), st.randoms(), st.booleans())
+def test_generated_rules(
+    rules: list[FilesystemPermission], operation: str, choice: random.Random, is_mounted: bool
+) -> None:
+    place = choice.choice([*PLACES, *TREE])
+    target = choice.choice(["/to", "/a/to", "/m/to", "/.to"])
+    check(rules, mounted if is_mounted else flat, operation, choice.choice(SPELLINGS).format(place), target)
+
+
+@settings(max_examples=300, deadline=None)
+@given(patterns, st.sampled_from(TREE))
+def test_what_may_match_beneath_is_never_underrated(pattern: str, path: str) -> None:
+    rule = FilesystemPermission(["read"], [pattern], "deny")
+    assert rule.matches("read", path) is matches(pattern, path)
+    if matches(pattern, path):
+        above = ["/", *(path[:end] for end, sign in enumerate(path) if sign == "/" and end)]
+        assert all(rule.may_match_beneath("read", directory) for directory in above)
+
+
+@pytest.mark.parametrize("rules", RULES[:5], ids=range(5))
+def test_the_table_on_disk_with_links_to_everything(rules: Sequence[FilesystemPermission], tmp_path: Path) -> None:
+    """Each file and directory has a link; reading, listing or writing through it needs what the target needs."""
+    root = tmp_path / "root"
+    places = sorted({place for file in TREE for place in standing("", [file]) if place})
+    for file in TREE:
+        (root / file[1:]).parent.mkdir(parents=True, exist_ok=True)
+        (root / file[1:]).write_text(f"needle {file}")
+    (root / "links").mkdir()
+    for number, place in enumerate(places):
+        (root / "links" / str(number)).symlink_to(root / place[1:])
+    backend = PermissionedBackend(FilesystemBackend(root), rules)
+    visible = [str(number) for number, place in enumerate(places) if allows(rules, "read", place)]
+    for number, place in enumerate(places):
+        link = f"/links/{number}"
+        both = {needed: all(allows(rules, needed, each) for each in (link, place)) for needed in ("read", "write")}
+        if place in TREE:
+            assert backend.read(link).ok is both["read"]
+            assert backend.edit(link, "absent", "x").code == ("no_match" if all(both.values()) else "permission_denied")
+        else:
+            assert backend.ls(link).ok is both["read"]
+            new = backend.write(f"{link}/new", "x")
+            assert new.ok is all(allows(rules, "write", f"{each}/new") for each in (link, place))
+            (root / place[1:] / "new").unlink(missing_ok=True)
+    if allows(rules, "read", "/links") and allows(rules, "read", "/links/0"):
+        names = [info.path.rstrip("/").removeprefix("/links/") for info in backend.ls("/links").entries or ()]
+        assert sorted(names) == sorted(visible)
+        lines = {match.text.removeprefix("needle ") for match in backend.grep("needle", "/links").matches or ()}
+        assert all(allows(rules, "read", line) for line in lines)
+        assert lines == {place for place in TREE if allows(rules, "read", place)}

@@ -1,0 +1,44 @@
+"""Policies that object to nothing change nothing."""
+
+import pytest
+
+from deepfs import MemoryBackend
+from deepfs.policy import AuditedBackend, Call, GuardedBackend, HistoryBackend
+from deepfs.testing import BackendConformance
+from support.raw import RawMemory
+
+
+def nothing(call: Call, result: object = None) -> None:
+    """A hook that does nothing."""
+
+
+async def nothing_async(call: Call, result: object = None) -> None:
+    """The same, async."""
+
+
+class TestGuarded(RawMemory, BackendConformance):
+    """Hooks that do nothing, and a log that nobody reads."""
+
+    @pytest.fixture
+    def backend(self) -> GuardedBackend:
+        self.memory = MemoryBackend()
+        audited = AuditedBackend(self.memory, lambda record: None)
+        return GuardedBackend(audited, [nothing, nothing_async], [nothing, nothing_async])
+
+
+class TestHistory(RawMemory, BackendConformance):
+    """Versions in a directory of the same backend."""
+
+    @pytest.fixture
+    def backend(self) -> HistoryBackend:
+        self.memory = MemoryBackend()
+        return HistoryBackend(self.memory)
+
+
+class TestHistoryElsewhere(RawMemory, BackendConformance):
+    """Versions in another backend."""
+
+    @pytest.fixture
+    def backend(self) -> HistoryBackend:
+        self.memory = MemoryBackend()
+        return HistoryBackend(self.memory, MemoryBackend(), "/")

@@ -15,4 +15,5 @@ SCENARIOS: Final = (
     "window",
     "growth",
     "imports",
+    "agents",
 )

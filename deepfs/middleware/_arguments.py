@@ -30,24 +30,24 @@ class _Arguments(BaseModel):
 
 
 class LsArguments(_Arguments):
-    path: str = Field("/", description="Absolute path of the directory.")
+    path: str = Field("/", description="Absolute path.")
 
 
 class ReadArguments(_Arguments):
-    file_path: str = Field(description="Absolute path of the file.")
+    file_path: str = Field(description="Absolute path.")
     offset: int = Field(0, ge=0, description="Lines to skip.")
     limit: int = Field(500, ge=1, description="Most lines to read.")
-    column: int = Field(0, ge=0, description="Characters to skip in the first line.")
+    column: int = Field(0, ge=0, description="Characters of the first line to skip.")
 
 
 class WriteArguments(_Arguments):
-    file_path: str = Field(description="Absolute path of the file.")
+    file_path: str = Field(description="Absolute path.")
     content: str = Field(description="The whole text.")
     overwrite: bool = Field(False, description="Replace an existing file.")
 
 
 class EditArguments(_Arguments):
-    file_path: str = Field(description="Absolute path of the file.")
+    file_path: str = Field(description="Absolute path.")
     old_string: str = Field(description="The exact text to replace.")
     new_string: str = Field(description="What takes its place.")
     replace_all: bool = Field(False, description="Replace every occurrence.")
@@ -61,26 +61,23 @@ class GlobArguments(_Arguments):
 class GrepArguments(_Arguments):
     pattern: str = Field(description="The text to find.")
     path: str = Field("/", description="Directory or file to search.")
-    glob: str = Field("", description="Search only files that match, such as `*.py`.")
-    output_mode: OutputMode = Field(
-        "files_with_matches", description="Give paths, numbered matching lines, or matches per file."
-    )
-    regex: bool = Field(False, description="Take the pattern as a regular expression.")
-    ignore_case: bool = Field(False, description="Take upper and lower case as equal.")
-    context_lines: int = Field(0, ge=0, description="Lines to show around each match, in mode `content`.")
-    max_count: int = Field(1000, ge=1, description="Stop after so many matches.")
+    glob: str = Field("", description="Search only files such as `*.py`.")
+    output_mode: OutputMode = Field("files_with_matches", description="Paths, numbered lines, or counts.")
+    regex: bool = Field(False, description="The pattern is a regular expression; `(?i)` ignores case.")
+    context_lines: int = Field(0, ge=0, description="Lines around a match.")
+    max_count: int = Field(1000, ge=1, description="Most matches.")
 
 
 class DeleteArguments(_Arguments):
-    file_path: str = Field(description="Absolute path of the file or directory.")
+    file_path: str = Field(description="Absolute path.")
 
 
 class MoveArguments(_Arguments):
-    source: str = Field(description="Absolute path to move.")
-    destination: str = Field(description="Absolute path that it gets.")
+    source: str = Field(description="What to move.")
+    destination: str = Field(description="Its new path.")
     overwrite: bool = Field(False, description="Replace an existing file.")
 
 
 class ExecuteArguments(_Arguments):
     command: str = Field(description="The shell command.")
-    timeout: float = Field(0, ge=0, description="Seconds until it is stopped; 0 for the default.")
+    timeout: float = Field(0, ge=0, description="Seconds; 0 is the default.")

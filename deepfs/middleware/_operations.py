@@ -82,7 +82,6 @@ class FileOperations:
         glob: str,
         output_mode: str,
         regex: bool,
-        ignore_case: bool,
         context_lines: int,
         max_count: int,
     ) -> str:
@@ -91,7 +90,6 @@ class FileOperations:
             path,
             glob or None,
             regex=regex,
-            ignore_case=ignore_case,
             context_lines=context_lines if output_mode == "content" else 0,
             max_count=max_count,
         )

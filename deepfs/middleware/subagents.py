@@ -64,8 +64,8 @@ class SubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
 
     Subagents run in parallel where the model calls several at once. Files in state are handed to each and come back
     merged. With `backend`, a subagent that has no FilesystemMiddleware gets one over it. `general_purpose_agent` adds
-    one that has the default tools, where there is a `default_model`. `system_prompt` replaces the paragraph put at the
-    end of the agent's, `task_description` that of the tool (`{available_agents}` in it becomes the list of them).
+    one that has the default tools, where there is a `default_model`. `system_prompt` is put at the end of the
+    agent's, `task_description` replaces that of the tool (`{available_agents}` in it becomes the list of them).
     `permissions` hold for the files of subagents that have no rules of their own.
 
     Raises TypeError without `default_model` and `backend`, ValueError for subagents that lack something, share a name,
@@ -94,7 +94,7 @@ class SubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
         self._tools = list(default_tools or ())
         self._middleware = [*self._files(backend, default_middleware or ()), *(default_middleware or ())]
         self._interrupt_on = default_interrupt_on
-        self._prompt = PROMPTS["subagents"] if system_prompt is None else system_prompt
+        self._prompt = system_prompt or ""
         specs = [*self._general_purpose(general_purpose_agent, subagents or ()), *(subagents or ())]
         self._runnables = {spec["name"]: self._runnable(spec) for spec in _checked(specs)}
         self.tools: list[BaseTool] = [_task_tool(self._runnables, _described(specs, task_description))]

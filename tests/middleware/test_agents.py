@@ -1,0 +1,149 @@
+"""Agents that work with files: every tool by a scripted model, prompts, interrupts, what is offered."""
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from langchain.agents import create_agent
+from langchain.agents.middleware import HumanInTheLoopMiddleware
+from langchain_core.messages import AIMessage, SystemMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command
+
+from deepfs import MemoryBackend, StateBackend
+from deepfs.backends.protocol import BackendProtocol
+from deepfs.middleware.filesystem import FilesystemMiddleware, FilesystemState
+from deepfs.middleware.prompts import PROMPTS
+from support.agents import Invoke, Sandbox, backend, invoke, results
+from support.chat import ScriptedModel, call, calls
+
+__all__ = ["backend", "invoke"]
+
+FILE_TOOLS = ["ls", "read_file", "write_file", "edit_file", "glob", "grep", "delete", "move"]
+
+
+def agent_of(*turns: Any, middleware: Any = (), **options: Any) -> tuple[ScriptedModel, Any]:
+    model = ScriptedModel(script=[*turns, AIMessage("done")])
+    return model, create_agent(model, middleware=middleware, **options)
+
+
+def test_a_conversation_uses_every_tool(backend: BackendProtocol, invoke: Invoke) -> None:
+    turns = [
+        calls(call("write_file", file_path="/a.md", content="one\ntwo\n"), call("ls")),
+        calls(call("read_file", file_path="/a.md")),
+        calls(
+            call("edit_file", file_path="/a.md", old_string="one", new_string="ONE"),
+            call("edit_file", file_path="/a.md", old_string="two", new_string="TWO"),
+        ),
+        calls(call("grep", pattern="TWO", output_mode="content"), call("glob", pattern="*.md")),
+        calls(call("move", source="/a.md", destination="/b.md")),
+        calls(call("read_file", file_path="/b.md"), call("execute", command="pwd")),
+        calls(call("delete", file_path="/b.md")),
+        calls(call("read_file", file_path="/b.md")),
+    ]
+    _, agent = agent_of(*turns, middleware=[FilesystemMiddleware(backend=backend)])
+    said = [message.content for message in results(invoke(agent, {"messages": [("user", "go")]}))]
+    assert said[2:9] == [
+        "1\tone\n2\ttwo",
+        "Replaced 1 occurrence in /a.md",
+        "Replaced 1 occurrence in /a.md",
+        "/a.md:\n  2: TWO",
+        "/a.md",
+        "Moved /a.md to /b.md",
+        "1\tONE\n2\tTWO",
+    ]
+    assert said[9] == (
+        "pwd" if isinstance(backend, Sandbox) else "Error: This filesystem does not run commands. Use the file tools."
+    )
+    assert said[10] == "Deleted /b.md"
+    assert said[11].startswith("Error: File '/b.md' not found")
+
+
+def test_commands_are_offered_only_where_they_run(invoke: Invoke) -> None:
+    for files, offered in ((MemoryBackend(), FILE_TOOLS), (Sandbox(), [*FILE_TOOLS, "execute"])):
+        model, agent = agent_of(middleware=[FilesystemMiddleware(backend=files)])
+        invoke(agent, {"messages": [("user", "go")]})
+        assert model.offered == offered
+
+
+@pytest.mark.parametrize("prompt", [None, "Be brief.", SystemMessage([{"type": "text", "text": "Be brief."}])])
+def test_the_prompt_comes_after_that_of_the_agent(invoke: Invoke, prompt: Any) -> None:
+    model, agent = agent_of(middleware=[FilesystemMiddleware()], system_prompt=prompt)
+    invoke(agent, {"messages": [("user", "go")]})
+    text = model.asked[0][0].text
+    assert text.endswith(PROMPTS["filesystem"])
+    assert text.startswith("Be brief." if prompt else "## Files")
+
+
+def test_prompt_and_descriptions_can_be_replaced(invoke: Invoke) -> None:
+    own = FilesystemMiddleware(system_prompt="Mine.", custom_tool_descriptions={"ls": "Look."})
+    model, agent = agent_of(middleware=[own])
+    invoke(agent, {"messages": [("user", "go")]})
+    assert model.asked[0][0].text == "Mine."
+    assert own.tools[0].description == "Look."
+    bare, agent = agent_of(middleware=[FilesystemMiddleware(system_prompt="")])
+    invoke(agent, {"messages": [("user", "go")]})
+    assert [message.type for message in bare.asked[0]] == ["human"]
+
+
+def test_files_lie_in_the_state_by_default(invoke: Invoke) -> None:
+    _, agent = agent_of(
+        calls(call("write_file", file_path="/a", content="x"), call("write_file", file_path="/b", content="y")),
+        middleware=[FilesystemMiddleware()],
+    )
+    files = invoke(agent, {"messages": [("user", "go")]})["files"]
+    assert {path: data["content"] for path, data in files.items()} == {"/a": "x", "/b": "y"}
+    assert FilesystemMiddleware().state_schema is FilesystemState
+
+
+def test_media_reach_the_model_as_blocks_of_their_type(invoke: Invoke) -> None:
+    files = MemoryBackend()
+    files.upload_files(
+        [("/a.mp3", b"ID3\xff" + bytes(20)), ("/a.mp4", b"\0\0\0\x18ftypmp42\xff"), ("/a.pdf", b"%PDF-\xff")]
+    )
+    model, agent = agent_of(
+        calls(*(call("read_file", file_path=f"/a.{kind}") for kind in ("mp3", "mp4", "pdf"))),
+        middleware=[FilesystemMiddleware(backend=files)],
+    )
+    invoke(agent, {"messages": [("user", "go")]})
+    shown = [message.content[0] for message in model.asked[1] if message.type == "tool"]
+    assert [(block["type"], block["mime_type"]) for block in shown] == [
+        ("audio", "audio/mpeg"),
+        ("video", "video/mp4"),
+        ("file", "application/pdf"),
+    ]
+
+
+def test_an_interrupt_pauses_and_resumes(backend: BackendProtocol, invoke: Invoke) -> None:
+    asking = HumanInTheLoopMiddleware(interrupt_on={"delete": True})
+    _, agent = agent_of(
+        calls(call("write_file", file_path="/a", content="x"), call("write_file", file_path="/b", content="y")),
+        calls(call("delete", file_path="/a"), call("delete", file_path="/b")),
+        calls(call("glob", pattern="*")),
+        middleware=[FilesystemMiddleware(backend=backend), asking],
+        checkpointer=InMemorySaver(),
+    )
+    thread = {"configurable": {"thread_id": "1"}}
+    paused = invoke(agent, {"messages": [("user", "go")]}, thread)
+    assert len(paused["__interrupt__"]) == 1
+    answer = {"decisions": [{"type": "approve"}, {"type": "reject", "message": "keep it"}]}
+    state = invoke(agent, Command(resume=answer), thread)
+    assert results(state)[-1].content == "/b"
+
+
+def test_only_a_backend_is_a_backend() -> None:
+    with pytest.raises(TypeError, match="must be a BackendProtocol, not str"):
+        FilesystemMiddleware(backend="/tmp")
+    assert isinstance(FilesystemMiddleware().backend, StateBackend)
+
+
+def test_without_langchain_the_error_names_the_extra() -> None:
+    script = (
+        "import sys; sys.modules['langchain'] = None\n"
+        "import deepfs, deepfs.middleware.tools\n"
+        "try: deepfs.create_deep_agent\n"
+        "except ModuleNotFoundError as error: assert 'deepfs[agents]' in str(error), error\n"
+        "else: raise SystemExit('no error')\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -1,0 +1,206 @@
+"""Results and messages too large for a model: stored, shown in part, and read back whole."""
+
+import re
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain.agents import create_agent
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.tools import tool
+from langgraph.types import Command
+
+from deepfs import MemoryBackend, run_sync
+from deepfs.backends.protocol import BackendProtocol
+from deepfs.errors import BackendError
+from deepfs.middleware.eviction import Evictor
+from deepfs.middleware.filesystem import FilesystemMiddleware
+from deepfs.middleware.tools import filesystem_tools
+from deepfs.policy.rules import FilesystemPermission
+from deepfs.testing import FaultyBackend
+from support.agents import Invoke, Sandbox, backend, invoke, results
+from support.chat import ScriptedModel, call, calls
+
+__all__ = ["backend", "invoke"]
+
+LINES = "".join(f"{number}: {'y' * (number % 200)}\n" for number in range(45_000))
+LINE = "".join(chr(97 + number % 26) for number in range(5_000_000))
+
+
+@tool
+def produce(kind: str) -> str:
+    """Produce much."""
+    return {"lines": LINES, "line": LINE}.get(kind, f"{kind}\n" * 30_000)
+
+
+@tool
+def command(kind: str) -> Any:
+    """Produce much beside a change of the state."""
+    return Command(update={"messages": [ToolMessage(LINES, tool_call_id=kind)]})
+
+
+def ran(middleware: FilesystemMiddleware, invoke: Invoke, *turns: Any, said: str = "go") -> dict[str, Any]:
+    model = ScriptedModel(script=[*turns, AIMessage("done")])
+    agent = create_agent(model, tools=[produce, command], middleware=[middleware])
+    return invoke(agent, {"messages": [HumanMessage(said)]})
+
+
+def stored_at(message: Any) -> str:
+    return re.search(r"All of it is in (\S+):", str(message.content))[1]
+
+
+def following(message: Any) -> dict[str, int] | None:
+    note = re.search(r"offset=(\d+)(?:, column=(\d+))?\]$", message.content)
+    return note and {"offset": int(note[1]), "column": int(note[2] or 0)}
+
+
+def reader(pages: list[str]) -> Any:
+    """A turn that reads the file that the last message names, page after page."""
+
+    def turn(messages: list[Any]) -> AIMessage:
+        last = messages[-1]
+        if last.name != "read_file":
+            turn.path = stored_at(last)
+            return calls(call("read_file", file_path=turn.path))
+        pages.append(last.content)
+        more = following(last)
+        return calls(call("read_file", file_path=turn.path, **more)) if more else AIMessage("done")
+
+    return turn
+
+
+def joined(pages: list[str]) -> str:
+    text = ""
+    for page in pages:
+        *rows, last = page.split("\n")
+        note = re.search(r"^\[.*Read on with offset=\d+(, column=\d+)?\]$", last)
+        shown = [row.partition("\t")[2] for row in (rows if note else [*rows, last])]
+        text += "\n".join(shown) + ("" if note and note[1] else "\n")
+    return text
+
+
+# --- what is evicted -------------------------------------------------------------------------------------------------
+
+
+def test_five_megabytes_are_stored_and_read_back_whole_by_paging(backend: BackendProtocol, invoke: Invoke) -> None:
+    kind, text = ("line", LINE + "\n") if invoke.__name__ == "_sync" else ("lines", LINES)
+    pages: list[str] = []
+    middleware = FilesystemMiddleware(backend=backend)
+    state = ran(middleware, invoke, calls(call("produce", kind=kind)), *[reader(pages)] * 120)
+    preview, *read = results(state)
+    assert len(preview.content) < 4_000
+    assert text[:500] in preview.content
+    assert text[-500:].strip() in preview.content
+    assert joined(pages) == text
+    assert all(len(message.content) <= 60_000 and message.status == "success" for message in read)
+
+
+def test_a_hundred_results_at_once_are_stored_each_by_itself(backend: BackendProtocol, invoke: Invoke) -> None:
+    made = [call("produce", kind=f"kind {number}") for number in range(100)]
+    names: list[str] = []
+
+    def read_all(messages: list[Any]) -> AIMessage:
+        names.extend(stored_at(message) for message in messages if message.type == "tool")
+        return calls(*(call("read_file", file_path=name, limit=1) for name in names))
+
+    state = ran(FilesystemMiddleware(backend=backend), invoke, calls(*made), read_all)
+    assert len(set(names)) == 100
+    shown = [message.content.split("\n")[0] for message in results(state)[100:]]
+    assert shown == [f"1\tkind {number}" for number in range(100)]
+
+
+def test_the_messages_of_a_command_are_stored(invoke: Invoke) -> None:
+    made = call("command", kind="x")
+    made["args"]["kind"] = made["id"]
+    (message,) = results(ran(FilesystemMiddleware(backend=MemoryBackend()), invoke, calls(made)))
+    assert stored_at(message)
+
+
+def test_a_long_message_of_a_person_is_stored(backend: BackendProtocol, invoke: Invoke) -> None:
+    pages: list[str] = []
+    said = "tell me\n" * 40_000
+    state = ran(FilesystemMiddleware(backend=backend), invoke, *[reader(pages)] * 120, said=said)
+    first, *others = state["messages"]
+    assert len(first.content) < 4_000
+    assert [message.type for message in others].count("human") == 0
+    assert joined(pages) == said
+
+
+def test_output_of_commands_is_stored(invoke: Invoke) -> None:
+    (message,) = results(ran(FilesystemMiddleware(backend=Sandbox()), invoke, calls(call("execute", command=LINES))))
+    assert stored_at(message)
+
+
+def test_what_is_within_the_limit_stays(invoke: Invoke) -> None:
+    middleware = FilesystemMiddleware(backend=MemoryBackend(), tool_token_limit_before_evict=None)
+    (message,) = results(ran(middleware, invoke, calls(call("produce", kind="lines"))))
+    assert message.content == LINES
+
+
+def test_a_result_that_cannot_be_stored_keeps_its_ends(invoke: Invoke) -> None:
+    broken = FaultyBackend(MemoryBackend(), {"write": BackendError("Error: The disk is full")})
+    (message,) = results(ran(FilesystemMiddleware(backend=broken), invoke, calls(call("produce", kind="lines"))))
+    assert "The disk is full" in message.content
+    assert message.content.endswith(LINES[-20_000:])
+    assert LINES[:40_000] in message.content
+    assert len(message.content) < 80_000
+
+
+def test_rules_about_the_model_do_not_keep_results_from_being_stored(invoke: Invoke) -> None:
+    middleware = FilesystemMiddleware(
+        backend=MemoryBackend(), permissions=[FilesystemPermission(operations=["write"], paths=["/**"], mode="deny")]
+    )
+    state = ran(
+        middleware,
+        invoke,
+        calls(call("produce", kind="lines")),
+        lambda messages: calls(call("read_file", file_path=stored_at(messages[-1]), limit=1)),
+    )
+    assert results(state)[1].content.startswith("1\t0: \n")
+
+
+# --- names and contents ----------------------------------------------------------------------------------------------
+
+
+def evicted(backend: BackendProtocol, message: Any, key: str) -> Any:
+    return run_sync(Evictor(backend, 10, "/large").evicted, message, key)
+
+
+@given(st.lists(st.tuples(st.text(), st.text(min_size=1)), min_size=2, max_size=6, unique=True))
+def test_names_are_safe_and_never_meet(items: list[tuple[str, str]]) -> None:
+    inner = MemoryBackend()
+    for key, text in items:
+        evicted(inner, ToolMessage(text * 50, tool_call_id=key), key)
+    stored = [info.path for info in inner.ls("/large").entries or ()] if inner.ls("/large").ok else []
+    assert len(stored) == len({item for item in items if len(item[1] * 50) > 40})
+    assert all(re.fullmatch(r"/large/[\w-]{16,70}", path, re.ASCII) for path in stored)
+
+
+def test_the_same_result_has_the_same_name() -> None:
+    inner = MemoryBackend()
+    message = ToolMessage("x" * 100, tool_call_id="1")
+    assert evicted(inner, message, "1").content == evicted(inner, message, "1").content
+    assert len(inner.ls("/large").entries or ()) == 1
+
+
+def test_text_that_no_backend_stores_is_stored_nearly() -> None:
+    inner = MemoryBackend()
+    message = evicted(inner, ToolMessage("\0\ud800" * 50, tool_call_id="1"), "1")
+    assert "All of it is in" in message.content
+
+
+def test_blocks_of_media_stay_beside_the_preview() -> None:
+    image = {"type": "image", "base64": "AAAA", "mime_type": "image/png"}
+    message = evicted(
+        MemoryBackend(), ToolMessage([{"type": "text", "text": "x" * 100}, image], tool_call_id="1", artifact=1), "1"
+    )
+    text, kept = message.content
+    assert (text["type"], kept, message.artifact) == ("text", image, 1)
+
+
+def test_file_tools_keep_within_the_limit_by_themselves() -> None:
+    middleware = FilesystemMiddleware(backend=MemoryBackend(), tool_token_limit_before_evict=1_000)
+    read = next(made for made in middleware.tools if made.name == "read_file")
+    middleware.backend.write("/a", LINES)
+    assert len(read.invoke({"file_path": "/a"})) <= 4_000
+    assert [made.name for made in middleware.tools] == [made.name for made in filesystem_tools(Sandbox())]

@@ -1,0 +1,212 @@
+"""create_deep_agent: all of it together."""
+
+import inspect
+import sys
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command
+from pydantic import BaseModel
+
+from deepfs import FilesystemPermission, MemoryBackend, create_deep_agent
+from deepfs.backends.protocol import BackendProtocol
+from deepfs.graph import DEFAULT_MODEL
+from deepfs.middleware.prompts import PROMPTS
+from support.agents import Invoke, backend, invoke, results
+from support.chat import ScriptedModel, call, calls
+
+__all__ = ["backend", "invoke"]
+
+GO = {"messages": [("user", "go")]}
+THREAD = {"configurable": {"thread_id": "1"}}
+
+
+def agent_of(*turns: Any, **options: Any) -> tuple[ScriptedModel, Any]:
+    model = ScriptedModel(script=[*turns, AIMessage("done")])
+    return model, create_deep_agent(model, **options)
+
+
+def test_it_plans_works_and_delegates(backend: BackendProtocol, invoke: Invoke) -> None:
+    @tool
+    def ping() -> str:
+        """Ping."""
+        return "pong"
+
+    model, agent = agent_of(
+        calls(call("write_todos", todos=[{"content": "write", "status": "in_progress"}])),
+        calls(call("task", description="write it", subagent_type="general-purpose")),
+        calls(call("write_file", file_path="/a", content="x"), call("ping")),  # The subagent's turns.
+        AIMessage("written"),
+        calls(call("read_file", file_path="/a"), call("ping")),
+        tools=[ping],
+        backend=backend,
+    )
+    state = invoke(agent, GO)
+    assert [message.content for message in results(state)[1:]] == ["written", "1\tx", "pong"]
+    assert state["todos"] == [{"content": "write", "status": "in_progress"}]
+    assert {"write_todos", "task", "ls", "ping"} <= set(model.offered)
+    assert PROMPTS["general_purpose"] in model.asked[2][0].text
+
+
+def test_memory_is_shown_at_every_turn(backend: BackendProtocol, invoke: Invoke) -> None:
+    model, agent = agent_of(
+        calls(call("write_file", file_path="/memories/AGENTS.md", content="Be kind.")),
+        memory=["/memories/AGENTS.md"],
+        backend=backend,
+        system_prompt="Help.",
+    )
+    invoke(agent, GO)
+    before, after = (asked[0].text for asked in model.asked)
+    assert before.startswith("Help.")
+    assert before.endswith("<file path='/memories/AGENTS.md'>(nothing yet)</file>")
+    assert after.endswith("<file path='/memories/AGENTS.md'>\nBe kind.\n</file>")
+
+
+def test_the_response_has_the_form_asked_for(invoke: Invoke) -> None:
+    class Answer(BaseModel):
+        number: int
+
+    _, agent = agent_of(calls(call("Answer", number=42)), response_format=Answer)
+    assert invoke(agent, GO)["structured_response"] == Answer(number=42)
+
+
+def test_middleware_of_the_same_name_takes_the_place(invoke: Invoke) -> None:
+    from deepfs.middleware.filesystem import FilesystemMiddleware
+
+    model, agent = agent_of(middleware=[FilesystemMiddleware(system_prompt="Mine.")])
+    invoke(agent, GO)
+    assert "Mine." in model.asked[0][0].text
+    assert PROMPTS["filesystem"] not in model.asked[0][0].text
+
+
+# --- rules -----------------------------------------------------------------------------------------------------------
+
+ASK = FilesystemPermission(operations=["read", "write"], paths=["/secret/**"], mode="interrupt")
+DENY = FilesystemPermission(operations=["read", "write"], paths=["/private/**"], mode="deny")
+
+
+def rules_agent(*turns: Any, files: BackendProtocol | None = None, **options: Any) -> Any:
+    files = files or MemoryBackend()
+    return agent_of(*turns, backend=files, permissions=[DENY, ASK], checkpointer=InMemorySaver(), **options)[1]
+
+
+def test_a_rule_asks_a_person_and_then_lets_pass(backend: BackendProtocol, invoke: Invoke) -> None:
+    agent = rules_agent(
+        calls(
+            call("write_file", file_path="//secret/./a", content="x"), call("write_file", file_path="/b", content="y")
+        ),
+        calls(call("read_file", file_path="/secret/a")),
+        files=backend,
+    )
+    assert len(invoke(agent, GO, THREAD)["__interrupt__"][0].value["action_requests"]) == 1
+    approve = Command(resume={"decisions": [{"type": "approve"}]})
+    assert invoke(agent, approve, THREAD)["__interrupt__"]
+    state = invoke(agent, approve, THREAD)
+    assert [message.status for message in results(state)] == ["success"] * 3
+    assert results(state)[-1].content == "1\tx"
+
+
+def test_what_a_person_rejects_is_not_done(invoke: Invoke) -> None:
+    files = MemoryBackend()
+    agent = rules_agent(calls(call("write_file", file_path="/secret/a", content="x")), files=files)
+    invoke(agent, GO, THREAD)
+    state = invoke(agent, Command(resume={"decisions": [{"type": "reject"}]}), THREAD)
+    assert results(state)[0].status == "error"
+    assert not files.read("/secret/a").ok
+
+
+def test_an_edited_call_is_judged_anew(invoke: Invoke) -> None:
+    files = MemoryBackend()
+    agent = rules_agent(calls(call("write_file", file_path="/secret/a", content="x")), files=files)
+    invoke(agent, GO, THREAD)
+    edited = {"name": "write_file", "args": {"file_path": "/private/a", "content": "x"}}
+    state = invoke(agent, Command(resume={"decisions": [{"type": "edit", "edited_action": edited}]}), THREAD)
+    assert "permission denied" in results(state)[0].content
+    assert not files.read("/private/a").ok
+
+
+def test_searches_leave_out_what_nobody_approved(invoke: Invoke) -> None:
+    files = MemoryBackend()
+    for path in ("/secret/a", "/private/a", "/open/a"):
+        files.write(path, "needle")
+    agent = rules_agent(calls(call("grep", pattern="needle"), call("glob", pattern="a"), call("ls")), files=files)
+    found, globbed, listed = (message.content for message in results(invoke(agent, GO, THREAD)))
+    assert (found, globbed) == ("/open/a", "/open/a")
+    assert "private" not in listed
+
+
+def test_a_tree_that_holds_what_needs_approval_needs_it(invoke: Invoke) -> None:
+    files = MemoryBackend()
+    files.write("/secret/a", "x")
+    agent = rules_agent(calls(call("move", source="/secret", destination="/open")), files=files)
+    assert invoke(agent, GO, THREAD)["__interrupt__"]
+    invoke(agent, Command(resume={"decisions": [{"type": "approve"}]}), THREAD)
+    assert files.read("/open/a").ok
+
+
+def test_rules_hold_for_subagents(invoke: Invoke) -> None:
+    files = MemoryBackend()
+    agent = rules_agent(
+        calls(call("task", description="x", subagent_type="general-purpose")),
+        calls(call("write_file", file_path="/private/a", content="x")),
+        lambda messages: AIMessage(messages[-1].content),
+        calls(call("task", description="y", subagent_type="general-purpose")),
+        calls(call("write_file", file_path="/secret/a", content="x")),
+        AIMessage("written"),
+        files=files,
+    )
+    assert invoke(agent, GO, THREAD)["__interrupt__"]
+    state = invoke(agent, Command(resume={"decisions": [{"type": "approve"}]}), THREAD)
+    denied, written = (message.content for message in results(state))
+    assert "permission denied" in denied
+    assert written == "written"
+    assert files.read("/secret/a").ok
+
+
+def test_own_conditions_are_kept_beside_rules(invoke: Invoke) -> None:
+    ask_for_b = {
+        "allowed_decisions": ["approve"],
+        "when": lambda request: request.tool_call["args"]["file_path"] == "/b",
+    }
+    agent = rules_agent(
+        calls(*(call("write_file", file_path=path, content="x") for path in ("/a", "/b", "/secret/c"))),
+        interrupt_on={"write_file": ask_for_b},
+    )
+    (asked,) = invoke(agent, GO, THREAD)["__interrupt__"]
+    assert [each["args"]["file_path"] for each in asked.value["action_requests"]] == ["/b", "/secret/c"]
+
+
+# --- models ----------------------------------------------------------------------------------------------------------
+
+
+def test_without_a_model_it_is_the_current_sonnet(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def init(name: str) -> ScriptedModel:
+        made.append(name)
+        return ScriptedModel(script=[])
+
+    monkeypatch.setattr("deepfs.graph.init_chat_model", init)
+    create_deep_agent()
+    create_deep_agent("openai:gpt-5")
+    assert made == [f"anthropic:{DEFAULT_MODEL}", "openai:gpt-5"]
+    assert "sonnet" in DEFAULT_MODEL
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "langchain_anthropic", None)
+    with pytest.raises(ModuleNotFoundError, match="pip install langchain-anthropic"):
+        create_deep_agent()
+
+
+def test_the_signature() -> None:
+    parameters = inspect.signature(create_deep_agent).parameters
+    positional = [name for name, each in parameters.items() if each.kind is each.POSITIONAL_OR_KEYWORD]
+    assert positional == ["model", "tools"]
+    assert set(parameters) - set(positional) == {
+        "system_prompt", "middleware", "subagents", "memory", "permissions", "backend", "interrupt_on",
+        "response_format", "context_schema", "checkpointer", "store", "debug", "name", "cache",
+    }  # fmt: skip

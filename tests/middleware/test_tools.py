@@ -1,0 +1,328 @@
+"""The tools in a plain ToolNode: what they answer, in both forms, over every kind of backend."""
+
+import json
+import re
+from base64 import b64encode
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.utils.function_calling import convert_to_openai_tool
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode
+
+from deepfs import CompositeBackend, FilesystemState, MemoryBackend, run_sync
+from deepfs.backends.protocol import BackendProtocol
+from deepfs.errors import BackendError
+from deepfs.middleware.prompts import PROMPTS
+from deepfs.middleware.tools import TOOL_NAMES, filesystem_tools
+from deepfs.policy.wrapper import WrapperBackend
+from deepfs.testing import FaultyBackend
+from support.agents import Invoke, Sandbox, backend, invoke, results
+from support.chat import call, calls
+
+__all__ = ["backend", "invoke"]
+
+SNAPSHOT = Path(__file__).parent / "tools.json"
+
+
+class State(MessagesState, FilesystemState):
+    """Messages and files."""
+
+
+def tool_graph(backend: BackendProtocol, **options: Any) -> Any:
+    node = ToolNode(filesystem_tools(backend, **options))
+    return StateGraph(State).add_node("tools", node).add_edge(START, "tools").compile()
+
+
+class Session:
+    """Turns of calls, one after another, on one state."""
+
+    def __init__(self, backend: BackendProtocol, invoke: Invoke, **options: Any) -> None:
+        self._graph, self._invoke = tool_graph(backend, **options), invoke
+        self._files: dict[str, Any] = {}
+
+    def turn(self, *made: dict[str, Any]) -> list[Any]:
+        state = self._invoke(self._graph, {"messages": [calls(*made)], "files": self._files})
+        self._files = state["files"]
+        return results(state)
+
+    def do(self, name: str, **arguments: Any) -> Any:
+        (message,) = self.turn(call(name, **arguments))
+        assert message.name == name
+        return message
+
+    def says(self, name: str, **arguments: Any) -> str:
+        message = self.do(name, **arguments)
+        assert message.status == "success", message.content
+        return message.content
+
+    def fails(self, name: str, **arguments: Any) -> str:
+        message = self.do(name, **arguments)
+        assert message.status == "error", message.content
+        return message.content
+
+
+@pytest.fixture
+def session(backend: BackendProtocol, invoke: Invoke) -> Session:
+    return Session(backend, invoke)
+
+
+@pytest.fixture
+def memory(invoke: Invoke) -> Session:
+    return Session(MemoryBackend(), invoke)
+
+
+# --- every tool over every backend -----------------------------------------------------------------------------------
+
+
+def test_a_day_of_work(session: Session) -> None:
+    assert session.says("write_file", file_path="/src/a.py", content="one\r\ntwo\n") == "Wrote /src/a.py"
+    assert session.says("write_file", file_path="/src/deep/b.py", content="two\n") == "Wrote /src/deep/b.py"
+    assert session.says("read_file", file_path="/src/a.py") == "1\tone\n2\ttwo"
+    edited = session.says("edit_file", file_path="/src/a.py", old_string="one\ntwo", new_string="ONE\ntwo")
+    assert edited == "Replaced 1 occurrence in /src/a.py"
+    assert session.says("grep", pattern="two") == "/src/a.py\n/src/deep/b.py"
+    assert session.says("grep", pattern="t.o", regex=True, glob="a.*", output_mode="content") == "/src/a.py:\n  2: two"
+    assert session.says("grep", pattern="(?i)TWO", regex=True, output_mode="count") == "/src/a.py: 1\n/src/deep/b.py: 1"
+    assert session.says("glob", pattern="*.py", path="/src/deep") == "/src/deep/b.py"
+    assert re.fullmatch(r"/src/a\.py\t\d+\n/src/deep/", session.says("ls", path="/src"))
+    assert session.says("move", source="/src/deep/b.py", destination="/b.py") == "Moved /src/deep/b.py to /b.py"
+    assert session.says("delete", file_path="/src") == "Deleted /src"
+    assert session.says("glob", pattern="*.py") == "/b.py"
+
+
+def test_all_calls_of_one_turn_take_effect(session: Session) -> None:
+    lines = [f"line {number};\n" for number in range(40)]
+    session.says("write_file", file_path="/shared", content="".join(lines))
+    made = [call("write_file", file_path=f"/out/{number}", content=str(number)) for number in range(40)]
+    edits = [
+        call("edit_file", file_path="/shared", old_string=f"line {number};", new_string=f"LINE {number};")
+        for number in range(40)
+    ]
+    assert {message.status for message in session.turn(*made, *edits)} == {"success"}
+    assert len(session.says("glob", pattern="/out/*").splitlines()) == 40
+    assert session.says("grep", pattern="LINE", output_mode="count") == "/shared: 40"
+
+
+def test_files_of_routes(invoke: Invoke, tmp_path: Path) -> None:
+    session = Session(CompositeBackend(MemoryBackend(), {"/disk/": MemoryBackend()}), invoke)
+    session.says("write_file", file_path="/disk/a", content="x")
+    session.says("move", source="/disk/a", destination="/b")
+    assert session.says("ls", path=None) == "/b\t1\n/disk/"
+
+
+# --- failures --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "told"),
+    [
+        ("read_file", {"file_path": "/no"}, "ls or glob"),
+        ("read_file", {"file_path": "/dir"}, "List it with ls"),
+        ("read_file", {"file_path": "/a", "offset": 9}, "2 lines"),
+        ("read_file", {"file_path": "/a", "column": 9}, "has 3 characters"),
+        ("read_file", {}, "file_path: Field required"),
+        ("read_file", {"file_path": "/a", "limit": 0}, "limit: "),
+        ("ls", {"path": "/a"}, "Name a directory"),
+        ("write_file", {"file_path": "/a", "content": ""}, "set overwrite"),
+        ("edit_file", {"file_path": "/a", "old_string": "?", "new_string": ""}, "without line numbers"),
+        ("edit_file", {"file_path": "/a", "old_string": "e", "new_string": ""}, "replace_all"),
+        ("glob", {"pattern": "../x"}, "Correct the pattern"),
+        ("grep", {"pattern": "(", "regex": True}, "Correct the pattern"),
+        ("grep", {"pattern": "x", "output_mode": "json"}, "output_mode: "),
+        ("delete", {"file_path": "/"}, "choose a path"),
+        ("move", {"source": "/a", "destination": "/dir/b"}, "set overwrite"),
+        ("delete", {"file_path": "/../etc"}, "absolute path"),
+    ],
+)
+def test_an_error_says_what_to_do_next(memory: Session, name: str, arguments: dict[str, Any], told: str) -> None:
+    memory.says("write_file", file_path="/a", content="one\ntree\n")
+    memory.says("write_file", file_path="/dir/b", content="")
+    text = memory.fails(name, **arguments)
+    assert text.startswith(("Error: ", "Invalid regex pattern: "))
+    assert told in text
+    assert len(text) < 400
+
+
+def test_a_null_stands_for_the_default(memory: Session) -> None:
+    memory.says("write_file", file_path="/a", content="x", overwrite=None)
+    assert memory.says("read_file", file_path="/a", offset=None, limit=None) == "1\tx"
+    assert memory.says("grep", pattern="x", path=None, glob=None, max_count=None) == "/a"
+
+
+def test_what_was_found_is_told_beside_what_failed(invoke: Invoke) -> None:
+    broken = FaultyBackend(MemoryBackend(), {"grep": BackendError("Error: The storage is gone")})
+    session = Session(CompositeBackend(MemoryBackend(), {"/broken/": broken}), invoke)
+    session.says("write_file", file_path="/a", content="x")
+    found = session.says("grep", pattern="x")
+    assert found.startswith("/a\n[")
+    assert "storage is gone" in found
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def read_whole(session: Session, path: str) -> tuple[str, int]:
+    """The text of a file as its pages join, and how many they are."""
+    text, pages, following = "", 0, {"offset": 0, "column": 0}
+    while following:
+        page = session.says("read_file", file_path=path, **following)
+        assert len(page) <= 60_000
+        *rows, last = page.split("\n")
+        note = re.search(r"offset=(\d+)(?:, column=(\d+))?\]$", last)
+        rows = rows if note else [*rows, last]
+        shown = [row.partition("\t")[2] for row in rows]
+        is_cut = bool(note and note[2])
+        text += "\n".join(shown) + ("" if is_cut else "\n")
+        following = {"offset": int(note[1]), "column": int(note[2] or 0)} if note else {}
+        pages += 1
+    return text, pages
+
+
+def test_one_enormous_line_is_read_in_pieces(invoke: Invoke) -> None:
+    session = Session(MemoryBackend(), invoke)
+    line = "".join(chr(97 + number % 26) for number in range(5_000_000))
+    session.says("write_file", file_path="/line", content=f"short\n{line}\nlast\n")
+    text, pages = read_whole(session, "/line")
+    assert text == f"short\n{line}\nlast\n"
+    assert pages < 90
+
+
+def test_many_lines_are_read_in_pages(memory: Session) -> None:
+    content = "".join(f"{'x' * (number % 300)}\n" for number in range(5_000))
+    memory.says("write_file", file_path="/lines", content=content)
+    assert read_whole(memory, "/lines")[0] == content
+
+
+def test_the_note_tells_where_the_page_stands(memory: Session) -> None:
+    memory.says("write_file", file_path="/a", content="a\nb\nc\n")
+    assert memory.says("read_file", file_path="/a", offset=1, limit=1) == (
+        "2\tb\n[Lines 2 to 2 of 3. Read on with offset=2]"
+    )
+    assert memory.says("read_file", file_path="/a", offset=2, limit=9) == "3\tc"
+    memory.says("write_file", file_path="/empty", content="")
+    assert memory.says("read_file", file_path="/empty") == "[/empty is empty]"
+
+
+def test_no_list_is_longer_than_the_budget(invoke: Invoke) -> None:
+    inner = MemoryBackend()
+    session = Session(inner, invoke, max_result_chars=1_000)
+    for number in range(200):
+        inner.write(f"/directory/file-{number:03}.txt", "needle\n" * 3)
+    for name, arguments in {
+        "ls": {"path": "/directory"},
+        "glob": {"pattern": "*.txt"},
+        "grep": {"pattern": "needle", "output_mode": "content"},
+    }.items():
+        text = session.says(name, **arguments)
+        assert len(text) <= 1_000
+        assert "more lines are not shown" in text.splitlines()[-1]
+
+
+def test_context_lines_are_shown_once(memory: Session) -> None:
+    memory.says("write_file", file_path="/a", content="1\nx\n3\nx\n5\n6\n")
+    found = memory.says("grep", pattern="x", output_mode="content", context_lines=1)
+    assert found == "/a:\n  1- 1\n  2: x\n  3- 3\n  4: x\n  5- 5"
+
+
+def test_a_search_that_was_cut_short_says_so(memory: Session) -> None:
+    memory.says("write_file", file_path="/a", content="x\nx\nx\n")
+    assert "narrow the search" in memory.says("grep", pattern="x", max_count=2)
+
+
+# --- media -----------------------------------------------------------------------------------------------------------
+
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(40)
+MEDIA = {
+    "/picture.png": (PNG, "image", "image/png"),
+    "/picture.gif": (PNG, "image", "image/png"),
+    "/photo.jpg": (b"\xff\xd8\xff\xe0" + bytes(40), "image", "image/jpeg"),
+    "/song.mp3": (b"ID3" + bytes(40), "file", "audio/mpeg"),
+    "/raw.mp3": (b"\x00\xff" * 20, "file", "audio/mpeg"),
+    "/film.mp4": (b"\0\0\0\x18ftypmp42" + bytes(40), "file", "video/mp4"),
+    "/paper.pdf": (b"%PDF-1.7\n\xff\xfe" + bytes(40), "file", "application/pdf"),
+}
+
+
+@pytest.mark.parametrize("path", MEDIA)
+def test_media_are_blocks_of_their_type(invoke: Invoke, path: str) -> None:
+    content, kind, mime = MEDIA[path]
+    inner = MemoryBackend()
+    inner.upload_files([(path, content)])
+    (block,) = Session(inner, invoke).says("read_file", file_path=path)
+    assert (block["type"], block["mime_type"], block["base64"]) == (kind, mime, b64encode(content).decode())
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "told"),
+    [
+        ("/a.zip", b"PK\3\4\xff\xfe\0", "application/zip"),
+        ("/fake.png", b"\xff\xfe\0\0 no picture", "image/png"),
+        ("/unknown", b"\xff\xfe\0", "application/octet-stream"),
+        ("/big.png", PNG + bytes(5_000_001), "too large to be shown"),
+        ("/huge.png", PNG + bytes(11_000_000), "too large"),
+    ],
+)
+def test_what_a_model_cannot_take_is_a_note(invoke: Invoke, path: str, content: bytes, told: str) -> None:
+    inner = MemoryBackend()
+    inner.upload_files([(path, content)])
+    note = Session(inner, invoke).says("read_file", file_path=path)
+    assert note.startswith("[")
+    assert path in note
+    assert told in note
+
+
+# --- commands --------------------------------------------------------------------------------------------------------
+
+
+def test_commands_run_where_the_backend_runs_them(invoke: Invoke) -> None:
+    sandbox = Sandbox()
+    session = Session(sandbox, invoke)
+    assert session.says("execute", command="ls") == "ls"
+    assert session.says("execute", command="fail", timeout=5) == "fail\n[Exit code 3]"
+    assert session.says("execute", command="") == "[No output]"
+    assert sandbox.timeouts == [None, 5, None]
+    assert "execute" not in {tool.name for tool in filesystem_tools(MemoryBackend())}
+    assert "file tools" in Session(MemoryBackend(), invoke, execute=True).fails("execute", command="ls")
+
+
+# --- what models are told --------------------------------------------------------------------------------------------
+
+
+def schemas() -> list[dict[str, Any]]:
+    return [convert_to_openai_tool(tool)["function"] for tool in filesystem_tools(Sandbox())]
+
+
+def test_the_schemas_are_those_agreed_on() -> None:
+    shown = json.dumps(schemas(), indent=2) + "\n"
+    assert shown == SNAPSHOT.read_text(), f"they changed; if that is meant, replace {SNAPSHOT.name}"
+
+
+def test_every_tool_and_parameter_is_described_in_few_words() -> None:
+    assert [schema["name"] for schema in schemas()] == list(TOOL_NAMES)
+    for schema in schemas():
+        assert 0 < len(schema["description"]) < 600
+        for parameter in schema["parameters"]["properties"].values():
+            assert parameter["description"]
+    assert all(len(prompt) < 600 for prompt in PROMPTS.values())
+
+
+def test_descriptions_can_be_replaced() -> None:
+    (ls, *_) = filesystem_tools(MemoryBackend(), descriptions={"ls": "Mine."})
+    assert ls.description == "Mine."
+    with pytest.raises(ValueError, match="no such tool: cat"):
+        filesystem_tools(MemoryBackend(), descriptions={"cat": ""})
+
+
+def test_a_sync_call_that_could_only_wait_for_itself_names_the_way_out() -> None:
+    class Bound(WrapperBackend):
+        never_waits = False
+
+        def bound_to_this_thread(self) -> bool:
+            return True
+
+    ls, *_ = filesystem_tools(Bound(MemoryBackend()))
+    with pytest.raises(RuntimeError, match="ainvoke"):
+        ls.invoke({"path": "/"})
+    assert run_sync(ls.ainvoke, {"path": "/"}) == "[/ is empty]"

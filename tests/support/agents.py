@@ -1,0 +1,71 @@
+"""Agents in both forms of calling, over every kind of backend."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langgraph.store.memory import InMemoryStore
+
+from deepfs import CompositeBackend, FilesystemBackend, MemoryBackend, StateBackend, StoreBackend
+from deepfs.backends.protocol import BackendProtocol, Capabilities, ExecuteResponse
+from deepfs.policy.wrapper import WrapperBackend
+
+__all__ = ["BACKENDS", "Invoke", "Sandbox", "backend", "invoke", "results"]
+
+Invoke = Callable[..., dict[str, Any]]
+
+
+class Sandbox(WrapperBackend):
+    """A backend that repeats commands, and fails the command `fail`."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryBackend())
+        self.capabilities = Capabilities(executes=True)
+        self.timeouts: list[float | None] = []
+
+    async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
+        self.timeouts.append(timeout)
+        return ExecuteResponse(command, 3 if command == "fail" else 0)
+
+
+def _composite(root: Path) -> BackendProtocol:
+    return CompositeBackend(
+        StateBackend(),
+        {"/disk/": FilesystemBackend(root), "/memories/": StoreBackend(InMemoryStore(), namespace=("m",))},
+    )
+
+
+BACKENDS: dict[str, Callable[[Path], BackendProtocol]] = {
+    "state": lambda root: StateBackend(),
+    "store": lambda root: StoreBackend(InMemoryStore(), namespace=("files",)),
+    "filesystem": FilesystemBackend,
+    "composite": _composite,
+    "sandbox": lambda root: Sandbox(),
+}
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest, tmp_path: Path) -> BackendProtocol:
+    """Every kind of backend in turn, over empty storage."""
+    return BACKENDS[request.param](tmp_path)
+
+
+def _sync(agent: Any, *given: Any) -> dict[str, Any]:
+    return agent.invoke(*given)
+
+
+def _async(agent: Any, *given: Any) -> dict[str, Any]:
+    return asyncio.run(agent.ainvoke(*given))
+
+
+@pytest.fixture(params=[_sync, _async], ids=["sync", "async"])
+def invoke(request: pytest.FixtureRequest) -> Invoke:
+    """Runs a graph, by its sync form or its async one."""
+    return request.param
+
+
+def results(state: dict[str, Any]) -> list[Any]:
+    """The messages of tools, in order."""
+    return [message for message in state["messages"] if message.type == "tool"]

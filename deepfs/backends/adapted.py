@@ -55,7 +55,16 @@ from deepfs.types import (
     WriteResult,
 )
 
-__all__ = ["AdaptedBackend", "AdaptedSandbox", "adapt_backend_protocol", "adapt_sandbox_protocol", "own_operation"]
+__all__ = [
+    "AdaptedBackend",
+    "AdaptedSandbox",
+    "Call",
+    "adapt_backend_protocol",
+    "adapt_sandbox_protocol",
+    "awaitable",
+    "caller_of",
+    "own_operation",
+]
 
 ResultT = TypeVar("ResultT", bound=Result)
 OutcomeT = TypeVar("OutcomeT", FileUploadResponse, FileDownloadResponse)

@@ -2,15 +2,18 @@
 
 from typing import Any, cast
 
+from deepagents.backends import StateBackend as PeerStateBackend
 from deepagents.backends import protocol as peer
 
 from deepfs.backends._options import given
-from deepfs.backends.factories import backend_from
+from deepfs.backends.composite import CompositeBackend
+from deepfs.backends.factories import FactoryBackend, backend_from
 from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol, SandboxBackendProtocol, supports_execute
+from deepfs.backends.state import StateBackend
 from deepfs.sync import sync_shims
 from deepfs.types import FileDataV2, FileDownloadResponse, FileUploadResponse, ReadResult, Record
 
-__all__ = ["ToDeepagents", "ToDeepagentsSandbox", "to_deepagents"]
+__all__ = ["ToDeepagents", "ToDeepagentsSandbox", "ToDeepagentsState", "ToDeepagentsStateSandbox", "to_deepagents"]
 
 
 def _plain(records: list[Any] | None) -> list[Any] | None:
@@ -119,7 +122,25 @@ def _downloaded(outcome: FileDownloadResponse) -> peer.FileDownloadResponse:
     return peer.FileDownloadResponse(path=outcome.path, content=outcome.content, error=outcome.error)
 
 
+class ToDeepagentsState(ToDeepagents, PeerStateBackend):
+    """The same, where `inner` keeps files in state: deepagents asks by this class whether it needs the channel."""
+
+
+class ToDeepagentsStateSandbox(ToDeepagentsSandbox, PeerStateBackend):
+    """The same, where `inner` does both."""
+
+
 def to_deepagents(backend: BACKEND_TYPES) -> ToDeepagents:
     """`backend` as one of deepagents."""
     inner = backend_from(backend)
+    if _keeps_state(inner):
+        return ToDeepagentsStateSandbox(inner) if supports_execute(inner) else ToDeepagentsState(inner)
     return ToDeepagentsSandbox(inner) if supports_execute(inner) else ToDeepagents(inner)
+
+
+def _keeps_state(backend: object) -> bool:
+    """Whether files of `backend`, or of one that it stands before, lie in state; those of a factory may."""
+    if isinstance(backend, CompositeBackend):
+        return any(map(_keeps_state, (backend.default, *backend.routes.values())))
+    inner = getattr(backend, "inner", None)
+    return isinstance(backend, StateBackend | FactoryBackend) or (inner is not None and _keeps_state(inner))

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import deepagents
 import pytest
+from anyio import to_thread
 from deepagents import backends as peer_backends
 from deepagents.backends import protocol as peer
 from langchain_core.messages import ToolMessage
@@ -89,8 +90,9 @@ def tree(disk: Path) -> CompositeBackend:
 
 @pytest.mark.anyio
 async def test_a_conversation_uses_every_tool_asynchronously(tmp_path: Path) -> None:
-    agent = agent_over(tree(tmp_path), *CONVERSATION)
-    check_conversation(await agent.ainvoke({"messages": ["go"]}), tmp_path)
+    agent = await to_thread.run_sync(lambda: agent_over(tree(tmp_path), *CONVERSATION))
+    result = await agent.ainvoke({"messages": ["go"]})
+    await to_thread.run_sync(check_conversation, result, tmp_path)
 
 
 def test_a_conversation_uses_every_tool_synchronously(tmp_path: Path) -> None:
@@ -102,7 +104,7 @@ def test_a_conversation_uses_every_tool_synchronously(tmp_path: Path) -> None:
 async def test_commands_run_where_the_backend_executes() -> None:
     backend = CompositeBackend(EchoSandbox(), {"/other/": MemoryBackend()})
     assert isinstance(to_deepagents(backend), peer.SandboxBackendProtocol)
-    agent = agent_over(backend, ("execute", {"command": "make"}))
+    agent = await to_thread.run_sync(lambda: agent_over(backend, ("execute", {"command": "make"})))
     [answer] = told(await agent.ainvoke({"messages": ["go"]}))
     assert "ran make" in answer
 
@@ -114,11 +116,10 @@ def test_what_does_not_execute_is_no_sandbox() -> None:
 
 
 @pytest.mark.anyio
-async def test_it_is_mounted_in_a_composite_of_deepagents(tmp_path: Path) -> None:
+async def test_it_is_mounted_in_a_composite_of_deepagents() -> None:
     memory = to_deepagents(MemoryBackend())
-    composite = peer_backends.CompositeBackend(
-        default=peer_backends.FilesystemBackend(tmp_path, virtual_mode=True), routes={"/memory/": memory}
-    )
+    elsewhere = peer_backends.StoreBackend(store=InMemoryStore(), namespace=lambda _: ("files",))
+    composite = peer_backends.CompositeBackend(default=elsewhere, routes={"/memory/": memory})
     assert (await composite.awrite("/memory/a.txt", "x\nneedle\n")).error is None
     assert (await composite.aread("/memory/a.txt", 1, 1)).file_data["content"].strip() == "needle"
     found = await composite.agrep("needle")

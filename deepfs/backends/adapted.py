@@ -373,6 +373,8 @@ def adapt_backend_protocol(backend: AnyBackendProtocol) -> BackendProtocol:
     """
     if isinstance(backend, BackendProtocol):
         return backend
+    if isinstance(backend, type):
+        raise TypeError(f"{backend.__name__} is a class, not a backend: pass an object of it")
     if not is_v1(type(backend)) and not (hasattr(backend, "read") or hasattr(backend, "aread")):
         raise TypeError(f"{type(backend).__name__} is no backend: it has neither the methods of V1 nor those of V2")
     return AdaptedBackend(backend)

@@ -1,10 +1,10 @@
 """Backend factories, the older way to give a backend its runtime: functions of the runtime that return a backend."""
 
-from typing import Any
+from typing import Any, cast
 
 from deepfs._deprecated import already_warned, warn_deprecated
 from deepfs.backends.adapted import adapt_backend_protocol
-from deepfs.backends.protocol import BACKEND_TYPES, BackendFactory, BackendProtocol
+from deepfs.backends.protocol import BACKEND_TYPES, AnyBackendProtocol, BackendFactory, BackendProtocol
 from deepfs.errors import BackendError, DeepFSError
 from deepfs.sync import named
 
@@ -19,9 +19,7 @@ def backend_from(given: BACKEND_TYPES) -> BackendProtocol:
     if callable(given) and not isinstance(given, type) and not hasattr(given, "read"):
         warn_deprecated("backend factories are deprecated: pass the backend itself, it finds the runtime by itself")
         return FactoryBackend(given)
-    if isinstance(given, type) or callable(given):
-        raise TypeError(f"{given!r} is no backend: pass an object of it")
-    return adapt_backend_protocol(given)
+    return adapt_backend_protocol(cast("AnyBackendProtocol", given))
 
 
 def _delegated(name: str) -> Any:

@@ -107,7 +107,7 @@ def tests_lowest(session: nox.Session) -> None:
 def stress(session: nox.Session) -> None:
     """The tests marked `stress`: long, under load, one at a time."""
     install(session, "test")
-    session.run("pytest", "-m", "stress", "--timeout", "900", *session.posargs)
+    session.run("pytest", "-m", "stress", "--timeout", "900", "-o", "faulthandler_timeout=0", *session.posargs)
 
 
 @nox.session

@@ -141,22 +141,23 @@ async def breathe() -> None:
         await checkpoint()
 
 
-async def finish(change: Callable[[], Awaitable[None]]) -> None:
+async def finish(change: Callable[[], Awaitable[T]]) -> T:
     """Run a change of storage to its end, whoever is cancelled meanwhile, so that it is wholly done or wholly not."""
-    failures: list[Exception] = []
+    if _here.is_inline:
+        return await change()
+    outcome: Future[T] = Future()
 
     async def run() -> None:
         with anyio.CancelScope(shield=True):
             try:
-                await change()
+                outcome.set_result(await change())
             except Exception as error:
-                failures.append(error)
+                outcome.set_exception(error)
 
     # A task of its own: `asyncio.Task.cancel()`, which LangGraph uses, reaches through the shield of the caller's task.
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(run)
-    if failures:
-        raise failures[0]
+    return outcome.result()
 
 
 # --- sync methods off the loop ---

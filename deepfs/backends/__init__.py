@@ -7,6 +7,7 @@ from deepfs._lazy import lazy_exports
 if TYPE_CHECKING:
     from deepfs.backends.bubblewrap import BubblewrapSandbox
     from deepfs.backends.composite import CompositeBackend
+    from deepfs.backends.context import BackendContext
     from deepfs.backends.filesystem import FilesystemBackend
     from deepfs.backends.flat import FlatBackend
     from deepfs.backends.local_shell import LocalShellBackend
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from deepfs.backends.store import NamespaceFactory, StoreBackend
 
 __all__ = [
+    "BackendContext",
     "BackendProtocol",
     "BaseSandbox",
     "BubblewrapSandbox",
@@ -36,6 +38,7 @@ if not TYPE_CHECKING:  # Type checkers know the names, and tell of others.
         {
             "bubblewrap": ["BubblewrapSandbox"],
             "composite": ["CompositeBackend"],
+            "context": ["BackendContext"],
             "filesystem": ["FilesystemBackend"],
             "flat": ["FlatBackend"],
             "local_shell": ["LocalShellBackend"],

@@ -6,7 +6,7 @@ They come as results of deepfs or of deepagents, as bare lists and texts (V1), a
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
-from deepfs.core import filedata, paths
+from deepfs.core import filedata, media, paths
 from deepfs.core.scan import MAX_LINE
 from deepfs.core.text import BOM, line_count, version
 from deepfs.core.text import window as window_of
@@ -111,17 +111,17 @@ def read_result(answer: Any, path: str, offset: int, limit: int) -> ReadResult:
     if isinstance(answer, str):
         numbered = unnumbered(answer)
         if numbered is not None:
-            return _numbered_result(numbered, offset, limit)
+            return _numbered_result(numbered, path, offset, limit)
     failed = refused(answer, ReadResult, path)
     return failed if failed is not None else _shortened(answer, path, offset, limit)
 
 
-def _numbered_result(numbered: NumberedText, offset: int, limit: int) -> ReadResult:
+def _numbered_result(numbered: NumberedText, path: str, offset: int, limit: int) -> ReadResult:
     r"""V1 splits a text at every `\n`, so one that ends with it has an empty last line."""
     text = "\n".join(numbered.lines)
     if offset and numbered.lines == [""]:
         raise InvalidContentError(f"Error: Line offset {offset} exceeds file length ({offset} lines)")
-    return _cut(FileDataV2(text), offset, limit, whole=offset == 0)
+    return _cut(FileDataV2(text, mime_type=media.mime_type(path)), offset, limit, whole=offset == 0)
 
 
 def _cut(data: FileDataV2, offset: int, limit: int, *, whole: bool) -> ReadResult:

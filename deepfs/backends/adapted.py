@@ -13,8 +13,14 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from deepfs.backends import _answers as answers
 from deepfs.backends._flat_grep import grep_tree
-from deepfs.backends._v1 import V1_NAMES, BackendProtocolV1, is_v1, own_name
-from deepfs.backends.protocol import BackendProtocol, Capabilities, SandboxBackendProtocol, SyncCommands
+from deepfs.backends._v1 import V1_NAMES, is_v1, own_name
+from deepfs.backends.protocol import (
+    AnyBackendProtocol,
+    BackendProtocol,
+    Capabilities,
+    SandboxBackendProtocol,
+    SyncCommands,
+)
 from deepfs.core import filedata, paths
 from deepfs.core.filemap import FileTree
 from deepfs.core.locks import path_locks
@@ -45,13 +51,23 @@ from deepfs.types import (
     GrepResult,
     LsResult,
     ReadResult,
+    Result,
     WriteResult,
 )
 
-__all__ = ["AdaptedBackend", "AdaptedSandbox", "adapt_backend_protocol", "adapt_sandbox_protocol", "own_operation"]
+__all__ = [
+    "AdaptedBackend",
+    "AdaptedSandbox",
+    "Call",
+    "adapt_backend_protocol",
+    "adapt_sandbox_protocol",
+    "awaitable",
+    "caller_of",
+    "own_operation",
+]
 
+ResultT = TypeVar("ResultT", bound=Result)
 OutcomeT = TypeVar("OutcomeT", FileUploadResponse, FileDownloadResponse)
-AnyBackend: TypeAlias = BackendProtocol | BackendProtocolV1
 
 Call: TypeAlias = Callable[..., Awaitable[Any]]
 
@@ -137,7 +153,13 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
     async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
         path, offset, limit = paths.normalize(path), max(offset, 0), max(limit, 0)
         answer = await self._offered("read")(path, offset, limit + answers.PROBE)
-        return answers.read_result(answer, path, offset, limit)
+        return await self._told(answers.read_result(answer, path, offset, limit), path)
+
+    async def _told(self, result: ResultT, path: str) -> ResultT:
+        """`result`, unless nothing was found at a path that is a directory."""
+        if result.code is ErrorCode.FILE_NOT_FOUND and await self._has_children(path):
+            raise DirectoryError(path)
+        return result
 
     async def aglob(self, pattern: str, path: str = "/") -> GlobResult:
         path = paths.normalize(path)
@@ -273,7 +295,8 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         check_text(new, "new text")
         async with self._hold(path):
             await self._check_version(path, if_match)
-            return answers.changed(await self._offered("edit")(path, old, new, replace_all), EditResult, path)
+            answer = await self._offered("edit")(path, old, new, replace_all)
+            return await self._told(answers.changed(answer, EditResult, path), path)
 
     async def adelete(self, path: str) -> DeleteResult:
         path = paths.normalize(path)
@@ -343,19 +366,21 @@ def own_operation(backend: BackendProtocol, owner: type, operation: str) -> Call
     return method
 
 
-def adapt_backend_protocol(backend: AnyBackend) -> BackendProtocol:
+def adapt_backend_protocol(backend: AnyBackendProtocol) -> BackendProtocol:
     """`backend` as a backend of deepfs; one that is one already stays as it is.
 
     A V1 backend, which is told by what its class defines, runs in worker threads. TypeError for what is no backend.
     """
     if isinstance(backend, BackendProtocol):
         return backend
+    if isinstance(backend, type):
+        raise TypeError(f"{backend.__name__} is a class, not a backend: pass an object of it")
     if not is_v1(type(backend)) and not (hasattr(backend, "read") or hasattr(backend, "aread")):
         raise TypeError(f"{type(backend).__name__} is no backend: it has neither the methods of V1 nor those of V2")
     return AdaptedBackend(backend)
 
 
-def adapt_sandbox_protocol(backend: AnyBackend) -> SandboxBackendProtocol:
+def adapt_sandbox_protocol(backend: AnyBackendProtocol) -> SandboxBackendProtocol:
     """`backend`, which runs commands, as a sandbox of deepfs. TypeError where it has no `execute`."""
     if isinstance(backend, SandboxBackendProtocol):
         return backend

@@ -12,7 +12,9 @@ from deepfs.backends._fanout import at_once
 from deepfs.backends._mounts import Mount, MountTable
 from deepfs.backends._options import given
 from deepfs.backends._visits import Visit, answered, guarded, merged_globs, merged_greps, suffices
+from deepfs.backends.factories import backend_from
 from deepfs.backends.protocol import (
+    BACKEND_TYPES,
     CHUNK_BYTES,
     BackendProtocol,
     Capabilities,
@@ -55,22 +57,33 @@ class CompositeBackend(BackendProtocol, SyncCommands):
     store at or under it. Searches visit the mounts under the searched path at once; where one fails, the result has the
     matches of the others and an error that names the route; so it has where a mount takes over `route_timeout` seconds
     (None: it may take any time). Raises ValueError for a relative, malformed, repeated or root route.
+
+    Backends of the first protocol (V1) and backend factories, which are deprecated, are adapted. `artifacts_root` is
+    where a middleware may put what it offloads.
     """
 
     def __init__(
-        self, default: BackendProtocol, routes: Mapping[str, BackendProtocol], *, route_timeout: float | None = 120
+        self,
+        default: BACKEND_TYPES,
+        routes: Mapping[str, BACKEND_TYPES] | None = None,
+        *,
+        artifacts_root: str = "/",
+        route_timeout: float | None = 120,
     ) -> None:
-        self.default = default
-        self.routes: dict[str, BackendProtocol] = dict(routes)
-        self._table = MountTable(default, routes)
+        self.default: BackendProtocol = backend_from(default)
+        self.routes: dict[str, BackendProtocol] = {
+            route: backend_from(backend) for route, backend in (routes or {}).items()
+        }
+        self.artifacts_root: str = artifacts_root
+        self._table = MountTable(self.default, self.routes)
         self._route_timeout = route_timeout
-        everywhere = [default, *routes.values()]
+        everywhere = [self.default, *self.routes.values()]
         self.never_waits: bool = type(self) is CompositeBackend and all(backend.never_waits for backend in everywhere)
         self.capabilities: Capabilities = Capabilities(
-            keeps_empty_directories=default.capabilities.keeps_empty_directories,
+            keeps_empty_directories=self.default.capabilities.keeps_empty_directories,
             keeps_created_at=all(backend.capabilities.keeps_created_at for backend in everywhere),
             durable=all(backend.capabilities.durable for backend in everywhere),
-            executes=default.capabilities.executes,
+            executes=self.default.capabilities.executes,
         )
 
     def bound_to_this_thread(self) -> bool:

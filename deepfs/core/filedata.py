@@ -7,7 +7,7 @@ Read are version 2 (text, or bytes as base64), version 1 (a list of lines), and 
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, cast, get_args
+from typing import Any, Final, cast, get_args
 
 from msgspec.structs import asdict
 
@@ -28,6 +28,7 @@ __all__ = [
     "to_v1",
 ]
 
+_ENCODINGS: Final = get_args(Encoding)
 _BASE64_SPACE = " \t\r\n"
 
 
@@ -128,7 +129,7 @@ def _decoded_content(value: Mapping[str, Any], path: str) -> tuple[str, Encoding
 
 def _encoding(value: Mapping[str, Any], path: str) -> Encoding:
     encoding = value.get("encoding", "utf-8")
-    if encoding not in get_args(Encoding):
+    if encoding not in _ENCODINGS:
         raise _malformed(path, "encoding", "'utf-8' or 'base64'", encoding)
     return cast("Encoding", encoding)
 

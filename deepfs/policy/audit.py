@@ -12,7 +12,7 @@ from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import DeepFSError
 from deepfs.policy.calls import call_of
 from deepfs.policy.wrapper import WrapperBackend
-from deepfs.sync import shielded
+from deepfs.sync import finish
 
 __all__ = ["AuditLog", "AuditRecord", "AuditedBackend", "Redaction"]
 
@@ -73,8 +73,7 @@ class AuditedBackend(WrapperBackend):
         shown = record if self._redact is None else self._redact(record)
         answer = None if shown is None else self._log(shown)
         if inspect.isawaitable(answer):
-            with shielded():  # What was cancelled is told as well.
-                await answer
+            await finish(lambda: answer)  # What was cancelled is told as well.
 
 
 _CONTENTS = frozenset({"content", "old", "new"})

@@ -23,8 +23,8 @@ class FilesystemPermission:
 
     `"read"` is to list, read, search and fetch, `"write"` to create, change, delete and store, `"execute"` to run
     commands. `"interrupt"` asks a person first. Patterns start with `/` and read `* ** ? [abc] [!abc] {a,b}`; names
-    that start with a dot are names like any other, `/a/**` and `/a/` include `/a` itself. A command has no path, so a
-    rule for `"execute"` is about all of them. Raises ValueError for what would match nothing in silence.
+    that start with a dot are names like any other, `/a/**`, `/a/**/*` and `/a/` include `/a` itself. A command has no
+    path, so a rule for `"execute"` is about all of them. Raises ValueError for what would match nothing in silence.
     """
 
     operations: Sequence[FilesystemOperation]

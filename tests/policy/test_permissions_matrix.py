@@ -6,6 +6,7 @@ must succeed and do what it says, what it denies must change and show nothing.
 
 import itertools
 import random
+import re
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -51,7 +52,8 @@ def split(path: str) -> list[str]:
 
 def matches(pattern: str, path: str) -> bool:
     whole = pattern + "**" if pattern.endswith("/") and split(pattern) else pattern
-    return any(fits(split(each), split(path)) for each in alternatives(whole))
+    # At the end `**/*` is the same as `**`.
+    return any(fits(split(re.sub(r"/\*\*/\*$", "/**", each)), split(path)) for each in alternatives(whole))
 
 
 def allows(rules: Sequence[FilesystemPermission], operation: str, path: str) -> bool:

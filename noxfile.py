@@ -122,7 +122,7 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """The types within the package, and those that its users see."""
-    install(session, "test", "types")
+    install(session, "test", "types", "peer")
     session.run("mypy")
     session.run("pyright", "--verifytypes", "deepfs", "--ignoreexternal")
 

@@ -1,32 +1,37 @@
 """Backend factories, the older way to give a backend its runtime: functions of the runtime that return a backend."""
 
-from typing import Any, cast
+from typing import cast
 
 from deepfs._deprecated import already_warned, warn_deprecated
+from deepfs.backends._options import given
 from deepfs.backends.adapted import adapt_backend_protocol
 from deepfs.backends.protocol import BACKEND_TYPES, AnyBackendProtocol, BackendFactory, BackendProtocol
 from deepfs.errors import BackendError, DeepFSError
-from deepfs.sync import named
+from deepfs.types import (
+    DeleteResult,
+    EditResult,
+    FileDownloadResponse,
+    FileUploadResponse,
+    GlobResult,
+    GrepResult,
+    LsResult,
+    ReadRawResult,
+    ReadResult,
+    WriteResult,
+)
 
 __all__ = ["FactoryBackend", "backend_from"]
 
 
-def backend_from(given: BACKEND_TYPES) -> BackendProtocol:
+def backend_from(meant: BACKEND_TYPES) -> BackendProtocol:
     """The backend that is meant by a backend of any protocol, or by a factory, which is deprecated.
 
     TypeError for anything else.
     """
-    if callable(given) and not isinstance(given, type) and not hasattr(given, "read"):
+    if callable(meant) and not isinstance(meant, type) and not hasattr(meant, "read"):
         warn_deprecated("backend factories are deprecated: pass the backend itself, it finds the runtime by itself")
-        return FactoryBackend(given)
-    return adapt_backend_protocol(cast("AnyBackendProtocol", given))
-
-
-def _delegated(name: str) -> Any:
-    async def call(self: "FactoryBackend", *args: Any, **options: Any) -> Any:
-        return await getattr(self.current(), name)(*args, **options)
-
-    return named(call, getattr(BackendProtocol, name), name)
+        return FactoryBackend(meant)
+    return adapt_backend_protocol(cast("AnyBackendProtocol", meant))
 
 
 class FactoryBackend(BackendProtocol):
@@ -52,15 +57,53 @@ class FactoryBackend(BackendProtocol):
         except Exception as error:
             raise BackendError(f"Error: The backend factory failed: {type(error).__name__}: {error}") from error
 
-    als = _delegated("als")
-    aread = _delegated("aread")
-    aread_raw = _delegated("aread_raw")
-    awrite = _delegated("awrite")
-    aedit = _delegated("aedit")
-    aglob = _delegated("aglob")
-    agrep = _delegated("agrep")
-    adelete = _delegated("adelete")
-    acopy = _delegated("acopy")
-    amove = _delegated("amove")
-    aupload_files = _delegated("aupload_files")
-    adownload_files = _delegated("adownload_files")
+    async def als(self, path: str) -> LsResult:
+        return await self.current().als(path)
+
+    async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
+        return await self.current().aread(path, offset, limit)
+
+    async def aread_raw(self, path: str) -> ReadRawResult:
+        return await self.current().aread_raw(path)
+
+    async def awrite(
+        self, path: str, content: str, *, overwrite: bool = False, if_match: str | None = None
+    ) -> WriteResult:
+        return await self.current().awrite(path, content, **given(overwrite=overwrite, if_match=if_match))
+
+    async def aedit(
+        self, path: str, old: str, new: str, replace_all: bool = False, *, if_match: str | None = None
+    ) -> EditResult:
+        return await self.current().aedit(path, old, new, replace_all, **given(if_match=if_match))
+
+    async def aglob(self, pattern: str, path: str = "/") -> GlobResult:
+        return await self.current().aglob(pattern, path)
+
+    async def agrep(
+        self,
+        pattern: str,
+        path: str | None = None,
+        glob: str | None = None,
+        *,
+        regex: bool = False,
+        ignore_case: bool = False,
+        context_lines: int = 0,
+        max_count: int | None = None,
+    ) -> GrepResult:
+        options = given(regex=regex, ignore_case=ignore_case, context_lines=context_lines or None, max_count=max_count)
+        return await self.current().agrep(pattern, path, glob, **options)
+
+    async def adelete(self, path: str) -> DeleteResult:
+        return await self.current().adelete(path)
+
+    async def acopy(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
+        return await self.current().acopy(src, dst, **given(overwrite=overwrite))
+
+    async def amove(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
+        return await self.current().amove(src, dst, **given(overwrite=overwrite))
+
+    async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+        return await self.current().aupload_files(files)
+
+    async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+        return await self.current().adownload_files(paths)

@@ -1,0 +1,27 @@
+"""deepagents is loaded when it is needed, and its absence is told."""
+
+from support.scripts import run_script
+
+
+def test_importing_the_bridge_loads_no_deepagents() -> None:
+    printed = run_script("""
+        import sys
+        import deepfs.compat.v1, deepfs.compat.deepagents
+        print(sorted({"deepagents", "langgraph", "langchain_core"} & {name.partition(".")[0] for name in sys.modules}))
+    """)
+    assert printed == "[]\n"
+
+
+def test_without_it_the_error_says_what_to_install() -> None:
+    printed = run_script("""
+        import sys
+        sys.modules["deepagents"] = None
+        from deepfs import MemoryBackend
+        from deepfs.compat.deepagents import from_deepagents, to_deepagents
+        for bridge in (from_deepagents, to_deepagents):
+            try:
+                bridge(MemoryBackend())
+            except ImportError as error:
+                print(error)
+    """)
+    assert printed == "deepfs.compat.deepagents needs deepagents: pip install 'deepagents>=0.7'\n" * 2

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from deepfs._lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from deepfs.backends.adapted import adapt_backend_protocol, adapt_sandbox_protocol
     from deepfs.backends.composite import CompositeBackend
     from deepfs.backends.filesystem import FilesystemBackend
     from deepfs.backends.flat import FlatBackend
@@ -84,6 +85,8 @@ __all__ = [
     "SubAgentMiddleware",
     "WriteResult",
     "__version__",
+    "adapt_backend_protocol",
+    "adapt_sandbox_protocol",
     "create_deep_agent",
     "filesystem_tools",
     "run_sync",
@@ -95,6 +98,7 @@ if not TYPE_CHECKING:  # Type checkers know the names, and tell of others.
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {
+            "backends.adapted": ["adapt_backend_protocol", "adapt_sandbox_protocol"],
             "backends.composite": ["CompositeBackend"],
             "backends.filesystem": ["FilesystemBackend"],
             "backends.flat": ["FlatBackend"],

@@ -20,7 +20,17 @@ from anyio.lowlevel import RunVar, checkpoint
 
 from deepfs._background import Call, background_loop
 
-__all__ = ["OPERATIONS", "breathe", "call_over", "is_inline", "run_sync", "shielded", "sync_shims"]
+__all__ = [
+    "OPERATIONS",
+    "breathe",
+    "call_over",
+    "is_inline",
+    "named",
+    "off_loop",
+    "run_sync",
+    "shielded",
+    "sync_shims",
+]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -190,6 +200,11 @@ async def _in_worker(method: Callable[[], T]) -> T:
     return outcome.result()
 
 
+async def off_loop(method: Callable[[], T]) -> T:
+    """The result of a sync method that may block, run in a worker thread; in a call without an event loop, here."""
+    return _step_out(method) if _here.is_inline else await _in_worker(method)
+
+
 def _at_home(coroutine: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run an async call of a sync method on the event loop that the method works for."""
     from anyio.from_thread import run
@@ -200,7 +215,7 @@ def _at_home(coroutine: Callable[[], Coroutine[Any, Any, T]]) -> T:
 # --- the generated methods ---
 
 
-def _named(method: Callable[..., Any], like: Callable[..., Any], name: str) -> Callable[..., Any]:
+def named(method: Callable[..., Any], like: Callable[..., Any], name: str) -> Callable[..., Any]:
     """`method` with the metadata and signature of `like`, under another name."""
     functools.update_wrapper(method, like)
     method.__dict__.pop("__wrapped__")
@@ -237,17 +252,16 @@ def _shim(amethod: Callable[..., Coroutine[Any, Any, Any]], name: str) -> Callab
         bound = functools.partial(amethod, self, *args, **kwargs)
         return call_over(self, bound, f"{owner}.{name}()", f"{owner}.a{name}()")
 
-    return _named(call, amethod, name)
+    return named(call, amethod, name)
 
 
 def _ashim(method: Callable[..., Any], name: str) -> Callable[..., Any]:
     """The async method over a sync `method` that may block."""
 
     async def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        bound = functools.partial(method, self, *args, **kwargs)
-        return _step_out(bound) if _here.is_inline else await _in_worker(bound)
+        return await off_loop(functools.partial(method, self, *args, **kwargs))
 
-    return _named(call, method, f"a{name}")
+    return named(call, method, f"a{name}")
 
 
 def sync_shims(cls: ClassT) -> ClassT:

@@ -6,6 +6,7 @@ from deepfs._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from deepfs.backends.composite import CompositeBackend
+    from deepfs.backends.context import BackendContext
     from deepfs.backends.filesystem import FilesystemBackend
     from deepfs.backends.flat import FlatBackend
     from deepfs.backends.memory import MemoryBackend
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from deepfs.backends.store import NamespaceFactory, StoreBackend
 
 __all__ = [
+    "BackendContext",
     "BackendProtocol",
     "CompositeBackend",
     "FilesystemBackend",
@@ -29,6 +31,7 @@ if not TYPE_CHECKING:  # Type checkers know the names, and tell of others.
         __name__,
         {
             "composite": ["CompositeBackend"],
+            "context": ["BackendContext"],
             "filesystem": ["FilesystemBackend"],
             "flat": ["FlatBackend"],
             "memory": ["MemoryBackend"],

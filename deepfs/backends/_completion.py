@@ -5,8 +5,9 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from deepfs.backends._v1 import V1_NAMES, add_v1_names, v1_operations
 from deepfs.errors import DeepFSError
-from deepfs.sync import OPERATIONS, sync_shims
+from deepfs.sync import OPERATIONS, named, sync_shims
 from deepfs.types import (
     DeleteResult,
     EditResult,
@@ -91,7 +92,7 @@ def bound_operations(cls: ClassT) -> ClassT:
 def _adopt_operations(cls: type, mixins: Sequence[type]) -> None:
     """Treat the operations that a mixin overrides as if they stood in the body of `cls`."""
     for name in OPERATIONS:
-        spellings = (name, f"a{name}")
+        spellings = (name, f"a{name}", *filter(None, [V1_NAMES.get(name)]))
         owner = next((base for base in cls.__mro__ if any(spelled in vars(base) for spelled in spellings)), None)
         if owner in mixins:
             for spelled in spellings:
@@ -106,6 +107,21 @@ def _never_waits(cls: type, mixins: Sequence[type]) -> bool:
     return all(inherited) and not any(inspect.iscoroutinefunction(member) for member in added)
 
 
+def _adapt_v1(cls: type, protocol: type) -> None:
+    """Make the async operations of what the body of `cls` defines in V1."""
+    for operation in list(v1_operations(cls)):
+        setattr(cls, f"a{operation}", _adapted(cls, operation, vars(protocol).get(f"a{operation}")))
+
+
+def _adapted(cls: type, operation: str, like: Callable[..., Any] | None) -> Callable[..., Any]:
+    async def call(self: Any, *args: Any, **options: Any) -> Any:
+        from deepfs.backends.adapted import own_operation
+
+        return await own_operation(self, cls, operation)(*args, **options)
+
+    return call if like is None else named(call, like, f"a{operation}")
+
+
 def complete(cls: type[Any], protocol: type) -> None:
     """Make a whole backend of a subclass of `protocol` whose body defines operations in either way.
 
@@ -115,4 +131,6 @@ def complete(cls: type[Any], protocol: type) -> None:
     if "never_waits" not in vars(cls):
         cls.never_waits = _never_waits(cls, mixins)
     _adopt_operations(cls, mixins)
+    _adapt_v1(cls, protocol)
     sync_shims(bound_operations(cls))
+    add_v1_names(cls)

@@ -30,6 +30,7 @@ __all__ = [
     "TaskFiles",
     "batch",
     "current_runtime",
+    "current_state",
     "current_store",
     "legacy_namespace",
     "runs_loop_of",
@@ -237,6 +238,14 @@ def current_runtime() -> Runtime[Any] | None:
         return get_runtime()
     except (RuntimeError, KeyError):
         return None
+
+
+def current_state() -> dict[str, Any]:
+    """The state that the running task reads; empty outside a graph."""
+    read = _config().get("configurable", {}).get(CONFIG_KEY_READ)
+    inside = None if read is None else _inside(read)
+    names = [] if inside is None else [name for name in inside[0] if not name.startswith(("__", "branch:"))]
+    return dict(read(names, False)) if names and read is not None else {}
 
 
 def current_store() -> BaseStore:

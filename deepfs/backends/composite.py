@@ -12,7 +12,9 @@ from deepfs.backends._fanout import at_once
 from deepfs.backends._mounts import Mount, MountTable
 from deepfs.backends._options import given
 from deepfs.backends._visits import Visit, guarded, merged_globs, merged_greps, suffices
+from deepfs.backends.factories import backend_from
 from deepfs.backends.protocol import (
+    BACKEND_TYPES,
     BackendProtocol,
     Capabilities,
     SandboxBackendProtocol,
@@ -53,20 +55,30 @@ class CompositeBackend(BackendProtocol, SyncCommands):
     Mounts may lie at any depth; each appears in the listing of the directory above it and hides what the backends above
     store at or under it. Searches visit the mounts under the searched path at once; where one fails, the result has the
     matches of the others and an error that names the route. Raises ValueError for a relative, malformed, repeated or
-    root route.
+    root route. Backends of the first protocol (V1) and backend factories, which are deprecated, are adapted.
+    `artifacts_root` is where a middleware may put what it offloads.
     """
 
-    def __init__(self, default: BackendProtocol, routes: Mapping[str, BackendProtocol]) -> None:
-        self.default = default
-        self.routes: dict[str, BackendProtocol] = dict(routes)
-        self._table = MountTable(default, routes)
-        everywhere = [default, *routes.values()]
+    def __init__(
+        self,
+        default: BACKEND_TYPES,
+        routes: Mapping[str, BACKEND_TYPES] | None = None,
+        *,
+        artifacts_root: str = "/",
+    ) -> None:
+        self.default: BackendProtocol = backend_from(default)
+        self.routes: dict[str, BackendProtocol] = {
+            route: backend_from(backend) for route, backend in (routes or {}).items()
+        }
+        self.artifacts_root: str = artifacts_root
+        self._table = MountTable(self.default, self.routes)
+        everywhere = [self.default, *self.routes.values()]
         self.never_waits: bool = type(self) is CompositeBackend and all(backend.never_waits for backend in everywhere)
         self.capabilities: Capabilities = Capabilities(
-            keeps_empty_directories=default.capabilities.keeps_empty_directories,
+            keeps_empty_directories=self.default.capabilities.keeps_empty_directories,
             keeps_created_at=all(backend.capabilities.keeps_created_at for backend in everywhere),
             durable=all(backend.capabilities.durable for backend in everywhere),
-            executes=default.capabilities.executes,
+            executes=self.default.capabilities.executes,
         )
 
     def bound_to_this_thread(self) -> bool:

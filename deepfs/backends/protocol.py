@@ -2,11 +2,13 @@
 
 from abc import ABC, abstractmethod
 from base64 import b64decode
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct
 
 from deepfs.backends._completion import bound_operations, complete
+from deepfs.backends._v1 import BackendProtocolV1, SandboxBackendProtocolV1
 from deepfs.errors import NotSupportedError
 from deepfs.sync import sync_shims
 from deepfs.types import (
@@ -32,7 +34,12 @@ from deepfs.types import (
 )
 
 __all__ = [
+    "BACKEND_TYPES",
+    "AnyBackendProtocol",
+    "BackendFactory",
     "BackendProtocol",
+    "BackendProtocolV1",
+    "BackendProtocolV2",
     "Capabilities",
     "ContextLine",
     "DeleteResult",
@@ -52,6 +59,8 @@ __all__ = [
     "ReadRawResult",
     "ReadResult",
     "SandboxBackendProtocol",
+    "SandboxBackendProtocolV1",
+    "SandboxBackendProtocolV2",
     "SyncCommands",
     "WriteResult",
     "supports_execute",
@@ -239,6 +248,19 @@ class SandboxBackendProtocol(BackendProtocol, SyncCommands):
     @abstractmethod
     async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
         """Run a shell command and return its output; `timeout` is in seconds."""
+
+
+BackendProtocolV2: TypeAlias = BackendProtocol
+SandboxBackendProtocolV2: TypeAlias = SandboxBackendProtocol
+
+AnyBackendProtocol: TypeAlias = BackendProtocol | BackendProtocolV1
+"""What `adapt_backend_protocol` takes."""
+
+BackendFactory: TypeAlias = Callable[[Any], AnyBackendProtocol]
+"""The older way to give a backend its runtime; deprecated."""
+
+BACKEND_TYPES: TypeAlias = AnyBackendProtocol | BackendFactory
+"""What a composite takes."""
 
 
 def supports_execute(backend: object) -> bool:

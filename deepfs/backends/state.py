@@ -4,11 +4,12 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from deepfs._deprecated import warn_deprecated
 from deepfs.backends._files_channel import FileConflicts, Files, FilesystemState
 from deepfs.backends._langgraph import task_files
 from deepfs.backends._records import RecordBackend
 from deepfs.core.filemap import Change, DecodedFiles, FileTree
-from deepfs.types import FileDataV2
+from deepfs.types import FileDataV2, FileFormat
 
 __all__ = ["FileConflicts", "Files", "FilesystemState", "StateBackend"]
 
@@ -21,10 +22,15 @@ class StateBackend(RecordBackend):
     `already_exists`), or, where the tasks did not run in one process, the channel `file_conflicts` tells.
 
     Used outside a graph, every operation raises RuntimeError that says what to do. `file_format="v1"` writes the older
-    form that holds text only.
+    form that holds text only. `runtime` is what older code passes; it is deprecated and not used.
     """
 
     never_waits = True
+
+    def __init__(self, runtime: object = None, *, file_format: FileFormat = "v2", max_file_size_mb: int = 10) -> None:
+        super().__init__(file_format=file_format, max_file_size_mb=max_file_size_mb)
+        if runtime is not None:
+            warn_deprecated("StateBackend(runtime) is deprecated: StateBackend() finds the runtime by itself")
 
     @asynccontextmanager
     async def _hold(self, *held: str) -> AsyncIterator[None]:

@@ -1,14 +1,15 @@
 """Files in a LangGraph store, where they outlive the thread."""
 
-import warnings
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from langgraph.store.base import BaseStore, GetOp, PutOp, SearchOp
 
+from deepfs._deprecated import warn_deprecated
 from deepfs.backends import _langgraph
 from deepfs.backends._records import RecordBackend
 from deepfs.backends._store_index import StoreIndex, index_of
+from deepfs.backends.context import current_context
 from deepfs.backends.namespace import (
     Namespace,
     NamespaceFactory,
@@ -35,6 +36,8 @@ class StoreBackend(RecordBackend):
     one, the assistant's legacy namespace is used, with a DeprecationWarning. Only items of exactly this namespace are
     seen. `file_format="v1"` writes the older form that holds text only.
 
+    `StoreBackend(runtime)`, as older code calls it, uses the store of the runtime, with a DeprecationWarning.
+
     A plain store has no compare-and-set: edits are serialised within the process, not across processes.
     """
 
@@ -42,7 +45,7 @@ class StoreBackend(RecordBackend):
 
     def __init__(
         self,
-        store: BaseStore | None = None,
+        store: BaseStore | object | None = None,
         *,
         namespace: Namespace | NamespaceFactory | None = None,
         file_format: FileFormat = "v2",
@@ -50,13 +53,11 @@ class StoreBackend(RecordBackend):
     ) -> None:
         super().__init__(file_format=file_format, max_file_size_mb=max_file_size_mb)
         if namespace is None:
-            warnings.warn(
+            warn_deprecated(
                 "StoreBackend without a namespace is deprecated: all users of an assistant share its files. "
-                "Pass namespace=(...) or a factory.",
-                DeprecationWarning,
-                stacklevel=2,
+                "Pass namespace=(...) or a factory."
             )
-        self._given_store = store
+        self._given_store = _store_of(store)
         self._given_namespace = namespace if namespace is None or callable(namespace) else checked_namespace(namespace)
 
     def _store(self) -> BaseStore:
@@ -66,7 +67,7 @@ class StoreBackend(RecordBackend):
         given = self._given_namespace
         if given is None:
             return _langgraph.legacy_namespace()
-        return namespace_from(given, _langgraph.current_runtime()) if callable(given) else given
+        return namespace_from(given, current_context()) if callable(given) else given
 
     def _scope(self) -> Hashable:
         return self._store(), self._namespace()
@@ -114,3 +115,12 @@ class StoreBackend(RecordBackend):
             if batch:
                 await _langgraph.batch(self._store(), batch)
         self._index().changed(changes)
+
+
+def _store_of(given: BaseStore | object | None) -> BaseStore | None:
+    """The store that is given, as such or by a runtime."""
+    if given is None or isinstance(given, BaseStore):
+        return given
+    warn_deprecated("StoreBackend(runtime) is deprecated: StoreBackend() finds the runtime by itself")
+    store = getattr(given, "store", None)
+    return store if isinstance(store, BaseStore) else None

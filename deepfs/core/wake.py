@@ -20,7 +20,7 @@ from anyio import CancelScope, get_cancelled_exc_class
 if TYPE_CHECKING:
     from trio.lowlevel import Abort, Task, TrioToken
 
-__all__ = ["Countdown", "Mailbox", "Signal", "mailbox"]
+__all__ = ["Countdown", "Mailbox", "Signal", "mailbox", "on_asyncio"]
 
 
 class Signal(ABC):
@@ -241,12 +241,27 @@ def mailbox() -> Mailbox:
     return found
 
 
-def _open() -> Mailbox:
-    if "trio" in sys.modules:
-        from trio.lowlevel import current_trio_token, in_trio_task
+def on_asyncio() -> bool:
+    """Whether the calling task runs on asyncio; False on trio and outside of any loop."""
+    try:
+        return asyncio.current_task() is not None and not _on_trio()
+    except RuntimeError:
+        return False
 
-        if in_trio_task():
-            return _TrioMailbox(current_trio_token())
+
+def _on_trio() -> bool:
+    if "trio" not in sys.modules:
+        return False
+    from trio.lowlevel import in_trio_task
+
+    return in_trio_task()
+
+
+def _open() -> Mailbox:
+    if _on_trio():
+        from trio.lowlevel import current_trio_token
+
+        return _TrioMailbox(current_trio_token())
     return _AsyncioMailbox(asyncio.get_running_loop())
 
 

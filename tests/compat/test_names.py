@@ -1,0 +1,46 @@
+"""The import paths that the documentation of deepagents uses resolve after replacing the name of the package."""
+
+from importlib import import_module
+from typing import Final
+
+import pytest
+
+NAMES: Final = {
+    "deepfs": "adapt_backend_protocol adapt_sandbox_protocol FilesystemState",
+    "deepfs.backends": """StateBackend StoreBackend FilesystemBackend CompositeBackend BackendContext NamespaceFactory
+        BackendProtocol""",
+    "deepfs.backends.protocol": """BackendProtocol BackendProtocolV1 BackendProtocolV2 SandboxBackendProtocol
+        SandboxBackendProtocolV2 AnyBackendProtocol BackendFactory BACKEND_TYPES FileData FileInfo GrepMatch LsResult
+        ReadResult ReadRawResult GrepResult GlobResult WriteResult EditResult DeleteResult ExecuteResponse
+        FileUploadResponse FileDownloadResponse""",
+    "deepfs.backends.utils": """FileInfo GrepMatch create_file_data update_file_data file_data_to_string
+        slice_read_response perform_string_replacement grep_matches_from_files""",
+    "deepfs.backends.state": "StateBackend FilesystemState",
+    "deepfs.backends.store": "StoreBackend",
+    "deepfs.backends.filesystem": "FilesystemBackend",
+    "deepfs.backends.composite": "CompositeBackend",
+    "deepfs.compat.v1": "BackendProtocolV1 SandboxBackendProtocolV1 adapt_backend_protocol adapt_sandbox_protocol",
+}
+
+PENDING: Final = {
+    "deepfs": """create_deep_agent FilesystemMiddleware FilesystemPermission SubAgent CompiledSubAgent
+        SubAgentMiddleware""",
+    "deepfs.backends": "LocalShellBackend",
+    "deepfs.backends.local_shell": "LocalShellBackend",
+    "deepfs.backends.sandbox": "BaseSandbox",
+    "deepfs.middleware.filesystem": "FilesystemMiddleware FilesystemState",
+    "deepfs.middleware.subagents": "SubAgentMiddleware",
+}
+"""What joins the list when it is built: the agent surface, and the backends that run commands."""
+
+
+@pytest.mark.parametrize(("module", "name"), [(module, name) for module in NAMES for name in NAMES[module].split()])
+def test_a_name_resolves(module: str, name: str) -> None:
+    assert getattr(import_module(module), name) is not None
+
+
+def test_one_state_by_each_name() -> None:
+    import deepfs
+    from deepfs.backends import state
+
+    assert deepfs.FilesystemState is state.FilesystemState

@@ -1,0 +1,107 @@
+"""Backends of deepagents, made backends of deepfs: they work as others do, on both event loops."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deepagents import backends as peer_backends
+from deepagents.backends import protocol as peer
+from langgraph.store.memory import InMemoryStore
+
+from deepfs import BackendProtocol, CompositeBackend, ErrorCode, MemoryBackend, supports_execute
+from deepfs.compat.deepagents import from_deepagents
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=["disk", "store"])
+def backend(request: pytest.FixtureRequest, tmp_path: Path) -> BackendProtocol:
+    if request.param == "disk":
+        return from_deepagents(peer_backends.FilesystemBackend(tmp_path, virtual_mode=True))
+    return from_deepagents(peer_backends.StoreBackend(store=InMemoryStore(), namespace=lambda _: ("files",)))
+
+
+async def test_it_reads_and_writes(backend: BackendProtocol) -> None:
+    assert (await backend.awrite("/dir/a.txt", "one\ntwo\nthree\n")).ok
+    again = await backend.awrite("/dir/a.txt", "x")
+    assert again.code is ErrorCode.ALREADY_EXISTS
+    shown = await backend.aread("/dir/a.txt", 1, 1)
+    assert (shown.file_data and shown.file_data.content, shown.start_line, shown.next_offset) == ("two\n", 2, 2)
+    whole = await backend.aread("/dir/a.txt")
+    assert (whole.file_data and whole.file_data.content, whole.next_offset) == ("one\ntwo\nthree\n", None)
+    assert (await backend.awrite("/dir/a.txt", "new\n", if_match=whole.version)).ok
+    assert (await backend.awrite("/dir/a.txt", "x", if_match=whole.version)).code is ErrorCode.CONFLICT
+    assert (await backend.awrite("/dir/a.txt", "newer\n", overwrite=True)).ok
+    assert (await backend.aedit("/dir/a.txt", "newer", "newest")).occurrences == 1
+    assert (await backend.aedit("/dir/a.txt", "none", "x")).code is ErrorCode.NO_MATCH
+    assert [info.path for info in (await backend.als("/")).entries or ()] == ["/dir/"]
+
+
+async def test_conditions_have_codes(backend: BackendProtocol) -> None:
+    await backend.awrite("/dir/a.txt", "one\n")
+    assert (await backend.aread("/none")).code is ErrorCode.FILE_NOT_FOUND
+    assert (await backend.aread("/dir")).code is ErrorCode.IS_DIRECTORY
+    assert (await backend.als("/none")).code is ErrorCode.FILE_NOT_FOUND
+    assert (await backend.als("/dir/a.txt")).code is ErrorCode.NOT_A_DIRECTORY
+    assert (await backend.awrite("/dir/a.txt/b", "x")).code is ErrorCode.NOT_A_DIRECTORY
+    assert (await backend.awrite("/dir", "x")).code is ErrorCode.IS_DIRECTORY
+    assert (await backend.adelete("/none")).code is ErrorCode.FILE_NOT_FOUND
+    assert (await backend.aread("/../a")).code is ErrorCode.INVALID_PATH
+    assert (await backend.aglob("*", "/none")).code is ErrorCode.FILE_NOT_FOUND
+
+
+async def test_it_searches(backend: BackendProtocol) -> None:
+    for path in ("/a.py", "/dir/b.py", "/dir/c.txt"):
+        await backend.awrite(path, "x\nneedle 1\n")
+    found = await backend.agrep("needle", glob="*.py")
+    assert [(match.path, match.line) for match in found.matches or ()] == [("/a.py", 2), ("/dir/b.py", 2)]
+    by_regex = await backend.agrep(r"NEEDLE \d", "/dir", regex=True, ignore_case=True, max_count=1)
+    assert [match.path for match in by_regex.matches or ()] == ["/dir/b.py"]
+    assert by_regex.truncated
+    assert [info.path for info in (await backend.aglob("**/*.py")).matches or ()] == ["/a.py", "/dir/b.py"]
+
+
+async def test_bytes_go_in_and_out_and_across_mounts(backend: BackendProtocol) -> None:
+    tree = CompositeBackend(MemoryBackend(), {"/peer/": backend})
+    [uploaded] = await tree.aupload_files([("/peer/a.bin", b"\xff\x00")])
+    assert uploaded.error is None
+    assert (await tree.amove("/peer/a.bin", "/a.bin")).ok
+    [here, there] = await tree.adownload_files(["/a.bin", "/peer/a.bin"])
+    assert (here.content, there.error) == (b"\xff\x00", "file_not_found")
+
+
+class PartnerSandbox(peer.SandboxBackendProtocol):
+    """A sandbox of a partner: sync methods only, and no delete."""
+
+    @property
+    def id(self) -> str:
+        return "partner-1"
+
+    def execute(self, command: str, *, timeout: int | None = None) -> peer.ExecuteResponse:
+        return peer.ExecuteResponse(output=f"{command} {timeout}", exit_code=0)
+
+    def ls(self, path: str) -> peer.LsResult:
+        return peer.LsResult(entries=[])
+
+    def read(self, file_path: str, offset: int = 0, limit: int = 2000) -> peer.ReadResult:
+        return peer.ReadResult(error=f"File '{file_path}' not found")
+
+    def write(self, file_path: str, content: str) -> peer.WriteResult:
+        return peer.WriteResult(error="read-only file system")
+
+
+async def test_a_sandbox_executes() -> None:
+    sandbox: Any = from_deepagents(PartnerSandbox())
+    assert supports_execute(sandbox)
+    assert sandbox.id == "partner-1"
+    assert (await sandbox.aexecute("make")).output == "make None"
+    assert (await sandbox.aexecute("make", timeout=3)).output == "make 3"
+    assert (await sandbox.adelete("/a")).code is ErrorCode.UNSUPPORTED
+    assert (await sandbox.aglob("*")).code is ErrorCode.UNSUPPORTED
+    assert (await sandbox.awrite("/a", "x")).code is ErrorCode.PERMISSION_DENIED
+    assert supports_execute(CompositeBackend(sandbox, {"/m/": MemoryBackend()}))
+
+
+async def test_what_is_no_backend_is_refused() -> None:
+    with pytest.raises(TypeError, match="MemoryBackend"):
+        from_deepagents(MemoryBackend())

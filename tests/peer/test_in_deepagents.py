@@ -1,0 +1,149 @@
+"""Backends of deepfs do their work in agents and composites of deepagents."""
+
+from pathlib import Path
+from typing import Any, Final
+
+import deepagents
+import pytest
+from anyio import to_thread
+from deepagents import backends as peer_backends
+from deepagents.backends import protocol as peer
+from langchain_core.messages import ToolMessage
+from langgraph.store.memory import InMemoryStore
+
+from deepfs import (
+    BackendProtocol,
+    CompositeBackend,
+    ExecuteResponse,
+    FilesystemBackend,
+    MemoryBackend,
+    SandboxBackendProtocol,
+    StateBackend,
+    StoreBackend,
+)
+from deepfs.compat.deepagents import to_deepagents
+from support.scripted import ScriptedModel, calls
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """LangGraph belongs to asyncio."""
+    return "asyncio"
+
+
+class EchoSandbox(MemoryBackend, SandboxBackendProtocol):
+    """Says what it would run."""
+
+    capabilities = SandboxBackendProtocol.capabilities
+
+    @property
+    def id(self) -> str:
+        return "echo"
+
+    async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
+        return ExecuteResponse(f"ran {command}", 0)
+
+
+CONVERSATION: Final = [
+    ("write_file", {"file_path": "/plan.md", "content": "one\ntwo\n"}),
+    ("write_file", {"file_path": "/disk/a.txt", "content": "alpha\nneedle\n"}),
+    ("write_file", {"file_path": "/memories/note.md", "content": "needle\n"}),
+    ("write_file", {"file_path": "/memories/note.md", "content": "a needle\n"}),
+    ("ls", {"path": "/"}),
+    ("read_file", {"file_path": "/plan.md"}),
+    ("edit_file", {"file_path": "/disk/a.txt", "old_string": "alpha", "new_string": "omega"}),
+    ("glob", {"pattern": "**/*.md"}),
+    ("grep", {"pattern": "needle", "output_mode": "content"}),
+    ("delete", {"file_path": "/plan.md"}),
+    ("read_file", {"file_path": "/plan.md"}),
+]
+
+
+def agent_over(backend: BackendProtocol, *steps: tuple[str, dict[str, Any]]) -> Any:
+    model = ScriptedModel(messages=iter(calls(*steps)))
+    return deepagents.create_deep_agent(model=model, backend=to_deepagents(backend), store=InMemoryStore())
+
+
+def told(result: dict[str, Any]) -> list[str]:
+    """What the tools answered, in order."""
+    return [str(message.content) for message in result["messages"] if isinstance(message, ToolMessage)]
+
+
+def check_conversation(result: dict[str, Any], disk: Path) -> None:
+    answers = told(result)
+    assert len(answers) == len(CONVERSATION)
+    assert not any(answer.startswith("Error") for answer in answers[:-1])
+    assert all(name in answers[4] for name in ("/plan.md", "/disk/", "/memories/"))
+    assert "one" in answers[5]
+    assert "two" in answers[5]
+    assert all(path in answers[7] for path in ("/plan.md", "/memories/note.md"))
+    assert all(path in answers[8] for path in ("/disk/a.txt", "/memories/note.md"))
+    assert "not found" in answers[10]
+    assert (disk / "a.txt").read_text() == "omega\nneedle\n"
+    assert "/plan.md" not in result.get("files", {})
+
+
+def tree(disk: Path) -> CompositeBackend:
+    memories = StoreBackend(namespace=("user", "memories"))
+    return CompositeBackend(StateBackend(), {"/disk/": FilesystemBackend(disk), "/memories/": memories})
+
+
+@pytest.mark.anyio
+async def test_a_conversation_uses_every_tool_asynchronously(tmp_path: Path) -> None:
+    agent = await to_thread.run_sync(lambda: agent_over(tree(tmp_path), *CONVERSATION))
+    result = await agent.ainvoke({"messages": ["go"]})
+    await to_thread.run_sync(check_conversation, result, tmp_path)
+
+
+def test_a_conversation_uses_every_tool_synchronously(tmp_path: Path) -> None:
+    agent = agent_over(tree(tmp_path), *CONVERSATION)
+    check_conversation(agent.invoke({"messages": ["go"]}), tmp_path)
+
+
+@pytest.mark.anyio
+async def test_commands_run_where_the_backend_executes() -> None:
+    backend = CompositeBackend(EchoSandbox(), {"/other/": MemoryBackend()})
+    assert isinstance(to_deepagents(backend), peer.SandboxBackendProtocol)
+    agent = await to_thread.run_sync(lambda: agent_over(backend, ("execute", {"command": "make"})))
+    [answer] = told(await agent.ainvoke({"messages": ["go"]}))
+    assert "ran make" in answer
+
+
+def test_what_does_not_execute_is_no_sandbox() -> None:
+    adapted = to_deepagents(MemoryBackend())
+    assert isinstance(adapted, peer.BackendProtocol)
+    assert not isinstance(adapted, peer.SandboxBackendProtocol)
+
+
+@pytest.mark.anyio
+async def test_it_is_mounted_in_a_composite_of_deepagents() -> None:
+    memory = to_deepagents(MemoryBackend())
+    elsewhere = peer_backends.StoreBackend(store=InMemoryStore(), namespace=lambda _: ("files",))
+    composite = peer_backends.CompositeBackend(default=elsewhere, routes={"/memory/": memory})
+    assert (await composite.awrite("/memory/a.txt", "x\nneedle\n")).error is None
+    assert (await composite.aread("/memory/a.txt", 1, 1)).file_data["content"].strip() == "needle"
+    found = await composite.agrep("needle")
+    assert found.matches == [{"path": "/memory/a.txt", "line": 2, "text": "needle"}]
+    assert composite.upload_files([("/memory/b.bin", b"\xff")])[0].error is None
+    assert composite.download_files(["/memory/b.bin"])[0].content == b"\xff"
+    assert (await composite.adelete("/memory/b.bin")).error is None
+    listed = (await composite.als("/")).entries or []
+    assert "/memory/" in [entry["path"] for entry in listed]
+
+
+@pytest.mark.anyio
+async def test_results_are_those_of_deepagents() -> None:
+    backend = to_deepagents(MemoryBackend())
+    assert await backend.awrite("/a.txt", "one\n") == peer.WriteResult(path="/a.txt")
+    assert await backend.awrite("/a.txt", "one\ntwo\n") == peer.WriteResult(path="/a.txt")
+    assert await backend.aedit("/a.txt", "one", "1") == peer.EditResult(path="/a.txt", occurrences=1)
+    assert (await backend.aread("/a.txt", 0, 0)).no_lines_requested
+    shown = await backend.aread("/a.txt", 0, 1)
+    assert (shown.start_line, shown.end_line, shown.total_lines, shown.next_offset) == (1, 1, 2, 1)
+    assert type(shown.file_data) is dict
+    assert shown.file_data.keys() == {"content", "encoding", "created_at", "modified_at"}
+    assert backend.read("/none").error == "Error: File '/none' not found"
+    assert backend.glob("*.txt").matches == (await backend.aglob("*.txt", None)).matches
+    empty = await backend.awrite("/empty", "")
+    assert empty.error is None
+    assert (await backend.aread("/empty")).file_data["content"] == ""

@@ -132,8 +132,41 @@ def test_an_interrupt_pauses_and_resumes(backend: BackendProtocol, invoke: Invok
     assert results(state)[-1].content == "/b"
 
 
+class _OldBackend:
+    """A backend of the first protocol."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, str] = {}
+
+    def read(self, file_path: str, offset: int = 0, limit: int = 2000) -> str:
+        text = self.files.get(file_path)
+        return f"Error: File '{file_path}' not found" if text is None else f"     1\t{text}"
+
+    def write(self, file_path: str, content: str) -> str:
+        self.files[file_path] = content
+        return f"Updated file {file_path}"
+
+    def ls_info(self, path: str) -> list[dict[str, Any]]:
+        return [{"path": each} for each in self.files]
+
+
+def _factory() -> Any:
+    with pytest.warns(DeprecationWarning, match="factories are deprecated"):
+        return FilesystemMiddleware(backend=lambda runtime: StateBackend())
+
+
+@pytest.mark.parametrize("make", [lambda: FilesystemMiddleware(backend=_OldBackend()), _factory], ids=["v1", "factory"])
+def test_older_ways_to_give_a_backend(invoke: Invoke, make: Any) -> None:
+    _, agent = agent_of(
+        calls(call("write_file", file_path="/a", content="x")),
+        calls(call("read_file", file_path="/a")),
+        middleware=[make()],
+    )
+    assert results(invoke(agent, {"messages": [("user", "go")]}))[-1].content == "1\tx"
+
+
 def test_only_a_backend_is_a_backend() -> None:
-    with pytest.raises(TypeError, match="must be a BackendProtocol, not str"):
+    with pytest.raises(TypeError, match="str is no backend"):
         FilesystemMiddleware(backend="/tmp")
     assert isinstance(FilesystemMiddleware().backend, StateBackend)
 

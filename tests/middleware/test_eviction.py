@@ -176,6 +176,13 @@ def test_names_are_safe_and_never_meet(items: list[tuple[str, str]]) -> None:
     assert all(re.fullmatch(r"/large/[\w-]{16,70}", path, re.ASCII) for path in stored)
 
 
+def test_results_of_ids_that_look_alike_do_not_meet() -> None:
+    inner = MemoryBackend()
+    for key in ("a/b", "a.b", "a:b"):
+        evicted(inner, ToolMessage("x" * 100, tool_call_id=key), key)
+    assert len(inner.ls("/large").entries or ()) == 3
+
+
 def test_the_same_result_has_the_same_name() -> None:
     inner = MemoryBackend()
     message = ToolMessage("x" * 100, tool_call_id="1")

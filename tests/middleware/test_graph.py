@@ -2,6 +2,7 @@
 
 import inspect
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 from pydantic import BaseModel
 
-from deepfs import FilesystemPermission, MemoryBackend, create_deep_agent
+from deepfs import FilesystemBackend, FilesystemPermission, MemoryBackend, create_deep_agent
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.graph import DEFAULT_MODEL
 from deepfs.middleware.prompts import PROMPTS
@@ -128,6 +129,15 @@ def test_an_edited_call_is_judged_anew(invoke: Invoke) -> None:
     assert not files.read("/private/a").ok
 
 
+def test_a_link_is_no_way_round_a_person(invoke: Invoke, tmp_path: Path) -> None:
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / "a").write_text("x")
+    (tmp_path / "link").symlink_to("secret")
+    agent = rules_agent(calls(call("read_file", file_path="/link/a")), files=FilesystemBackend(tmp_path))
+    (refused,) = results(invoke(agent, GO, THREAD))
+    assert "approval is needed" in refused.content
+
+
 def test_searches_leave_out_what_nobody_approved(invoke: Invoke) -> None:
     files = MemoryBackend()
     for path in ("/secret/a", "/private/a", "/open/a"):
@@ -138,13 +148,22 @@ def test_searches_leave_out_what_nobody_approved(invoke: Invoke) -> None:
     assert "private" not in listed
 
 
-def test_a_tree_that_holds_what_needs_approval_needs_it(invoke: Invoke) -> None:
+@pytest.mark.parametrize(
+    "made",
+    [
+        call("move", source="/top", destination="/open"),
+        call("move", source="/other", destination="/top"),
+        call("delete", file_path="/top"),
+    ],
+    ids=["move", "move over", "delete"],
+)
+def test_a_tree_that_holds_what_needs_approval_needs_it(invoke: Invoke, made: dict[str, Any]) -> None:
     files = MemoryBackend()
-    files.write("/secret/a", "x")
-    agent = rules_agent(calls(call("move", source="/secret", destination="/open")), files=files)
+    files.write("/top/secret/a", "x")
+    files.write("/other/secret/a", "x")
+    rule = FilesystemPermission(operations=["write"], paths=["/top/secret/**"], mode="interrupt")
+    _, agent = agent_of(calls(made), backend=files, permissions=[rule], checkpointer=InMemorySaver())
     assert invoke(agent, GO, THREAD)["__interrupt__"]
-    invoke(agent, Command(resume={"decisions": [{"type": "approve"}]}), THREAD)
-    assert files.read("/open/a").ok
 
 
 def test_rules_hold_for_subagents(invoke: Invoke) -> None:

@@ -68,7 +68,7 @@ class BaseSandbox(SandboxBackendProtocol):
     capabilities: Capabilities = Capabilities(
         keeps_empty_directories=True, keeps_created_at=False, durable=True, executes=True
     )
-    command_bytes: int = 100_000
+    command_bytes: int = 120_000
     answer_bytes: int = 64_000
 
     def __init__(self, root: str = "/", *, max_file_size_mb: int = 10) -> None:

@@ -6,3 +6,5 @@ base64; content comes on standard input as base64. The answer is framed by lines
 else is printed does no harm, and is base64 of a gzipped sequence of records. Of one that is larger than asked for, the
 rest stays in a file in the sandbox, to be fetched by `more`.
 """
+
+__all__: list[str] = []

@@ -9,12 +9,14 @@ from binascii import a2b_base64, b2a_base64
 
 # Other modules are imported where they are needed: starting is most of the cost of a small operation.
 
+__all__ = ["main"]
+
 SYSTEM = (b"/proc", b"/sys", b"/dev")
 MOST = 64 * 1024 * 1024
 PREFIX = b".~deepfs-"
 
-nonce, most, operation = [a2b_base64(word) for word in sys.argv[1:4]]
-arguments = [a2b_base64(word) for word in sys.argv[4:]]
+arguments = [a2b_base64(word) for word in sys.argv[1:]] if __name__ == "__main__" else [b"0", b"0", b""]
+nonce, most, operation = arguments[:3]
 place = os.environb.get(b"TMPDIR") or b"/tmp"
 answer: "list[bytes]" = []
 
@@ -348,11 +350,11 @@ def zipped(data: bytes) -> bytes:
 
 def main() -> None:
     if operation == b"more":
-        more(*arguments)
+        more(*arguments[3:])
         return
     operations = (ls, fetch, tree, grep, write, put, stage, delete, move, copy)
     try:
-        {function.__name__.encode(): function for function in operations}[operation](*arguments)
+        {function.__name__.encode(): function for function in operations}[operation](*arguments[3:])
     except OSError as error:
         answer[:] = [b"E %s\n" % word(error)]
     text = b2a_base64(zipped(b"".join(answer)), newline=False)
@@ -362,4 +364,5 @@ def main() -> None:
     show(text, 0, checksum(text).decode())
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -48,8 +48,8 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
     `async with` block, or the end of the process. File operations are those of `FilesystemBackend`, confined to the
     workspace: links that commands make lead them nowhere else, and a link that starts with `/workspace` nowhere.
 
-    Needs Linux and bubblewrap (`bwrap`). Better not as root, whose files are all its own even in a box; it needs control
-    groups, too, since nothing else limits the number of its processes.
+    Needs Linux and bubblewrap (`bwrap`). Better not as root, which needs control groups, too: nothing else limits the
+    number of its processes.
     """
 
     capabilities: Capabilities = Capabilities(

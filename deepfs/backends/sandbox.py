@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, suppress
+from functools import partial
 from itertools import takewhile
 
 from msgspec.structs import replace as replace_fields
@@ -27,7 +28,7 @@ from deepfs.errors import (
     InvalidPathError,
     NotDirectoryError,
 )
-from deepfs.sync import shielded
+from deepfs.sync import finish
 from deepfs.types import (
     DeleteResult,
     EditResult,
@@ -68,7 +69,7 @@ class BaseSandbox(SandboxBackendProtocol):
     capabilities: Capabilities = Capabilities(
         keeps_empty_directories=True, keeps_created_at=False, durable=True, executes=True
     )
-    command_bytes: int = 100_000
+    command_bytes: int = 120_000
     answer_bytes: int = 64_000
 
     def __init__(self, root: str = "/", *, max_file_size_mb: int = 10) -> None:
@@ -223,12 +224,15 @@ class BaseSandbox(SandboxBackendProtocol):
         self._known.put(path, data)
         return WriteResult(path=path)
 
+    async def _changed(self, operation: str, *words: bytes, payload: bytes = b"") -> Records:
+        """The answer to a call that changes files: it is made to its end."""
+        return await finish(partial(self._calls.call, operation, *words, payload=payload))
+
     async def _write(self, path: str, mode: str, known: str, data: bytes, before: int = 0, after: int = 0) -> None:
         """Put `data` between the first and the last bytes of what is there."""
         words = [self._inner(path), mode.encode(), known.encode(), str(before).encode(), str(after).encode()]
         staged = await self._calls.stage(data) if len(data) > self._calls.room(*words) else b""
-        with shielded():
-            answer = await self._calls.call("write", *words, staged, payload=b"" if staged else data)
+        answer = await self._changed("write", *words, staged, payload=b"" if staged else data)
         _check_change(answer, path)
 
     async def aedit(
@@ -274,8 +278,7 @@ class BaseSandbox(SandboxBackendProtocol):
         if path == "/":
             raise AccessError(path, "the root cannot be deleted")
         async with self._hold(path):
-            with shielded():
-                answer = await self._calls.call("delete", self._inner(path))
+            answer = await self._changed("delete", self._inner(path))
             _check_change(answer, path)
         return DeleteResult(path=path)
 
@@ -289,8 +292,7 @@ class BaseSandbox(SandboxBackendProtocol):
         src, dst = paths.normalize(src), paths.normalize(dst)
         arguments = [self._inner(src), self._inner(dst), b"1" if overwrite else b""]
         async with self._hold(src, dst):
-            with shielded():
-                answer = await self._calls.call(operation, *arguments)
+            answer = await self._changed(operation, *arguments)
         words = answer.words()
         if words[0] == b"E":
             # What is missing is the source; everything else is about where it is to go.
@@ -329,8 +331,8 @@ class BaseSandbox(SandboxBackendProtocol):
     async def _put(self, files: list[tuple[str, bytes]]) -> list[DeepFSError | None]:
         content = b"".join(content for _, content in files)
         staged = b"" if self._fits(files) else await self._calls.stage(content)
-        with shielded():
-            answer = await self._calls.call("put", staged, *self._put_words(files), payload=b"" if staged else content)
+        payload = b"" if staged else content
+        answer = await self._changed("put", staged, *self._put_words(files), payload=payload)
         return [_upload_outcome(answer.words(), path) for path, _ in files]
 
 

@@ -67,8 +67,7 @@ def box(workspace: Path) -> BubblewrapSandbox:
 def _no_trace() -> Iterator[None]:
     """Whatever a command does, no process and no control group is left."""
     yield
-    groups = [found for found in Path("/sys/fs/cgroup").glob(f"*/deepfs-{os.getpid()}-*")]
-    assert not groups
+    assert not list(Path("/sys/fs/cgroup").glob(f"*/deepfs-{os.getpid()}-*"))
     assert not list(Path("/sys/fs/cgroup").glob(f"deepfs-{os.getpid()}-*"))
 
 

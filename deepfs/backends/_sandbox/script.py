@@ -9,27 +9,33 @@ from binascii import a2b_base64, b2a_base64
 
 # Other modules are imported where they are needed: starting is most of the cost of a small operation.
 
+__all__ = ["main"]
+
 SYSTEM = (b"/proc", b"/sys", b"/dev")
 MOST = 64 * 1024 * 1024
 PREFIX = b".~deepfs-"
 
-nonce, most, operation = [a2b_base64(word) for word in sys.argv[1:4]]
-arguments = [a2b_base64(word) for word in sys.argv[4:]]
+arguments = [a2b_base64(word) for word in sys.argv[1:]] if __name__ == "__main__" else [b"0", b"0", b""]
+nonce, most, operation = arguments[:3]
 place = os.environb.get(b"TMPDIR") or b"/tmp"
-answer = []
+answer: "list[bytes]" = []
 
 
-class Failed(Exception):
+class FailedError(OSError):
     """What went wrong, in a word."""
 
+    def __init__(self, said: bytes) -> None:
+        super().__init__()
+        self.said = said
 
-def held(name):
+
+def held(name: bytes) -> bytes:
     return os.path.join(place, PREFIX + name)
 
 
-def word(error):
-    if isinstance(error, Failed):
-        return error.args[0]
+def word(error: OSError) -> bytes:
+    if isinstance(error, FailedError):
+        return error.said
     words = {
         FileNotFoundError: b"not_found",
         NotADirectoryError: b"not_found",
@@ -39,20 +45,20 @@ def word(error):
     return words.get(type(error)) or b"other " + os.fsencode(error.strerror or "failed")
 
 
-def checksum(data):
+def checksum(data: bytes) -> bytes:
     import hashlib
 
     return hashlib.sha256(data).hexdigest().encode()
 
 
-def lock():
+def lock() -> None:
     import fcntl
 
     file = os.open(held(b"lock-%d" % os.getuid()), os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(file, fcntl.LOCK_EX)
 
 
-def payload(staged):
+def payload(staged: bytes) -> bytes:
     if not staged:
         return a2b_base64(sys.stdin.buffer.read())
     with open(held(staged), "rb") as file:
@@ -61,14 +67,14 @@ def payload(staged):
     return data
 
 
-def kind_and_time(status):
+def kind_and_time(status: os.stat_result) -> bytes:
     return b"%x %d %.6f" % (status.st_mode, status.st_size, status.st_mtime_ns / 1e9)
 
 
 # --- looking ---
 
 
-def entry(path):
+def entry(path: bytes) -> None:
     try:
         status = os.stat(path)
     except OSError:
@@ -76,9 +82,9 @@ def entry(path):
     answer.append(b"%s %s//\n" % (kind_and_time(status), path))
 
 
-def ls(path):
+def ls(path: bytes) -> None:
     if os.path.exists(path) and not os.path.isdir(path):
-        raise Failed(b"not_dir")
+        raise FailedError(b"not_dir")
     names = os.listdir(path)
     answer.append(b"ok\n")
     for name in names:
@@ -88,27 +94,27 @@ def ls(path):
             pass
 
 
-def regular(path):
+def regular(path: bytes) -> os.stat_result:
     status = os.stat(path)
     if stat.S_ISDIR(status.st_mode):
-        raise Failed(b"is_dir")
+        raise FailedError(b"is_dir")
     if not stat.S_ISREG(status.st_mode):
-        raise Failed(b"other it is no regular file")
+        raise FailedError(b"other it is no regular file")
     return status
 
 
-def fetch(limit, *wanted):
+def fetch(limit: bytes, *wanted: bytes) -> None:
     for path, known in zip(wanted[::2], wanted[1::2]):
         try:
             answer.append(fetched(path, known, int(limit)))
-        except (OSError, Failed) as error:
+        except OSError as error:
             answer.append(b"E %s\n" % word(error))
 
 
-def fetched(path, known, limit):
+def fetched(path: bytes, known: bytes, limit: int) -> bytes:
     status = regular(path)
     if status.st_size > limit:
-        raise Failed(b"too_large %d" % status.st_size)
+        raise FailedError(b"too_large %d" % status.st_size)
     with open(path, "rb") as file:
         data = file.read()
     if known and checksum(data) == known:
@@ -116,41 +122,42 @@ def fetched(path, known, limit):
     return b"ok %.6f %d\n%s" % (status.st_mtime_ns / 1e9, len(data), data)
 
 
-def matcher(name):
-    if name == b"*":
-        return lambda child: True
+def like(names: "list[bytes]", pattern: bytes) -> "list[bytes]":
+    if pattern == b"*":
+        return names
     import fnmatch
-    import re
 
-    return re.compile(os.fsencode(fnmatch.translate(name.decode()))).match
+    return [name for name in names if fnmatch.fnmatchcase(name, pattern)]
 
 
-def files(path, visible, name):
-    matches = matcher(name)
+def files(path: bytes, visible: bytes, pattern: bytes) -> "list[bytes]":
+    found = []
     for directory, below, names in os.walk(path):
         if visible:
             below[:] = [child for child in below if not child.startswith(b".")]
         below[:] = [child for child in below if os.path.join(directory, child) not in SYSTEM]
-        for child in names:
-            if (not visible or not child.startswith(b".")) and matches(child):
-                yield os.path.join(directory, child)
+        for child in like(names, pattern):
+            if visible and child.startswith(b"."):
+                continue
+            found.append(os.path.join(directory, child))
+    return found
 
 
-def start(path):
+def start(path: bytes) -> bool:
     if not os.path.exists(path):
-        raise Failed(b"not_found")
+        raise FailedError(b"not_found")
     return os.path.isdir(path)
 
 
-def tree(path, visible, name):
+def tree(path: bytes, visible: bytes, name: bytes) -> None:
     if not start(path):
-        raise Failed(b"not_dir")
+        raise FailedError(b"not_dir")
     answer.append(b"ok\n")
     for child in files(path, visible, name):
         entry(child)
 
 
-def grep(path, visible, name, needle, limit):
+def grep(path: bytes, visible: bytes, name: bytes, needle: bytes, limit: bytes) -> None:
     found = files(path, visible, name) if start(path) else [path]
     answer.append(b"ok\n")
     total = 0
@@ -160,10 +167,10 @@ def grep(path, visible, name, needle, limit):
             if not stat.S_ISREG(status.st_mode):
                 continue
             if status.st_size > int(limit):
-                raise Failed(b"too_large")
+                raise FailedError(b"too_large")
             with open(child, "rb") as file:
                 data = file.read()
-        except (OSError, Failed):
+        except OSError:
             answer.append(b"skip 0 %s//\n" % child)
             continue
         if needle in data:
@@ -177,23 +184,23 @@ def grep(path, visible, name, needle, limit):
 # --- changing ---
 
 
-def prepare(path):
+def prepare(path: bytes) -> None:
     """Make the directory that `path` is to lie in."""
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
     except (FileExistsError, NotADirectoryError):
-        raise Failed(b"not_dir") from None
+        raise FailedError(b"not_dir") from None
 
 
-def beside(path):
+def beside(path: bytes) -> bytes:
     return os.path.join(os.path.dirname(path), PREFIX + nonce)
 
 
-def place_file(path, data, mode):
+def place_file(path: bytes, data: bytes, mode: bytes) -> None:
     target = os.path.realpath(path)
     prepare(target)
     if os.path.isdir(target):
-        raise Failed(b"is_dir")
+        raise FailedError(b"is_dir")
     temporary = beside(target)
     try:
         with open(temporary, "wb") as file:
@@ -205,32 +212,32 @@ def place_file(path, data, mode):
         else:
             os.replace(temporary, target)
     except FileExistsError:
-        raise Failed(b"exists") from None
+        raise FailedError(b"exists") from None
     finally:
         if os.path.lexists(temporary):
             os.unlink(temporary)
 
 
-def write(path, mode, known, before, after, staged):
+def write(path: bytes, mode: bytes, known: bytes, before: bytes, after: bytes, staged: bytes) -> None:
     """Put a file: the first `before` bytes of the old one, what is sent, and its last `after` bytes."""
     data = payload(staged)
     lock()
     if os.path.isdir(path):
-        raise Failed(b"is_dir")
+        raise FailedError(b"is_dir")
     if mode == b"match":
         try:
             with open(path, "rb") as file:
                 old = file.read()
         except OSError:
-            raise Failed(b"conflict") from None
+            raise FailedError(b"conflict") from None
         if checksum(old) != known:
-            raise Failed(b"conflict")
+            raise FailedError(b"conflict")
         data = old[: int(before)] + data + old[len(old) - int(after) :]
     place_file(path, data, mode)
     answer.append(b"ok\n")
 
 
-def put(staged, *wanted):
+def put(staged: bytes, *wanted: bytes) -> None:
     data, at = payload(staged), 0
     lock()
     for path, size in zip(wanted[::2], wanted[1::2]):
@@ -238,22 +245,22 @@ def put(staged, *wanted):
         try:
             place_file(path, content, b"replace")
             answer.append(b"ok\n")
-        except (OSError, Failed) as error:
+        except OSError as error:
             answer.append(b"E %s\n" % word(error))
 
 
-def stage(name, offset):
+def stage(name: bytes, offset: bytes) -> None:
     data = a2b_base64(sys.stdin.buffer.read())
     with open(held(name), "wb" if int(offset) == 0 else "ab") as file:
         if file.tell() != int(offset):
-            raise Failed(b"other a part is missing")
+            raise FailedError(b"other a part is missing")
         file.write(data)
     if int(offset) == 0:
         sweep()
     answer.append(b"ok\n")
 
 
-def sweep():
+def sweep() -> None:
     """Remove what calls that were ended have left, an hour ago and more."""
     import shutil
 
@@ -263,7 +270,7 @@ def sweep():
             shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
 
 
-def delete(path):
+def delete(path: bytes) -> None:
     import shutil
 
     lock()
@@ -274,21 +281,21 @@ def delete(path):
     answer.append(b"ok\n")
 
 
-def check_destination(src, dst, overwrite):
+def check_destination(src: bytes, dst: bytes, overwrite: bytes) -> None:
     if not os.path.lexists(src):
-        raise Failed(b"not_found")
+        raise FailedError(b"not_found")
     if dst.startswith(src.rstrip(b"/") + b"/"):
-        raise Failed(b"inside")
+        raise FailedError(b"inside")
     if os.path.isdir(dst):
-        raise Failed(b"is_dir" if overwrite else b"exists")
+        raise FailedError(b"is_dir" if overwrite else b"exists")
     if os.path.lexists(dst) and not overwrite:
-        raise Failed(b"exists")
+        raise FailedError(b"exists")
     if os.path.lexists(dst) and os.path.isdir(src):
-        raise Failed(b"not_dir_itself")
+        raise FailedError(b"not_dir_itself")
     prepare(dst)
 
 
-def move(src, dst, overwrite):
+def move(src: bytes, dst: bytes, overwrite: bytes) -> None:
     import shutil
 
     lock()
@@ -298,7 +305,7 @@ def move(src, dst, overwrite):
     answer.append(b"ok\n")
 
 
-def copy(src, dst, overwrite):
+def copy(src: bytes, dst: bytes, overwrite: bytes) -> None:
     import shutil
 
     lock()
@@ -321,14 +328,14 @@ def copy(src, dst, overwrite):
 # --- answering ---
 
 
-def show(text, offset, checksum):
+def show(text: bytes, offset: int, digest: str) -> None:
     part = text[offset : offset + int(most)]
-    print("@deepfs %s py %d %s" % (nonce.decode(), len(text), checksum))
+    print(f"@deepfs {nonce.decode()} py {len(text)} {digest}")
     print(part.decode())
-    print("@end %s" % nonce.decode())
+    print(f"@end {nonce.decode()}")
 
 
-def more(name, offset):
+def more(name: bytes, offset: bytes) -> None:
     with open(held(name), "rb") as file:
         text = file.read()
     show(text, int(offset), "-")
@@ -336,19 +343,19 @@ def more(name, offset):
         os.unlink(held(name))
 
 
-def zipped(data):
+def zipped(data: bytes) -> bytes:
     compress = zlib.compressobj(4, zlib.DEFLATED, 31)
     return compress.compress(data) + compress.flush()
 
 
-def main():
+def main() -> None:
     if operation == b"more":
-        more(*arguments)
+        more(*arguments[3:])
         return
     operations = (ls, fetch, tree, grep, write, put, stage, delete, move, copy)
     try:
-        {function.__name__.encode(): function for function in operations}[operation](*arguments)
-    except (OSError, Failed) as error:
+        {function.__name__.encode(): function for function in operations}[operation](*arguments[3:])
+    except OSError as error:
         answer[:] = [b"E %s\n" % word(error)]
     text = b2a_base64(zipped(b"".join(answer)), newline=False)
     if len(text) > int(most):
@@ -357,4 +364,5 @@ def main():
     show(text, 0, checksum(text).decode())
 
 
-main()
+if __name__ == "__main__":
+    main()

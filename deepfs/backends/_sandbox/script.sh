@@ -1,5 +1,5 @@
 # Runs in a sandbox, on a POSIX shell with the tools of busybox: one file operation, from its arguments to its answer.
-# shellcheck shell=sh
+# shellcheck shell=sh disable=SC2016,SC2329  # Functions are called by the name of the operation.
 
 LC_ALL=C
 export LC_ALL

@@ -1,0 +1,41 @@
+"""The scripts that sandboxes run: valid for every shell and Python they may meet, and part of the package."""
+
+import ast
+import subprocess
+from importlib.resources import files
+
+import pytest
+
+from deepfs.backends._sandbox.wire import command_text
+
+SCRIPTS = files("deepfs.backends._sandbox")
+
+
+@pytest.mark.parametrize("shell", [["dash"], ["bash", "--posix"], ["busybox", "sh"]], ids=lambda shell: shell[0])
+def test_every_shell_takes_the_script(shell: list[str]) -> None:
+    checked = subprocess.run([*shell, "-n"], input=SCRIPTS.joinpath("script.sh").read_bytes(), capture_output=True)
+    assert (checked.returncode, checked.stderr) == (0, b"")
+
+
+def test_an_old_python_takes_the_script() -> None:
+    ast.parse(SCRIPTS.joinpath("script.py").read_text(), feature_version=(3, 6))
+
+
+def test_both_have_the_same_operations() -> None:
+    python = ast.parse(SCRIPTS.joinpath("script.py").read_text())
+    (listed,) = [
+        node.value
+        for node in ast.walk(python)
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "operations"
+    ]
+    shell = SCRIPTS.joinpath("script.sh").read_text()
+    defined = {line.removeprefix("do_").split("(")[0] for line in shell.splitlines() if line.startswith("do_")}
+    assert {ast.unparse(name) for name in getattr(listed, "elts", ())} == defined
+
+
+@pytest.mark.parametrize("engine", ["", "py", "sh"])
+def test_arguments_and_content_are_never_read_by_a_shell(engine: str) -> None:
+    hostile = b"'; touch /evil; $(touch /evil) `touch /evil` \n@deepfs.payload\ntouch /evil"
+    command = command_text(engine, [hostile], hostile)
+    assert command.replace(command_text(engine, [b""], b""), "").count("evil") == 0
+    assert b"evil" not in command.encode()

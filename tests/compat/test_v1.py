@@ -163,6 +163,19 @@ async def test_commands() -> None:
     assert (await tree.aexecute("make")).output == "ran make"
 
 
+async def test_commands_of_one_that_inherits() -> None:
+    class InheritedShell(S3Operations, SandboxBackendProtocol):
+        id = "shell-2"
+
+        def execute(self, command: str) -> Any:
+            return ExecuteResponse(f"ran {command}", 0)
+
+    sandbox = InheritedShell({"/a.txt": "x"})
+    assert supports_execute(sandbox)
+    assert (await sandbox.aexecute("make")).output == "ran make"
+    assert (await CompositeBackend(sandbox, {}).aread("/a.txt")).ok
+
+
 async def test_it_is_sync_as_well() -> None:
     backend = adapt_backend_protocol(DuckS3({}))
     assert (await anyio.to_thread.run_sync(backend.write, "/a.txt", "x\n")).ok

@@ -14,10 +14,12 @@ from deepfs.compat.deepagents import from_deepagents
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=["disk", "store"])
+@pytest.fixture(params=["disk", "shell", "store"])
 def backend(request: pytest.FixtureRequest, tmp_path: Path) -> BackendProtocol:
     if request.param == "disk":
         return from_deepagents(peer_backends.FilesystemBackend(tmp_path, virtual_mode=True))
+    if request.param == "shell":
+        return from_deepagents(peer_backends.LocalShellBackend(tmp_path, virtual_mode=True))
     return from_deepagents(peer_backends.StoreBackend(store=InMemoryStore(), namespace=lambda _: ("files",)))
 
 

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
+from deepfs.backends.protocol import BackendProtocol
 from deepfs.middleware._backends import resolve_backend
 from deepfs.middleware._langchain import AgentMiddleware, ModelRequest, ModelResponse
 from deepfs.middleware._messages import with_prompt
@@ -26,7 +27,7 @@ class MemoryMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def __init__(self, *, backend: Any = None, sources: Sequence[str]) -> None:
         super().__init__()
-        self.backend = resolve_backend(backend)
+        self.backend: BackendProtocol = resolve_backend(backend)
         self._sources = list(sources)
 
     def wrap_model_call(

@@ -2,15 +2,17 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from deepfs.backends.protocol import BackendProtocol
 from deepfs.middleware._backends import resolve_backend
 from deepfs.middleware._langchain import AgentMiddleware, ModelRequest, ModelResponse
 from deepfs.middleware._messages import with_prompt
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.sync import call_over
 from deepfs.types import ReadResult
+
+if TYPE_CHECKING:
+    from deepfs.backends.protocol import BackendProtocol
 
 __all__ = ["MemoryMiddleware"]
 

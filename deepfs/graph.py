@@ -25,9 +25,9 @@ from deepfs.policy.rules import FilesystemPermission
 
 if TYPE_CHECKING:
     from langgraph.cache.base import BaseCache
+    from langgraph.checkpoint.base import BaseCheckpointSaver
     from langgraph.graph.state import CompiledStateGraph
     from langgraph.store.base import BaseStore
-    from langgraph.types import Checkpointer
 
 __all__ = ["DEFAULT_MODEL", "create_deep_agent"]
 
@@ -55,7 +55,7 @@ def create_deep_agent(
     interrupt_on: dict[str, bool | InterruptOnConfig] | None = None,
     response_format: Any = None,
     context_schema: type[Any] | None = None,
-    checkpointer: "Checkpointer" = None,
+    checkpointer: "bool | BaseCheckpointSaver[Any] | None" = None,
     store: "BaseStore | None" = None,
     debug: bool = False,
     name: str | None = None,

@@ -21,7 +21,7 @@ from deepfs.policy.permissions import PermissionedBackend
 from deepfs.policy.rules import FilesystemPermission
 from deepfs.sync import call_over
 
-__all__ = ["FilesystemMiddleware", "FilesystemState"]
+__all__ = ["FilesystemMiddleware", "FilesystemPermission", "FilesystemState"]
 
 _RESULTS: Final = "/large_tool_results"
 _MESSAGES: Final = "/large_messages"

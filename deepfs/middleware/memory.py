@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deepfs.middleware._backends import resolve_backend
 from deepfs.middleware._langchain import AgentMiddleware, ModelRequest, ModelResponse
@@ -10,6 +10,9 @@ from deepfs.middleware._messages import with_prompt
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.sync import call_over
 from deepfs.types import ReadResult
+
+if TYPE_CHECKING:
+    from deepfs.backends.protocol import BackendProtocol
 
 __all__ = ["MemoryMiddleware"]
 
@@ -26,7 +29,7 @@ class MemoryMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def __init__(self, *, backend: Any = None, sources: Sequence[str]) -> None:
         super().__init__()
-        self.backend = resolve_backend(backend)
+        self.backend: BackendProtocol = resolve_backend(backend)
         self._sources = list(sources)
 
     def wrap_model_call(

@@ -6,7 +6,10 @@ from typing import Final
 import pytest
 
 NAMES: Final = {
-    "deepfs": "adapt_backend_protocol adapt_sandbox_protocol FilesystemState",
+    "deepfs": """adapt_backend_protocol adapt_sandbox_protocol FilesystemState create_deep_agent FilesystemMiddleware
+        FilesystemPermission SubAgent CompiledSubAgent SubAgentMiddleware""",
+    "deepfs.middleware.filesystem": "FilesystemMiddleware FilesystemPermission FilesystemState",
+    "deepfs.middleware.subagents": "CompiledSubAgent SubAgent SubAgentMiddleware",
     "deepfs.backends": """StateBackend StoreBackend FilesystemBackend CompositeBackend BackendContext NamespaceFactory
         BackendProtocol""",
     "deepfs.backends.protocol": """BackendProtocol BackendProtocolV1 BackendProtocolV2 SandboxBackendProtocol
@@ -23,15 +26,11 @@ NAMES: Final = {
 }
 
 PENDING: Final = {
-    "deepfs": """create_deep_agent FilesystemMiddleware FilesystemPermission SubAgent CompiledSubAgent
-        SubAgentMiddleware""",
     "deepfs.backends": "LocalShellBackend",
     "deepfs.backends.local_shell": "LocalShellBackend",
     "deepfs.backends.sandbox": "BaseSandbox",
-    "deepfs.middleware.filesystem": "FilesystemMiddleware FilesystemState",
-    "deepfs.middleware.subagents": "SubAgentMiddleware",
 }
-"""What joins the list when it is built: the agent surface, and the backends that run commands."""
+"""What joins the list when it is built: the backends that run commands."""
 
 
 @pytest.mark.parametrize(("module", "name"), [(module, name) for module in NAMES for name in NAMES[module].split()])
@@ -42,5 +41,6 @@ def test_a_name_resolves(module: str, name: str) -> None:
 def test_one_state_by_each_name() -> None:
     import deepfs
     from deepfs.backends import state
+    from deepfs.middleware import filesystem
 
-    assert deepfs.FilesystemState is state.FilesystemState
+    assert deepfs.FilesystemState is state.FilesystemState is filesystem.FilesystemState

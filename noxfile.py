@@ -116,6 +116,7 @@ def lint(session: nox.Session) -> None:
     session.install(*nox.project.dependency_groups(PROJECT, "lint"))
     session.run("ruff", "check")
     session.run("ruff", "format", "--check")
+    session.run("shellcheck", *map(str, Path("deepfs").rglob("*.sh")))
     session.run("lint-imports", "--no-logo")
 
 

@@ -120,12 +120,19 @@ class BaseSandbox(SandboxBackendProtocol):
         return LsResult(entries=sorted(infos(answer, self._root), key=lambda info: info.path))
 
     async def _fetch(self, wanted: list[str], limit: int = _MAX_WHOLE_BYTES) -> list[tuple[Known, str] | DeepFSError]:
-        """The files at the `wanted` paths with their times of modification, in one call."""
-        before = {path: self._known.get(path) for path in wanted}
-        arguments = [(self._inner(path), known.version.encode() if known else b"") for path, known in before.items()]
-        answer = await self._calls.call("fetch", str(limit).encode(), *(word for pair in arguments for word in pair))
-        found = dict(zip(before, contents(answer, list(before), limit), strict=True))
-        return [self._learn(path, before[path], found[path]) for path in wanted]
+        """The files at the `wanted` paths with their times of modification, in one call if their names fit."""
+        found: dict[str, tuple[Known, str] | DeepFSError] = {}
+        for group in self._calls.groups(dict.fromkeys(wanted), self._fetch_words):
+            before = {path: self._known.get(path) for path in group}
+            words = [word for path in group for word in self._fetch_words(path)]
+            answer = await self._calls.call("fetch", str(limit).encode(), *words)
+            for path, content in zip(group, contents(answer, group, limit), strict=True):
+                found[path] = self._learn(path, before[path], content)
+        return [found[path] for path in wanted]
+
+    def _fetch_words(self, path: str) -> list[bytes]:
+        known = self._known.get(path)
+        return [self._inner(path), known.version.encode() if known else b""]
 
     def _learn(self, path: str, known: Known | None, found: Content | DeepFSError) -> tuple[Known, str] | DeepFSError:
         if isinstance(found, DeepFSError):
@@ -313,26 +320,25 @@ class BaseSandbox(SandboxBackendProtocol):
 
     def _batches(self, files: list[tuple[str, bytes]]) -> Iterator[list[tuple[str, bytes]]]:
         """The files in groups that fit into a command each; one that is larger comes alone."""
-        batch: list[tuple[str, bytes]] = []
-        for file in files:
-            if batch and not self._fits([*batch, file]):
-                yield batch
-                batch = []
-            batch.append(file)
-        if batch:
+        for group in self._calls.groups(files, self._put_words):
+            batch: list[tuple[str, bytes]] = []
+            size, most = 0, self._calls.room() // 3
+            for file in group:
+                if batch and size + len(file[1]) > most:
+                    yield batch
+                    batch, size = [], 0
+                batch.append(file)
+                size += len(file[1])
             yield batch
 
-    def _fits(self, files: list[tuple[str, bytes]]) -> bool:
-        return sum(len(content) for _, content in files) <= self._calls.room(*self._put_words(files))
-
-    def _put_words(self, files: list[tuple[str, bytes]]) -> list[bytes]:
-        return [word for path, content in files for word in (self._inner(path), str(len(content)).encode())]
+    def _put_words(self, file: tuple[str, bytes]) -> list[bytes]:
+        return [self._inner(file[0]), str(len(file[1])).encode()]
 
     async def _put(self, files: list[tuple[str, bytes]]) -> list[DeepFSError | None]:
         content = b"".join(content for _, content in files)
-        staged = b"" if self._fits(files) else await self._calls.stage(content)
-        payload = b"" if staged else content
-        answer = await self._changed("put", staged, *self._put_words(files), payload=payload)
+        words = [word for file in files for word in self._put_words(file)]
+        staged = await self._calls.stage(content) if len(content) > self._calls.room(*words) else b""
+        answer = await self._changed("put", staged, *words, payload=b"" if staged else content)
         return [_upload_outcome(answer.words(), path) for path, _ in files]
 
 

@@ -10,8 +10,8 @@ NAMES: Final = {
         FilesystemPermission SubAgent CompiledSubAgent SubAgentMiddleware""",
     "deepfs.middleware.filesystem": "FilesystemMiddleware FilesystemPermission FilesystemState",
     "deepfs.middleware.subagents": "CompiledSubAgent SubAgent SubAgentMiddleware",
-    "deepfs.backends": """StateBackend StoreBackend FilesystemBackend CompositeBackend BackendContext NamespaceFactory
-        BackendProtocol""",
+    "deepfs.backends": """StateBackend StoreBackend FilesystemBackend LocalShellBackend CompositeBackend BackendContext
+        NamespaceFactory BackendProtocol""",
     "deepfs.backends.protocol": """BackendProtocol BackendProtocolV1 BackendProtocolV2 SandboxBackendProtocol
         SandboxBackendProtocolV2 AnyBackendProtocol BackendFactory BACKEND_TYPES FileData FileInfo GrepMatch LsResult
         ReadResult ReadRawResult GrepResult GlobResult WriteResult EditResult DeleteResult ExecuteResponse
@@ -22,15 +22,10 @@ NAMES: Final = {
     "deepfs.backends.store": "StoreBackend",
     "deepfs.backends.filesystem": "FilesystemBackend",
     "deepfs.backends.composite": "CompositeBackend",
-    "deepfs.compat.v1": "BackendProtocolV1 SandboxBackendProtocolV1 adapt_backend_protocol adapt_sandbox_protocol",
-}
-
-PENDING: Final = {
-    "deepfs.backends": "LocalShellBackend",
     "deepfs.backends.local_shell": "LocalShellBackend",
     "deepfs.backends.sandbox": "BaseSandbox",
+    "deepfs.compat.v1": "BackendProtocolV1 SandboxBackendProtocolV1 adapt_backend_protocol adapt_sandbox_protocol",
 }
-"""What joins the list when it is built: the backends that run commands."""
 
 
 @pytest.mark.parametrize(("module", "name"), [(module, name) for module in NAMES for name in NAMES[module].split()])

@@ -172,6 +172,19 @@ async def test_a_megabyte_goes_in_and_out(sandbox: LocalSandbox) -> None:
     assert sandbox.longest < 128 * 1024
 
 
+async def test_very_many_files_go_in_and_out(tmp_path: Path) -> None:
+    sandbox = LocalSandbox(tmp_path)
+    files = [(f"/a long name of a directory/{number}.txt", str(number).encode()) for number in range(3000)]
+    assert not [item.error for item in await sandbox.aupload_files(files) if item.error]
+    fresh = LocalSandbox(tmp_path)
+    assert [item.content for item in await fresh.adownload_files([path for path, _ in files])] == [
+        content for _, content in files
+    ]
+    assert sandbox.longest < 128 * 1024
+    assert fresh.longest < 128 * 1024
+    assert sandbox.commands + fresh.commands < 30
+
+
 async def test_an_edit_keeps_every_other_byte_and_the_mode(sandbox: LocalSandbox) -> None:
     path = sandbox.root / "run.sh"
 

@@ -1,13 +1,16 @@
 """Calls of the scripts in a sandbox: one command each, more where the content or the answer is large."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from secrets import token_hex
+from typing import TypeVar
 
-from deepfs.backends._sandbox.wire import Engine, Frame, Records, command_text, parse_frame, room
+from deepfs.backends._sandbox.wire import Engine, Frame, Records, command_text, parse_frame, room, word_cost
 from deepfs.errors import BackendError, DeadlineError
 from deepfs.types import ExecuteResponse
 
 __all__ = ["Calls"]
+
+ItemT = TypeVar("ItemT")
 
 
 class Calls:
@@ -46,16 +49,31 @@ class Calls:
         return [nonce.encode(), str(self._answer_bytes).encode()]
 
     def room(self, *arguments: bytes) -> int:
-        """How much content goes with a call of these arguments."""
-        heading = self._heading("0" * 16)
-        return room(self._engine, [*heading, b"operation", *arguments, b"0" * 16], self._command_bytes)
+        """How many bytes of content go with a call of these arguments; none or less where not even they fit."""
+        heading = [*self._heading("0" * 16), b"operation", b"0" * 16]
+        left = room(self._engine, self._command_bytes) - word_cost(self._engine, *heading, *arguments)
+        return left // 4 * 3
+
+    def groups(self, items: Iterable[ItemT], words: Callable[[ItemT], Sequence[bytes]]) -> Iterator[list[ItemT]]:
+        """The items, in order, in groups whose words fit into a command each, with some content beside."""
+        group: list[ItemT] = []
+        spent, most = 0, self.room() // 2
+        for item in items:
+            cost = word_cost(self._engine, *words(item))
+            if group and spent + cost > most:
+                yield group
+                group, spent = [], 0
+            group.append(item)
+            spent += cost
+        if group:
+            yield group
 
     async def stage(self, content: bytes) -> bytes:
         """Bring content into the sandbox, part by part; returns its name there, for the call that takes it."""
         name = token_hex(8).encode()
         at = 0
         while at < len(content):
-            size = self.room(name)
+            size = self.room(name, str(at).encode())
             answer = await self.call("stage", name, str(at).encode(), payload=content[at : at + size])
             _check_staged(answer)
             at += size

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from deepfs.errors import BackendError
 
-__all__ = ["Engine", "Frame", "Records", "command_text", "parse_frame", "room"]
+__all__ = ["Engine", "Frame", "Records", "command_text", "encoded_size", "parse_frame", "room", "word_cost"]
 
 Engine = str
 """`py`, `sh`, or nothing where it is not known yet which of them the sandbox can run."""
@@ -57,9 +57,20 @@ def command_text(engine: Engine, words: Sequence[bytes], payload: bytes) -> str:
     return f"if {usable}; then {_INTERPRETERS['py']} {arguments}; else {_INTERPRETERS['sh']} {arguments}; fi {stdin}"
 
 
-def room(engine: Engine, words: Sequence[bytes], limit: int) -> int:
-    """How many bytes of payload fit into a command of `limit` bytes."""
-    return max((limit - len(command_text(engine, words, b"").encode())) // 4 * 3 - 4, 1024)
+def room(engine: Engine, limit: int) -> int:
+    """How many characters a command of `limit` has for words and payload."""
+    return limit - len(command_text(engine, [], b"").encode())
+
+
+def word_cost(engine: Engine, *words: bytes) -> int:
+    """How many characters `words` take in a command."""
+    # Quotes and a blank; a command for either script holds them twice.
+    return sum(encoded_size(len(word)) + 3 for word in words) * (1 if engine else 2)
+
+
+def encoded_size(size: int) -> int:
+    """How many characters so many bytes become."""
+    return (size + 2) // 3 * 4
 
 
 def parse_frame(output: str, nonce: str) -> Frame:

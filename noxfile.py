@@ -63,8 +63,9 @@ def run_tests(session: nox.Session, profile: str, *options: str) -> None:
     session.run("pytest", *parallel, *options, *session.posargs, env={"HYPOTHESIS_PROFILE": profile})
 
 
-ELSEWHERE = ("--ignore=tests/docs", "--ignore=tests/stress", "--ignore=tests/testing")
-"""What is left out on further interpreters: the suite over made-up backends, its own tests, and long runs."""
+LONG = ("docs", "execution/test_sandbox.py", "execution/test_sandbox_conformance.py", "peer", "stress", "testing")
+ELSEWHERE = [f"--ignore=tests/{part}" for part in LONG]
+"""What is left out on further interpreters: what runs for long, and does what the rest does in other surroundings."""
 
 
 # --- sessions --------------------------------------------------------------------------------------------------------

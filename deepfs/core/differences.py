@@ -19,7 +19,13 @@ def difference(before: str, after: str) -> Replacement | None:
     if not before:
         return None
     old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
-    spans = [_anchored(before, span) for span in _spans(old, new)]
+    spans: list[Span] = []
+    for span in _spans(old, new):
+        if spans and spans[-1].end >= span.start:
+            last = spans.pop()
+            spans.append(Span(last.start, span.end, last.text + span.text))
+        else:
+            spans.append(_anchored(before, span))
     return Replacement(after, len(spans), spans)
 
 

@@ -16,7 +16,8 @@ from deepfs.testing import BackendConformance, BackendStateMachine, BackendSuite
 SOURCES: Final = sorted(Path(next(iter(deepfs.testing.__path__))).rglob("*.py"))
 
 DECLARED: Final = {"keeps_empty_directories", "keeps_created_at", "durable", "executes"}
-METHODS: Final = {*OPERATIONS, *(f"a{name}" for name in OPERATIONS)}
+STREAMS: Final = {"adownload_stream", "aupload_stream"}
+METHODS: Final = {*OPERATIONS, *(f"a{name}" for name in OPERATIONS), *STREAMS}
 WHERE_A_SYNC_CALL_RUNS: Final = {"never_waits", "bound_to_this_thread"}
 """No difference of what it answers; only the parity of sync and async looks at it."""
 

@@ -1,8 +1,12 @@
-"""`upload_files` and `download_files`: bytes, one outcome for each item, in order."""
+"""`upload_files` and `download_files`: bytes, one outcome for each item, in order; and streams of one file."""
 
+from collections.abc import AsyncIterator
 from typing import Final
 
+import pytest
+
 from deepfs.backends.protocol import BackendProtocol
+from deepfs.errors import DeepFSError, ErrorCode
 from deepfs.testing.expect import listing, only, shown, succeeded
 from deepfs.testing.suite import BackendSuite
 
@@ -130,3 +134,25 @@ class TransferConformance(BackendSuite):
         succeeded(await backend.aedit("/a.txt", "two", "2"))
         download = only(await backend.adownload_files(["/a.txt"]))
         assert download.content == b"one\n2\n"
+
+    async def test_streams_carry_the_bytes(self, backend: BackendProtocol) -> None:
+        for path, content in _CONTENTS.items():
+            outcome = await backend.aupload_stream(path, _chunks(content))
+            assert (outcome.path, outcome.error) == (path, None)
+            assert await self.raw_peek(path) == content
+            assert b"".join([chunk async for chunk in backend.adownload_stream(path, chunk_size=1000)]) == content
+
+    async def test_a_stream_that_fails_raises_or_tells_its_code(self, backend: BackendProtocol) -> None:
+        await self.put({"/dir/x": "kept"})
+        for path, code in {"/none": ErrorCode.FILE_NOT_FOUND, "/../x": ErrorCode.INVALID_PATH}.items():
+            with pytest.raises(DeepFSError) as caught:
+                [chunk async for chunk in backend.adownload_stream(path)]
+            assert caught.value.code is code
+        assert (await backend.aupload_stream("/../x", _chunks(b"x"))).error == "invalid_path"
+        assert (await backend.aupload_stream("/dir", _chunks(b"x"))).error == "is_directory"
+        assert await self.raw_peek("/dir/x") == b"kept"
+
+
+async def _chunks(content: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(content), 7_000):
+        yield content[start : start + 7_000]

@@ -49,6 +49,7 @@ INEXPRESSIBLE: Final = {
         test_binary_comes_whole_whatever_the_window test_binary_has_a_version_too
         test_binary_is_not_searched_and_counts_where_it_would_match test_binary_is_refused
         test_downloads_fetch_the_bytes test_downloads_succeed_and_fail_one_by_one test_entries_tell_what_they_are
+        test_streams_carry_the_bytes
         test_read_raw_is_the_whole_file
     """,
     "its read tells neither times nor how long the file is": """

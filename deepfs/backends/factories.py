@@ -57,6 +57,9 @@ class FactoryBackend(BackendProtocol):
         except Exception as error:
             raise BackendError(f"Error: The backend factory failed: {type(error).__name__}: {error}") from error
 
+    async def areal_paths(self, paths: list[str]) -> list[str | None]:
+        return await self.current().areal_paths(paths)
+
     async def als(self, path: str) -> LsResult:
         return await self.current().als(path)
 

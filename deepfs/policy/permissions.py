@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from deepfs.backends.protocol import BackendProtocol
+from deepfs.backends.protocol import BackendProtocol, Capabilities
 from deepfs.core import paths
 from deepfs.errors import AccessError, DeepFSError, ErrorCode, quoted
 from deepfs.policy._trees import visit_beneath
@@ -113,7 +113,7 @@ class PermissionedBackend(WrapperBackend):
             operation for rule in self.rules if rule.mode != "allow" for operation in rule.operations
         )
         if decide(self.rules, "execute").mode == "deny":
-            self.capabilities = replace(self.capabilities, executes=False)
+            self.capabilities: Capabilities = replace(self.capabilities, executes=False)
 
     # --- judging ---
 

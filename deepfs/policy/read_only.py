@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from deepfs.backends.protocol import BackendProtocol
+from deepfs.backends.protocol import BackendProtocol, Capabilities
 from deepfs.core import paths
 from deepfs.errors import AccessError, DeepFSError, NotSupportedError
 from deepfs.policy.wrapper import WrapperBackend
@@ -18,7 +18,7 @@ class ReadOnlyBackend(WrapperBackend):
 
     def __init__(self, inner: BackendProtocol) -> None:
         super().__init__(inner)
-        self.capabilities = replace(self.capabilities, executes=False)
+        self.capabilities: Capabilities = replace(self.capabilities, executes=False)
 
     async def awrite(
         self, path: str, content: str, *, overwrite: bool = False, if_match: str | None = None

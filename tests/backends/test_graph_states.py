@@ -201,14 +201,37 @@ def of_thread(runtime: Runtime[Context]) -> tuple[str, ...]:
     return (str(runtime.execution_info.thread_id), "files")
 
 
+def of_authenticated_user(runtime: Runtime[Context]) -> tuple[str, ...]:
+    assert runtime.server_info is not None
+    assert runtime.server_info.user is not None
+    return (runtime.server_info.user.identity, "files")
+
+
+def of_assistant(runtime: Runtime[Context]) -> tuple[str, ...]:
+    assert runtime.server_info is not None
+    return (runtime.server_info.assistant_id, "files")
+
+
+@dataclass
+class Authenticated:
+    """What LangGraph's server hands on, as far as it counts here."""
+
+    identity: str
+
+
 def failing(runtime: Runtime[Context]) -> tuple[str, ...]:
     raise KeyError("no user")
 
 
 @pytest.mark.parametrize(
     ("namespace", "expected"),
-    [(of_user, [("ada", "files"), ("bob", "files")]), (of_thread, [("t1", "files"), ("t2", "files")])],
-    ids=["user", "thread"],
+    [
+        (of_user, [("ada", "files"), ("bob", "files")]),
+        (of_thread, [("t1", "files"), ("t2", "files")]),
+        (of_authenticated_user, [("ada@example.org", "files"), ("bob@example.org", "files")]),
+        (of_assistant, [("assistant-t1", "files"), ("assistant-t2", "files")]),
+    ],
+    ids=["user", "thread", "authenticated user", "assistant"],
 )
 async def test_a_namespace_may_come_from_the_runtime(
     namespace: Callable[[Any], tuple[str, ...]], expected: list[tuple[str, ...]]
@@ -221,9 +244,16 @@ async def test_a_namespace_may_come_from_the_runtime(
     store = InMemoryStore()
     graph = StateGraph(Typed, context_schema=Context).add_node(write).add_edge(START, "write").compile(store=store)
     for user, thread in (("ada", "t1"), ("bob", "t2")):
-        config: RunnableConfig = {"configurable": {"thread_id": thread}}
+        configurable = {
+            "thread_id": thread,
+            "assistant_id": f"assistant-{thread}",
+            "langgraph_auth_user": Authenticated(f"{user}@example.org"),
+        }
+        config: RunnableConfig = {"configurable": configurable}
         assert (await graph.ainvoke({}, config, context=Context(user)))["log"] == ["None"]
-    assert sorted(store.list_namespaces()) == sorted(expected)
+    # Stores refuse a dot in a label, so it is stored as another character.
+    stored = [tuple(label.replace(".", "!") for label in namespace) for namespace in expected]
+    assert sorted(store.list_namespaces()) == sorted(stored)
 
 
 @pytest.mark.parametrize(

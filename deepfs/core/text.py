@@ -113,6 +113,8 @@ def _place(content: str, index: int) -> str:
 
 def _skip_lines(text: str, start: int, count: int) -> int:
     """The position `count` lines after `start`; there must be so many."""
+    if count == 0:
+        return start
     # Counting a block costs far less than finding its lines one by one.
     while (in_block := text.count("\n", start, start + _BLOCK)) < count:
         count -= in_block

@@ -2,14 +2,14 @@
 
 import os
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
 import pytest
 
-from deepfs.core.disk import Disk
+from deepfs.core.disk import Disk, places
 from deepfs.errors import DeepFSError, FileMissingError
 from support.disks import Swapping, open_descriptors, tree
 
@@ -119,18 +119,17 @@ def test_what_becomes_a_link_just_before_it_is_opened_is_not_followed(
     root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, operate: Callable[[Disk, int], None], swapped: str
 ) -> None:
     """The worst instant, each time that the name is opened: after every look at it."""
-    outside, open_, inside = root.parent / "outside", os.open, root / swapped
+    outside, inside = root.parent / "outside", root / swapped
+    open_, open_beneath = os.open, places.open_beneath
     opened: list[str] = []
 
-    def swap_then_open(name: str, flags: int, *rest: int, **where: int) -> int:
-        if name != inside.name or inside.is_symlink() or not inside.exists():
-            return open_(name, flags, *rest, **where)
-        opened.append(name)
+    @contextmanager
+    def swapped_away() -> Iterator[None]:
         away = inside.with_name(".away")
         inside.rename(away)
         inside.symlink_to(outside / swapped.removeprefix("dir/"))
         try:
-            return open_(name, flags, *rest, **where)
+            yield
         finally:
             # A change that came through took what stood there, or put something else in its place.
             if inside.is_symlink():
@@ -138,7 +137,22 @@ def test_what_becomes_a_link_just_before_it_is_opened_is_not_followed(
             if not inside.exists():
                 away.rename(inside)
 
+    def swap_then_open(name: str, flags: int, *rest: int, **where: int) -> int:
+        if name != inside.name or inside.is_symlink() or not inside.exists():
+            return open_(name, flags, *rest, **where)
+        opened.append(name)
+        with swapped_away():
+            return open_(name, flags, *rest, **where)
+
+    def swap_then_open_beneath(directory: int, path: str, flags: int) -> int | None:
+        if inside.name not in path.split("/") or inside.is_symlink() or not inside.exists():
+            return open_beneath(directory, path, flags)
+        opened.append(path)
+        with swapped_away():
+            return open_beneath(directory, path, flags)
+
     monkeypatch.setattr(os, "open", swap_then_open)
+    monkeypatch.setattr(places, "open_beneath", swap_then_open_beneath)
     operate(disk, 0)
     assert opened
     assert tree(outside) == OUTSIDE

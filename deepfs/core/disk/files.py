@@ -5,6 +5,7 @@ import stat
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from deepfs.core import text
 from deepfs.core.disk.conditions import NOT_REGULAR
@@ -119,5 +120,10 @@ def _status_version(status: os.stat_result) -> str:
 def modified_at(status: os.stat_result) -> str:
     """When a file was last modified: ISO 8601, UTC, microseconds."""
     seconds, nanoseconds = divmod(status.st_mtime_ns, 1_000_000_000)
-    moment = datetime.fromtimestamp(seconds, UTC).replace(microsecond=nanoseconds // 1000)
-    return moment.isoformat(timespec="microseconds")
+    return f"{_second(seconds)}.{nanoseconds // 1000:06}+00:00"
+
+
+@lru_cache(maxsize=1024)
+def _second(seconds: int) -> str:
+    # Files that came together share it.
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")

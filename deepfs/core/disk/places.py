@@ -15,6 +15,7 @@ from types import TracebackType
 
 from deepfs.core.disk.conditions import OUTSIDE, TOO_MANY_LINKS
 from deepfs.core.disk.flags import NO_FOLLOW, SEARCH
+from deepfs.core.disk.openat2 import open_beneath
 from deepfs.core.disk.temporary_names import PREFIX, is_temporary
 from deepfs.errors import (
     AccessError,
@@ -132,6 +133,8 @@ class Root:
         *above, name = path[1:].split("/")
         directory = self.enter(make=False)
         try:
+            if above and (descriptor := open_beneath(directory, path[1:], flags)) is not None:
+                return descriptor
             for each in above:
                 child = os.open(each, SEARCH | NO_FOLLOW, dir_fd=directory)
                 directory, left = child, directory

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
 from deepfs.backends import _answers as answers
-from deepfs.backends._flat_grep import grep_tree
+from deepfs.backends._flat_search import grep_tree
 from deepfs.backends._v1 import V1_NAMES, is_v1, own_name
 from deepfs.backends.protocol import (
     AnyBackendProtocol,

@@ -6,14 +6,14 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any
 
-from deepfs.backends._flat_grep import grep_tree
+from deepfs.backends._flat_search import glob_tree, grep_tree
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.core import filedata, filemap, paths, reading
 from deepfs.core.filemap import Change, FileTree
 from deepfs.core.locks import path_locks
 from deepfs.core.replace import replace
 from deepfs.core.scan import compile_query
-from deepfs.core.search import MAX_GLOB_MATCHES, Wanted, glob_result
+from deepfs.core.search import Wanted
 from deepfs.core.text import check_text, version
 from deepfs.core.uploads import Uploads
 from deepfs.errors import (
@@ -116,12 +116,10 @@ class FlatBackend(BackendProtocol):
         path = paths.normalize(path)
         wanted = Wanted(pattern, path)
         tree = FileTree(await self._fetch_all())
-        chosen = tree.beneath(path)
         if path in tree.files:
             raise NotDirectoryError(path)
         await breathe()
-        hits = [child for child in chosen if child in wanted][: MAX_GLOB_MATCHES + 1]
-        return glob_result([filemap.file_info(child, tree.files) for child in hits])
+        return await glob_tree(tree, wanted)
 
     async def agrep(
         self,

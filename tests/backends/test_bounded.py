@@ -11,7 +11,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from deepfs.backends import _flat_grep
+from deepfs.backends import _flat_search
 from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.backends.memory import MemoryBackend
 from deepfs.backends.protocol import BackendProtocol
@@ -273,7 +273,7 @@ def holding(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[bytes], BackendProtocol]:
     """Makes a backend that holds a file, and that searches for two seconds at most."""
-    monkeypatch.setattr(_flat_grep, "_SECONDS", 2)
+    monkeypatch.setattr(_flat_search, "_SECONDS", 2)
 
     def make(content: bytes) -> BackendProtocol:
         backend = FilesystemBackend(tmp_path, search_timeout=2) if request.param == "filesystem" else MemoryBackend()

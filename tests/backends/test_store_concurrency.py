@@ -152,7 +152,7 @@ async def test_locks_are_forgotten_with_their_holders(store: BaseStore) -> None:
 # --- listings ---
 
 
-@pytest.mark.parametrize("changes", few_or_many(24, 2_000))
+@pytest.mark.parametrize("changes", few_or_many(24, 400))
 async def test_listings_are_complete_while_others_write(
     store: BaseStore, changes: int, record_property: Record
 ) -> None:

@@ -1,21 +1,42 @@
-"""Grep over files that are held in memory, off the event loop, which it would hold up."""
+"""Searches over files that are held in memory, off the event loop, which they would hold up."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from deepfs.core import filedata, lanes
 from deepfs.core.cancellation import Cancellation
 from deepfs.core.disk import Patience
-from deepfs.core.filemap import FileTree
+from deepfs.core.filemap import FileTree, file_info
 from deepfs.core.scan import Query
-from deepfs.core.search import Grep, Wanted
+from deepfs.core.search import MAX_GLOB_MATCHES, Grep, Wanted, glob_result
 from deepfs.errors import DeadlineError, InvalidContentError
 from deepfs.sync import is_inline
-from deepfs.types import FileDataV2, GrepResult
+from deepfs.types import FileDataV2, GlobResult, GrepResult
 
-__all__ = ["grep_tree"]
+__all__ = ["glob_tree", "grep_tree"]
 
+_FEW = 500
+"""Files that are looked through sooner than a thread is reached."""
 _SECONDS = 60.0
 """After which a search ends with what it found, `truncated`."""
+
+
+async def glob_tree(tree: FileTree, wanted: Wanted) -> GlobResult:
+    """The `wanted` files of `tree`; the tree must not change meanwhile."""
+
+    def search(cancellation: Cancellation) -> GlobResult:
+        chosen = tree.beneath(wanted.root)
+        hits = [path for path in _interruptibly(chosen, cancellation) if path in wanted][: MAX_GLOB_MATCHES + 1]
+        return glob_result([file_info(path, tree.files) for path in _interruptibly(hits, cancellation)])
+
+    few = is_inline() or len(tree.files) <= _FEW
+    return search(Cancellation()) if few else await lanes.run_long(search)
+
+
+def _interruptibly(paths: list[str], cancellation: Cancellation) -> Iterator[str]:
+    for count, path in enumerate(paths):
+        if count % _FEW == 0:
+            cancellation.check()
+        yield path
 
 
 async def grep_tree(

@@ -10,6 +10,7 @@ from collections.abc import Generator, Iterable
 from contextlib import closing
 from itertools import islice
 from operator import attrgetter
+from time import monotonic
 from typing import Protocol
 
 from deepfs.core import paths
@@ -23,6 +24,10 @@ __all__ = ["Automatic", "Engine", "GrepTask", "InProcess", "WithRipgrep"]
 
 FEW = 300
 """Files of a tree that are searched here first: in the time for which ripgrep only begins and ends."""
+
+
+_BELIEVED_S = 300.0
+_MOST_ROOTS = 256
 
 
 class GrepTask:
@@ -212,14 +217,30 @@ def _left_out(task: GrepTask, left_out: set[str]) -> list[str]:
 
 
 class Automatic:
-    """Begins here, and goes on with ripgrep where it is installed, serves, and there is much to search."""
+    """Begins here, and goes on with ripgrep where it is installed, serves, and there is much to search.
+
+    Where there was much lately, a search begins with ripgrep, unless it wants the first matches only.
+    """
+
+    def __init__(self) -> None:
+        self._large: dict[str, float] = {}
+        """Roots of searches that had more than a few files, with the time until when that is believed."""
 
     def run(self, task: GrepTask) -> None:
+        root = task.wanted.root
+        if not task.grep.is_limited and monotonic() < self._large.get(root, 0) and self._run_ripgrep(task):
+            return
         with closing(task.files()) as files:
             if task.search_found(islice(files, FEW)) < FEW or task.grep.truncated:
                 return
+            self._remember(root)
             if not self._run_ripgrep(task):
                 task.search_found(files)
+
+    def _remember(self, root: str) -> None:
+        if len(self._large) >= _MOST_ROOTS:
+            self._large.clear()
+        self._large[root] = monotonic() + _BELIEVED_S
 
     def _run_ripgrep(self, task: GrepTask) -> bool:
         ripgrep = find_ripgrep() if WithRipgrep.serves(task) else None

@@ -1,6 +1,7 @@
 """Searches of a tree on disk: both engines find the same, whatever lies there; what is passed over; how they end."""
 
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -398,6 +399,19 @@ def test_many_files_are_begun_here_and_finished_by_ripgrep(tmp_path: Path, watch
     for max_count in (1, 59, 60, 61, 199, 200, 201):
         expected = grep(root, "needle", engine=InProcess(), max_count=max_count)
         assert told(grep(root, "needle", engine=Automatic(), max_count=max_count)) == told(expected)
+
+
+def test_where_there_was_much_ripgrep_begins(tmp_path: Path, watched: Watched) -> None:
+    root, engine = many(tmp_path, 1000), Automatic()
+    for runs in (1, 2, 3):
+        expected = grep(root, "needle", engine=InProcess())
+        assert told(grep(root, "needle", engine=engine)) == told(expected)
+        assert watched.runs == runs
+        (root / "000" / "00.txt").write_text(f"needle {runs}\n")
+    assert grep(root, "needle", engine=engine, max_count=10).truncated
+    assert watched.runs == 3, "the first matches are found sooner here"
+    shutil.rmtree(root / "005")
+    assert told(grep(root, "needle", engine=engine)) == told(grep(root, "needle", engine=InProcess()))
 
 
 def test_enough_is_found_without_ripgrep(tmp_path: Path, watched: Watched) -> None:

@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import takewhile
 from pathlib import Path
 
@@ -41,8 +41,12 @@ def started(script: str, *arguments: object, prefix: tuple[str, ...] = ()) -> It
 
 
 def children() -> set[str]:
-    """The processes that this one started and that have not ended."""
-    return {child for listed in Path("/proc/self/task").glob("*/children") for child in listed.read_text().split()}
+    """The processes that this one started and that have not been waited for."""
+    found: set[str] = set()
+    for listed in Path("/proc/self/task").glob("*/children"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # The thread has ended meanwhile.
+            found.update(listed.read_text().split())
+    return found
 
 
 async def until_idle() -> float:

@@ -25,20 +25,24 @@ pytestmark = pytest.mark.anyio
 _NOBODY = 65534
 _OUTPUT_BYTES = 2_000_000
 _DEVIATIONS = {
-    **dict.fromkeys(
-        ["test_write_existing_file_fails"],
-        "deepagents 0.7 replaces what is there, and its users rely on it; so does to_deepagents",
-    ),
+    "test_write_existing_file_fails": "deepagents 0.7 replaces what is there, and so does to_deepagents",
     **dict.fromkeys(
         [
             "test_glob",
             "test_glob_basic_pattern",
-            "test_glob_character_class",
             "test_glob_hidden_files_explicitly",
             "test_glob_with_character_class",
             "test_glob_with_question_mark",
         ],
         "the protocol of deepagents 0.7 has absolute paths in glob: its permissions look at no others",
+    ),
+    **dict.fromkeys(
+        [
+            "test_aread_large_text_payload_paginated_roundtrip",
+            "test_awrite_aread_adownload_large_text_with_escaped_content",
+            "test_write_read_download_large_text_with_escaped_content",
+        ],
+        "a window keeps the end of its last line, as the files in state of deepagents have it",
     ),
     "test_glob_with_directories": "glob finds files only, on every backend",
     "test_ls_lists_nested_directories": "directories end in `/`, on every backend",
@@ -82,7 +86,7 @@ def _python() -> str:
 
 
 class _Suite(SandboxIntegrationTests):
-    root: str
+    root: str = ""
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -145,6 +149,8 @@ class TestBubblewrap(_InProcess):
 
 class _Unprivileged(LocalSandbox):
     """Commands of nobody, with `python`; the paths of file operations are those of commands."""
+
+    answer_bytes: int = 1_000_000
 
     def __init__(self, tools: Path) -> None:
         super().__init__(Path("/"), max_output_bytes=_OUTPUT_BYTES)

@@ -1,4 +1,4 @@
-"""The suite that LangChain has for sandboxes of deepagents, over those of deepfs; commands and file tools share paths."""
+"""The suite that LangChain has for sandboxes of deepagents; commands and file tools share paths."""
 
 import os
 import shutil

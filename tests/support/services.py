@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import subprocess
 from base64 import b64decode, b64encode
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -17,16 +18,30 @@ from daytona._async.process import AsyncProcess
 from daytona_toolbox_api_client_async import ApiClient, Configuration, FileSystemApi, ProcessApi
 from deno_sandbox.rpc import AsyncRpcClient
 from deno_sandbox.sandbox import AsyncSandbox as DenoAsyncSandbox
-from modal.container_process import ContainerProcess
+from modal._utils.async_utils import synchronizer
+from modal.container_process import ContainerProcess, _ContainerProcess
 from modal.exception import ExecTimeoutError, SandboxFilesystemError
 
 __all__ = ["DenoService", "ModalService", "daytona_sandbox"]
 
 
-async def _start(command: list[str], stderr: int = asyncio.subprocess.PIPE) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
-        *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=stderr, env={}
-    )
+def _start(command: list[str], stderr: int = subprocess.PIPE) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, env={})
+
+
+async def _outcome(command: list[str], seconds: float, stderr: int = subprocess.PIPE) -> tuple[bytes, bytes, int]:
+    """What a command printed and its return code; TimeoutExpired where it took too long."""
+
+    def run() -> tuple[bytes, bytes, int]:
+        with _start(command, stderr) as process:
+            try:
+                out, err = process.communicate(timeout=seconds)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+        return out, err or b"", process.returncode
+
+    return await asyncio.to_thread(run)
 
 
 # --- Daytona: HTTP ----------------------------------------------------------------------------------------------------
@@ -34,21 +49,21 @@ async def _start(command: list[str], stderr: int = asyncio.subprocess.PIPE) -> a
 
 async def _execute(request: web.Request) -> web.Response:
     asked = await request.json()
-    process = await _start(["/bin/bash", "-c", asked["command"]], asyncio.subprocess.STDOUT)
     try:
-        output, _ = await asyncio.wait_for(process.communicate(), asked.get("timeout"))
-    except TimeoutError:
-        process.kill()
-        await process.wait()
+        output, _, code = await _outcome(["/bin/bash", "-c", asked["command"]], asked["timeout"], subprocess.STDOUT)
+    except subprocess.TimeoutExpired:
         return web.json_response({"message": "command execution timeout"}, status=408)
-    return web.json_response({"exitCode": process.returncode, "result": output.decode(errors="replace")})
+    code = 128 - code if code < 0 else code
+    return web.json_response({"exitCode": code, "result": output.decode(errors="replace")})
 
 
 async def _upload(request: web.Request) -> web.Response:
+    path = ""
     async for part in await request.multipart():
-        if part.filename:
-            content = await part.read()
-            await anyio.to_thread.run_sync(Path(part.filename).write_bytes, bytes(content))
+        if part.name and part.name.endswith(".path"):
+            path = await part.text()
+        else:
+            await anyio.to_thread.run_sync(Path(path).write_bytes, bytes(await part.read()))
     return web.json_response({})
 
 
@@ -98,7 +113,8 @@ class DenoService:
     def __init__(self) -> None:
         self.sandbox = DenoAsyncSandbox(None, AsyncRpcClient(self), "deno-1")
         self._out: asyncio.Queue[str] = asyncio.Queue()
-        self._processes: dict[int, asyncio.subprocess.Process] = {}
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._outputs: dict[int, asyncio.Task[None]] = {}
         self._streams: dict[int, bytearray] = {}
         self._complete: dict[int, asyncio.Event] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -144,29 +160,29 @@ class DenoService:
         self._out.put_nowait(json.dumps({"jsonrpc": "2.0", **message}))
 
     async def _spawn(self, command: str, args: list[str], **_: str) -> dict[str, int]:
-        process = await _start([f"/bin/{command}", *args])
+        process = await asyncio.to_thread(_start, [f"/bin/{command}", *args])
         self._processes[process.pid] = process
-        streams = [next(self._numbers), next(self._numbers)]
-        for stream, pipe in zip(streams, (process.stdout, process.stderr), strict=True):
-            task = asyncio.create_task(self._pump(stream, pipe))
-            self._tasks.add(task)
-        return {"pid": process.pid, "stdoutStreamId": streams[0], "stderrStreamId": streams[1]}
+        numbers = [next(self._numbers), next(self._numbers)]
+        self._outputs[process.pid] = asyncio.create_task(self._output(process, numbers))
+        return {"pid": process.pid, "stdoutStreamId": numbers[0], "stderrStreamId": numbers[1]}
 
-    async def _pump(self, stream: int, pipe: asyncio.StreamReader) -> None:
-        while data := await pipe.read(65_536):
-            # The SDK drops what comes before it has seen the answer to the spawn.
-            await asyncio.sleep(0.005)
-            shown = {"streamId": stream, "data": b64encode(data).decode()}
-            self._put({"method": "$sandbox.stream.enqueue", "params": shown})
-        await asyncio.sleep(0.005)
-        self._put({"method": "$sandbox.stream.end", "params": {"streamId": stream}})
+    async def _output(self, process: "subprocess.Popen[bytes]", numbers: list[int]) -> None:
+        streams = await asyncio.to_thread(process.communicate)
+        await asyncio.sleep(0.01)  # The SDK drops what comes before it has seen the answer to the spawn.
+        for number, data in zip(numbers, streams, strict=True):
+            if data:
+                shown = {"streamId": number, "data": b64encode(data).decode()}
+                self._put({"method": "$sandbox.stream.enqueue", "params": shown})
+            self._put({"method": "$sandbox.stream.end", "params": {"streamId": number}})
 
     async def _processWait(self, pid: int) -> dict[str, Any]:  # noqa: N802
-        code = await self._processes[pid].wait()
+        await asyncio.shield(self._outputs[pid])
+        code = self._processes[pid].returncode
         return {"success": code == 0, "code": code, "signal": None}
 
     async def _processKill(self, pid: int) -> None:  # noqa: N802
         self._processes[pid].kill()
+        await asyncio.shield(self._outputs[pid])
 
     async def _readFile(self, path: str) -> str:  # noqa: N802
         return b64encode(await anyio.to_thread.run_sync(Path(path).read_bytes)).decode()
@@ -193,7 +209,7 @@ class ModalService:
     async def _exec(self, *args: str, timeout: int, text: bool) -> ContainerProcess[bytes]:
         if sum(map(len, args)) > 2**16:
             raise ValueError("too long")
-        return ContainerProcess("exec-1", "task-1", None, _Worker(args, timeout), text=text)
+        return await _new_process.aio(args, timeout, text)
 
     async def _read(self, path: str) -> bytes:
         try:
@@ -218,14 +234,10 @@ class _Worker:
         return await self._done
 
     async def _run(self) -> tuple[bytes, bytes, int]:
-        process = await _start(["/bin/sh", *self._args[1:]])
         try:
-            stdout, stderr = await asyncio.wait_for(process.communicate(), self._timeout)
-        except TimeoutError:
-            process.kill()
-            await process.wait()
+            return await _outcome(["/bin/sh", *self._args[1:]], self._timeout)
+        except subprocess.TimeoutExpired:
             raise ExecTimeoutError("deadline") from None
-        return stdout, stderr, process.returncode or 0
 
     async def exec_stdio_read(
         self, task_id: str, exec_id: str, descriptor: int, deadline: float | None, *, start_offset: int = 0
@@ -238,3 +250,9 @@ class _Worker:
         code = (await self._finished())[2]
         kind, value = ("signal", -code) if code < 0 else ("code", code)
         return SimpleNamespace(WhichOneof=lambda _: kind, **{kind: value})
+
+
+@synchronizer.wrap
+async def _new_process(args: tuple[str, ...], timeout: float, text: bool) -> _ContainerProcess[bytes]:
+    """Made on the event loop that the SDK has for itself."""
+    return _ContainerProcess("exec-1", "task-1", None, _Worker(args, timeout), text=text)

@@ -8,8 +8,8 @@ import anyio
 from deepfs.backends._remote import Done, RemoteSandbox, check_installed
 
 if TYPE_CHECKING:
-    from deno_sandbox.sandbox import AsyncSandbox
     from deno_sandbox.process import AsyncChildProcess
+    from deno_sandbox.sandbox import AsyncSandbox
 
 __all__ = ["DenoSandbox"]
 

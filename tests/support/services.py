@@ -6,13 +6,14 @@ import subprocess
 from base64 import b64decode, b64encode
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from io import BytesIO
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import anyio.to_thread
-from aiohttp import ClientSession, FormData, MultipartWriter, web
+from aiohttp import ClientSession, MultipartWriter, web
 from daytona._async.filesystem import AsyncFileSystem
 from daytona._async.process import AsyncProcess
 from daytona_toolbox_api_client_async import ApiClient, Configuration, FileSystemApi, ProcessApi
@@ -71,7 +72,7 @@ async def _download(request: web.Request) -> web.StreamResponse:
     with MultipartWriter("form-data") as writer:
         for path in (await request.json())["paths"]:
             try:
-                part, name = writer.append(await anyio.to_thread.run_sync(Path(path).read_bytes)), "file"
+                part, name = writer.append(BytesIO(await anyio.to_thread.run_sync(Path(path).read_bytes))), "file"
             except OSError as error:
                 part, name = writer.append(str(error)), "error"
             part.set_content_disposition("form-data", name=name, filename=path)
@@ -124,9 +125,10 @@ class DenoService:
         self.closed = True
         for task in self._tasks:
             task.cancel()
-        with suppress(asyncio.CancelledError):
-            self.sandbox._rpc._listen_task.cancel()
-            await self.sandbox._rpc._listen_task
+        if (listener := self.sandbox._rpc._listen_task) is not None:
+            listener.cancel()
+            with suppress(asyncio.CancelledError):
+                await listener
 
     async def __aiter__(self) -> AsyncGenerator[str, None]:
         while True:

@@ -75,7 +75,8 @@ async def _download(request: web.Request) -> web.StreamResponse:
                 part, name = writer.append(BytesIO(await anyio.to_thread.run_sync(Path(path).read_bytes))), "file"
             except OSError as error:
                 part, name = writer.append(str(error)), "error"
-            part.set_content_disposition("form-data", name=name, filename=path)
+            # As the service has it: aiohttp would quote the slashes.
+            part.headers["Content-Disposition"] = f'form-data; name="{name}"; filename="{path}"'
     return web.Response(body=writer)
 
 

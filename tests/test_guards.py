@@ -86,11 +86,19 @@ def test_a_skipped_test_is_a_failure(pytester: pytest.Pytester, monkeypatch: pyt
             @pytest.mark.xfail
             def test_expected():
                 assert False
+
+            @pytest.mark.xfail(reason="why", strict=True)
+            def test_that_does_not_run():
+                pytest.skip("no")
+
+            @pytest.mark.xfail(reason="why", strict=True)
+            def test_deviation():
+                assert False
         """,
         test_module="import pytest; pytest.importorskip('no_such_module')",
     )
     result = pytester.runpytest_subprocess("--continue-on-collection-errors")
-    result.assert_outcomes(failed=2, errors=2)
+    result.assert_outcomes(failed=3, errors=2, xfailed=1)
 
 
 class TestPostgres:

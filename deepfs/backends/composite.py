@@ -58,6 +58,8 @@ class CompositeBackend(BackendProtocol, SyncCommands):
     matches of the others and an error that names the route; so it has where a mount takes over `route_timeout` seconds
     (None: it may take any time). Raises ValueError for a relative, malformed, repeated or root route.
 
+    Commands run in `default`, or else in the mount that `executor` names: a route of this table, ValueError otherwise.
+
     Backends of the first protocol (V1) and backend factories, which are deprecated, are adapted. `artifacts_root` is
     where a middleware may put what it offloads.
     """
@@ -69,6 +71,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         *,
         artifacts_root: str = "/",
         route_timeout: float | None = 120,
+        executor: str | None = None,
     ) -> None:
         self.default: BackendProtocol = backend_from(default)
         self.routes: dict[str, BackendProtocol] = {
@@ -76,6 +79,9 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         }
         self.artifacts_root: str = artifacts_root
         self._table = MountTable(self.default, self.routes)
+        if executor is not None and executor not in self.routes:
+            raise ValueError(f"executor must be one of the routes, not {executor!r}")
+        self._executor = self.default if executor is None else self.routes[executor]
         self._route_timeout = route_timeout
         everywhere = [self.default, *self.routes.values()]
         self.never_waits: bool = type(self) is CompositeBackend and all(backend.never_waits for backend in everywhere)
@@ -83,7 +89,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
             keeps_empty_directories=self.default.capabilities.keeps_empty_directories,
             keeps_created_at=all(backend.capabilities.keeps_created_at for backend in everywhere),
             durable=all(backend.capabilities.durable for backend in everywhere),
-            executes=self.default.capabilities.executes,
+            executes=self._executor.capabilities.executes,
         )
 
     def bound_to_this_thread(self) -> bool:
@@ -169,10 +175,10 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         return await move_tree(self, src, self, dst, overwrite=overwrite)
 
     async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
-        """Run a command in the default backend, where it executes; commands see that backend's files alone."""
-        if not supports_execute(self.default):
+        """Run a command in the backend that runs them here, where it does; commands see that backend's files alone."""
+        if not supports_execute(self._executor):
             raise NotSupportedError("Error: the default backend does not run commands")
-        return await cast("SandboxBackendProtocol", self.default).aexecute(command, **given(timeout=timeout))
+        return await cast("SandboxBackendProtocol", self._executor).aexecute(command, **given(timeout=timeout))
 
     # --- many paths, many backends ---
 

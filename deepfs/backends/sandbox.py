@@ -78,7 +78,7 @@ class BaseSandbox(SandboxBackendProtocol):
         self._root = paths.normalize(root)
         self._max_bytes = max_file_size_mb * 1024 * 1024
         self._known = KnownFiles()
-        self._calls = Calls(self._run_script, self.command_bytes, self.answer_bytes)
+        self._calls = Calls(self._run_script, self.command_bytes, self.answer_bytes, self._take)
 
     @abstractmethod
     async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
@@ -87,6 +87,14 @@ class BaseSandbox(SandboxBackendProtocol):
     async def _run_script(self, command: str) -> ExecuteResponse:
         """Run a command of a file operation."""
         return await self.aexecute(command)
+
+    async def _bring(self, content: bytes) -> bytes:
+        """Bring content that is too long for a command into the sandbox; its name there, or an absolute path."""
+        return await self._calls.stage(content)
+
+    async def _take(self, name: str) -> str | None:
+        """The text of an answer that is too long for an output; None where commands are to bring it."""
+        return None
 
     # --- paths ---
 
@@ -238,7 +246,7 @@ class BaseSandbox(SandboxBackendProtocol):
     async def _write(self, path: str, mode: str, known: str, data: bytes, before: int = 0, after: int = 0) -> None:
         """Put `data` between the first and the last bytes of what is there."""
         words = [self._inner(path), mode.encode(), known.encode(), str(before).encode(), str(after).encode()]
-        staged = await self._calls.stage(data) if len(data) > self._calls.room(*words) else b""
+        staged = await self._bring(data) if len(data) > self._calls.room(*words) else b""
         answer = await self._changed("write", *words, staged, payload=b"" if staged else data)
         _check_change(answer, path)
 
@@ -337,7 +345,7 @@ class BaseSandbox(SandboxBackendProtocol):
     async def _put(self, files: list[tuple[str, bytes]]) -> list[DeepFSError | None]:
         content = b"".join(content for _, content in files)
         words = [word for file in files for word in self._put_words(file)]
-        staged = await self._calls.stage(content) if len(content) > self._calls.room(*words) else b""
+        staged = await self._bring(content) if len(content) > self._calls.room(*words) else b""
         answer = await self._changed("put", staged, *words, payload=b"" if staged else content)
         return [_upload_outcome(answer.words(), path) for path, _ in files]
 

@@ -1,4 +1,7 @@
-"""A pytest plugin: a test that neither ran nor failed is a failure, so that no green run hides one."""
+"""A pytest plugin: a test that neither ran nor failed is a failure, so that no green run hides one.
+
+A test of somebody else's suite may be expected to fail: strictly, and with a reason.
+"""
 
 from collections.abc import Generator
 from typing import TypeVar
@@ -11,8 +14,9 @@ ReportT = TypeVar("ReportT", pytest.TestReport, pytest.CollectReport)
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    return _failed_if_skipped((yield))
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    return report if _is_deviation(item, report) else _failed_if_skipped(report)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -20,8 +24,14 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
     return _failed_if_skipped((yield))
 
 
+def _is_deviation(item: pytest.Item, report: pytest.TestReport) -> bool:
+    marks = [mark.kwargs for mark in item.iter_markers("xfail")]
+    is_declared = any(mark.get("strict") and mark.get("reason") for mark in marks)
+    return is_declared and hasattr(report, "wasxfail")
+
+
 def _failed_if_skipped(report: ReportT) -> ReportT:
     if report.skipped:
         report.outcome = "failed"
-        report.longrepr = f"Skips and expected failures are not used here: {report.longrepr}"
+        report.longrepr = f"Skips and loose expected failures are not used here: {report.longrepr}"
     return report

@@ -16,13 +16,19 @@ ItemT = TypeVar("ItemT")
 class Calls:
     """The scripts of one sandbox; `execute` runs a command there.
 
-    Of a command, `command_bytes` are taken as they are; of its output, `answer_bytes` come back whole.
+    Of a command, `command_bytes` are taken as they are; of its output, `answer_bytes` come back whole. `rest` gives the
+    text of a longer answer by its name, or None where that takes commands, too.
     """
 
     def __init__(
-        self, execute: Callable[[str], Awaitable[ExecuteResponse]], command_bytes: int, answer_bytes: int
+        self,
+        execute: Callable[[str], Awaitable[ExecuteResponse]],
+        command_bytes: int,
+        answer_bytes: int,
+        rest: Callable[[str], Awaitable[str | None]],
     ) -> None:
         self._execute = execute
+        self._rest = rest
         self._command_bytes = command_bytes
         self._answer_bytes = answer_bytes
         self._engine: Engine = ""
@@ -32,6 +38,8 @@ class Calls:
         nonce = token_hex(8)
         frame = await self._part(nonce, [operation.encode(), *arguments], payload)
         text = frame.part
+        if len(text) < frame.length:
+            text = await self._rest(nonce) or text
         while len(text) < frame.length:
             text += (await self._part(token_hex(8), [b"more", nonce.encode(), str(len(text)).encode()])).part
         return Records(text, frame.checksum)

@@ -61,9 +61,10 @@ def lock() -> None:
 def payload(staged: bytes) -> bytes:
     if not staged:
         return a2b_base64(sys.stdin.buffer.read())
-    with open(held(staged), "rb") as file:
+    path = staged if staged.startswith(b"/") else held(staged)
+    with open(path, "rb") as file:
         data = file.read()
-    os.unlink(held(staged))
+    os.unlink(path)
     return data
 
 

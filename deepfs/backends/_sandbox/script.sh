@@ -70,7 +70,10 @@ lock() {
 
 payload() {
     if [ -n "$1" ]; then
-        mv "$held$1" "$work/payload"
+        case $1 in
+        /*) mv "$1" "$work/payload" ;;
+        *) mv "$held$1" "$work/payload" ;;
+        esac
     else
         base64 -d >"$work/payload"
     fi

@@ -1,0 +1,99 @@
+"""The sandboxes of services, over the SDKs' own classes and services of this machine."""
+
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from deepfs.backends import DaytonaSandbox, DenoSandbox, ModalSandbox
+from deepfs.backends._remote import RemoteSandbox, check_installed
+from deepfs.testing.expect import shown, succeeded
+from support.services import DenoService, ModalService, daytona_sandbox
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """The SDKs belong to asyncio."""
+    return "asyncio"
+
+
+@pytest.fixture(params=["modal", "daytona", "deno"])
+async def sandbox(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[RemoteSandbox]:
+    root = str(tmp_path / "new" / "work")
+    if request.param == "modal":
+        yield ModalSandbox(ModalService(), root)
+    elif request.param == "daytona":
+        async with daytona_sandbox() as made:
+            yield DaytonaSandbox(made, root)
+    else:
+        service = DenoService()
+        yield DenoSandbox(service.sandbox, root)
+        await service.close()
+
+
+async def test_files(sandbox: RemoteSandbox) -> None:
+    succeeded(await sandbox.awrite("/it's/a.txt", "one\ntwo\n"))
+    succeeded(await sandbox.aedit("/it's/a.txt", "two", "three"))
+    assert shown(await sandbox.aread("/it's/a.txt")) == "one\nthree\n"
+    assert [match.path for match in succeeded(await sandbox.agrep("three")).matches or ()] == ["/it's/a.txt"]
+    assert (await sandbox.aread("/missing")).code == "file_not_found"
+
+
+async def test_commands(sandbox: RemoteSandbox) -> None:
+    await sandbox.awrite("/a.txt", "one")
+    response = await sandbox.aexecute("cat; cat a.txt; echo bad >&2; exit 3")
+    assert response.exit_code == 3
+    assert response.output in {"one\n[stderr] bad\n", "onebad\n"}
+    assert (await sandbox.aexecute("kill -9 $$")).exit_code == 137
+    assert (await sandbox.aexecute("pwd")).output.strip() == sandbox.sandbox_path("/")
+
+
+async def test_a_command_whose_time_is_up(sandbox: RemoteSandbox) -> None:
+    response = await sandbox.aexecute("exec sleep 30", timeout=0.5)
+    assert response.exit_code is None
+    assert "its time of 1 s was up" in response.output
+
+
+async def test_output_is_bounded(sandbox: RemoteSandbox) -> None:
+    response = await sandbox.aexecute("head -c 300000 /dev/zero | tr '\\0' x")
+    assert response.truncated
+    assert len(response.output) < 101_000
+
+
+async def test_what_is_large_goes_the_way_of_the_sdk(sandbox: RemoteSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    content, commands = os.urandom(3 << 20), []
+    run = sandbox._run
+
+    async def counted(command: str, seconds: int) -> object:
+        commands.append(command)
+        return await run(command, seconds)
+
+    monkeypatch.setattr(sandbox, "_run", counted)
+    assert [item.error for item in await sandbox.aupload_files([("/a", b"a"), ("/large.bin", content)])] == [None, None]
+    sandbox._known.forget("/large.bin")
+    assert [item.content for item in await sandbox.adownload_files(["/large.bin", "/a"])] == [content, b"a"]
+    assert len(commands) <= 4
+
+
+async def test_the_service_fails(sandbox: RemoteSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    error = sandbox._errors()[0]
+
+    async def failing(command: str, seconds: int) -> object:
+        raise error("gone")
+
+    monkeypatch.setattr(sandbox, "_run", failing)
+    result = await sandbox.als("/")
+    assert result.code == "backend_error"
+    assert f"{sandbox.service} did not run the command: gone" in (result.error or "")
+
+
+async def test_ids_are_those_of_the_service(sandbox: RemoteSandbox) -> None:
+    assert sandbox.id in {"sb-1", "daytona-1", "deno-1"}
+
+
+async def test_the_extra_is_named() -> None:
+    with pytest.raises(ImportError, match=r"pip install 'deepfs\[modal\]'"):
+        check_installed("no_such_package", "modal")

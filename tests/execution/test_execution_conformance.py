@@ -61,3 +61,15 @@ async def test_a_tree_without_such_a_default_does_not(tmp_path: Path) -> None:
 def test_sync_commands(tmp_path: Path) -> None:
     tree = CompositeBackend(LocalShellBackend(tmp_path), {})
     assert tree.execute("echo one").output == "one\n"
+
+
+@pytest.mark.anyio
+async def test_a_mount_runs_commands_where_it_is_named(tmp_path: Path) -> None:
+    place = str(tmp_path)
+    tree = CompositeBackend(MemoryBackend(), {f"{place}/": LocalShellBackend(tmp_path)}, executor=f"{place}/")
+    assert supports_execute(tree)
+    await tree.awrite(f"{place}/a.txt", "one")
+    assert (await tree.aexecute(f"cat {place}/a.txt")).output == "one", "paths are the same to both"
+    assert not supports_execute(CompositeBackend(LocalShellBackend(tmp_path), {"/m/": MemoryBackend()}, executor="/m/"))
+    with pytest.raises(ValueError, match="one of the routes"):
+        CompositeBackend(MemoryBackend(), {"/m/": MemoryBackend()}, executor="/other/")

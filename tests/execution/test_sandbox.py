@@ -163,8 +163,12 @@ class Roomy(LocalSandbox):
         return await super().aexecute(f". {script}", timeout=timeout)
 
 
-async def test_twenty_megabytes_go_in_and_out(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    scripts = tmp_path_factory.mktemp("scripts")
+@pytest.fixture
+def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("scripts")
+
+
+async def test_twenty_megabytes_go_in_and_out(tmp_path: Path, scripts: Path) -> None:
     sandbox = Roomy(tmp_path, scripts)
     content = os.urandom(1 << 20) * 20
     (upload,) = await sandbox.aupload_files([("/large.bin", content)])

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
 from deepfs import MemoryBackend, StateBackend
+from deepfs.backends.bubblewrap import BubblewrapSandbox
+from deepfs.backends.local_shell import LocalShellBackend
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.middleware.filesystem import FilesystemMiddleware, FilesystemState
 from deepfs.middleware.prompts import PROMPTS
@@ -28,7 +31,7 @@ def agent_of(*turns: Any, middleware: Any = (), **options: Any) -> tuple[Scripte
     return model, create_agent(model, middleware=middleware, **options)
 
 
-def test_a_conversation_uses_every_tool(backend: BackendProtocol, invoke: Invoke) -> None:
+def test_a_conversation_uses_every_tool(backend: BackendProtocol, invoke: Invoke, tmp_path: Path) -> None:
     turns = [
         calls(call("write_file", file_path="/a.md", content="one\ntwo\n"), call("ls")),
         calls(call("read_file", file_path="/a.md")),
@@ -53,9 +56,8 @@ def test_a_conversation_uses_every_tool(backend: BackendProtocol, invoke: Invoke
         "Moved /a.md to /b.md",
         "1\tONE\n2\tTWO",
     ]
-    assert said[9] == (
-        "pwd" if isinstance(backend, Sandbox) else "Error: This filesystem does not run commands. Use the file tools."
-    )
+    printed = {Sandbox: "pwd", LocalShellBackend: f"{tmp_path}\n", BubblewrapSandbox: "/workspace\n"}
+    assert said[9] == printed.get(type(backend), "Error: This filesystem does not run commands. Use the file tools.")
     assert said[10] == "Deleted /b.md"
     assert said[11].startswith("Error: File '/b.md' not found")
 

@@ -9,6 +9,8 @@ import pytest
 from langgraph.store.memory import InMemoryStore
 
 from deepfs import CompositeBackend, FilesystemBackend, MemoryBackend, StateBackend, StoreBackend
+from deepfs.backends.bubblewrap import BubblewrapSandbox
+from deepfs.backends.local_shell import LocalShellBackend
 from deepfs.backends.protocol import BackendProtocol, Capabilities, ExecuteResponse
 from deepfs.policy.wrapper import WrapperBackend
 
@@ -43,6 +45,8 @@ BACKENDS: dict[str, Callable[[Path], BackendProtocol]] = {
     "filesystem": FilesystemBackend,
     "composite": _composite,
     "sandbox": lambda root: Sandbox(),
+    "shell": LocalShellBackend,
+    "box": BubblewrapSandbox,
 }
 
 

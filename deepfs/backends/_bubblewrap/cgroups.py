@@ -11,7 +11,7 @@ from deepfs.backends._bubblewrap.limits import Limits
 __all__ = ["Cgroup"]
 
 _ROOT = "/sys/fs/cgroup"
-_TRIES = 200
+_TRIES = 1000
 
 
 class Cgroup:
@@ -57,7 +57,7 @@ class Cgroup:
                     os.rmdir(group)
                     break
                 except OSError:
-                    sleep(0.005)
+                    sleep(0.001)
 
 
 def _hierarchies(limits: Limits) -> Iterator[tuple[str, dict[str, int]]]:

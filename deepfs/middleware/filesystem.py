@@ -1,8 +1,9 @@
 """The middleware that gives an agent of LangChain a filesystem."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from copy import copy
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_core.tools import BaseTool
@@ -45,38 +46,36 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def __init__(
         self,
-        *,
         backend: Any = None,
         system_prompt: str | None = None,
         custom_tool_descriptions: Mapping[str, str] | None = None,
         tool_token_limit_before_evict: int | None = 20_000,
+        *,
         human_message_token_limit_before_evict: int | None = 50_000,
         permissions: Sequence[FilesystemPermission] | None = None,
     ) -> None:
         super().__init__()
         self._storage = resolve_backend(backend)
-        self.backend: BackendProtocol = (
-            PermissionedBackend(self._storage, permissions) if permissions else self._storage
-        )
-        self._options: dict[str, Any] = {
-            "system_prompt": system_prompt,
-            "custom_tool_descriptions": custom_tool_descriptions,
-            "tool_token_limit_before_evict": tool_token_limit_before_evict,
-            "human_message_token_limit_before_evict": human_message_token_limit_before_evict,
-        }
+        self._descriptions = custom_tool_descriptions
+        self._result_chars = _result_chars(tool_token_limit_before_evict)
         self._prompt = PROMPTS["filesystem"] if system_prompt is None else system_prompt
         self._results = self._evictor(tool_token_limit_before_evict, _RESULTS)
         self._messages = self._evictor(human_message_token_limit_before_evict, _MESSAGES)
-        self.tools: list[BaseTool] = filesystem_tools(
-            self.backend,
-            descriptions=custom_tool_descriptions,
-            max_result_chars=_result_chars(tool_token_limit_before_evict),
-            execute=True,
+        self.backend: BackendProtocol = self._storage
+        self.tools: list[BaseTool] = []
+        self._equip(permissions)
+
+    def _equip(self, permissions: Sequence[FilesystemPermission] | None) -> None:
+        self.backend = PermissionedBackend(self._storage, permissions) if permissions else self._storage
+        self.tools = filesystem_tools(
+            self.backend, descriptions=self._descriptions, max_result_chars=self._result_chars, execute=True
         )
 
-    def with_permissions(self, permissions: Sequence[FilesystemPermission]) -> "FilesystemMiddleware":
+    def with_permissions(self, permissions: Sequence[FilesystemPermission]) -> Self:
         """The same over the same storage, with these rules in place of its own."""
-        return FilesystemMiddleware(backend=self._storage, permissions=permissions, **self._options)
+        other = copy(self)
+        other._equip(permissions)
+        return other
 
     def _evictor(self, token_limit: int | None, directory: str) -> Evictor | None:
         # Past the rules: they are about what the model does.

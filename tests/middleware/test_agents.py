@@ -12,7 +12,7 @@ from langchain_core.messages import AIMessage, SystemMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
-from deepfs import MemoryBackend, StateBackend
+from deepfs import FilesystemPermission, MemoryBackend, StateBackend
 from deepfs.backends.bubblewrap import BubblewrapSandbox
 from deepfs.backends.local_shell import LocalShellBackend
 from deepfs.backends.protocol import BackendProtocol
@@ -87,6 +87,26 @@ def test_prompt_and_descriptions_can_be_replaced(invoke: Invoke) -> None:
     bare, agent = agent_of(middleware=[FilesystemMiddleware(system_prompt="")])
     invoke(agent, {"messages": [("user", "go")]})
     assert [message.type for message in bare.asked[0]] == ["human"]
+
+
+def test_the_first_four_arguments_may_go_by_place() -> None:
+    own = FilesystemMiddleware(MemoryBackend(), "Mine.", {"ls": "Look."}, 100)
+    assert isinstance(own.backend, MemoryBackend)
+    assert own.tools[0].description == "Look."
+
+
+def test_rules_for_another_agent_leave_the_class_and_the_storage() -> None:
+    class Own(FilesystemMiddleware):
+        pass
+
+    files = MemoryBackend()
+    own = Own(files, "Mine.", {"ls": "Look."})
+    other = own.with_permissions([FilesystemPermission(["write"], mode="deny")])
+    assert isinstance(other, Own)
+    assert own.backend is files
+    assert other.tools[0].description == "Look."
+    assert other.backend.write("/a", "x").code == "permission_denied"
+    assert own.backend.write("/a", "x").ok
 
 
 def test_files_lie_in_the_state_by_default(invoke: Invoke) -> None:

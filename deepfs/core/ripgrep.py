@@ -15,7 +15,6 @@ from contextlib import ExitStack, suppress
 from functools import lru_cache
 from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
-from tempfile import TemporaryDirectory
 from types import TracebackType
 
 from deepfs.core.cancellation import Cancellation
@@ -200,6 +199,8 @@ class Ripgrep:
 
     def is_understood(self) -> bool:
         """Whether it leaves out what it should and says so, tried on a small directory."""
+        from tempfile import TemporaryDirectory  # Late: few programs search, and it takes long to load.
+
         with suppress(RipgrepError, OSError), TemporaryDirectory(prefix="deepfs-") as name:
             directory = Path(name)
             for file, content in _TRIAL.items():

@@ -1,10 +1,10 @@
 """Reaching an event loop from other threads: the one place that tells asyncio from trio.
 
 anyio has no public call that hands work to a loop without waiting for it, so the native ones are wrapped here.
-Nothing in this module blocks: queues and flags are only touched by operations that are atomic.
+Nothing in this module blocks: queues and flags are only touched by operations that are atomic. Neither loop's package
+is loaded here: where one of them runs it is there already, and elsewhere loading asyncio takes its time.
 """
 
-import asyncio
 import os
 import sys
 import threading
@@ -18,6 +18,8 @@ from weakref import ref
 from anyio import CancelScope, get_cancelled_exc_class
 
 if TYPE_CHECKING:
+    import asyncio
+
     from trio.lowlevel import Abort, Task, TrioToken
 
 __all__ = ["Countdown", "Mailbox", "Signal", "mailbox", "on_asyncio"]
@@ -147,13 +149,15 @@ class _AsyncioSignal(Signal):
             self._future.set_result(None)
 
     async def wait(self) -> None:
+        import asyncio
+
         if not self.is_set:
             self._future = asyncio.get_running_loop().create_future()
             await self._future
 
 
 class _AsyncioMailbox(Mailbox):
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: "asyncio.AbstractEventLoop") -> None:
         super().__init__()
         self._loop = ref(loop)
 
@@ -161,6 +165,8 @@ class _AsyncioMailbox(Mailbox):
         return _AsyncioSignal(self)
 
     def is_here(self) -> bool:
+        import asyncio
+
         # Without a task this may be a trio loop that runs as a guest of this one.
         try:
             return asyncio.current_task() is not None and asyncio.get_running_loop() is self._loop()
@@ -172,6 +178,8 @@ class _AsyncioMailbox(Mailbox):
             loop.call_soon_threadsafe(callback)
 
     def _call_soon(self, callback: Callable[[], object]) -> None:
+        import asyncio
+
         asyncio.get_running_loop().call_soon(callback)
 
 
@@ -243,8 +251,12 @@ def mailbox() -> Mailbox:
 
 def on_asyncio() -> bool:
     """Whether the calling task runs on asyncio; False on trio and outside of any loop."""
+    if _on_trio():
+        return False
+    import asyncio
+
     try:
-        return asyncio.current_task() is not None and not _on_trio()
+        return asyncio.current_task() is not None
     except RuntimeError:
         return False
 
@@ -262,6 +274,8 @@ def _open() -> Mailbox:
         from trio.lowlevel import current_trio_token
 
         return _TrioMailbox(current_trio_token())
+    import asyncio
+
     return _AsyncioMailbox(asyncio.get_running_loop())
 
 

@@ -63,8 +63,17 @@ def run_tests(session: nox.Session, profile: str, *options: str) -> None:
     session.run("pytest", *parallel, *options, *session.posargs, env={"HYPOTHESIS_PROFILE": profile})
 
 
-LONG = ("docs", "execution/test_sandbox.py", "execution/test_sandbox_conformance.py", "peer", "stress", "testing")
-ELSEWHERE = [f"--ignore=tests/{part}" for part in LONG]
+LONG = (
+    "compat",
+    "docs",
+    "execution/test_*conformance*",
+    "execution/test_*sandbox*",
+    "peer",
+    "policy/test_*conformance*",
+    "stress",
+    "testing",
+)
+ELSEWHERE = [f"--ignore-glob=tests/{part}" for part in LONG]
 """What is left out on further interpreters: what runs for long, and does what the rest does in other surroundings."""
 
 

@@ -72,6 +72,8 @@ def test_regex_finds_the_lines_that_re_finds(content: str, pattern: str, ignore_
     # ASCII alone folds alike in both; no content has VT, which only `re` counts as white space.
     oracle = re.compile(pattern, re.ASCII | (re.IGNORECASE if ignore_case else 0))
     assume(not (ignore_case and "é" in pattern))
+    # Before Python 3.14, `re` alone says that an empty text has no place that is no border of a word.
+    assume(not (r"\B" in pattern and "" in split_lines(content)))
     expected = [(number, line) for number, line in enumerate(split_lines(content), 1) if oracle.search(line)]
     query = compile_query(pattern, regex=True, ignore_case=ignore_case)
     assert grep(query, content) == grep(query, content.encode()) == expected

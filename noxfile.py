@@ -142,7 +142,7 @@ def types(session: nox.Session) -> None:
 def docs(session: nox.Session) -> None:
     """The examples of the documentation, run."""
     install(session, "test")
-    session.run("pytest", "tests/docs", *session.posargs)
+    session.run("pytest", "tests/docs/test_examples.py", *session.posargs)
 
 
 @nox.session

@@ -62,7 +62,7 @@ class Folding:
     """`fold`, write by write: `files` are what they became so far. The mapping it began with stays."""
 
     def __init__(self, files: Mapping[str, Any]) -> None:
-        self.files = _Files(files)
+        self.files: _Files = _Files(files)
         known = files.memory if isinstance(files, _Files) else _Memory(Ledger(), {}, set())
         self._memory = _Memory(known.ledger.copy(), known.written.copy(), known.replaced.copy())
 

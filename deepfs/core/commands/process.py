@@ -28,7 +28,9 @@ class Pipe:
 
     def __init__(self, stream: Stream) -> None:
         self._stream: Stream = stream
-        self._fd, self.writer = os.pipe()
+        reader, writer = os.pipe()
+        self._fd: int = reader
+        self.writer: int = writer
         os.set_blocking(self._fd, False)
         self._waiting: anyio.CancelScope | None = None
         self._is_ending = False

@@ -1,7 +1,7 @@
 """Real files below a directory of this machine."""
 
 import os
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from typing import Any, BinaryIO, TypeVar
@@ -104,8 +104,8 @@ class FilesystemBackend(BackendProtocol):
     async def _change(self, held: Sequence[str], function: Callable[..., T], *args: Any) -> T:
         """Run a change in a worker thread, with its paths held; it gets the patience to wait for other processes."""
         async with self._hold(*_lockable(held)):
-            cancellation = Cancellation()
-            return await lanes.run(function, _patience(cancellation), *args, cancellation=cancellation)
+            patience = Patience(_WAIT_S)
+            return await lanes.run(function, patience, *args, cancellation=patience)
 
     async def areal_paths(self, paths: list[str]) -> list[str | None]:
         return await lanes.run(self._real_paths, paths, abandon_on_cancel=True)
@@ -121,11 +121,10 @@ class FilesystemBackend(BackendProtocol):
 
     # --- looking ---
 
-    async def _look(self, function: Callable[..., T], *args: Any) -> T:
+    def _look(self, function: Callable[..., T], *args: Any) -> Awaitable[T]:
         """Look in a worker thread; cancelled, it is left alone there and soon ends."""
-        cancellation = Cancellation()
-        patience = Patience(cancelled=lambda: cancellation.cancelled)
-        return await lanes.run(function, patience, *args, abandon_on_cancel=True, cancellation=cancellation)
+        patience = Patience()
+        return lanes.run(function, patience, *args, abandon_on_cancel=True, cancellation=patience)
 
     async def als(self, path: str) -> LsResult:
         return await self._look(self._ls, path)
@@ -140,22 +139,19 @@ class FilesystemBackend(BackendProtocol):
 
     def _read(self, patience: Patience, path: str, offset: int, limit: int) -> ReadResult:
         path = self._path(path)
-        if media.is_binary_name(path):
+        mime_type = media.mime_type(path)
+        if media.is_binary_type(mime_type):
             data, status = self._disk.read_file(path, self._max_bytes)
-            at, version = FileDataV2("", modified_at=modified_at(status)), version_of(status, data)
-            return reading.read_binary(path, data, at=at, content_version=version, limit=self._max_bytes)
-        found = self._disk.read_window(path, offset, limit, self._limits, patience)
-        at = FileDataV2(found.text, modified_at=modified_at(found.status), mime_type=media.mime_type(path))
-        if found.data is not None:
-            return reading.read_binary(path, found.data, at=at, content_version=found.version, limit=self._max_bytes)
-        return ReadResult(
-            file_data=at,
-            start_line=found.start_line,
-            end_line=found.end_line,
-            total_lines=found.total_lines,
-            next_offset=found.next_offset,
-            version=found.version,
-        )
+            return self._binary(path, status, version_of(status, data), data)
+        status, version, shown = self._disk.read_window(path, offset, limit, self._limits, patience)
+        if isinstance(shown, bytes):
+            return self._binary(path, status, version, shown)
+        text = FileDataV2(shown.text, modified_at=modified_at(status), mime_type=mime_type)
+        return reading.read_window(text, shown, version)
+
+    def _binary(self, path: str, status: os.stat_result, version: str, data: bytes) -> ReadResult:
+        at = FileDataV2("", modified_at=modified_at(status))
+        return reading.read_binary(path, data, at=at, content_version=version, limit=self._max_bytes)
 
     async def aread_raw(self, path: str) -> ReadRawResult:
         return await lanes.run(self._read_raw, path, abandon_on_cancel=True)

@@ -3,7 +3,7 @@
 One table, so that the answers do not depend on the machine, as those of the standard library do.
 """
 
-__all__ = ["OCTET_STREAM", "is_binary_name", "mime_type", "sniff"]
+__all__ = ["OCTET_STREAM", "is_binary_name", "is_binary_type", "mime_type", "sniff"]
 
 OCTET_STREAM = "application/octet-stream"
 """The type of bytes of which nothing is known."""
@@ -121,7 +121,6 @@ _TEXT = {
     "application/x-sh": "sh bash zsh",
 }
 
-_BINARY_EXTENSIONS = frozenset(" ".join(_BINARY.values()).split())
 _TYPES = {extension: kind for table in (_BINARY, _TEXT) for kind, names in table.items() for extension in names.split()}
 
 
@@ -132,7 +131,12 @@ def mime_type(path: str) -> str | None:
 
 def is_binary_name(path: str) -> bool:
     """Whether the extension of `path` says that its content is not text; `.svg` is text."""
-    return _extension(path) in _BINARY_EXTENSIONS
+    return is_binary_type(mime_type(path))
+
+
+def is_binary_type(mime_type: str | None) -> bool:
+    """Whether a type that `mime_type` gave says that the content is not text."""
+    return mime_type in _BINARY
 
 
 def _extension(path: str) -> str:

@@ -3,11 +3,11 @@
 from base64 import b64encode
 
 from deepfs.core import filedata, media
-from deepfs.core.text import version, window
+from deepfs.core.text import Window, version, window
 from deepfs.errors import TooLargeError
 from deepfs.types import FileDataV2, ReadResult
 
-__all__ = ["MAX_BINARY_BYTES", "read_binary", "read_data", "read_text"]
+__all__ = ["MAX_BINARY_BYTES", "read_binary", "read_data", "read_text", "read_window"]
 
 MAX_BINARY_BYTES = 10 * 1024 * 1024
 
@@ -15,13 +15,19 @@ MAX_BINARY_BYTES = 10 * 1024 * 1024
 def read_text(path: str, text: str, offset: int, limit: int, *, at: FileDataV2) -> ReadResult:
     """Lines `offset` to `offset + limit` of `text`, with the timestamps of `at`."""
     shown = window(text, offset, limit)
+    data = FileDataV2(shown.text, "utf-8", at.created_at, at.modified_at, media.mime_type(path))
+    return read_window(data, shown, version(text))
+
+
+def read_window(data: FileDataV2, shown: Window, content_version: str) -> ReadResult:
+    """The window `shown` of a text, whose lines `data` holds."""
     return ReadResult(
-        file_data=FileDataV2(shown.text, "utf-8", at.created_at, at.modified_at, media.mime_type(path)),
+        file_data=data,
         start_line=shown.start_line,
         end_line=shown.end_line,
         total_lines=shown.total_lines,
         next_offset=shown.next_offset,
-        version=version(text),
+        version=content_version,
     )
 
 

@@ -20,13 +20,13 @@ class Window(Struct, frozen=True):
     """Some lines of a text with their terminators as stored.
 
     `start_line` and `end_line` count from 1 and are None where no line is shown; `next_offset` is the offset that reads
-    on, None at the end.
+    on, None at the end. `total_lines` is None of a text that was not read to its end.
     """
 
     text: str
     start_line: int | None
     end_line: int | None
-    total_lines: int
+    total_lines: int | None
     next_offset: int | None
 
 

@@ -10,7 +10,7 @@ import sys
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -47,7 +47,7 @@ class Signal(ABC):
         """Set on the loop's own thread."""
 
     @abstractmethod
-    async def wait(self) -> None:
+    def wait(self) -> Awaitable[None]:
         """Wait until the signal is set. A cancelled wait may be repeated."""
 
     async def wait_shielded(self) -> None:
@@ -136,11 +136,12 @@ class Mailbox(ABC):
 
 
 class _AsyncioSignal(Signal):
-    __slots__ = ("_future",)
+    __slots__ = ("_future", "_loop")
     _future: "asyncio.Future[None] | None"
 
-    def __init__(self, home: Mailbox) -> None:
+    def __init__(self, home: Mailbox, loop: "asyncio.AbstractEventLoop") -> None:
         super().__init__(home)
+        self._loop = loop
         self._future = None
 
     def fire(self) -> None:
@@ -148,12 +149,11 @@ class _AsyncioSignal(Signal):
         if self._future is not None and not self._future.done():
             self._future.set_result(None)
 
-    async def wait(self) -> None:
-        import asyncio
-
-        if not self.is_set:
-            self._future = asyncio.get_running_loop().create_future()
-            await self._future
+    def wait(self) -> Awaitable[None]:
+        self._future = future = self._loop.create_future()
+        if self.is_set:
+            future.set_result(None)
+        return future
 
 
 class _AsyncioMailbox(Mailbox):
@@ -162,7 +162,10 @@ class _AsyncioMailbox(Mailbox):
         self._loop = ref(loop)
 
     def signal(self) -> Signal:
-        return _AsyncioSignal(self)
+        loop = self._loop()
+        if loop is None:
+            raise RuntimeError("the event loop of this mailbox has ended")
+        return _AsyncioSignal(self, loop)
 
     def is_here(self) -> bool:
         import asyncio

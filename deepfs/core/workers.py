@@ -14,7 +14,7 @@ __all__ = ["Job", "Lane"]
 
 T = TypeVar("T")
 
-_HOLD_BACK = 0.001
+_HOLD_BACK = 0.003
 """Seconds for which a finished job may wait for others to wake the loop with it."""
 _TICK = 0.005
 """Seconds between two looks of the watcher."""

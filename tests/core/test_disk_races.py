@@ -40,7 +40,7 @@ def look(disk: Disk, number: int) -> None:
         with suppress(DeepFSError):
             assert disk.read_file(path)[0] == b"public"
         with suppress(DeepFSError):
-            assert disk.read_window(path, 0, 1).text == "public"
+            assert disk.read_window(path, 0, 1).shown.text == "public"
     with suppress(DeepFSError):
         assert {entry.name for entry in disk.list_directory("/dir").entries} <= {"secret", "inner", ".link"}
     with suppress(DeepFSError):
@@ -120,7 +120,7 @@ def test_what_becomes_a_link_just_before_it_is_opened_is_not_followed(
 ) -> None:
     """The worst instant, each time that the name is opened: after every look at it."""
     outside, inside = root.parent / "outside", root / swapped
-    open_, open_beneath = os.open, places.open_beneath
+    open_, open_unlinked = os.open, places.open_unlinked
     opened: list[str] = []
 
     @contextmanager
@@ -144,15 +144,15 @@ def test_what_becomes_a_link_just_before_it_is_opened_is_not_followed(
         with swapped_away():
             return open_(name, flags, *rest, **where)
 
-    def swap_then_open_beneath(directory: int, path: str, flags: int) -> int | None:
+    def swap_then_open_unlinked(path: str, *how: int) -> int | None:
         if inside.name not in path.split("/") or inside.is_symlink() or not inside.exists():
-            return open_beneath(directory, path, flags)
+            return open_unlinked(path, *how)
         opened.append(path)
         with swapped_away():
-            return open_beneath(directory, path, flags)
+            return open_unlinked(path, *how)
 
     monkeypatch.setattr(os, "open", swap_then_open)
-    monkeypatch.setattr(places, "open_beneath", swap_then_open_beneath)
+    monkeypatch.setattr(places, "open_unlinked", swap_then_open_unlinked)
     operate(disk, 0)
     assert opened
     assert tree(outside) == OUTSIDE

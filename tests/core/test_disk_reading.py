@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deepfs.core import text
-from deepfs.core.disk import Disk, Limits, Patience, Reading, files, modified_at, version_of, windows
+from deepfs.core.disk import Disk, Limits, Patience, files, modified_at, version_of, windows
 from deepfs.errors import (
     AccessError,
     ConflictError,
@@ -165,11 +165,6 @@ def test_no_message_holds_a_host_path(root: Path, disk: Disk) -> None:
 LINES = st.lists(st.sampled_from(["a", "bc\r", "", "é", "😀x", "\r"]), max_size=30).map("\n".join)
 
 
-def same_window(reading: Reading, shown: text.Window) -> bool:
-    told = (reading.text, reading.start_line, reading.end_line, reading.total_lines, reading.next_offset)
-    return told == (shown.text, shown.start_line, shown.end_line, shown.total_lines, shown.next_offset)
-
-
 @given(content=LINES, bom=st.booleans(), offset=st.integers(-1, 32), limit=st.integers(-1, 32), block=st.integers(1, 9))
 def test_a_window_of_a_streamed_file_is_that_of_its_text(
     tmp_path_factory: pytest.TempPathFactory, content: str, bom: bool, offset: int, limit: int, block: int
@@ -189,8 +184,7 @@ def test_a_window_of_a_streamed_file_is_that_of_its_text(
                 text.window(content, offset, limit)
             assert str(caught.value) == str(expected.value)
         else:
-            reading = Disk(str(root)).read_window("/file", offset, limit)
-            assert same_window(reading, text.window(content, offset, limit))
+            assert Disk(str(root)).read_window("/file", offset, limit).shown == text.window(content, offset, limit)
 
 
 @given(content=LINES, limit=st.integers(1, 5), block=st.integers(1, 9))
@@ -206,10 +200,10 @@ def test_windows_of_a_file_too_large_to_count_join_to_its_text(
         patch.setattr(windows, "MAX_WHOLE", 0)
         patch.setattr(files, "BLOCK", block)
         while offset is not None:
-            reading = Disk(str(root)).read_window("/file", offset, limit, Limits(judged=0))
-            parts.append(reading.text)
-            assert reading.start_line == offset + 1
-            offset = reading.next_offset
+            shown = Disk(str(root)).read_window("/file", offset, limit, Limits(judged=0)).shown
+            parts.append(shown.text)
+            assert shown.start_line == offset + 1
+            offset = shown.next_offset
     assert "".join(parts) == content
 
 
@@ -217,18 +211,17 @@ def test_a_small_file_is_windowed_and_binary_comes_whole(root: Path, disk: Disk)
     (root / "text").write_bytes(b"1\n2\n3")
     (root / "nul").write_bytes(b"1\0")
     (root / "latin").write_bytes(b"caf\xe9")
-    reading = disk.read_window("/text", 1, 1)
-    assert (reading.text, reading.total_lines, reading.next_offset, reading.data) == ("2\n", 3, 2, None)
-    assert disk.read_window("/nul", 0, 1).data == b"1\0"
-    assert disk.read_window("/latin", 0, 1).data == b"caf\xe9"
+    assert disk.read_window("/text", 1, 1).shown == text.Window("2\n", 2, 2, 3, 2)
+    assert disk.read_window("/nul", 0, 1).shown == b"1\0"
+    assert disk.read_window("/latin", 0, 1).shown == b"caf\xe9"
 
 
 def test_a_large_file_is_counted_up_to_a_size(root: Path, disk: Disk) -> None:
     (root / "log").write_bytes(b"line\n" * 400_000)
-    assert disk.read_window("/log", 0, 2).total_lines == 400_000
-    beyond = disk.read_window("/log", 0, 2, Limits(judged=MIB))
+    assert disk.read_window("/log", 0, 2).shown.total_lines == 400_000
+    beyond = disk.read_window("/log", 0, 2, Limits(judged=MIB)).shown
     assert (beyond.text, beyond.total_lines, beyond.next_offset) == ("line\nline\n", None, 2)
-    end = disk.read_window("/log", 399_999, 2, Limits(judged=MIB))
+    end = disk.read_window("/log", 399_999, 2, Limits(judged=MIB)).shown
     assert (end.text, end.total_lines, end.next_offset) == ("line\n", 400_000, None)
     with pytest.raises(InvalidContentError, match="400000 lines"):
         disk.read_window("/log", 400_000, 1, Limits(judged=MIB))
@@ -238,10 +231,10 @@ def test_a_large_file_is_counted_up_to_a_size(root: Path, disk: Disk) -> None:
 def test_a_large_file_with_junk_at_its_end_is_binary(root: Path, disk: Disk, junk: bytes) -> None:
     content = b"line\n" * 400_000 + junk
     (root / "log").write_bytes(content)
-    assert disk.read_window("/log", 0, 2).data == content
+    assert disk.read_window("/log", 0, 2).shown == content
     with pytest.raises(TooLargeError):
         disk.read_window("/log", 0, 2, Limits(binary=MIB))
-    assert disk.read_window("/log", 0, 2, Limits(judged=MIB)).text == "line\nline\n"
+    assert disk.read_window("/log", 0, 2, Limits(judged=MIB)).shown.text == "line\nline\n"
 
 
 def peak_of(disk: Disk, path: str, offset: int, limit: int) -> int:
@@ -273,8 +266,8 @@ def test_an_enormous_line_takes_bounded_memory(root: Path, disk: Disk, size: int
             file.write(b"x" * MIB)
         file.write(b"\nlast\n")
     assert peak_of(disk, "/line", 1, 1) < 30 * MIB
-    assert disk.read_window("/line", 0, 1).text == "first\n"
-    assert disk.read_window("/line", 2, 1).text == "last\n"
+    assert disk.read_window("/line", 0, 1).shown.text == "first\n"
+    assert disk.read_window("/line", 2, 1).shown.text == "last\n"
 
 
 def test_a_long_read_ends_when_nobody_wants_it(root: Path, disk: Disk) -> None:

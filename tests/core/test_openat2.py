@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from deepfs.core.disk import Disk, places
-from deepfs.core.disk.openat2 import open_beneath
+from deepfs.core.disk.openat2 import open_unlinked
 from deepfs.errors import DeepFSError
 
 
@@ -37,7 +37,7 @@ def root(tmp_path: Path) -> Path:
 def test_links_and_ways_out_are_refused(root: Path, path: str, content: bytes | None) -> None:
     directory = os.open(root, os.O_RDONLY)
     try:
-        descriptor = open_beneath(directory, path, os.O_RDONLY)
+        descriptor = open_unlinked(path, os.O_RDONLY, directory)
         found = None
         if descriptor is not None:
             assert not os.get_inheritable(descriptor)
@@ -49,13 +49,19 @@ def test_links_and_ways_out_are_refused(root: Path, path: str, content: bytes | 
 
 
 @pytest.mark.parametrize("path", ["/a/b/file", "/a/inner/file", "/a/outer/file", "/a/none/file", "/a/b/file/x", "/a/b"])
-def test_both_ways_give_one_answer(root: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+@pytest.mark.parametrize("linked", [False, True])
+def test_both_ways_give_one_answer(root: Path, monkeypatch: pytest.MonkeyPatch, path: str, linked: bool) -> None:
+    given = root
+    if linked:
+        given = root.parent / "link"
+        given.symlink_to(root)
+
     def answer() -> bytes | str:
         try:
-            return Disk(str(root)).read_file(path)[0]
+            return Disk(str(given)).read_file(path)[0]
         except DeepFSError as error:
             return f"{error.code} {error}"
 
     quick = answer()
-    monkeypatch.setattr(places, "open_beneath", lambda *_: None)
+    monkeypatch.setattr(places, "open_unlinked", lambda *_: None)
     assert answer() == quick

@@ -14,17 +14,25 @@ def never_cancelled() -> bool:
 
 
 class Patience:
-    """A deadline and a cancellation, asked about between the steps of blocking work."""
+    """A deadline and a cancellation, asked about between the steps of blocking work.
 
-    __slots__ = ("_cancelled", "_deadline")
+    The work is cancelled by `cancel`, from any thread, or where `cancelled` says so.
+    """
+
+    __slots__ = ("_cancelled", "_deadline", "_is_wanted")
 
     def __init__(self, timeout: float | None = None, cancelled: Callable[[], bool] = never_cancelled) -> None:
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._cancelled = cancelled
+        self._is_wanted = True
+
+    def cancel(self) -> None:
+        """Have the next check raise."""
+        self._is_wanted = False
 
     def check_wanted(self, path: str) -> None:
         """Raise DeadlineError once the operation is cancelled; its deadline is for waiting, which this is not."""
-        if self._cancelled():
+        if not self._is_wanted or self._cancelled():
             raise DeadlineError(f"Error: The operation on {quoted(path)} was cancelled")
 
     def check(self, path: str) -> None:

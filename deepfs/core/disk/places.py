@@ -15,7 +15,7 @@ from types import TracebackType
 
 from deepfs.core.disk.conditions import OUTSIDE, TOO_MANY_LINKS
 from deepfs.core.disk.flags import NO_FOLLOW, SEARCH
-from deepfs.core.disk.openat2 import open_beneath
+from deepfs.core.disk.openat2 import open_unlinked
 from deepfs.core.disk.temporary_names import PREFIX, is_temporary
 from deepfs.errors import (
     AccessError,
@@ -38,8 +38,11 @@ _PERHAPS_A_LINK = frozenset({errno.ELOOP, errno.ENOTDIR, errno.EMLINK})
 
 def release(descriptor: int) -> None:
     """Close a descriptor through which nothing was written, so that no error of closing it matters."""
-    with suppress(OSError):
+    # Every operation comes here, and `suppress` would double what it costs.
+    try:  # noqa: SIM105
         os.close(descriptor)
+    except OSError:
+        pass
 
 
 def link_target(directory: int, name: str) -> str | None:
@@ -114,6 +117,11 @@ class Root:
         """The absolute path of the directory on the host; a relative one is taken from the directory of the process."""
         return os.path.abspath(self._given)
 
+    @cached_property
+    def _is_linked(self) -> bool:
+        """Whether links lead to the directory when it is first used, which decides how it is best opened."""
+        return os.path.realpath(self.host_path) != self.host_path
+
     def open(self, path: str, flags: int) -> int:
         """Open what `path` leads to, through links that are allowed."""
         try:
@@ -130,11 +138,13 @@ class Root:
             return os.open(path, flags)
         if "/.." in path or PREFIX in path:
             raise OSError(errno.ELOOP, "not plain")
-        *above, name = path[1:].split("/")
+        if not self._is_linked and (descriptor := open_unlinked(self.host_path + path, flags)) is not None:
+            return descriptor
         directory = self.enter(make=False)
         try:
-            if above and (descriptor := open_beneath(directory, path[1:], flags)) is not None:
+            if self._is_linked and (descriptor := open_unlinked(path[1:] or ".", flags, directory)) is not None:
                 return descriptor
+            *above, name = path[1:].split("/")
             for each in above:
                 child = os.open(each, SEARCH | NO_FOLLOW, dir_fd=directory)
                 directory, left = child, directory

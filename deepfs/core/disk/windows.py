@@ -33,20 +33,11 @@ DEFAULT_LIMITS = Limits()
 
 
 class Reading(NamedTuple):
-    """What was read: a window of text, or, with `data`, the whole of a binary file.
-
-    `start_line` and `end_line` count from 1 and are None where no line is shown; `total_lines` is None where the file
-    was not read to its end; `next_offset` is the offset that reads on, None at the end.
-    """
+    """What was read: a window of text, or the whole of a binary file."""
 
     status: os.stat_result
     version: str
-    text: str = ""
-    start_line: int | None = None
-    end_line: int | None = None
-    total_lines: int | None = None
-    next_offset: int | None = None
-    data: bytes | None = None
+    shown: text.Window | bytes
 
 
 class _NotTextError(Exception):
@@ -67,19 +58,15 @@ def read_window(
         except _NotTextError:
             os.lseek(descriptor, 0, os.SEEK_SET)
             data = read_descriptor(path, descriptor, status.st_size, limits.binary)
-            return Reading(status, version_of(status, data), data=data)
-        return scan.reading()
+            return Reading(status, version_of(status, data), data)
+        return Reading(status, version_of(status, None), scan.window())
     finally:
         release(descriptor)
 
 
 def _from_whole(status: os.stat_result, data: bytes, offset: int, limit: int) -> Reading:
-    version = version_of(status, data)
     content = text.decode(data)
-    if content is None:
-        return Reading(status, version, data=data)
-    shown = text.window(content, offset, limit)
-    return Reading(status, version, shown.text, shown.start_line, shown.end_line, shown.total_lines, shown.next_offset)
+    return Reading(status, version_of(status, data), data if content is None else text.window(content, offset, limit))
 
 
 class _Scan:
@@ -87,11 +74,11 @@ class _Scan:
 
     def __init__(self, path: str, status: os.stat_result, offset: int, limit: int, limits: Limits) -> None:
         self._path = path
-        self._status = status
+        self._size = status.st_size
         self._limits = limits
         self._first = max(offset, 0)
         self._last = self._first + max(limit, 0)
-        self._window = bytearray()
+        self._kept = bytearray()
         self._lines = 0
         self._open_line = False
         self._more = False
@@ -99,7 +86,7 @@ class _Scan:
         self._decode = codecs.getincrementaldecoder("utf-8")().decode
 
     def run(self, descriptor: int, patience: Patience) -> None:
-        to_the_end = self._status.st_size <= self._limits.judged
+        to_the_end = self._size <= self._limits.judged
         for block in blocks(descriptor):
             patience.check(self._path)
             self._judge(block)
@@ -122,27 +109,26 @@ class _Scan:
         newlines = block.count(b"\n")
         start = _after_newlines(block, newlines, self._first - self._lines)
         end = _after_newlines(block, newlines, self._last - self._lines)
-        self._window += block[start:end]
-        if len(self._window) > self._limits.window:
-            raise TooLargeError(self._path, self._status.st_size, self._limits.window)
+        self._kept += block[start:end]
+        if len(self._kept) > self._limits.window:
+            raise TooLargeError(self._path, self._size, self._limits.window)
         self._lines += newlines
         self._open_line = not block.endswith(b"\n")
         self._more = self._more or end < len(block)
 
-    def reading(self) -> Reading:
+    def window(self) -> text.Window:
         """The window, once the pass is over."""
-        version = version_of(self._status, None)
         total = self._lines + self._open_line if self._ended else None
         if total is not None and self._first >= total:
             raise InvalidContentError(f"Error: Line offset {self._first} exceeds file length ({total} lines)")
         onward = self._last if self._more else None
         if self._first == self._last:
-            return Reading(self._status, version, total_lines=total, next_offset=self._first)
-        shown = self._window.decode()
+            return text.Window("", None, None, total, self._first)
+        shown = self._kept.decode()
         last = self._last if total is None else min(self._last, total)
         if self._first == 0:
             shown = shown.removeprefix(text.BOM)
-        return Reading(self._status, version, shown, self._first + 1, last, total, onward)
+        return text.Window(shown, self._first + 1, last, total, onward)
 
 
 def _after_newlines(block: bytes, newlines: int, count: int) -> int:

@@ -146,7 +146,7 @@ class FilesystemBackend(BackendProtocol):
         status, version, shown = self._disk.read_window(path, offset, limit, self._limits, patience)
         if isinstance(shown, bytes):
             return self._binary(path, status, version, shown)
-        text = FileDataV2(shown.text, modified_at=modified_at(status), mime_type=mime_type)
+        text = FileDataV2(shown.text, "utf-8", None, modified_at(status), mime_type)
         return reading.read_window(text, shown, version)
 
     def _binary(self, path: str, status: os.stat_result, version: str, data: bytes) -> ReadResult:

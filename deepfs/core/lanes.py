@@ -68,7 +68,7 @@ def run(
     when the function has ended; with `abandon_on_cancel`, which is for reads, it goes on at once and the result is
     dropped.
     """
-    return _run(_lanes.short, function, *args, abandon_on_cancel=abandon_on_cancel, cancellation=cancellation)
+    return _run(_lanes.short, function, args, abandon_on_cancel, cancellation)
 
 
 def run_resident(function: Callable[[*ArgsT], T], *args: *ArgsT) -> Awaitable[T]:
@@ -77,13 +77,13 @@ def run_resident(function: Callable[[*ArgsT], T], *args: *ArgsT) -> Awaitable[T]
     What it starts there may be bound to the life of its parent thread. Calls are made in the order in which they come.
     Cancelled later than the call has begun, the caller goes on when the function has ended.
     """
-    return _run(_lanes.resident, function, *args, turn=object())
+    return _run(_lanes.resident, function, args, turn=object())
 
 
 async def _run(
     lane: Lane,
     function: Callable[[*ArgsT], T],
-    *args: *ArgsT,
+    args: tuple[*ArgsT],
     abandon_on_cancel: bool = False,
     cancellation: _Cancellable | None = None,
     turn: object = None,
@@ -92,7 +92,7 @@ async def _run(
         await checkpoint_if_cancelled()
     home = mailbox()
     signal = home.signal()
-    job: Job[T] = Job(home, signal.fire, function, *args)
+    job: Job[T] = Job(home, signal.fire, function, args)
     if turn is not None:
         job.turn = turn
     lane.submit(job)
@@ -127,7 +127,7 @@ async def run_each(
 async def _run_part(function: Callable[[ItemT], T], part: list[ItemT], abandon_on_cancel: bool) -> list[T]:
     home = mailbox()
     left = Countdown(home.signal(), len(part))
-    jobs: list[Job[T]] = [Job(home, left.count, function, item) for item in part]
+    jobs: list[Job[T]] = [Job(home, left.count, function, (item,)) for item in part]
     for job in jobs:
         _lanes.short.submit(job)
     try:
@@ -150,7 +150,7 @@ async def run_long(function: Callable[[Cancellation, *ArgsT], T], *args: *ArgsT)
     home = mailbox()
     signal = home.signal()
     cancellation = Cancellation()
-    job: Job[T] = Job(home, signal.fire, function, cancellation, *args)
+    job: Job[T] = Job(home, signal.fire, function, (cancellation, *args))
     _lanes.long.submit(job)
     try:
         await signal.wait()

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from time import monotonic, sleep
+from time import monotonic, process_time, sleep
 from typing import Any, Generic, TypeVar
 
 from deepfs.core.wake import Mailbox
@@ -20,8 +20,8 @@ _TICK = 0.005
 """Seconds between two looks of the watcher."""
 _QUICK = 5
 """Jobs that one worker finishes between two looks where they are tiny."""
-_STALLED = 10
-"""Slow looks in a row after which a busy interpreter is no excuse."""
+_STALLED = 20
+"""Looks in a row that saw no job finished, after which a busy interpreter is no excuse."""
 _QUIET = 20
 """Idle looks in a row after which the watcher sleeps."""
 
@@ -29,30 +29,34 @@ _QUIET = 20
 class Job(Generic[T]):
     """A call, from its submission to its outcome; `finish` is then run on the loop that waits for it."""
 
-    __slots__ = ("_claim", "_error", "_value", "finish", "home", "turn")
+    __slots__ = ("_claim", "_error", "_function", "_value", "finish", "home", "turn")
     _value: T
 
-    def __init__(self, home: Mailbox, finish: Callable[[], object], function: Callable[..., T], *args: Any) -> None:
+    def __init__(
+        self, home: Mailbox, finish: Callable[[], object], function: Callable[..., T], args: tuple[Any, ...]
+    ) -> None:
         self.home: Mailbox = home
         self.turn: object = home.turn()
         self.finish: Callable[[], object] = finish
-        # Whoever pops it decides the job's fate; popping is atomic.
-        self._claim = [(function, args)]
+        self._function = function
+        # Whoever pops its arguments decides the job's fate; popping is atomic.
+        self._claim = [args]
         self._error: BaseException | None = None
 
     def withdraw(self) -> bool:
         """Keep the call from being made; whether it was in time."""
-        return bool(self._take())
+        return self._take() is not None
 
     def run(self) -> bool:
         """Make the call, unless it was withdrawn."""
-        if claim := self._take():
-            function, args = claim
-            try:
-                self._value = function(*args)
-            except BaseException as error:
-                self._error = error
-        return claim is not None
+        args = self._take()
+        if args is None:
+            return False
+        try:
+            self._value = self._function(*args)
+        except BaseException as error:
+            self._error = error
+        return True
 
     def result(self) -> T:
         """What the call returned or raised."""
@@ -63,7 +67,7 @@ class Job(Generic[T]):
         finally:
             del self  # The traceback holds this frame: no cycle through the job.
 
-    def _take(self) -> tuple[Callable[..., T], tuple[Any, ...]] | None:
+    def _take(self) -> tuple[Any, ...] | None:
         try:
             return self._claim.pop()
         except IndexError:
@@ -87,7 +91,9 @@ class _Turns:
             self._ring.append(job.turn)
         group.append(job)
 
-    def pop(self) -> Job[Any]:
+    def pop(self) -> Job[Any] | None:
+        if not self._ring:
+            return None
         group = self._groups[self._ring[0]]
         job = group.popleft()
         if group:
@@ -166,15 +172,19 @@ class Lane:
 
     def _next(self) -> Job[Any] | None:
         with self._lock:
-            for _ in range(self._inbox.qsize()):
-                try:
-                    self._sort(self._inbox.get_nowait())
-                except Empty:  # Idle workers take from the inbox, too.
-                    break
-            job = self._turns.pop() if self._turns else None
+            if not self._inbox.empty():
+                self._sort_inbox()
+            job = self._turns.pop()
             if self._idle and self._turns and self._workers - self._idle < self._core:
                 self._inbox.put(None)
             return job
+
+    def _sort_inbox(self) -> None:
+        for _ in range(self._inbox.qsize()):
+            try:
+                self._sort(self._inbox.get_nowait())
+            except Empty:  # Idle workers take from the inbox, too.
+                break
 
     def _sort(self, job: Job[Any] | None) -> None:
         if job is not None:
@@ -215,16 +225,18 @@ class Lane:
                 self._call_watcher()
 
     def _watch_rush(self) -> None:
-        quiet = slow = 0
+        quiet = slow = stuck = 0
         while quiet < _QUIET:
-            finished, due = self._finished, monotonic() + _TICK
+            finished, due, worked = self._finished, monotonic() + _TICK, process_time()
             sleep(_TICK)
+            # More threads would only make it worse for an interpreter that is busy, or that wakes this one late.
+            is_contended = monotonic() - due > _TICK / 5 or process_time() - worked > _TICK / 2
             self._send()  # What a worker finished before the job that now keeps it.
-            busy = self._workers - self._idle
+            busy, done = self._workers - self._idle, self._finished - finished
             quiet = 0 if busy else quiet + 1
-            slow = slow + 1 if self._finished - finished < _QUICK * busy else 0
-            # Being woken late means that the interpreter is contended: more threads would make it worse.
-            if slow >= _STALLED or (slow > 1 and monotonic() - due < _TICK / 5):
+            slow = slow + 1 if done < _QUICK * busy else 0
+            stuck = stuck + 1 if busy and not done else 0
+            if stuck >= _STALLED or (slow > 1 and not is_contended):
                 self._add_worker()
 
     def _add_worker(self) -> None:

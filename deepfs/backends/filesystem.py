@@ -16,11 +16,12 @@ from deepfs.core.disk import Disk, Entry, Limits, Patience, Upload, modified_at,
 from deepfs.core.engines import Automatic, InProcess
 from deepfs.core.host_paths import host_path
 from deepfs.core.ignore import IgnoreOption
-from deepfs.core.local_search import LocalSearch
+from deepfs.core.local_search import GlobSearch, GrepSearch, LocalSearch, Search
 from deepfs.core.locks import path_locks
 from deepfs.core.replace import replace
-from deepfs.core.scan import Query, compile_query
+from deepfs.core.scan import compile_query
 from deepfs.core.text import check_text, decode
+from deepfs.core.together import Ask, Together
 from deepfs.errors import BinaryFileError, DeepFSError
 from deepfs.sync import finish
 from deepfs.types import (
@@ -87,15 +88,13 @@ class FilesystemBackend(BackendProtocol):
             ignore=ignore,
             engine=Automatic() if ripgrep else InProcess(),
         )
+        self._searches: Together[str, Search, Any] = Together(self._answer)
 
     # --- paths and threads ---
 
     def _path(self, path: str) -> str:
         """`path` normalised; on a worker thread, since a relative root asks the system."""
         return paths.normalize(path) if self._virtual else host_path(path, self._given_root)
-
-    def _search_root(self, path: str | None) -> str:
-        return self._path("" if path is None or (path == "/" and not self._virtual) else path)
 
     def _hold(self, *held: str) -> AbstractAsyncContextManager[None]:
         # The disk's own locks keep other processes out; these let tasks of this one wait without a thread.
@@ -161,10 +160,8 @@ class FilesystemBackend(BackendProtocol):
         return ReadRawResult(data=replace_fields(filedata.new_file(data, now=modified_at(status)), created_at=None))
 
     async def aglob(self, pattern: str, path: str = "/") -> GlobResult:
-        return await lanes.run_long(self._glob, pattern, path)
-
-    def _glob(self, cancellation: Cancellation, pattern: str, path: str) -> GlobResult:
-        return self._search.glob(cancellation, pattern, self._search_root(path), base=self._search_root(None))
+        found: GlobResult = await self._searches.ask(_start(path), GlobSearch(pattern))
+        return found
 
     async def agrep(
         self,
@@ -178,13 +175,11 @@ class FilesystemBackend(BackendProtocol):
         max_count: int | None = None,
     ) -> GrepResult:
         query = compile_query(pattern, regex=regex, ignore_case=ignore_case, context_lines=context_lines)
-        return await lanes.run_long(self._grep, query, path, glob, max_count)
+        found: GrepResult = await self._searches.ask(_start(path), GrepSearch(query, glob, max_count))
+        return found
 
-    def _grep(
-        self, cancellation: Cancellation, query: Query, path: str | None, glob: str | None, max_count: int | None
-    ) -> GrepResult:
-        root, base = self._search_root(path), self._search_root(None)
-        return self._search.grep(cancellation, query, root, glob, max_count, base)
+    def _answer(self, start: str, asks: list[Ask[Search, Any]]) -> None:
+        self._search.answer(asks, self._path(start), self._path(""))
 
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
         return await lanes.run_each(self._download_file, paths, abandon_on_cancel=True)
@@ -305,6 +300,11 @@ class FilesystemBackend(BackendProtocol):
         except DeepFSError as error:
             return error.code.value
         return None
+
+
+def _start(path: str | None) -> str:
+    """Where a search starts; the root is the empty path, which stands for `root_dir` whatever the mode."""
+    return "" if path is None or path == "/" else path
 
 
 def _close(opened: Iterable[BinaryIO | Upload]) -> None:

@@ -22,7 +22,7 @@ from deepfs.core.cancellation import Cancellation
 from deepfs.core.wake import Countdown, Signal, mailbox
 from deepfs.core.workers import Job, Lane
 
-__all__ = ["run", "run_each", "run_long", "run_resident"]
+__all__ = ["run", "run_each", "run_long", "run_resident", "start_long", "stop_if_cancelled", "wait_for_end"]
 
 T = TypeVar("T")
 ItemT = TypeVar("ItemT")
@@ -88,8 +88,7 @@ async def _run(
     cancellation: _Cancellable | None = None,
     turn: object = None,
 ) -> T:
-    if _is_cancelled():
-        await checkpoint_if_cancelled()
+    await stop_if_cancelled()
     home = mailbox()
     signal = home.signal()
     job: Job[T] = Job(home, signal.fire, function, args)
@@ -102,7 +101,7 @@ async def _run(
         if cancellation is not None:
             cancellation.cancel()
         if not job.withdraw() and not abandon_on_cancel:
-            await _end(signal, reason)
+            await wait_for_end(signal, reason)
         raise
     return job.result()
 
@@ -118,8 +117,7 @@ async def run_each(
     results: list[T] = []
     rest = iter(items)
     while part := list(islice(rest, _SLICE)):
-        if _is_cancelled():
-            await checkpoint_if_cancelled()
+        await stop_if_cancelled()
         results += await _run_part(function, part, abandon_on_cancel)
     return results
 
@@ -135,7 +133,7 @@ async def _run_part(function: Callable[[ItemT], T], part: list[ItemT], abandon_o
     except BaseException as reason:
         left.count(sum(job.withdraw() for job in jobs))
         if not abandon_on_cancel:
-            await _end(left.signal, reason)
+            await wait_for_end(left.signal, reason)
         raise
     return [job.result() for job in jobs]
 
@@ -145,8 +143,7 @@ async def run_long(function: Callable[[Cancellation, *ArgsT], T], *args: *ArgsT)
 
     On cancellation the token is set, and the caller goes on when the function has ended.
     """
-    if _is_cancelled():
-        await checkpoint_if_cancelled()
+    await stop_if_cancelled()
     home = mailbox()
     signal = home.signal()
     cancellation = Cancellation()
@@ -157,17 +154,27 @@ async def run_long(function: Callable[[Cancellation, *ArgsT], T], *args: *ArgsT)
     except BaseException as reason:
         cancellation.cancel()
         if not job.withdraw():
-            await _end(signal, reason)
+            await wait_for_end(signal, reason)
         raise
     return job.result()
 
 
-def _is_cancelled() -> bool:
-    # Asked for every call: it costs half of what a checkpoint does, which makes two coroutines.
-    return current_effective_deadline() == -inf
+def start_long(function: Callable[[*ArgsT], object], *args: *ArgsT) -> None:
+    """Have a blocking function called that may take long, and that tells by itself whom it may concern."""
+    _lanes.long.submit(Job(mailbox(), _nothing, function, args))
 
 
-async def _end(signal: Signal, reason: BaseException) -> None:
+def _nothing() -> None:
+    return None
+
+
+async def stop_if_cancelled() -> None:
+    """A checkpoint that only lets cancellation through, and costs half of anyio's where there is none."""
+    if current_effective_deadline() == -inf:
+        await checkpoint_if_cancelled()
+
+
+async def wait_for_end(signal: Signal, reason: BaseException) -> None:
     """Wait for what cannot be left alone, unless the coroutine itself is being closed."""
     if not isinstance(reason, GeneratorExit):
         await signal.wait_shielded()

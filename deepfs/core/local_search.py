@@ -1,24 +1,45 @@
 """Glob and grep over a tree on disk, in a worker thread."""
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
 
 from deepfs.core import paths
 from deepfs.core.cancellation import Cancellation
-from deepfs.core.disk import Disk, FoundFile, Patience, modified_at
-from deepfs.core.engines import Automatic, Engine, GrepTask
+from deepfs.core.disk import Disk, Patience
+from deepfs.core.engines import Automatic, Engine
 from deepfs.core.ignore import IgnoreOption, Ignoring, compile_rules
+from deepfs.core.passes import Pass
 from deepfs.core.ripgrep import GITIGNORE_FILES, NO_IGNORE_FILES
 from deepfs.core.scan import Query
-from deepfs.core.search import MAX_GLOB_MATCHES, MAX_SEARCHED_BYTES, Grep, Wanted, glob_result
-from deepfs.errors import DeadlineError, DeepFSError, NotDirectoryError
-from deepfs.types import FileInfo, GlobResult, GrepResult
+from deepfs.core.search import MAX_SEARCHED_BYTES, Grep, Wanted
+from deepfs.core.tasks import AnyTask, GlobTask, GrepTask
+from deepfs.core.together import Ask
+from deepfs.errors import DeepFSError
+from deepfs.types import GlobResult, GrepResult
 
-__all__ = ["LocalSearch"]
+__all__ = ["GlobSearch", "GrepSearch", "LocalSearch", "Search"]
 
 _MAX_GITIGNORE = 1024 * 1024
 _is_plain_pattern = re.compile(r"[\w.*?/-]+", re.ASCII).fullmatch
+
+
+class GlobSearch(NamedTuple):
+    """What to find: files that match, sorted by path."""
+
+    glob: str
+
+
+class GrepSearch(NamedTuple):
+    """What to find: lines, in the files that `glob` chooses."""
+
+    query: Query
+    glob: str | None = None
+    max_count: int | None = None
+
+
+Search: TypeAlias = GlobSearch | GrepSearch
 
 
 class LocalSearch:
@@ -47,20 +68,18 @@ class LocalSearch:
         self._hints = _hints(ignore)
         self._engine = Automatic() if engine is None else engine
 
+    def answer(self, asks: Sequence[Ask[Search, Any]], root: str, base: str = "/") -> None:
+        """Carry out together the searches of `asks`, which all start at `root`, and settle each when it ends."""
+        tasks = self._tasks([(ask.question, ask.cancellation) for ask in asks], root, base)
+        for ask, task in zip(asks, tasks, strict=True):
+            task.on_end = partial(_settle_early, ask, task, tasks)
+        self._run(tasks, root)
+        for ask, task in zip(asks, tasks, strict=True):
+            ask.settle(task.result)
+
     def glob(self, cancellation: Cancellation, pattern: str, root: str, base: str = "/") -> GlobResult:
-        """The files below the directory `root` that match, sorted by path; NotDirectoryError where it is a file."""
-        wanted = self._wanted(pattern, root, base)
-        matches: list[FileInfo] = []
-        with _until(self._timeout, cancellation) as search:
-            for file in self._disk.walk(root, enter=wanted.may_enter, patience=search.patience):
-                if file.path == root:
-                    raise NotDirectoryError(root)
-                if file.path in wanted:
-                    matches.append(_info(file))
-                    if len(matches) > MAX_GLOB_MATCHES:
-                        break
-        result = glob_result(matches)
-        result.truncated = result.truncated or search.expired
+        """One search by itself; NotDirectoryError where `root` is a file."""
+        result: GlobResult = self._only(GlobSearch(pattern), cancellation, root, base)
         return result
 
     def grep(
@@ -72,22 +91,41 @@ class LocalSearch:
         max_count: int | None = None,
         base: str = "/",
     ) -> GrepResult:
-        """The lines that `query` finds in the files at or below `root`, in those that `glob` chooses."""
-        wanted = self._wanted(glob, root, base)
-        with _until(self._timeout, cancellation) as search:
-            patience = search.patience
-            grep = Grep(query, wanted, max_count, self._max_bytes, lambda: patience.check(root))
-            self._engine.run(GrepTask(self._disk, grep, patience, cancellation, self._hints))
-        result = grep.result()
-        result.truncated = result.truncated or search.expired
+        """One search by itself."""
+        result: GrepResult = self._only(GrepSearch(query, glob, max_count), cancellation, root, base)
         return result
 
-    def _wanted(self, pattern: str | None, root: str, base: str) -> Wanted:
+    def _only(self, search: Search, cancellation: Cancellation, root: str, base: str) -> Any:
+        [task] = tasks = self._tasks([(search, cancellation)], root, base)
+        self._run(tasks, root)
+        return task.result()
+
+    def _run(self, tasks: Sequence[AnyTask], root: str) -> None:
+        self._engine.run(Pass(self._disk, root, tasks, max_bytes=self._max_bytes, hints=self._hints))
+        for task in tasks:
+            task.end()
+
+    def _tasks(self, searches: Iterable[tuple[Search, Cancellation]], root: str, base: str) -> list[AnyTask]:
+        ignoring = self._ignoring(root, base)
+        wanted: dict[str | None, Wanted] = {}
+        tasks: list[AnyTask] = []
+
+        def check_all() -> None:
+            for task in tasks:
+                task.check(root)
+
+        for search, cancellation in searches:
+            if search.glob not in wanted:
+                wanted[search.glob] = Wanted(search.glob, root, ignoring)
+            patience = Patience(self._timeout, partial(getattr, cancellation, "cancelled"))
+            tasks.append(_task(search, wanted[search.glob], patience, self._max_bytes, check_all))
+        return tasks
+
+    def _ignoring(self, root: str, base: str) -> Ignoring | None:
         if not self._honours_files and not self._rules:
-            return Wanted(pattern, root)
+            return None
         start = base if root == base or paths.is_beneath(root, base) else root
-        read = self._gitignore if self._honours_files else None
-        return Wanted(pattern, root, Ignoring(start, root, self._rules, read))
+        return Ignoring(start, root, self._rules, self._gitignore if self._honours_files else None)
 
     def _gitignore(self, path: str) -> bytes | None:
         try:
@@ -96,34 +134,28 @@ class LocalSearch:
             return None
 
 
+def _settle_early(ask: Ask[Search, Any], task: AnyTask, tasks: Sequence[AnyTask]) -> None:
+    """Settle a search that ends before the others; for the last, what works for it ends first."""
+    if not all(each.is_over for each in tasks):
+        ask.settle(task.result)
+
+
+def _task(
+    search: Search, wanted: Wanted, patience: Patience, max_bytes: int, check_all: Callable[[], object]
+) -> AnyTask:
+    if isinstance(search, GlobSearch):
+        return GlobTask(wanted, patience)
+
+    def check() -> None:
+        # One file may take long, and nobody else of the pass is to wait for its end.
+        check_all()
+        patience.check(wanted.root)
+
+    return GrepTask(Grep(search.query, wanted, search.max_count, max_bytes, check), patience)
+
+
 def _hints(ignore: IgnoreOption) -> list[str]:
     """Options for ripgrep to leave out about what `ignore` says."""
     if ignore == "git":
         return [*GITIGNORE_FILES]
     return [*NO_IGNORE_FILES, *(f"--glob=!{pattern}" for pattern in ignore or () if _is_plain_pattern(pattern))]
-
-
-def _info(file: FoundFile) -> FileInfo:
-    try:
-        status = file.stat()
-    except DeepFSError:
-        return FileInfo(file.path, is_dir=False)
-    return FileInfo(file.path, is_dir=False, size=status.st_size, modified_at=modified_at(status))
-
-
-class _Search:
-    """The time a search has; `expired` once it ended for want of it."""
-
-    def __init__(self, timeout: float, cancellation: Cancellation) -> None:
-        self.patience = Patience(timeout, lambda: cancellation.cancelled)
-        self.expired = False
-
-
-@contextmanager
-def _until(timeout: float, cancellation: Cancellation) -> Iterator[_Search]:
-    """Leave the body when the time is up or the search is cancelled."""
-    search = _Search(timeout, cancellation)
-    try:
-        yield search
-    except DeadlineError:
-        search.expired = True

@@ -1,4 +1,4 @@
-"""ripgrep, asked for one thing only: which files of a directory hold a literal text, and what it did not look at.
+"""ripgrep, asked for one thing only: which files of a directory hold some text, and what it did not look at.
 
 The bytes of every file are searched as they are: no encoding is guessed, nothing is taken for binary. What ripgrep
 leaves out by itself (dot-names, links, large files, ignored files) it tells in its log alone, so one whose log is not
@@ -10,14 +10,12 @@ import re
 import shutil
 import subprocess
 import sysconfig
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from functools import lru_cache
 from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
 from types import TracebackType
-
-from deepfs.core.cancellation import Cancellation
 
 __all__ = ["GITIGNORE_FILES", "MAX_NEEDLE", "NO_IGNORE_FILES", "Ripgrep", "RipgrepError", "Run", "find_ripgrep"]
 
@@ -72,16 +70,14 @@ class Run:
     def __init__(
         self,
         command: Sequence[str],
-        needle: bytes,
+        needles: Iterable[bytes],
         directory: str,
-        cancellation: Cancellation,
         check: Callable[[], object],
     ) -> None:
         self.left_out: set[bytes] = set()
         self._command = command
-        self._needle = needle
+        self._needles = needles
         self._directory = directory
-        self._cancellation = cancellation
         self._check = check
         self._log = bytearray()
 
@@ -101,7 +97,6 @@ class Run:
             except OSError as error:
                 raise RipgrepError(f"it cannot be run: {error.strerror}") from error
             undo.callback(self._process.kill)
-            undo.enter_context(self._cancellation.stopping(self._process.kill))
             self._ask()
             self._undo = undo.pop_all()
         return self
@@ -116,7 +111,7 @@ class Run:
         for chunk in self._output():
             *names, begun = (begun + chunk).split(b"\0")
             yield [name.removeprefix(b"./") for name in names]
-        if self._process.wait() not in (0, 1, 2) or begun:
+        if self._end() not in (0, 1, 2) or begun:
             raise RipgrepError("it was stopped")
         self.left_out = set(_left_out(bytes(self._log)))
         if self._process.returncode == 2 and not self.left_out:
@@ -125,8 +120,15 @@ class Run:
     def _ask(self) -> None:
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # It ended at once; why, its log tells.
-            self._process.stdin.write(self._needle + b"\n")
+            for needle in self._needles:
+                self._process.stdin.write(needle + b"\n")
         self._process.stdin.close()
+
+    def _end(self) -> int:
+        while True:
+            with suppress(subprocess.TimeoutExpired):
+                return self._process.wait(_LOOK_UP_S)
+            self._check()
 
     def _output(self) -> Iterator[bytes]:
         """What it finds, as it comes; what it logs is put aside."""
@@ -181,21 +183,20 @@ class Ripgrep:
 
     def search(
         self,
-        needle: bytes,
+        needles: Iterable[bytes],
         directory: str,
         *,
         max_bytes: int,
         options: Sequence[str] = NO_IGNORE_FILES,
-        cancellation: Cancellation,
         check: Callable[[], object],
     ) -> Run:
-        """Look for `needle`, which must have no line break, in the files of up to `max_bytes` beneath `directory`.
+        """Look for `needles`, which must have no line breaks, in the files of up to `max_bytes` beneath `directory`.
 
-        `options` say more about what is to be left out. Cancelling kills the process; `check` is called all the time,
-        to raise where the search must end.
+        Found is what holds any of them. `options` say more about what is to be left out; `check` is called all the
+        time, to raise where the search must end.
         """
         command = (self._program, *_OPTIONS, f"--max-filesize={max_bytes}", *options, "--", "./")
-        return Run(command, needle, directory, cancellation, check)
+        return Run(command, needles, directory, check)
 
     def is_understood(self) -> bool:
         """Whether it leaves out what it should and says so, tried on a small directory."""
@@ -207,11 +208,10 @@ class Ripgrep:
                 (directory / file).write_bytes(content)
             (directory / "link").symlink_to("found")
             run = self.search(
-                b"needle",
+                [b"needle"],
                 name,
                 max_bytes=20,
                 options=GITIGNORE_FILES,
-                cancellation=Cancellation(),
                 check=lambda: None,
             )
             with run:

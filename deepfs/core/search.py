@@ -102,6 +102,12 @@ class Grep:
             del self.matches[self.max_count :]
             self.truncated = True
 
+    def forget(self, matches: int, skipped: int) -> None:
+        """Go back to where there were so many matches and so many skipped."""
+        del self.matches[matches:]
+        self.skipped = skipped
+        self.truncated = False
+
     def skip(self) -> None:
         """Count something that cannot be searched."""
         self.skipped += 1

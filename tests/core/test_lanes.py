@@ -272,36 +272,6 @@ async def test_a_cancelled_walk_has_stopped_within_milliseconds() -> None:
     assert time.monotonic() - cancelled_at < 1
 
 
-async def test_a_cancelled_walk_ends_its_subprocess() -> None:
-    processes: list[subprocess.Popen[bytes]] = []
-
-    def search(cancellation: Cancellation) -> None:
-        with (
-            subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process,
-            cancellation.stopping(process.kill),
-        ):
-            processes.append(process)
-            process.wait()
-            cancellation.check()
-
-    with anyio.fail_after(10):
-        async with anyio.create_task_group() as group:
-            group.start_soon(lanes.run_long, search)
-            await until(lambda: processes)
-            group.cancel_scope.cancel()
-    assert processes[0].returncode not in (None, 0)
-
-
-def test_a_token_that_is_set_already_stops_at_once() -> None:
-    stopped: list[int] = []
-    cancellation = Cancellation()
-    cancellation.cancel()
-    with cancellation.stopping(lambda: stopped.append(1)):
-        assert stopped == [1]
-    with pytest.raises(Cancelled):
-        cancellation.check()
-
-
 # --- who is served when ----------------------------------------------------------------------------------------------
 
 

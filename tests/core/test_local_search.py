@@ -20,6 +20,7 @@ from deepfs.core.engines import Automatic, Engine, InProcess, WithRipgrep
 from deepfs.core.ignore import IgnoreOption
 from deepfs.core.literal import is_plain, search_plain
 from deepfs.core.local_search import LocalSearch
+from deepfs.core.passes import Pass
 from deepfs.core.ripgrep import Ripgrep, RipgrepError, find_ripgrep
 from deepfs.core.scan import FileHits, compile_query, search
 from deepfs.errors import FileMissingError, NotDirectoryError
@@ -220,8 +221,8 @@ def _is_served(needle: str, pattern: str | None, **options: Any) -> bool:
     served = []
 
     class Asking:
-        def run(self, task: engines.GrepTask) -> None:
-            served.append(WithRipgrep.serves(task))
+        def run(self, searches: Pass) -> None:
+            served.extend(map(WithRipgrep.serves, searches.tasks))
 
     LocalSearch(Disk("/none"), engine=Asking()).grep(Cancellation(), compile_query(needle, **options), "/", pattern)
     return served == [True]

@@ -1,0 +1,199 @@
+"""One search of a tree on disk: what it wants, what it found, when it ends."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
+from operator import attrgetter
+from typing import Generic, TypeAlias, TypeVar
+
+from deepfs.core.disk import Disk, FoundFile, Patience, modified_at
+from deepfs.core.search import MAX_GLOB_MATCHES, Grep, Wanted, glob_result
+from deepfs.errors import DeadlineError, DeepFSError, FileMissingError, NotDirectoryError
+from deepfs.types import FileInfo, GlobResult, GrepResult
+
+__all__ = ["AnyTask", "GlobTask", "GrepTask", "NamedFile", "Seen"]
+
+ResultT = TypeVar("ResultT", GlobResult, GrepResult)
+
+
+class NamedFile:
+    """A file known by its path."""
+
+    __slots__ = ("_disk", "path")
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self._disk = disk
+        self.path: str = path
+
+    def read(self, limit: int) -> bytes:
+        """The content; TooLargeError where it is over `limit` bytes."""
+        return self._disk.read_file(self.path, limit)[0]
+
+
+class Seen:
+    """A file that a pass comes by; what one search has it find out, the others are told."""
+
+    __slots__ = ("_content", "_file", "_info", "_max_bytes", "path")
+
+    def __init__(self, file: FoundFile | NamedFile, max_bytes: int) -> None:
+        self._file = file
+        self._max_bytes = max_bytes
+        self._content: bytes | DeepFSError | None = None
+        self._info: FileInfo | None = None
+        self.path: str = file.path
+
+    def info(self) -> FileInfo:
+        """What a listing says of it."""
+        if self._info is None:
+            self._info = _info(self._file)
+        return self._info
+
+    def content(self) -> bytes:
+        """What it holds; raises where it cannot be read, or is too large to be searched."""
+        if self._content is None:
+            try:
+                self._content = self._file.read(self._max_bytes)
+            except DeepFSError as error:
+                self._content = error
+        if isinstance(self._content, DeepFSError):
+            raise self._content
+        return self._content
+
+
+def _info(file: FoundFile | NamedFile) -> FileInfo:
+    if isinstance(file, FoundFile):
+        with suppress(DeepFSError):
+            status = file.stat()
+            return FileInfo(file.path, False, status.st_size, modified_at(status))
+    return FileInfo(file.path, False)
+
+
+class _Task(ABC, Generic[ResultT]):
+    """One search. `on_end` is called once, on the thread of the pass, when `result` is known."""
+
+    on_end: Callable[[], object] | None = None
+
+    def __init__(self, wanted: Wanted, patience: Patience) -> None:
+        self.wanted: Wanted = wanted
+        self.done: str = ""
+        """The path of the last wanted file that a walk came by; nothing before it is left."""
+        self.is_over: bool = False
+        self.has_expired: bool = False
+        """Whether it ended for want of time, or because nobody waits for it any more."""
+        self._patience = patience
+
+    def check(self, path: str) -> None:
+        """End it where its time is up."""
+        try:
+            self._patience.check(path)
+        except DeadlineError:
+            self._expire()
+
+    def attend(self, file: Seen) -> None:
+        """Search a file that it wants, unless that was done; where its time is up, it ends."""
+        if self.is_over or file.path <= self.done:
+            return
+        try:
+            self._patience.check(file.path)
+            self._search(file)
+        except DeadlineError:
+            self._expire()
+
+    def end(self) -> None:
+        """Nothing more comes."""
+        if not self.is_over:
+            self.is_over = True
+            if self.on_end is not None:
+                self.on_end()
+
+    def _expire(self) -> None:
+        self.has_expired = True
+        self.end()
+
+    @property
+    @abstractmethod
+    def has_enough(self) -> bool:
+        """Whether more files would change nothing."""
+
+    @abstractmethod
+    def _search(self, file: Seen) -> None: ...
+
+    def start_in_file(self) -> None:
+        """Learn that what it starts in is a file."""
+        return None
+
+    @abstractmethod
+    def miss(self, path: str) -> None:
+        """Count a directory, with `/` at the end, that cannot be read."""
+
+    @abstractmethod
+    def result(self) -> ResultT:
+        """The result, complete or as far as the search came; raises what kept it from having one."""
+
+
+class GlobTask(_Task[GlobResult]):
+    """A search for files by their paths."""
+
+    def __init__(self, wanted: Wanted, patience: Patience) -> None:
+        super().__init__(wanted, patience)
+        self._matches: list[FileInfo] = []
+        self._starts_in_file = False
+
+    @property
+    def has_enough(self) -> bool:
+        return len(self._matches) > MAX_GLOB_MATCHES
+
+    def _search(self, file: Seen) -> None:
+        self._matches.append(file.info())
+
+    def start_in_file(self) -> None:
+        self._starts_in_file = True
+        self.end()
+
+    def miss(self, path: str) -> None:
+        return None
+
+    def result(self) -> GlobResult:
+        """Sorted by path; NotDirectoryError where the search starts in a file."""
+        if self._starts_in_file:
+            raise NotDirectoryError(self.wanted.root)
+        result = glob_result(self._matches)
+        result.truncated = result.truncated or self.has_expired
+        return result
+
+
+class GrepTask(_Task[GrepResult]):
+    """A search for lines. Files must come sorted by path where `grep` has a limit, otherwise each once."""
+
+    def __init__(self, grep: Grep, patience: Patience) -> None:
+        super().__init__(grep.wanted, patience)
+        self.grep: Grep = grep
+
+    @property
+    def has_enough(self) -> bool:
+        return self.grep.truncated
+
+    def _search(self, file: Seen) -> None:
+        try:
+            content = file.content()
+        except FileMissingError:
+            return
+        except DeepFSError:
+            self.grep.skip()
+        else:
+            self.grep.scan(file.path, content)
+
+    def miss(self, path: str) -> None:
+        if path > self.done:
+            self.grep.skip()
+
+    def result(self) -> GrepResult:
+        """Sorted by path, then line."""
+        # Matches of one file are together and in order already.
+        self.grep.matches.sort(key=attrgetter("path"))
+        result = self.grep.result()
+        result.truncated = result.truncated or self.has_expired
+        return result
+
+
+AnyTask: TypeAlias = GlobTask | GrepTask

@@ -167,7 +167,7 @@ class Result(_Coded):
 
 def _records(values: list[Any] | None, kind: type[_RecordT]) -> list[_RecordT] | None:
     """`values` with every plain mapping made a record; what already is one stays the same object."""
-    if values is None or all(type(value) is kind for value in values):
+    if values is None or set(map(type, values)) <= {kind}:
         return values
     return [_record(value, kind) for value in values]
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing, suppress
 
 from deepfs.core import paths
+from deepfs.core.disk import Patience
 from deepfs.core.passes import Pass, PassPatience
 from deepfs.core.ripgrep import MAX_NEEDLE, Ripgrep, RipgrepError
 from deepfs.core.search import Wanted
@@ -59,21 +60,21 @@ class WithRipgrep:
         unlimited = [task for task in tasks if not task.grep.is_limited]
         limited = [task for task in tasks if task.grep.is_limited]
         later: list[str] = []
-        with closing(self._places(searches, tasks, meanwhile)) as found:
+        patience = PassPatience(searches, tasks)
+        with closing(self._places(searches, tasks, patience, meanwhile)) as found:
             for places in found:
-                _search_places(searches, unlimited, places)
+                _search_places(searches, unlimited, places, patience)
                 later += places if limited else ()
                 if any(task.has_enough for task in unlimited):
                     raise RipgrepError("it finds more than a result has; which lines come first, a walk tells")
         for place in sorted(later):
-            _search_places(searches, [task for task in limited if not task.has_enough], [place])
+            _search_places(searches, [task for task in limited if not task.has_enough], [place], patience)
 
     def _places(
-        self, searches: Pass, tasks: Sequence[GrepTask], meanwhile: Callable[[], object]
+        self, searches: Pass, tasks: Sequence[GrepTask], patience: Patience, meanwhile: Callable[[], object]
     ) -> Generator[list[str], None, None]:
         """What there is to search, in no order, while ripgrep finds it; directories that cannot be read end in `/`."""
         [wanted] = {task.wanted for task in tasks}
-        patience = PassPatience(searches, tasks)
         run = self._ripgrep.search(
             {task.grep.query.needle for task in tasks},
             os.path.join(searches.disk.host_path, searches.root[1:]),
@@ -92,10 +93,11 @@ class WithRipgrep:
         yield [place for place in left_out if place not in told]
 
 
-def _search_places(searches: Pass, tasks: Sequence[GrepTask], places: Iterable[str]) -> None:
+def _search_places(searches: Pass, tasks: Sequence[GrepTask], places: Iterable[str], patience: Patience) -> None:
     if not tasks:
         return
     for place in places:
+        patience.check(place)
         if not place.endswith("/"):
             searches.search(NamedFile(searches.disk, place), tasks)
         else:
@@ -112,7 +114,7 @@ def _paths(root: str, names: Iterable[bytes]) -> Iterable[str]:
             continue
 
 
-def _left_out(searches: Pass, wanted: Wanted, patience: PassPatience, left_out: set[str]) -> list[str]:
+def _left_out(searches: Pass, wanted: Wanted, patience: Patience, left_out: set[str]) -> list[str]:
     """The wanted files at or beneath these paths, and, with `/` at the end, the directories that cannot be read."""
     inside = {path for path in left_out if path in wanted or wanted.may_enter(path)}
     if not inside:

@@ -2,6 +2,7 @@
 
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing, suppress
+from time import monotonic
 
 from deepfs.core.disk import Disk, FoundFile, Patience
 from deepfs.core.ripgrep import NO_IGNORE_FILES
@@ -10,6 +11,9 @@ from deepfs.core.tasks import AnyTask, NamedFile, Seen
 from deepfs.errors import DeadlineError, quoted
 
 __all__ = ["Pass", "PassPatience", "Walk"]
+
+_CHECK_S = 0.001
+"""Seconds between two looks at whether time is up."""
 
 
 class Pass:
@@ -41,16 +45,21 @@ class Pass:
 
 
 class PassPatience(Patience):
-    """Lasts as long as that of any of `tasks`; tells every task of the pass when its own is at an end."""
+    """Lasts as long as that of any of `tasks`; ends every task of the pass whose own is at an end."""
 
-    __slots__ = ("_pass", "_tasks")
+    __slots__ = ("_due", "_pass", "_tasks")
 
     def __init__(self, searches: Pass, tasks: Sequence[AnyTask]) -> None:
         super().__init__()
         self._pass = searches
         self._tasks = tasks
+        self._due = 0.0
 
     def check(self, path: str) -> None:
+        now = monotonic()
+        if now < self._due:
+            return
+        self._due = now + _CHECK_S
         for task in self._pass.tasks:
             if not task.is_over:
                 task.check(path)
@@ -67,6 +76,7 @@ class Walk:
         self.tasks: list[AnyTask] = list(tasks)
         """Those that the walk is for, as yet."""
         self._pass = searches
+        self._last = ""
         # Many searches want the same files, which is asked once then.
         self._groups = {}
         for task in self.tasks:
@@ -75,6 +85,7 @@ class Walk:
     def leave_out(self, tasks: Iterable[AnyTask]) -> None:
         """Go on without `tasks`."""
         for task in tasks:
+            task.done = max(task.done, self._last)
             self.tasks.remove(task)
             self._groups[task.wanted].remove(task)
             if not self._groups[task.wanted]:
@@ -92,8 +103,10 @@ class Walk:
                     self._start_in_file()
                 wanting = [task for wanted, group in self._groups.items() if file.path in wanted for task in group]
                 if wanting:
+                    patience.check(file.path)
                     self._pass.search(file, wanting)
-                    self._move_on(wanting, file.path)
+                    self._last = file.path
+                    self._end_those_with_enough(wanting)
                     yield
                     if not self.tasks:
                         return
@@ -103,12 +116,11 @@ class Walk:
             task.start_in_file()
         self.leave_out([task for task in self.tasks if task.is_over])
 
-    def _move_on(self, tasks: list[AnyTask], path: str) -> None:
-        for task in tasks:
-            task.done = max(task.done, path)
-            if task.has_enough:
+    def _end_those_with_enough(self, tasks: list[AnyTask]) -> None:
+        if ended := [task for task in tasks if task.is_over or task.has_enough]:
+            self.leave_out(ended)
+            for task in ended:
                 task.end()
-        self.leave_out([task for task in tasks if task.is_over])
 
     def _may_enter(self, directory: str) -> bool:
         return any(wanted.may_enter(directory) for wanted in self._groups)

@@ -76,7 +76,7 @@ class _Task(ABC, Generic[ResultT]):
     def __init__(self, wanted: Wanted, patience: Patience) -> None:
         self.wanted: Wanted = wanted
         self.done: str = ""
-        """The path of the last wanted file that a walk came by; nothing before it is left."""
+        """A path up to which nothing is left, in the order of a walk."""
         self.is_over: bool = False
         self.has_expired: bool = False
         """Whether it ended for want of time, or because nobody waits for it any more."""
@@ -90,14 +90,12 @@ class _Task(ABC, Generic[ResultT]):
             self._expire()
 
     def attend(self, file: Seen) -> None:
-        """Search a file that it wants, unless that was done; where its time is up, it ends."""
-        if self.is_over or file.path <= self.done:
-            return
-        try:
-            self._patience.check(file.path)
-            self._search(file)
-        except DeadlineError:
-            self._expire()
+        """Search a file that it wants, unless that was done; where its time is up meanwhile, it ends."""
+        if not self.is_over and file.path > self.done:
+            try:
+                self._search(file)
+            except DeadlineError:
+                self._expire()
 
     def end(self) -> None:
         """Nothing more comes."""
@@ -120,7 +118,7 @@ class _Task(ABC, Generic[ResultT]):
 
     def start_in_file(self) -> None:
         """Learn that what it starts in is a file."""
-        return None
+        return
 
     @abstractmethod
     def miss(self, path: str) -> None:

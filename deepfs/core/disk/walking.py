@@ -57,9 +57,11 @@ class FoundFile:
     def stat(self) -> os.stat_result:
         """The status of the file."""
         with StorageErrors(self.path):
-            entry = self._at_hand
-            status = None if entry is None else entry.stat(follow_symlinks=False)
-            return self._root.stat(self.path) if status is None or stat.S_ISLNK(status.st_mode) else status
+            if entry := self._at_hand:
+                status = entry.stat(follow_symlinks=False)
+                if not stat.S_ISLNK(status.st_mode):
+                    return status
+            return self._root.stat(self.path)
 
     def open(self) -> tuple[int, os.stat_result]:
         """A descriptor to read from, which the caller closes, and the status; AccessError where it is no file now."""
@@ -165,7 +167,7 @@ class _Walk:
                     if count % _CHECK_EVERY == 0:
                         self._patience.check(level.prefix)
                     name = entry.name
-                    if is_shown(name):
+                    if (name[0] != "." and name.isascii()) or is_shown(name):
                         found.append((f"{name}/" if entry.is_dir(follow_symlinks=False) else name, entry))
         except DeepFSError:
             raise

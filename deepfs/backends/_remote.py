@@ -1,18 +1,23 @@
 """What the sandboxes of services have in common: their SDKs run commands and move files."""
 
 from abc import abstractmethod
+from collections.abc import Callable, Coroutine
+from functools import partial
 from importlib.util import find_spec
 from math import ceil
 from secrets import token_hex
 from shlex import quote
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
+from deepfs.backends._home_loop import HomeLoop
 from deepfs.backends.sandbox import BaseSandbox
 from deepfs.core.commands.output import Captured, Chunk
 from deepfs.errors import BackendError
 from deepfs.types import ExecuteResponse
 
 __all__ = ["Done", "RemoteSandbox", "check_installed"]
+
+T = TypeVar("T")
 
 _HELD: Final = "/tmp/.~deepfs-"
 """What the scripts in a sandbox hold for a moment, where its `TMPDIR` is the usual one; they sweep leftovers away."""
@@ -31,9 +36,13 @@ class RemoteSandbox(BaseSandbox):
 
     Commands run in `root`, which is made where it is missing. Content and answers too long for a command go the way
     that the SDK has for files, and are put in place by one: changes are as atomic as those of small files.
+
+    Where the connections of the SDK belong to an event loop (`loop_bound`), that is the one that runs where the backend
+    is made, or that of `run_sync` where none does. Calls from elsewhere are carried out there.
     """
 
     service: str
+    loop_bound: bool = True
 
     def __init__(
         self, root: str = "/", *, timeout: float = 120, max_output_bytes: int = 100_000, max_file_size_mb: int = 10
@@ -43,6 +52,13 @@ class RemoteSandbox(BaseSandbox):
         super().__init__(root, max_file_size_mb=max_file_size_mb)
         self._timeout = timeout
         self._max_output_bytes = max_output_bytes
+        self._home = HomeLoop() if self.loop_bound else None
+
+    def bound_to_this_thread(self) -> bool:
+        return self._home is not None and self._home.is_here()
+
+    async def _at_home(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        return await (call() if self._home is None else self._home.run(call))
 
     @abstractmethod
     async def _run(self, command: str, seconds: int) -> Done:
@@ -84,21 +100,21 @@ class RemoteSandbox(BaseSandbox):
             f"cd {root} 2>/dev/null || {{ mkdir -p {root} && cd {root}; }} || exit 125\nexec </dev/null\n{command}"
         )
         try:
-            return await self._run(entered, seconds)
+            return await self._at_home(partial(self._run, entered, seconds))
         except self._errors() as error:
             raise BackendError(f"Error: {self.service} did not run the command: {error}") from error
 
     async def _bring(self, content: bytes) -> bytes:
         path = f"{_HELD}{token_hex(8)}"
         try:
-            await self._send(path, content)
+            await self._at_home(partial(self._send, path, content))
         except self._errors() as error:
             raise BackendError(f"Error: {self.service} did not take the file: {error}") from error
         return path.encode()
 
     async def _take(self, name: str) -> str | None:
         try:
-            return (await self._receive(f"{_HELD}{name}")).decode()
+            return (await self._at_home(partial(self._receive, f"{_HELD}{name}"))).decode()
         except self._errors():
             return None  # Another TMPDIR, or a file that the SDK may not read: commands bring it as well.
 

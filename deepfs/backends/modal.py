@@ -21,6 +21,8 @@ class ModalSandbox(RemoteSandbox):
     """
 
     service: str = "Modal"
+    # The SDK has an event loop for itself.
+    loop_bound: bool = False
     # The SDK takes arguments of 65,536 bytes.
     command_bytes: int = 60_000
 

@@ -1,0 +1,67 @@
+"""The shipped suite over the SDKs of sandboxes, whole, and services of this machine."""
+
+from collections.abc import AsyncIterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from deepfs.backends._remote import RemoteSandbox
+from deepfs.testing import BackendConformance
+from support.machines import Machine
+from support.sandboxes import raw_peek, raw_put
+from support.services import Maker, open_service
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """The SDKs belong to asyncio."""
+    return "asyncio"
+
+
+_numbers = count()
+
+
+class _OverService(BackendConformance):
+    service: str
+    root: Path
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    async def machine(cls, tmp_path_factory: pytest.TempPathFactory) -> Machine:
+        return Machine(tmp_path_factory.mktemp(cls.service))
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    async def make(cls, machine: Machine) -> AsyncIterator[Maker]:
+        """One sandbox for all tests, whose backends have a root each: starting it takes longer than most of them."""
+        async with open_service(cls.service, machine) as make:
+            yield make
+
+    @pytest.fixture
+    async def backend(self, machine: Machine, make: Maker) -> RemoteSandbox:
+        backend = make(f"/tmp/{next(_numbers)}")
+        self.root = machine.at(backend.sandbox_path("/"))
+        return backend
+
+    @pytest.fixture
+    async def second_backend(self, make: Maker, backend: RemoteSandbox) -> RemoteSandbox:
+        return make(backend.sandbox_path("/"))
+
+    async def raw_put(self, path: str, data: bytes) -> None:
+        await raw_put(self.root, path, data)
+
+    async def raw_peek(self, path: str) -> bytes | None:
+        return await raw_peek(self.root, path)
+
+
+class TestModal(_OverService):
+    service = "modal"
+
+
+class TestDaytona(_OverService):
+    service = "daytona"
+
+
+class TestDeno(_OverService):
+    service = "deno"

@@ -1,0 +1,96 @@
+"""Machines of services, which are directories of this one and boxes around commands."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import anyio.to_thread
+from msgspec import Struct
+
+__all__ = ["Machine", "Outcome", "Program"]
+
+_WRITABLE: Final = "/tmp"
+_BOX: Final = ("bwrap", "--die-with-parent", "--ro-bind", "/", "/", "--dev-bind", "/dev", "/dev", "--chdir", "/", "--bind")
+_SIGNALLED: Final = 128
+
+
+class Outcome(Struct, frozen=True):
+    """What a program wrote, and how it ended: by itself, by a signal, or as its time was up."""
+
+    stdout: bytes
+    stderr: bytes
+    code: int
+    signal: int = 0
+    is_late: bool = False
+
+
+class Program:
+    """A program that runs in its box."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+        self.pid: int = process.pid
+        self._process = process
+
+    async def wait(self, seconds: float | None = None) -> Outcome:
+        """What it wrote and how it ended, after `seconds` at most."""
+        return await anyio.to_thread.run_sync(self._wait, seconds)
+
+    def _wait(self, seconds: float | None) -> Outcome:
+        late = False
+        try:
+            out, err = self._process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            late = True
+            self.kill()
+            out, err = self._process.communicate()
+        code = self._process.returncode
+        # The box tells of signals as shells do; one that was killed itself does not.
+        number = -code if code < 0 else max(code - _SIGNALLED, 0)
+        return Outcome(out, err or b"", 0 if number else code, number, late)
+
+    def kill(self) -> None:
+        """End it with all that it has started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+
+class Machine:
+    """A directory, which programs know as `/tmp`: they run without privileges and can write nowhere else."""
+
+    def __init__(self, directory: Path, env: Mapping[str, str] | None = None) -> None:
+        self.directory = directory
+        self._env = dict(env or {})
+
+    def at(self, path: str) -> Path:
+        """Where the file lies that programs know as `path`."""
+        return self.directory / Path(path).relative_to(_WRITABLE)
+
+    async def read(self, path: str) -> bytes:
+        """The content of a file that programs know as `path`."""
+        return await anyio.to_thread.run_sync(self.at(path).read_bytes)
+
+    async def write(self, path: str, content: bytes) -> None:
+        """Write a file that programs know as `path`."""
+        await anyio.to_thread.run_sync(self.at(path).write_bytes, content)
+
+    async def start(self, *command: str, stderr: int = subprocess.PIPE) -> Program:
+        """Start a program."""
+
+        def start() -> Program:
+            box = [*_BOX, str(self.directory), _WRITABLE, *command]
+            return Program(
+                subprocess.Popen(
+                    box,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=stderr,
+                    env={"PATH": os.defpath, **self._env},
+                    start_new_session=True,
+                )
+            )
+
+        return await anyio.to_thread.run_sync(start)

@@ -1,12 +1,16 @@
 """What the test class of a backend tells the tests: how to make it, and how to look past it."""
 
-from collections.abc import Mapping
+import random
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
 import pytest
 
 from deepfs.backends.protocol import BackendProtocol
 
 __all__ = ["BackendSuite"]
+
+T = TypeVar("T")
 
 
 class BackendSuite:
@@ -15,6 +19,10 @@ class BackendSuite:
     A test class defines the fixture `backend` (or the coroutine function `make_backend`), `raw_put` and `raw_peek`.
     Each test gets a new, empty backend. Fixtures of a class share `self` with its tests: the storage can be kept there.
     """
+
+    sample: int | None = None
+    """How many cases of a long table a test tries, others in each run; None is all. For backends where each operation
+    takes long, as in a sandbox elsewhere."""
 
     pytestmark: pytest.MarkDecorator = pytest.mark.anyio
 
@@ -39,6 +47,13 @@ class BackendSuite:
     def second_backend(self, backend: BackendProtocol) -> BackendProtocol:
         """Another backend object over the same storage; override it where there can be one."""
         return backend
+
+    def some(self, cases: Iterable[T]) -> list[T]:
+        """The cases, or `sample` of them, in order."""
+        listed = list(cases)
+        if self.sample is None or len(listed) <= self.sample:
+            return listed
+        return [listed[at] for at in sorted(random.sample(range(len(listed)), self.sample))]
 
     async def put(self, files: Mapping[str, str | bytes]) -> None:
         """`raw_put` for several files."""

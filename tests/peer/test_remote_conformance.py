@@ -25,6 +25,8 @@ _numbers = count()
 class _OverService(BackendConformance):
     service: str
     root: Path
+    # A command takes its time, and what it does is tried with all cases where it is quicker to start.
+    sample = 4
 
     @pytest.fixture(scope="class")
     @classmethod

@@ -1,15 +1,22 @@
 """The sandboxes of services, over the SDKs' own classes and services of this machine."""
 
+import asyncio
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import anyio
+import anyio.to_thread
 import pytest
+from deno_sandbox.rpc import AsyncRpcClient
+from deno_sandbox.sandbox import AsyncSandbox
+from deno_sandbox.transport import WebSocketTransport
 
-from deepfs.backends import DaytonaSandbox, DenoSandbox, ModalSandbox
+from deepfs.backends import DenoSandbox
 from deepfs.backends._remote import RemoteSandbox, check_installed
 from deepfs.testing.expect import shown, succeeded
-from support.services import DenoService, ModalService, daytona_sandbox
+from support.machines import Machine
+from support.services import SERVICES, Maker, open_service
 
 pytestmark = pytest.mark.anyio
 
@@ -20,18 +27,15 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(params=["modal", "daytona", "deno"])
-async def sandbox(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[RemoteSandbox]:
-    root = str(tmp_path / "new" / "work")
-    if request.param == "modal":
-        yield ModalSandbox(ModalService(), root)
-    elif request.param == "daytona":
-        async with daytona_sandbox() as made:
-            yield DaytonaSandbox(made, root)
-    else:
-        service = DenoService()
-        yield DenoSandbox(service.sandbox, root)
-        await service.close()
+@pytest.fixture(scope="module", params=SERVICES)
+async def make(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Maker]:
+    async with open_service(request.param, Machine(tmp_path_factory.mktemp(request.param))) as make:
+        yield make
+
+
+@pytest.fixture
+async def sandbox(make: Maker, tmp_path: Path) -> RemoteSandbox:
+    return make(f"/tmp/{tmp_path.name}/work")
 
 
 async def test_files(sandbox: RemoteSandbox) -> None:
@@ -91,9 +95,40 @@ async def test_the_service_fails(sandbox: RemoteSandbox, monkeypatch: pytest.Mon
 
 
 async def test_ids_are_those_of_the_service(sandbox: RemoteSandbox) -> None:
-    assert sandbox.id in {"sb-1", "daytona-1", "deno-1"}
+    assert sandbox.id == SERVICES[sandbox.service.lower()].id
 
 
 async def test_the_extra_is_named() -> None:
     with pytest.raises(ImportError, match=r"pip install 'deepfs\[modal\]'"):
         check_installed("no_such_package", "modal")
+
+
+async def test_calls_from_other_event_loops_and_threads(sandbox: RemoteSandbox) -> None:
+    def elsewhere() -> list[object]:
+        sandbox.write("/a.txt", "one")
+        return [
+            sandbox.execute("cat a.txt").output,
+            anyio.run(sandbox.aexecute, "cat a.txt", backend="asyncio").output,
+        ]
+
+    assert await anyio.to_thread.run_sync(elsewhere) == ["one", "one"]
+
+
+async def test_cancelled_from_another_event_loop_a_command_ends(make: Maker, tmp_path: Path) -> None:
+    sandbox = make(f"/tmp/{tmp_path.name}")
+
+    async def cancelled() -> bool:
+        with anyio.move_on_after(0.3) as scope:
+            await sandbox.aexecute("exec sleep 30")
+        return scope.cancelled_caught
+
+    with anyio.fail_after(10):
+        assert await anyio.to_thread.run_sync(anyio.run, cancelled)
+
+
+def test_an_event_loop_that_has_ended_is_told() -> None:
+    async def made() -> RemoteSandbox:
+        return DenoSandbox(AsyncSandbox(None, AsyncRpcClient(WebSocketTransport()), "deno-1"))
+
+    sandbox = asyncio.run(made())
+    assert "no longer runs" in (sandbox.ls("/").error or "")

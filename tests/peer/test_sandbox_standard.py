@@ -12,11 +12,14 @@ import pytest
 from deepagents.backends.protocol import SandboxBackendProtocol
 from langchain_tests.integration_tests import SandboxIntegrationTests
 
+from deepfs import run_sync
 from deepfs.backends import BubblewrapSandbox, CompositeBackend, LocalShellBackend, MemoryBackend
 from deepfs.compat.deepagents import to_deepagents
 from deepfs.core.commands import Command, capture
 from deepfs.types import ExecuteResponse
+from support.machines import Machine
 from support.sandboxes import LocalSandbox
+from support.services import open_service
 
 T = TypeVar("T")
 
@@ -168,3 +171,31 @@ class TestOverCommands(_Suite):
     def sandbox(cls, directory: Path, tools: Path) -> SandboxBackendProtocol:
         cls.root = str(directory)
         return to_deepagents(_Unprivileged(tools))
+
+
+class _OverService(_Suite):
+    """The SDK on one event loop, and async calls from others."""
+
+    root = "/tmp"
+    service: str
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def sandbox(cls, directory: Path, tools: Path) -> Iterator[SandboxBackendProtocol]:
+        machine = Machine(directory, {"PATH": f"/tmp/{tools.name}:{os.defpath}"})
+        service = open_service(cls.service, machine)
+        make = run_sync(service.__aenter__)
+        yield to_deepagents(make("/", max_output_bytes=_OUTPUT_BYTES))
+        run_sync(service.__aexit__, None, None, None)
+
+
+class TestModal(_OverService):
+    service = "modal"
+
+
+class TestDaytona(_OverService):
+    service = "daytona"
+
+
+class TestDeno(_OverService):
+    service = "deno"

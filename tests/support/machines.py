@@ -14,7 +14,19 @@ from msgspec import Struct
 __all__ = ["Machine", "Outcome", "Program"]
 
 _WRITABLE: Final = "/tmp"
-_BOX: Final = ("bwrap", "--die-with-parent", "--ro-bind", "/", "/", "--dev-bind", "/dev", "/dev", "--chdir", "/", "--bind")
+_BOX: Final = (
+    "bwrap",
+    "--die-with-parent",
+    "--ro-bind",
+    "/",
+    "/",
+    "--dev-bind",
+    "/dev",
+    "/dev",
+    "--chdir",
+    "/",
+    "--bind",
+)
 _SIGNALLED: Final = 128
 
 
@@ -53,9 +65,10 @@ class Program:
         return Outcome(out, err or b"", 0 if number else code, number, late)
 
     def kill(self) -> None:
-        """End it with all that it has started."""
+        """End it with all that it has started, unless it has ended."""
         with suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
+            if self._process.returncode is None:
+                os.killpg(self.pid, signal.SIGKILL)
 
 
 class Machine:
@@ -64,6 +77,7 @@ class Machine:
     def __init__(self, directory: Path, env: Mapping[str, str] | None = None) -> None:
         self.directory = directory
         self._env = dict(env or {})
+        self._started: list[Program] = []
 
     def at(self, path: str) -> Path:
         """Where the file lies that programs know as `path`."""
@@ -82,15 +96,21 @@ class Machine:
 
         def start() -> Program:
             box = [*_BOX, str(self.directory), _WRITABLE, *command]
-            return Program(
-                subprocess.Popen(
-                    box,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=stderr,
-                    env={"PATH": os.defpath, **self._env},
-                    start_new_session=True,
-                )
+            process = subprocess.Popen(
+                box,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                env={"PATH": os.defpath, **self._env},
+                start_new_session=True,
             )
+            program = Program(process)
+            self._started.append(program)
+            return program
 
         return await anyio.to_thread.run_sync(start)
+
+    def stop(self) -> None:
+        """End what still runs."""
+        for program in self._started:
+            program.kill()

@@ -46,9 +46,14 @@ def word(error: OSError) -> bytes:
 
 
 def checksum(data: bytes) -> bytes:
-    import hashlib
-
-    return hashlib.sha256(data).hexdigest().encode()
+    # Loading hashlib, which loads OpenSSL, takes longer than a small operation, and works on much data in no time.
+    try:
+        if len(data) > 1_000_000:
+            raise ImportError
+        from _sha256 import sha256
+    except ImportError:
+        from hashlib import sha256
+    return sha256(data).hexdigest().encode()
 
 
 def lock() -> None:

@@ -65,7 +65,7 @@ class CancellationConformance(BackendSuite):
         self, backend: BackendProtocol, call: Callable[[str], Awaitable[Any]], either: set[str | None]
     ) -> None:
         encoded = {text and text.encode() for text in either}
-        for number, moment in enumerate(_MOMENTS):
+        for number, moment in enumerate(self.some(_MOMENTS)):
             path, other = f"/cancelled-{number}/a.txt", f"/cancelled-{number}/b.txt"
             await self.put({path: _OLD})
             await _cancelled(moment, partial(call, path))
@@ -78,7 +78,7 @@ class CancellationConformance(BackendSuite):
             assert await listing(backend, f"/cancelled-{number}") == [path, other], "nothing temporary is left"
 
     async def test_a_cancelled_creation_is_done_or_not(self, backend: BackendProtocol) -> None:
-        for number, moment in enumerate(_MOMENTS):
+        for number, moment in enumerate(self.some(_MOMENTS)):
             path = f"/created-{number}/a.txt"
             await _cancelled(moment, partial(backend.awrite, path, _NEW))
             assert await self.raw_peek(path) in (_NEW.encode(), None)
@@ -87,7 +87,7 @@ class CancellationConformance(BackendSuite):
             assert await listing(backend, f"/created-{number}") == [path]
 
     async def test_a_cancelled_move_leaves_one_end_at_least(self, backend: BackendProtocol) -> None:
-        for number, moment in enumerate(_MOMENTS):
+        for number, moment in enumerate(self.some(_MOMENTS)):
             src, dst = f"/from-{number}/a.txt", f"/to-{number}/a.txt"
             await self.put({src: _OLD})
             await _cancelled(moment, partial(backend.amove, src, dst))
@@ -121,7 +121,7 @@ class CancellationConformance(BackendSuite):
 
     async def test_a_cancelled_search_ends_at_once(self, backend: BackendProtocol) -> None:
         await self.put({f"/many/{number}.txt": "needle\n" * 50 for number in range(60)})
-        for moment in _MOMENTS:
+        for moment in self.some(_MOMENTS):
             with anyio.fail_after(_PATIENCE):
                 await _cancelled(moment, partial(backend.agrep, "needle", regex=True))
                 await _cancelled(moment, partial(backend.aglob, "**/*.txt"))

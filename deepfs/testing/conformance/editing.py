@@ -56,7 +56,7 @@ class EditingConformance(BackendSuite):
         await self._check_edits(backend, _CRLF_EDITS)
 
     async def _check_edits(self, backend: BackendProtocol, edits: tuple[tuple[bytes, str, str, bytes], ...]) -> None:
-        for number, (content, old, new, after) in enumerate(edits):
+        for number, (content, old, new, after) in enumerate(self.some(edits)):
             path = f"/edits/{number}.txt"
             await self.raw_put(path, content)
             edited = succeeded(await backend.aedit(path, old, new))

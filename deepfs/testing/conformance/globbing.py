@@ -108,10 +108,11 @@ class GlobConformance(BackendSuite):
 
     async def test_every_pattern_of_the_table(self, backend: BackendProtocol) -> None:
         await self.put(dict.fromkeys(TREE, "x"))
+        cases = dict(self.some(GLOBS.items()))
         found = {
-            (pattern, path): paths_of(succeeded(await backend.aglob(pattern, path)).matches) for pattern, path in GLOBS
+            (pattern, path): paths_of(succeeded(await backend.aglob(pattern, path)).matches) for pattern, path in cases
         }
-        assert found == {case: sorted(expected) for case, expected in GLOBS.items()}
+        assert found == {case: sorted(expected) for case, expected in cases.items()}
 
     async def test_matches_are_files_with_their_size(self, backend: BackendProtocol) -> None:
         await self.put({"/dir.py/a.py": "héllo", "/b.py": "x"})

@@ -63,28 +63,32 @@ class LineConformance(BackendSuite):
     """A line is the same thing to `read` and to `grep`."""
 
     async def test_one_line_at_a_time(self, backend: BackendProtocol) -> None:
-        await self.put({f"/lines/{number}.txt": text for number, text in enumerate(TEXTS)})
-        for number, text in enumerate(TEXTS):
+        texts = self.some(enumerate(TEXTS))
+        await self.put({f"/lines/{number}.txt": text for number, text in texts})
+        for number, text in texts:
             assert await _windows(backend, f"/lines/{number}.txt", 1) == (lines_with_ends(text) or [""]), repr(text)
 
     async def test_following_next_offset_reproduces_the_file(self, backend: BackendProtocol) -> None:
-        await self.put({f"/lines/{number}.txt": text for number, text in enumerate(TEXTS)})
-        for number, text in enumerate(TEXTS):
-            for limit in (1, 2, 3, 7, 2000):
+        texts = self.some(enumerate(TEXTS))
+        await self.put({f"/lines/{number}.txt": text for number, text in texts})
+        for number, text in texts:
+            for limit in (2, 3, 7, 2000):  # 1 has a test of its own, which asks for more.
                 windows = await _windows(backend, f"/lines/{number}.txt", limit)
                 assert "".join(windows) == text.removeprefix("\ufeff"), (repr(text), limit)
 
     async def test_the_last_window_tells_how_many_lines_there_are(self, backend: BackendProtocol) -> None:
-        await self.put({f"/lines/{number}.txt": text for number, text in enumerate(TEXTS)})
-        for number, text in enumerate(TEXTS):
+        texts = self.some(enumerate(TEXTS))
+        await self.put({f"/lines/{number}.txt": text for number, text in texts})
+        for number, text in texts:
             lines = lines_with_ends(text)
             read = succeeded(await backend.aread(f"/lines/{number}.txt", max(len(lines) - 1, 0), 1))
             assert (read.next_offset, read.total_lines or 0) == (None, len(lines)), repr(text)
 
     async def test_grep_numbers_lines_as_read_shows_them(self, backend: BackendProtocol) -> None:
-        await self.put({f"/lines/{number}.txt": text for number, text in enumerate(TEXTS)})
+        texts = self.some(enumerate(TEXTS))
+        await self.put({f"/lines/{number}.txt": text for number, text in texts})
         for regex in (False, True):
-            for number, text in enumerate(TEXTS):
+            for number, text in texts:
                 path = f"/lines/{number}.txt"
                 found = succeeded(await backend.agrep("", path, regex=regex)).matches or []
                 plain = [

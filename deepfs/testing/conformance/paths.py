@@ -140,15 +140,16 @@ class PathConformance(BackendSuite):
             failed(await backend.aread(path), ErrorCode.INVALID_PATH)
 
     async def test_odd_names_are_names(self, backend: BackendProtocol) -> None:
-        for name in ODD_NAMES:
+        names = self.some(ODD_NAMES)
+        for name in names:
             succeeded(await backend.awrite(f"/odd/{name}", f"in {name}"))
-        assert await listing(backend, "/odd") == sorted(f"/odd/{name}" for name in ODD_NAMES)
-        stored = {name: await self.raw_peek(f"/odd/{name}") for name in ODD_NAMES}
-        assert stored == {name: f"in {name}".encode() for name in ODD_NAMES}
+        assert await listing(backend, "/odd") == sorted(f"/odd/{name}" for name in names)
+        stored = {name: await self.raw_peek(f"/odd/{name}") for name in names}
+        assert stored == {name: f"in {name}".encode() for name in names}
 
     async def test_files_with_odd_names_are_read_edited_and_deleted(self, backend: BackendProtocol) -> None:
         await self.put({f"/odd/{name}": f"in {name}" for name in ODD_NAMES})
-        for name in ODD_NAMES:
+        for name in self.some(ODD_NAMES):
             path = f"/odd/{name}"
             assert await text_of(backend, path) == f"in {name}"
             succeeded(await backend.aedit(path, "in ", "still in "))
@@ -165,10 +166,11 @@ class PathConformance(BackendSuite):
         assert [match.path for match in grepped or ()] == visible
 
     async def test_directories_may_have_odd_names(self, backend: BackendProtocol) -> None:
-        for name in ODD_NAMES:
+        names = self.some(ODD_NAMES)
+        for name in names:
             succeeded(await backend.awrite(f"/odd/{name}/file.txt", name))
-        assert await listing(backend, "/odd") == sorted(f"/odd/{name}/" for name in ODD_NAMES)
-        for name in ODD_NAMES:
+        assert await listing(backend, "/odd") == sorted(f"/odd/{name}/" for name in names)
+        for name in names:
             assert await listing(backend, f"/odd/{name}") == [f"/odd/{name}/file.txt"]
             succeeded(await backend.adelete(f"/odd/{name}"))
             assert await self.raw_peek(f"/odd/{name}/file.txt") is None
@@ -182,7 +184,7 @@ class PathConformance(BackendSuite):
     async def test_spellings_of_one_path_name_one_file(self, backend: BackendProtocol) -> None:
         succeeded(await backend.awrite("a/b.txt", "text"))
         assert await self.raw_peek("/a/b.txt") == b"text"
-        for path in _spellings():
+        for path in self.some(_spellings()):
             assert await text_of(backend, path) == "text", path
 
     async def test_results_tell_the_normal_path(self, backend: BackendProtocol) -> None:

@@ -1,33 +1,41 @@
 """The services behind the SDKs of sandboxes, on this machine: the SDKs are whole, and talk to them over sockets."""
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
+from typing import Any, Final, NamedTuple
 
 from deepfs.backends import DaytonaSandbox, DenoSandbox, ModalSandbox
 from deepfs.backends._remote import RemoteSandbox
 from support.machines import Machine
-from support.services.daytona import open_daytona
-from support.services.deno import open_deno
-from support.services.modal import open_modal
+from support.services import daytona, deno, modal
 
 __all__ = ["SERVICES", "Maker", "open_service"]
 
 Maker = partial[RemoteSandbox]
 """Makes a backend over the one sandbox of a service; takes the arguments that all have."""
 
-SERVICES: Mapping[str, object] = {"modal": open_modal, "daytona": open_daytona, "deno": open_deno}
+
+class _Service(NamedTuple):
+    open: Callable[[Machine], AbstractAsyncContextManager[Any]]
+    backend: type[RemoteSandbox]
+    id: str
+    """That of its sandbox."""
+
+
+SERVICES: Final = {
+    "modal": _Service(modal.open_modal, ModalSandbox, modal.ID),
+    "daytona": _Service(daytona.open_daytona, DaytonaSandbox, daytona.ID),
+    "deno": _Service(deno.open_deno, DenoSandbox, deno.ID),
+}
 
 
 @asynccontextmanager
 async def open_service(name: str, machine: Machine) -> AsyncIterator[Maker]:
-    """A service whose sandboxes are `machine`, and what makes backends over it."""
-    if name == "modal":
-        async with open_modal(machine) as modal:
-            yield partial(ModalSandbox, modal)
-    elif name == "daytona":
-        async with open_daytona(machine) as daytona:
-            yield partial(DaytonaSandbox, daytona)
-    else:
-        async with open_deno(machine) as deno:
-            yield partial(DenoSandbox, deno)
+    """A service whose sandbox is `machine`, and what makes backends over it."""
+    service = SERVICES[name]
+    async with service.open(machine) as sandbox:
+        try:
+            yield partial(service.backend, sandbox)
+        finally:
+            machine.stop()

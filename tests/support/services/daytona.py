@@ -12,9 +12,9 @@ from daytona import AsyncDaytona, AsyncSandbox, DaytonaConfig
 
 from support.machines import Machine
 
-__all__ = ["open_daytona"]
+__all__ = ["ID", "open_daytona"]
 
-_ID = "daytona-1"
+ID = "daytona-1"
 
 
 class _Service:
@@ -22,7 +22,7 @@ class _Service:
         self._machine = machine
 
     def routes(self) -> list[web.RouteDef]:
-        toolbox = f"/toolbox/{_ID}"
+        toolbox = f"/toolbox/{ID}"
         return [
             web.post("/api/sandbox", self.create),
             web.post(f"{toolbox}/process/execute", self.execute),
@@ -33,7 +33,7 @@ class _Service:
     async def create(self, request: web.Request) -> web.Response:
         asked = await request.json()
         told: dict[str, Any] = {
-            "id": _ID,
+            "id": ID,
             "name": "one",
             "organizationId": "one",
             "user": "daytona",
@@ -94,9 +94,7 @@ async def open_daytona(machine: Machine) -> AsyncIterator[AsyncSandbox]:
     try:
         # Its other way to hear of changes, a socket for events, has nothing to do with commands and files.
         with pytest.deprecated_call(match="Polling-only mode"):
-            client = AsyncDaytona(
-                DaytonaConfig(api_key="key", api_url=url, target="here", use_deprecated_polling=True)
-            )
+            client = AsyncDaytona(DaytonaConfig(api_key="key", api_url=url, target="here", use_deprecated_polling=True))
         async with client:
             yield await client.create()
     finally:

@@ -16,9 +16,9 @@ from websockets.http11 import Request, Response
 
 from support.machines import Machine, Outcome, Program
 
-__all__ = ["open_deno"]
+__all__ = ["ID", "open_deno"]
 
-_ID = "deno-1"
+ID = "deno-1"
 _CHUNK = 64 * 1024
 
 
@@ -108,7 +108,7 @@ async def open_deno(machine: Machine) -> AsyncIterator[AsyncSandbox]:
         await _Connection(socket, machine).serve()
 
     def named(socket: ServerConnection, request: Request, response: Response) -> None:
-        response.headers["x-deno-sandbox-id"] = _ID
+        response.headers["x-deno-sandbox-id"] = ID
 
     async with serve(handle, "127.0.0.1", 0, process_response=named, max_size=1 << 26) as server:
         [(host, port, *_)] = (socket.getsockname() for socket in server.sockets)

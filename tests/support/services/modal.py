@@ -15,9 +15,9 @@ from modal_proto import api_pb2, task_command_router_pb2 as router
 
 from support.machines import Machine, Outcome, Program
 
-__all__ = ["open_modal"]
+__all__ = ["ID", "open_modal"]
 
-_ID = "sb-" + 22 * "1"
+ID = "sb-" + 22 * "1"
 _TASK = "ta-1"
 _CHUNK = 64 * 1024
 _FILE_TOOLS = "/__modal/.bin/modal-sandbox-fs-tools"
@@ -115,13 +115,17 @@ class _Worker:
         )
 
     async def _start(self, asked: router.TaskExecStartRequest) -> Message:
+        # It is started all the same where whoever asked has gone.
+        await asyncio.shield(asyncio.create_task(self._started(asked)))
+        return router.TaskExecStartResponse()
+
+    async def _started(self, asked: router.TaskExecStartRequest) -> None:
         program, *arguments = asked.command_args
         self._execs[asked.exec_id] = (
             _FileTool(self._machine, *arguments)
             if program == _FILE_TOOLS
             else _Exec(await self._machine.start(program, *arguments), asked.timeout_secs)
         )
-        return router.TaskExecStartResponse()
 
     async def _wait(self, asked: router.TaskExecWaitRequest) -> Message:
         done = await self._execs[asked.exec_id].outcome()
@@ -194,6 +198,6 @@ async def open_modal(machine: Machine) -> AsyncIterator[Sandbox]:
     plane = _ControlPlane()
     async with _serving(_Worker(machine).served()) as plane.worker, _serving(plane.served()) as url:
         async with Client(url, api_pb2.CLIENT_TYPE_CLIENT, ("id", "secret")) as client:
-            sandbox = await Sandbox.from_id.aio(_ID, client=client)
+            sandbox = await Sandbox.from_id.aio(ID, client=client)
             yield sandbox
             await sandbox.detach.aio()

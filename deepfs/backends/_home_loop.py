@@ -30,7 +30,10 @@ class HomeLoop:
         return here is not None and here is self._loop
 
     async def run(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Make a call on this loop, from whichever; cancelled, it is cancelled there. BackendError where it has ended."""
+        """Make a call on this loop, from whichever; cancelled, it is cancelled there.
+
+        BackendError where the loop has ended.
+        """
         loop, here = await self._running(), _running_loop()
         if loop is here:
             return await call()

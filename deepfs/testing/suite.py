@@ -21,8 +21,8 @@ class BackendSuite:
     """
 
     sample: int | None = None
-    """How many cases of a long table a test tries, others in each run; None is all. For backends where each operation
-    takes long, as in a sandbox elsewhere."""
+    """How many cases of a long table a test tries, others in each run, and how many calls compete; None is all. For
+    backends where each operation takes long, as in a sandbox elsewhere."""
 
     pytestmark: pytest.MarkDecorator = pytest.mark.anyio
 

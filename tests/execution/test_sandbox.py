@@ -350,3 +350,18 @@ async def test_a_damaged_answer_is_noticed(tmp_path: Path) -> None:
             return ExecuteResponse("\n".join(lines), response.exit_code)
 
     assert "damaged" in ((await Damaging(tmp_path).als("/")).error or "")
+
+
+@pytest.fixture
+def with_old_python(tmp_path: Path) -> LocalSandbox:
+    tools = Path(busybox_tools(tmp_path / "tools"))
+    old = tools / "python3"
+    old.write_text("#!/bin/sh\necho SyntaxError: invalid syntax >&2\nexit 1\n")
+    old.chmod(0o755)
+    return LocalSandbox(tmp_path / "root", str(tools))
+
+
+async def test_a_python_that_cannot_run_the_script_is_left_alone(with_old_python: LocalSandbox) -> None:
+    succeeded(await with_old_python.awrite("/a.txt", "one"))
+    assert shown(await with_old_python.aread("/a.txt")) == "one"
+    assert with_old_python.commands == 2

@@ -2,6 +2,8 @@
 
 import ast
 import subprocess
+import sys
+from base64 import b64encode
 from importlib.resources import files
 
 import pytest
@@ -39,3 +41,9 @@ def test_arguments_and_content_are_never_read_by_a_shell(engine: str) -> None:
     command = command_text(engine, [hostile], hostile)
     assert command.replace(command_text(engine, [b""], b""), "").count("evil") == 0
     assert b"evil" not in command.encode()
+
+
+def test_a_script_that_runs_never_tells_that_it_cannot() -> None:
+    arguments = [b64encode(word).decode() for word in (b"nonce", b"1000", b"no such operation")]
+    ended = subprocess.run([sys.executable, SCRIPTS.joinpath("script.py"), *arguments], capture_output=True)
+    assert (ended.returncode, b"KeyError" in ended.stderr) == (70, True)

@@ -26,7 +26,7 @@ class _OverService(BackendConformance):
     service: str
     root: Path
     # A command takes its time, and what it does is tried with all cases where it is quicker to start.
-    sample = 4
+    sample = 3
 
     @pytest.fixture(scope="class")
     @classmethod

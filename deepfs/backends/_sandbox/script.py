@@ -371,4 +371,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except Exception:
+        sys.excepthook(*sys.exc_info())
+        sys.exit(70)  # 1 tells that this Python cannot run the script: another one would run it again.

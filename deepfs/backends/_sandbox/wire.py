@@ -53,8 +53,10 @@ def command_text(engine: Engine, words: Sequence[bytes], payload: bytes) -> str:
     stdin = f"<<'{_MARK}'\n{b64encode(payload).decode()}\n{_MARK}\n"
     if engine:
         return f"{_INTERPRETERS[engine]} {arguments} {stdin}"
-    usable = "python3 -I -S -c 'import sys; sys.exit(sys.version_info < (3, 6))' >/dev/null 2>&1 </dev/null"
-    return f"if {usable}; then {_INTERPRETERS['py']} {arguments}; else {_INTERPRETERS['sh']} {arguments}; fi {stdin}"
+    # These tell that there is no python3, or none that can run the script; it ends with no such status once it runs.
+    unusable = "1 | 126 | 127"
+    tried = f"command -v python3 >/dev/null 2>&1 && {_INTERPRETERS['py']} {arguments}"
+    return f"{{ {tried}\ncase $? in {unusable}) {_INTERPRETERS['sh']} {arguments} ;; esac; }} {stdin}"
 
 
 def room(engine: Engine, limit: int) -> int:

@@ -11,7 +11,8 @@ from grpclib.const import Cardinality, Handler
 from grpclib.server import Server, Stream
 from modal import Sandbox
 from modal.client import Client
-from modal_proto import api_pb2, task_command_router_pb2 as router
+from modal_proto import api_pb2
+from modal_proto import task_command_router_pb2 as router
 
 from support.machines import Machine, Outcome, Program
 
@@ -196,8 +197,11 @@ async def _serving(served: _Served) -> AsyncIterator[str]:
 async def open_modal(machine: Machine) -> AsyncIterator[Sandbox]:
     """A sandbox as the SDK has it."""
     plane = _ControlPlane()
-    async with _serving(_Worker(machine).served()) as plane.worker, _serving(plane.served()) as url:
-        async with Client(url, api_pb2.CLIENT_TYPE_CLIENT, ("id", "secret")) as client:
-            sandbox = await Sandbox.from_id.aio(ID, client=client)
-            yield sandbox
-            await sandbox.detach.aio()
+    async with (
+        _serving(_Worker(machine).served()) as plane.worker,
+        _serving(plane.served()) as url,
+        Client(url, api_pb2.CLIENT_TYPE_CLIENT, ("id", "secret")) as client,
+    ):
+        sandbox = await Sandbox.from_id.aio(ID, client=client)
+        yield sandbox
+        await sandbox.detach.aio()

@@ -1,14 +1,18 @@
 """The scripts that sandboxes run: valid for every shell and Python they may meet, and part of the package."""
 
 import ast
+import os
 import subprocess
 import sys
 from base64 import b64encode
 from importlib.resources import files
+from pathlib import Path
 
+import anyio
 import pytest
 
-from deepfs.backends._sandbox.wire import command_text
+from deepfs.backends._sandbox.wire import Records, command_text, parse_frame
+from support.machines import Machine, Outcome
 
 SCRIPTS = files("deepfs.backends._sandbox")
 
@@ -47,3 +51,22 @@ def test_a_script_that_runs_never_tells_that_it_cannot() -> None:
     arguments = [b64encode(word).decode() for word in (b"nonce", b"1000", b"no such operation")]
     ended = subprocess.run([sys.executable, SCRIPTS.joinpath("script.py"), *arguments], capture_output=True)
     assert (ended.returncode, b"KeyError" in ended.stderr) == (70, True)
+
+
+@pytest.mark.parametrize("engine", ["py", "sh"])
+def test_leftovers_that_cannot_be_removed_harm_nothing(engine: str, tmp_path: Path) -> None:
+    for name in (".~deepfs-1", ".~deepfs-2", ".~deepfs-3"):
+        inner = tmp_path / name / "inner"
+        inner.mkdir(parents=True)
+        (inner / "file").touch()
+        inner.chmod(0o500 if name.endswith("2") else 0o700)
+        os.utime(inner.parent, (1, 1))
+    command = command_text(engine, [b"nonce", b"1000", b"stage", b"new", b"0"], b"content")
+
+    async def run() -> Outcome:
+        return await (await Machine(tmp_path).start("sh", "-c", command)).wait(30)
+
+    frame = parse_frame(anyio.run(run).stdout.decode(), "nonce")
+    assert Records(frame.part, frame.checksum).words() == [b"ok"]
+    assert sorted(path.name for path in tmp_path.iterdir() if "lock" not in path.name) == [".~deepfs-2", ".~deepfs-new"]
+    (tmp_path / ".~deepfs-2" / "inner").chmod(0o700)

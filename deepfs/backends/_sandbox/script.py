@@ -267,13 +267,16 @@ def stage(name: bytes, offset: bytes) -> None:
 
 
 def sweep() -> None:
-    """Remove what calls that were ended have left, an hour ago and more."""
+    """Remove what calls that were ended have left, an hour ago and more; what is of other users stays."""
     import shutil
 
     for name in os.listdir(place):
         path = os.path.join(place, name)
-        if name.startswith(PREFIX) and b"lock" not in name and os.lstat(path).st_mtime < time.time() - 3600:
-            shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
+        try:
+            if name.startswith(PREFIX) and b"lock" not in name and os.lstat(path).st_mtime < time.time() - 3600:
+                shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
+        except OSError:
+            pass
 
 
 def delete(path: bytes) -> None:

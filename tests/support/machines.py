@@ -14,19 +14,7 @@ from msgspec import Struct
 __all__ = ["Machine", "Outcome", "Program"]
 
 _WRITABLE: Final = "/tmp"
-_BOX: Final = (
-    "bwrap",
-    "--die-with-parent",
-    "--ro-bind",
-    "/",
-    "/",
-    "--dev-bind",
-    "/dev",
-    "/dev",
-    "--chdir",
-    "/",
-    "--bind",
-)
+_BOX: Final = "bwrap --cap-drop ALL --die-with-parent --ro-bind / / --dev-bind /dev /dev --chdir / --bind".split()
 _SIGNALLED: Final = 128
 
 

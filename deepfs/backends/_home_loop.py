@@ -48,9 +48,10 @@ class HomeLoop:
             future.cancel()
 
     async def _running(self) -> asyncio.AbstractEventLoop:
-        if self._loop is None:
-            self._loop = await off_loop(partial(run_sync, _this_loop))
-        return self._loop
+        loop = self._loop
+        if loop is None:
+            self._loop = loop = await off_loop(partial(run_sync, _this_loop))
+        return loop
 
 
 async def _this_loop() -> asyncio.AbstractEventLoop:

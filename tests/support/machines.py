@@ -14,7 +14,8 @@ from msgspec import Struct
 __all__ = ["Machine", "Outcome", "Program"]
 
 _WRITABLE: Final = "/tmp"
-_BOX: Final = "bwrap --cap-drop ALL --die-with-parent --ro-bind / / --dev-bind /dev /dev --chdir / --bind".split()
+_BOX: Final = ("bwrap", "--cap-drop", "ALL", "--die-with-parent", "--chdir", "/")
+_SEEN: Final = ("--ro-bind", "/", "/", "--dev-bind", "/dev", "/dev")
 _SIGNALLED: Final = 128
 
 
@@ -83,7 +84,7 @@ class Machine:
         """Start a program."""
 
         def start() -> Program:
-            box = [*_BOX, str(self.directory), _WRITABLE, *command]
+            box = [*_BOX, *_SEEN, "--bind", str(self.directory), _WRITABLE, *command]
             process = subprocess.Popen(
                 box,
                 stdin=subprocess.DEVNULL,

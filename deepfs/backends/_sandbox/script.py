@@ -50,10 +50,11 @@ def checksum(data: bytes) -> bytes:
     try:
         if len(data) > 1_000_000:
             raise ImportError
-        from _sha256 import sha256
+        from _sha256 import sha256  # type: ignore[import-not-found]
     except ImportError:
         from hashlib import sha256
-    return sha256(data).hexdigest().encode()
+    digest: str = sha256(data).hexdigest()
+    return digest.encode()
 
 
 def lock() -> None:

@@ -48,10 +48,11 @@ class HomeLoop:
             future.cancel()
 
     async def _running(self) -> asyncio.AbstractEventLoop:
-        loop = self._loop
-        if loop is None:
-            self._loop = loop = await off_loop(partial(run_sync, _this_loop))
-        return loop
+        if self._loop is not None:
+            return self._loop
+        background = await off_loop(partial(run_sync, _this_loop))
+        self._loop = background
+        return background
 
 
 async def _this_loop() -> asyncio.AbstractEventLoop:

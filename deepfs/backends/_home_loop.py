@@ -50,7 +50,7 @@ class HomeLoop:
     async def _running(self) -> asyncio.AbstractEventLoop:
         if self._loop is not None:
             return self._loop
-        background = await off_loop(partial(run_sync, _this_loop))
+        background: asyncio.AbstractEventLoop = await off_loop(partial(run_sync, _this_loop))
         self._loop = background
         return background
 

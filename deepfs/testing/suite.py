@@ -1,6 +1,5 @@
 """What the test class of a backend tells the tests: how to make it, and how to look past it."""
 
-import random
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
@@ -19,10 +18,6 @@ class BackendSuite:
     A test class defines the fixture `backend` (or the coroutine function `make_backend`), `raw_put` and `raw_peek`.
     Each test gets a new, empty backend. Fixtures of a class share `self` with its tests: the storage can be kept there.
     """
-
-    sample: int | None = None
-    """How many cases of a long table a test tries, others in each run, and how many calls compete; None is all. For
-    backends where each operation takes long, as in a sandbox elsewhere."""
 
     pytestmark: pytest.MarkDecorator = pytest.mark.anyio
 
@@ -49,11 +44,11 @@ class BackendSuite:
         return backend
 
     def some(self, cases: Iterable[T]) -> list[T]:
-        """The cases, or `sample` of them, in order."""
-        listed = list(cases)
-        if self.sample is None or len(listed) <= self.sample:
-            return listed
-        return [listed[at] for at in sorted(random.sample(range(len(listed)), self.sample))]
+        """Those of many like cases, or of calls at once, that a test tries: all.
+
+        Override it where each operation takes long, as in a sandbox elsewhere: with others in each run.
+        """
+        return list(cases)
 
     async def put(self, files: Mapping[str, str | bytes]) -> None:
         """`raw_put` for several files."""

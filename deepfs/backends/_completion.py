@@ -5,6 +5,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from deepfs.backends._parameters import Parameters, limited
 from deepfs.backends._v1 import V1_NAMES, add_v1_names, v1_operations
 from deepfs.errors import DeepFSError
 from deepfs.sync import OPERATIONS, named, sync_shims
@@ -38,28 +39,15 @@ _RESULTS: dict[str, type[Result]] = {
     "copy": WriteResult,
 }
 
-_SPELLINGS = {"path": "file_path", "old": "old_string", "new": "new_string"}
-"""Parameters that code written for deepagents names differently; either name is accepted, whichever a class uses."""
-
-
-def _respelled(method: Callable[..., Any]) -> dict[str, str]:
-    """The other spelling of each parameter of `method`, to its own."""
-    own = inspect.signature(method).parameters
-    pairs = [*_SPELLINGS.items(), *((new, old) for old, new in _SPELLINGS.items())]
-    return {other: name for name, other in pairs if name in own and other not in own}
-
-
 def _bounded(method: Callable[..., Any], result: type[Result] | None, *, is_async: bool) -> Callable[..., Any]:
-    """`method` with its expected failures turned into its result, taking either spelling of its parameters."""
-    respelled = _respelled(method)
-
-    def kwargs_of(kwargs: dict[str, Any]) -> dict[str, Any]:
-        return {respelled.get(name, name): value for name, value in kwargs.items()} if kwargs else kwargs
+    """`method` with its expected failures turned into its result, called by its own parameters."""
+    parameters = Parameters(method)
 
     @functools.wraps(method)
     async def acall(*args: Any, **kwargs: Any) -> Any:
         try:
-            return await method(*args, **kwargs_of(kwargs))
+            fitted, limit = parameters.fitted(kwargs)
+            return limited(await method(*args, **fitted), limit)
         except DeepFSError as error:
             if result is None:
                 raise
@@ -68,7 +56,8 @@ def _bounded(method: Callable[..., Any], result: type[Result] | None, *, is_asyn
     @functools.wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            return method(*args, **kwargs_of(kwargs))
+            fitted, limit = parameters.fitted(kwargs)
+            return limited(method(*args, **fitted), limit)
         except DeepFSError as error:
             if result is None:
                 raise

@@ -421,3 +421,39 @@ class TestWhetherItWaits:
             pass
 
         assert not Audited.never_waits
+
+
+# --- signatures of deepagents ----------------------------------------------------------------------------------------
+
+
+class WithoutOptions(MemoryBackend):
+    """Overrides operations with the parameters that they have in deepagents, as its documentation shows."""
+
+    def write(self, file_path: str, content: str) -> WriteResult:
+        return super().write(file_path, content)
+
+    def grep(self, pattern: str, path: str | None = None, glob: str | None = None) -> GrepResult:
+        return super().grep(pattern, path, glob)
+
+
+def test_an_override_may_lack_the_options_that_are_off() -> None:
+    files = WithoutOptions()
+    assert files.write("/a", "x\nx\n", overwrite=False, if_match=None).ok
+    assert files.grep("x", regex=False, ignore_case=False, context_lines=0, max_count=None).ok
+
+
+def test_an_option_that_an_override_lacks_is_an_error_that_names_it() -> None:
+    files = WithoutOptions()
+    files.write("/a", "x\n")
+    replaced = files.write("/a", "y\n", overwrite=True)
+    assert replaced.code is ErrorCode.UNSUPPORTED
+    assert "'overwrite'" in str(replaced.error)
+    assert files.grep("x", regex=True).code is ErrorCode.UNSUPPORTED
+
+
+def test_max_count_holds_for_an_override_that_lacks_it() -> None:
+    files = WithoutOptions()
+    files.write("/a", "x\nx\n")
+    found = files.grep("x", max_count=1)
+    assert (len(found.matches or ()), found.truncated) == (1, True)
+    assert not files.grep("x", max_count=2).truncated

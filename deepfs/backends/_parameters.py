@@ -1,0 +1,52 @@
+"""The parameters of an operation as a class defines it, which may be those of deepagents or of an older protocol."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from deepfs.errors import NotSupportedError
+from deepfs.types import GrepResult
+
+__all__ = ["Parameters", "limited"]
+
+_SPELLINGS: Final = {"path": "file_path", "old": "old_string", "new": "new_string"}
+"""Parameters that code written for deepagents names differently; either name is accepted, whichever a class uses."""
+
+_OPTIONS: Final = frozenset(
+    {"overwrite", "if_match", "regex", "ignore_case", "context_lines", "max_count", "timeout"}
+)
+"""What a method may lack; each is off where it is false."""
+
+
+class Parameters:
+    """What a method takes."""
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        own = inspect.signature(method).parameters
+        pairs = [*_SPELLINGS.items(), *((new, old) for old, new in _SPELLINGS.items())]
+        takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in own.values())
+        self._name = method.__qualname__
+        self._respelled = {other: name for name, other in pairs if name in own and other not in own}
+        self._lacking = frozenset() if takes_all else _OPTIONS - own.keys()
+
+    def fitted(self, kwargs: dict[str, Any]) -> tuple[dict[str, Any], int | None]:
+        """The keyword arguments as the method takes them, and the `max_count` that its caller has to see to.
+
+        Raises NotSupportedError for another option that it lacks.
+        """
+        if not kwargs:
+            return kwargs, None
+        lacking = {name: kwargs[name] for name in self._lacking & kwargs.keys()}
+        limit = lacking.pop("max_count", None)
+        for name in (name for name, value in lacking.items() if value):
+            raise NotSupportedError(f"Error: {self._name} has no parameter {name!r}")
+        return {self._respelled.get(name, name): kwargs[name] for name in kwargs if name not in self._lacking}, limit
+
+
+def limited(result: Any, limit: int | None) -> Any:
+    """`result`, with at most `limit` matches where it is one of a grep."""
+    if limit is None or not isinstance(result, GrepResult) or len(result.matches or ()) <= max(limit, 0):
+        return result
+    return replace(result, matches=(result.matches or [])[: max(limit, 0)], truncated=True)

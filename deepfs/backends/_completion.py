@@ -39,6 +39,7 @@ _RESULTS: dict[str, type[Result]] = {
     "copy": WriteResult,
 }
 
+
 def _bounded(method: Callable[..., Any], result: type[Result] | None, *, is_async: bool) -> Callable[..., Any]:
     """`method` with its expected failures turned into its result, called by its own parameters."""
     parameters = Parameters(method)

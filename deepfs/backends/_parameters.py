@@ -14,9 +14,7 @@ __all__ = ["Parameters", "limited"]
 _SPELLINGS: Final = {"path": "file_path", "old": "old_string", "new": "new_string"}
 """Parameters that code written for deepagents names differently; either name is accepted, whichever a class uses."""
 
-_OPTIONS: Final = frozenset(
-    {"overwrite", "if_match", "regex", "ignore_case", "context_lines", "max_count", "timeout"}
-)
+_OPTIONS: Final = frozenset({"overwrite", "if_match", "regex", "ignore_case", "context_lines", "max_count", "timeout"})
 """What a method may lack; each is off where it is false."""
 
 

@@ -10,6 +10,7 @@ from deepfs.backends.composite import CompositeBackend
 from deepfs.backends.factories import FactoryBackend, backend_from
 from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol, SandboxBackendProtocol, supports_execute
 from deepfs.backends.state import StateBackend
+from deepfs.errors import ErrorCode
 from deepfs.sync import sync_shims
 from deepfs.types import FileDataV2, FileDownloadResponse, FileUploadResponse, ReadResult, Record
 
@@ -82,6 +83,8 @@ class ToDeepagents(peer.BackendProtocol):
 
     async def awrite(self, file_path: str, content: str) -> peer.WriteResult:
         written = await self.inner.awrite(file_path, content, overwrite=True)
+        if written.code is ErrorCode.UNSUPPORTED:
+            written = await self.inner.awrite(file_path, content)
         return peer.WriteResult(error=written.error, path=written.path)
 
     async def aedit(

@@ -5,8 +5,9 @@ from typing import Any
 from deepfs.backends.factories import backend_from
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.state import StateBackend
+from deepfs.core import paths
 
-__all__ = ["resolve_backend"]
+__all__ = ["artifacts_root", "resolve_backend"]
 
 
 def resolve_backend(backend: Any) -> BackendProtocol:
@@ -15,3 +16,12 @@ def resolve_backend(backend: Any) -> BackendProtocol:
     Raises TypeError for what is none of these.
     """
     return StateBackend() if backend is None else backend_from(backend)
+
+
+def artifacts_root(backend: object) -> str:
+    """Where middleware puts what it offloads: where the composite that `backend` is, or stands before, has it."""
+    own = getattr(backend, "artifacts_root", None)
+    if own is not None:
+        return paths.normalize(own)
+    behind = getattr(backend, "inner", None) or getattr(backend, "adapted", None)
+    return "/" if behind is None else artifacts_root(behind)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 __all__ = ["ToolResult", "mapped", "messages_of", "with_prompt"]
 
 ToolResult: TypeAlias = "ToolMessage | Command[Any]"
+"""As LangChain declares it; LangGraph lets tools return lists of these, too."""
 
 
 def with_prompt(message: SystemMessage | None, prompt: str) -> SystemMessage | None:
@@ -25,14 +26,22 @@ def with_prompt(message: SystemMessage | None, prompt: str) -> SystemMessage | N
     return message.model_copy(update={"content": [*message.content, {"type": "text", "text": f"\n\n{prompt}"}]})
 
 
-def messages_of(result: ToolResult) -> Iterator[ToolMessage]:
+def messages_of(result: "ToolResult | list[ToolResult]") -> Iterator[ToolMessage]:
     """The messages for the model in what a tool returned."""
+    if isinstance(result, list):
+        return (message for each in result for message in messages_of(each))
     found = [result] if isinstance(result, ToolMessage) else _update(result).get("messages", ())
     return (message for message in found if isinstance(message, ToolMessage))
 
 
-async def mapped(result: ToolResult, change: Callable[[ToolMessage], Awaitable[ToolMessage]]) -> ToolResult:
+async def mapped(result: Any, change: Callable[[ToolMessage], Awaitable[ToolMessage]]) -> Any:
     """What a tool returned, with its messages for the model changed."""
+    if isinstance(result, list):
+        return [await _mapped(each, change) for each in result]
+    return await _mapped(result, change)
+
+
+async def _mapped(result: ToolResult, change: Callable[[ToolMessage], Awaitable[ToolMessage]]) -> ToolResult:
     if isinstance(result, ToolMessage):
         return await change(result)
     messages = [

@@ -8,6 +8,8 @@ from typing import Any, Final, TypeVar
 from langchain_core.messages import BaseMessage
 
 from deepfs.backends.protocol import BackendProtocol
+from deepfs.errors import ErrorCode
+from deepfs.policy.permissions import approved
 
 __all__ = ["CHARS_PER_TOKEN", "Evictor"]
 
@@ -23,8 +25,8 @@ class Evictor:
     """Stores the texts of messages in `directory` of a backend where they are longer than `token_limit`.
 
     The name of a file follows from the id of what it is of and from its content: it is safe whatever the id holds, the
-    same text is stored once, and different texts never meet. Where it cannot be stored, the message says so and keeps
-    as much of head and tail as the limit allows.
+    same text is stored once, and different texts never meet. Where it cannot be stored, or the model could not read it
+    there, the message says so and keeps as much of head and tail as the limit allows.
     """
 
     def __init__(self, backend: BackendProtocol, token_limit: int, directory: str) -> None:
@@ -36,21 +38,32 @@ class Evictor:
         """Whether the text of `message` is over the limit."""
         return _length(message.content) > self._max_chars
 
-    async def evicted(self, message: MessageT, key: str) -> MessageT:
-        """`message`, or a copy with its text stored in a file where that is too long; blocks of media stay."""
+    async def evicted(self, message: MessageT, key: str, reader: BackendProtocol | None = None) -> MessageT:
+        """`message`, or a copy with its text stored in a file where that is too long; blocks of media stay.
+
+        `reader` is the backend as the model has it, where rules hold for it.
+        """
         if not self.is_oversized(message):
             return message
         text = _text(message.content)
         path = f"{self._directory}/{_name(key, text)}"
-        failed = await self._failure(path, text)
+        failed = await self._failure(path, text, reader or self._backend)
         return message.model_copy(update={"content": _replaced(message.content, self._preview(path, text, failed))})
 
-    async def _failure(self, path: str, text: str) -> str | None:
-        """Store the text; why it could not be, where it could not."""
+    async def _failure(self, path: str, text: str, reader: BackendProtocol) -> str | None:
+        """Store the text; why it could not be, or could not be read there, if so."""
         try:
-            return (await self._backend.awrite(path, _storable(text), overwrite=True)).error
+            return await _refused(reader, path) or await self._stored(path, _storable(text))
         except Exception as error:  # Whatever ails the storage, the result of the tool is not to be lost with it.
             return f"Error: {type(error).__name__}"
+
+    async def _stored(self, path: str, text: str) -> str | None:
+        written = await self._backend.awrite(path, text, overwrite=True)
+        if written.code is not ErrorCode.UNSUPPORTED:
+            return written.error
+        created = await self._backend.awrite(path, text)
+        # By its name a file that exists holds the same text.
+        return None if created.code is ErrorCode.ALREADY_EXISTS else created.error
 
     def _preview(self, path: str, text: str, failed: str | None) -> str:
         lines = text.count("\n") + 1
@@ -63,6 +76,13 @@ class Evictor:
             head, tail = self._max_chars // 2, self._max_chars // 4
         left_out = f"[… {len(text) - head - tail:,} characters …]"
         return "\n".join([note, text[:head], left_out, text[len(text) - tail :]])
+
+
+async def _refused(reader: BackendProtocol, path: str) -> str | None:
+    """Why nothing may be read at `path`, not even where a person approves; None where it may."""
+    with approved():
+        read = await reader.aread(path, 0, 1)
+    return read.error if read.code is ErrorCode.PERMISSION_DENIED else None
 
 
 # --- names -----------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import copy
 from functools import partial
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeGuard
 
 from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_core.tools import BaseTool
@@ -11,7 +11,8 @@ from langgraph.prebuilt.tool_node import ToolCallRequest
 
 from deepfs.backends.protocol import BackendProtocol, supports_execute
 from deepfs.backends.state import FilesystemState
-from deepfs.middleware._backends import resolve_backend
+from deepfs.core import paths
+from deepfs.middleware._backends import artifacts_root, resolve_backend
 from deepfs.middleware._langchain import AgentMiddleware, ModelRequest, ModelResponse
 from deepfs.middleware._media import typed_block
 from deepfs.middleware._messages import ToolResult, mapped, messages_of, with_prompt
@@ -24,8 +25,8 @@ from deepfs.sync import call_over
 
 __all__ = ["FilesystemMiddleware", "FilesystemPermission", "FilesystemState"]
 
-_RESULTS: Final = "/large_tool_results"
-_MESSAGES: Final = "/large_messages"
+_RESULTS: Final = "large_tool_results"
+_MESSAGES: Final = "large_messages"
 
 
 class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
@@ -36,7 +37,8 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
 
     Results of other tools, and of `execute`, over `tool_token_limit_before_evict` tokens (of four characters) are
     stored under `/large_tool_results`, messages of people over `human_message_token_limit_before_evict` under
-    `/large_messages`; their head and tail, and where the rest is, take their place. None switches that off.
+    `/large_messages`, both beneath the `artifacts_root` of a composite; their head and tail, and where the rest is,
+    take their place. None switches that off.
 
     `permissions` are rules that hold for the tools. What a rule of the mode `"interrupt"` matches is refused unless an
     ApprovalMiddleware with the same rules asks a person first, as `create_deep_agent` adds it.
@@ -66,6 +68,7 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         self._equip(permissions)
 
     def _equip(self, permissions: Sequence[FilesystemPermission] | None) -> None:
+        self.permissions: Sequence[FilesystemPermission] = tuple(permissions or ())
         self.backend = PermissionedBackend(self._storage, permissions) if permissions else self._storage
         self.tools = filesystem_tools(
             self.backend, descriptions=self._descriptions, max_result_chars=self._result_chars, execute=True
@@ -79,7 +82,9 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def _evictor(self, token_limit: int | None, directory: str) -> Evictor | None:
         # Past the rules: they are about what the model does.
-        return None if token_limit is None else Evictor(self._storage, token_limit, directory)
+        if token_limit is None:
+            return None
+        return Evictor(self._storage, token_limit, paths.join(artifacts_root(self._storage), directory))
 
     # --- calls of the model ---
 
@@ -121,10 +126,13 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
 
     async def _settled(self, request: ToolCallRequest, result: ToolResult) -> ToolResult:
         evict = _typed if request.tool_call["name"] in FILE_TOOLS else self._evicted
-        return await mapped(result, evict)
+        settled: ToolResult = await mapped(result, evict)
+        return settled
 
     async def _evicted(self, message: ToolMessage) -> ToolMessage:
-        return message if self._results is None else await self._results.evicted(message, message.tool_call_id)
+        if self._results is None:
+            return message
+        return await self._results.evicted(message, message.tool_call_id, self.backend)
 
     # --- messages of people ---
 
@@ -144,10 +152,22 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         return [(evictor, message) for message in people if evictor is not None and evictor.is_oversized(message)]
 
     async def _put_away(self, oversized: list[tuple[Evictor, HumanMessage]]) -> dict[str, Any]:
-        return {"messages": [await evictor.evicted(message, message.id or "") for evictor, message in oversized]}
+        evicted = [await evictor.evicted(message, message.id or "", self.backend) for evictor, message in oversized]
+        return {"messages": evicted}
 
     def _waited(self, call: Callable[[], Any]) -> Any:
         return call_over(self.backend, call, f"The sync form of {self.name}", "its async form (ainvoke)")
+
+
+def inheriting(
+    rules: Sequence[FilesystemPermission], middleware: Sequence[AgentMiddleware[Any, Any, Any]]
+) -> list[AgentMiddleware[Any, Any, Any]]:
+    """`middleware`, where files that have no rules of their own get `rules`."""
+    return [each.with_permissions(rules) if rules and _has_no_rules(each) else each for each in middleware]
+
+
+def _has_no_rules(middleware: object) -> TypeGuard[FilesystemMiddleware]:
+    return isinstance(middleware, FilesystemMiddleware) and not middleware.permissions
 
 
 async def _typed(message: ToolMessage) -> ToolMessage:

@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain.agents import create_agent
@@ -10,13 +11,14 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.types import Command
 
-from deepfs import MemoryBackend, run_sync
+from deepfs import CompositeBackend, MemoryBackend, WriteResult, run_sync
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import BackendError
 from deepfs.middleware.eviction import Evictor
 from deepfs.middleware.filesystem import FilesystemMiddleware
 from deepfs.middleware.tools import filesystem_tools
 from deepfs.policy.rules import FilesystemPermission
+from deepfs.policy.wrapper import WrapperBackend
 from deepfs.testing import FaultyBackend
 from support.agents import Invoke, Sandbox, backend, invoke, results
 from support.chat import ScriptedModel, call, calls
@@ -39,9 +41,15 @@ def command(kind: str) -> Any:
     return Command(update={"messages": [ToolMessage(LINES, tool_call_id=kind)]})
 
 
+@tool
+def several(kind: str) -> Any:
+    """Produce much, and change the state besides."""
+    return [Command(update={"messages": [ToolMessage(LINES, tool_call_id=kind)]}), Command(update={"files": {}})]
+
+
 def ran(middleware: FilesystemMiddleware, invoke: Invoke, *turns: Any, said: str = "go") -> dict[str, Any]:
     model = ScriptedModel(script=[*turns, AIMessage("done")])
-    agent = create_agent(model, tools=[produce, command], middleware=[middleware])
+    agent = create_agent(model, tools=[produce, command, several], middleware=[middleware])
     return invoke(agent, {"messages": [HumanMessage(said)]})
 
 
@@ -109,8 +117,9 @@ def test_a_hundred_results_at_once_are_stored_each_by_itself(backend: BackendPro
     assert shown == [f"1\tkind {number}" for number in range(100)]
 
 
-def test_the_messages_of_a_command_are_stored(invoke: Invoke) -> None:
-    made = call("command", kind="x")
+@pytest.mark.parametrize("name", ["command", "several"])
+def test_the_messages_of_a_command_are_stored(invoke: Invoke, name: str) -> None:
+    made = call(name, kind="x")
     made["args"]["kind"] = made["id"]
     (message,) = results(ran(FilesystemMiddleware(backend=MemoryBackend()), invoke, calls(made)))
     assert stored_at(message)
@@ -157,6 +166,50 @@ def test_rules_about_the_model_do_not_keep_results_from_being_stored(invoke: Inv
         lambda messages: calls(call("read_file", file_path=stored_at(messages[-1]), limit=1)),
     )
     assert results(state)[1].content.startswith("1\t0: \n")
+
+
+def test_what_the_model_could_not_read_back_keeps_its_ends(invoke: Invoke) -> None:
+    files = MemoryBackend()
+    denied = FilesystemPermission(operations=["read"], paths=["/large_tool_results/**"], mode="deny")
+    middleware = FilesystemMiddleware(backend=files, permissions=[denied])
+    (message,) = results(ran(middleware, invoke, calls(call("produce", kind="lines"))))
+    assert "All of it is in" not in message.content
+    assert LINES[:40_000] in message.content
+    assert message.content.endswith(LINES[-20_000:])
+    assert not files.ls("/large_tool_results").ok
+
+
+def test_what_a_person_may_let_the_model_read_back_is_stored(invoke: Invoke) -> None:
+    asked = FilesystemPermission(operations=["read"], paths=["/large_tool_results/**"], mode="interrupt")
+    middleware = FilesystemMiddleware(backend=MemoryBackend(), permissions=[asked])
+    (message,) = results(ran(middleware, invoke, calls(call("produce", kind="lines"))))
+    assert stored_at(message).startswith("/large_tool_results/")
+
+
+@pytest.mark.parametrize("root", ["/work/", "work"])
+def test_a_composite_says_where_results_are_stored(invoke: Invoke, root: str) -> None:
+    work = MemoryBackend()
+    tree = CompositeBackend(MemoryBackend(), {"/work/": work}, artifacts_root=root)
+    (message,) = results(
+        ran(FilesystemMiddleware(backend=WrapperBackend(tree)), invoke, calls(call("produce", kind="lines")))
+    )
+    assert stored_at(message).startswith("/work/large_tool_results/")
+    assert work.ls("/large_tool_results").entries
+
+
+class CreatesOnly(MemoryBackend):
+    """Overrides `write` with the parameters that it has in deepagents."""
+
+    def write(self, file_path: str, content: str) -> WriteResult:
+        return super().write(file_path, content)
+
+
+def test_results_are_stored_where_files_are_only_created(invoke: Invoke) -> None:
+    files = CreatesOnly()
+    turns = [calls({**call("produce", kind="lines"), "id": "same"}) for _ in range(2)]
+    first, again = results(ran(FilesystemMiddleware(backend=files), invoke, *turns))
+    assert stored_at(first) == stored_at(again)
+    assert files.read(stored_at(first), limit=10).ok
 
 
 # --- names and contents ----------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from deepfs import (
     SandboxBackendProtocol,
     StateBackend,
     StoreBackend,
+    WriteResult,
 )
 from deepfs.compat.deepagents import to_deepagents
 from support.scripted import ScriptedModel, calls
@@ -113,6 +114,17 @@ def test_what_does_not_execute_is_no_sandbox() -> None:
     adapted = to_deepagents(MemoryBackend())
     assert isinstance(adapted, peer.BackendProtocol)
     assert not isinstance(adapted, peer.SandboxBackendProtocol)
+
+
+@pytest.mark.anyio
+async def test_write_creates_where_the_backend_cannot_replace() -> None:
+    class Guarded(MemoryBackend):
+        def write(self, file_path: str, content: str) -> WriteResult:
+            return super().write(file_path, content)
+
+    backend = to_deepagents(Guarded())
+    assert await backend.awrite("/a.txt", "one\n") == peer.WriteResult(path="/a.txt")
+    assert "already exists" in str((await backend.awrite("/a.txt", "two\n")).error)
 
 
 @pytest.mark.anyio

@@ -29,6 +29,7 @@ from deepfs.types import FileFormat
 __all__ = [
     "TaskFiles",
     "batch",
+    "current_config",
     "current_runtime",
     "current_state",
     "current_store",
@@ -54,7 +55,7 @@ _NO_CHANNEL = (
 # --- the running task ------------------------------------------------------------------------------------------------
 
 
-def _config() -> RunnableConfig:
+def current_config() -> RunnableConfig:
     """The configuration of the running task; empty where none runs."""
     try:
         return get_config()
@@ -73,7 +74,7 @@ class _Wiring(NamedTuple):
 
 
 def _wiring() -> _Wiring:
-    config = _config()
+    config = current_config()
     configurable, metadata = config.get("configurable", {}), config.get("metadata", {})
     read, send = configurable.get(CONFIG_KEY_READ), configurable.get(CONFIG_KEY_SEND)
     if read is None or send is None:
@@ -256,7 +257,7 @@ def current_runtime() -> Runtime[Any] | None:
 
 def current_state() -> dict[str, Any]:
     """The state that the running task reads; empty outside a graph."""
-    read = _config().get("configurable", {}).get(CONFIG_KEY_READ)
+    read = current_config().get("configurable", {}).get(CONFIG_KEY_READ)
     inside = None if read is None else _inside(read)
     names = [] if inside is None else [name for name in inside[0] if not name.startswith(("__", "branch:"))]
     return dict(read(names, False)) if names and read is not None else {}
@@ -275,7 +276,7 @@ def current_store() -> BaseStore:
 
 def legacy_namespace() -> tuple[str, ...]:
     """The namespace of the running assistant, which backends without one use."""
-    assistant = _config().get("metadata", {}).get("assistant_id")
+    assistant = current_config().get("metadata", {}).get("assistant_id")
     return (assistant, "filesystem") if assistant else ("filesystem",)
 
 

@@ -12,7 +12,7 @@ __all__ = ["BackendContext"]
 
 
 class BackendContext(Runtime[Any]):
-    """A `Runtime` that has also what older factories ask for: `runtime` and `state`, both deprecated.
+    """A `Runtime` that has also what older factories ask for: `runtime`, `config` and `state`, all deprecated.
 
     Factories of namespaces and of backends get it, so they may be written for either.
     """
@@ -28,6 +28,12 @@ class BackendContext(Runtime[Any]):
         """The runtime itself."""
         warn_deprecated("BackendContext.runtime is deprecated: the factory gets the Runtime itself, without .runtime")
         return self
+
+    @property
+    def config(self) -> Any:
+        """The config of the running task."""
+        warn_deprecated("BackendContext.config is deprecated: use langgraph.config.get_config, or the Runtime")
+        return _langgraph.current_config()
 
     @property
     def state(self) -> Any:

@@ -98,6 +98,18 @@ class TestFactories:
         assert in_graph(lambda: backend.write("/a.txt", "x"))[0].ok
         assert users["ada"].read("/a.txt").ok
 
+    def test_one_may_ask_for_the_config_and_the_state(self) -> None:
+        seen: list[Any] = []
+
+        def factory(rt: Any) -> BackendProtocol:
+            seen.append((rt.config["metadata"]["langgraph_node"], rt.state["tenant"]))
+            return MemoryBackend()
+
+        with pytest.deprecated_call():
+            backend = CompositeBackend(factory, {})
+        assert in_graph(lambda: backend.write("/a.txt", "x"))[0].ok
+        assert seen == [("node", "acme")]
+
     @pytest.mark.parametrize(
         "factory",
         [lambda rt: rt.no_such_thing, lambda rt: 3, lambda rt: MemoryBackend],

@@ -17,7 +17,7 @@ from deepfs.middleware._langchain import (
     init_chat_model,
 )
 from deepfs.middleware.approvals import ApprovalMiddleware
-from deepfs.middleware.filesystem import FilesystemMiddleware
+from deepfs.middleware.filesystem import FilesystemMiddleware, inheriting
 from deepfs.middleware.memory import MemoryMiddleware
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.subagents import CompiledSubAgent, SubAgent, SubAgentMiddleware
@@ -70,8 +70,9 @@ def create_deep_agent(
     `subagents` have the tools, the model and the `interrupt_on` of the agent where they name none; one of the name
     `general-purpose` is added, unless there is one. `permissions` are rules about files, for subagents too unless they
     have their own; the mode `"interrupt"` asks a person as `interrupt_on` does. `memory` are paths of files that the
-    agent is shown at every turn. `middleware` comes after the agent's own and takes the place of one of the same name.
-    The other arguments are those of `langchain.agents.create_agent`.
+    agent is shown at every turn. `middleware` comes after the agent's own and takes the place of one of the same name;
+    a FilesystemMiddleware among it has `permissions` unless it has its own. The other arguments are those of
+    `langchain.agents.create_agent`.
 
     Raises ModuleNotFoundError that names what to install, where a package is missing.
     """
@@ -98,7 +99,7 @@ def create_deep_agent(
         chat_model,
         tools=list(tools or ()),
         system_prompt=system_prompt,
-        middleware=_combined(own, middleware, last),
+        middleware=_combined(own, inheriting(permissions or (), middleware), last),
         response_format=response_format,
         context_schema=context_schema,
         checkpointer=checkpointer,

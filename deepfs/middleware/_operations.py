@@ -5,6 +5,7 @@ from typing import Any, Final, TypeVar, cast
 from langchain_core.tools import ToolException
 
 from deepfs.backends.protocol import BackendProtocol, SandboxBackendProtocol, supports_execute
+from deepfs.core.text import check_text
 from deepfs.errors import DeepFSError, ErrorCode
 from deepfs.middleware._media import media_block
 from deepfs.middleware._rendering import MIN_CHARS, command_output, entries, listing, matches, numbered
@@ -112,6 +113,7 @@ class FileOperations:
             raise ToolException("Error: This filesystem does not run commands. Use the file tools.")
         sandbox = cast("SandboxBackendProtocol", self.backend)
         try:
+            check_text(command, "command")
             return command_output(await sandbox.aexecute(command, timeout=timeout or None))
         except DeepFSError as error:
             raise ToolException(_advised(str(error), error.code)) from error

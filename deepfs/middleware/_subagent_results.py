@@ -27,13 +27,13 @@ def initial_state(state: Mapping[str, Any], description: str) -> dict[str, Any]:
     return {**shared, **files, "messages": [HumanMessage(description)]}
 
 
-def outcome(state: Mapping[str, Any], result: Mapping[str, Any], tool_call_id: str) -> "Command[Any]":
+def outcome(state: Mapping[str, Any], result: Any, tool_call_id: str) -> "Command[Any]":
     """The answer of a subagent for the supervisor, whose state was `state`; its files are written to the supervisor's.
 
     A file that a parallel subagent changed in the same place stays as that one left it; the other version is kept
     under `/conflicts`, and the answer tells so. Raises ToolException for a result without messages.
     """
-    messages = result.get("messages")
+    messages = result.get("messages") if isinstance(result, Mapping) else None
     if not messages:
         raise ToolException("Error: The subagent returned no messages. Use another one, or do the task yourself.")
     notes = _adopted(state.get("files") or {}, result.get("files") or {}, tool_call_id) if "files" in result else []

@@ -9,7 +9,7 @@ from deepfs.errors import InvalidPathError
 from deepfs.middleware._langchain import AgentMiddleware, HumanInTheLoopMiddleware, InterruptOnConfig
 from deepfs.middleware._messages import ToolResult
 from deepfs.policy.permissions import approved
-from deepfs.policy.rules import Decision, FilesystemOperation, FilesystemPermission, decide, decide_beneath
+from deepfs.policy.rules import FilesystemOperation, FilesystemPermission, decisions_beneath
 
 __all__ = ["ApprovalMiddleware", "asks_first"]
 
@@ -44,22 +44,21 @@ _USES: Final[Mapping[str, tuple[_Use, ...]]] = {
 
 def asks_first(rules: Sequence[FilesystemPermission], name: str, arguments: Mapping[str, Any]) -> bool:
     """Whether a rule wants a person to approve this call of a tool."""
-    return any(
-        _decision(rules, use, operation, arguments) for use in _USES.get(name, ()) for operation in use.operations
-    )
+    return any(_asks(rules, use, operation, arguments) for use in _USES.get(name, ()) for operation in use.operations)
 
 
-def _decision(
+def _asks(
     rules: Sequence[FilesystemPermission], use: _Use, operation: FilesystemOperation, arguments: Mapping[str, Any]
 ) -> bool:
     path = arguments.get(use.argument) or use.default
     if not isinstance(path, str):
         return False
-    judge: Callable[..., Decision] = decide_beneath if use.whole_tree else decide
     try:
-        return judge(rules, operation, path).mode == "interrupt"
+        first, *beneath = [decision.mode for decision in decisions_beneath(rules, operation, path)]
     except InvalidPathError:
         return False
+    # What may be denied beneath it is not known before: the backend sees to that.
+    return first == "interrupt" or (use.whole_tree and first == "allow" and "interrupt" in beneath)
 
 
 class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):

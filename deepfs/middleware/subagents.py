@@ -23,8 +23,9 @@ from deepfs.middleware._messages import with_prompt
 from deepfs.middleware._once import Once
 from deepfs.middleware._subagent_results import initial_state, outcome
 from deepfs.middleware.approvals import ApprovalMiddleware
-from deepfs.middleware.filesystem import FilesystemMiddleware
+from deepfs.middleware.filesystem import FilesystemMiddleware, inheriting
 from deepfs.middleware.prompts import PROMPTS
+from deepfs.middleware.tools import wrong_arguments
 from deepfs.policy.rules import FilesystemPermission
 
 __all__ = ["CompiledSubAgent", "SubAgent", "SubAgentMiddleware"]
@@ -41,7 +42,7 @@ class SubAgent(TypedDict):
     name: str
     description: str
     """By this the supervisor chooses it."""
-    system_prompt: str
+    system_prompt: NotRequired[str]
     tools: NotRequired[Tools]
     model: NotRequired[str | BaseChatModel]
     middleware: NotRequired[Sequence[AgentMiddleware[Any, Any, Any]]]
@@ -49,6 +50,8 @@ class SubAgent(TypedDict):
     interrupt_on: NotRequired[InterruptOn]
     permissions: NotRequired[Sequence[FilesystemPermission]]
     """Rules that hold for its files in place of the supervisor's."""
+    response_format: NotRequired[Any]
+    """The form of its answer, as `create_agent` takes it; the supervisor gets that as JSON."""
 
 
 class CompiledSubAgent(TypedDict):
@@ -68,8 +71,8 @@ class SubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
     agent's, `task_description` replaces that of the tool (`{available_agents}` in it becomes the list of them).
     `permissions` hold for the files of subagents that have no rules of their own.
 
-    Raises TypeError without `default_model` and `backend`, ValueError for subagents that lack something, share a name,
-    or are none at all.
+    Raises TypeError without `default_model` and `backend`, ValueError for subagents that lack something, have a key
+    that is not known, share a name, or are none at all.
     """
 
     def __init__(
@@ -130,8 +133,9 @@ class SubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
         return create_agent(
             model,
             tools=list(spec.get("tools", self._tools)),
-            system_prompt=spec["system_prompt"],
-            middleware=_last_of_each_name([*own, *spec.get("middleware", ()), *asking]),
+            system_prompt=spec.get("system_prompt"),
+            response_format=spec.get("response_format"),
+            middleware=_last_of_each_name([*own, *inheriting(rules, spec.get("middleware", ())), *asking]),
             name=spec["name"],
         )
 
@@ -170,10 +174,13 @@ def _checked(specs: Sequence[SubAgent | CompiledSubAgent]) -> Sequence[SubAgent 
         raise ValueError("SubAgentMiddleware needs at least one subagent")
     seen: set[str] = set()
     for spec in specs:
-        needed = ("name", "description") if "runnable" in spec else ("name", "description", "system_prompt")
-        missing = [key for key in needed if key not in spec]
+        kind = CompiledSubAgent if "runnable" in spec else SubAgent
+        missing = sorted(kind.__required_keys__ - spec.keys())
         if missing:
             raise ValueError(f"subagent {spec.get('name', '')!r} lacks {', '.join(missing)}")
+        unknown = sorted(spec.keys() - kind.__annotations__.keys())
+        if unknown:
+            raise ValueError(f"subagent {spec['name']!r} has keys that are not known: {', '.join(unknown)}")
         if spec["name"] in seen:
             raise ValueError(f"two subagents have the name {spec['name']!r}")
         seen.add(spec["name"])
@@ -216,5 +223,5 @@ def _task_tool(runnables: Mapping[str, Once[Runnable[Any, Any]]], description: s
         func=task,
         coroutine=atask,
         handle_tool_error=True,
-        handle_validation_error=True,
+        handle_validation_error=wrong_arguments,
     )

@@ -13,7 +13,7 @@ from deepfs.middleware._operations import MAX_MEDIA_BYTES, MAX_RESULT_CHARS, Fil
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.sync import call_over
 
-__all__ = ["FILE_TOOLS", "MAX_MEDIA_BYTES", "MAX_RESULT_CHARS", "TOOL_NAMES", "filesystem_tools"]
+__all__ = ["FILE_TOOLS", "MAX_MEDIA_BYTES", "MAX_RESULT_CHARS", "TOOL_NAMES", "filesystem_tools", "wrong_arguments"]
 
 _ARGUMENTS: Final[Mapping[str, type[BaseModel]]] = {
     "ls": arguments.LsArguments,
@@ -85,7 +85,7 @@ def _tool(operations: FileOperations, name: str, description: str) -> BaseTool:
         func=calls.call,
         coroutine=calls.acall,
         handle_tool_error=_told,
-        handle_validation_error=_wrong_arguments,
+        handle_validation_error=wrong_arguments,
     )
 
 
@@ -93,7 +93,7 @@ def _told(error: ToolException) -> str:
     return str(error)
 
 
-def _wrong_arguments(error: Any) -> str:
+def wrong_arguments(error: Any) -> str:
     """What is wrong with the arguments of a call, one after another."""
     if not isinstance(error, ValidationError):
         return f"Error: The arguments are wrong: {error}"

@@ -7,7 +7,16 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 from deepfs.core import paths
 from deepfs.core.patterns import compile_tree
 
-__all__ = ["ALLOWED", "Decision", "FilesystemOperation", "FilesystemPermission", "Mode", "decide", "decide_beneath"]
+__all__ = [
+    "ALLOWED",
+    "Decision",
+    "FilesystemOperation",
+    "FilesystemPermission",
+    "Mode",
+    "decide",
+    "decide_beneath",
+    "decisions_beneath",
+]
 
 FilesystemOperation: TypeAlias = Literal["read", "write", "execute"]
 Mode: TypeAlias = Literal["allow", "deny", "interrupt"]
@@ -92,6 +101,14 @@ def decide_beneath(rules: Iterable[FilesystemPermission], operation: FilesystemO
 
     For operations on many files, before it is known which: `"allow"` is certain, the others are possible.
     """
+    possible = decisions_beneath(rules, operation, directory)
+    return max(possible, key=lambda decision: _STRICTNESS[decision.mode])
+
+
+def decisions_beneath(
+    rules: Iterable[FilesystemPermission], operation: FilesystemOperation, directory: str
+) -> list[Decision]:
+    """The decision on `directory`, and those that there could be on something beneath it, whatever is stored there."""
     directory, rules = paths.normalize(directory), list(rules)
     possible = [decide(rules, operation, directory)]
     for rule in rules:
@@ -99,7 +116,7 @@ def decide_beneath(rules: Iterable[FilesystemPermission], operation: FilesystemO
             possible.append(Decision(rule.mode, rule))
             if _covers_beneath(rule, operation, directory):
                 break
-    return max(possible, key=lambda decision: _STRICTNESS[decision.mode])
+    return possible
 
 
 _STRICTNESS: dict[Mode, int] = {"allow": 0, "interrupt": 1, "deny": 2}

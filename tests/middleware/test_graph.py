@@ -12,9 +12,10 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 from pydantic import BaseModel
 
-from deepfs import FilesystemBackend, FilesystemPermission, MemoryBackend, create_deep_agent
+from deepfs import FilesystemBackend, FilesystemPermission, MemoryBackend, SubAgent, create_deep_agent
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.graph import DEFAULT_MODEL
+from deepfs.middleware.filesystem import FilesystemMiddleware
 from deepfs.middleware.prompts import PROMPTS
 from support.agents import Invoke, backend, invoke, results
 from support.chat import ScriptedModel, call, calls
@@ -75,8 +76,6 @@ def test_the_response_has_the_form_asked_for(invoke: Invoke) -> None:
 
 
 def test_middleware_of_the_same_name_takes_the_place(invoke: Invoke) -> None:
-    from deepfs.middleware.filesystem import FilesystemMiddleware
-
     model, agent = agent_of(middleware=[FilesystemMiddleware(system_prompt="Mine.")])
     invoke(agent, GO)
     assert "Mine." in model.asked[0][0].text
@@ -164,6 +163,48 @@ def test_a_tree_that_holds_what_needs_approval_needs_it(invoke: Invoke, made: di
     rule = FilesystemPermission(operations=["write"], paths=["/top/secret/**"], mode="interrupt")
     _, agent = agent_of(calls(made), backend=files, permissions=[rule], checkpointer=InMemorySaver())
     assert invoke(agent, GO, THREAD)["__interrupt__"]
+
+
+def test_a_person_is_asked_though_something_beneath_could_be_denied(invoke: Invoke) -> None:
+    files = MemoryBackend()
+    files.write("/secret/a", "x")
+    rules = [
+        FilesystemPermission(operations=["write"], paths=["/secret/never/**"], mode="deny"),
+        FilesystemPermission(operations=["write"], paths=["/secret/**"], mode="interrupt"),
+    ]
+    delete = calls(call("delete", file_path="/secret")), calls(call("delete", file_path="/secret/never"))
+    _, agent = agent_of(*delete, backend=files, permissions=rules, checkpointer=InMemorySaver())
+    assert invoke(agent, GO, THREAD)["__interrupt__"]
+    state = invoke(agent, Command(resume={"decisions": [{"type": "approve"}]}), THREAD)
+    assert [message.status for message in results(state)] == ["success", "error"]
+
+
+def test_rules_hold_for_middleware_that_takes_the_place(invoke: Invoke) -> None:
+    files = MemoryBackend()
+    files.write("/private/a", "x")
+    own = FilesystemMiddleware(backend=files)
+    worker = SubAgent(name="worker", description="Works.", middleware=[own])
+    agent = rules_agent(
+        calls(call("read_file", file_path="/private/a"), call("task", description="x", subagent_type="worker")),
+        calls(call("read_file", file_path="/private/a")),
+        lambda messages: AIMessage(messages[-1].content),
+        files=files,
+        middleware=[own],
+        subagents=[worker],
+    )
+    state = invoke(agent, GO, THREAD)
+    assert ["permission denied" in message.content for message in results(state)] == [True, True]
+    assert not own.permissions
+
+
+def test_rules_of_middleware_that_takes_the_place_are_kept(invoke: Invoke) -> None:
+    own = FilesystemMiddleware(backend=MemoryBackend(), permissions=[DENY])
+    _, agent = agent_of(
+        calls(call("write_file", file_path="/private/a", content="x"), call("write_file", file_path="/b", content="x")),
+        middleware=[own],
+        permissions=[FilesystemPermission(["write"], ["/b"], "deny")],
+    )
+    assert [message.status for message in results(invoke(agent, GO))] == ["error", "success"]
 
 
 def test_rules_hold_for_subagents(invoke: Invoke) -> None:

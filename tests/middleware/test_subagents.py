@@ -9,6 +9,7 @@ from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
+from pydantic import BaseModel
 
 from deepfs import MemoryBackend, StateBackend
 from deepfs.backends.protocol import BackendProtocol
@@ -145,11 +146,30 @@ def test_any_runnable_can_be_a_subagent(invoke: Invoke) -> None:
 
     echo = CompiledSubAgent(name="worker", description="Echoes.", runnable=RunnableLambda(answer))
     mute = CompiledSubAgent(name="mute", description="Says nothing.", runnable=RunnableLambda(lambda state: {}))
-    agent = supervisor([echo, mute], tasks("this"), tasks("x", to="mute"), tasks("x", to="nobody"))
-    heard, nothing, nobody = results(invoke(agent, GO))
+    bare = CompiledSubAgent(name="bare", description="Has no state.", runnable=RunnableLambda(lambda state: "x"))
+    agent = supervisor(
+        [echo, mute, bare], tasks("this"), tasks("x", to="mute"), tasks("x", to="bare"), tasks("x", to="nobody")
+    )
+    heard, nothing, stateless, nobody = results(invoke(agent, GO))
     assert heard.content == "heard this"
-    assert (nothing.status, nobody.status) == ("error", "error")
+    assert (nothing.status, stateless.status, nobody.status) == ("error", "error", "error")
     assert "worker, mute" in nobody.content
+
+
+def test_the_answer_of_a_subagent_may_have_a_form(invoke: Invoke) -> None:
+    class Count(BaseModel):
+        number: int
+
+    counting = ScriptedModel(script=[calls(call("Count", number=3))])
+    worker = SubAgent(name="worker", description="Counts.", model=counting, response_format=Count)
+    assert results(invoke(supervisor([worker], tasks("count")), GO))[0].content == '{"number":3}'
+
+
+def test_wrong_arguments_are_told(invoke: Invoke) -> None:
+    agent = supervisor([spec(worker(write))], calls(call("task", subagent_type="worker")))
+    (wrong,) = results(invoke(agent, GO))
+    assert wrong.status == "error"
+    assert "description: Field required" in wrong.content
 
 
 def test_a_subagent_that_asks_a_person_pauses_its_supervisor(invoke: Invoke) -> None:
@@ -187,6 +207,8 @@ def test_what_lacks_something_is_refused() -> None:
         SubAgentMiddleware(default_model=model, general_purpose_agent=False)
     with pytest.raises(ValueError, match="'x' lacks description"):
         SubAgentMiddleware(default_model=model, subagents=[{"name": "x", "system_prompt": ""}])
+    with pytest.raises(ValueError, match="'x' has keys that are not known: prompt"):
+        SubAgentMiddleware(default_model=model, subagents=[{"name": "x", "description": "", "prompt": ""}])
     with pytest.raises(ValueError, match="two subagents have the name 'worker'"):
         SubAgentMiddleware(default_model=model, subagents=[spec(model), spec(model)])
     with pytest.raises(ValueError, match="'a' needs a model"):

@@ -283,6 +283,8 @@ def test_commands_run_where_the_backend_runs_them(invoke: Invoke) -> None:
     assert session.says("execute", command="fail", timeout=5) == "fail\n[Exit code 3]"
     assert session.says("execute", command="") == "[No output]"
     assert sandbox.timeouts == [None, 5, None]
+    for command in ("echo \0", "echo \ud800"):
+        assert "command holds" in session.fails("execute", command=command)
     assert "execute" not in {tool.name for tool in filesystem_tools(MemoryBackend())}
     assert "file tools" in Session(MemoryBackend(), invoke, execute=True).fails("execute", command="ls")
 

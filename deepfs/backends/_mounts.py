@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.core import paths
+from deepfs.core.search import Hidden
 from deepfs.errors import InvalidPathError
 from deepfs.types import FileInfo, GrepMatch, Result
 
@@ -30,6 +31,12 @@ class Mount:
     def outer(self, path: str) -> str:
         """A path of the backend as the tree shows it."""
         return self.prefix + path if path != "/" else self.prefix or "/"
+
+    def hidden(self, hidden: Hidden | None) -> Hidden | None:
+        """What is `hidden` in the tree, by the paths of the backend."""
+        if hidden is None or not self.prefix:
+            return hidden
+        return lambda path, *, is_dir: hidden(self.outer(path), is_dir=is_dir)
 
     def told(self, result: ResultT, *inner: str) -> ResultT:
         """`result` with its error text naming the paths of the tree instead of the backend's `inner` ones."""

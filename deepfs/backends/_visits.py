@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import anyio
 
 from deepfs.backends._mounts import Mount
+from deepfs.core.search import Hidden
 from deepfs.errors import DeadlineError, DeepFSError, ErrorCode
 from deepfs.sync import is_inline
 from deepfs.types import GlobResult, GrepResult, Result, failure
@@ -28,6 +29,8 @@ class Visit:
     mount: Mount
     inner: str
     pattern: str | None
+    hidden: Hidden | None
+    """What the caller hides, by the paths of the mount."""
 
 
 async def guarded(
@@ -102,5 +105,11 @@ def _failures(visits: Sequence[Visit], results: Sequence[Result | None]) -> dict
     failed = [(visit, result) for visit, result in zip(visits, results, strict=True) if result and result.error]
     if not failed:
         return {}
-    told = "; ".join(f"{result.error} (in '{visit.mount.prefix}/')" for visit, result in failed)
-    return {"error": told, "code": failed[0][1].code}
+    told = dict.fromkeys(_told(visit, result) for visit, result in failed)
+    return {"error": "; ".join(told), "code": failed[0][1].code}
+
+
+def _told(visit: Visit, result: Result) -> str:
+    if visit.hidden is not None and visit.hidden("/", is_dir=False):
+        return "Error: Not everything could be searched"
+    return f"{result.error} (in '{visit.mount.prefix}/')"

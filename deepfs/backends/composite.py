@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 from msgspec.structs import replace
 
 from deepfs.backends._fanout import at_once
+from deepfs.backends._hiding import hiding
 from deepfs.backends._mounts import Mount, MountTable
 from deepfs.backends._options import given
 from deepfs.backends._visits import Visit, answered, guarded, merged_globs, merged_greps, suffices
@@ -25,6 +26,7 @@ from deepfs.backends.protocol import (
 from deepfs.backends.transfer import closed_after, copy_tree, move_tree
 from deepfs.core import paths
 from deepfs.core.patterns import compile_glob
+from deepfs.core.search import Hidden
 from deepfs.errors import AccessError, DeepFSError, DirectoryError, InvalidPathError, NotSupportedError, error_of
 from deepfs.types import (
     DeleteResult,
@@ -117,9 +119,9 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         return mount, mount.inner(path), path
 
     def _check_no_mount_beneath(self, path: str) -> None:
-        below = self._table.beneath(path)
-        if below:
-            raise AccessError(path, f"a backend is mounted beneath it, at {below[0].prefix}/")
+        if self._table.beneath(path):
+            # Which one a rule could keep from the caller.
+            raise AccessError(path, "a backend is mounted beneath it")
 
     def _file_route(self, path: str) -> tuple[Mount, str, str]:
         """`_route`, for a path that may be a file: one that leads to a mount is a directory."""
@@ -200,12 +202,13 @@ class CompositeBackend(BackendProtocol, SyncCommands):
             return listing
         return replace(listing, entries=[mount.info(info) for info in listing.entries])
 
-    async def aglob(self, pattern: str, path: str = "/") -> GlobResult:
+    async def aglob(self, pattern: str, path: str = "/", *, hidden: Hidden | None = None) -> GlobResult:
         async def look(visit: Visit) -> GlobResult:
-            found = await visit.mount.backend.aglob(visit.pattern or pattern, visit.inner)
+            search = visit.mount.backend.aglob
+            found = await search(visit.pattern or pattern, visit.inner, **hiding(search, visit.hidden))
             return self._outward(visit, found, visit.mount.info)
 
-        visits = self._visits(path, pattern)
+        visits = self._visits(path, pattern, hidden)
         results = await at_once([self._guarded(look, visit, GlobResult) for visit in visits])
         return merged_globs(visits, results)
 
@@ -219,19 +222,20 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         ignore_case: bool = False,
         context_lines: int = 0,
         max_count: int | None = None,
+        hidden: Hidden | None = None,
     ) -> GrepResult:
         options = given(regex=regex, ignore_case=ignore_case, context_lines=context_lines or None)
 
         async def look(visit: Visit, limit: int | None = max_count) -> GrepResult:
-            found = await visit.mount.backend.agrep(
-                pattern, visit.inner, visit.pattern, **options, **given(max_count=limit)
-            )
+            search = visit.mount.backend.agrep
+            more = given(max_count=limit) | hiding(search, visit.hidden)
+            found = await search(pattern, visit.inner, visit.pattern, **options, **more)
             shown = self._outward(visit, found, visit.mount.match)
             if found.truncated and limit is not None and len(shown.matches or ()) < len(found.matches or ()):
                 return await look(visit, None)  # hidden matches used the limit up
             return shown
 
-        visits = self._visits(path or "/", glob)
+        visits = self._visits(path or "/", glob, hidden)
         calls = [self._guarded(look, visit, GrepResult) for visit in visits]
         results = await at_once(calls, lambda done: suffices(visits, done, max_count))
         return merged_greps(visits, results, max_count)
@@ -241,13 +245,14 @@ class CompositeBackend(BackendProtocol, SyncCommands):
     ) -> Callable[[], Awaitable[SearchT]]:
         return partial(guarded, look, visit, result, self._route_timeout)
 
-    def _visits(self, path: str, pattern: str | None) -> list[Visit]:
+    def _visits(self, path: str, pattern: str | None, hidden: Hidden | None) -> list[Visit]:
         """The backends to search under `path`, each with what it is to look for; the one of `path` itself first."""
         mount, inner, path = self._route(path)
-        visits = [Visit(mount, inner, pattern)]
+        visits = [Visit(mount, inner, pattern, mount.hidden(hidden))]
         for below in self._table.beneath(path):
-            relative = paths.relative(below.prefix, path)
-            visits += [Visit(below, "/", rest) for rest in _beneath(pattern, relative)]
+            if hidden is None or not hidden(below.prefix, is_dir=True):
+                relative = paths.relative(below.prefix, path)
+                visits += [Visit(below, "/", rest, below.hidden(hidden)) for rest in _beneath(pattern, relative)]
         return visits
 
     def _outward(self, visit: Visit, result: SearchT, shown: Callable[[Any], Any]) -> SearchT:

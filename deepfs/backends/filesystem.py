@@ -20,6 +20,7 @@ from deepfs.core.local_search import GlobSearch, GrepSearch, LocalSearch, Search
 from deepfs.core.locks import path_locks
 from deepfs.core.replace import replace
 from deepfs.core.scan import compile_query
+from deepfs.core.search import Hidden
 from deepfs.core.text import check_text, decode
 from deepfs.core.together import Ask, Together
 from deepfs.errors import BinaryFileError, DeepFSError
@@ -159,8 +160,8 @@ class FilesystemBackend(BackendProtocol):
         data, status = self._disk.read_file(self._path(path), MAX_HELD_BYTES)
         return ReadRawResult(data=replace_fields(filedata.new_file(data, now=modified_at(status)), created_at=None))
 
-    async def aglob(self, pattern: str, path: str = "/") -> GlobResult:
-        found: GlobResult = await self._searches.ask(_start(path), GlobSearch(pattern))
+    async def aglob(self, pattern: str, path: str = "/", *, hidden: Hidden | None = None) -> GlobResult:
+        found: GlobResult = await self._searches.ask(_start(path), GlobSearch(pattern, hidden))
         return found
 
     async def agrep(
@@ -173,9 +174,11 @@ class FilesystemBackend(BackendProtocol):
         ignore_case: bool = False,
         context_lines: int = 0,
         max_count: int | None = None,
+        hidden: Hidden | None = None,
     ) -> GrepResult:
         query = compile_query(pattern, regex=regex, ignore_case=ignore_case, context_lines=context_lines)
-        found: GrepResult = await self._searches.ask(_start(path), GrepSearch(query, glob, max_count))
+        search = GrepSearch(query, glob, max_count, hidden)
+        found: GrepResult = await self._searches.ask(_start(path), search)
         return found
 
     def _answer(self, start: str, asks: list[Ask[Search, Any]]) -> None:

@@ -13,7 +13,7 @@ from deepfs.core.filemap import Change, FileTree
 from deepfs.core.locks import path_locks
 from deepfs.core.replace import replace
 from deepfs.core.scan import compile_query
-from deepfs.core.search import Wanted
+from deepfs.core.search import Hidden, Wanted
 from deepfs.core.text import check_text, version
 from deepfs.core.uploads import Uploads
 from deepfs.errors import (
@@ -112,9 +112,9 @@ class FlatBackend(BackendProtocol):
     async def aread_raw(self, path: str) -> ReadRawResult:
         return ReadRawResult(data=await self._require(paths.normalize(path)))
 
-    async def aglob(self, pattern: str, path: str = "/") -> GlobResult:
+    async def aglob(self, pattern: str, path: str = "/", *, hidden: Hidden | None = None) -> GlobResult:
         path = paths.normalize(path)
-        wanted = Wanted(pattern, path)
+        wanted = Wanted(pattern, path, hidden=hidden)
         tree = FileTree(await self._fetch_all())
         if path in tree.files:
             raise NotDirectoryError(path)
@@ -131,8 +131,9 @@ class FlatBackend(BackendProtocol):
         ignore_case: bool = False,
         context_lines: int = 0,
         max_count: int | None = None,
+        hidden: Hidden | None = None,
     ) -> GrepResult:
-        wanted = Wanted(glob, paths.normalize(path or "/"))
+        wanted = Wanted(glob, paths.normalize(path or "/"), hidden=hidden)
         query = compile_query(pattern, regex=regex, ignore_case=ignore_case, context_lines=context_lines)
         tree = FileTree(await self._fetch_all())
         return await grep_tree(tree, query, wanted, max_count=max_count, max_bytes=self._max_bytes)

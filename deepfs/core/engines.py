@@ -1,7 +1,7 @@
 """How searches go over a tree on disk: file after file in this process, or only where ripgrep finds something."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from itertools import islice
 from time import monotonic
 from typing import Protocol
@@ -68,13 +68,27 @@ def _served(tasks: Iterable[AnyTask]) -> list[GrepTask]:
 
 def _finish(searches: Pass, greps: list[GrepTask], steps: Iterator[None]) -> None:
     """Take the rest of `steps`, and carry out `greps` with ripgrep, or here where it fails."""
-    ripgrep = find_ripgrep() if greps else None
-    if ripgrep is not None:
-        with suppress(RipgrepError):
-            WithRipgrep(ripgrep).search(searches, greps, meanwhile=lambda: _exhaust(steps))
-            return
+    for group in _alike(greps):
+        try:
+            _with_ripgrep().search(searches, group, meanwhile=lambda: _exhaust(steps))
+        except RipgrepError:
+            _exhaust(Walk(searches, [task for task in group if not task.is_over]).steps())
     _exhaust(steps)
-    _exhaust(Walk(searches, [task for task in greps if not task.is_over]).steps())
+
+
+def _with_ripgrep() -> WithRipgrep:
+    found = find_ripgrep()
+    if found is None:
+        raise RipgrepError("it is gone")
+    return WithRipgrep(found)
+
+
+def _alike(greps: Iterable[GrepTask]) -> Iterable[list[GrepTask]]:
+    """The greps that want the same files, together."""
+    groups: dict[object, list[GrepTask]] = {}
+    for task in greps:
+        groups.setdefault(task.wanted, []).append(task)
+    return groups.values()
 
 
 def _exhaust(steps: Iterator[None]) -> None:

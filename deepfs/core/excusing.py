@@ -42,7 +42,7 @@ class WithRipgrep:
         self.search(searches, [task for task in searches.tasks if isinstance(task, GrepTask)])
 
     def search(self, searches: Pass, tasks: Sequence[GrepTask], meanwhile: Callable[[], object] = _nothing) -> None:
-        """Carry out `tasks`, which it serves; `meanwhile` is called once ripgrep has begun.
+        """Carry out `tasks`, which it serves and which want the same files; `meanwhile` is called once ripgrep began.
 
         Raises RipgrepError where ripgrep fails; what is not over is then as it was.
         """

@@ -13,7 +13,7 @@ from deepfs.core.ignore import IgnoreOption, Ignoring, compile_rules
 from deepfs.core.passes import Pass
 from deepfs.core.ripgrep import GITIGNORE_FILES, NO_IGNORE_FILES
 from deepfs.core.scan import Query
-from deepfs.core.search import MAX_SEARCHED_BYTES, Grep, Wanted
+from deepfs.core.search import MAX_SEARCHED_BYTES, Grep, Hidden, Wanted
 from deepfs.core.tasks import AnyTask, GlobTask, GrepTask
 from deepfs.core.together import Ask
 from deepfs.errors import DeepFSError
@@ -26,9 +26,10 @@ _is_plain_pattern = re.compile(r"[\w.*?/-]+", re.ASCII).fullmatch
 
 
 class GlobSearch(NamedTuple):
-    """What to find: files that match, sorted by path."""
+    """What to find: files that match, sorted by path; those that are `hidden` are not looked at."""
 
     glob: str
+    hidden: Hidden | None = None
 
 
 class GrepSearch(NamedTuple):
@@ -37,6 +38,7 @@ class GrepSearch(NamedTuple):
     query: Query
     glob: str | None = None
     max_count: int | None = None
+    hidden: Hidden | None = None
 
 
 Search: TypeAlias = GlobSearch | GrepSearch
@@ -107,7 +109,7 @@ class LocalSearch:
 
     def _tasks(self, searches: Iterable[tuple[Search, Cancellation]], root: str, base: str) -> list[AnyTask]:
         ignoring = self._ignoring(root, base)
-        wanted: dict[str | None, Wanted] = {}
+        wanted: dict[object, Wanted] = {}
         tasks: list[AnyTask] = []
 
         def check_all() -> None:
@@ -115,10 +117,11 @@ class LocalSearch:
                 task.check(root)
 
         for search, cancellation in searches:
-            if search.glob not in wanted:
-                wanted[search.glob] = Wanted(search.glob, root, ignoring)
+            choice = search.glob, search.hidden
+            if choice not in wanted:
+                wanted[choice] = Wanted(search.glob, root, ignoring, search.hidden)
             patience = Patience(self._timeout, partial(getattr, cancellation, "cancelled"))
-            tasks.append(_task(search, wanted[search.glob], patience, self._max_bytes, check_all))
+            tasks.append(_task(search, wanted[choice], patience, self._max_bytes, check_all))
         return tasks
 
     def _ignoring(self, root: str, base: str) -> Ignoring | None:

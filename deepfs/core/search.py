@@ -9,7 +9,7 @@ from deepfs.core.patterns import Glob, compile_glob
 from deepfs.core.scan import Query, search
 from deepfs.types import FileInfo, GlobResult, GrepMatch, GrepResult
 
-__all__ = ["MAX_GLOB_MATCHES", "MAX_SEARCHED_BYTES", "Grep", "Ignored", "Wanted", "glob_result"]
+__all__ = ["MAX_GLOB_MATCHES", "MAX_SEARCHED_BYTES", "Grep", "Hidden", "Ignored", "Wanted", "glob_result"]
 
 MAX_SEARCHED_BYTES = 10 * 1024 * 1024
 MAX_GLOB_MATCHES = 100_000
@@ -23,16 +23,25 @@ class Ignored(Protocol):
     def __call__(self, path: str, *, is_dir: bool) -> bool: ...
 
 
+class Hidden(Protocol):
+    """Tells what the caller of a search would not show: a file, or all beneath a directory."""
+
+    def __call__(self, path: str, *, is_dir: bool) -> bool: ...
+
+
 class Wanted:
     """The files that a glob chooses at or under `root`; without one all but those in dot-names below it.
 
-    What `ignored` tells is not wanted; the root itself is never asked about.
+    What `ignored` or `hidden` tells is not wanted; of the root itself `ignored` is never asked.
     """
 
-    def __init__(self, pattern: str | None, root: str, ignored: Ignored | None = None) -> None:
+    def __init__(
+        self, pattern: str | None, root: str, ignored: Ignored | None = None, hidden: Hidden | None = None
+    ) -> None:
         self.root = root
         self.glob: Glob | None = None if pattern is None else compile_glob(pattern)
         self._ignored = ignored
+        self._hidden = hidden
         self._start = len(paths.join(root, "_")) - 1
 
     def __contains__(self, path: str) -> bool:
@@ -41,12 +50,16 @@ class Wanted:
             return False
         if self.glob is not None and not self.glob.matches(relative or paths.name(self.root)):
             return False
+        if self._hidden is not None and self._hidden(path, is_dir=False):
+            return False
         return self._ignored is None or not relative or not self._ignored(path, is_dir=False)
 
     def may_enter(self, directory: str) -> bool:
         """Whether files beneath `directory`, a directory under the root, could be chosen; False is certain."""
         relative = directory[self._start :]
         may = self.glob.may_enter(relative) if self.glob is not None else _is_visible(relative)
+        if may and self._hidden is not None and self._hidden(directory, is_dir=True):
+            return False
         return may and (self._ignored is None or not self._ignored(directory, is_dir=True))
 
 

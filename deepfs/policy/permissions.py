@@ -8,9 +8,13 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
+from deepfs.backends._hiding import hiding
+from deepfs.backends._options import given
 from deepfs.backends.protocol import BackendProtocol, Capabilities
 from deepfs.core import paths
+from deepfs.core.search import Hidden
 from deepfs.errors import AccessError, DeepFSError, ErrorCode, quoted
+from deepfs.policy._hidden import either, hidden_by
 from deepfs.policy._trees import visit_beneath
 from deepfs.policy.rules import (
     ALLOWED,
@@ -168,6 +172,13 @@ class PermissionedBackend(WrapperBackend):
         }
         return [record for record in found if (record.path.rstrip("/") or "/") in visible]
 
+    def _hidden(self, also: Hidden | None) -> Hidden | None:
+        """What a search need not look at; what it finds nevertheless, and by links, `_visible` takes out."""
+        if not self._watched(["read"]):
+            return also
+        refused: frozenset[Mode] = frozenset(["deny"] if _is_approved.get() else ["deny", "interrupt"])
+        return either(hidden_by(self.rules, refused), also)
+
     # --- one path ---
 
     async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
@@ -208,9 +219,10 @@ class PermissionedBackend(WrapperBackend):
             return listing
         return replace(listing, entries=await self._visible(listing.entries))
 
-    async def aglob(self, pattern: str, path: str = "/") -> GlobResult:
+    async def aglob(self, pattern: str, path: str = "/", *, hidden: Hidden | None = None) -> GlobResult:
         path = await self._checked(path, "read")
-        found = await super().aglob(pattern, path)
+        search = self.inner.aglob
+        found = await self.through("glob", search, pattern, path, **hiding(search, self._hidden(hidden)))
         if found.matches is None or not self._watched(["read"]):
             return found
         return replace(found, matches=await self._visible(found.matches))
@@ -225,24 +237,24 @@ class PermissionedBackend(WrapperBackend):
         ignore_case: bool = False,
         context_lines: int = 0,
         max_count: int | None = None,
+        hidden: Hidden | None = None,
     ) -> GrepResult:
         searched = await self._checked(path or "/", "read")
-        ask = partial(
-            super().agrep,
-            pattern,
-            path=path and searched,
-            glob=glob,
-            regex=regex,
-            ignore_case=ignore_case,
-            context_lines=context_lines,
-        )
-        found = await ask(max_count=max_count)
+        options = given(regex=regex, ignore_case=ignore_case, context_lines=context_lines or None)
+        options |= hiding(self.inner.agrep, self._hidden(hidden))
+
+        async def ask(path: str | None, glob: str | None, max_count: int | None = None) -> GrepResult:
+            more = options | given(max_count=max_count)
+            return await self.through("grep", self.inner.agrep, pattern, path, glob, **more)
+
+        start = path and searched
+        found = await ask(start, glob, max_count)
         if found.matches is None or not self._watched(["read"]):
             return found
         visible = await self._visible(found.matches)
         if max_count is not None and found.truncated and len(visible) < len(found.matches):
             # Denied matches took the place of others.
-            found = await ask()
+            found = await ask(start, glob)
             visible = await self._visible(found.matches or [])
         limit = len(visible) if max_count is None else max(0, max_count)
         return replace(
@@ -264,7 +276,7 @@ class PermissionedBackend(WrapperBackend):
         visible = {info.path for info in await self._visible(listed.matches)}
         for info in listed.matches:
             if info.path not in visible:
-                skipped -= (await ask(path=info.path, glob=None)).skipped
+                skipped -= (await ask(info.path, None)).skipped
         return max(0, skipped)
 
     # --- trees ---

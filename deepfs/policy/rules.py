@@ -62,6 +62,10 @@ class FilesystemPermission:
             compile_tree(pattern).may_match_beneath(directory) for pattern in self.paths
         )
 
+    def covers(self, operation: FilesystemOperation, directory: str) -> bool:
+        """Whether it is about `directory` and all beneath it; True is certain, False is not."""
+        return operation in self.operations and any(compile_tree(pattern).covers(directory) for pattern in self.paths)
+
 
 def _check_list(name: str, given: object) -> None:
     if isinstance(given, str) or not isinstance(given, Iterable):
@@ -114,14 +118,9 @@ def decisions_beneath(
     for rule in rules:
         if rule.may_match_beneath(operation, directory):
             possible.append(Decision(rule.mode, rule))
-            if _covers_beneath(rule, operation, directory):
+            if rule.covers(operation, directory):
                 break
     return possible
 
 
 _STRICTNESS: dict[Mode, int] = {"allow": 0, "interrupt": 1, "deny": 2}
-
-
-def _covers_beneath(rule: FilesystemPermission, operation: FilesystemOperation, directory: str) -> bool:
-    """Whether the rule certainly matches all beneath `directory`, so that later ones do not count there."""
-    return operation in rule.operations and any(compile_tree(pattern).covers(directory) for pattern in rule.paths)

@@ -22,8 +22,14 @@ from deepfs.errors import DeepFSError
 from support import trees
 from support.trees import MAX_BYTES, many
 
+
+def in_sub(path: str, *, is_dir: bool) -> bool:
+    """Hides a part of the tree."""
+    return path.startswith("/sub/a")
+
+
 GREPS: list[Search] = [
-    GrepSearch(compile_query(text, **options), glob, max_count)
+    GrepSearch(compile_query(text, **options), glob, max_count, hidden)
     for text, options in [
         ("needle", {}),
         ("e", {}),
@@ -32,8 +38,11 @@ GREPS: list[Search] = [
         ("n..dle", {"regex": True}),
         ("NEEDLE", {"ignore_case": True}),
     ]
-    for glob in (None, "**/*.txt", "sub/**")
-    for max_count in (None, 2, 7)
+    for glob, max_count, hidden in [
+        *((glob, max_count, None) for glob in (None, "**/*.txt", "sub/**") for max_count in (None, 2, 7)),
+        (None, None, in_sub),
+        (None, 3, in_sub),
+    ]
 ]
 GLOBS: list[Search] = [GlobSearch(pattern) for pattern in ("**", "**/*.txt", "sub/*", ".*", "absent")]
 
@@ -67,9 +76,7 @@ def local_search(root: Path, engine: Engine, *, ignore: IgnoreOption = None, dis
 
 
 def alone(searcher: LocalSearch, search: Search, root: str = "/") -> tuple[object, ...]:
-    if isinstance(search, GlobSearch):
-        return told(lambda: searcher.glob(Cancellation(), search.glob, root))
-    return told(lambda: searcher.grep(Cancellation(), search.query, root, search.glob, search.max_count))
+    return told(lambda: searcher._only(search, Cancellation(), root, "/"))
 
 
 def together(searcher: LocalSearch, searches: list[Search], root: str = "/") -> list[tuple[object, ...]]:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from deepfs import (
     CompositeBackend,
@@ -14,8 +15,11 @@ from deepfs import (
     PermissionedBackend,
     run_sync,
 )
-from deepfs.backends.protocol import SandboxBackendProtocol, supports_execute
+from deepfs.backends.protocol import BackendProtocol, SandboxBackendProtocol, supports_execute
+from deepfs.core.search import Grep
+from deepfs.errors import BackendError
 from deepfs.policy import ApprovalNeededError, DeniedError, approved, decide, decide_beneath
+from deepfs.policy.wrapper import WrapperBackend
 from deepfs.types import ExecuteResponse, GrepResult
 
 pytestmark = pytest.mark.anyio
@@ -208,6 +212,85 @@ async def test_skipped_counts_only_what_may_be_read() -> None:
     for where in (None, "/c.bin"):
         assert (await PermissionedBackend(memory, [denied]).agrep("needle", where)).skipped == 1
     assert (await PermissionedBackend(memory, [denied]).agrep("needle", glob="a/*")).skipped == 0
+
+
+class Asked(WrapperBackend):
+    """Fails searches of its files, and knows how many there were."""
+
+    def __init__(self, inner: BackendProtocol) -> None:
+        super().__init__(inner)
+        self.searches = 0
+
+    async def through(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
+        if operation in ("grep", "glob"):
+            self.searches += 1
+            raise BackendError("Error: No connection")
+        return await super().through(operation, call, *args, **options)
+
+
+async def test_denied_files_are_not_searched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    searched: list[str] = []
+    scan = Grep.scan
+
+    def watched(self: Grep, path: str, content: bytes | str) -> None:
+        searched.append(path)
+        scan(self, path, content)
+
+    monkeypatch.setattr(Grep, "scan", watched)
+    tree = CompositeBackend(secret_files(), {"/disk/": FilesystemBackend(tmp_path)})
+    for path in ("/disk/secret/a", "/disk/open/.hidden/a", "/disk/open/b"):
+        assert (await tree.awrite(path, "needle")).ok
+    rules = [FilesystemPermission(["read"], ["/**/secret/**", "/disk/open/[.]*"], "deny")]
+    backend = PermissionedBackend(PermissionedBackend(tree, rules), [FilesystemPermission(["read"], ["/*/d"], "deny")])
+    found = [match.path for match in (await backend.agrep("needle")).matches or ()]
+    assert found == ["/disk/open/b", "/open/c"]
+    assert sorted(searched) == ["/open/b", "/open/c"]
+
+
+async def test_mounts_beneath_what_is_denied_are_not_searched() -> None:
+    mounts = {path: Asked(MemoryBackend()) for path in ("/secret/m", "/mail", "/mail/inbox", "/asked")}
+    rules = [
+        FilesystemPermission(["read"], ["/mail/inbox/**"], "allow"),
+        FilesystemPermission(["read"], ["/secret/**", "/mail/**"], "deny"),
+        FilesystemPermission(["read"], ["/asked/**"], "interrupt"),
+    ]
+    backend = PermissionedBackend(CompositeBackend(files(a="needle"), mounts), rules)
+    for found in (await backend.agrep("needle"), await backend.aglob("*")):
+        assert [record.path for record in found.matches or ()] == ["/a"]
+        # What is allowed beneath `/mail` could be in the mount there, whose name is not told.
+        assert found.error == "Error: Not everything could be searched; Error: No connection (in '/mail/inbox/')"
+    assert [asked.searches for asked in mounts.values()] == [0, 2, 2, 0]
+    with approved():
+        assert "/asked/" in str((await backend.agrep("needle")).error)
+
+
+async def test_what_is_skipped_is_the_same_whoever_leaves_denied_files_out() -> None:
+    for wrapped in (lambda backend: backend, WrapperBackend):
+        tree = CompositeBackend(files(b="needle"), {"/m/": wrapped(MemoryBackend())})
+        await tree.aupload_files([(path, b"needle\0") for path in ("/m/a/x.bin", "/m/a/y.bin", "/m/c.bin", "/c.bin")])
+        denied = FilesystemPermission(["read"], ["/m/a/**"], "deny")
+        assert (await PermissionedBackend(tree, [denied]).agrep("needle")).skipped == 2
+
+
+async def test_a_wrapper_that_changes_paths_is_not_told_of_denied_ones() -> None:
+    class Beneath(WrapperBackend):
+        """Shows one directory of its backend as the whole."""
+
+        async def agrep(self, pattern: str, path: str | None = None, *args: Any, **options: Any) -> GrepResult:
+            found = await self.inner.agrep(pattern, f"/in{path or ''}", *args, **options)
+            matches = [replace(match, path=match.path.removeprefix("/in")) for match in found.matches or ()]
+            return replace(found, matches=matches)
+
+    shown = Beneath(files(in__a="needle", in__in__a="needle"))
+    backend = PermissionedBackend(shown, [FilesystemPermission(["read"], ["/in/**"], "deny")])
+    assert [match.path for match in (await backend.agrep("needle")).matches or ()] == ["/a"]
+
+
+async def test_a_refused_change_names_no_mount_that_is_denied() -> None:
+    tree = CompositeBackend(files(top__a="x"), {"/top/secret/": MemoryBackend()})
+    backend = PermissionedBackend(tree, [FilesystemPermission(["read"], ["/top/secret/**"], "deny")])
+    assert "secret" not in str((await backend.adelete("/top")).error)
+    assert "secret" not in str((await backend.amove("/top", "/to")).error)
 
 
 # --- trees ---

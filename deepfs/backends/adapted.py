@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
 from deepfs.backends import _answers as answers
+from deepfs.backends._deepagents import own_instead
 from deepfs.backends._flat_search import grep_tree
 from deepfs.backends._v1 import V1_NAMES, is_v1, own_name
 from deepfs.backends.protocol import (
@@ -377,7 +378,7 @@ def adapt_backend_protocol(backend: AnyBackendProtocol) -> BackendProtocol:
         raise TypeError(f"{backend.__name__} is a class, not a backend: pass an object of it")
     if not is_v1(type(backend)) and not (hasattr(backend, "read") or hasattr(backend, "aread")):
         raise TypeError(f"{type(backend).__name__} is no backend: it has neither the methods of V1 nor those of V2")
-    return AdaptedBackend(backend)
+    return own_instead(backend, adapt_backend_protocol) or AdaptedBackend(backend)
 
 
 def adapt_sandbox_protocol(backend: AnyBackendProtocol) -> SandboxBackendProtocol:

@@ -1,8 +1,11 @@
 """A backend of deepagents behind the protocol of deepfs; importing this imports deepagents."""
 
+from typing import Any
+
 from deepagents.backends import protocol as peer
 
-from deepfs.backends.adapted import AdaptedBackend, Call, awaitable, caller_of
+from deepfs.backends._deepagents import own_instead
+from deepfs.backends.adapted import AdaptedBackend, Call, adapt_backend_protocol, awaitable, caller_of
 from deepfs.backends.protocol import BackendProtocol, SandboxBackendProtocol
 from deepfs.core.wake import on_asyncio
 
@@ -37,8 +40,15 @@ class DeepagentsSandbox(DeepagentsBackend, SandboxBackendProtocol):
 
 def from_deepagents(backend: object) -> BackendProtocol:
     """`backend` as one of deepfs."""
+    own = own_instead(backend, _mounted)
+    if own is not None:
+        return own
     if isinstance(backend, peer.SandboxBackendProtocol):
         return DeepagentsSandbox(backend)
     if isinstance(backend, peer.BackendProtocol):
         return DeepagentsBackend(backend)
     raise TypeError(f"{type(backend).__name__} is no backend of deepagents")
+
+
+def _mounted(backend: Any) -> BackendProtocol:
+    return from_deepagents(backend) if isinstance(backend, peer.BackendProtocol) else adapt_backend_protocol(backend)

@@ -145,5 +145,6 @@ def _keeps_state(backend: object) -> bool:
     """Whether files of `backend`, or of one that it stands before, lie in state; those of a factory may."""
     if isinstance(backend, CompositeBackend):
         return any(map(_keeps_state, (backend.default, *backend.routes.values())))
-    inner = getattr(backend, "inner", None)
-    return isinstance(backend, StateBackend | FactoryBackend) or (inner is not None and _keeps_state(inner))
+    behind = getattr(backend, "inner", None) or getattr(backend, "adapted", None)
+    kinds = StateBackend | FactoryBackend | PeerStateBackend
+    return isinstance(backend, kinds) or (behind is not None and _keeps_state(behind))

@@ -6,10 +6,20 @@ from typing import Any
 import pytest
 from deepagents import backends as peer_backends
 from deepagents.backends import protocol as peer
+from langchain_core.messages import AIMessage
 from langgraph.store.memory import InMemoryStore
 
-from deepfs import BackendProtocol, CompositeBackend, ErrorCode, MemoryBackend, supports_execute
-from deepfs.compat.deepagents import from_deepagents
+from deepfs import (
+    BackendProtocol,
+    CompositeBackend,
+    ErrorCode,
+    MemoryBackend,
+    StateBackend,
+    create_deep_agent,
+    supports_execute,
+)
+from deepfs.compat.deepagents import from_deepagents, to_deepagents
+from support.chat import ScriptedModel, call, calls
 
 pytestmark = pytest.mark.anyio
 
@@ -102,6 +112,33 @@ async def test_a_sandbox_executes() -> None:
     assert (await sandbox.aglob("*")).code is ErrorCode.UNSUPPORTED
     assert (await sandbox.awrite("/a", "x")).code is ErrorCode.PERMISSION_DENIED
     assert supports_execute(CompositeBackend(sandbox, {"/m/": MemoryBackend()}))
+
+
+@pytest.mark.parametrize("given", [lambda backend: backend, from_deepagents])
+def test_parallel_edits_of_files_in_state_are_merged(given: Any) -> None:
+    tree = peer_backends.CompositeBackend(
+        default=peer_backends.StateBackend(),
+        routes={"/work/": peer_backends.CompositeBackend(default=peer_backends.StateBackend(), routes={})},
+        artifacts_root="/work",
+    )
+    edits = [
+        call("edit_file", file_path="/work/a", old_string=word, new_string=word.upper()) for word in ("one", "two")
+    ]
+    write = call("write_file", file_path="/work/a", content="one\ntwo\n")
+    model = ScriptedModel(script=[calls(write), calls(*edits), AIMessage("done")])
+    state = create_deep_agent(model, backend=given(tree)).invoke({"messages": [("user", "go")]})
+    assert [file["content"] for file in state["files"].values()] == ["ONE\nTWO\n"]
+    assert "execute" not in model.offered
+
+
+def test_a_subclass_stays_what_it_is() -> None:
+    class Own(peer_backends.StateBackend):
+        pass
+
+    adapted = from_deepagents(Own())
+    assert not isinstance(adapted, StateBackend)
+    assert isinstance(to_deepagents(adapted), peer_backends.StateBackend)
+    assert isinstance(to_deepagents(from_deepagents(peer_backends.StateBackend())), peer_backends.StateBackend)
 
 
 async def test_what_is_no_backend_is_refused() -> None:

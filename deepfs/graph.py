@@ -21,6 +21,7 @@ from deepfs.middleware.filesystem import FilesystemMiddleware, inheriting
 from deepfs.middleware.memory import MemoryMiddleware
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.subagents import CompiledSubAgent, SubAgent, SubAgentMiddleware
+from deepfs.middleware.unanswered import UnansweredCallsMiddleware
 from deepfs.policy.rules import FilesystemPermission
 
 if TYPE_CHECKING:
@@ -65,7 +66,8 @@ def create_deep_agent(
 
     `model` is a chat model or `"provider:name"`; None is the current Claude Sonnet, from the package
     langchain-anthropic. `tools` come beside those of the middleware: files (StateBackend where `backend` is None),
-    `task`, `write_todos`. Long conversations are summarised.
+    `task`, `write_todos`. Long conversations are summarised. The model is told which calls of
+    tools got no result, so that a conversation can go on without an answer to an interrupt.
 
     `subagents` have the tools, the model and the `interrupt_on` of the agent where they name none; one of the name
     `general-purpose` is added, unless there is one. `permissions` are rules about files, for subagents too unless they
@@ -81,6 +83,7 @@ def create_deep_agent(
     todos, summarization = _todos(), _summarization(chat_model)
     filesystem = FilesystemMiddleware(backend=files, permissions=permissions)
     own: list[Middleware] = [
+        UnansweredCallsMiddleware(),
         todos,
         filesystem,
         SubAgentMiddleware(

@@ -7,7 +7,8 @@ from typing import Any, Final, NamedTuple
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
 from pydantic import BaseModel, ValidationError
 
-from deepfs.backends.protocol import BackendProtocol, supports_execute
+from deepfs.backends.factories import backend_from
+from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol, supports_execute
 from deepfs.middleware import _arguments as arguments
 from deepfs.middleware._operations import MAX_MEDIA_BYTES, MAX_RESULT_CHARS, FileOperations
 from deepfs.middleware.prompts import PROMPTS
@@ -33,7 +34,7 @@ FILE_TOOLS: Final = frozenset(TOOL_NAMES) - {"execute"}
 
 
 def filesystem_tools(
-    backend: BackendProtocol,
+    backend: BACKEND_TYPES,
     *,
     descriptions: Mapping[str, str] | None = None,
     max_result_chars: int = MAX_RESULT_CHARS,
@@ -52,8 +53,9 @@ def filesystem_tools(
     unknown = sorted(set(given) - set(TOOL_NAMES))
     if unknown:
         raise ValueError(f"no such tool: {', '.join(unknown)}; there are {', '.join(TOOL_NAMES)}")
-    operations = FileOperations(backend, max_result_chars, max_media_bytes)
-    executes = supports_execute(backend) if execute is None else execute
+    files = backend_from(backend)
+    operations = FileOperations(files, max_result_chars, max_media_bytes)
+    executes = supports_execute(files) if execute is None else execute
     return [
         _tool(operations, name, given.get(name) or PROMPTS[name])
         for name in TOOL_NAMES

@@ -4,7 +4,9 @@ from collections.abc import Awaitable, Callable
 from typing import ParamSpec, TypeVar, cast
 
 from deepfs.backends._options import given
+from deepfs.backends.factories import backend_from
 from deepfs.backends.protocol import (
+    BACKEND_TYPES,
     BackendProtocol,
     Capabilities,
     SandboxBackendProtocol,
@@ -36,16 +38,16 @@ class WrapperBackend(BackendProtocol, SyncCommands):
     """Delegates every operation to `inner`, whose capabilities are its own.
 
     A subclass overrides the operations that it changes, or `through`, which all of them pass. Options that have their
-    default value are not handed on, so `inner` may lack those it does not know.
+    default value are not handed on, so `inner` may lack those it does not know. Older backends are adapted.
     """
 
     never_waits: bool = True
     """This class adds no wait of its own; an object never waits where `inner` does not either."""
 
-    def __init__(self, inner: BackendProtocol) -> None:
-        self.inner = inner
-        self.capabilities: Capabilities = inner.capabilities
-        self.never_waits = type(self).never_waits and inner.never_waits
+    def __init__(self, inner: BACKEND_TYPES) -> None:
+        self.inner: BackendProtocol = backend_from(inner)
+        self.capabilities: Capabilities = self.inner.capabilities
+        self.never_waits = type(self).never_waits and self.inner.never_waits
 
     def bound_to_this_thread(self) -> bool:
         return self.inner.bound_to_this_thread()

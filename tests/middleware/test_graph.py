@@ -82,6 +82,21 @@ def test_middleware_of_the_same_name_takes_the_place(invoke: Invoke) -> None:
     assert PROMPTS["filesystem"] not in model.asked[0][0].text
 
 
+def test_a_conversation_goes_on_without_an_answer_to_an_interrupt(invoke: Invoke) -> None:
+    asked = calls(call("write_file", file_path="/a", content="x"), call("ls"))
+    model, agent = agent_of(
+        asked, interrupt_on={"write_file": True}, checkpointer=InMemorySaver(), backend=MemoryBackend()
+    )
+    assert invoke(agent, GO, THREAD)["__interrupt__"]
+    state = invoke(agent, GO, THREAD)
+    told = [message for message in model.asked[-1] if message.type == "tool"]
+    assert [(message.tool_call_id, message.status) for message in told] == [
+        (made["id"], "error") for made in asked.tool_calls
+    ]
+    assert [message.type for message in model.asked[-1][2:5]] == ["ai", "tool", "tool"]
+    assert not results(state)
+
+
 # --- rules -----------------------------------------------------------------------------------------------------------
 
 ASK = FilesystemPermission(operations=["read", "write"], paths=["/secret/**"], mode="interrupt")

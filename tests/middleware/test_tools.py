@@ -112,6 +112,23 @@ def test_files_of_routes(invoke: Invoke, tmp_path: Path) -> None:
     assert session.says("ls", path=None) == "/b\t1\n/disk/"
 
 
+class OneNote:
+    """Defines the first protocol."""
+
+    def ls_info(self, path: str) -> list[dict[str, Any]]:
+        return [{"path": "/note"}]
+
+    def read(self, file_path: str, offset: int = 0, limit: int = 2000) -> str:
+        return "     1\tRemember." if file_path == "/note" else f"Error: File '{file_path}' not found"
+
+
+@pytest.mark.parametrize("wrapped", [lambda backend: backend, WrapperBackend])
+def test_an_older_backend_is_adapted(invoke: Invoke, wrapped: Any) -> None:
+    session = Session(wrapped(OneNote()), invoke)
+    assert session.says("ls") == "/note"
+    assert session.says("read_file", file_path="/note") == "1\tRemember."
+
+
 # --- failures --------------------------------------------------------------------------------------------------------
 
 

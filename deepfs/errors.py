@@ -44,6 +44,7 @@ __all__ = [
     "NotDirectoryError",
     "NotSupportedError",
     "TooLargeError",
+    "clipped",
     "error_class",
     "error_of",
 ]
@@ -70,9 +71,18 @@ class ErrorCode(StrEnum):
     BACKEND_ERROR = auto()
 
 
+_MOST_SHOWN = 300
+"""Characters of what a caller gave that an error repeats."""
+
+
+def clipped(text: str) -> str:
+    """`text`, cut when it is very long."""
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
+
+
 def quoted(name: str) -> str:
     """`name` in quotes, with what cannot be printed or encoded escaped, cut when it is very long."""
-    shown = name if len(name) <= 300 else f"{name[:300]}…"
+    shown = clipped(name)
     if not shown.isprintable():
         shown = shown.encode("unicode_escape").decode("ascii")
     return f"'{shown}'"

@@ -17,7 +17,7 @@ from msgspec import Struct
 from deepfs.core import media
 from deepfs.core.stretches import Regexp, Stretches, TooMuchWorkError
 from deepfs.core.text import BOM, decode, is_text
-from deepfs.errors import InvalidPatternError
+from deepfs.errors import InvalidPatternError, clipped
 from deepfs.types import ContextLine, GrepMatch
 
 __all__ = ["MAX_CONTEXT_LINES", "MAX_LINE", "FileHits", "Query", "compile_query", "search"]
@@ -144,7 +144,9 @@ def _compiled(pattern: str, *, regex: bool, ignore_case: bool) -> Regexp:
     except re2.error as error:
         reason = error.args[0].decode("utf-8", "replace").replace(": (?m)", ": ", 1)
         kind = "Invalid regex pattern" if regex else "Error: Invalid search pattern"
-        raise InvalidPatternError(f"{kind}: {reason} (RE2 syntax: no look-around, no backreferences)") from error
+        raise InvalidPatternError(
+            f"{kind}: {clipped(reason)} (RE2 syntax: no look-around, no backreferences)"
+        ) from error
     return compiled
 
 

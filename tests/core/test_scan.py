@@ -198,6 +198,12 @@ def test_context_lines_have_a_range(context_lines: int) -> None:
 # --- cost ---
 
 
+def test_an_error_repeats_no_endless_regex() -> None:
+    with pytest.raises(InvalidPatternError) as refused:
+        compile_query("(" + "x" * 100_000, regex=True)
+    assert len(str(refused.value)) < 500
+
+
 @pytest.mark.parametrize(
     ("pattern", "regex", "content"),
     [

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from deepfs.backends.store import StoreBackend
     from deepfs.graph import create_deep_agent
     from deepfs.middleware.filesystem import FilesystemMiddleware
+    from deepfs.middleware.memory import MemoryMiddleware
     from deepfs.middleware.subagents import CompiledSubAgent, SubAgent, SubAgentMiddleware
     from deepfs.middleware.tools import filesystem_tools
     from deepfs.policy.permissions import PermissionedBackend
@@ -75,6 +76,7 @@ __all__ = [
     "GrepResult",
     "LsResult",
     "MemoryBackend",
+    "MemoryMiddleware",
     "PermissionedBackend",
     "ReadRawResult",
     "ReadResult",
@@ -108,6 +110,7 @@ if not TYPE_CHECKING:  # Type checkers know the names, and tell of others.
             "backends.store": ["StoreBackend"],
             "graph": ["create_deep_agent"],
             "middleware.filesystem": ["FilesystemMiddleware"],
+            "middleware.memory": ["MemoryMiddleware"],
             "middleware.subagents": ["CompiledSubAgent", "SubAgent", "SubAgentMiddleware"],
             "middleware.tools": ["filesystem_tools"],
             "policy.permissions": ["PermissionedBackend"],

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from base64 import b64decode
 from collections.abc import AsyncGenerator, AsyncIterable, Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from msgspec import Struct
 
@@ -51,6 +51,7 @@ __all__ = [
     "FileDataV2",
     "FileDownloadResponse",
     "FileInfo",
+    "FileOperationError",
     "FileUploadResponse",
     "GlobResult",
     "GrepMatch",
@@ -278,6 +279,9 @@ class SandboxBackendProtocol(BackendProtocol, SyncCommands):
     async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
         """Run a shell command and return its output; `timeout` is in seconds."""
 
+
+FileOperationError: TypeAlias = Literal["file_not_found", "permission_denied", "is_directory", "invalid_path"]
+"""The error codes of uploads and downloads in deepagents; those of deepfs may be others of `ErrorCode` as well."""
 
 BackendProtocolV2: TypeAlias = BackendProtocol
 SandboxBackendProtocolV2: TypeAlias = SandboxBackendProtocol

@@ -6,16 +6,27 @@ from deepfs._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from deepfs.middleware.filesystem import FilesystemMiddleware
+    from deepfs.middleware.memory import MemoryMiddleware
     from deepfs.middleware.subagents import CompiledSubAgent, SubAgent, SubAgentMiddleware
     from deepfs.middleware.tools import filesystem_tools
+    from deepfs.policy.rules import FilesystemPermission
 
-__all__ = ["CompiledSubAgent", "FilesystemMiddleware", "SubAgent", "SubAgentMiddleware", "filesystem_tools"]
+__all__ = [
+    "CompiledSubAgent",
+    "FilesystemMiddleware",
+    "FilesystemPermission",
+    "MemoryMiddleware",
+    "SubAgent",
+    "SubAgentMiddleware",
+    "filesystem_tools",
+]
 
 if not TYPE_CHECKING:  # Type checkers know the names, and tell of others.
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {
-            "filesystem": ["FilesystemMiddleware"],
+            "filesystem": ["FilesystemMiddleware", "FilesystemPermission"],
+            "memory": ["MemoryMiddleware"],
             "subagents": ["CompiledSubAgent", "SubAgent", "SubAgentMiddleware"],
             "tools": ["filesystem_tools"],
         },

@@ -7,7 +7,10 @@ import pytest
 
 NAMES: Final = {
     "deepfs": """adapt_backend_protocol adapt_sandbox_protocol FilesystemState create_deep_agent FilesystemMiddleware
-        FilesystemPermission SubAgent CompiledSubAgent SubAgentMiddleware""",
+        FilesystemPermission SubAgent CompiledSubAgent SubAgentMiddleware MemoryMiddleware""",
+    "deepfs.middleware": """FilesystemMiddleware FilesystemPermission SubAgent CompiledSubAgent SubAgentMiddleware
+        MemoryMiddleware""",
+    "deepfs.middleware.memory": "MemoryMiddleware",
     "deepfs.middleware.filesystem": "FilesystemMiddleware FilesystemPermission FilesystemState",
     "deepfs.middleware.subagents": "CompiledSubAgent SubAgent SubAgentMiddleware",
     "deepfs.backends": """StateBackend StoreBackend FilesystemBackend LocalShellBackend CompositeBackend BackendContext
@@ -15,7 +18,7 @@ NAMES: Final = {
     "deepfs.backends.protocol": """BackendProtocol BackendProtocolV1 BackendProtocolV2 SandboxBackendProtocol
         SandboxBackendProtocolV2 AnyBackendProtocol BackendFactory BACKEND_TYPES FileData FileInfo GrepMatch LsResult
         ReadResult ReadRawResult GrepResult GlobResult WriteResult EditResult DeleteResult ExecuteResponse
-        FileUploadResponse FileDownloadResponse""",
+        FileUploadResponse FileDownloadResponse FileOperationError""",
     "deepfs.backends.utils": """FileInfo GrepMatch create_file_data update_file_data file_data_to_string
         slice_read_response perform_string_replacement grep_matches_from_files""",
     "deepfs.backends.state": "StateBackend FilesystemState",

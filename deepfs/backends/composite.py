@@ -204,8 +204,8 @@ class CompositeBackend(BackendProtocol, SyncCommands):
 
     async def aglob(self, pattern: str, path: str = "/", *, hidden: Hidden | None = None) -> GlobResult:
         async def look(visit: Visit) -> GlobResult:
-            search = visit.mount.backend.aglob
-            found = await search(visit.pattern or pattern, visit.inner, **hiding(search, visit.hidden))
+            backend = visit.mount.backend
+            found = await backend.aglob(visit.pattern or pattern, visit.inner, **hiding(backend, visit.hidden))
             return self._outward(visit, found, visit.mount.info)
 
         visits = self._visits(path, pattern, hidden)
@@ -227,9 +227,9 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         options = given(regex=regex, ignore_case=ignore_case, context_lines=context_lines or None)
 
         async def look(visit: Visit, limit: int | None = max_count) -> GrepResult:
-            search = visit.mount.backend.agrep
-            more = given(max_count=limit) | hiding(search, visit.hidden)
-            found = await search(pattern, visit.inner, visit.pattern, **options, **more)
+            backend = visit.mount.backend
+            more = given(max_count=limit) | hiding(backend, visit.hidden)
+            found = await backend.agrep(pattern, visit.inner, visit.pattern, **options, **more)
             shown = self._outward(visit, found, visit.mount.match)
             if found.truncated and limit is not None and len(shown.matches or ()) < len(found.matches or ()):
                 return await look(visit, None)  # hidden matches used the limit up

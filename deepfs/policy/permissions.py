@@ -221,8 +221,8 @@ class PermissionedBackend(WrapperBackend):
 
     async def aglob(self, pattern: str, path: str = "/", *, hidden: Hidden | None = None) -> GlobResult:
         path = await self._checked(path, "read")
-        search = self.inner.aglob
-        found = await self.through("glob", search, pattern, path, **hiding(search, self._hidden(hidden)))
+        options = hiding(self.inner, self._hidden(hidden))
+        found = await self.through("glob", self.inner.aglob, pattern, path, **options)
         if found.matches is None or not self._watched(["read"]):
             return found
         return replace(found, matches=await self._visible(found.matches))
@@ -240,8 +240,8 @@ class PermissionedBackend(WrapperBackend):
         hidden: Hidden | None = None,
     ) -> GrepResult:
         searched = await self._checked(path or "/", "read")
-        options = given(regex=regex, ignore_case=ignore_case, context_lines=context_lines or None)
-        options |= hiding(self.inner.agrep, self._hidden(hidden))
+        hides = hiding(self.inner, self._hidden(hidden))
+        options = given(regex=regex, ignore_case=ignore_case, context_lines=context_lines or None) | hides
 
         async def ask(path: str | None, glob: str | None, max_count: int | None = None) -> GrepResult:
             more = options | given(max_count=max_count)
@@ -261,14 +261,15 @@ class PermissionedBackend(WrapperBackend):
             found,
             matches=visible[:limit],
             truncated=found.truncated or len(visible) > limit,
-            skipped=found.skipped and await self._visibly_skipped(found.skipped, ask, searched, glob),
+            skipped=found.skipped
+            and await self._visibly_skipped(found.skipped, ask, self.inner.aglob(glob or "**", searched, **hides)),
         )
 
     async def _visibly_skipped(
-        self, skipped: int, ask: Callable[..., Awaitable[GrepResult]], searched: str, glob: str | None
+        self, skipped: int, ask: Callable[..., Awaitable[GrepResult]], looked_at: Awaitable[GlobResult]
     ) -> int:
         """How many of the files that `inner` skipped may be read; 0 where that cannot be told."""
-        listed = await self.inner.aglob(glob or "**", searched)
+        listed = await looked_at
         if listed.code is ErrorCode.NOT_A_DIRECTORY:
             return skipped
         if listed.matches is None or listed.truncated:

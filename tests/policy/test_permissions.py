@@ -272,6 +272,21 @@ async def test_what_is_skipped_is_the_same_whoever_leaves_denied_files_out() -> 
         assert (await PermissionedBackend(tree, [denied]).agrep("needle")).skipped == 2
 
 
+async def test_counting_what_is_skipped_asks_for_no_denied_file() -> None:
+    memory = files(**{f"denied__{number}": "x" for number in range(50)})
+    await memory.aupload_files([("/b.bin", b"x\0"), ("/denied/c.bin", b"x\0")])
+    searches: list[str] = []
+
+    class Counting(PermissionedBackend):
+        async def through(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
+            searches.append(operation)
+            return await super().through(operation, call, *args, **options)
+
+    backend = Counting(memory, [FilesystemPermission(["read"], ["/denied/**"], "deny")])
+    assert (await backend.agrep("x")).skipped == 1
+    assert searches == ["grep"]
+
+
 async def test_a_wrapper_that_changes_paths_is_not_told_of_denied_ones() -> None:
     class Beneath(WrapperBackend):
         """Shows one directory of its backend as the whole."""

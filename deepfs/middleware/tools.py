@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 from deepfs.backends.factories import backend_from
 from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol, supports_execute
 from deepfs.middleware import _arguments as arguments
+from deepfs.middleware._moves import heeds_writes
 from deepfs.middleware._operations import MAX_MEDIA_BYTES, MAX_RESULT_CHARS, FileOperations
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.sync import call_over
@@ -43,6 +44,7 @@ def filesystem_tools(
 ) -> list[BaseTool]:
     """Make the tools `ls read_file write_file edit_file glob grep delete move`, and `execute` where `backend` executes.
 
+    There is no `move` where a class overrides `write` alone, as rules of its own: moving would pass them by.
     Each works async and sync. A failure is a `ToolMessage` with `status="error"` that says what to do next.
     `descriptions` replace those of the tools they name. No result of a file tool is longer than `max_result_chars`;
     images, audio, video and PDF of up to `max_media_bytes` are content blocks, other binary files a note. `execute`
@@ -56,11 +58,9 @@ def filesystem_tools(
     files = backend_from(backend)
     operations = FileOperations(files, max_result_chars, max_media_bytes)
     executes = supports_execute(files) if execute is None else execute
-    return [
-        _tool(operations, name, given.get(name) or PROMPTS[name])
-        for name in TOOL_NAMES
-        if executes or name != "execute"
-    ]
+    left_out = {"move": not heeds_writes(files), "execute": not executes}
+    names = [name for name in TOOL_NAMES if not left_out.get(name, False)]
+    return [_tool(operations, name, given.get(name) or PROMPTS[name]) for name in names]
 
 
 class _Calls(NamedTuple):

@@ -11,11 +11,12 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 
-from deepfs import CompositeBackend, FilesystemState, MemoryBackend, run_sync
+from deepfs import CompositeBackend, FilesystemState, MemoryBackend, PermissionedBackend, WriteResult, run_sync
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import BackendError
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.tools import TOOL_NAMES, filesystem_tools
+from deepfs.policy import HistoryBackend, ReadOnlyBackend
 from deepfs.policy.wrapper import WrapperBackend
 from deepfs.testing import FaultyBackend
 from support.agents import Invoke, Sandbox, backend, invoke, results
@@ -127,6 +128,43 @@ def test_an_older_backend_is_adapted(invoke: Invoke, wrapped: Any) -> None:
     session = Session(wrapped(OneNote()), invoke)
     assert session.says("ls") == "/note"
     assert session.says("read_file", file_path="/note") == "1\tRemember."
+
+
+class Guarded(MemoryBackend):
+    """Has a rule of its own about writing."""
+
+    def write(self, file_path: str, content: str) -> WriteResult:
+        return WriteResult("Error: No") if file_path.startswith("/policies/") else super().write(file_path, content)
+
+
+class GuardedMoves(Guarded):
+    """Knows of moving."""
+
+    def move(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
+        return super().move(src, dst, overwrite=overwrite)
+
+
+class GuardedBefore(WrapperBackend):
+    """Has a rule before another backend."""
+
+    async def awrite(self, *args: Any, **options: Any) -> WriteResult:
+        return await super().awrite(*args, **options)
+
+
+@pytest.mark.parametrize(
+    ("backend", "moves"),
+    [
+        (Guarded(), False),
+        (GuardedBefore(MemoryBackend()), False),
+        (WrapperBackend(CompositeBackend(MemoryBackend(), {"/m/": Guarded()})), False),
+        (GuardedMoves(), True),
+        (OneNote(), True),
+        (ReadOnlyBackend(MemoryBackend()), True),
+        (PermissionedBackend(CompositeBackend(MemoryBackend(), {"/m/": HistoryBackend(MemoryBackend())})), True),
+    ],
+)
+def test_no_tool_passes_by_an_override_of_write(backend: Any, moves: bool) -> None:
+    assert ("move" in {tool.name for tool in filesystem_tools(backend)}) is moves
 
 
 # --- failures --------------------------------------------------------------------------------------------------------

@@ -37,11 +37,10 @@ class Pass:
         self.max_bytes = max_bytes
         self.hints: tuple[str, ...] = tuple(hints)
 
-    def search(self, file: FoundFile | NamedFile, tasks: Iterable[AnyTask]) -> None:
-        """Search one file for `tasks`, which want it."""
+    def search(self, file: FoundFile | NamedFile, tasks: Iterable[AnyTask]) -> list[AnyTask]:
+        """Search one file for `tasks`, which want it; those that want no more."""
         seen = Seen(file, self.max_bytes)
-        for task in tasks:
-            task.attend(seen)
+        return [task for task in tasks if task.attend(seen)]
 
 
 class PassPatience(Patience):
@@ -104,9 +103,10 @@ class Walk:
                 wanting = [task for wanted, group in self._groups.items() if file.path in wanted for task in group]
                 if wanting:
                     patience.check(file.path)
-                    self._pass.search(file, wanting)
+                    ended = self._pass.search(file, wanting)
                     self._last = file.path
-                    self._end_those_with_enough(wanting)
+                    if ended:
+                        self._end(ended)
                     yield
                     if not self.tasks:
                         return
@@ -116,11 +116,10 @@ class Walk:
             task.start_in_file()
         self.leave_out([task for task in self.tasks if task.is_over])
 
-    def _end_those_with_enough(self, tasks: list[AnyTask]) -> None:
-        if ended := [task for task in tasks if task.is_over or task.has_enough]:
-            self.leave_out(ended)
-            for task in ended:
-                task.end()
+    def _end(self, tasks: list[AnyTask]) -> None:
+        self.leave_out(tasks)
+        for task in tasks:
+            task.end()
 
     def _may_enter(self, directory: str) -> bool:
         return any(wanted.may_enter(directory) for wanted in self._groups)

@@ -1,8 +1,8 @@
 """One search of a tree on disk: what it wants, what it found, when it ends."""
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import suppress
 from operator import attrgetter
 from typing import Generic, TypeAlias, TypeVar
 
@@ -24,6 +24,10 @@ class NamedFile:
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
         self.path: str = path
+
+    def stat(self) -> os.stat_result:
+        """The status of the file."""
+        return self._disk.stat(self.path)
 
     def read(self, limit: int) -> bytes:
         """The content; TooLargeError where it is over `limit` bytes."""
@@ -61,11 +65,11 @@ class Seen:
 
 
 def _info(file: FoundFile | NamedFile) -> FileInfo:
-    if isinstance(file, FoundFile):
-        with suppress(DeepFSError):
-            status = file.stat()
-            return FileInfo(file.path, False, status.st_size, modified_at(status))
-    return FileInfo(file.path, False)
+    try:
+        status = file.stat()
+    except DeepFSError:
+        return FileInfo(file.path, False)
+    return FileInfo(file.path, False, status.st_size, modified_at(status))
 
 
 class _Task(ABC, Generic[ResultT]):
@@ -89,13 +93,17 @@ class _Task(ABC, Generic[ResultT]):
         except DeadlineError:
             self._expire()
 
-    def attend(self, file: Seen) -> None:
-        """Search a file that it wants, unless that was done; where its time is up meanwhile, it ends."""
+    def attend(self, file: Seen) -> bool:
+        """Search a file that it wants, unless that was done; whether it wants no more.
+
+        Where its time is up meanwhile, it ends.
+        """
         if not self.is_over and file.path > self.done:
             try:
                 self._search(file)
             except DeadlineError:
                 self._expire()
+        return self.is_over or self.has_enough
 
     def end(self) -> None:
         """Nothing more comes."""

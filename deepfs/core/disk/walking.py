@@ -66,19 +66,23 @@ class FoundFile:
     def open(self) -> tuple[int, os.stat_result]:
         """A descriptor to read from, which the caller closes, and the status; AccessError where it is no file now."""
         with StorageErrors(self.path):
-            if self._level is None or self._at_hand is None:
-                return open_regular(self._root, self.path)
-            descriptor = os.open(self._at_hand.name, READ | NO_FOLLOW, dir_fd=self._level.descriptor)
-            return descriptor, regular_descriptor(self.path, descriptor)
+            return self._open()
+
+    def _open(self) -> tuple[int, os.stat_result]:
+        entry = self._at_hand
+        if entry is None or self._level is None:
+            return open_regular(self._root, self.path)
+        descriptor = os.open(entry.name, READ | NO_FOLLOW, dir_fd=self._level.descriptor)
+        return descriptor, regular_descriptor(self.path, descriptor)
 
     def read(self, limit: int | None = None) -> bytes:
         """The content; TooLargeError where it is over `limit` bytes."""
-        descriptor, status = self.open()
-        try:
-            with StorageErrors(self.path):
+        with StorageErrors(self.path):
+            descriptor, status = self._open()
+            try:
                 return read_descriptor(self.path, descriptor, status.st_size, limit)
-        finally:
-            release(descriptor)
+            finally:
+                release(descriptor)
 
 
 def walk(

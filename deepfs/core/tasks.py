@@ -100,7 +100,7 @@ class _Task(ABC, Generic[ResultT]):
         """
         if not self.is_over and file.path > self.done:
             try:
-                self._search(file)
+                return self._search(file)
             except DeadlineError:
                 self._expire()
         return self.is_over or self.has_enough
@@ -122,7 +122,8 @@ class _Task(ABC, Generic[ResultT]):
         """Whether more files would change nothing."""
 
     @abstractmethod
-    def _search(self, file: Seen) -> None: ...
+    def _search(self, file: Seen) -> bool:
+        """Whether it then has enough."""
 
     def start_in_file(self) -> None:
         """Learn that what it starts in is a file."""
@@ -149,8 +150,9 @@ class GlobTask(_Task[GlobResult]):
     def has_enough(self) -> bool:
         return len(self._matches) > MAX_GLOB_MATCHES
 
-    def _search(self, file: Seen) -> None:
+    def _search(self, file: Seen) -> bool:
         self._matches.append(file.info())
+        return len(self._matches) > MAX_GLOB_MATCHES
 
     def start_in_file(self) -> None:
         self._starts_in_file = True
@@ -179,15 +181,16 @@ class GrepTask(_Task[GrepResult]):
     def has_enough(self) -> bool:
         return self.grep.truncated
 
-    def _search(self, file: Seen) -> None:
+    def _search(self, file: Seen) -> bool:
         try:
-            content = file.content()
+            self.grep.scan(file.path, file.content())
         except FileMissingError:
-            return
+            pass
+        except DeadlineError:
+            raise
         except DeepFSError:
             self.grep.skip()
-        else:
-            self.grep.scan(file.path, content)
+        return self.grep.truncated
 
     def miss(self, path: str) -> None:
         if path > self.done:

@@ -516,19 +516,23 @@ def test_a_deletion_ends_when_nobody_wants_it(disk: Disk) -> None:
 
 def test_an_end_stands_at_every_instant_of_a_move(root: Path, disk: Disk) -> None:
     done = threading.Event()
+    moves = 0
     misses: list[int] = []
 
     def look() -> None:
         while not done.is_set():
+            before = moves
             # The order matters: what is gone from the first has come to the second before.
-            if not any((root / name).exists() for name in ("dir.txt", "moved", "dir.txt")):
-                misses.append(1)
+            found = any((root / name).exists() for name in ("dir.txt", "moved", "dir.txt"))
+            if not found and moves == before:
+                misses.append(before)
 
     watcher = threading.Thread(target=look)
     watcher.start()
     for _ in range(200):
-        disk.move("/dir.txt", "/moved")
-        disk.move("/moved", "/dir.txt")
+        for source, target in (("/dir.txt", "/moved"), ("/moved", "/dir.txt")):
+            disk.move(source, target)
+            moves += 1
     done.set()
     watcher.join()
-    assert len(misses) == 0
+    assert misses == []

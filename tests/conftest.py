@@ -1,5 +1,6 @@
 """What every test gets: both event loops, none of them blocked, no network, no silent skip, and real servers."""
 
+import gc
 import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -36,13 +37,23 @@ def pytest_configure() -> None:
     forbid_network()
 
 
+def pytest_collection_finish() -> None:
+    """Many thousand tests would be looked through in each collection of garbage, for longer than some of them take."""
+    gc.collect()
+    gc.freeze()
+
+
 # --- event loops -----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session", params=["asyncio", "trio"])
-def anyio_backend(request: pytest.FixtureRequest) -> str:
+def anyio_backend(request: pytest.FixtureRequest) -> Iterator[str]:
     """Every async test runs on both; a module whose storage belongs to asyncio overrides this with `"asyncio"`."""
-    return request.param
+    steps = BackendStateMachine.steps
+    if request.param == "trio":  # What a program does hardly depends on the loop: one is enough for the long ones.
+        BackendStateMachine.steps = min(steps, 200)
+    yield request.param
+    BackendStateMachine.steps = steps
 
 
 @pytest.fixture(autouse=True)

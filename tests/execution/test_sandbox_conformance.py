@@ -1,11 +1,15 @@
 """The shipped suite over commands: with python3, and with busybox alone."""
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from deepfs.testing import BackendConformance
-from support.sandboxes import LocalSandbox, busybox_tools, raw_peek, raw_put
+from support.sandboxes import LocalSandbox, busybox_tools, raw_peek, raw_put, three_of
+
+T = TypeVar("T")
 
 
 @pytest.fixture(scope="session")
@@ -46,3 +50,6 @@ class TestWithBusyboxAlone(_OverCommands):
     def backend(self, tmp_path: Path, tools: str) -> LocalSandbox:
         self.root = tmp_path
         return LocalSandbox(tmp_path, tools)
+
+    def some(self, cases: Iterable[T]) -> list[T]:
+        return three_of(cases)

@@ -180,7 +180,7 @@ class Cancelled:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("times", few_or_many(6, 500))
+@pytest.mark.parametrize("times", few_or_many(3, 500))
 @pytest.mark.parametrize("way", ["scope", "deadline"])
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 async def test_on_disk(tmp_path: Path, case: Case, way: str, times: int, record_property: Record) -> None:
@@ -193,7 +193,7 @@ async def test_on_disk(tmp_path: Path, case: Case, way: str, times: int, record_
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.parametrize("times", few_or_many(6, 500))
+@pytest.mark.parametrize("times", few_or_many(3, 500))
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 async def test_on_disk_by_asyncio_itself(tmp_path: Path, case: Case, times: int, record_property: Record) -> None:
     cancelled = Cancelled(FilesystemBackend(tmp_path), tmp_path)

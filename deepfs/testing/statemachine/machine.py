@@ -8,6 +8,7 @@ from typing import ClassVar, Final
 import anyio.from_thread
 import anyio.to_thread
 import hypothesis
+import pytest
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.testing.expect import succeeded
@@ -48,6 +49,8 @@ class BackendStateMachine(BackendSuite):
             else:
                 await backend.adelete(path)
 
+    # What Hypothesis notices is a driver that uses `random` on the loop, while a program is drawn on another thread.
+    @pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")
     async def test_random_programs_do_what_a_model_does(self, backend: BackendProtocol) -> None:
         seed = secrets.randbits(64) if self.seed is None else self.seed
         played, found = 0, list[AssertionError]()

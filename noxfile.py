@@ -64,13 +64,18 @@ def run_tests(session: nox.Session, profile: str, *options: str) -> None:
 
 
 LONG = (
+    "backends/test_bound*",
+    "backends/test_edit_bytes*",
+    "backends/test_hostile*",
     "compat",
     "docs",
     "execution/test_*conformance*",
     "execution/test_*sandbox*",
+    "middleware/test_eviction*",
     "peer",
     "policy/test_*conformance*",
     "stress",
+    "test_demo*",
     "testing",
 )
 ELSEWHERE = [f"--ignore-glob=tests/{part}" for part in LONG]

@@ -219,7 +219,7 @@ def guard(storage: Storage, tmp_path: Path) -> Iterator[Guard]:
     guard.reset()
 
 
-@pytest.mark.parametrize("count", few_or_many(1_000, 10_000))
+@pytest.mark.parametrize("count", few_or_many(400, 10_000))
 def test_every_call_is_answered_and_tells_nothing(
     guard: Guard, count: int, record_property: Callable[[str, object], None]
 ) -> None:

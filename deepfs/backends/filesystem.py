@@ -53,7 +53,8 @@ class FilesystemBackend(BackendProtocol):
     """Files on disk, below `root_dir` (by default the working directory of the process).
 
     With `virtual_mode`, `/` is that directory and nothing outside is reached, through links neither. Without it paths
-    are those of the host: nothing is confined, relative paths and searches without a path start at `root_dir`.
+    are those of the host: nothing is confined, relative paths and searches without a path start at `root_dir`, which
+    stays, as does all above it.
 
     Files are replaced in one step; edits hold against other tasks, threads and processes that use deepfs. `durable`
     waits until the disk has every change.

@@ -108,6 +108,7 @@ class Root:
     """
 
     def __init__(self, path: str, *, confined: bool = True, follow_links: bool = True) -> None:
+        self._base = path
         self._given = path if confined else "/"
         self._confined = confined
         self._follow_links = follow_links
@@ -116,6 +117,13 @@ class Root:
     def host_path(self) -> str:
         """The absolute path of the directory on the host; a relative one is taken from the directory of the process."""
         return os.path.abspath(self._given)
+
+    def must_stay(self, names: list[str]) -> bool:
+        """Whether the directory that was given would go with what these names lead to."""
+        if self._confined:
+            return not names
+        ways = map(_names, (os.path.abspath(self._base), os.path.realpath(self._base)))
+        return any(way[: len(names)] == names for way in ways)
 
     @cached_property
     def _is_linked(self) -> bool:

@@ -18,6 +18,7 @@ from deepfs.core.disk.places import Place, Root, release
 from deepfs.core.disk.removal import remove_standing
 from deepfs.core.disk.temporaries import Sweeper, create, discard, put, replace, sync_directory
 from deepfs.errors import (
+    AccessError,
     BackendError,
     DeepFSError,
     DirectoryError,
@@ -67,6 +68,8 @@ class Relocator:
             with self._task(src, dst, overwrite=overwrite, follow=False) as task:
                 if task.stays:
                     return
+                if self._root.must_stay(task.source.names):
+                    raise AccessError(src, "the root cannot be moved")
                 with holding(src, [task.source, task.target], patience):
                     if self._moved(task, patience):
                         sync_directory(task.source.directory, self._durable)

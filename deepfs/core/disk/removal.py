@@ -32,7 +32,7 @@ def delete(root: Root, path: str, patience: Patience) -> None:
     the error says what stayed.
     """
     with StorageErrors(path), root.locate(path, follow=False) as place:
-        if not place.names:
+        if root.must_stay(place.names):
             raise AccessError(path, "the root cannot be deleted")
         with holding(path, [place], patience):
             remove_standing(place, path, patience)

@@ -1,0 +1,47 @@
+"""`virtual_mode=False`: paths of the host, of which the root and what is above it stay."""
+
+from pathlib import Path
+
+import pytest
+
+from deepfs.backends.filesystem import FilesystemBackend
+
+WAYS = ["", ".", "./", "..", "sub/..", "../../a/b", "{root}", "{root}/", "{root}/..", "{link}/b"]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "a" / "b"
+    (root / "sub").mkdir(parents=True)
+    (root / "file").write_text("kept")
+    (tmp_path / "link").symlink_to(root.parent)
+    return root
+
+
+@pytest.fixture(params=["given", "by a link"])
+def backend(request: pytest.FixtureRequest, root: Path, tmp_path: Path) -> FilesystemBackend:
+    return FilesystemBackend(root if request.param == "given" else tmp_path / "link" / "b", virtual_mode=False)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_root_and_what_is_above_it_stay(backend: FilesystemBackend, root: Path, tmp_path: Path, way: str) -> None:
+    path = way.format(root=root, link=tmp_path / "link")
+    results = [backend.delete(path), backend.move(path, str(tmp_path / "moved"))]
+    assert [result.code for result in results] == ["permission_denied"] * 2
+    assert (root / "file").read_text() == "kept"
+
+
+def test_what_stands_beside_the_way_to_the_root_goes(backend: FilesystemBackend, root: Path) -> None:
+    (root.parent / "bb").mkdir()
+    assert backend.delete("../bb").ok
+    assert backend.move("sub", "../sub").ok
+    assert backend.delete("../sub").ok
+    assert backend.delete("file").ok
+    assert list(root.parent.rglob("*")) == [root]
+
+
+def test_a_link_on_the_way_to_the_root_stays(root: Path, tmp_path: Path) -> None:
+    backend = FilesystemBackend(tmp_path / "link" / "b", virtual_mode=False)
+    assert backend.delete(str(tmp_path / "link")).code == "permission_denied"
+    assert FilesystemBackend(root, virtual_mode=False).delete(str(tmp_path / "link")).ok
+    assert (root / "file").read_text() == "kept"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 
 from deepfs.errors import AccessError, DeepFSError
 from deepfs.policy.calls import Call
+from deepfs.sync import OPERATIONS
 
 __all__ = ["RateLimit", "RateLimitError"]
 
@@ -27,7 +28,8 @@ class RateLimit:
     """A hook for `GuardedBackend(before=[…])`: at most `limit` operations in any `seconds`.
 
     `operations` are those that count and are limited, by default all. One object may serve several backends and
-    threads, which then share its limit. What is denied does not count.
+    threads, which then share its limit. What is denied does not count. Raises ValueError for a limit or seconds that
+    are not positive, and for operations that there are not, since these would limit nothing in silence.
     """
 
     def __init__(
@@ -38,8 +40,10 @@ class RateLimit:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if limit < 1 or seconds <= 0:
+        if not (limit >= 1 and seconds > 0):
             raise ValueError("a rate limit needs at least one operation in more than no time")
+        if operations is not None:
+            _check_operations(operations)
         self._limit = limit
         self._seconds = seconds
         self._operations = operations
@@ -57,3 +61,12 @@ class RateLimit:
             if len(self._times) >= self._limit:
                 raise RateLimitError(self._limit, self._seconds, self._times[0] + self._seconds - now)
             self._times.append(now)
+
+
+def _check_operations(given: Collection[str]) -> None:
+    if isinstance(given, str):
+        raise TypeError(f"operations is a collection of names, not {given!r}")
+    unknown = [name for name in given if name not in OPERATIONS]
+    if unknown or not given:
+        wrong = f"unknown operation {unknown[0]!r}" if unknown else "operations is empty"
+        raise ValueError(f"{wrong}; known are {', '.join(OPERATIONS)}")

@@ -1,6 +1,6 @@
 """Rules about paths, and the one function that decides by them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
@@ -68,8 +68,13 @@ class FilesystemPermission:
 
 
 def _check_list(name: str, given: object) -> None:
-    if isinstance(given, str) or not isinstance(given, Iterable):
+    if isinstance(given, str | bytes) or not isinstance(given, Collection):
         raise TypeError(f"{name} is a list of strings, not {given!r}")
+    for each in given:
+        if not isinstance(each, str):
+            raise TypeError(f"{name} is a list of strings, and {each!r} is none")
+    if not given:
+        raise ValueError(f"{name} is empty: the rule would match nothing")
 
 
 def _check_known(kind: str, given: Iterable[str], known: Iterable[str]) -> None:
@@ -91,8 +96,9 @@ ALLOWED: Decision = Decision("allow")
 def decide(rules: Iterable[FilesystemPermission], operation: FilesystemOperation, path: str = "/") -> Decision:
     """The decision of the first rule that matches, to allow where none does.
 
-    `path` is normalised first: InvalidPathError where that is not possible.
+    `path` is normalised first: InvalidPathError where that is not possible. ValueError for an unknown operation.
     """
+    _check_known("operation", [operation], _OPERATIONS)
     path = paths.normalize(path)
     for rule in rules:
         if rule.matches(operation, path):

@@ -1,5 +1,6 @@
 """Hooks, rate limits, audit logs and backends that are only read."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -210,10 +211,21 @@ async def test_a_rate_limit_holds_for_calls_at_once() -> None:
     assert sorted(results) == [False] * 15 + [True] * 5
 
 
-@pytest.mark.parametrize(("limit", "seconds"), [(0, 1), (1, 0), (-1, 1), (1, -1)])
-def test_a_rate_limit_that_allows_nothing_is_refused(limit: int, seconds: float) -> None:
+@pytest.mark.parametrize(("limit", "seconds"), [(0, 1), (1, 0), (-1, 1), (1, -1), (math.nan, 1), (1, math.nan)])
+def test_a_rate_limit_that_allows_nothing_is_refused(limit: Any, seconds: float) -> None:
     with pytest.raises(ValueError, match="rate limit"):
         RateLimit(limit, seconds)
+
+
+@pytest.mark.parametrize("operations", [["write_file"], {"write", "Edit"}, [None], []])
+def test_a_rate_limit_of_operations_that_there_are_not_is_refused(operations: Any) -> None:
+    with pytest.raises(ValueError, match="known are ls, read,"):
+        RateLimit(1, 1, operations)
+
+
+def test_a_rate_limit_takes_no_string_for_its_operations() -> None:
+    with pytest.raises(TypeError, match="operations is a collection of names, not 'read_raw'"):
+        RateLimit(1, 1, "read_raw")
 
 
 # --- audit ---

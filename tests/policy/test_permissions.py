@@ -94,8 +94,14 @@ class TestRules:
             ({"paths": ["~/a"]}, ValueError),
             ({"paths": ["/a["]}, ValueError),
             ({"paths": "/work"}, TypeError),
-            ({"paths": [1]}, (TypeError, AttributeError)),
+            ({"paths": [1]}, TypeError),
+            ({"paths": [None]}, TypeError),
+            ({"paths": [b"/work"]}, TypeError),
+            ({"paths": []}, ValueError),
+            ({"paths": iter(["/work"])}, TypeError),
             ({"operations": "read"}, TypeError),
+            ({"operations": iter(["read"])}, TypeError),
+            ({"operations": []}, ValueError),
             ({"operations": ["Read"]}, ValueError),
             ({"mode": "ask"}, ValueError),
             ({"operations": ["read", "execute"], "paths": ["/work/**"]}, ValueError),
@@ -106,6 +112,18 @@ class TestRules:
     ) -> None:
         with pytest.raises(error):
             FilesystemPermission(**{"operations": ["read"], "paths": ["/x"], **arguments})
+
+    def test_an_unknown_operation_is_not_allowed_in_silence(self) -> None:
+        rules = [FilesystemPermission(["read"], ["/**"], "deny")]
+        operation: Any = "Read"
+        for judge in (decide, decide_beneath):
+            with pytest.raises(ValueError, match="unknown operation 'Read'; known are read, write, execute"):
+                judge(rules, operation, "/a")
+
+    @pytest.mark.parametrize("rules", [None, 5, "deny", [None], ["deny"], [{"mode": "deny"}]])
+    def test_what_is_no_rule_is_refused(self, rules: Any) -> None:
+        with pytest.raises(TypeError, match="rules is a list of FilesystemPermission"):
+            PermissionedBackend(MemoryBackend(), rules)
 
     def test_the_strictest_decision_that_there_could_be_beneath(self) -> None:
         allow = FilesystemPermission(["read"], ["/work/**"])

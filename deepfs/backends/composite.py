@@ -25,7 +25,9 @@ from deepfs.backends.protocol import (
 )
 from deepfs.backends.transfer import closed_after, copy_tree, move_tree
 from deepfs.core import paths
+from deepfs.core.arguments import check_paths, check_uploads
 from deepfs.core.patterns import compile_glob
+from deepfs.core.scan import check_search
 from deepfs.core.search import Hidden
 from deepfs.errors import AccessError, DeepFSError, DirectoryError, InvalidPathError, NotSupportedError, error_of
 from deepfs.types import (
@@ -208,7 +210,8 @@ class CompositeBackend(BackendProtocol, SyncCommands):
             found = await backend.aglob(visit.pattern or pattern, visit.inner, **hiding(backend, visit.hidden))
             return self._outward(visit, found, visit.mount.info)
 
-        visits = self._visits(path, pattern, hidden)
+        check_search(pattern)
+        visits = self._visits(path or "/", pattern, hidden)
         results = await at_once([self._guarded(look, visit, GlobResult) for visit in visits])
         return merged_globs(visits, results)
 
@@ -235,6 +238,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
                 return await look(visit, None)  # hidden matches used the limit up
             return shown
 
+        check_search(pattern, context_lines, max_count)
         visits = self._visits(path or "/", glob, hidden)
         calls = [self._guarded(look, visit, GrepResult) for visit in visits]
         results = await at_once(calls, lambda done: suffices(visits, done, max_count))
@@ -270,6 +274,8 @@ class CompositeBackend(BackendProtocol, SyncCommands):
     # --- batches ---
 
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+        check_uploads(files)
+
         async def upload(mount: Mount, batch: Sequence[tuple[str, int]]) -> list[FileUploadResponse]:
             return await mount.backend.aupload_files([(inner, files[index][1]) for inner, index in batch])
 
@@ -277,6 +283,8 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         return [replace(outcome, path=path) for outcome, (path, _) in zip(outcomes, files, strict=True)]
 
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+        check_paths(paths)
+
         async def download(mount: Mount, batch: Sequence[tuple[str, int]]) -> list[FileDownloadResponse]:
             return await mount.backend.adownload_files([inner for inner, _ in batch])
 

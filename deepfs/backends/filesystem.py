@@ -11,6 +11,7 @@ from msgspec.structs import replace as replace_fields
 from deepfs.backends.protocol import CHUNK_BYTES, BackendProtocol, Capabilities
 from deepfs.backends.transfer import MAX_HELD_BYTES, closed_after
 from deepfs.core import filedata, lanes, media, paths, reading
+from deepfs.core.arguments import check_paths, check_uploads
 from deepfs.core.cancellation import Cancellation
 from deepfs.core.disk import Disk, Entry, Limits, Patience, Upload, modified_at, version_of
 from deepfs.core.engines import Automatic, InProcess
@@ -19,9 +20,9 @@ from deepfs.core.ignore import IgnoreOption
 from deepfs.core.local_search import GlobSearch, GrepSearch, LocalSearch, Search
 from deepfs.core.locks import path_locks
 from deepfs.core.replace import replace
-from deepfs.core.scan import compile_query
+from deepfs.core.scan import check_search, compile_query
 from deepfs.core.search import Hidden
-from deepfs.core.text import check_text, decode
+from deepfs.core.text import check_text, check_window, decode
 from deepfs.core.together import Ask, Together
 from deepfs.errors import BinaryFileError, DeepFSError
 from deepfs.sync import finish
@@ -139,6 +140,7 @@ class FilesystemBackend(BackendProtocol):
         return await self._look(self._read, path, offset, limit)
 
     def _read(self, patience: Patience, path: str, offset: int, limit: int) -> ReadResult:
+        check_window(offset, limit)
         path = self._path(path)
         mime_type = media.mime_type(path)
         if media.is_binary_type(mime_type):
@@ -162,6 +164,7 @@ class FilesystemBackend(BackendProtocol):
         return ReadRawResult(data=replace_fields(filedata.new_file(data, now=modified_at(status)), created_at=None))
 
     async def aglob(self, pattern: str, path: str = "/", *, hidden: Hidden | None = None) -> GlobResult:
+        check_search(pattern)
         found: GlobResult = await self._searches.ask(_start(path), GlobSearch(pattern, hidden))
         return found
 
@@ -178,6 +181,7 @@ class FilesystemBackend(BackendProtocol):
         hidden: Hidden | None = None,
     ) -> GrepResult:
         query = compile_query(pattern, regex=regex, ignore_case=ignore_case, context_lines=context_lines)
+        check_search(pattern, context_lines, max_count)
         search = GrepSearch(query, glob, max_count, hidden)
         found: GrepResult = await self._searches.ask(_start(path), search)
         return found
@@ -186,6 +190,7 @@ class FilesystemBackend(BackendProtocol):
         self._search.answer(asks, self._path(start), self._path(""))
 
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+        check_paths(paths)
         return await lanes.run_each(self._download_file, paths, abandon_on_cancel=True)
 
     def _download_file(self, path: str) -> FileDownloadResponse:
@@ -267,6 +272,7 @@ class FilesystemBackend(BackendProtocol):
         return WriteResult(path=dst)
 
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+        check_uploads(files)
         cancellation = Cancellation()
         hops = [files[start : start + _UPLOADS_A_HOP] for start in range(0, len(files), _UPLOADS_A_HOP)]
         async with self._hold(*_lockable(path for path, _ in files)):

@@ -9,10 +9,11 @@ from typing import Any
 from deepfs.backends._flat_search import glob_tree, grep_tree
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.core import filedata, filemap, paths, reading
+from deepfs.core.arguments import check_paths, check_uploads
 from deepfs.core.filemap import Change, FileTree
 from deepfs.core.locks import path_locks
 from deepfs.core.replace import replace
-from deepfs.core.scan import compile_query
+from deepfs.core.scan import check_search, compile_query
 from deepfs.core.search import Hidden, Wanted
 from deepfs.core.text import check_text, version
 from deepfs.core.uploads import Uploads
@@ -113,7 +114,8 @@ class FlatBackend(BackendProtocol):
         return ReadRawResult(data=await self._require(paths.normalize(path)))
 
     async def aglob(self, pattern: str, path: str = "/", *, hidden: Hidden | None = None) -> GlobResult:
-        path = paths.normalize(path)
+        check_search(pattern)
+        path = paths.normalize(path or "/")
         wanted = Wanted(pattern, path, hidden=hidden)
         tree = FileTree(await self._fetch_all())
         if path in tree.files:
@@ -139,6 +141,7 @@ class FlatBackend(BackendProtocol):
         return await grep_tree(tree, query, wanted, max_count=max_count, max_bytes=self._max_bytes)
 
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+        check_paths(paths)
         wanted = [_valid(path) for path in paths]
         found = await self._fetch(_paths(wanted))
         return [await self._downloaded(given, path, found) for given, path in zip(paths, wanted, strict=True)]
@@ -253,6 +256,7 @@ class FlatBackend(BackendProtocol):
         return [Change(targets[path], found.get(targets[path]), data) for path, data in sources.items()]
 
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+        check_uploads(files)
         targets = [_valid(path) for path, _ in files]
         async with self._hold(*_paths(targets)):
             uploads = Uploads(*await self._occupied(_paths(targets)), self._check_storable)

@@ -14,10 +14,11 @@ from deepfs.backends._sandbox.calls import Calls
 from deepfs.backends._sandbox.wire import Records
 from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol
 from deepfs.core import filedata, lanes, paths, reading
+from deepfs.core.arguments import check_paths, check_uploads
 from deepfs.core.cancellation import Cancellation
 from deepfs.core.locks import path_locks
 from deepfs.core.replace import replace
-from deepfs.core.scan import compile_query
+from deepfs.core.scan import check_search, compile_query
 from deepfs.core.search import Grep, Wanted, glob_result
 from deepfs.core.text import check_text, decode
 from deepfs.errors import (
@@ -171,7 +172,8 @@ class BaseSandbox(SandboxBackendProtocol):
         return ReadRawResult(data=_data(known.data, modified_at))
 
     async def aglob(self, pattern: str, path: str = "/") -> GlobResult:
-        path = paths.normalize(path)
+        check_search(pattern)
+        path = paths.normalize(path or "/")
         wanted = Wanted(pattern, path)
         answer = await self._calls.call("tree", self._inner(path), *_hints(pattern))
         _check_start(answer, path)
@@ -215,6 +217,7 @@ class BaseSandbox(SandboxBackendProtocol):
         return grep.result()
 
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+        check_paths(paths)
         wanted = [_valid(path) for path in paths]
         fetched = iter(await self._fetch(found) if (found := _paths(wanted)) else [])
         outcomes = [next(fetched) if isinstance(path, str) else path for path in wanted]
@@ -315,6 +318,7 @@ class BaseSandbox(SandboxBackendProtocol):
         return WriteResult(path=dst)
 
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+        check_uploads(files)
         targets = [_valid(path) for path, _ in files]
         valid = [(path, files[at][1]) for at, path in enumerate(targets) if isinstance(path, str)]
         async with self._hold(*(path for path, _ in valid)):

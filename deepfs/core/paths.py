@@ -6,6 +6,7 @@ Names are compared as they are: case matters, and no Unicode normalisation takes
 
 import re
 
+from deepfs.core.arguments import check_string
 from deepfs.errors import InvalidPathError
 
 __all__ = [
@@ -48,6 +49,7 @@ def normalize(path: str) -> str:
     path (drive letter, also behind a slash; UNC; a leading backslash), a name over 255 bytes or a path over 4,096;
     `TypeError` where `path` is not a string.
     """
+    check_string("path", path)
     if _is_plainly_normal(path):
         return path
     names = [segment for segment in path.split("/") if segment not in ("", ".")]

@@ -14,6 +14,7 @@ from itertools import chain, repeat
 
 from msgspec import Struct
 
+from deepfs.core.arguments import check_string
 from deepfs.core.nearest import hint
 from deepfs.core.text import check_text
 from deepfs.errors import AmbiguousMatchError, InvalidContentError, NoMatchError
@@ -52,6 +53,7 @@ def replace(path: str, content: str, old: str, new: str, replace_all: bool = Fal
     comes nearest, and, without `replace_all`, AmbiguousMatchError where `old` stands in several places, which may
     overlap. It tells how many; beyond 10,000, or fewer of a very long text, without the overlaps.
     """
+    check_string("the text to replace", old)
     if not old:
         raise InvalidContentError("Error: The text to replace is empty.")
     if old == new:

@@ -15,12 +15,13 @@ from typing import AnyStr, Generic, NamedTuple
 from msgspec import Struct
 
 from deepfs.core import media
+from deepfs.core.arguments import check_integer, check_string
 from deepfs.core.stretches import Regexp, Stretches, TooMuchWorkError
 from deepfs.core.text import BOM, decode, is_text
 from deepfs.errors import InvalidPatternError, clipped
 from deepfs.types import ContextLine, GrepMatch
 
-__all__ = ["MAX_CONTEXT_LINES", "MAX_LINE", "FileHits", "Query", "compile_query", "search"]
+__all__ = ["MAX_CONTEXT_LINES", "MAX_LINE", "FileHits", "Query", "check_search", "compile_query", "search"]
 
 MAX_LINE = 5000
 MAX_CONTEXT_LINES = 1000
@@ -56,6 +57,7 @@ def compile_query(
     An empty pattern matches each line. Raises InvalidPatternError for a pattern that no line can hold or that is no
     regular expression of RE2, and for `context_lines` out of range.
     """
+    check_search(pattern, context_lines)
     if "\n" in pattern:
         raise InvalidPatternError("Error: Invalid search pattern: it holds a line break, but the search is by line.")
     if not is_text(pattern):
@@ -65,6 +67,14 @@ def compile_query(
     regexp = _compiled(pattern, regex=regex, ignore_case=ignore_case) if regex or ignore_case else None
     by_line = regex and _ONLY_BY_LINE.search(pattern) is not None
     return Query(pattern, pattern.encode(), context_lines, max_line, regexp, by_line)
+
+
+def check_search(pattern: str, context_lines: int = 0, max_count: int | None = None) -> None:
+    """Raise TypeError where an argument of a search has not the type that it must have."""
+    check_string("pattern", pattern)
+    check_integer("context_lines", context_lines)
+    if max_count is not None:
+        check_integer("max_count", max_count)
 
 
 def _never() -> None:

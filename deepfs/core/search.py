@@ -6,7 +6,7 @@ from typing import Protocol
 from deepfs.core import paths
 from deepfs.core.literal import is_plain, search_plain
 from deepfs.core.patterns import Glob, compile_glob
-from deepfs.core.scan import Query, search
+from deepfs.core.scan import Query, check_search, search
 from deepfs.types import FileInfo, GlobResult, GrepMatch, GrepResult
 
 __all__ = ["MAX_GLOB_MATCHES", "MAX_SEARCHED_BYTES", "Grep", "Hidden", "Ignored", "Wanted", "glob_result"]
@@ -85,6 +85,7 @@ class Grep:
         max_bytes: int = MAX_SEARCHED_BYTES,
         check: Callable[[], object] = _never,
     ) -> None:
+        check_search(query.pattern, max_count=max_count)
         self.query = query
         self.wanted = wanted
         self.is_limited: bool = max_count is not None

@@ -7,9 +7,10 @@ from hashlib import blake2b
 
 from msgspec import Struct
 
+from deepfs.core.arguments import check_integer, check_string
 from deepfs.errors import InvalidContentError
 
-__all__ = ["BOM", "Window", "check_text", "decode", "is_text", "line_count", "version", "window"]
+__all__ = ["BOM", "Window", "check_text", "check_window", "decode", "is_text", "line_count", "version", "window"]
 
 BOM = "\ufeff"
 
@@ -46,7 +47,8 @@ def is_text(content: str) -> bool:
 
 
 def check_text(content: str, what: str = "content") -> None:
-    """Raise InvalidContentError where `content` is not text; `what` names it in the error."""
+    """Raise InvalidContentError where `content` is not text, TypeError where it is no string; `what` names it."""
+    check_string(f"the {what}", content)
     nul = content.find("\0")
     if nul >= 0:
         raise InvalidContentError(f"Error: The {what} holds a NUL character {_place(content, nul)}; text must not.")
@@ -65,6 +67,12 @@ def line_count(text: str) -> int:
     return text.count("\n") + (not text.endswith("\n"))
 
 
+def check_window(offset: int, limit: int) -> None:
+    """Raise TypeError unless both are integers."""
+    check_integer("offset", offset)
+    check_integer("limit", limit)
+
+
 def window(text: str, offset: int, limit: int) -> Window:
     """At most `limit` lines from line `offset`, which counts from 0; a negative number counts as 0.
 
@@ -72,6 +80,7 @@ def window(text: str, offset: int, limit: int) -> Window:
     shown and `next_offset` is `offset`. An empty text is an empty window at any offset; beyond the end of another one
     InvalidContentError tells how long it is.
     """
+    check_window(offset, limit)
     total = line_count(text)
     if total == 0:
         return Window("", None, None, 0, None)

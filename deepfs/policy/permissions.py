@@ -12,6 +12,7 @@ from deepfs.backends._hiding import hiding
 from deepfs.backends._options import given
 from deepfs.backends.protocol import BackendProtocol, Capabilities
 from deepfs.core import paths
+from deepfs.core.arguments import check_paths, check_uploads
 from deepfs.core.search import Hidden
 from deepfs.errors import AccessError, DeepFSError, ErrorCode, quoted
 from deepfs.policy._hidden import either, hidden_by
@@ -220,7 +221,7 @@ class PermissionedBackend(WrapperBackend):
         return replace(listing, entries=await self._visible(listing.entries))
 
     async def aglob(self, pattern: str, path: str = "/", *, hidden: Hidden | None = None) -> GlobResult:
-        path = await self._checked(path, "read")
+        path = await self._checked(path or "/", "read")
         options = hiding(self.inner, self._hidden(hidden))
         found = await self.through("glob", self.inner.aglob, pattern, path, **options)
         if found.matches is None or not self._watched(["read"]):
@@ -325,6 +326,7 @@ class PermissionedBackend(WrapperBackend):
     # --- batches ---
 
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+        check_uploads(files)
         codes = [await self._refused(path, "write") for path, _ in files]
         allowed = [file for file, code in zip(files, codes, strict=True) if code is None]
         passed = iter(await super().aupload_files(allowed))
@@ -334,6 +336,7 @@ class PermissionedBackend(WrapperBackend):
         ]
 
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+        check_paths(paths)
         codes = [await self._refused(path, "read") for path in paths]
         allowed = [path for path, code in zip(paths, codes, strict=True) if code is None]
         passed = iter(await super().adownload_files(allowed))

@@ -1,0 +1,34 @@
+"""What the arguments of an operation must be. A wrong type is an error of the program: a TypeError that names it."""
+
+from collections.abc import Sequence
+
+__all__ = ["check_integer", "check_paths", "check_string", "check_uploads"]
+
+
+def check_string(name: str, given: object) -> None:
+    """Raise TypeError unless `given` is a string."""
+    if not isinstance(given, str):
+        raise TypeError(f"{name} must be a string, not {type(given).__name__}")
+
+
+def check_integer(name: str, given: object) -> None:
+    """Raise TypeError unless `given` is an integer, of whatever type."""
+    if not hasattr(given, "__index__"):
+        raise TypeError(f"{name} must be an integer, not {given!r}")
+
+
+def check_paths(given: Sequence[object]) -> None:
+    """Raise TypeError unless `given` is a list of paths to download."""
+    if isinstance(given, str | bytes):
+        raise TypeError(f"paths must be a list of paths, not the {type(given).__name__} {given!r}")
+
+
+def check_uploads(given: Sequence[object]) -> None:
+    """Raise TypeError unless `given` is a list of paths, each with its bytes."""
+    for item in given:
+        if not isinstance(item, tuple | list) or len(item) != 2:
+            raise TypeError(f"files must be a list of pairs of a path and bytes, and {item!r:.100} is none")
+        path, content = item
+        check_string("path", path)
+        if not isinstance(content, bytes | bytearray | memoryview):
+            raise TypeError(f"the content of {path!r:.100} must be bytes, not {type(content).__name__}")

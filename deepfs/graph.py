@@ -22,7 +22,7 @@ from deepfs.middleware.memory import MemoryMiddleware
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.subagents import CompiledSubAgent, SubAgent, SubAgentMiddleware
 from deepfs.middleware.unanswered import UnansweredCallsMiddleware
-from deepfs.policy.rules import FilesystemPermission
+from deepfs.policy.rules import FilesystemPermission, checked_rules
 
 if TYPE_CHECKING:
     from langgraph.cache.base import BaseCache
@@ -78,10 +78,11 @@ def create_deep_agent(
 
     Raises ModuleNotFoundError that names what to install, where a package is missing.
     """
+    rules = checked_rules(permissions or ())
     chat_model = _model(model)
     files = resolve_backend(backend)
     todos, summarization = _todos(), _summarization(chat_model)
-    filesystem = FilesystemMiddleware(backend=files, permissions=permissions)
+    filesystem = FilesystemMiddleware(backend=files, permissions=rules)
     own: list[Middleware] = [
         UnansweredCallsMiddleware(),
         todos,
@@ -91,18 +92,18 @@ def create_deep_agent(
             default_tools=tools,
             default_middleware=[todos, filesystem, summarization],
             default_interrupt_on=interrupt_on,
-            permissions=permissions,
+            permissions=rules,
             subagents=subagents,
         ),
         summarization,
         *([MemoryMiddleware(backend=files, sources=memory)] if memory else []),
     ]
-    last = ApprovalMiddleware.where_needed(permissions or (), interrupt_on)
+    last = ApprovalMiddleware.where_needed(rules, interrupt_on)
     graph = create_agent(
         chat_model,
         tools=list(tools or ()),
         system_prompt=system_prompt,
-        middleware=_combined(own, inheriting(permissions or (), middleware), last),
+        middleware=_combined(own, inheriting(rules, middleware), last),
         response_format=response_format,
         context_schema=context_schema,
         checkpointer=checkpointer,

@@ -9,7 +9,7 @@ from deepfs.errors import InvalidPathError
 from deepfs.middleware._langchain import AgentMiddleware, HumanInTheLoopMiddleware, InterruptOnConfig
 from deepfs.middleware._messages import ToolResult
 from deepfs.policy.permissions import approved
-from deepfs.policy.rules import FilesystemOperation, FilesystemPermission, decisions_beneath
+from deepfs.policy.rules import FilesystemOperation, FilesystemPermission, checked_rules, decisions_beneath
 
 __all__ = ["ApprovalMiddleware", "asks_first"]
 
@@ -68,7 +68,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
     """
 
     def __init__(self, rules: Sequence[FilesystemPermission] = (), interrupt_on: InterruptOn | None = None) -> None:
-        self._rules = tuple(rules)
+        self._rules = checked_rules(rules)
         super().__init__(interrupt_on=_merged(self._rules, interrupt_on or {}))
 
     @staticmethod

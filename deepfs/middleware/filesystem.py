@@ -20,7 +20,7 @@ from deepfs.middleware.eviction import CHARS_PER_TOKEN, Evictor
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.tools import FILE_TOOLS, MAX_RESULT_CHARS, filesystem_tools
 from deepfs.policy.permissions import PermissionedBackend
-from deepfs.policy.rules import FilesystemPermission
+from deepfs.policy.rules import FilesystemPermission, checked_rules
 from deepfs.sync import call_over
 
 __all__ = ["FilesystemMiddleware", "FilesystemPermission", "FilesystemState"]
@@ -68,8 +68,8 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         self._equip(permissions)
 
     def _equip(self, permissions: Sequence[FilesystemPermission] | None) -> None:
-        self.permissions: Sequence[FilesystemPermission] = tuple(permissions or ())
-        self.backend = PermissionedBackend(self._storage, permissions) if permissions else self._storage
+        self.permissions: Sequence[FilesystemPermission] = checked_rules(permissions or ())
+        self.backend = PermissionedBackend(self._storage, self.permissions) if self.permissions else self._storage
         self.tools = filesystem_tools(
             self.backend, descriptions=self._descriptions, max_result_chars=self._result_chars, execute=True
         )

@@ -1,6 +1,6 @@
 """The middleware that lets an agent of LangChain hand tasks to others."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NotRequired, TypeAlias, cast
 
 from langchain_core.language_models import BaseChatModel
@@ -26,7 +26,7 @@ from deepfs.middleware.approvals import ApprovalMiddleware
 from deepfs.middleware.filesystem import FilesystemMiddleware, inheriting
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.tools import wrong_arguments
-from deepfs.policy.rules import FilesystemPermission
+from deepfs.policy.rules import FilesystemPermission, checked_rules
 
 __all__ = ["CompiledSubAgent", "SubAgent", "SubAgentMiddleware"]
 
@@ -71,8 +71,8 @@ class SubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
     agent's, `task_description` replaces that of the tool (`{available_agents}` in it becomes the list of them).
     `permissions` hold for the files of subagents that have no rules of their own.
 
-    Raises TypeError without `default_model` and `backend`, ValueError for subagents that lack something, have a key
-    that is not known, share a name, or are none at all.
+    Raises TypeError without `default_model` and `backend`, and for what is no subagent or no rule; ValueError for
+    subagents that lack something, have a key that is not known, share a name, or are none at all.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class SubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
         permissions: Sequence[FilesystemPermission] | None = None,
     ) -> None:
         super().__init__()
-        self._permissions = tuple(permissions or ())
+        self._permissions = checked_rules(permissions or ())
         if default_model is None and backend is None:
             raise TypeError("SubAgentMiddleware needs default_model, or a backend and subagents that name their model")
         self._model = default_model
@@ -98,7 +98,8 @@ class SubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
         self._middleware = [*self._files(backend, default_middleware or ()), *(default_middleware or ())]
         self._interrupt_on = default_interrupt_on
         self._prompt = system_prompt or ""
-        specs = [*self._general_purpose(general_purpose_agent, subagents or ()), *(subagents or ())]
+        own = _mappings(subagents or ())
+        specs = [*self._general_purpose(general_purpose_agent, own), *own]
         self._runnables = {spec["name"]: self._runnable(spec) for spec in _checked(specs)}
         self.tools: list[BaseTool] = [_task_tool(self._runnables, _described(specs, task_description))]
 
@@ -124,10 +125,10 @@ class SubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
         if model is None:
             raise ValueError(f"subagent {agent['name']!r} needs a model: there is no default_model")
         chat_model = init_chat_model(model) if isinstance(model, str) else model
-        return Once(lambda: self._built(agent, chat_model))
+        rules = checked_rules(agent.get("permissions", self._permissions))
+        return Once(lambda: self._built(agent, chat_model, rules))
 
-    def _built(self, spec: SubAgent, model: BaseChatModel) -> Runnable[Any, Any]:
-        rules = spec.get("permissions", self._permissions)
+    def _built(self, spec: SubAgent, model: BaseChatModel, rules: Sequence[FilesystemPermission]) -> Runnable[Any, Any]:
         own = [_ruled(each, rules) if "permissions" in spec else each for each in self._middleware]
         asking = ApprovalMiddleware.where_needed(rules, spec.get("interrupt_on", self._interrupt_on))
         return create_agent(
@@ -167,6 +168,14 @@ def _last_of_each_name(middleware: Sequence[AgentMiddleware[Any, Any, Any]]) -> 
 
 
 # --- specifications --------------------------------------------------------------------------------------------------
+
+
+def _mappings(given: Iterable[SubAgent | CompiledSubAgent]) -> Sequence[SubAgent | CompiledSubAgent]:
+    subagents = list(given)
+    for spec in subagents:
+        if not isinstance(spec, Mapping):
+            raise TypeError(f"subagents is a list of SubAgent and CompiledSubAgent, and {spec!r} is none")
+    return subagents
 
 
 def _checked(specs: Sequence[SubAgent | CompiledSubAgent]) -> Sequence[SubAgent | CompiledSubAgent]:

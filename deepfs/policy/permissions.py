@@ -1,10 +1,10 @@
 """Rules enforced before a backend, whoever calls it."""
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -23,6 +23,7 @@ from deepfs.policy.rules import (
     FilesystemOperation,
     FilesystemPermission,
     Mode,
+    checked_rules,
     decide,
     decide_beneath,
 )
@@ -113,7 +114,7 @@ class PermissionedBackend(WrapperBackend):
 
     def __init__(self, inner: BackendProtocol, rules: Sequence[FilesystemPermission] = ()) -> None:
         super().__init__(inner)
-        self.rules: tuple[FilesystemPermission, ...] = _rules(rules)
+        self.rules: tuple[FilesystemPermission, ...] = checked_rules(rules)
         self._restricted: frozenset[str] = frozenset(
             operation for rule in self.rules if rule.mode != "allow" for operation in rule.operations
         )
@@ -351,14 +352,3 @@ class PermissionedBackend(WrapperBackend):
         except DeepFSError as error:
             return error.code
         return None
-
-
-def _rules(given: Iterable[object]) -> tuple[FilesystemPermission, ...]:
-    """The rules that are `given`; TypeError for what is none."""
-    if not isinstance(given, Iterable):
-        raise TypeError(f"rules is a list of FilesystemPermission, not {given!r}")
-    rules = tuple(given)
-    for rule in rules:
-        if not isinstance(rule, FilesystemPermission):
-            raise TypeError(f"rules is a list of FilesystemPermission of deepfs, and {rule!r} is none")
-    return cast("tuple[FilesystemPermission, ...]", rules)

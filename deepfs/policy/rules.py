@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from typing import Literal, NamedTuple, TypeAlias, cast, get_args
 
 from deepfs.core import paths
 from deepfs.core.patterns import compile_tree
@@ -13,6 +13,7 @@ __all__ = [
     "FilesystemOperation",
     "FilesystemPermission",
     "Mode",
+    "checked_rules",
     "decide",
     "decide_beneath",
     "decisions_beneath",
@@ -81,6 +82,17 @@ def _check_known(kind: str, given: Iterable[str], known: Iterable[str]) -> None:
     for each in given:
         if each not in known:
             raise ValueError(f"unknown {kind} {each!r}; known are {', '.join(known)}")
+
+
+def checked_rules(given: Iterable[object]) -> tuple[FilesystemPermission, ...]:
+    """The rules that are `given`; TypeError for what is none."""
+    if not isinstance(given, Iterable):
+        raise TypeError(f"rules is a list of FilesystemPermission, not {given!r}")
+    rules = tuple(given)
+    for rule in rules:
+        if not isinstance(rule, FilesystemPermission):
+            raise TypeError(f"rules is a list of FilesystemPermission of deepfs, and {rule!r} is none")
+    return cast("tuple[FilesystemPermission, ...]", rules)
 
 
 class Decision(NamedTuple):

@@ -241,6 +241,34 @@ def test_rules_hold_for_subagents(invoke: Invoke) -> None:
     assert files.read("/secret/a").ok
 
 
+def test_rules_hold_that_can_be_iterated_once(invoke: Invoke) -> None:
+    rules: Any = iter([FilesystemPermission(["write"], ["/no/**"], "deny")])
+    _, agent = agent_of(
+        calls(call("write_file", file_path="/no/a", content="x")),
+        calls(call("task", description="write it", subagent_type="general-purpose")),
+        calls(call("write_file", file_path="/no/b", content="x")),  # The subagent's turn.
+        AIMessage("not written"),
+        permissions=rules,
+    )
+    state = invoke(agent, GO)
+    assert "permission denied" in results(state)[0].content
+    assert not state.get("files")
+
+
+@pytest.mark.parametrize("given", [5, FilesystemPermission(["read"]), [None], ["/a"]])
+def test_what_is_no_rule_is_refused(given: Any) -> None:
+    worker = SubAgent(name="w", description="d", system_prompt="p", permissions=given)
+    for options in ({"permissions": given}, {"subagents": [worker]}):
+        with pytest.raises(TypeError, match="rules is a list of FilesystemPermission"):
+            agent_of(**options)
+
+
+@pytest.mark.parametrize("given", [[5], ["worker"], [None]])
+def test_what_is_no_subagent_is_refused(given: Any) -> None:
+    with pytest.raises(TypeError, match="subagents is a list of SubAgent and CompiledSubAgent"):
+        agent_of(subagents=given)
+
+
 def test_own_conditions_are_kept_beside_rules(invoke: Invoke) -> None:
     ask_for_b = {
         "allowed_decisions": ["approve"],

@@ -1,9 +1,11 @@
 """The middleware that shows an agent of LangChain its memory files."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from deepfs.core.arguments import check_string
+from deepfs.errors import ErrorCode
 from deepfs.middleware._backends import resolve_backend
 from deepfs.middleware._langchain import AgentMiddleware, ModelRequest, ModelResponse
 from deepfs.middleware._messages import with_prompt
@@ -24,13 +26,14 @@ _MAX_CHARS = 40_000
 class MemoryMiddleware(AgentMiddleware[Any, Any, Any]):
     """Puts the text of the files `sources` at the end of the system message, as they are when the model is called.
 
-    Of a file that does not exist, or is not text, there is the path alone; of a large one the beginning.
+    Of a file that does not exist there is the path alone, of one that cannot be read or is not text the reason, of a
+    large one the beginning. Raises TypeError where `sources` is no list of strings.
     """
 
     def __init__(self, *, backend: Any = None, sources: Sequence[str]) -> None:
         super().__init__()
         self.backend: BackendProtocol = resolve_backend(backend)
-        self._sources = list(sources)
+        self._sources = _checked(sources)
 
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
@@ -51,9 +54,21 @@ class MemoryMiddleware(AgentMiddleware[Any, Any, Any]):
         return request.override(system_message=with_prompt(request.system_message, memory))
 
 
+def _checked(sources: Sequence[str]) -> list[str]:
+    if isinstance(sources, str) or not isinstance(sources, Iterable):
+        raise TypeError(f"sources is a list of paths, not {sources!r}")
+    checked = list(sources)
+    for path in checked:
+        check_string("a path of sources", path)
+    return checked
+
+
 def _shown(path: str, read: ReadResult) -> str:
     data = read.file_data
-    if data is None or data.encoding != "utf-8":
-        return f"<file path={path!r}>(nothing yet)</file>"
+    if data is None:
+        missing = read.code is ErrorCode.FILE_NOT_FOUND
+        return f"<file path={path!r}>({'nothing yet' if missing else read.error})</file>"
+    if data.encoding != "utf-8":
+        return f"<file path={path!r}>(not a text)</file>"
     cut = "\n(cut: read the rest with read_file)" if read.next_offset or len(data.content) > _MAX_CHARS else ""
     return f"<file path={path!r}>\n{data.content[:_MAX_CHARS].rstrip()}{cut}\n</file>"

@@ -14,9 +14,11 @@ from pydantic import BaseModel
 
 from deepfs import FilesystemBackend, FilesystemPermission, MemoryBackend, SubAgent, create_deep_agent
 from deepfs.backends.protocol import BackendProtocol
+from deepfs.errors import BackendError
 from deepfs.graph import DEFAULT_MODEL
 from deepfs.middleware.filesystem import FilesystemMiddleware
 from deepfs.middleware.prompts import PROMPTS
+from deepfs.testing import FaultyBackend
 from support.agents import Invoke, backend, invoke, results
 from support.chat import ScriptedModel, call, calls
 
@@ -65,6 +67,28 @@ def test_memory_is_shown_at_every_turn(backend: BackendProtocol, invoke: Invoke)
     assert before.startswith("Help.")
     assert before.endswith("<file path='/memories/AGENTS.md'>(nothing yet)</file>")
     assert after.endswith("<file path='/memories/AGENTS.md'>\nBe kind.\n</file>")
+
+
+def test_memory_that_cannot_be_read_is_not_called_empty(invoke: Invoke) -> None:
+    files = MemoryBackend()
+    files.upload_files([("/image", b"\0"), ("/dir/a", b"x")])
+    lost = BackendError("Error: no connection")
+    broken = FaultyBackend(files, lambda _, count: lost if count == 1 else None)
+    model, agent = agent_of(memory=["/broken", "/image", "/dir", "/new"], backend=broken)
+    invoke(agent, GO)
+    shown = model.asked[0][0].text.partition("## Memory")[2].splitlines()
+    assert [line for line in shown if line.startswith("<file")] == [
+        "<file path='/broken'>(Error: no connection)</file>",
+        "<file path='/image'>(not a text)</file>",
+        "<file path='/dir'>(Error: '/dir' is a directory)</file>",
+        "<file path='/new'>(nothing yet)</file>",
+    ]
+
+
+@pytest.mark.parametrize("sources", ["/AGENTS.md", 5, [None], [b"/a"]])
+def test_memory_is_a_list_of_paths(sources: Any) -> None:
+    with pytest.raises(TypeError, match=r"of paths, not|a path of sources must be a string"):
+        agent_of(memory=sources)
 
 
 def test_the_response_has_the_form_asked_for(invoke: Invoke) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from deepfs.backends._home_loop import HomeLoop
 from deepfs.backends.sandbox import BaseSandbox
+from deepfs.core.arguments import check_number
 from deepfs.core.commands.output import Captured, Chunk
 from deepfs.errors import BackendError
 from deepfs.types import ExecuteResponse
@@ -47,8 +48,7 @@ class RemoteSandbox(BaseSandbox):
     def __init__(
         self, root: str = "/", *, timeout: float = 120, max_output_bytes: int = 100_000, max_file_size_mb: int = 10
     ) -> None:
-        if timeout <= 0:
-            raise ValueError(f"timeout must be positive, not {timeout}")
+        check_number("timeout", timeout)
         super().__init__(root, max_file_size_mb=max_file_size_mb)
         self._timeout = timeout
         self._max_output_bytes = max_output_bytes
@@ -78,8 +78,8 @@ class RemoteSandbox(BaseSandbox):
 
     async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
         """Run a command with `sh`; time is counted in whole seconds. Errors: BackendError where the service fails."""
-        if timeout is not None and timeout <= 0:
-            raise ValueError(f"timeout must be positive, not {timeout}")
+        if timeout is not None:
+            check_number("timeout", timeout)
         seconds = ceil(self._timeout if timeout is None else timeout)
         done = await self._ran(command, seconds)
         captured = Captured(self._max_output_bytes)

@@ -21,6 +21,7 @@ from deepfs.backends._bubblewrap.limits import Limits
 from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol
 from deepfs.core import commands, lanes, paths
+from deepfs.core.arguments import check_number
 from deepfs.core.commands import Command, Running
 from deepfs.errors import InvalidPathError, NotSupportedError
 from deepfs.types import ExecuteResponse, FileUploadResponse
@@ -68,8 +69,7 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
         limits: Limits | None = None,
         max_file_size_mb: int = 10,
     ) -> None:
-        if timeout <= 0:
-            raise ValueError(f"timeout must be positive, not {timeout}")
+        check_number("timeout", timeout)
         name = token_hex(8)
         self._is_ephemeral = root_dir is None
         if root_dir is None:
@@ -155,8 +155,8 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
     @asynccontextmanager
     async def _boxed(self, command: str, timeout: float | None) -> AsyncIterator[Command]:
         """The command in its box, within control groups that last as long as the block."""
-        if timeout is not None and timeout <= 0:
-            raise ValueError(f"timeout must be positive, not {timeout}")
+        if timeout is not None:
+            check_number("timeout", timeout)
         groups = Cgroup(self._allowed)
         try:
             line = await lanes.run(self._prepare, command, groups)

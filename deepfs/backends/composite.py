@@ -25,7 +25,7 @@ from deepfs.backends.protocol import (
 )
 from deepfs.backends.transfer import closed_after, copy_tree, move_tree
 from deepfs.core import paths
-from deepfs.core.arguments import check_paths, check_uploads
+from deepfs.core.arguments import check_number, check_paths, check_uploads
 from deepfs.core.patterns import compile_glob
 from deepfs.core.scan import check_search
 from deepfs.core.search import Hidden
@@ -77,6 +77,8 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         route_timeout: float | None = 120,
         executor: str | None = None,
     ) -> None:
+        if route_timeout is not None:
+            check_number("route_timeout", route_timeout)
         self.default: BackendProtocol = backend_from(default)
         self.routes: dict[str, BackendProtocol] = {
             route: backend_from(backend) for route, backend in (routes or {}).items()

@@ -11,7 +11,7 @@ from msgspec.structs import replace as replace_fields
 from deepfs.backends.protocol import CHUNK_BYTES, BackendProtocol, Capabilities
 from deepfs.backends.transfer import MAX_HELD_BYTES, closed_after
 from deepfs.core import filedata, lanes, media, paths, reading
-from deepfs.core.arguments import check_paths, check_uploads
+from deepfs.core.arguments import bytes_of, check_number, check_paths, check_uploads
 from deepfs.core.cancellation import Cancellation
 from deepfs.core.disk import Disk, Entry, Limits, Patience, Upload, modified_at, version_of
 from deepfs.core.engines import Automatic, InProcess
@@ -79,10 +79,11 @@ class FilesystemBackend(BackendProtocol):
         ignore: IgnoreOption = None,
         ripgrep: bool = True,
     ) -> None:
+        check_number("search_timeout", search_timeout, positive=False)
         self._given_root = os.fspath(root_dir) if root_dir is not None else "."
         self._virtual = virtual_mode
         self._disk = Disk(self._given_root, confined=virtual_mode, durable=durable)
-        self._max_bytes = max_file_size_mb * 1024 * 1024
+        self._max_bytes = bytes_of(max_file_size_mb)
         self._limits = Limits(binary=self._max_bytes)
         self._search = LocalSearch(
             self._disk,
@@ -201,6 +202,7 @@ class FilesystemBackend(BackendProtocol):
         return FileDownloadResponse(path, data)
 
     async def adownload_stream(self, path: str, *, chunk_size: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
+        check_number("chunk_size", chunk_size)
         opened: list[BinaryIO] = []
         try:
             await lanes.run(self._open, path, opened)

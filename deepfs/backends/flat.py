@@ -9,7 +9,7 @@ from typing import Any
 from deepfs.backends._flat_search import glob_tree, grep_tree
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.core import filedata, filemap, paths, reading
-from deepfs.core.arguments import check_paths, check_uploads
+from deepfs.core.arguments import bytes_of, check_paths, check_uploads
 from deepfs.core.filemap import Change, FileTree
 from deepfs.core.locks import path_locks
 from deepfs.core.replace import replace
@@ -53,7 +53,7 @@ class FlatBackend(BackendProtocol):
     """
 
     def __init__(self, *, max_file_size_mb: int = 10) -> None:
-        self._max_bytes = max_file_size_mb * 1024 * 1024
+        self._max_bytes = bytes_of(max_file_size_mb)
 
     # --- what a subclass defines ---
 

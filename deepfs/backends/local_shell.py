@@ -8,6 +8,7 @@ from secrets import token_hex
 from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol
 from deepfs.core import commands, paths
+from deepfs.core.arguments import check_number
 from deepfs.core.commands import Command, Running
 from deepfs.core.ignore import IgnoreOption
 from deepfs.errors import InvalidPathError
@@ -62,8 +63,7 @@ class LocalShellBackend(FilesystemBackend, SandboxBackendProtocol):
             ignore=ignore,
             ripgrep=ripgrep,
         )
-        if timeout <= 0:
-            raise ValueError(f"timeout must be positive, not {timeout}")
+        check_number("timeout", timeout)
         self._id = f"local-{token_hex(4)}"
         self._timeout = timeout
         self._max_output_bytes = max_output_bytes
@@ -109,7 +109,7 @@ class LocalShellBackend(FilesystemBackend, SandboxBackendProtocol):
         return commands.running(self._command(command, timeout))
 
     def _command(self, command: str, timeout: float | None) -> Command:
-        if timeout is not None and timeout <= 0:
-            raise ValueError(f"timeout must be positive, not {timeout}")
+        if timeout is not None:
+            check_number("timeout", timeout)
         seconds = self._timeout if timeout is None else timeout
         return Command(["/bin/sh", "-c", command], self._given_root, self._env, seconds)

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from deepfs.backends._completion import bound_operations, complete
 from deepfs.backends._v1 import BackendProtocolV1, SandboxBackendProtocolV1
+from deepfs.core.arguments import check_number
 from deepfs.errors import DeepFSError, NotSupportedError
 from deepfs.sync import sync_shims
 from deepfs.types import (
@@ -231,6 +232,7 @@ class BackendProtocol(SyncSurface, ABC):
         """
         from deepfs.backends.transfer import downloaded
 
+        check_number("chunk_size", chunk_size)
         content = await downloaded(self, path)
         for start in range(0, len(content), chunk_size):
             yield content[start : start + chunk_size]

@@ -14,7 +14,7 @@ from deepfs.backends._sandbox.calls import Calls
 from deepfs.backends._sandbox.wire import Records
 from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol
 from deepfs.core import filedata, lanes, paths, reading
-from deepfs.core.arguments import check_paths, check_uploads
+from deepfs.core.arguments import bytes_of, check_paths, check_uploads
 from deepfs.core.cancellation import Cancellation
 from deepfs.core.locks import path_locks
 from deepfs.core.replace import replace
@@ -77,7 +77,7 @@ class BaseSandbox(SandboxBackendProtocol):
         if not root.startswith("/"):
             raise ValueError(f"root must be an absolute path in the sandbox, not {root!r}")
         self._root = paths.normalize(root)
-        self._max_bytes = max_file_size_mb * 1024 * 1024
+        self._max_bytes = bytes_of(max_file_size_mb)
         self._known = KnownFiles()
         self._calls = Calls(self._run_script, self.command_bytes, self.answer_bytes, self._take)
 

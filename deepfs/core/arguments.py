@@ -1,8 +1,9 @@
 """What the arguments of an operation must be. A wrong type is an error of the program: a TypeError that names it."""
 
+import sys
 from collections.abc import Sequence
 
-__all__ = ["check_integer", "check_paths", "check_string", "check_uploads"]
+__all__ = ["bytes_of", "check_integer", "check_number", "check_paths", "check_string", "check_uploads"]
 
 
 def check_string(name: str, given: object) -> None:
@@ -15,6 +16,22 @@ def check_integer(name: str, given: object) -> None:
     """Raise TypeError unless `given` is an integer, of whatever type."""
     if not hasattr(given, "__index__"):
         raise TypeError(f"{name} must be an integer, not {given!r}")
+
+
+def check_number(name: str, given: float, *, positive: bool = True) -> None:
+    """Raise TypeError unless `given` is a number, ValueError unless it is over 0, or from 0 where not `positive`."""
+    if not isinstance(given, int | float):
+        raise TypeError(f"{name} must be a number, not {given!r}")
+    if positive and not given > 0:
+        raise ValueError(f"{name} must be positive, not {given}")
+    if not given >= 0:
+        raise ValueError(f"{name} must not be negative, not {given}")
+
+
+def bytes_of(max_file_size_mb: float) -> int:
+    """The size in bytes, which may be infinite; TypeError and ValueError for what is none."""
+    check_number("max_file_size_mb", max_file_size_mb, positive=False)
+    return int(min(max_file_size_mb * 1024 * 1024, sys.maxsize))
 
 
 def check_paths(given: Sequence[object]) -> None:

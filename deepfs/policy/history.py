@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.core import paths
+from deepfs.core.arguments import check_integer
 from deepfs.core.locks import PathLocks
 from deepfs.core.text import decode
 from deepfs.errors import AccessError, BackendError, DeepFSError, ErrorCode, FileMissingError, quoted
@@ -61,6 +62,7 @@ class HistoryBackend(WrapperBackend):
         *,
         keep: int = 100,
     ) -> None:
+        check_integer("keep", keep)
         if keep < 1:
             raise ValueError("keep at least one version")
         self._directory = paths.normalize(directory)

@@ -1,6 +1,9 @@
 """Backends are made and first used on the event loop without blocking it: the guard of every async test watches."""
 
+import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from langgraph.store.memory import InMemoryStore
@@ -34,6 +37,34 @@ async def test_the_working_directory_is_asked_for_off_the_loop() -> None:
     for backend in (FilesystemBackend(), FilesystemBackend("."), FilesystemBackend(virtual_mode=False)):
         assert (await backend.awrite("a.txt", "text", overwrite=True)).ok
         assert [info.path.rpartition("/")[2] for info in (await backend.aglob("*.txt")).matches or ()] == ["a.txt"]
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda size: MemoryBackend(max_file_size_mb=size), "max_file_size_mb"),
+        (lambda size: FilesystemBackend(max_file_size_mb=size), "max_file_size_mb"),
+        (lambda seconds: FilesystemBackend(search_timeout=seconds), "search_timeout"),
+        (lambda seconds: CompositeBackend(MemoryBackend(), route_timeout=seconds), "route_timeout"),
+    ],
+    ids=["memory", "disk", "search", "route"],
+)
+async def test_a_number_that_limits_nothing_or_all_is_refused(make: Callable[[Any], object], name: str) -> None:
+    for number in (-1, math.nan):
+        with pytest.raises(ValueError, match=name):
+            make(number)
+    for other in ("10", b"10", [1]):
+        with pytest.raises(TypeError, match=f"{name} must be a number"):
+            make(other)
+
+
+@pytest.mark.parametrize("on_disk", [True, False])
+async def test_a_chunk_of_a_stream_is_not_empty(tmp_path: Path, on_disk: bool) -> None:
+    files = FilesystemBackend(tmp_path) if on_disk else MemoryBackend()
+    await files.awrite("/a", "text")
+    for size in (0, -1):
+        with pytest.raises(ValueError, match="chunk_size must be positive"):
+            assert [chunk async for chunk in files.adownload_stream("/a", chunk_size=size)]
 
 
 async def test_outside_a_graph_state_says_what_to_do() -> None:

@@ -1,5 +1,6 @@
 """LocalShellBackend: commands end in time with all they started, and their output is bounded."""
 
+import math
 import os
 import resource
 import time
@@ -167,7 +168,7 @@ async def test_a_command_that_cannot_start_is_told(shell: LocalShellBackend) -> 
     assert "cannot be started" in response.output
 
 
-@pytest.mark.parametrize("timeout", [0, -1])
+@pytest.mark.parametrize("timeout", [0, -1, math.nan])
 async def test_a_timeout_is_positive(shell: LocalShellBackend, timeout: float) -> None:
     with pytest.raises(ValueError, match="positive"):
         await shell.aexecute("true", timeout=timeout)

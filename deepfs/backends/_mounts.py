@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.core import paths
+from deepfs.core.arguments import check_string
 from deepfs.core.search import Hidden
 from deepfs.errors import InvalidPathError
 from deepfs.types import FileInfo, GrepMatch, Result
@@ -96,6 +97,7 @@ class MountTable:
 
 def _prefix(route: str) -> str:
     """The normal form of a route; ValueError for one that is relative, malformed or the root."""
+    check_string("a route", route)
     if not route.startswith("/"):
         raise ValueError(f"Route {route!r} must start with '/'")
     try:

@@ -79,6 +79,8 @@ class CompositeBackend(BackendProtocol, SyncCommands):
     ) -> None:
         if route_timeout is not None:
             check_number("route_timeout", route_timeout)
+        if not isinstance(routes, Mapping | None):
+            raise TypeError(f"routes must be a mapping of paths to backends, not {routes!r}")
         self.default: BackendProtocol = backend_from(default)
         self.routes: dict[str, BackendProtocol] = {
             route: backend_from(backend) for route, backend in (routes or {}).items()

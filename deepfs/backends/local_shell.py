@@ -8,7 +8,7 @@ from secrets import token_hex
 from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol
 from deepfs.core import commands, paths
-from deepfs.core.arguments import check_number
+from deepfs.core.arguments import check_number, check_string
 from deepfs.core.commands import Command, Running
 from deepfs.core.ignore import IgnoreOption
 from deepfs.errors import InvalidPathError
@@ -109,6 +109,7 @@ class LocalShellBackend(FilesystemBackend, SandboxBackendProtocol):
         return commands.running(self._command(command, timeout))
 
     def _command(self, command: str, timeout: float | None) -> Command:
+        check_string("command", command)
         if timeout is not None:
             check_number("timeout", timeout)
         seconds = self._timeout if timeout is None else timeout

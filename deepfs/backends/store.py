@@ -121,6 +121,8 @@ def _store_of(given: BaseStore | object | None) -> BaseStore | None:
     """The store that is given, as such or by a runtime."""
     if given is None or isinstance(given, BaseStore):
         return given
+    if isinstance(given, type) or not hasattr(given, "store"):
+        raise TypeError(f"store must be a BaseStore of LangGraph, not {given!r}")
     warn_deprecated("StoreBackend(runtime) is deprecated: StoreBackend() finds the runtime by itself")
     store = getattr(given, "store", None)
     return store if isinstance(store, BaseStore) else None

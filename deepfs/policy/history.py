@@ -10,6 +10,7 @@ from typing import ParamSpec, TypeVar, cast
 
 from msgspec import Struct
 
+from deepfs.backends.factories import backend_from
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.core import paths
 from deepfs.core.arguments import check_integer
@@ -68,8 +69,9 @@ class HistoryBackend(WrapperBackend):
         self._directory = paths.normalize(directory)
         if self._directory == "/" and versions is None:
             raise ValueError("the versions need a directory of their own")
-        super().__init__(inner if versions is not None else _without(inner, self._directory))
-        self._versions = inner if versions is None else versions
+        files = backend_from(inner)
+        super().__init__(files if versions is not None else _without(files, self._directory))
+        self._versions = files if versions is None else backend_from(versions)
         self._keep = keep
         self._locks = PathLocks()
         self.never_waits = self.never_waits and self._versions.never_waits

@@ -3,12 +3,13 @@
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from langgraph.store.memory import InMemoryStore
 
 from deepfs import CompositeBackend, FilesystemBackend, MemoryBackend, StateBackend, StoreBackend
+from deepfs.policy import HistoryBackend
 
 pytestmark = pytest.mark.anyio
 
@@ -56,6 +57,28 @@ async def test_a_number_that_limits_nothing_or_all_is_refused(make: Callable[[An
     for other in ("10", b"10", [1]):
         with pytest.raises(TypeError, match=f"{name} must be a number"):
             make(other)
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: StoreBackend(5, namespace=("fs",)), "store must be a BaseStore"),
+        (lambda: StoreBackend(InMemoryStore, namespace=("fs",)), "store must be a BaseStore"),
+        (
+            lambda: CompositeBackend(MemoryBackend(), cast("Any", {Path("/a"): MemoryBackend()})),
+            "a route must be a string",
+        ),
+        (
+            lambda: CompositeBackend(MemoryBackend(), cast("Any", [("/a/", MemoryBackend())])),
+            "routes must be a mapping",
+        ),
+        (lambda: HistoryBackend(MemoryBackend(), cast("Any", "/versions")), "str is no backend"),
+    ],
+    ids=["store", "class", "route", "routes", "versions"],
+)
+async def test_what_is_no_part_of_a_backend_is_refused(make: Callable[[], object], told: str) -> None:
+    with pytest.raises(TypeError, match=told):
+        make()
 
 
 @pytest.mark.parametrize("on_disk", [True, False])

@@ -7,6 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -166,6 +167,12 @@ async def test_a_command_that_cannot_start_is_told(shell: LocalShellBackend) -> 
     response = await shell.aexecute(f"echo {'x' * 300_000}")
     assert response.exit_code == 126
     assert "cannot be started" in response.output
+
+
+@pytest.mark.parametrize("command", [None, b"true", ["true"]])
+async def test_a_command_is_a_string(shell: LocalShellBackend, command: Any) -> None:
+    with pytest.raises(TypeError, match="command must be a string, not"):
+        await shell.aexecute(command)
 
 
 @pytest.mark.parametrize("timeout", [0, -1, math.nan])

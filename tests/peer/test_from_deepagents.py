@@ -16,9 +16,11 @@ from deepfs import (
     MemoryBackend,
     StateBackend,
     create_deep_agent,
+    run_sync,
     supports_execute,
 )
 from deepfs.compat.deepagents import from_deepagents, to_deepagents
+from deepfs.policy import HistoryBackend
 from support.chat import ScriptedModel, call, calls
 
 pytestmark = pytest.mark.anyio
@@ -144,3 +146,11 @@ def test_a_subclass_stays_what_it_is() -> None:
 async def test_what_is_no_backend_is_refused() -> None:
     with pytest.raises(TypeError, match="MemoryBackend"):
         from_deepagents(MemoryBackend())
+
+
+def test_a_history_keeps_versions_of_it_and_in_it(tmp_path: Path) -> None:
+    theirs: Any = peer_backends.FilesystemBackend(tmp_path, virtual_mode=True)
+    for history in (HistoryBackend(theirs), HistoryBackend(MemoryBackend(), theirs, "/elsewhere")):
+        assert history.write("/a.txt", "one").ok
+        assert history.edit("/a.txt", "one", "two").ok
+        assert [version.size for version in run_sync(history.ahistory, "/a.txt")] == [3]

@@ -2,8 +2,8 @@
 
 Every engine reads and judges files by the same code, so they cannot differ in what they tell: ripgrep only excuses
 files, those that it searched without finding any of the texts. It walks through names, so somebody who swaps a
-directory for a link meanwhile may have it look elsewhere; nothing of that is told, since what it finds is opened anew
-from the root.
+directory for a link meanwhile may have it look elsewhere; nothing of that is told or counted, since what it finds is
+opened anew from the root.
 """
 
 import os
@@ -77,7 +77,7 @@ class WithRipgrep:
         [wanted] = {task.wanted for task in tasks}
         run = self._ripgrep.search(
             {task.grep.query.needle for task in tasks},
-            os.path.join(searches.disk.host_path, searches.root[1:]),
+            _directory(searches),
             max_bytes=searches.max_bytes,
             options=searches.hints,
             check=lambda: patience.check(searches.root),
@@ -91,6 +91,14 @@ class WithRipgrep:
                 yield found
         left_out = _left_out(searches, wanted, patience, set(_paths(searches.root, run.left_out)))
         yield [place for place in left_out if place not in told]
+
+
+def _directory(searches: Pass) -> str:
+    """Where on the host the search starts, without links: ripgrep would follow one to the outside."""
+    path = searches.disk.real_path(searches.root)
+    if path is None:
+        raise RipgrepError("what it is to search is not inside")
+    return os.path.join(searches.disk.host_path, path[1:])
 
 
 def _search_places(searches: Pass, tasks: Sequence[GrepTask], places: Iterable[str], patience: Patience) -> None:

@@ -8,7 +8,14 @@ from typing import Generic, TypeAlias, TypeVar
 
 from deepfs.core.disk import Disk, FoundFile, Patience, modified_at
 from deepfs.core.search import MAX_GLOB_MATCHES, Grep, Wanted, glob_result
-from deepfs.errors import DeadlineError, DeepFSError, FileMissingError, NotDirectoryError
+from deepfs.errors import (
+    AccessError,
+    DeadlineError,
+    DeepFSError,
+    DirectoryError,
+    FileMissingError,
+    NotDirectoryError,
+)
 from deepfs.types import FileInfo, GlobResult, GrepResult
 
 __all__ = ["AnyTask", "GlobTask", "GrepTask", "NamedFile", "Seen"]
@@ -30,8 +37,14 @@ class NamedFile:
         return self._disk.stat(self.path)
 
     def read(self, limit: int) -> bytes:
-        """The content; TooLargeError where it is over `limit` bytes."""
-        return self._disk.read_file(self.path, limit)[0]
+        """The content; TooLargeError where it is over `limit` bytes, FileMissingError where no walk would find it."""
+        try:
+            return self._disk.read_file(self.path, limit)[0]
+        except (AccessError, DirectoryError, NotDirectoryError) as error:
+            # The system refuses what is inside alone; the others lead outside, or to what is no file.
+            if isinstance(error.__cause__, PermissionError):
+                raise
+            raise FileMissingError(self.path) from error
 
 
 class Seen:

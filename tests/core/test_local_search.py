@@ -23,7 +23,7 @@ from deepfs.core.local_search import LocalSearch
 from deepfs.core.passes import Pass
 from deepfs.core.ripgrep import Ripgrep, RipgrepError, find_ripgrep
 from deepfs.core.scan import FileHits, compile_query, search
-from deepfs.errors import FileMissingError, NotDirectoryError
+from deepfs.errors import AccessError, FileMissingError, NotDirectoryError
 from deepfs.types import GlobResult, GrepResult
 from support import trees
 from support.disks import Swapping, open_descriptors, public_directory, seen_by_nobody
@@ -520,6 +520,34 @@ def test_nothing_from_outside_is_told_while_links_are_swapped_in(tmp_path: Path,
     assert swapping.count > 0
     texts = {match.text for result in found for match in result.matches or ()}
     assert texts <= {"needle inside"}
+    assert {result.skipped for result in found} == {0}
+
+
+@pytest.mark.parametrize("engine", [InProcess, Automatic])
+def test_a_start_that_becomes_a_link_to_the_outside_is_refused(tmp_path: Path, engine: Callable[[], Engine]) -> None:
+    root, searching = tmp_path / "root", engine()
+    many(root / "dir", 1000)
+    write(tmp_path / "outside", {"secret": b"needle"})
+    assert grep(root, "needle", "/dir", engine=searching).ok
+    shutil.rmtree(root / "dir")
+    (root / "dir").symlink_to(tmp_path / "outside")
+    with pytest.raises(AccessError):
+        grep(root, "needle", "/dir", engine=searching)
+
+
+def test_files_outside_that_ripgrep_was_led_to_are_not_counted(tmp_path: Path, watched: Watched) -> None:
+    root = write(tmp_path / "root", {"dir/a": b"needle inside"})
+    write(tmp_path / "outside", {"a": b"needle outside"})
+
+    class Swapped(Disk):
+        def read_file(self, path: str, limit: int | None = None) -> Any:
+            shutil.rmtree(root / "dir")
+            (root / "dir").symlink_to(tmp_path / "outside")
+            return super().read_file(path, limit)
+
+    searcher = LocalSearch(Swapped(str(root)), engine=WithRipgrep(watched))
+    result = searcher.grep(Cancellation(), compile_query("needle"), "/")
+    assert told(result) == ([], False, 0, None)
 
 
 def test_files_that_go_away_meanwhile_are_no_error(tmp_path: Path) -> None:

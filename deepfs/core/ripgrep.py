@@ -15,6 +15,7 @@ from contextlib import ExitStack, suppress
 from functools import lru_cache
 from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
+from time import monotonic
 from types import TracebackType
 
 __all__ = ["GITIGNORE_FILES", "MAX_NEEDLE", "NO_IGNORE_FILES", "Ripgrep", "RipgrepError", "Run", "find_ripgrep"]
@@ -50,6 +51,8 @@ _CHUNK = 64 * 1024
 _MAX_LOG = 1024 * 1024
 """Bytes of log after which ripgrep is not worth it: what is left out costs it three times what it searches."""
 _LOOK_UP_S = 0.02
+_TRIAL_S = 5.0
+"""Seconds in which ripgrep must have searched a few tiny files; one that hangs must not hang the first search."""
 
 _is_log = re.compile(rb"(?:rg: )?DEBUG\|").match
 _REASON = re.compile(rb": (?:Ignore\(IgnoreMatch\(|\d+ bytes\Z|failed to pass \w+ filter: )")
@@ -212,12 +215,20 @@ class Ripgrep:
                 name,
                 max_bytes=20,
                 options=GITIGNORE_FILES,
-                check=lambda: None,
+                check=_until(monotonic() + _TRIAL_S),
             )
             with run:
                 found = [file for files in run for file in files]
             return found == [b"found"] and run.left_out == {b".gitignore", b".hidden", b"ignored", b"large", b"link"}
         return False
+
+
+def _until(due: float) -> Callable[[], None]:
+    def check() -> None:
+        if monotonic() >= due:
+            raise RipgrepError("it takes too long")
+
+    return check
 
 
 _TRIAL = {

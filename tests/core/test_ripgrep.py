@@ -310,6 +310,17 @@ def test_one_that_does_not_tell_what_it_leaves_out_is_not_used(program: Callable
     assert not Ripgrep(str(program(script))).is_understood()
 
 
+@pytest.mark.parametrize("script", ["exec sleep 60", "exec yes", "while :; do printf './found\\0'; done"])
+def test_one_that_does_not_end_is_not_used(
+    program: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, script: str
+) -> None:
+    monkeypatch.setattr(module, "_TRIAL_S", 0.2)
+    before, start = children(), time.monotonic()
+    assert not Ripgrep(str(program(script))).is_understood()
+    assert time.monotonic() - start < 5
+    assert children() == before
+
+
 def test_one_that_is_not_understood_is_passed_over(
     monkeypatch: pytest.MonkeyPatch, program: Callable[[str], Path], ripgrep: Ripgrep
 ) -> None:

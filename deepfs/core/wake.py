@@ -265,11 +265,9 @@ def on_asyncio() -> bool:
 
 
 def _on_trio() -> bool:
-    if "trio" not in sys.modules:
-        return False
-    from trio.lowlevel import in_trio_task
-
-    return in_trio_task()
+    # Not imported: where another thread is about to load trio, that could fail both.
+    in_trio_task: Callable[[], bool] | None = getattr(sys.modules.get("trio.lowlevel"), "in_trio_task", None)
+    return in_trio_task is not None and in_trio_task()
 
 
 def _open() -> Mailbox:

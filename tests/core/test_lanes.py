@@ -401,6 +401,29 @@ def test_loops_of_both_kinds_in_many_threads_get_their_own_results() -> None:
     assert not any(thread.is_alive() for thread in threads)
 
 
+def test_trio_may_be_loaded_by_another_thread_meanwhile() -> None:
+    run_script("""
+        import importlib, threading
+        import anyio
+        from deepfs.core import lanes
+
+        async def call():
+            assert await lanes.run(int, "1") == 1
+
+        def load():
+            importlib.import_module("trio")
+            loaded.append(True)
+
+        anyio.run(call)
+        loaded = []
+        thread = threading.Thread(target=load)
+        thread.start()
+        while thread.is_alive():
+            anyio.run(call)
+        assert loaded
+    """)
+
+
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_results_for_a_loop_that_has_ended_are_dropped(backend: str, gate: Gate) -> None:
     async def leave() -> None:

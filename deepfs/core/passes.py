@@ -110,6 +110,8 @@ class Walk:
                     yield
                     if not self.tasks:
                         return
+            # Others of the pass may go on with ripgrep.
+            self._end([*self.tasks])
 
     def _start_in_file(self) -> None:
         for task in self.tasks:

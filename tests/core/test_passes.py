@@ -190,6 +190,23 @@ def test_who_has_enough_does_not_wait_for_the_others(tmp_path: Path) -> None:
     assert asks[1].settled_at - asks[0].settled_at > 0.2
 
 
+@pytest.mark.usefixtures("all_by_ripgrep")
+def test_what_the_walk_finds_does_not_wait_for_ripgrep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = find_ripgrep()
+    assert found is not None
+
+    class Late(Ripgrep):
+        def search(self, *args: Any, **options: Any) -> Any:
+            run = super().search(*args, **options)
+            monkeypatch.setattr(run, "_end", lambda: time.sleep(0.3) or 0)
+            return run
+
+    monkeypatch.setattr(engines, "find_ripgrep", lambda: Late(found._program))
+    asks = [Collecting(GlobSearch("**")), Collecting(GrepSearch(compile_query("needle")))]
+    local_search(many(tmp_path, 200), Automatic()).answer(asks, "/")  # type: ignore[arg-type]
+    assert asks[1].settled_at - asks[0].settled_at > 0.2
+
+
 @pytest.mark.parametrize("place", [0, 1])
 def test_who_is_cancelled_does_not_wait_for_the_others(tmp_path: Path, place: int) -> None:
     searcher = local_search(many(tmp_path, 400), InProcess(), disk=Slow)

@@ -46,13 +46,14 @@ class WithRipgrep:
 
         Raises RipgrepError where ripgrep fails; what is not over is then as it was.
         """
-        found = [(task.grep, len(task.grep.matches), task.grep.skipped) for task in tasks]
+        found = [(task, len(task.grep.matches), task.grep.skipped) for task in tasks]
         try:
             with suppress(DeadlineError):
                 self._search(searches, tasks, meanwhile)
         except RipgrepError:
-            for grep, matches, skipped in found:
-                grep.forget(matches, skipped)
+            for task, matches, skipped in found:
+                if not task.is_over:
+                    task.grep.forget(matches, skipped)
             raise
 
     def _search(self, searches: Pass, tasks: Sequence[GrepTask], meanwhile: Callable[[], object]) -> None:

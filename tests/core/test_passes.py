@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from deepfs.core.disk import Disk, FoundFile
 from deepfs.core.engines import Automatic, Engine, InProcess
 from deepfs.core.ignore import IgnoreOption
 from deepfs.core.local_search import GlobSearch, GrepSearch, LocalSearch, Search
-from deepfs.core.ripgrep import Ripgrep, RipgrepError, find_ripgrep
+from deepfs.core.ripgrep import Ripgrep, RipgrepError, Run, find_ripgrep
 from deepfs.core.scan import compile_query
 from deepfs.errors import DeepFSError
 from support import trees
@@ -151,6 +152,32 @@ def test_where_ripgrep_fails_for_several_nothing_is_lost(tmp_path: Path, monkeyp
     expected = [alone(local_search(root, InProcess()), search) for search in searches]
     monkeypatch.setattr(engines, "find_ripgrep", lambda: Failing(found._program))
     assert together(local_search(root, Automatic()), [*searches, GlobSearch("**")])[:-1] == expected
+
+
+@pytest.mark.usefixtures("all_by_ripgrep")
+def test_where_ripgrep_fails_what_is_settled_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, found = many(tmp_path, 1000), find_ripgrep()
+    assert found is not None
+    early, late = (Collecting(GrepSearch(compile_query(text))) for text in ("needle", "a"))
+    told_early: list[str] = []
+
+    class Failing(Ripgrep):
+        def search(self, *args: Any, **options: Any) -> Any:
+            run = super().search(*args, **options)
+            monkeypatch.setattr(run, "_end", partial(fail, run))
+            return run
+
+    def fail(run: Run) -> int:
+        early.cancellation.cancel()
+        while not early.answer:
+            run._check()
+        told_early.append(repr(early.answer))
+        raise RipgrepError("told to fail")
+
+    monkeypatch.setattr(engines, "find_ripgrep", lambda: Failing(found._program))
+    local_search(root, Automatic()).answer([early, late], "/")  # type: ignore[arg-type]
+    assert told_early == [repr(early.answer)]
+    assert "needle" in told_early[0]
 
 
 # --- one look at each file -------------------------------------------------------------------------------------------

@@ -140,8 +140,11 @@ class Lane:
             if not self._has_watcher:
                 self._start(self._watch)
                 self._has_watcher = True
-            if self._workers < self._core:
+            if not self._workers:
                 self._hire()
+            elif self._workers < self._core:
+                with suppress(RuntimeError):  # No more threads to be had; those that there are do the work.
+                    self._hire()
 
     def _hire(self) -> None:
         with self._lock:

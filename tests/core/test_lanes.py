@@ -373,6 +373,24 @@ async def test_two_walks_always_run_side_by_side() -> None:
 # --- loops, forks, exit ----------------------------------------------------------------------------------------------
 
 
+async def test_where_no_further_thread_can_be_started_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    lane = Lane("test", core=2, limit=2)
+    monkeypatch.setattr(lanes._lanes, "long", lane)
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError):
+            await lanes.run_long(lambda _: 1)
+    assert await lanes.run_long(lambda _: 2) == 2
+    with monkeypatch.context() as patch, anyio.fail_after(10):
+        patch.setattr(threading.Thread, "start", refuse)
+        assert await lanes.run_long(lambda _: 3) == 3
+    assert lane._workers == 1
+
+
 def test_loops_of_both_kinds_in_many_threads_get_their_own_results() -> None:
     wrong: list[BaseException] = []
 

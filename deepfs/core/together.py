@@ -104,7 +104,8 @@ class Together(Generic[KeyT, QuestionT, AnswerT]):
             lanes.start_long(self._begin, place)
         except BaseException as error:
             for ask in self._waiting.pop(place):
-                ask.settle(partial(_raise, error))
+                if ask.take():
+                    ask.settle(partial(_raise, error))
             raise
 
     def _begin(self, place: tuple[int, KeyT]) -> None:

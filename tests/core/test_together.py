@@ -13,6 +13,7 @@ import pytest
 
 from deepfs.core import lanes
 from deepfs.core.together import Ask, Together
+from deepfs.core.wake import mailbox
 
 pytestmark = pytest.mark.anyio
 
@@ -227,6 +228,22 @@ async def test_where_no_thread_can_be_started_the_next_question_tries_anew(
             await answering.together.ask("a", 1)
     with anyio.fail_after(10):
         assert await answering.together.ask("a", 1) == 2
+
+
+async def test_who_is_told_so_does_not_ask_anew(answering: Answering, monkeypatch: pytest.MonkeyPatch) -> None:
+    signal = mailbox().signal()
+    other: Ask[int, int] = Ask(2, signal)
+
+    def refuse(*_: object) -> None:
+        [waiting] = answering.together._waiting.values()
+        waiting.append(other)
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(lanes, "start_long", refuse)
+    with pytest.raises(RuntimeError):
+        await answering.together.ask("a", 1)
+    assert signal.is_set
+    assert not other.take()
 
 
 def test_a_forked_process_asks_for_itself() -> None:

@@ -117,7 +117,7 @@ class LocalSearch:
                 task.check(root)
 
         for search, cancellation in searches:
-            choice = search.glob, search.hidden
+            choice = search.glob, id(search.hidden)  # Not all callables can be hashed.
             if choice not in wanted:
                 wanted[choice] = Wanted(search.glob, root, ignoring, search.hidden)
             patience = Patience(self._timeout, partial(getattr, cancellation, "cancelled"))

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,22 @@ def test_so_does_any_choice(trap: Path, searches: list[Search], is_known: bool) 
     if is_known:
         engine._remember("/")
     assert together(searcher, searches) == [alone(local_search(trap, InProcess()), search) for search in searches]
+
+
+def test_what_hides_need_not_be_hashable(trap: Path) -> None:
+    @dataclass
+    class Beneath:
+        directory: str
+
+        def __call__(self, path: str, *, is_dir: bool) -> bool:
+            return path.startswith(self.directory)
+
+    searcher = local_search(trap, InProcess())
+    searches: list[Search] = [
+        GlobSearch("**", hidden) for hidden in (Beneath("/sub/a"), in_sub, Beneath("/none"), None)
+    ]
+    hidden, expected, none, everything = together(searcher, searches)
+    assert hidden == expected != everything == none
 
 
 def test_a_glob_that_starts_in_a_file_fails_by_itself(trap: Path) -> None:

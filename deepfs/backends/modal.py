@@ -65,5 +65,5 @@ class ModalSandbox(RemoteSandbox):
 
 
 async def _read(stream: "StreamReader[bytes]", into: bytearray) -> None:
-    async for data in stream:
-        into += data
+    # Not piece by piece: the SDK does not stand it that an iteration is cancelled.
+    into += await stream.read.aio()

@@ -69,8 +69,9 @@ def line_count(text: str) -> int:
 
 def check_window(offset: int, limit: int) -> None:
     """Raise TypeError unless both are integers."""
-    check_integer("offset", offset)
-    check_integer("limit", limit)
+    if type(offset) is not int or type(limit) is not int:  # Every read asks, and nearly always both are.
+        check_integer("offset", offset)
+        check_integer("limit", limit)
 
 
 def window(text: str, offset: int, limit: int) -> Window:

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from deepfs.backends._home_loop import HomeLoop
 from deepfs.backends.sandbox import BaseSandbox
-from deepfs.core.arguments import check_number
+from deepfs.core.arguments import check_number, seconds_of
 from deepfs.core.commands.output import Captured, Chunk
 from deepfs.errors import BackendError
 from deepfs.types import ExecuteResponse
@@ -78,9 +78,7 @@ class RemoteSandbox(BaseSandbox):
 
     async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
         """Run a command with `sh`; time is counted in whole seconds. Errors: BackendError where the service fails."""
-        if timeout is not None:
-            check_number("timeout", timeout)
-        seconds = ceil(self._timeout if timeout is None else timeout)
+        seconds = ceil(seconds_of(timeout, self._timeout))
         done = await self._ran(command, seconds)
         captured = Captured(self._max_output_bytes)
         await captured.add(Chunk("stdout", done.stdout))

@@ -21,7 +21,7 @@ from deepfs.backends._bubblewrap.limits import Limits
 from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol
 from deepfs.core import commands, lanes, paths
-from deepfs.core.arguments import check_number
+from deepfs.core.arguments import check_number, seconds_of
 from deepfs.core.commands import Command, Running
 from deepfs.errors import InvalidPathError, NotSupportedError
 from deepfs.types import ExecuteResponse, FileUploadResponse
@@ -155,12 +155,10 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
     @asynccontextmanager
     async def _boxed(self, command: str, timeout: float | None) -> AsyncIterator[Command]:
         """The command in its box, within control groups that last as long as the block."""
-        if timeout is not None:
-            check_number("timeout", timeout)
+        seconds = seconds_of(timeout, self._timeout)
         groups = Cgroup(self._allowed)
         try:
             line = await lanes.run(self._prepare, command, groups)
-            seconds = self._timeout if timeout is None else timeout
             yield Command(line, "/", {}, seconds, watch=self._watch_disk)
         finally:
             with anyio.CancelScope(shield=True):

@@ -8,7 +8,7 @@ from secrets import token_hex
 from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol
 from deepfs.core import commands, paths
-from deepfs.core.arguments import check_number, check_string
+from deepfs.core.arguments import check_number, check_string, seconds_of
 from deepfs.core.commands import Command, Running
 from deepfs.core.ignore import IgnoreOption
 from deepfs.errors import InvalidPathError
@@ -110,7 +110,5 @@ class LocalShellBackend(FilesystemBackend, SandboxBackendProtocol):
 
     def _command(self, command: str, timeout: float | None) -> Command:
         check_string("command", command)
-        if timeout is not None:
-            check_number("timeout", timeout)
-        seconds = self._timeout if timeout is None else timeout
+        seconds = seconds_of(timeout, self._timeout)
         return Command(["/bin/sh", "-c", command], self._given_root, self._env, seconds)

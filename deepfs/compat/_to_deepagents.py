@@ -5,8 +5,8 @@ from typing import Any, cast
 from deepagents.backends import StateBackend as PeerStateBackend
 from deepagents.backends import protocol as peer
 
+from deepfs.backends._behind import behind
 from deepfs.backends._options import given
-from deepfs.backends.composite import CompositeBackend
 from deepfs.backends.factories import FactoryBackend, backend_from
 from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol, SandboxBackendProtocol, supports_execute
 from deepfs.backends.state import StateBackend
@@ -143,8 +143,5 @@ def to_deepagents(backend: BACKEND_TYPES) -> ToDeepagents:
 
 def _keeps_state(backend: object) -> bool:
     """Whether files of `backend`, or of one that it stands before, lie in state; those of a factory may."""
-    if isinstance(backend, CompositeBackend):
-        return any(map(_keeps_state, (backend.default, *backend.routes.values())))
-    behind = getattr(backend, "inner", None) or getattr(backend, "adapted", None)
     kinds = StateBackend | FactoryBackend | PeerStateBackend
-    return isinstance(backend, kinds) or (behind is not None and _keeps_state(behind))
+    return isinstance(backend, kinds) or any(map(_keeps_state, behind(backend)))

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-__all__ = ["bytes_of", "check_integer", "check_number", "check_paths", "check_string", "check_uploads"]
+__all__ = ["bytes_of", "check_integer", "check_number", "check_paths", "check_string", "check_uploads", "seconds_of"]
 
 
 def check_string(name: str, given: object) -> None:
@@ -32,6 +32,14 @@ def bytes_of(max_file_size_mb: float) -> int:
     """The size in bytes, which may be infinite; TypeError and ValueError for what is none."""
     check_number("max_file_size_mb", max_file_size_mb, positive=False)
     return int(min(max_file_size_mb * 1024 * 1024, sys.maxsize))
+
+
+def seconds_of(timeout: float | None, default: float) -> float:
+    """The seconds that are given, or else `default`; TypeError and ValueError for what is no positive number."""
+    if timeout is None:
+        return default
+    check_number("timeout", timeout)
+    return timeout
 
 
 def check_paths(given: Sequence[object]) -> None:

@@ -113,7 +113,7 @@ class _Task(ABC, Generic[ResultT]):
         """
         if not self.is_over and file.path > self.done:
             try:
-                return self._search(file)
+                self._search(file)
             except DeadlineError:
                 self._expire()
         return self.is_over or self.has_enough
@@ -135,8 +135,7 @@ class _Task(ABC, Generic[ResultT]):
         """Whether more files would change nothing."""
 
     @abstractmethod
-    def _search(self, file: Seen) -> bool:
-        """Whether it then has enough."""
+    def _search(self, file: Seen) -> None: ...
 
     def start_in_file(self) -> None:
         """Learn that what it starts in is a file."""
@@ -163,9 +162,8 @@ class GlobTask(_Task[GlobResult]):
     def has_enough(self) -> bool:
         return len(self._matches) > MAX_GLOB_MATCHES
 
-    def _search(self, file: Seen) -> bool:
+    def _search(self, file: Seen) -> None:
         self._matches.append(file.info())
-        return len(self._matches) > MAX_GLOB_MATCHES
 
     def start_in_file(self) -> None:
         self._starts_in_file = True
@@ -194,16 +192,15 @@ class GrepTask(_Task[GrepResult]):
     def has_enough(self) -> bool:
         return self.grep.truncated
 
-    def _search(self, file: Seen) -> bool:
+    def _search(self, file: Seen) -> None:
         try:
-            self.grep.scan(file.path, file.content())
+            content = file.content()
         except FileMissingError:
-            pass
-        except DeadlineError:
-            raise
+            return
         except DeepFSError:
             self.grep.skip()
-        return self.grep.truncated
+        else:
+            self.grep.scan(file.path, content)
 
     def miss(self, path: str) -> None:
         if path > self.done:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from deepfs.backends._behind import behind
 from deepfs.backends.factories import backend_from
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.state import StateBackend
@@ -23,5 +24,4 @@ def artifacts_root(backend: object) -> str:
     own = getattr(backend, "artifacts_root", None)
     if own is not None:
         return paths.normalize(own)
-    behind = getattr(backend, "inner", None) or getattr(backend, "adapted", None)
-    return "/" if behind is None else artifacts_root(behind)
+    return next(map(artifacts_root, behind(backend)), "/")

@@ -293,9 +293,9 @@ def test_a_grep_is_bounded(
     record_property: Record,
 ) -> None:
     backend = holding(content)
-    begun = time.process_time()
+    begun = time.perf_counter()
     result = backend.grep(pattern, **options)
-    seconds = time.process_time() - begun
+    seconds = time.perf_counter() - begun
     lines = sum(1 + len(match.context_before or ()) + len(match.context_after or ()) for match in result.matches or ())
     telling(record_property)(
         f"{seconds:.2f} s, {lines:,} lines, truncated {result.truncated}, skipped {result.skipped}, {result.code}"
@@ -318,9 +318,9 @@ async def test_a_grep_lets_others_work_and_ends_when_cancelled(
 
     async def tick() -> None:
         while True:
-            begun = time.process_time()
+            begun = time.perf_counter()
             await anyio.sleep(0.001)
-            pauses.append(time.process_time() - begun)
+            pauses.append(time.perf_counter() - begun)
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(tick)
@@ -351,10 +351,10 @@ def test_a_glob_is_bounded(holding: Callable[[bytes], BackendProtocol], pattern:
     backend = holding(b"")
     names = [f"/{'a/' * 40}{'a' * number}" for number in range(1, 250)]
     backend.upload_files([(name, b"") for name in names])
-    begun = time.process_time()
+    begun = time.perf_counter()
     result = backend.glob(pattern)
     found = backend.grep("", glob=pattern)
-    seconds = time.process_time() - begun
+    seconds = time.perf_counter() - begun
     telling(record_property)(f"{pattern[:20]}: {seconds * 1000:.0f} ms")
     assert result.ok or result.code == "invalid_pattern"
     assert found.ok == result.ok
@@ -377,9 +377,9 @@ def test_an_edit_that_is_refused_is_refused_soon(
     holding: Callable[[bytes], BackendProtocol], content: bytes, old: str, code: str, record_property: Record
 ) -> None:
     backend = holding(content)
-    begun = time.process_time()
+    begun = time.perf_counter()
     result = backend.edit("/file", old, "new")
-    seconds = time.process_time() - begun
+    seconds = time.perf_counter() - begun
     telling(record_property)(f"{seconds:.2f} s, {len(result.error or ''):,} characters")
     assert result.code == code
     assert seconds < 5

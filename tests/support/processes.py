@@ -50,11 +50,11 @@ def children() -> set[str]:
 
 
 async def until_idle() -> float:
-    """The seconds, of processor time, until no thread of deepfs's lanes works any more."""
-    begun = time.process_time()
+    """The seconds until no thread of deepfs's lanes works any more."""
+    begun = time.perf_counter()
     for _ in takewhile(bool, iter(working_threads, None)):
         await anyio.sleep(0.0005)
-    return time.process_time() - begun
+    return time.perf_counter() - begun
 
 
 def working_threads() -> list[str]:

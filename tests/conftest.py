@@ -14,6 +14,7 @@ from deepfs.testing import BackendStateMachine
 from support.blocking import no_blocking
 from support.network import forbid_network
 from support.no_skips import pytest_make_collect_report, pytest_runtest_makereport
+from support.sandboxes import busybox_tools
 
 if TYPE_CHECKING:
     from langgraph.store.postgres.aio import AsyncPostgresStore
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from support.postgres import PostgresServer
 
 __all__ = ["pytest_make_collect_report", "pytest_runtest_makereport"]
+
+pytest_plugins = ["support.requirements"]
 
 # Seeds are fresh in each run, in CI as well; a failure prints how to repeat it. No deadline for an example: it would
 # measure what else the machine does. `quick` is for running the same tests again, on another interpreter.
@@ -78,6 +81,12 @@ def postgres_server() -> "Iterator[PostgresServer]":
 
     with running_server() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def busybox(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A directory with the tools of busybox and nothing else."""
+    return busybox_tools(tmp_path_factory.mktemp("busybox"))
 
 
 @pytest.fixture

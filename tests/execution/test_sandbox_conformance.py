@@ -7,7 +7,7 @@ from typing import TypeVar
 import pytest
 
 from deepfs.testing import BackendConformance
-from support.sandboxes import LocalSandbox, busybox_tools, raw_peek, raw_put, three_of
+from support.sandboxes import LocalSandbox, raw_peek, raw_put, three_of
 
 T = TypeVar("T")
 
@@ -16,12 +16,6 @@ T = TypeVar("T")
 def anyio_backend() -> str:
     """One loop is enough: what differs between the loops is how commands are run, which has tests of its own."""
     return "asyncio"
-
-
-@pytest.fixture(scope="session")
-def tools(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A directory with the tools of busybox and nothing else."""
-    return busybox_tools(tmp_path_factory.mktemp("busybox"))
 
 
 class _OverCommands(BackendConformance):
@@ -47,9 +41,9 @@ class TestWithPython(_OverCommands):
 
 class TestWithBusyboxAlone(_OverCommands):
     @pytest.fixture
-    def backend(self, tmp_path: Path, tools: str) -> LocalSandbox:
+    def backend(self, tmp_path: Path, busybox: str) -> LocalSandbox:
         self.root = tmp_path
-        return LocalSandbox(tmp_path, tools)
+        return LocalSandbox(tmp_path, busybox)
 
     def some(self, cases: Iterable[T]) -> list[T]:
         return three_of(cases)

@@ -17,7 +17,13 @@ from support.machines import Machine, Outcome
 SCRIPTS = files("deepfs.backends._sandbox")
 
 
-@pytest.mark.parametrize("shell", [["dash"], ["bash", "--posix"], ["busybox", "sh"]], ids=lambda shell: shell[0])
+@pytest.mark.parametrize(
+    "shell",
+    [
+        pytest.param(shell, marks=pytest.mark.needs(shell[0]), id=shell[0])
+        for shell in (["dash"], ["bash", "--posix"], ["busybox", "sh"])
+    ],
+)
 def test_every_shell_takes_the_script(shell: list[str]) -> None:
     checked = subprocess.run([*shell, "-n"], input=SCRIPTS.joinpath("script.sh").read_bytes(), capture_output=True)
     assert (checked.returncode, checked.stderr) == (0, b"")
@@ -53,6 +59,7 @@ def test_a_script_that_runs_never_tells_that_it_cannot() -> None:
     assert (ended.returncode, b"KeyError" in ended.stderr) == (70, True)
 
 
+@pytest.mark.needs("boxes of bubblewrap")
 @pytest.mark.parametrize("engine", ["py", "sh"])
 def test_leftovers_that_cannot_be_removed_harm_nothing(engine: str, tmp_path: Path) -> None:
     for name in (".~deepfs-1", ".~deepfs-2", ".~deepfs-3"):

@@ -25,6 +25,7 @@ def anyio_backend() -> str:
 _numbers = count()
 
 
+@pytest.mark.needs("boxes of bubblewrap")
 class _OverService(BackendConformance):
     service: str
     root: Path

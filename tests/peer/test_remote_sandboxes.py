@@ -18,7 +18,7 @@ from deepfs.testing.expect import shown, succeeded
 from support.machines import Machine
 from support.services import SERVICES, Maker, open_service
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.needs("boxes of bubblewrap")]
 
 
 @pytest.fixture(scope="session")

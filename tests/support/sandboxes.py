@@ -2,10 +2,11 @@
 
 import os
 import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from random import sample
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import anyio.to_thread
 
@@ -13,23 +14,26 @@ from deepfs.backends.sandbox import BaseSandbox
 from deepfs.core.commands import Command, capture
 from deepfs.types import ExecuteResponse
 
-__all__ = ["LocalSandbox", "busybox_tools", "raw_peek", "raw_put", "three_of"]
+__all__ = ["WITH_PYTHON", "LocalSandbox", "busybox_tools", "raw_peek", "raw_put", "three_of"]
 
 T = TypeVar("T")
+
+WITH_PYTHON: Final = f"{os.defpath}:{Path(sys.executable).parent}"
+"""Where the programs of the system are, and `python3`, which the system may lack."""
 
 
 class LocalSandbox(BaseSandbox):
     """A sandbox whose programs are those in the directory `path`; it counts and, told so, delays commands."""
 
     def __init__(
-        self, root: Path, path: str = os.defpath, *, delay: float = 0, max_output_bytes: int = 100_000
+        self, root: Path, path: str = WITH_PYTHON, *, delay: float = 0, max_output_bytes: int = 100_000
     ) -> None:
         super().__init__(str(root))
         self.root = root
         self.commands = 0
         self.longest = 0
         self._path = path
-        self._shell = "/bin/sh" if path == os.defpath else f"{path}/sh"
+        self._shell = "/bin/sh" if path == WITH_PYTHON else f"{path}/sh"
         self._delay = delay
         self._max_output_bytes = max_output_bytes
 

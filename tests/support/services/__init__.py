@@ -34,6 +34,7 @@ SERVICES: Final = {
 async def open_service(name: str, machine: Machine) -> AsyncIterator[Maker]:
     """A service whose sandbox is `machine`, and what makes backends over it."""
     service = SERVICES[name]
+    await machine.check()
     async with service.open(machine) as sandbox:
         try:
             yield partial(service.backend, sandbox)

@@ -1,0 +1,135 @@
+"""A pytest plugin: tests whose programs are missing on this machine are left out, and counted by name at the end.
+
+A test says what it needs by the mark `needs`, or by a fixture of `_FIXTURES`. The report stands in the closing lines of
+the run, and in the file that `--left-out` names: `nox -s complete` fails where there is anything in it.
+"""
+
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from support import postgres
+
+__all__ = [
+    "pytest_addoption",
+    "pytest_collection_modifyitems",
+    "pytest_sessionfinish",
+    "pytest_terminal_summary",
+    "pytest_testnodedown",
+]
+
+_FIXTURES: Final = {"busybox": "busybox", "postgres_server": "postgresql"}
+"""What each of these fixtures needs."""
+
+_LeftOut = Counter[tuple[str, str]]
+"""How many tests are left out, by what is missing and the test file."""
+
+_LEFT_OUT: Final = pytest.StashKey[_LeftOut]()
+_REPORT: Final = "deepfs_left_out"
+"""The key under which a worker of pytest-xdist hands its count over."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("deepfs")
+    group.addoption("--left-out", metavar="FILE", help="write what was left out, and why, to FILE")
+    group.addoption(
+        "--only-needing-programs", action="store_true", help="run only the tests that need a program of the system"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    left_out = config.stash.setdefault(_LEFT_OUT, Counter())
+    kept, deselected = [], []
+    for item in items:
+        needs = _needs(item)
+        missing = next((program for program in needs if not _is_here(program)), None)
+        if missing is not None:
+            left_out[missing, _file(item)] += 1
+        is_kept = missing is None and (needs or not config.getoption("only_needing_programs"))
+        (kept if is_kept else deselected).append(item)
+    if deselected:
+        config.hook.pytest_deselected(items=deselected)
+        items[:] = kept
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    config = session.config
+    counted = config.stash.get(_LEFT_OUT, Counter())
+    if hasattr(config, "workeroutput"):
+        config.workeroutput[_REPORT] = [[*key, count] for key, count in counted.items()]
+    elif path := config.getoption("left_out"):
+        Path(path).write_text("".join(f"{line}\n" for line in _lines(counted)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take the count of a worker; each of them collects all tests, so that one count is enough."""
+    report = getattr(node, "workeroutput", {}).get(_REPORT, [])
+    node.config.stash[_LEFT_OUT] = Counter({(program, file): count for program, file, count in report})
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if counted := config.stash.get(_LEFT_OUT, Counter()):
+        terminalreporter.section("left out")
+        for line in _lines(counted):
+            terminalreporter.write_line(line)
+
+
+def _lines(counted: _LeftOut) -> Iterator[str]:
+    for program in sorted({program for program, _ in counted}):
+        files = {file: count for (missing, file), count in sorted(counted.items()) if missing == program}
+        places = ", ".join(f"{file} ({count})" for file, count in files.items())
+        yield f"{sum(files.values())} tests left out, since {program} is not here: {places}"
+
+
+def _file(item: pytest.Item) -> str:
+    return item.path.relative_to(item.config.rootpath).as_posix()
+
+
+# --- what a test needs, and whether it is here -----------------------------------------------------------------------
+
+
+def _needs(item: pytest.Item) -> list[str]:
+    marked = [program for mark in item.iter_markers("needs") for program in mark.args]
+    fixtures = getattr(item, "fixturenames", ())
+    return [*marked, *(program for fixture, program in _FIXTURES.items() if fixture in fixtures)]
+
+
+@cache
+def _is_here(program: str) -> bool:
+    return _CHECKS[program]() if program in _CHECKS else shutil.which(program) is not None
+
+
+def _has_boxes() -> bool:
+    """Whether bubblewrap is here and may make namespaces."""
+    from deepfs.backends.bubblewrap import bubblewrap_program
+
+    program = bubblewrap_program()
+    box = [program or "", "--ro-bind", "/", "/", "--cap-drop", "ALL", "true"]
+    return program is not None and subprocess.run(box, capture_output=True).returncode == 0
+
+
+def _has_sandboxes() -> bool:
+    """Whether BubblewrapSandbox runs commands here: root needs control groups besides."""
+    from deepfs.backends.bubblewrap import BubblewrapSandbox
+    from deepfs.errors import NotSupportedError
+    from deepfs.sync import run_sync
+
+    try:
+        return run_sync(BubblewrapSandbox().aexecute, "true").exit_code == 0
+    except NotSupportedError:
+        return False
+
+
+_CHECKS: Final[dict[str, Callable[[], bool]]] = {
+    "boxes of bubblewrap": _has_boxes,
+    "BubblewrapSandbox": _has_sandboxes,
+    "postgresql": postgres.is_here,
+}
+"""How to tell whether what is more than a program on the PATH is here."""

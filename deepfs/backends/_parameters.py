@@ -15,7 +15,7 @@ _SPELLINGS: Final = {"path": "file_path", "old": "old_string", "new": "new_strin
 """Parameters that code written for deepagents names differently; either name is accepted, whichever a class uses."""
 
 _OPTIONS: Final = frozenset({"overwrite", "if_match", "regex", "ignore_case", "context_lines", "max_count", "timeout"})
-"""What a method may lack; each is off where it is false."""
+"""What a method may lack; each is off where it is false, a text where it is None."""
 
 
 class Parameters:
@@ -38,7 +38,7 @@ class Parameters:
             return kwargs, None
         lacking = {name: kwargs[name] for name in self._lacking & kwargs.keys()}
         limit = lacking.pop("max_count", None)
-        for name in (name for name, value in lacking.items() if value):
+        for name in (name for name, value in lacking.items() if value or value == ""):
             raise NotSupportedError(f"Error: {self._name} has no parameter {name!r}")
         return {self._respelled.get(name, name): kwargs[name] for name in kwargs if name not in self._lacking}, limit
 

@@ -48,7 +48,7 @@ class SyncSurface:
         max_count: int | None = None,
     ) -> GrepResult:
         """Find the lines that hold a literal text, or match a regular expression, in the files under `path`."""
-    def delete(self, path: str) -> DeleteResult:
+    def delete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
         """Delete a file, or a directory with all under it."""
     def move(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
         """Move a file, or a directory with all under it; at no instant are both ends gone."""

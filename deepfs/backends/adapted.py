@@ -22,12 +22,13 @@ from deepfs.backends.protocol import (
     SandboxBackendProtocol,
     SyncCommands,
 )
+from deepfs.backends.transfer import downloaded
 from deepfs.core import filedata, paths
 from deepfs.core.filemap import FileTree
 from deepfs.core.locks import path_locks
 from deepfs.core.scan import compile_query
 from deepfs.core.search import MAX_SEARCHED_BYTES, Wanted
-from deepfs.core.text import check_text
+from deepfs.core.text import check_text, version
 from deepfs.errors import (
     AccessError,
     ConflictError,
@@ -287,6 +288,13 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         if found.version != if_match:
             raise ConflictError(path)
 
+    async def _check_content(self, path: str, if_match: str) -> None:
+        """Raise unless the file is of this version, whatever it holds."""
+        if await self._has_children(path):
+            raise DirectoryError(path)
+        if version(await downloaded(self._whole, path)) != if_match:
+            raise ConflictError(path)
+
     async def aedit(
         self, path: str, old: str, new: str, replace_all: bool = False, *, if_match: str | None = None
     ) -> EditResult:
@@ -299,11 +307,13 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
             answer = await self._offered("edit")(path, old, new, replace_all)
             return await self._told(answers.changed(answer, EditResult, path), path)
 
-    async def adelete(self, path: str) -> DeleteResult:
+    async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
         path = paths.normalize(path)
         if path == "/":
             raise AccessError(path, "the root cannot be deleted")
         async with self._hold(path):
+            if if_match is not None:
+                await self._check_content(path, if_match)
             return answers.changed(await self._offered("delete")(path), DeleteResult, path)
 
     # --- bytes and commands ---

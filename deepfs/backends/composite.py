@@ -158,10 +158,11 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         edited = await mount.backend.aedit(inner, old, new, replace_all, **given(if_match=if_match))
         return _at(mount.told(edited, inner), path)
 
-    async def adelete(self, path: str) -> DeleteResult:
+    async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
         mount, inner, path = self._route(path)
         self._check_no_mount_beneath(path)
-        return _at(mount.told(await mount.backend.adelete(inner), inner), path)
+        deleted = await mount.backend.adelete(inner, **given(if_match=if_match))
+        return _at(mount.told(deleted, inner), path)
 
     async def acopy(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
         mount, inner_src, src = self._route(src)

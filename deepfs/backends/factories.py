@@ -96,8 +96,8 @@ class FactoryBackend(BackendProtocol):
         options = given(regex=regex, ignore_case=ignore_case, context_lines=context_lines or None, max_count=max_count)
         return await self.current().agrep(pattern, path, glob, **options)
 
-    async def adelete(self, path: str) -> DeleteResult:
-        return await self.current().adelete(path)
+    async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
+        return await self.current().adelete(path, **given(if_match=if_match))
 
     async def acopy(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
         return await self.current().acopy(src, dst, **given(overwrite=overwrite))

@@ -252,12 +252,12 @@ class FilesystemBackend(BackendProtocol):
         self._disk.edit_file(path, changed, if_match=if_match, limit=MAX_HELD_BYTES, patience=patience)
         return EditResult(path=path, occurrences=occurrences)
 
-    async def adelete(self, path: str) -> DeleteResult:
-        return await self._change([path], self._delete, path)
+    async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
+        return await self._change([path], self._delete, path, if_match)
 
-    def _delete(self, patience: Patience, path: str) -> DeleteResult:
+    def _delete(self, patience: Patience, path: str, if_match: str | None) -> DeleteResult:
         path = self._path(path)
-        self._disk.delete(path, patience)
+        self._disk.delete(path, patience, if_match=if_match)
         return DeleteResult(path=path)
 
     async def amove(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:

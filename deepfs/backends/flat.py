@@ -15,12 +15,11 @@ from deepfs.core.locks import path_locks
 from deepfs.core.replace import replace
 from deepfs.core.scan import check_search, compile_query
 from deepfs.core.search import Hidden, Wanted
-from deepfs.core.text import check_text, version
+from deepfs.core.text import check_text
 from deepfs.core.uploads import Uploads
 from deepfs.errors import (
     AccessError,
     BinaryFileError,
-    ConflictError,
     DeepFSError,
     DirectoryError,
     FileMissingError,
@@ -191,8 +190,7 @@ class FlatBackend(BackendProtocol):
         path = paths.normalize(path)
         async with self._hold(path):
             before = await self._require(path)
-            if if_match is not None and version(filedata.content_bytes(before)) != if_match:
-                raise ConflictError(path)
+            filemap.check_version(path, {path: before}, if_match)
             content = filedata.text_of(before, path)
             if content is None:
                 raise BinaryFileError(path)
@@ -201,12 +199,13 @@ class FlatBackend(BackendProtocol):
             update = await self._write([Change(path, before, after, done)])
             return EditResult(path=path, files_update=update, occurrences=done.occurrences)
 
-    async def adelete(self, path: str) -> DeleteResult:
+    async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
         path = paths.normalize(path)
         if path == "/":
             raise AccessError(path, "the root cannot be deleted")
         async with self._hold(path):
             files, chosen = await self._subtree(path)
+            filemap.check_version(path, files, if_match)
             await self._write([Change(child, filemap.readable(files, child), None) for child in chosen])
         return DeleteResult(path=path)
 

@@ -190,10 +190,12 @@ class BackendProtocol(SyncSurface, ABC):
         Errors: invalid_pattern, file_not_found.
         """
 
-    async def adelete(self, path: str) -> DeleteResult:
+    async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
         """Delete a file, or a directory with all under it.
 
-        Errors: file_not_found, permission_denied for `/`, unsupported where the backend cannot delete.
+        `if_match`, a `version` that a read returned, deletes a file just where it is that version. Errors:
+        file_not_found, conflict, is_directory where `if_match` is given for one, permission_denied for `/`, unsupported
+        where the backend cannot delete.
         """
         raise _unsupported(self, "delete")
 

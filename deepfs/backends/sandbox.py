@@ -1,5 +1,6 @@
 """The base of sandboxes: who can run a command there has all the file operations."""
 
+import re
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, suppress
@@ -20,12 +21,13 @@ from deepfs.core.locks import path_locks
 from deepfs.core.replace import replace
 from deepfs.core.scan import check_search, compile_query
 from deepfs.core.search import Grep, Wanted, glob_result
-from deepfs.core.text import check_text, decode
+from deepfs.core.text import check_text, decode, version
 from deepfs.errors import (
     AccessError,
     BinaryFileError,
     ConflictError,
     DeepFSError,
+    FileMissingError,
     InvalidPathError,
     NotDirectoryError,
 )
@@ -238,9 +240,25 @@ class BaseSandbox(SandboxBackendProtocol):
         mode = "match" if if_match is not None else "replace" if overwrite else "create"
         data = content.encode()
         async with self._hold(path):
-            await self._write(path, mode, if_match or "", data)
+            await self._write(path, mode, await self._replaced(path, if_match), data)
         self._known.put(path, data)
         return WriteResult(path=path)
+
+    async def _replaced(self, path: str, if_match: str | None) -> str:
+        """What the scripts call the version that a write is to replace; a file that is gone is another version."""
+        try:
+            return "" if if_match is None else await self._script_version(path, if_match)
+        except FileMissingError:
+            raise ConflictError(path) from None
+
+    async def _script_version(self, path: str, if_match: str) -> str:
+        """What the scripts call a version, which they know by another checksum than other backends."""
+        if _is_checksum(if_match):
+            return if_match
+        known, _ = await self._file(path)
+        if version(known.data) != if_match:
+            raise ConflictError(path)
+        return known.version
 
     async def _changed(self, operation: str, *words: bytes, payload: bytes = b"") -> Records:
         """The answer to a call that changes files: it is made to its end."""
@@ -275,7 +293,7 @@ class BaseSandbox(SandboxBackendProtocol):
     async def _edit(
         self, path: str, known: Known, old: str, new: str, replace_all: bool, if_match: str | None
     ) -> EditResult:
-        if if_match is not None and known.version != if_match:
+        if if_match is not None and if_match not in (known.version, version(known.data)):
             raise ConflictError(path)
         content = filedata.text_of(_data(known.data, ""), path)
         if content is None or decode(known.data) is None:
@@ -291,12 +309,13 @@ class BaseSandbox(SandboxBackendProtocol):
         self._known.put(path, data)
         return EditResult(path=path, occurrences=done.occurrences)
 
-    async def adelete(self, path: str) -> DeleteResult:
+    async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
         path = paths.normalize(path)
         if path == "/":
             raise AccessError(path, "the root cannot be deleted")
         async with self._hold(path):
-            answer = await self._changed("delete", self._inner(path))
+            known = b"" if if_match is None else (await self._script_version(path, if_match)).encode()
+            answer = await self._changed("delete", self._inner(path), known)
             _check_change(answer, path)
         return DeleteResult(path=path)
 
@@ -352,6 +371,9 @@ class BaseSandbox(SandboxBackendProtocol):
         staged = await self._bring(content) if len(content) > self._calls.room(*words) else b""
         answer = await self._changed("put", staged, *words, payload=b"" if staged else content)
         return [_upload_outcome(answer.words(), path) for path, _ in files]
+
+
+_is_checksum = re.compile(r"[0-9a-f]{64}").fullmatch
 
 
 class _Moved(Exception):  # noqa: N818

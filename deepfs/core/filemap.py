@@ -32,6 +32,7 @@ __all__ = [
     "check_destination",
     "check_parents",
     "check_replaceable",
+    "check_version",
     "file_info",
     "readable",
     "relocation",
@@ -171,6 +172,16 @@ def check_replaceable(path: str, existing: FileDataV2 | None, *, overwrite: bool
             raise ConflictError(path)
     elif existing is not None and not overwrite:
         raise ExistsError(path)
+
+
+def check_version(path: str, files: Mapping[str, FileDataV2], if_match: str | None) -> None:
+    """Raise unless `path` is a file of `files` in the version `if_match`, where one is given."""
+    if if_match is None:
+        return
+    if path not in files:
+        raise DirectoryError(path)
+    if version(filedata.content_bytes(files[path])) != if_match:
+        raise ConflictError(path)
 
 
 def check_parents(path: str, files: Container[str]) -> None:

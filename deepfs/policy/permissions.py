@@ -98,7 +98,7 @@ class PermissionedBackend(WrapperBackend):
     `approved()`.
 
     `read`, `ls`, `glob`, `grep` and downloads need to read; `write`, `delete` and uploads to write; `edit`, and `write`
-    with `if_match`, both, since their answers tell of the content. `copy` reads the source and writes the
+    and `delete` with `if_match`, both, since their answers tell of the content. `copy` reads the source and writes the
     destination, `move` also writes the source; these and `delete` need it for every path beneath a directory, and
     change nothing where one is denied. `skipped` of a grep counts the files that may be read.
 
@@ -194,8 +194,7 @@ class PermissionedBackend(WrapperBackend):
     async def awrite(
         self, path: str, content: str, *, overwrite: bool = False, if_match: str | None = None
     ) -> WriteResult:
-        needed: list[FilesystemOperation] = ["write"] if if_match is None else ["write", "read"]
-        path = await self._checked(path, *needed)
+        path = await self._checked(path, *_needed(if_match))
         return await super().awrite(path, content, overwrite=overwrite, if_match=if_match)
 
     async def aedit(
@@ -284,11 +283,11 @@ class PermissionedBackend(WrapperBackend):
 
     # --- trees ---
 
-    async def adelete(self, path: str) -> DeleteResult:
-        path = await self._checked(path, "write")
+    async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
+        path = await self._checked(path, *_needed(if_match))
         if self._watched(["write"]):
             await visit_beneath(self.inner, path, partial(self._check_beneath, path, ["write"]), follow=False)
-        return await super().adelete(path)
+        return await super().adelete(path, if_match=if_match)
 
     async def acopy(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
         src, dst = await self._checked_transfer(src, dst, ["read"])
@@ -352,3 +351,8 @@ class PermissionedBackend(WrapperBackend):
         except DeepFSError as error:
             return error.code
         return None
+
+
+def _needed(if_match: str | None) -> list[FilesystemOperation]:
+    """What a change needs that may name the version it replaces."""
+    return ["write"] if if_match is None else ["write", "read"]

@@ -30,7 +30,7 @@ class ReadOnlyBackend(WrapperBackend):
     ) -> EditResult:
         raise _refusal(path)
 
-    async def adelete(self, path: str) -> DeleteResult:
+    async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
         raise _refusal(path)
 
     async def acopy(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:

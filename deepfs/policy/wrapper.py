@@ -99,8 +99,8 @@ class WrapperBackend(BackendProtocol, SyncCommands):
         options = given(regex=regex, ignore_case=ignore_case, context_lines=context_lines or None, max_count=max_count)
         return await self.through("grep", self.inner.agrep, pattern, path, glob, **options)
 
-    async def adelete(self, path: str) -> DeleteResult:
-        return await self.through("delete", self.inner.adelete, path)
+    async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
+        return await self.through("delete", self.inner.adelete, path, **given(if_match=if_match))
 
     async def acopy(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
         return await self.through("copy", self.inner.acopy, src, dst, **given(overwrite=overwrite))

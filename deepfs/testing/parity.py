@@ -52,6 +52,7 @@ _CALLS: Final[tuple[tuple[str, tuple[Any, ...], dict[str, Any]], ...]] = (
     ("move", ("/new", "/moved"), {}),
     ("move", ("/none", "/moved"), {}),
     ("download_files", (["/moved/b.bin", "/none", "/moved"],), {}),
+    ("delete", ("/moved/a.txt",), {"if_match": "no version"}),
     ("delete", ("/moved/a.txt",), {}),
     ("delete", ("/",), {}),
     ("delete", ("/moved",), {}),

@@ -26,7 +26,7 @@ from deepfs.errors import AccessError, ErrorCode, InvalidPatternError
 from deepfs.policy.wrapper import WrapperBackend
 from deepfs.sync import is_inline
 from deepfs.testing import LatencyBackend
-from deepfs.types import EditResult, FileInfo, GlobResult, GrepResult, LsResult, ReadResult, WriteResult
+from deepfs.types import DeleteResult, EditResult, FileInfo, GlobResult, GrepResult, LsResult, ReadResult, WriteResult
 
 # --- who overrides what ----------------------------------------------------------------------------------------------
 
@@ -449,6 +449,19 @@ def test_an_option_that_an_override_lacks_is_an_error_that_names_it() -> None:
     assert replaced.code is ErrorCode.UNSUPPORTED
     assert "'overwrite'" in str(replaced.error)
     assert files.grep("x", regex=True).code is ErrorCode.UNSUPPORTED
+
+
+def test_a_version_that_an_override_cannot_take_deletes_nothing() -> None:
+    class Lacks(MemoryBackend):
+        async def adelete(self, path: str) -> DeleteResult:
+            return await super().adelete(path)
+
+    for backend in (Lacks(), WrapperBackend(Lacks()), CompositeBackend(Lacks())):
+        assert backend.write("/a", "x").ok
+        for named in ("", "guess"):
+            assert backend.delete("/a", if_match=named).code == "unsupported"
+        assert backend.read("/a").ok
+        assert backend.delete("/a").ok
 
 
 def test_max_count_holds_for_an_override_that_lacks_it() -> None:

@@ -17,6 +17,8 @@ class S3Backend(S3Operations, BackendProtocol):
 
 INEXPRESSIBLE: Final = {
     "V1 cannot delete, so it cannot move either": """
+        test_a_named_version_is_deleted test_a_version_that_a_read_told_is_deleted test_another_version_stays
+        test_a_directory_has_no_version
         test_a_cancelled_delete_is_done_or_not test_a_cancelled_move_leaves_one_end_at_least
         test_a_common_beginning_is_not_deleted test_a_common_beginning_is_not_itself
         test_a_directory_is_deleted_with_all_under_it test_a_directory_is_moved_with_all_under_it

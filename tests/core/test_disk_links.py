@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deepfs.core.disk import Disk
-from deepfs.errors import AccessError, DeepFSError, DirectoryError, FileMissingError, InvalidPathError
+from deepfs.core.text import version
+from deepfs.errors import AccessError, ConflictError, DeepFSError, DirectoryError, FileMissingError, InvalidPathError
 from support.disks import open_descriptors, tree
 
 
@@ -237,6 +238,17 @@ def test_deleting_and_moving_a_link_touch_the_link_only(root: Path, disk: Disk) 
         disk.delete("/moved")
     assert {"a/b/file": b"deep", "top": b"top"}.items() <= tree(root).items()
     assert (root.parent / "outside" / "secret").exists()
+
+
+def test_a_version_of_a_link_is_that_of_its_file(root: Path, disk: Disk) -> None:
+    (root / "link").symlink_to("top")
+    (root / "to_dir").symlink_to("a")
+    with pytest.raises(ConflictError):
+        disk.delete("/link", if_match=version(b"other"))
+    with pytest.raises(DirectoryError):
+        disk.delete("/to_dir", if_match=version(b"top"))
+    disk.delete("/link", if_match=version(b"top"))
+    assert tree(root) == {"a": None, "a/b": None, "a/b/file": b"deep", "to_dir": "-> a", "top": b"top"}
 
 
 def test_reserved_names_are_no_paths(root: Path, disk: Disk) -> None:

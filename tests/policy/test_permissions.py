@@ -196,6 +196,8 @@ async def test_an_edit_and_a_conditional_write_tell_of_content_so_they_need_to_r
     assert (await backend.aedit("/a", "guess", "x")).error == "Error: permission denied for read on /a"
     assert (await backend.awrite("/a", "x", if_match="guess")).code == "permission_denied"
     assert (await backend.awrite("/a", "x", overwrite=True)).ok
+    assert (await backend.adelete("/a", if_match="guess")).code == "permission_denied"
+    assert (await backend.adelete("/a")).ok
 
 
 # --- what is hidden ---

@@ -223,8 +223,8 @@ class CountsNoSkippedFiles(Mutant):
 
 
 class DeletesByPrefix(Mutant):
-    async def adelete(self, path: str) -> DeleteResult:
-        done = await super().adelete(path)
+    async def adelete(self, path: str, **options: Any) -> DeleteResult:
+        done = await super().adelete(path, **options)
         if done.ok:
             for file in [file for file in self._files if file.startswith(path)]:
                 await super().adelete(file)
@@ -232,11 +232,16 @@ class DeletesByPrefix(Mutant):
 
 
 class DeletesTheRoot(Mutant):
-    async def adelete(self, path: str) -> DeleteResult:
+    async def adelete(self, path: str, **options: Any) -> DeleteResult:
         if path == "/":
             for info in (await self.als("/")).entries or ():
                 await super().adelete(info.path)
             return DeleteResult(path="/")
+        return await super().adelete(path, **options)
+
+
+class DeletesWhateverTheVersion(Mutant):
+    async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
         return await super().adelete(path)
 
 
@@ -308,6 +313,7 @@ MUTANTS: dict[type[Mutant], tuple[str, bool]] = {
     CountsNoSkippedFiles: ("test_binary_is_not_searched_and_counts_where_it_would_match", True),
     DeletesByPrefix: ("test_a_common_beginning_is_not_deleted", True),
     DeletesTheRoot: ("test_the_root_cannot_be_deleted", True),
+    DeletesWhateverTheVersion: ("test_another_version_stays", True),
     MovesByDeletingFirst: ("test_at_no_instant_are_both_ends_of_a_move_gone", True),
     CopiesOverDirectories: ("test_a_directory_is_never_replaced", True),
     StopsAtTheFirstError: ("test_uploads_succeed_and_fail_one_by_one", True),

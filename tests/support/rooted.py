@@ -49,8 +49,8 @@ class RootedBackend(WrapperBackend):
     async def aedit(self, path: str, old: str, new: str, replace_all: bool = False, **options: Any) -> Any:
         return self._placed(await super().aedit(self._in(path), old, new, replace_all, **options))
 
-    async def adelete(self, path: str) -> Any:
-        return self._placed(await super().adelete(self._in(path)))
+    async def adelete(self, path: str, **options: Any) -> Any:
+        return self._placed(await super().adelete(self._in(path), **options))
 
     async def acopy(self, src: str, dst: str, **options: Any) -> Any:
         return self._placed(await super().acopy(self._in(src), self._in(dst), **options))

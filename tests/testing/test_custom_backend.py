@@ -126,8 +126,8 @@ class SyncBackend(BackendProtocol):
             max_count=max_count,
         )
 
-    def delete(self, path: str) -> DeleteResult:
-        return self.memory.delete(path)
+    def delete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
+        return self.memory.delete(path, if_match=if_match)
 
     def move(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
         return self.memory.move(src, dst, overwrite=overwrite)

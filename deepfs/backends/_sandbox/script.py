@@ -280,11 +280,16 @@ def sweep() -> None:
             pass
 
 
-def delete(path: bytes) -> None:
+def delete(path: bytes, known: bytes = b"") -> None:
     import shutil
 
     lock()
-    if os.path.isdir(path) and not os.path.islink(path):
+    if known:
+        with open(path, "rb") as file:
+            if checksum(file.read()) != known:
+                raise FailedError(b"conflict")
+        os.unlink(path)
+    elif os.path.isdir(path) and not os.path.islink(path):
         shutil.rmtree(path)
     else:
         os.unlink(path)

@@ -272,6 +272,12 @@ do_stage() {
 do_delete() {
     lock
     if ! exists "$1"; then fail not_found; return; fi
+    if [ -n "$2" ]; then
+        if [ -d "$1" ]; then fail is_dir; return; fi
+        cat <"$1" >"$work/old" 2>/dev/null || { fail denied; return; }
+        checksum_of "$work/old"
+        [ "$checksum" = "$2" ] || { fail conflict; return; }
+    fi
     rm -rf "$1" 2>/dev/null
     if exists "$1"; then fail denied; else say ok; fi
 }

@@ -159,12 +159,14 @@ class Disk:
         """
         self._writer.edit(path, change, patience or Patience(_WAIT_S), if_match=if_match, limit=limit)
 
-    def delete(self, path: str, patience: Patience | None = None) -> None:
+    def delete(self, path: str, patience: Patience | None = None, *, if_match: str | None = None) -> None:
         """Delete a file, a link itself, or a directory with all under it; never anything behind a link.
 
-        Where something cannot be deleted all the rest is, and the error says what stayed. The root: AccessError.
+        `if_match` deletes just that version of a file, or the link to one: ConflictError where it is another one,
+        DirectoryError for a directory. Where something cannot be deleted all the rest is, and the error says what
+        stayed. The root: AccessError.
         """
-        delete(self._root, path, patience or Patience(_WAIT_S))
+        delete(self._root, path, patience or Patience(_WAIT_S), if_match=if_match)
 
     def move(self, src: str, dst: str, *, overwrite: bool = False, patience: Patience | None = None) -> None:
         """Move a file, a link itself, or a directory; one end stands at every instant.

@@ -5,11 +5,12 @@ import os
 import stat
 
 from deepfs.core.disk.conditions import StorageErrors, leaf
+from deepfs.core.disk.files import is_version, open_regular
 from deepfs.core.disk.flags import NO_FOLLOW, READ_DIRECTORY
 from deepfs.core.disk.flocks import holding
 from deepfs.core.disk.patience import Patience
 from deepfs.core.disk.places import Place, Root, release
-from deepfs.errors import AccessError, BackendError, DeepFSError, FileMissingError, quoted
+from deepfs.errors import AccessError, BackendError, ConflictError, DeepFSError, FileMissingError, quoted
 
 __all__ = ["delete", "remove_standing", "remove_tree"]
 
@@ -25,17 +26,31 @@ _REFUSALS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _MAX_ROUNDS = 1000
 
 
-def delete(root: Root, path: str, patience: Patience) -> None:
+def delete(root: Root, path: str, patience: Patience, *, if_match: str | None = None) -> None:
     """Delete what stands at `path`, a link itself rather than what it leads to, a directory with all under it.
 
     A file that others edit is deleted once they are done. Where something cannot be deleted, everything else is, and
-    the error says what stayed.
+    the error says what stayed. With `if_match` only a file of this version is deleted, never a directory.
     """
     with StorageErrors(path), root.locate(path, follow=False) as place:
         if root.must_stay(place.names):
             raise AccessError(path, "the root cannot be deleted")
         with holding(path, [place], patience):
-            remove_standing(place, path, patience)
+            if if_match is None:
+                remove_standing(place, path, patience)
+            else:
+                _check_version(root, path, if_match)
+                os.unlink(place.name, dir_fd=place.directory)
+
+
+def _check_version(root: Root, path: str, if_match: str) -> None:
+    """Raise unless `path` leads to a file of this version."""
+    descriptor, _ = open_regular(root, path)
+    try:
+        if not is_version(path, descriptor, if_match):
+            raise ConflictError(path)
+    finally:
+        release(descriptor)
 
 
 def remove_standing(place: Place, path: str, patience: Patience) -> None:

@@ -1,6 +1,7 @@
 """`delete`: a file, or a directory with all under it, and nothing else."""
 
 from deepfs.backends.protocol import BackendProtocol
+from deepfs.core.text import version
 from deepfs.errors import ErrorCode
 from deepfs.testing.expect import failed, listed, listing, succeeded
 from deepfs.testing.suite import BackendSuite
@@ -48,6 +49,40 @@ class DeletingConformance(BackendSuite):
             failed(await backend.adelete(path), ErrorCode.FILE_NOT_FOUND)
         succeeded(await backend.adelete("/dir/a"))
         failed(await backend.adelete("/dir/a"), ErrorCode.FILE_NOT_FOUND)
+
+    async def test_a_named_version_is_deleted(self, backend: BackendProtocol) -> None:
+        contents = {
+            "/dir/a.txt": b"a\r\n",
+            "/dir/empty": b"",
+            "/dir/raw.bin": b"\x00\xff",
+            "/dir/mark": "\ufeffx".encode(),
+        }
+        await self.put(contents)
+        for path, content in contents.items():
+            assert succeeded(await backend.adelete(path, if_match=version(content))).path == path
+            assert await self.raw_peek(path) is None
+            failed(await backend.adelete(path, if_match=version(content)), ErrorCode.FILE_NOT_FOUND)
+
+    async def test_a_version_that_a_read_told_is_deleted(self, backend: BackendProtocol) -> None:
+        await self.put({"/a.txt": "one\ntwo\n"})
+        read = succeeded(await backend.aread("/a.txt", 0, 1))
+        assert succeeded(await backend.adelete("/a.txt", if_match=read.version)).path == "/a.txt"
+        assert await self.raw_peek("/a.txt") is None
+
+    async def test_another_version_stays(self, backend: BackendProtocol) -> None:
+        await self.put({"/a.txt": "one"})
+        read = succeeded(await backend.aread("/a.txt"))
+        succeeded(await backend.aedit("/a.txt", "one", "two"))
+        for stale in (read.version, version(b"one"), "", "no version", "f" * 64):
+            failed(await backend.adelete("/a.txt", if_match=stale), ErrorCode.CONFLICT)
+        assert await self.raw_peek("/a.txt") == b"two"
+        succeeded(await backend.adelete("/a.txt", if_match=version(b"two")))
+
+    async def test_a_directory_has_no_version(self, backend: BackendProtocol) -> None:
+        await self.put({"/dir/a": "a"})
+        for named in ("", version(b"a")):
+            failed(await backend.adelete("/dir", if_match=named), ErrorCode.IS_DIRECTORY)
+        assert await self.raw_peek("/dir/a") == b"a"
 
     async def test_the_root_cannot_be_deleted(self, backend: BackendProtocol) -> None:
         await self.put({"/dir/a": "a"})

@@ -191,11 +191,15 @@ class Model:
         self.files[path] = text.replace(old, new).encode()
         return path, text.count(old)
 
-    def delete(self, path: str) -> str:
+    def delete(self, path: str, *, if_match: bool | None) -> str:
         if path == "/" or self._leads_to_mount(path):
             raise RefusedError([ErrorCode.PERMISSION_DENIED])
         if not self._exists(path):
             raise RefusedError([ErrorCode.FILE_NOT_FOUND])
+        if if_match is not None:
+            self._refuse(self._no_file(path))
+        if if_match is False:
+            raise RefusedError([ErrorCode.CONFLICT])
         self._remove(path)
         return path
 

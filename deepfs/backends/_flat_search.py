@@ -12,7 +12,7 @@ from deepfs.errors import DeadlineError, InvalidContentError
 from deepfs.sync import is_inline
 from deepfs.types import FileDataV2, GlobResult, GrepResult
 
-__all__ = ["glob_tree", "grep_tree"]
+__all__ = ["glob_tree", "grep_tree", "scan_stored"]
 
 _FEW = 500
 """Files that are looked through sooner than a thread is reached."""
@@ -49,6 +49,7 @@ async def grep_tree(
         grep = Grep(query, wanted, max_count, max_bytes, lambda: patience.check(wanted.root))
         try:
             _search(grep, tree, patience)
+            _skip_foreign(grep, tree)
         except DeadlineError:
             grep.truncated = True
         return grep.result()
@@ -60,12 +61,19 @@ def _search(grep: Grep, tree: FileTree, patience: Patience) -> None:
     for path in tree.beneath(grep.wanted.root):
         if path in grep.wanted:
             patience.check(path)
-            _scan(grep, path, tree.files)
+            scan_stored(grep, path, tree.files)
             if grep.truncated:
                 return
 
 
-def _scan(grep: Grep, path: str, files: Mapping[str, FileDataV2]) -> None:
+def _skip_foreign(grep: Grep, tree: FileTree) -> None:
+    """Count what lies in the storage at no path, where all of the storage was to be searched."""
+    if grep.wanted.is_everything and not grep.truncated:
+        for _ in range(tree.foreign()):
+            grep.skip()
+
+
+def scan_stored(grep: Grep, path: str, files: Mapping[str, FileDataV2]) -> None:
     """Search one file; one whose record cannot be read counts as skipped."""
     try:
         content = filedata.searchable(files[path], path)

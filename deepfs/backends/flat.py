@@ -95,9 +95,14 @@ class FlatBackend(BackendProtocol):
 
     # --- looking ---
 
+    async def _at(self, wanted: Sequence[str]) -> Mapping[str, FileDataV2]:
+        """The files at `wanted`; none is at the root, whatever the storage has there."""
+        asked = [path for path in wanted if path != "/"]
+        return await self._fetch(asked) if asked else {}
+
     async def _require(self, path: str) -> FileDataV2:
         """The file at `path`."""
-        data = (await self._fetch([path])).get(path)
+        data = (await self._at([path])).get(path)
         if data is None:
             raise DirectoryError(path) if await self._is_directory(path) else FileMissingError(path)
         return data
@@ -117,7 +122,7 @@ class FlatBackend(BackendProtocol):
         path = paths.normalize(path or "/")
         wanted = Wanted(pattern, path, hidden=hidden)
         tree = FileTree(await self._fetch_all())
-        if path in tree.files:
+        if path != "/" and path in tree.files:
             raise NotDirectoryError(path)
         await breathe()
         return await glob_tree(tree, wanted)
@@ -142,7 +147,7 @@ class FlatBackend(BackendProtocol):
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
         check_paths(paths)
         wanted = [_valid(path) for path in paths]
-        found = await self._fetch(_paths(wanted))
+        found = await self._at(_paths(wanted))
         return [await self._downloaded(given, path, found) for given, path in zip(paths, wanted, strict=True)]
 
     async def _downloaded(
@@ -167,7 +172,7 @@ class FlatBackend(BackendProtocol):
 
     async def _place(self, path: str) -> Mapping[str, FileDataV2]:
         """The file at `path`, if there is one; raises where nothing can be put there."""
-        found = await self._fetch([path, *paths.ancestors(path)])
+        found = await self._at([path, *paths.ancestors(path)])
         filemap.check_parents(path, found)
         if path not in found and await self._is_directory(path):
             raise DirectoryError(path)
@@ -179,8 +184,9 @@ class FlatBackend(BackendProtocol):
         path = paths.normalize(path)
         check_text(content)
         async with self._hold(path):
-            before = (await self._place(path)).get(path)
-            filemap.check_replaceable(path, before, overwrite=overwrite, if_match=if_match)
+            found = await self._place(path)
+            filemap.check_replaceable(path, found, overwrite=overwrite, if_match=if_match)
+            before = filemap.readable(found, path)
             after = filedata.new_file(content, created_at=before and before.created_at)
             return WriteResult(path=path, files_update=await self._write([Change(path, before, after)]))
 
@@ -211,7 +217,7 @@ class FlatBackend(BackendProtocol):
 
     async def _subtree(self, path: str) -> tuple[Mapping[str, FileDataV2], list[str]]:
         """Files by path, and the paths of those at or under `path`."""
-        single = await self._fetch([path])
+        single = await self._at([path])
         if single:
             return single, [path]
         tree = FileTree(await self._fetch_all())
@@ -243,16 +249,16 @@ class FlatBackend(BackendProtocol):
     ) -> list[Change]:
         """The files that `sources`, which lie at or under `src`, become at `dst`; raises where they cannot go there."""
         targets = filemap.relocation(src, dst, sources)
-        found = await self._fetch([dst, *paths.ancestors(dst)])
+        found = await self._at([dst, *paths.ancestors(dst)])
         filemap.check_parents(dst, found)
         filemap.check_destination(
             dst,
-            found.get(dst),
+            found,
             is_directory=dst not in found and await self._is_directory(dst),
             from_file=src in sources,
             overwrite=overwrite,
         )
-        return [Change(targets[path], found.get(targets[path]), data) for path, data in sources.items()]
+        return [Change(targets[path], filemap.readable(found, targets[path]), data) for path, data in sources.items()]
 
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         check_uploads(files)
@@ -274,7 +280,7 @@ class FlatBackend(BackendProtocol):
 
     async def _occupied(self, targets: list[str]) -> tuple[Mapping[str, FileDataV2], set[str]]:
         """The files at and above `targets`, and those of `targets` that are directories."""
-        found = await self._fetch(_unique([*targets, *(up for path in targets for up in paths.ancestors(path))]))
+        found = await self._at(_unique([*targets, *(up for path in targets for up in paths.ancestors(path))]))
         return found, {path for path in targets if path not in found and await self._is_directory(path)}
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from deepfs.backends._flat_search import scan_stored
 from deepfs.core import filedata, paths
 from deepfs.core.filemap import DecodedFiles, FileTree
 from deepfs.core.reading import read_data
@@ -76,7 +77,7 @@ def grep_matches_from_files(
         tree = FileTree(DecodedFiles(files))
         for each in tree.beneath(grep.wanted.root):
             if each in grep.wanted:
-                grep.scan(each, filedata.searchable(tree.files[each], each))
+                scan_stored(grep, each, tree.files)
     except DeepFSError as error:
         return failure(GrepResult, error)
     return grep.result()

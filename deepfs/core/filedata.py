@@ -98,7 +98,7 @@ def size_of(data: FileDataV2) -> int:
     if data.encoding == "utf-8":
         return len(content) if content.isascii() else len(content.encode("utf-8", "surrogatepass"))
     digits = len(content) - sum(map(content.count, _BASE64_SPACE))
-    return digits * 3 // 4 - content.count("=")
+    return max(0, digits * 3 // 4 - content.count("="))
 
 
 def text_of(data: FileDataV2, path: str) -> str | None:

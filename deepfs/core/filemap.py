@@ -2,9 +2,12 @@
 
 Flat storage maps path → file. The functions here are pure: they take the files that an operation looked up and return
 its result, or the `Change`s to store; `backends/flat.py` does the fetching and storing.
+
+A storage may hold what is no file of the contract: a key that is no path in normal form has no place in the tree, so it
+is passed over. A record at a proper path that is no file is listed by its path, and can be replaced or deleted.
 """
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -34,6 +37,7 @@ __all__ = [
     "check_replaceable",
     "check_version",
     "file_info",
+    "file_paths",
     "readable",
     "relocation",
 ]
@@ -48,13 +52,25 @@ class Change(Struct, frozen=True):
     replacement: Replacement | None = None
 
 
-class Directories:
-    """The directories that a set of file paths implies, with their children; adding and discarding cost the depth."""
+def file_paths(keys: Collection[Any]) -> list[str]:
+    """Those of the keys of a storage that are paths of files."""
+    return list(keys) if paths.are_plainly_normal(keys) else [key for key in keys if _is_file_path(key)]
 
-    def __init__(self, files: Iterable[str] = ()) -> None:
+
+def _is_file_path(key: Any) -> bool:
+    return isinstance(key, str) and key != "/" and paths.is_normal(key)
+
+
+class Directories:
+    """The directories that a set of file paths implies, with their children; adding and discarding cost the depth.
+
+    Keys that are no paths of files are passed over.
+    """
+
+    def __init__(self, files: Collection[Any] = ()) -> None:
         self._children: dict[str, dict[str, None]] = {"/": {}}
-        for path in files:
-            self.add(path)
+        for path in file_paths(files):
+            self._add(path)
 
     def __contains__(self, path: object) -> bool:
         return path in self._children
@@ -65,6 +81,10 @@ class Directories:
 
     def add(self, path: str) -> None:
         """Take the file `path` in."""
+        if _is_file_path(path):
+            self._add(path)
+
+    def _add(self, path: str) -> None:
         while path != "/":
             directory = paths.parent(path)
             known = directory in self._children
@@ -75,6 +95,10 @@ class Directories:
 
     def discard(self, path: str) -> None:
         """Drop the file `path`, and the directories that are empty without it."""
+        if _is_file_path(path):
+            self._discard(path)
+
+    def _discard(self, path: str) -> None:
         while path != "/" and path not in self._children:
             directory = paths.parent(path)
             siblings = self._children.get(directory)
@@ -143,10 +167,20 @@ class FileTree:
 
     def beneath(self, path: str) -> list[str]:
         """The sorted paths of the files at or under `path`; file_not_found where there are none."""
-        found = sorted(child for child in self.files if child == path or paths.is_beneath(child, path))
+        found = sorted(file_paths(self.files if path == "/" else self._candidates(path)))
         if not found and path != "/":
             raise FileMissingError(path)
         return found
+
+    def _candidates(self, path: str) -> list[str]:
+        """The keys that begin as a path at or under `path` does."""
+        inside = f"{path}/"
+        keys: Iterable[Any] = self.files
+        return [key for key in keys if isinstance(key, str) and (key == path or key.startswith(inside))]
+
+    def foreign(self) -> int:
+        """How many keys of the storage are no paths of files."""
+        return len(self.files) - len(file_paths(self.files))
 
 
 def readable(files: Mapping[str, FileDataV2], path: str) -> FileDataV2 | None:
@@ -165,12 +199,12 @@ def file_info(path: str, files: Mapping[str, FileDataV2]) -> FileInfo:
     return FileInfo(path, is_dir=False, size=filedata.size_of(data), modified_at=data.modified_at)
 
 
-def check_replaceable(path: str, existing: FileDataV2 | None, *, overwrite: bool, if_match: str | None) -> None:
-    """Raise unless a write may put a file in the place of `existing`."""
+def check_replaceable(path: str, files: Mapping[str, FileDataV2], *, overwrite: bool, if_match: str | None) -> None:
+    """Raise unless a write may put a file at `path`, in the place of what `files` have there."""
     if if_match is not None:
-        if existing is None or version(filedata.content_bytes(existing)) != if_match:
+        if not _is_version(path, files, if_match):
             raise ConflictError(path)
-    elif existing is not None and not overwrite:
+    elif path in files and not overwrite:
         raise ExistsError(path)
 
 
@@ -180,8 +214,17 @@ def check_version(path: str, files: Mapping[str, FileDataV2], if_match: str | No
         return
     if path not in files:
         raise DirectoryError(path)
-    if version(filedata.content_bytes(files[path])) != if_match:
+    if not _is_version(path, files, if_match):
         raise ConflictError(path)
+
+
+def _is_version(path: str, files: Mapping[str, FileDataV2], if_match: str) -> bool:
+    """Whether the file at `path` is the version that the caller named; what is no file is none."""
+    data = readable(files, path)
+    try:
+        return data is not None and version(filedata.content_bytes(data)) == if_match
+    except InvalidContentError:
+        return False
 
 
 def check_parents(path: str, files: Container[str]) -> None:
@@ -198,15 +241,13 @@ def relocation(src: str, dst: str, sources: Mapping[str, FileDataV2]) -> dict[st
     return {path: dst + path[len(src) :] for path in sources}
 
 
-def check_destination(
-    dst: str, existing: FileDataV2 | None, *, is_directory: bool, from_file: bool, overwrite: bool
-) -> None:
-    """Raise unless a file (`from_file`) or a directory may be put at `dst`, where `existing` or a directory stands."""
+def check_destination(dst: str, files: Container[str], *, is_directory: bool, from_file: bool, overwrite: bool) -> None:
+    """Raise unless a file (`from_file`) or a directory may be put at `dst`, where a file or a directory may stand."""
     if is_directory:
         raise DirectoryError(dst) if overwrite else ExistsError(dst)
-    if existing is not None and not overwrite:
+    if dst in files and not overwrite:
         raise ExistsError(dst)
-    if existing is not None and not from_file:
+    if dst in files and not from_file:
         raise NotDirectoryError(dst)
 
 

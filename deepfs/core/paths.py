@@ -5,6 +5,8 @@ Names are compared as they are: case matters, and no Unicode normalisation takes
 """
 
 import re
+from collections.abc import Collection
+from typing import Any
 
 from deepfs.core.arguments import check_string
 from deepfs.errors import InvalidPathError
@@ -13,7 +15,9 @@ __all__ = [
     "MAX_NAME_BYTES",
     "MAX_PATH_BYTES",
     "ancestors",
+    "are_plainly_normal",
     "is_beneath",
+    "is_normal",
     "join",
     "name",
     "normalize",
@@ -58,6 +62,32 @@ def normalize(path: str) -> str:
     if objection:
         raise InvalidPathError(path, objection)
     return normal
+
+
+def is_normal(path: str) -> bool:
+    """Whether `path` is the normal form of a path."""
+    try:
+        return normalize(path) == path
+    except InvalidPathError:
+        return False
+
+
+def are_plainly_normal(given: Collection[Any]) -> bool:
+    """Whether all are normal paths other than the root, for certain; it costs a few passes over all of them at once."""
+    try:
+        joined = "\0".join(("", *given, ""))
+    except TypeError:
+        return False
+    return (
+        joined.count("\0/") == joined.count("\0") - 1 == len(given)
+        and joined.isascii()
+        and max(map(len, given), default=0) <= MAX_NAME_BYTES
+        and not any(part in joined for part in _UNPLAIN)
+    )
+
+
+_UNPLAIN = ("//", "/\0", "/./", "/.\0", "..", "\\", ":")
+"""What paths that are not normal have somewhere, where several are joined by NUL; some normal ones have it, too."""
 
 
 def _objection(path: str, normal: str) -> str | None:

@@ -54,6 +54,11 @@ class Wanted:
             return False
         return self._ignored is None or not relative or not self._ignored(path, is_dir=False)
 
+    @property
+    def is_everything(self) -> bool:
+        """Whether nothing chooses among the files of the storage, but for dot-names."""
+        return self.root == "/" and self.glob is None and self._ignored is None and self._hidden is None
+
     def may_enter(self, directory: str) -> bool:
         """Whether files beneath `directory`, a directory under the root, could be chosen; False is certain."""
         relative = directory[self._start :]

@@ -1,0 +1,211 @@
+"""What others keep beside the files, keys that are no paths and values that are no files, is met with a result."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from langgraph.store.memory import InMemoryStore
+
+from deepfs.backends.flat import FlatBackend
+from deepfs.backends.store import StoreBackend
+from deepfs.core.filemap import Change, DecodedFiles, Directories, FileTree
+from deepfs.types import FileDataV2
+from support.files import stored
+
+pytestmark = pytest.mark.anyio
+
+FOREIGN_KEYS: dict[str, Any] = {
+    "no slash": "notes.md",
+    "no slash, nested": "dir/notes.md",
+    "parent": "/dir/../x",
+    "dot": "/./x",
+    "end": "/dir/x/",
+    "double": "/dir//x",
+    "empty": "",
+    "root": "/",
+    "NUL": "/dir/a\0b",
+    "surrogate": "/dir/\ud800",
+    "long name": f"/dir/{'x' * 256}",
+    "long path": "/dir" + "/y" * 3000,
+    "tilde": "~/x",
+    "drive": "C:/x",
+    "backslash": "\\dir\\x",
+    "spaces": " ",
+    "number": 7,
+    "none": None,
+    "bytes": b"/dir/x",
+}
+NO_FILES: dict[str, Any] = {
+    "empty": {},
+    "number": {"content": 7},
+    "none": {"content": None},
+    "lines": {"content": ["a", 7]},
+    "huge integers": {"content": {"0": 10**100}},
+    "negative": {"content": {"0": -1}},
+    "encoding": {"content": "x", "encoding": ["utf-8"]},
+    "base64": {"content": "====", "encoding": "base64"},
+    "no base64": {"content": "é", "encoding": "base64"},
+    "date": {"content": "x", "modified_at": 7},
+    "surrogate": {"content": "\ud800"},
+    "foreign": {"memory": "the user likes tea", "score": float("nan")},
+}
+
+
+class TableBackend(FlatBackend):
+    """A backend of a user: a table that others fill as well."""
+
+    def __init__(self, table: dict[Any, FileDataV2]) -> None:
+        super().__init__()
+        self.table = table
+
+    async def _fetch(self, wanted: Sequence[str]) -> Mapping[str, FileDataV2]:
+        return {path: self.table[path] for path in wanted if path in self.table}
+
+    async def _fetch_all(self) -> Mapping[str, FileDataV2]:
+        return dict(self.table)
+
+    async def _commit(self, changes: Sequence[Change]) -> None:
+        for change in changes:
+            if change.after is None:
+                self.table.pop(change.path, None)
+            else:
+                self.table[change.path] = change.after
+
+
+class Holding:
+    """A backend with what it holds, past the backend."""
+
+    def __init__(self, kind: str, records: Mapping[Any, Any]) -> None:
+        self.store = InMemoryStore()
+        self.table = {key: FileDataV2(value["content"]) for key, value in records.items() if kind == "table"}
+        for key, value in records.items():
+            self.store.put(("fs",), key, value)
+        self.backend: FlatBackend = StoreBackend(self.store, namespace=("fs",))
+        if kind == "table":
+            self.backend = TableBackend(self.table)
+        self.kind = kind
+
+    def keys(self) -> set[Any]:
+        return set(self.table) if self.kind == "table" else set(self.store._data["fs",])
+
+
+@pytest.fixture(params=["store", "table"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.mark.parametrize("key", FOREIGN_KEYS.values(), ids=FOREIGN_KEYS)
+async def test_a_key_that_is_no_path_is_passed_over_and_stays(kind: str, key: Any) -> None:
+    if kind == "store":
+        key = str(key)  # The store makes strings of its keys.
+    holding = Holding(kind, {key: stored(b"needle"), "/dir/a.txt": stored(b"needle"), "/b.txt": stored(b"b")})
+    backend = holding.backend
+    assert [info.path for info in (await backend.als("/")).entries or ()] == ["/b.txt", "/dir/"]
+    assert [info.path for info in (await backend.als("/dir")).entries or ()] == ["/dir/a.txt"]
+    assert [info.path for info in (await backend.aglob("**")).matches or ()] == ["/b.txt", "/dir/a.txt"]
+    assert [info.path for info in (await backend.aglob("*", "/dir")).matches or ()] == ["/dir/a.txt"]
+    found = await backend.agrep("needle")
+    assert ([match.path for match in found.matches or ()], found.skipped) == (["/dir/a.txt"], 1)
+    assert (await backend.agrep("needle", "/dir")).skipped == 0
+    assert (await backend.agrep("needle", glob="*.txt")).skipped == 0
+    assert (await backend.acopy("/dir", "/copy")).ok
+    assert (await backend.amove("/dir", "/moved")).ok
+    assert (await backend.awrite("/new/x.txt", "x")).ok
+    assert (await backend.aupload_files([("/new/y.txt", b"y")]))[0].error is None
+    assert (await backend.aedit("/new/x.txt", "x", "z")).ok
+    assert (await backend.adelete("/copy")).ok
+    assert holding.keys() == {key, "/b.txt", "/moved/a.txt", "/new/x.txt", "/new/y.txt"}
+    for path in ("/moved", "/new", "/b.txt"):
+        assert (await backend.adelete(path)).ok
+    assert (await backend.als("/")).entries == []
+    assert holding.keys() == {key}
+
+
+async def test_at_the_root_is_no_file_whatever_the_storage_has_there(kind: str) -> None:
+    holding = Holding(kind, {"/": stored(b"x"), "/a/b": stored(b"x")})
+    backend = holding.backend
+    assert (await backend.aread("/")).code == "is_directory"
+    assert (await backend.aread_raw("/")).code == "is_directory"
+    assert [download.error for download in await backend.adownload_files(["/"])] == ["is_directory"]
+    assert (await backend.awrite("/", "x", overwrite=True)).code == "is_directory"
+    assert (await backend.aedit("/", "x", "y")).code == "is_directory"
+    assert [upload.error for upload in await backend.aupload_files([("/", b"y")])] == ["is_directory"]
+    assert (await backend.amove("/a/b", "/", overwrite=True)).code == "is_directory"
+    assert (await backend.acopy("/", "/c")).code == "invalid_path"
+    assert holding.keys() == {"/", "/a/b"}
+
+
+async def test_a_directory_with_nothing_but_foreign_keys_is_none(kind: str) -> None:
+    holding = Holding(kind, {key: stored(b"x") for key in ("/dir/../x", "/dir/a/", "/dir//b")})
+    backend = holding.backend
+    assert (await backend.als("/dir")).code == "file_not_found"
+    assert (await backend.adelete("/dir")).code == "file_not_found"
+    assert (await backend.amove("/dir", "/to")).code == "file_not_found"
+    assert (await backend.awrite("/dir", "a file")).ok
+    assert (await backend.aread("/dir")).ok
+
+
+@pytest.mark.parametrize("value", NO_FILES.values(), ids=NO_FILES)
+async def test_a_value_that_is_no_file_is_met_with_a_result(value: Any) -> None:
+    holding = Holding("store", {"/dir/bad": value, "/dir/good": stored(b"needle")})
+    backend = holding.backend
+    assert [info.path for info in (await backend.als("/dir")).entries or ()] == ["/dir/bad", "/dir/good"]
+    assert all((info.size or 0) >= 0 for info in (await backend.als("/dir")).entries or ())
+    assert len((await backend.aglob("**")).matches or ()) == 2
+    assert [match.path for match in (await backend.agrep("needle")).matches or ()] == ["/dir/good"]
+    for result in (
+        await backend.aread("/dir/bad"),
+        await backend.aread_raw("/dir/bad"),
+        await backend.aedit("/dir/bad", "a", "b"),
+        await backend.acopy("/dir/bad", "/copied"),
+        await backend.amove("/dir", "/moved"),
+        await backend.adownload_files(["/dir/bad", "/dir/good"]),
+    ):
+        assert result is not None
+    assert (await backend.awrite("/x", "x", if_match="none")).code == "conflict"
+    for directory in [info.path for info in (await backend.als("/")).entries or () if info.is_dir]:
+        assert (await backend.adelete(directory)).ok
+    await backend.adelete("/copied")
+    assert holding.keys() == set()
+
+
+@pytest.mark.parametrize("value", [{}, {"content": 7}, {"content": "x", "encoding": 1}], ids=["empty", "number", "enc"])
+async def test_what_is_no_file_is_replaced_by_a_write_as_by_an_upload(value: Any) -> None:
+    holding = Holding("store", dict.fromkeys(("/write", "/upload", "/copy", "/move", "/match"), value))
+    backend = holding.backend
+    assert (await backend.awrite("/write", "new")).code == "already_exists"
+    assert (await backend.awrite("/match", "new", if_match="0")).code == "conflict"
+    assert (await backend.aedit("/match", "old", "new", if_match="0")).code in ("conflict", "invalid_content")
+    assert (await backend.awrite("/write", "new", overwrite=True)).ok
+    assert (await backend.aupload_files([("/upload", b"new")]))[0].error is None
+    assert (await backend.acopy("/write", "/copy")).code == "already_exists"
+    assert (await backend.acopy("/write", "/copy", overwrite=True)).ok
+    assert (await backend.awrite("/from", "new")).ok
+    assert (await backend.amove("/from", "/move", overwrite=True)).ok
+    for path in ("/write", "/upload", "/copy", "/move"):
+        read = await backend.aread(path)
+        assert read.file_data is not None
+        assert read.file_data.content == "new"
+
+
+async def test_invalid_base64_is_no_version() -> None:
+    backend = Holding("store", {"/a": {"content": "=", "encoding": "base64"}}).backend
+    assert (await backend.awrite("/a", "new", if_match="0")).code == "conflict"
+    assert (await backend.awrite("/a", "new", overwrite=True)).ok
+
+
+def test_directories_pass_over_what_is_no_path() -> None:
+    directories = Directories([*FOREIGN_KEYS.values(), "/a/b"])
+    for key in FOREIGN_KEYS.values():
+        directories.add(key)
+        directories.discard(key)
+    assert directories.children("/") == ["/a"]
+    assert directories.children("/a") == ["/a/b"]
+    assert "/dir" not in directories
+
+
+def test_a_tree_tells_how_much_it_passes_over() -> None:
+    records = {key: stored(b"x") for key in FOREIGN_KEYS.values()}
+    tree = FileTree(DecodedFiles({**records, "/.hidden/x": stored(b"x"), "/a": stored(b"x")}))
+    assert tree.beneath("/") == ["/.hidden/x", "/a"]
+    assert tree.foreign() == len(FOREIGN_KEYS)

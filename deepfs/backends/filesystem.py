@@ -13,7 +13,7 @@ from deepfs.backends.transfer import MAX_HELD_BYTES, closed_after
 from deepfs.core import filedata, lanes, media, paths, reading
 from deepfs.core.arguments import bytes_of, check_number, check_paths, check_uploads
 from deepfs.core.cancellation import Cancellation
-from deepfs.core.disk import Disk, Entry, Limits, Patience, Upload, modified_at, version_of
+from deepfs.core.disk import Disk, Entry, Limits, Patience, Reading, Upload, modified_at
 from deepfs.core.engines import Automatic, InProcess
 from deepfs.core.host_paths import host_path
 from deepfs.core.ignore import IgnoreOption
@@ -145,17 +145,17 @@ class FilesystemBackend(BackendProtocol):
         path = self._path(path)
         mime_type = media.mime_type(path)
         if media.is_binary_type(mime_type):
-            data, status = self._disk.read_file(path, self._max_bytes)
-            return self._binary(path, status, version_of(status, data), data)
-        status, version, shown = self._disk.read_window(path, offset, limit, self._limits, patience)
-        if isinstance(shown, bytes):
-            return self._binary(path, status, version, shown)
-        text = FileDataV2(shown.text, "utf-8", None, modified_at(status), mime_type)
-        return reading.read_window(text, shown, version)
+            return self._binary(path, self._disk.read_whole(path, self._max_bytes))
+        read = self._disk.read_window(path, offset, limit, self._limits, patience)
+        if isinstance(read.shown, bytes):
+            return self._binary(path, read)
+        text = FileDataV2(read.shown.text, "utf-8", None, modified_at(read.status), mime_type)
+        return reading.read_window(text, read.shown, read.version)
 
-    def _binary(self, path: str, status: os.stat_result, version: str, data: bytes) -> ReadResult:
-        at = FileDataV2("", modified_at=modified_at(status))
-        return reading.read_binary(path, data, at=at, content_version=version, limit=self._max_bytes)
+    def _binary(self, path: str, read: Reading) -> ReadResult:
+        assert isinstance(read.shown, bytes)
+        at = FileDataV2("", modified_at=modified_at(read.status))
+        return reading.read_binary(path, read.shown, at=at, content_version=read.version, limit=self._max_bytes)
 
     async def aread_raw(self, path: str) -> ReadRawResult:
         return await lanes.run(self._read_raw, path, abandon_on_cancel=True)

@@ -10,7 +10,18 @@ from msgspec import Struct
 from deepfs.core.arguments import check_integer, check_string
 from deepfs.errors import InvalidContentError
 
-__all__ = ["BOM", "Window", "check_text", "check_window", "decode", "is_text", "line_count", "version", "window"]
+__all__ = [
+    "BOM",
+    "Window",
+    "check_text",
+    "check_window",
+    "decode",
+    "digest",
+    "is_text",
+    "line_count",
+    "version",
+    "window",
+]
 
 BOM = "\ufeff"
 
@@ -101,7 +112,12 @@ def window(text: str, offset: int, limit: int) -> Window:
 def version(data: bytes | str) -> str:
     """What identifies content: equal for equal bytes, a text counting as its UTF-8."""
     content = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
-    return blake2b(content, digest_size=16).hexdigest()
+    return digest(content).hexdigest()
+
+
+def digest(start: bytes = b"") -> blake2b:
+    """The hash whose hexdigest is the version of `start` and what is added to it."""
+    return blake2b(start, digest_size=16)
 
 
 def _surrogate(content: str) -> int | None:

@@ -1,12 +1,16 @@
 """FilesystemBackend passes the shipped suite, confined and on host paths."""
 
+import os
 from pathlib import Path
 
 import anyio.to_thread
 import pytest
 
 from deepfs.backends.filesystem import FilesystemBackend
+from deepfs.core import text
+from deepfs.errors import ErrorCode
 from deepfs.testing import BackendConformance, BackendStateMachine
+from deepfs.testing.expect import failed, succeeded
 
 
 class TestFilesystem(BackendConformance, BackendStateMachine):
@@ -33,3 +37,13 @@ class TestFilesystem(BackendConformance, BackendStateMachine):
             return target.read_bytes() if target.is_file() else None
 
         return await anyio.to_thread.run_sync(peek)
+
+    async def test_the_version_of_the_content_is_a_version(self, backend: FilesystemBackend) -> None:
+        await self.raw_put("/a.txt", content := b"\xef\xbb\xbfone\r\n")
+        path = self.root / "a.txt"
+        await anyio.to_thread.run_sync(lambda: (os.utime(path, (1, 1)), path.chmod(0o600)))
+        assert succeeded(await backend.aread("/a.txt")).version == text.version(content)
+        succeeded(await backend.aedit("/a.txt", "one", "two", if_match=text.version(content)))
+        failed(await backend.aedit("/a.txt", "two", "three", if_match=text.version(content)), ErrorCode.CONFLICT)
+        succeeded(await backend.awrite("/a.txt", "", if_match=text.version(content.replace(b"one", b"two"))))
+        assert await self.raw_peek("/a.txt") == b""

@@ -3,13 +3,15 @@ import socket
 import time
 import tracemalloc
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from deepfs.core import text
-from deepfs.core.disk import Disk, Limits, Patience, files, modified_at, version_of, windows
+from deepfs.core.disk import Disk, Limits, Patience, files, modified_at, windows
 from deepfs.errors import (
     AccessError,
     ConflictError,
@@ -280,9 +282,93 @@ def test_a_long_read_ends_when_nobody_wants_it(root: Path, disk: Disk) -> None:
 # --- versions ---
 
 
-def version(disk: Disk) -> str:
-    data, status = disk.read_file("/file")
-    return version_of(status, data)
+SIZES = [1, 100_000, windows.MAX_WHOLE + 1]
+
+
+def version(disk: Disk, path: str = "/file") -> str:
+    read = disk.read_window(path, 0, 10)
+    assert read.version == disk.read_whole(path, 1 << 30).version
+    return read.version
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> None:
+    at = time.time_ns() + 3_000_000_000
+    monkeypatch.setattr(time, "time_ns", lambda: at)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_version_is_that_of_the_content_whatever_else_changes(
+    root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    content = b"line\n" * (size // 5) + b"x"
+    (root / "file").write_bytes(content)
+    seen = {version(disk)}
+    now = time.time_ns()
+    for seconds, change in enumerate(
+        [
+            lambda path: None,
+            lambda path: os.utime(path, (1_000_000_000, 1_000_000_000)),
+            lambda path: path.chmod(0o600),
+            lambda path: os.link(path, root / "linked"),
+            lambda path: (root / "copy").write_bytes(path.read_bytes()),
+            lambda path: os.replace(root / "copy", path),
+        ]
+    ):
+        change(root / "file")
+        at = now + seconds * 3_000_000_000
+        monkeypatch.setattr(time, "time_ns", lambda at=at: at)
+        seen |= {version(disk), version(disk)}
+    assert seen == {text.version(content)}
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_settled_file_that_changes_has_another_version(root: Path, disk: Disk, later: None, size: int) -> None:
+    (root / "file").write_bytes(b"a" * size)
+    assert version(disk) == version(disk) == text.version(b"a" * size)
+    (root / "file").write_bytes(b"b" * size)
+    assert version(disk) == text.version(b"b" * size)
+
+
+def test_a_version_made_while_the_file_changes_is_not_believed_later(
+    root: Path, disk: Disk, later: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / "file").write_bytes(old := b"a" * 100_000)
+    read = windows.read_descriptor
+
+    def and_then_change(*args: object) -> bytes:
+        data = read(*args)
+        with (root / "file").open("r+b") as file:
+            file.write(b"b")
+        return data
+
+    with monkeypatch.context() as patch:
+        patch.setattr(windows, "read_descriptor", and_then_change)
+        assert disk.read_whole("/file", 1 << 20).version == text.version(old)
+    assert version(disk) == text.version(b"b" + old[1:])
+
+
+def test_a_file_that_is_not_read_whole_is_known_by_its_status(root: Path, disk: Disk) -> None:
+    (root / "file").write_bytes(content := b"line\n" * 400_000)
+    limits = Limits(judged=1000)
+    known = disk.read_window("/file", 0, 10, limits).version
+    assert known.startswith("s-")
+    assert disk.read_window("/file", 0, 10, limits).version == known
+    disk.write_file("/file", content, if_match=known)
+    with pytest.raises(ConflictError):
+        disk.write_file("/file", b"", if_match=known)
+    # Its content is a version all the same, and what is known of that is told.
+    disk.edit_file("/file", lambda data: data, if_match=text.version(content))
+    (root / "file").write_bytes(b"")
+    with pytest.raises(ConflictError):
+        disk.write_file("/file", b"", if_match=text.version(content))
+
+
+def test_the_end_of_a_file_that_is_too_large_to_be_hashed(root: Path, disk: Disk) -> None:
+    (root / "file").write_bytes(b"line\n" * 400_000)
+    read = disk.read_window("/file", 399_999, 10, Limits(judged=1000))
+    assert read.shown == text.Window("line\n", 400_000, 400_000, 400_000, None)
+    assert read.version.startswith("s-")
 
 
 def test_changes_of_one_size_within_one_tick_have_different_versions(root: Path, disk: Disk) -> None:
@@ -293,17 +379,6 @@ def test_changes_of_one_size_within_one_tick_have_different_versions(root: Path,
             file.write(b"%04d" % number)
         seen.add(version(disk))
     assert len(seen) == 200
-
-
-def test_a_settled_file_is_known_by_its_status(root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    (root / "file").write_bytes(b"1")
-    fresh = version(disk)
-    later = time.time_ns() + 3_000_000_000
-    monkeypatch.setattr(time, "time_ns", lambda: later)
-    settled = version(disk)
-    assert fresh == text.version(b"1")
-    assert settled.startswith("s-")
-    assert disk.read_window("/file", 0, 1).version == settled
 
 
 @pytest.mark.parametrize("age", [0, 3_000_000_000])
@@ -324,11 +399,19 @@ def test_a_version_holds_until_the_file_changes(
     assert (root / "file").read_bytes() == b"4"
 
 
-def test_a_file_whose_times_lie_ahead_is_known_by_its_content(root: Path, disk: Disk) -> None:
-    (root / "file").write_bytes(b"1")
-    ahead = time.time() + 3600
-    os.utime(root / "file", (ahead, ahead))
-    assert version(disk) == text.version(b"1")
+def test_a_version_is_compared_in_bounded_memory_until_nobody_wants_it(root: Path, disk: Disk) -> None:
+    with (root / "file").open("wb") as file:
+        file.truncate(64 << 20)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ConflictError):
+            disk.write_file("/file", b"", if_match="0" * 32)
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+    asked = iter([False] * 5 + [True])
+    with pytest.raises(DeadlineError):
+        disk.write_file("/file", b"", if_match="0" * 32, patience=Patience(cancelled=lambda: next(asked)))
 
 
 def test_times_are_iso_8601_in_utc(root: Path) -> None:
@@ -337,3 +420,20 @@ def test_times_are_iso_8601_in_utc(root: Path) -> None:
     assert modified_at((root / "file").stat()) == "2023-11-14T22:13:20.123456+00:00"
     os.utime(root / "file", ns=(0, -1))
     assert modified_at((root / "file").stat()) == "1969-12-31T23:59:59.999999+00:00"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [
+        (253402300799, "9999-12-31T23:59:59.000000+00:00"),
+        (253402300800, "9999-12-31T23:59:59.000000+00:00"),
+        (999_999_999_999, "9999-12-31T23:59:59.000000+00:00"),
+        (2**62, "9999-12-31T23:59:59.000000+00:00"),
+        (-62135596800, "0001-01-01T00:00:00.000000+00:00"),
+        (-62135596801, "0001-01-01T00:00:00.000000+00:00"),
+        (-(2**62), "0001-01-01T00:00:00.000000+00:00"),
+    ],
+)
+def test_times_that_no_date_has_are_the_nearest_one_that_has(seconds: int, told: str) -> None:
+    status = SimpleNamespace(st_mtime_ns=seconds * 1_000_000_000)
+    assert modified_at(cast("os.stat_result", status)) == told

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deepfs.core.disk import Disk, Patience, is_temporary, version_of
+from deepfs.core.disk import Disk, Patience, is_temporary
 from deepfs.errors import (
     AccessError,
     BackendError,
@@ -41,8 +41,7 @@ def disk(root: Path) -> Disk:
 
 
 def version(disk: Disk, path: str = "/file") -> str:
-    data, status = disk.read_file(path)
-    return version_of(status, data)
+    return disk.read_whole(path, 1 << 20).version
 
 
 def mode(path: Path) -> int:

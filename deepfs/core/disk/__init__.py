@@ -1,7 +1,7 @@
 """The disk engine: files below a directory of the host, safe against races, links and failures."""
 
 from deepfs.core.disk.engine import Disk
-from deepfs.core.disk.files import modified_at, version_of
+from deepfs.core.disk.files import modified_at
 from deepfs.core.disk.listing import Entry, Listing
 from deepfs.core.disk.patience import Patience
 from deepfs.core.disk.temporary_names import is_temporary
@@ -20,5 +20,4 @@ __all__ = [
     "Upload",
     "is_temporary",
     "modified_at",
-    "version_of",
 ]

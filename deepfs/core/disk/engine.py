@@ -14,7 +14,7 @@ from deepfs.core.disk.removal import delete
 from deepfs.core.disk.temporaries import Sweeper
 from deepfs.core.disk.uploading import Upload
 from deepfs.core.disk.walking import FoundFile, walk
-from deepfs.core.disk.windows import DEFAULT_LIMITS, Limits, Reading, read_window
+from deepfs.core.disk.windows import DEFAULT_LIMITS, Limits, Reading, read_whole, read_window
 from deepfs.core.disk.writing import Writer
 
 __all__ = ["Disk"]
@@ -61,16 +61,18 @@ class Disk:
     # --- looking ---
 
     def read_file(self, path: str, limit: int | None = None) -> tuple[bytes, os.stat_result]:
-        """The whole content and the status of a file; TooLargeError where it is over `limit` bytes.
-
-        `version_of` makes the version of both.
-        """
+        """The whole content and the status of a file; TooLargeError where it is over `limit` bytes."""
         with StorageErrors(path):
             descriptor, status = open_regular(self._root, path)
             try:
                 return read_descriptor(path, descriptor, status.st_size, limit), status
             finally:
                 release(descriptor)
+
+    def read_whole(self, path: str, limit: int) -> Reading:
+        """`read_file`, with the version of the content."""
+        with StorageErrors(path):
+            return read_whole(self._root, path, limit)
 
     def open_file(self, path: str) -> tuple[BinaryIO, os.stat_result]:
         """A file opened for reading in binary, which the caller closes, and its status."""

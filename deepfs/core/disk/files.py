@@ -10,11 +10,13 @@ from functools import lru_cache
 from deepfs.core import text
 from deepfs.core.disk.conditions import NOT_REGULAR
 from deepfs.core.disk.flags import READ
+from deepfs.core.disk.patience import Patience
 from deepfs.core.disk.places import Root, release
 from deepfs.errors import AccessError, DirectoryError, TooLargeError
 
 __all__ = [
     "BLOCK",
+    "Versioning",
     "blocks",
     "check_regular",
     "is_version",
@@ -22,15 +24,15 @@ __all__ = [
     "open_regular",
     "read_descriptor",
     "regular_descriptor",
-    "version_of",
 ]
 
 BLOCK = 256 * 1024
 
 # Two changes within one tick of a file system's clock leave the same times; the coarsest clock in use ticks every two
-# seconds. Content that is younger than that is told apart by what it is.
+# seconds. The hash of a file that is older than that is remembered for as long as its status stays.
 _SETTLED_NS = 2_000_000_000
-_MAX_HASHED = 10 * 1024 * 1024
+_WORTH_REMEMBERING = 16 * 1024
+_MAX_REMEMBERED = 4096
 
 
 def check_regular(path: str, status: os.stat_result) -> None:
@@ -88,37 +90,81 @@ def blocks(descriptor: int, first: bytes = b"") -> Iterator[bytes]:
         yield block
 
 
-def version_of(status: os.stat_result, content: bytes | None) -> str:
-    """The version of a file of `status`, taken before `content` was read; None is content too large to look at.
+class Versioning:
+    """The version of the content of an open file of `status`, which is taken before anything is read.
 
-    A file that has settled is known by its identity, size and times. Content of the last two seconds is known by its
-    hash, as long as it is held and not over 10 MiB.
+    It is the hash that every backend gives. That of a large file that has settled is made once, as long as its
+    identity, size and times stay.
     """
-    settled = time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) > _SETTLED_NS
-    if settled or content is None or len(content) > _MAX_HASHED:
-        return _status_version(status)
-    return text.version(content)
+
+    __slots__ = ("_key", "_status", "known")
+
+    def __init__(self, status: os.stat_result) -> None:
+        self._status = status
+        self._key = _settled_key(status)
+        self.known: str | None = None if self._key is None else _versions.get(self._key)
+        """The version, where it need not be made."""
+
+    def of(self, descriptor: int, content: bytes) -> str:
+        """The version of `content`, which is the whole file."""
+        return self.known or self.remember(descriptor, text.version(content))
+
+    def remember(self, descriptor: int, version: str) -> str:
+        """`version`, made of all that was read from `descriptor`; kept where the file stayed the same meanwhile."""
+        if self._key is not None and _settled_key(os.fstat(descriptor)) == self._key:
+            if len(_versions) >= _MAX_REMEMBERED:
+                _versions.clear()
+            _versions[self._key] = version
+        return version
+
+    def of_unread(self) -> str:
+        """What stands for the content of a file that is too large to be read whole: its identity, size and times."""
+        return _status_version(self._status)
 
 
-def is_version(path: str, descriptor: int, version: str) -> bool:
-    """Whether an open file, read from its start, is of `version`; judged in the way that version was made."""
+_Key = tuple[int, int, int, int, int]
+_versions: dict[_Key, str] = {}
+
+
+def _settled_key(status: os.stat_result) -> _Key | None:
+    """What changes whenever the content of a file of `status` does; None where that is not sure, or not worth it."""
+    if status.st_size < _WORTH_REMEMBERING:
+        return None
+    if time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) <= _SETTLED_NS:
+        return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def is_version(path: str, descriptor: int, version: str, patience: Patience) -> bool:
+    """Whether an open file is of `version`; its content is read where `version` is of content."""
     status = os.fstat(descriptor)
-    if version.startswith("s-"):
+    if version.startswith(_STATUS):
         return version == _status_version(status)
-    if status.st_size > _MAX_HASHED:
-        return False
+    found = Versioning(status).remember(descriptor, _read_version(path, descriptor, patience))
+    return version == found
+
+
+def _read_version(path: str, descriptor: int, patience: Patience) -> str:
+    """The version of the content of an open file, in bounded memory; the file is at its start afterwards."""
+    digest = text.digest()
     os.lseek(descriptor, 0, os.SEEK_SET)
-    content = read_descriptor(path, descriptor, status.st_size)
+    for block in blocks(descriptor):
+        patience.check_wanted(path)
+        digest.update(block)
     os.lseek(descriptor, 0, os.SEEK_SET)
-    return version == text.version(content)
+    return digest.hexdigest()
+
+
+_STATUS = "s-"
+"""How a version begins that is made of the status of a file."""
 
 
 def _status_version(status: os.stat_result) -> str:
-    return f"s-{status.st_ino:x}-{status.st_size:x}-{status.st_mtime_ns:x}-{status.st_ctime_ns:x}"
+    return f"{_STATUS}{status.st_ino:x}-{status.st_size:x}-{status.st_mtime_ns:x}-{status.st_ctime_ns:x}"
 
 
 def modified_at(status: os.stat_result) -> str:
-    """When a file was last modified: ISO 8601, UTC, microseconds."""
+    """When a file was last modified: ISO 8601, UTC, microseconds; the nearest date there is, where none is so far."""
     seconds, nanoseconds = divmod(status.st_mtime_ns, 1_000_000_000)
     return f"{_second(seconds)}.{nanoseconds // 1000:06}+00:00"
 
@@ -126,4 +172,5 @@ def modified_at(status: os.stat_result) -> str:
 @lru_cache(maxsize=1024)
 def _second(seconds: int) -> str:
     # Files that came together share it.
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    first, last = -62_135_596_800, 253_402_300_799  # Anybody may give a file any time; dates have years of four digits.
+    return datetime.fromtimestamp(min(max(seconds, first), last), UTC).replace(tzinfo=None).isoformat()

@@ -2,15 +2,16 @@
 
 import codecs
 import os
+from hashlib import blake2b
 from typing import NamedTuple
 
 from deepfs.core import text
-from deepfs.core.disk.files import blocks, open_regular, read_descriptor, version_of
+from deepfs.core.disk.files import Versioning, blocks, open_regular, read_descriptor
 from deepfs.core.disk.patience import Patience
 from deepfs.core.disk.places import Root, release
 from deepfs.errors import InvalidContentError, TooLargeError
 
-__all__ = ["DEFAULT_LIMITS", "MAX_WHOLE", "Limits", "Reading", "read_window"]
+__all__ = ["DEFAULT_LIMITS", "MAX_WHOLE", "Limits", "Reading", "read_whole", "read_window"]
 
 MAX_WHOLE = 1024 * 1024
 """Files up to this size are read at once."""
@@ -50,29 +51,58 @@ def read_window(
     """At most `limit` lines from line `offset` of a text file; the whole of one that proves to be binary."""
     descriptor, status = open_regular(root, path)
     try:
+        versioning = Versioning(status)
         if status.st_size <= MAX_WHOLE:
-            return _from_whole(status, read_descriptor(path, descriptor, status.st_size, limits.window), offset, limit)
-        scan = _Scan(path, status, offset, limit, limits)
+            data = read_descriptor(path, descriptor, status.st_size, limits.window)
+            return _from_whole(status, versioning.of(descriptor, data), data, offset, limit)
+        is_hashed = versioning.known is None and status.st_size <= limits.judged
+        scan = _Scan(path, status, offset, limit, limits, text.digest() if is_hashed else None)
         try:
             scan.run(descriptor, patience or Patience())
         except _NotTextError:
             os.lseek(descriptor, 0, os.SEEK_SET)
             data = read_descriptor(path, descriptor, status.st_size, limits.binary)
-            return Reading(status, version_of(status, data), data)
-        return Reading(status, version_of(status, None), scan.window())
+            return Reading(status, versioning.of(descriptor, data), data)
+        return Reading(status, _scanned_version(scan, versioning, descriptor), scan.window())
     finally:
         release(descriptor)
 
 
-def _from_whole(status: os.stat_result, data: bytes, offset: int, limit: int) -> Reading:
+def read_whole(root: Root, path: str, limit: int) -> Reading:
+    """All of a file, as bytes; TooLargeError where it is over `limit` bytes."""
+    descriptor, status = open_regular(root, path)
+    try:
+        versioning = Versioning(status)
+        data = read_descriptor(path, descriptor, status.st_size, limit)
+        return Reading(status, versioning.of(descriptor, data), data)
+    finally:
+        release(descriptor)
+
+
+def _from_whole(status: os.stat_result, version: str, data: bytes, offset: int, limit: int) -> Reading:
     content = text.decode(data)
-    return Reading(status, version_of(status, data), data if content is None else text.window(content, offset, limit))
+    return Reading(status, version, data if content is None else text.window(content, offset, limit))
+
+
+def _scanned_version(scan: "_Scan", versioning: Versioning, descriptor: int) -> str:
+    if versioning.known is not None:
+        return versioning.known
+    made = scan.version
+    return versioning.of_unread() if made is None else versioning.remember(descriptor, made)
 
 
 class _Scan:
     """A pass over a large file that keeps the window's bytes, counts lines and judges that all it sees is text."""
 
-    def __init__(self, path: str, status: os.stat_result, offset: int, limit: int, limits: Limits) -> None:
+    def __init__(
+        self,
+        path: str,
+        status: os.stat_result,
+        offset: int,
+        limit: int,
+        limits: Limits,
+        digest: blake2b | None,
+    ) -> None:
         self._path = path
         self._size = status.st_size
         self._limits = limits
@@ -84,11 +114,19 @@ class _Scan:
         self._more = False
         self._ended = False
         self._decode = codecs.getincrementaldecoder("utf-8")().decode
+        self._digest = digest
+
+    @property
+    def version(self) -> str | None:
+        """The version of what was read to its end; None where it was not, or not asked for."""
+        return self._digest.hexdigest() if self._digest is not None and self._ended else None
 
     def run(self, descriptor: int, patience: Patience) -> None:
         to_the_end = self._size <= self._limits.judged
         for block in blocks(descriptor):
             patience.check(self._path)
+            if self._digest is not None:
+                self._digest.update(block)
             self._judge(block)
             self._take(block)
             if self._more and not to_the_end:

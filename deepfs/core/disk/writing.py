@@ -57,7 +57,7 @@ class Writer:
 
     def _replace(self, path: str, place: Place, data: bytes, patience: Patience, if_match: str | None) -> None:
         with held(path, place, patience) as descriptor:
-            _check_version(path, descriptor, if_match)
+            _check_version(path, descriptor, if_match, patience)
             replace(place, fill(data), os.fstat(descriptor), durable=self._durable)
 
     def edit(
@@ -76,12 +76,12 @@ class Writer:
             held(path, place, patience) as descriptor,
         ):
             self._sweeper.visit(place.directory)
-            _check_version(path, descriptor, if_match)
+            _check_version(path, descriptor, if_match, patience)
             status = os.fstat(descriptor)
             data = change(read_descriptor(path, descriptor, status.st_size, limit))
             replace(place, fill(data), status, durable=self._durable)
 
 
-def _check_version(path: str, descriptor: int, if_match: str | None) -> None:
-    if if_match is not None and not is_version(path, descriptor, if_match):
+def _check_version(path: str, descriptor: int, if_match: str | None, patience: Patience) -> None:
+    if if_match is not None and not is_version(path, descriptor, if_match, patience):
         raise ConflictError(path)

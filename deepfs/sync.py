@@ -7,6 +7,8 @@ override reaches the class above and an override is hit once, whoever calls. A c
 
 import functools
 import inspect
+import os
+import sys
 import threading
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine
@@ -18,6 +20,7 @@ import anyio
 from anyio.lowlevel import RunVar, checkpoint
 
 from deepfs._background import Call, background_loop
+from deepfs.core import lanes
 
 __all__ = [
     "OPERATIONS",
@@ -65,6 +68,15 @@ class _Here(threading.local):
 _here = _Here()
 
 
+def _after_fork() -> None:
+    """The loop that the thread worked for, if any, is the parent's."""
+    _here.__dict__.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 # --- calls on the background loop ---
 
 
@@ -74,7 +86,7 @@ async def _awaited(function: Callable[..., Awaitable[T]] | Awaitable[T], args: A
 
 def _discard(function: object) -> None:
     """Spare a coroutine that will not run the warning that it was never awaited."""
-    if inspect.iscoroutine(function):
+    if inspect.iscoroutine(function) and inspect.getcoroutinestate(function) == inspect.CORO_CREATED:
         function.close()
 
 
@@ -92,17 +104,37 @@ def run_sync(function: Callable[..., Awaitable[T]] | Awaitable[T], /, *args: Any
     It runs on deepfs's background event loop with the caller's context variables, so objects bound to a loop stay
     usable from call to call, and callers in several threads run concurrently. An interrupt of the caller (Ctrl-C)
     cancels the call and waits for its end. Where no thread can be started any more, as in handlers of `atexit`, it has
-    a loop of its own in the calling thread. Raises RuntimeError on the background loop itself, where it could only wait
-    for itself.
+    a loop of its own in the calling thread. Where the loop ends amid the call, which happens if time is patched, that
+    is a RuntimeError, and the next call starts it anew.
+
+    It works in signal handlers and finalisers. Raises RuntimeError where it could only wait for itself: on the
+    background loop and the worker threads of deepfs, where a finaliser may run, and where a signal handler interrupts
+    the start of that loop; and as the interpreter ends, when it would wait for threads that run no more.
     """
     loop = background_loop()
-    if loop.is_here():
+    try:
+        _check_may_wait()
+        call = Call(functools.partial(_awaited, function, args, kwargs))
+        running = loop.take(call)
+    except RuntimeError:
         _discard(function)
-        raise RuntimeError("run_sync was called on deepfs's own event loop: await the async method instead")
-    portal = loop.portal()
-    if portal is None:
+        raise
+    if running is None:
         return anyio.run(_awaited, function, args, kwargs)
-    return Call(functools.partial(_awaited, function, args, kwargs)).wait(portal)
+    try:
+        return call.wait(running)
+    finally:
+        _discard(function)
+
+
+def _check_may_wait() -> None:
+    """Raise RuntimeError where the calling thread could only wait for itself, or for threads that run no more."""
+    if background_loop().is_here():
+        raise RuntimeError("run_sync was called on deepfs's own event loop: await the async method instead")
+    if lanes.is_worker():
+        raise RuntimeError("a finaliser called run_sync on a thread that does deepfs's own work")
+    if sys.is_finalizing():
+        raise RuntimeError("run_sync was called as the interpreter ends, when event loops and threads run no more")
 
 
 # --- inline calls ---

@@ -1,11 +1,11 @@
 """Files in this process's memory: the reference backend, and the one to embed where there is no graph."""
 
-import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from deepfs.backends.flat import FlatBackend
 from deepfs.core.filemap import Change, Directories, FileTree
+from deepfs.core.locks import StepLock
 from deepfs.types import FileDataV2
 
 __all__ = ["MemoryBackend"]
@@ -20,12 +20,12 @@ class MemoryBackend(FlatBackend):
         super().__init__(max_file_size_mb=max_file_size_mb)
         self._files: dict[str, FileDataV2] = {}
         self._parents = Directories()
-        self._lock = threading.RLock()
+        self._lock = StepLock()
 
     @asynccontextmanager
     async def _hold(self, *held: str) -> AsyncIterator[None]:
         # Nothing waits while the lock is held, so one lock serves every path, and callers without an event loop.
-        with self._lock:
+        with self._lock.hold():
             yield
 
     async def _fetch(self, wanted: Sequence[str]) -> Mapping[str, FileDataV2]:

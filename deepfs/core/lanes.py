@@ -20,9 +20,9 @@ from anyio.lowlevel import checkpoint_if_cancelled
 
 from deepfs.core.cancellation import Cancellation
 from deepfs.core.wake import Countdown, Signal, mailbox
-from deepfs.core.workers import Job, Lane
+from deepfs.core.workers import Job, Lane, is_worker
 
-__all__ = ["run", "run_each", "run_long", "run_resident", "start_long", "stop_if_cancelled", "wait_for_end"]
+__all__ = ["is_worker", "run", "run_each", "run_long", "run_resident", "start_long", "stop_if_cancelled", "wait_for_end"]
 
 T = TypeVar("T")
 ItemT = TypeVar("ItemT")

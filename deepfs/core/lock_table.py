@@ -3,6 +3,7 @@
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import takewhile
 
 __all__ = ["LockTable", "Request"]
 
@@ -10,9 +11,11 @@ __all__ = ["LockTable", "Request"]
 class Request:
     """A claim on several paths, granted as a whole."""
 
-    __slots__ = ("claims", "is_granted", "notify", "obstacles")
+    __slots__ = ("claims", "is_granted", "notify", "obstacles", "thread")
 
     def __init__(self, paths: Iterable[str]) -> None:
+        self.thread: int = threading.get_ident()
+        """Where the holder runs, on an event loop or without one."""
         self.claims: dict[str, bool] = _claims(paths)
         self.obstacles: set[str] = set()
         """The claimed paths at which others come first."""
@@ -105,6 +108,19 @@ class LockTable:
     def leave(self, request: Request) -> None:
         """Take `request`, granted or not, out of line."""
         self._change(self._leave, request)
+
+    def threads_before(self, request: Request) -> set[int]:
+        """The threads of those that `request` waits for, and of those that these wait for."""
+        before: dict[Request, None] = {}
+        pending = [request]
+        while pending:
+            waiting = pending.pop()
+            for path in tuple(waiting.obstacles):
+                line = list(self._lines.get(path, ()))
+                first = [other for other in takewhile(lambda other: other is not waiting, line) if other not in before]
+                before |= dict.fromkeys(first)
+                pending += first
+        return {other.thread for other in before}
 
     def _change(self, change: Callable[[Request], None], request: Request) -> None:
         self._changes.append((change, request))

@@ -6,14 +6,19 @@ claims the path exclusively and every directory above it, `/` included, shared.
 
 import os
 import threading
-from collections.abc import Hashable
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from collections.abc import Hashable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from weakref import WeakValueDictionary
 
 from deepfs.core.lock_table import LockTable, Request
-from deepfs.core.wake import mailbox
+from deepfs.core.wake import mailbox, waiting_threads
 
-__all__ = ["PathLocks", "path_locks"]
+__all__ = ["PathLocks", "StepLock", "path_locks"]
+
+_FOR_ITSELF = (
+    "this call could only wait for itself: its files are held by an operation of a thread that waits for it, as one does "
+    "that a signal handler or a finaliser interrupted, or an event loop on which a sync method was called"
+)
 
 
 class _Hold:
@@ -31,7 +36,14 @@ class _Hold:
     def _leave(self) -> None:
         self._table.leave(self._request)
 
+    def _check_wait(self, *threads: int) -> None:
+        """Raise RuntimeError where the holder, or one that comes first, is on a thread that waits for this call."""
+        waiting = waiting_threads.get().union(threads)
+        if waiting and not waiting.isdisjoint(self._table.threads_before(self._request)):
+            raise RuntimeError(_FOR_ITSELF)
+
     def _wait_blocking(self) -> None:
+        self._check_wait(threading.get_ident())
         gate = threading.Lock()
         gate.acquire()
         self._request.notify = gate.release
@@ -72,9 +84,36 @@ class _AsyncHold(_Hold, AbstractAsyncContextManager[None]):
             # This coroutine is driven without an event loop, where only the thread can wait.
             self._wait_blocking()
             return
+        self._check_wait()
         self._request.notify = signal.set
         if not self._request.is_granted:
             await signal.wait()
+
+
+class StepLock:
+    """A lock of threads, for steps that wait for nothing else."""
+
+    __slots__ = ("_inside", "_lock")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside: dict[int, None] = {}
+        """The threads that hold it, or are about to."""
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Hold the lock. RuntimeError where its holder is on a thread that waits for this call, this one included."""
+        me = threading.get_ident()
+        if me in self._inside:
+            raise RuntimeError(_FOR_ITSELF)
+        self._inside[me] = None
+        try:
+            if not waiting_threads.get().isdisjoint(self._inside):
+                raise RuntimeError(_FOR_ITSELF)
+            with self._lock:
+                yield
+        finally:
+            self._inside.pop(me, None)
 
 
 class PathLocks:

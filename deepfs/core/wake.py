@@ -12,7 +12,8 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
 
 from anyio import CancelScope, get_cancelled_exc_class
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
 
     from trio.lowlevel import Abort, Task, TrioToken
 
-__all__ = ["Countdown", "Mailbox", "Signal", "mailbox", "on_asyncio"]
+__all__ = ["Countdown", "Mailbox", "Signal", "mailbox", "name_asyncio", "on_asyncio", "waiting_threads"]
+
+waiting_threads: Final[ContextVar[frozenset[int]]] = ContextVar("deepfs_waiting_threads", default=frozenset())
+"""The threads that wait for what runs here, by `threading.get_ident`: to wait for one of them would never end."""
 
 
 class Signal(ABC):
@@ -101,6 +105,13 @@ class Mailbox(ABC):
         """Put and flush."""
         self.put(callback)
         self.flush()
+
+    def call(self, callback: Callable[[], object]) -> None:
+        """Have the loop run `callback` by a wake-up of its own, which no thread that was interrupted amid a flush owes.
+
+        RuntimeError where the loop has ended and was not collected yet.
+        """
+        self._call(callback)
 
     def turn(self) -> object:
         """A token of the loop's present turn: what runs before the loop next looks for events gets the same one."""
@@ -245,11 +256,18 @@ _thread = _Thread()
 
 
 def mailbox() -> Mailbox:
-    """The mailbox of the event loop that runs the calling task; RuntimeError outside of one."""
+    """The mailbox of the event loop that runs the calling task; RuntimeError outside of one, and as the interpreter ends."""
     found = _thread.mailbox
     if found is None or not found.is_here():
         found = _thread.mailbox = _open()
     return found
+
+
+def name_asyncio() -> None:
+    """Have the calling context, which may come from a thread with another loop, say that it runs on asyncio."""
+    sniffio = sys.modules.get("sniffio")
+    if sniffio is not None:
+        sniffio.current_async_library_cvar.set("asyncio")
 
 
 def on_asyncio() -> bool:
@@ -271,6 +289,8 @@ def _on_trio() -> bool:
 
 
 def _open() -> Mailbox:
+    if sys.is_finalizing():
+        raise RuntimeError("the interpreter ends, and the threads that would do this run no more")
     if _on_trio():
         from trio.lowlevel import current_trio_token
 

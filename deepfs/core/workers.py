@@ -1,5 +1,6 @@
 """Threads that carry out blocking calls: a fair queue, and as few workers as the calls need."""
 
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from deepfs.core.wake import Mailbox
 
-__all__ = ["Job", "Lane"]
+__all__ = ["Job", "Lane", "is_worker"]
 
 T = TypeVar("T")
 
@@ -24,6 +25,19 @@ _STALLED = 20
 """Looks in a row that saw no job finished, after which a busy interpreter is no excuse."""
 _QUIET = 20
 """Idle looks in a row after which the watcher sleeps."""
+
+
+class _Here(threading.local):
+    is_worker = False
+    """The calling thread is one of this module."""
+
+
+_here = _Here()
+
+
+def is_worker() -> bool:
+    """Whether the calling thread is one of a lane, so that what waits here for a lane may wait for itself."""
+    return _here.is_worker
 
 
 class Job(Generic[T]):
@@ -128,7 +142,9 @@ class Lane:
         self._alarm: SimpleQueue[None] = SimpleQueue()
 
     def submit(self, job: Job[Any]) -> None:
-        """Have `job` run; never blocks."""
+        """Have `job` run; never blocks. RuntimeError where no thread can be started, or the interpreter ends."""
+        if sys.is_finalizing():
+            raise RuntimeError("the interpreter ends, and the threads that would do this run no more")
         if self._workers < self._core:
             self._begin()
         self._inbox.put(job)
@@ -152,7 +168,7 @@ class Lane:
             self._workers += 1
 
     def _start(self, target: Callable[[], None]) -> None:
-        threading.Thread(target=target, name=f"deepfs-{self._name}", daemon=True).start()
+        threading.Thread(target=_as_worker, args=(target,), name=f"deepfs-{self._name}", daemon=True).start()
 
     def _work(self) -> None:
         self._call_watcher()
@@ -250,3 +266,8 @@ class Lane:
         elif self._workers < self._limit:
             with suppress(RuntimeError):  # No more threads to be had; the next look tries again.
                 self._hire()
+
+
+def _as_worker(target: Callable[[], None]) -> None:
+    _here.is_worker = True
+    target()

@@ -49,7 +49,7 @@ class RateLimit:
         self._operations = operations
         self._clock = clock
         self._times: deque[float] = deque()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # A signal handler may come by again.
 
     def __call__(self, call: Call) -> None:
         if self._operations is not None and call.operation not in self._operations:

@@ -1,0 +1,410 @@
+"""Sync calls of signal handlers, finalisers, ending interpreters and dead loops: they work, or raise at once."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import anyio
+import pytest
+
+from deepfs import CompositeBackend, MemoryBackend, run_sync
+from deepfs.core import lanes
+from deepfs.core.locks import path_locks
+from support.scripts import run_script
+
+_HANDLER = dedent("""
+    import signal, sys, time
+    from deepfs import CompositeBackend, FilesystemBackend, MemoryBackend, run_sync
+
+    worked, refused = [], []
+
+    def attempt(call):
+        try:
+            worked.append(call())
+        except RuntimeError as error:
+            refused.append(str(error))
+
+    def every(seconds, call):
+        def handle(*_):
+            attempt(call)
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+
+        signal.signal(signal.SIGALRM, handle)
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+
+    def no_more():
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)
+""")
+
+
+def with_handler(code: str, *options: str) -> str:
+    """What `code` prints after the helpers above."""
+    return run_script(_HANDLER + dedent(code), *options)
+
+
+class TestSignalHandlers:
+    def test_one_works_amid_a_call_on_disk(self, tmp_path: Path) -> None:
+        printed = with_handler(
+            f"""
+            backend = FilesystemBackend({str(tmp_path)!r})
+            backend.write("/a.txt", "0")
+            every(0.0005, lambda: backend.write("/of_handler.txt", "x", overwrite=True).ok)
+            end, calls = time.monotonic() + 2, 0
+            while time.monotonic() < end or len(worked) < 20:
+                assert backend.write("/a.txt", str(calls), overwrite=True).ok
+                calls += 1
+            no_more()
+            print(all(worked), set(refused), backend.read("/a.txt").file_data.content == str(calls - 1))
+        """
+        )
+        assert printed.split() == ["True", "set()", "True"]
+
+    def test_one_that_interrupts_the_first_call_works_or_is_refused(self) -> None:
+        """At each place where a handler can run, as a tracing function finds them."""
+        printed = with_handler(
+            f"""
+            import os, threading
+            from deepfs import _background
+
+            async def answer():
+                return 42
+
+            def lines_of_the_start():
+                seen = []
+
+                def trace(frame, event, argument):
+                    if frame.f_code.co_filename in (_background.__file__, threading.__file__):
+                        if event == "line":
+                            seen.append((frame.f_code, frame.f_lineno))
+                        return trace
+
+                sys.settrace(trace)
+                run_sync(answer)
+                sys.settrace(None)
+                return list(dict.fromkeys(seen))
+
+            def interrupted_at(place):
+                def trace(frame, event, argument):
+                    if (frame.f_code, frame.f_lineno) == place and event == "line":
+                        sys.settrace(None)
+                        attempt(lambda: run_sync(answer))
+                    return trace if frame.f_code.co_filename in (_background.__file__, threading.__file__) else None
+
+                sys.settrace(trace)
+                assert run_sync(answer) == 42
+
+            def in_a_child(call):
+                child = os.fork()
+                if not child:
+                    signal.alarm(10)
+                    call()
+                    os._exit(0 if len(worked) + len(refused) == 1 else 1)
+                return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+            # Each child starts a loop of its own.
+            places = [place for place in lines_of_the_start() if "_limbo" not in place[0].co_name]
+            codes = [in_a_child(lambda place=place: interrupted_at(place)) for place in places]
+            print(len(places) > 30, [(p[0].co_qualname, p[1]) for p, code in zip(places, codes) if code])
+        """,
+            "-Wignore::DeprecationWarning",
+        )
+        assert printed.splitlines() == ["True []"]
+
+    def test_none_takes_part_in_an_operation_that_it_interrupts(self) -> None:
+        """Whatever a handler wrote is there, and whatever the program wrote."""
+        printed = with_handler(
+            f"""
+            memory = MemoryBackend()
+            memory.write("/count", "end")
+            every(0.0005, lambda: memory.edit("/count", "end", "h end").ok)
+            end, edits = time.monotonic() + 2, 0
+            while time.monotonic() < end or len(worked) < 20:
+                try:
+                    assert memory.edit("/count", "end", "m end").ok
+                    edits += 1
+                    if not edits % 1000:
+                        assert memory.edit("/count", "m ", "", replace_all=True).ok
+                except RuntimeError as error:
+                    refused.append(str(error))
+            no_more()
+            left = memory.read("/count").file_data.content.split()
+            print(left.count("h") == len(worked), left.count("m") == edits % 1000, all("itself" in why for why in refused))
+        """
+        )
+        assert printed.split() == ["True", "True", "True"]
+
+
+class TestFinalisers:
+    def test_one_at_the_end_of_the_interpreter_is_refused_at_once(self, tmp_path: Path) -> None:
+        printed = run_script(f"""
+            import anyio
+            from deepfs import FilesystemBackend, MemoryBackend, run_sync
+
+            disk, memory = FilesystemBackend({str(tmp_path)!r}), MemoryBackend()
+            assert disk.write("/a.txt", "one").ok and memory.write("/a.txt", "one").ok
+
+            def attempt(name, call):
+                try:
+                    print(name, call())
+                except RuntimeError as error:
+                    print(name, "interpreter ends" in str(error))
+
+            class Late:
+                def __del__(self, attempt=attempt, disk=disk, memory=memory, run=anyio.run):
+                    attempt("sync", lambda: disk.read("/a.txt").ok)
+                    attempt("async", lambda: run(disk.aread, "/a.txt").ok)
+                    attempt("memory", lambda: memory.read("/a.txt").ok)
+
+            late = Late()
+        """)
+        assert printed.splitlines() == ["sync True", "async True", "memory True"]
+
+    def test_one_that_runs_where_it_would_wait_for_itself_is_refused(self, tmp_path: Path) -> None:
+        printed = run_script(f"""
+            import gc
+            from deepfs import FilesystemBackend, run_sync
+            from deepfs.core import lanes
+
+            gc.disable()
+            backend = FilesystemBackend({str(tmp_path)!r})
+            backend.write("/a.txt", "one")
+            told = []
+
+            class Careless:
+                def __init__(self):
+                    self.me = self
+                def __del__(self):
+                    try:
+                        told.append(backend.read("/a.txt").ok)
+                    except RuntimeError as error:
+                        told.append(str(error))
+
+            def collect(*_):
+                Careless()
+                gc.collect()
+
+            async def on_the_loop():
+                collect()
+
+            run_sync(on_the_loop)
+            run_sync(lanes.run, collect)
+            run_sync(lanes.run_long, collect)
+            run_sync(lanes.run_resident, collect)
+            collect()
+            print(["await" in each for each in told[:1]], ["own work" in each for each in told[1:4]], told[4])
+        """)
+        assert printed.strip() == "[True] [True, True, True] True"
+
+
+class TestALoopThatEnds:
+    def test_it_is_started_anew(self) -> None:
+        printed = run_script("""
+            import asyncio, threading, time
+            import anyio
+            from unittest.mock import patch
+            from deepfs import MemoryBackend, run_sync
+            from deepfs.testing import LatencyBackend
+
+            threading.excepthook = lambda args: print("unhandled", args.exc_value)
+            backend = LatencyBackend(MemoryBackend(), 0.001)
+            assert backend.write("/a.txt", "one").ok
+
+            async def stop():
+                asyncio.get_running_loop().stop()
+                await anyio.sleep_forever()
+
+            async def cancel_all():
+                for task in asyncio.all_tasks():
+                    task.cancel()
+                await anyio.sleep_forever()
+
+            async def raise_in_a_callback():
+                def fail():
+                    raise SystemExit(3)
+                asyncio.get_running_loop().call_soon(fail)
+                await anyio.sleep_forever()
+
+            async def break_time():
+                with patch("time.monotonic", side_effect=ValueError("no time")):
+                    await anyio.sleep(0.001)
+
+            for end in (stop, cancel_all, raise_in_a_callback):
+                others = []
+
+                def wait():
+                    try:
+                        run_sync(anyio.sleep_forever)
+                    except RuntimeError as error:
+                        others.append(str(error))
+
+                threads = [threading.Thread(target=wait) for _ in range(3)]
+                for thread in threads: thread.start()
+                time.sleep(0.2)
+                try:
+                    run_sync(end)
+                except RuntimeError as error:
+                    print(error)
+                for thread in threads: thread.join()
+                print(len(set(others)), len(others), backend.read("/a.txt").ok)
+        """)
+        ended = "deepfs's event loop ended before the call did; the next call starts it anew"
+        assert printed.splitlines() == [ended, "1 3 True"] * 3
+
+    @pytest.mark.parametrize("patched", ["side_effect=ValueError('no time')", "return_value=None"])
+    def test_so_it_is_once_time_is_no_longer_patched(self, patched: str, tmp_path: Path) -> None:
+        printed = run_script(
+            f"""
+            import logging, time
+            from unittest.mock import patch
+            from deepfs import FilesystemBackend
+
+            logging.disable()  # asyncio tells of what it could not end.
+
+            backend = FilesystemBackend({str(tmp_path)!r})
+            backend.write("/a.txt", "one")
+            with patch("time.monotonic", {patched}):
+                for _ in range(3):
+                    try:
+                        backend.read("/a.txt")
+                    except RuntimeError as error:
+                        print(error)
+            print(backend.read("/a.txt").ok)
+        """,
+            "-Wignore",
+        )
+        assert printed.splitlines()[-1] == "True"
+        assert "ended before the call did" in printed
+
+    def test_a_coroutine_that_it_never_ran_is_closed(self) -> None:
+        printed = run_script(
+            """
+            import time
+            from unittest.mock import patch
+            from deepfs import run_sync
+
+            async def answer():
+                return 42
+
+            print(run_sync(answer()))
+            with patch("time.monotonic", side_effect=ValueError):
+                try:
+                    run_sync(answer())
+                except RuntimeError:
+                    print("told")
+            print(run_sync(answer()))
+        """,
+            "-Werror",
+        )
+        assert printed.split()[0] == "42"
+        assert printed.split()[-1] == "42"
+
+
+class TestOtherPlaces:
+    def test_it_works_in_the_debug_mode_of_asyncio(self, tmp_path: Path) -> None:
+        printed = run_script(
+            f"""
+            import logging
+            logging.disable()
+            from deepfs import FilesystemBackend
+            backend = FilesystemBackend({str(tmp_path)!r})
+            print(backend.write("/a.txt", "one").ok, backend.grep("one").matches[0].line)
+        """,
+            "-X",
+            "dev",
+        )
+        assert printed.split() == ["True", "1"]
+
+    def test_a_child_forked_by_a_sync_override_makes_calls_of_its_own(self, tmp_path: Path) -> None:
+        printed = run_script(
+            f"""
+            import os, signal
+            import anyio
+            from deepfs import FilesystemBackend
+
+            class Forking(FilesystemBackend):
+                def ls(self, path):
+                    child = os.fork()
+                    if not child:
+                        signal.alarm(10)
+                        os._exit(0 if self.read("/a.txt").ok else 1)
+                    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+                    return super().ls(path)
+
+            backend = Forking({str(tmp_path)!r})
+            backend.write("/a.txt", "one")
+            print(anyio.run(backend.als, "/").ok)
+        """,
+            "-Wignore::DeprecationWarning",
+        )
+        assert printed.split() == ["0", "True"]
+
+
+@pytest.mark.anyio
+class TestOnTheLoopOfAHolder:
+    @pytest.fixture(autouse=True)
+    def _no_blocking(self) -> None:
+        """Blocking the loop is what these tests do."""
+
+    @pytest.mark.parametrize("also_first", [False, True], ids=["holder", "behind_another"])
+    async def test_a_sync_call_that_needs_what_a_task_there_holds_is_refused(
+        self, tmp_path: Path, also_first: bool
+    ) -> None:
+        from deepfs import FilesystemBackend
+
+        backend = FilesystemBackend(tmp_path)
+        locks = path_locks(("disk", str(tmp_path)))
+        refused = []
+
+        def late() -> None:
+            with locks.hold_blocking("/a.txt"):
+                pass
+
+        async with locks.hold("/a.txt"):
+            thread = threading.Thread(target=late)
+            if also_first:
+                thread.start()
+                await anyio.sleep(0.1)
+            try:
+                backend.write("/a.txt", "x")
+            except RuntimeError as error:
+                refused.append(str(error))
+            assert backend.write("/b.txt", "x").ok
+        if also_first:
+            thread.join()
+        assert "wait for itself" in refused[0]
+        assert backend.write("/a.txt", "x").ok
+
+    def test_it_works_from_a_trio_loop(self) -> None:
+        async def call() -> bool:
+            async def on_asyncio() -> str:
+                await anyio.sleep(0)
+                return anyio.get_cancelled_exc_class().__module__
+
+            return run_sync(on_asyncio).startswith("asyncio")
+
+        assert anyio.run(call, backend="trio")
+
+
+def test_a_nested_change_of_memory_is_refused() -> None:
+    """As when a finaliser runs amid a change."""
+    tree: Any = None
+
+    class Nested(MemoryBackend):
+        never_waits = True
+
+        async def _commit(self, changes: Any) -> None:
+            for call in calls:
+                with pytest.raises(RuntimeError, match="wait for itself"):
+                    call()
+            await super()._commit(changes)
+
+    memory = Nested()
+    tree = CompositeBackend(memory)
+    tree.never_waits = False
+    calls: list[Callable[[], object]] = [lambda: memory.write("/b", "x"), lambda: tree.write("/b", "x")]
+    assert memory.write("/a", "x").ok
+    calls = []
+    assert memory.write("/b", "x").ok
+    assert not lanes.is_worker()

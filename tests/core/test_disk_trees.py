@@ -455,10 +455,11 @@ def test_one_of_two_names_of_a_file_moves_onto_the_other(root: Path, disk: Disk)
     assert sorted(os.listdir(root)) == ["dir", "dir.txt"]
 
 
-def test_copies_follow_a_link_and_refuse_what_is_no_file(root: Path, disk: Disk) -> None:
+def test_copies_keep_a_link_and_refuse_what_is_no_file(root: Path, disk: Disk) -> None:
     (root / "link").symlink_to("dir/sub")
     disk.copy("/link", "/copy")
-    assert tree(root)["copy/deep"] == b"22"
+    assert tree(root)["copy"] == "-> dir/sub"
+    assert disk.read_file("/copy/deep")[0] == b"22"
     os.mkfifo(root / "dir" / "sub" / "fifo")
     before = tree(root / "dir" / "sub")
     with pytest.raises(AccessError, match="'/dir/sub/fifo': it is not a regular file"):

@@ -1,5 +1,6 @@
 """Small file systems of a test's own: mounted here, or, where that takes a privilege, seen through a namespace."""
 
+import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["SmallDisk", "small_disk"]
+__all__ = ["SmallDisk", "bound", "small_disk"]
 
 
 class SmallDisk:
@@ -52,6 +53,17 @@ def small_disk(mount_point: Path, options: str) -> Iterator[SmallDisk]:
                 return
             reasons.append(f"{' '.join(command)}: {told}")
     pytest.fail(f"no file system can be mounted here, neither by this user nor in a namespace of its own: {reasons}")
+
+
+@contextmanager
+def bound(directory: Path, mount_point: Path, seen: Path) -> Iterator[Path]:
+    """`directory` mounted once more at `mount_point`, in a namespace of its own; the path by which `seen` is seen there."""
+    is_root = os.geteuid() == 0
+    with _shell(["unshare", *([] if is_root else ["--user", "--map-root-user"]), "--mount", "sh"]) as shell:
+        told = _told(shell, f"mount --bind '{directory}' '{mount_point}' 2>&1")
+        if told != "0":
+            pytest.fail(f"no directory can be mounted here: {told}")
+        yield Path(f"/proc/{shell.pid}/root{seen}")
 
 
 @contextmanager

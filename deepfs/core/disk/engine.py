@@ -173,14 +173,15 @@ class Disk:
     def move(self, src: str, dst: str, *, overwrite: bool = False, patience: Patience | None = None) -> None:
         """Move a file, a link itself, or a directory; one end stands at every instant.
 
-        `overwrite` replaces a file by a file, never a directory. ExistsError, DirectoryError, NotDirectoryError,
-        InvalidPathError for a move into itself.
+        `overwrite` replaces a file by a file, never a directory. Nothing changes where both are one by other names, such
+        as a link and the file that it leads to. ExistsError, DirectoryError, NotDirectoryError, InvalidPathError for a
+        move into itself.
         """
         self._relocator.move(src, dst, patience or Patience(_WAIT_S), overwrite=overwrite)
 
     def copy(self, src: str, dst: str, *, overwrite: bool = False, patience: Patience | None = None) -> None:
-        """Copy a file, or a directory with all under it, which appears when it is complete.
+        """Copy a file, a link itself, or a directory with all under it, which appears when it is complete.
 
-        Links in a directory are copied as they are. Errors as of `move`.
+        Links are copied as they are. Errors as of `move`, and ExistsError for a copy onto itself without `overwrite`.
         """
         self._relocator.copy(src, dst, patience or Patience(_WAIT_S), overwrite=overwrite)

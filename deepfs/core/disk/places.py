@@ -55,6 +55,16 @@ def link_target(directory: int, name: str) -> str | None:
         raise
 
 
+def _directory_in(directory: int, name: str) -> int | None:
+    """Open a directory in an open one; None where there is none of this name."""
+    try:
+        return os.open(name, SEARCH | NO_FOLLOW, dir_fd=directory)
+    except OSError as error:
+        if error.errno in _PERHAPS_A_LINK or error.errno == errno.ENOENT:
+            return None
+        raise
+
+
 def _names(path: str) -> list[str]:
     return [name for name in path.split("/") if name and name != "."]
 
@@ -215,6 +225,22 @@ class Root:
                 raise
         os.makedirs(self.host_path, exist_ok=True)
         return os.open(self.host_path, SEARCH)
+
+    def directories(self, names: Sequence[str]) -> list[os.stat_result]:
+        """The status of the root and of each directory that `names` lead through, as far as they are directories."""
+        directory, found = self.enter(make=False), []
+        try:
+            found.append(os.fstat(directory))
+            for name in names:
+                child = _directory_in(directory, name)
+                if child is None:
+                    break
+                directory, left = child, directory
+                release(left)
+                found.append(os.fstat(directory))
+        finally:
+            release(directory)
+        return found
 
     def unmake(self, made: list[list[str]]) -> None:
         """Remove directories that an operation made and that are still empty."""

@@ -14,9 +14,10 @@ from deepfs.core.disk.files import check_regular
 from deepfs.core.disk.flags import READ, UPDATE
 from deepfs.core.disk.flocks import file_id, holding
 from deepfs.core.disk.patience import Patience
-from deepfs.core.disk.places import Place, Root, release
+from deepfs.core.disk.places import Place, Root, link_target, release
 from deepfs.core.disk.removal import remove_standing
 from deepfs.core.disk.temporaries import Sweeper, create, discard, put, replace, sync_directory
+from deepfs.core.disk.temporary_names import temporary_name
 from deepfs.errors import (
     AccessError,
     BackendError,
@@ -43,15 +44,33 @@ class _Task(NamedTuple):
     dst: str
     target: Place
     existing: os.stat_result | None
+    leads_to: str
+    """The path without links of what a link at the source leads to; else that of the source itself."""
 
     @property
     def is_dir(self) -> bool:
         return stat.S_ISDIR(self.status.st_mode)
 
     @property
+    def is_link(self) -> bool:
+        return stat.S_ISLNK(self.status.st_mode)
+
+    @property
     def stays(self) -> bool:
-        """Whether both ends are one entry."""
-        return self.source.names == self.target.names
+        """Whether both ends are one entry, by whatever names: links, a directory mounted twice, case."""
+        if self.leads_to == self.target.path:
+            return True
+        if self.existing is None or file_id(self.existing) != file_id(self.status):
+            return False
+        # Hard links are entries of their own.
+        return self.is_dir or self.status.st_nlink == 1 or self._same_name()
+
+    def _same_name(self) -> bool:
+        return self.source.name == self.target.name and self.same_directory()
+
+    def same_directory(self) -> bool:
+        """Whether both ends are in one directory."""
+        return file_id(os.fstat(self.source.directory)) == file_id(os.fstat(self.target.directory))
 
 
 class Relocator:
@@ -65,8 +84,9 @@ class Relocator:
     def move(self, src: str, dst: str, patience: Patience, *, overwrite: bool) -> None:
         """Have what stands at `src`, a link itself rather than what it leads to, stand at `dst`."""
         for _ in range(_MAX_RACES):
-            with self._task(src, dst, overwrite=overwrite, follow=False) as task:
+            with self._task(src, dst, overwrite=overwrite, moving=True) as task:
                 if task.stays:
+                    _spell_anew(task)
                     return
                 if self._root.must_stay(task.source.names):
                     raise AccessError(src, "the root cannot be moved")
@@ -77,9 +97,9 @@ class Relocator:
         raise _contended(dst)
 
     def copy(self, src: str, dst: str, patience: Patience, *, overwrite: bool) -> None:
-        """Put a copy of what `src` leads to at `dst`."""
+        """Put a copy of what stands at `src`, a link itself rather than what it leads to, at `dst`."""
         for _ in range(_MAX_RACES):
-            with self._task(src, dst, overwrite=overwrite, follow=True) as task:
+            with self._task(src, dst, overwrite=overwrite, moving=False) as task:
                 if task.stays:
                     return
                 with holding(dst, [task.target], patience):
@@ -88,20 +108,36 @@ class Relocator:
         raise _contended(dst)
 
     @contextmanager
-    def _task(self, src: str, dst: str, *, overwrite: bool, follow: bool) -> Iterator[_Task]:
+    def _task(self, src: str, dst: str, *, overwrite: bool, moving: bool) -> Iterator[_Task]:
         """Both ends, checked; errors of the body are about `dst` unless it says otherwise."""
-        with StorageErrors(src), self._root.locate(src, follow=follow) as source:
+        with StorageErrors(src), self._root.locate(src, follow=False) as source:
             status = source.lstat()
             if status is None:
                 raise FileMissingError(src)
             if paths.is_beneath(dst, src):
                 raise InvalidPathError(dst, f"it lies inside {src}")
+            leads_to = (self._root.real_path(src) if stat.S_ISLNK(status.st_mode) else None) or source.path
             with StorageErrors(dst), self._root.locate_target(dst) as target:
-                task = _Task(src, source, status, dst, target, target.lstat())
-                if follow or not task.stays:
-                    _check_destination(task, overwrite=overwrite)
+                task = _Task(src, source, status, dst, target, target.lstat(), leads_to)
+                self._check(task, overwrite=overwrite, moving=moving)
                 self._sweeper.visit(target.directory)
                 yield task
+
+    def _check(self, task: _Task, *, overwrite: bool, moving: bool) -> None:
+        """Raise unless the source may go where the destination is."""
+        if not task.stays:
+            self._check_not_inside(task)
+        elif task.existing is None:
+            # A link onto the missing file that it leads to would lead to itself.
+            raise FileMissingError(task.src)
+        if not (moving and task.stays):
+            _check_destination(task, overwrite=overwrite)
+
+    def _check_not_inside(self, task: _Task) -> None:
+        if task.is_dir:
+            above = self._root.directories(task.target.names[:-1])
+            if file_id(task.status) in map(file_id, above):
+                raise InvalidPathError(task.dst, f"it lies inside {task.src}")
 
     def _moved(self, task: _Task, patience: Patience) -> bool:
         """Move, under locks; False where something came to stand at the destination meanwhile."""
@@ -120,6 +156,8 @@ class Relocator:
 
     def _copied(self, task: _Task, patience: Patience) -> bool:
         """Copy, under a lock; False where something came to stand at the destination meanwhile."""
+        if task.is_link:
+            return self._copied_link(task)
         with StorageErrors(task.src):
             source = task.source.open(READ)
         try:
@@ -139,6 +177,23 @@ class Relocator:
         replace(task.target, write, task.existing, durable=self._durable)
         return True
 
+    def _copied_link(self, task: _Task) -> bool:
+        says, target = link_target(task.source.directory, task.source.name), task.target
+        if says is None:
+            return False
+        name = temporary_name()
+        os.symlink(says, name, dir_fd=target.directory)
+        try:
+            if task.existing is None and not put(target.directory, name, target):
+                return False
+            if task.existing is not None:
+                _check_writable(target)
+                os.rename(name, target.name, src_dir_fd=target.directory, dst_dir_fd=target.directory)
+        finally:
+            discard(target.directory, name)
+        sync_directory(target.directory, self._durable)
+        return True
+
     def _copied_tree(self, task: _Task, source: int, patience: Patience) -> bool:
         directory = task.target.directory
         with tree_copy(task.src, source, directory, patience, durable=self._durable) as name:
@@ -152,9 +207,7 @@ def _contended(path: str) -> BackendError:
 
 
 def _check_destination(task: _Task, *, overwrite: bool) -> None:
-    """Raise unless the source may go where the destination is."""
-    if task.is_dir and not task.stays and task.target.names[: len(task.source.names)] == task.source.names:
-        raise InvalidPathError(task.dst, f"it lies inside {task.src}")
+    """Raise where something at the destination is in the way."""
     if task.existing is None:
         return
     if stat.S_ISDIR(task.existing.st_mode):
@@ -185,6 +238,13 @@ def _renamed(task: _Task) -> bool:
     else:
         _rename(task)
     return True
+
+
+def _spell_anew(task: _Task) -> None:
+    """Where the file system ignores case, give an entry that stays the name as it was written."""
+    source, target = task.source, task.target
+    if source.name != target.name and source.name.casefold() == target.name.casefold() and task.same_directory():
+        _rename(task)
 
 
 def _rename(task: _Task) -> None:

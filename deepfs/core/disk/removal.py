@@ -5,8 +5,8 @@ import os
 import stat
 
 from deepfs.core.disk.conditions import StorageErrors, leaf
-from deepfs.core.disk.files import is_version, open_regular
-from deepfs.core.disk.flags import NO_FOLLOW, READ_DIRECTORY
+from deepfs.core.disk.files import check_regular, is_version, open_regular
+from deepfs.core.disk.flags import NO_FOLLOW, READ, READ_DIRECTORY
 from deepfs.core.disk.flocks import holding
 from deepfs.core.disk.patience import Patience
 from deepfs.core.disk.places import Place, Root, release
@@ -39,15 +39,18 @@ def delete(root: Root, path: str, patience: Patience, *, if_match: str | None = 
             if if_match is None:
                 remove_standing(place, path, patience)
             else:
-                _check_version(root, path, if_match)
+                _check_version(root, place, path, if_match, patience)
                 os.unlink(place.name, dir_fd=place.directory)
 
 
-def _check_version(root: Root, path: str, if_match: str) -> None:
-    """Raise unless `path` leads to a file of this version."""
-    descriptor, _ = open_regular(root, path)
+def _check_version(root: Root, place: Place, path: str, if_match: str, patience: Patience) -> None:
+    """Raise unless the file at `place`, or the one that the link there leads to, is of this version."""
+    status = place.lstat()
+    is_link = status is not None and stat.S_ISLNK(status.st_mode)
+    descriptor = open_regular(root, path)[0] if is_link else place.open(READ)
     try:
-        if not is_version(path, descriptor, if_match):
+        check_regular(path, os.fstat(descriptor))
+        if not is_version(path, descriptor, if_match, patience):
             raise ConflictError(path)
     finally:
         release(descriptor)

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from deepfs.backends import _answers as answers
 from deepfs.backends._deepagents import own_instead
 from deepfs.backends._flat_search import grep_tree
+from deepfs.backends._trees import listed_tree
 from deepfs.backends._v1 import V1_NAMES, is_v1, own_name
 from deepfs.backends.protocol import (
     AnyBackendProtocol,
@@ -29,6 +30,7 @@ from deepfs.core.locks import path_locks
 from deepfs.core.scan import compile_query
 from deepfs.core.search import MAX_SEARCHED_BYTES, Wanted
 from deepfs.core.text import check_text, version
+from deepfs.core.trees import TreeListing
 from deepfs.errors import (
     AccessError,
     ConflictError,
@@ -229,6 +231,11 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         for info in listing.entries or ():
             found += await self._paths(info.path) if info.is_dir else [info.path]
         return found
+
+    async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
+        if deleting:
+            self._offered("delete")
+        return await listed_tree(self._whole, path)
 
     # --- changing ---
 

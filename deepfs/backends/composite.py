@@ -29,7 +29,16 @@ from deepfs.core.arguments import check_number, check_paths, check_uploads
 from deepfs.core.patterns import compile_glob
 from deepfs.core.scan import check_search
 from deepfs.core.search import Hidden
-from deepfs.errors import AccessError, DeepFSError, DirectoryError, InvalidPathError, NotSupportedError, error_of
+from deepfs.core.trees import EntryChange, TreeEntry, TreeListing, joined
+from deepfs.errors import (
+    AccessError,
+    DeepFSError,
+    DirectoryError,
+    FileMissingError,
+    InvalidPathError,
+    NotSupportedError,
+    error_of,
+)
 from deepfs.types import (
     DeleteResult,
     EditResult,
@@ -116,6 +125,40 @@ class CompositeBackend(BackendProtocol, SyncCommands):
                 found[index] = None if path_there is None else mount.outer(path_there)
         return found
 
+    # --- whole trees ---
+
+    async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
+        mount, inner, path = self._route(path)
+        below = self._table.beneath(path)
+        try:
+            listings = [await self._mounted_tree(mount, inner, deleting)]
+        except FileMissingError:
+            if not below:
+                raise
+            listings = []
+        listings += [await self._mounted_tree(each, "/", deleting) for each in below]
+        entries = {entry.path: entry for listing in listings for entry in listing.entries}
+        for up in {up for each in below for up in ("/", *paths.ancestors(each.prefix))}:
+            if up == path or paths.is_beneath(up, path):
+                entries[up] = TreeEntry(up, "directory")
+        omission = joined(*(listing.omission for listing in listings))
+        return TreeListing(sorted(entries.values(), key=lambda entry: entry.path), omission)
+
+    async def _mounted_tree(self, mount: Mount, inner: str, deleting: bool) -> TreeListing:
+        """The tree of one mount with the paths of this one, without what other mounts hide."""
+        try:
+            listing = await mount.backend.alist_tree(inner, deleting=deleting)
+        except DeepFSError as error:
+            raise error_of(error.code, mount.told(Result(str(error)), inner).error or "") from error
+        entries = [replace(entry, path=mount.outer(entry.path)) for entry in listing.entries]
+        return replace(listing, entries=[entry for entry in entries if self._table.owns(mount, entry.path)])
+
+    async def achange_entries(self, changes: Sequence[EntryChange]) -> list[FileUploadResponse]:
+        async def change(mount: Mount, batch: Sequence[tuple[str, int]]) -> list[FileUploadResponse]:
+            return await mount.backend.achange_entries([replace(changes[index], path=inner) for inner, index in batch])
+
+        return await self._in_batches([change.path for change in changes], change, FileUploadResponse)
+
     # --- one path, one backend ---
 
     def _route(self, path: str) -> tuple[Mount, str, str]:
@@ -170,7 +213,8 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         if target is mount and not self._table.beneath(src):
             copied = await mount.backend.acopy(inner_src, inner_dst, **given(overwrite=overwrite))
             return _at(mount.told(copied, inner_src, inner_dst), dst)
-        return await copy_tree(self, src, self, dst, overwrite=overwrite)
+        keeps_empty = target.backend.capabilities.keeps_empty_directories
+        return await copy_tree(self, src, self, dst, overwrite=overwrite, keeps_empty=keeps_empty)
 
     async def amove(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
         mount, inner_src, src = self._route(src)
@@ -181,7 +225,8 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         if target is mount:
             moved = await mount.backend.amove(inner_src, inner_dst, **given(overwrite=overwrite))
             return _at(mount.told(moved, inner_src, inner_dst), dst)
-        return await move_tree(self, src, self, dst, overwrite=overwrite)
+        keeps_empty = target.backend.capabilities.keeps_empty_directories
+        return await move_tree(self, src, self, dst, overwrite=overwrite, keeps_empty=keeps_empty)
 
     async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
         """Run a command in the backend that runs them here, where it does; commands see that backend's files alone."""

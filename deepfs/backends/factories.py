@@ -1,11 +1,13 @@
 """Backend factories, the older way to give a backend its runtime: functions of the runtime that return a backend."""
 
+from collections.abc import Sequence
 from typing import cast
 
 from deepfs._deprecated import already_warned, warn_deprecated
 from deepfs.backends._options import given
 from deepfs.backends.adapted import adapt_backend_protocol
 from deepfs.backends.protocol import BACKEND_TYPES, AnyBackendProtocol, BackendFactory, BackendProtocol
+from deepfs.core.trees import EntryChange, TreeListing
 from deepfs.errors import BackendError, DeepFSError
 from deepfs.types import (
     DeleteResult,
@@ -59,6 +61,12 @@ class FactoryBackend(BackendProtocol):
 
     async def areal_paths(self, paths: list[str]) -> list[str | None]:
         return await self.current().areal_paths(paths)
+
+    async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
+        return await self.current().alist_tree(path, deleting=deleting)
+
+    async def achange_entries(self, changes: Sequence[EntryChange]) -> list[FileUploadResponse]:
+        return await self.current().achange_entries(changes)
 
     async def als(self, path: str) -> LsResult:
         return await self.current().als(path)

@@ -24,6 +24,7 @@ from deepfs.core.scan import check_search, compile_query
 from deepfs.core.search import Hidden
 from deepfs.core.text import check_text, check_window, decode
 from deepfs.core.together import Ask, Together
+from deepfs.core.trees import EntryChange, TreeListing
 from deepfs.errors import BinaryFileError, DeepFSError
 from deepfs.sync import finish
 from deepfs.types import (
@@ -136,6 +137,12 @@ class FilesystemBackend(BackendProtocol):
         path = self._path(path)
         listing = self._disk.list_directory(path, patience=patience)
         return LsResult(entries=[_info(path, entry) for entry in listing.entries])
+
+    async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
+        return await self._look(self._list_tree, path, deleting)
+
+    def _list_tree(self, patience: Patience, path: str, deleting: bool) -> TreeListing:
+        return self._disk.list_tree(self._path(path), patience, deleting=deleting)
 
     async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
         return await self._look(self._read, path, offset, limit)
@@ -272,6 +279,20 @@ class FilesystemBackend(BackendProtocol):
         src, dst = self._path(src), self._path(dst)
         relocate(src, dst, overwrite=overwrite, patience=patience)
         return WriteResult(path=dst)
+
+    async def achange_entries(self, changes: Sequence[EntryChange]) -> list[FileUploadResponse]:
+        return await self._change([change.path for change in changes], self._change_entries, changes)
+
+    def _change_entries(self, patience: Patience, changes: Sequence[EntryChange]) -> list[FileUploadResponse]:
+        return [FileUploadResponse(change.path, self._change_entry(change)) for change in changes]
+
+    def _change_entry(self, change: EntryChange) -> str | None:
+        """Make one change; returns the code of the error."""
+        try:
+            self._disk.change_entry(replace_fields(change, path=self._path(change.path)))
+        except DeepFSError as error:
+            return error.code.value
+        return None
 
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         check_uploads(files)

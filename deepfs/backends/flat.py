@@ -16,12 +16,14 @@ from deepfs.core.replace import replace
 from deepfs.core.scan import check_search, compile_query
 from deepfs.core.search import Hidden, Wanted
 from deepfs.core.text import check_text
+from deepfs.core.trees import EntryChange, TreeListing, implied_listing
 from deepfs.core.uploads import Uploads
 from deepfs.errors import (
     AccessError,
     BinaryFileError,
     DeepFSError,
     DirectoryError,
+    ErrorCode,
     FileMissingError,
     NotDirectoryError,
 )
@@ -109,6 +111,11 @@ class FlatBackend(BackendProtocol):
 
     async def als(self, path: str) -> LsResult:
         return LsResult(entries=(await self._tree()).entries(paths.normalize(path)))
+
+    async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
+        path = paths.normalize(path)
+        files, chosen = await self._subtree(path)
+        return implied_listing(path, [(child, filemap.file_info(child, files).size) for child in chosen])
 
     async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
         path = paths.normalize(path)
@@ -259,6 +266,11 @@ class FlatBackend(BackendProtocol):
             overwrite=overwrite,
         )
         return [Change(targets[path], filemap.readable(found, targets[path]), data) for path, data in sources.items()]
+
+    async def achange_entries(self, changes: Sequence[EntryChange]) -> list[FileUploadResponse]:
+        # Directories follow from the files: one that is empty is gone already.
+        outcomes = {"make_directory": ErrorCode.UNSUPPORTED.value}
+        return [FileUploadResponse(change.path, outcomes.get(change.change)) for change in changes]
 
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         check_uploads(files)

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from base64 import b64decode
-from collections.abc import AsyncGenerator, AsyncIterable, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from msgspec import Struct
@@ -10,6 +10,7 @@ from msgspec import Struct
 from deepfs.backends._completion import bound_operations, complete
 from deepfs.backends._v1 import BackendProtocolV1, SandboxBackendProtocolV1
 from deepfs.core.arguments import check_number
+from deepfs.core.trees import EntryChange, TreeListing
 from deepfs.errors import DeepFSError, NotSupportedError
 from deepfs.sync import sync_shims
 from deepfs.types import (
@@ -125,6 +126,30 @@ class BackendProtocol(SyncSurface, ABC):
         """
         return [*paths]
 
+    async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
+        """Every entry at or under `path` as a transfer to another storage needs them: more than `als` shows.
+
+        It is made of `als` and `areal_paths` here. A backend overrides it where it knows of links, special files, mode
+        bits, or names that are in no valid path. With `deleting`, what may be read but not deleted counts as omitted.
+        Raises leaves of `deepfs.errors`: FileMissingError where nothing is at `path`, AccessError and NotSupportedError
+        where nothing can be deleted.
+        """
+        from deepfs.backends._trees import listed_tree
+
+        if deleting and type(self).adelete is BackendProtocol.adelete:
+            raise _unsupported(self, "delete")
+        return await listed_tree(self, path)
+
+    async def achange_entries(self, changes: Sequence[EntryChange]) -> list[FileUploadResponse]:
+        """Changes of directories and mode bits that a transfer needs; one outcome for each, in order.
+
+        Here no directory can be made (`unsupported`), modes are not kept, and a directory is removed by `adelete` if a
+        listing just before shows that nothing is in it.
+        """
+        from deepfs.backends._trees import changed_entry
+
+        return [await changed_entry(self, change) for change in changes]
+
     @abstractmethod
     async def als(self, path: str) -> LsResult:
         """List the direct children of a directory, sorted by path; directories end in `/`.
@@ -211,13 +236,15 @@ class BackendProtocol(SyncSurface, ABC):
         """
         from deepfs.backends.transfer import copy_tree
 
-        return await copy_tree(self, src, self, dst, overwrite=overwrite)
+        keeps_empty = self.capabilities.keeps_empty_directories
+        return await copy_tree(self, src, self, dst, overwrite=overwrite, keeps_empty=keeps_empty)
 
     async def amove(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
         """Move a file, or a directory with all under it; at no instant are both ends gone. Errors as in `acopy`."""
         from deepfs.backends.transfer import move_tree
 
-        return await move_tree(self, src, self, dst, overwrite=overwrite)
+        keeps_empty = self.capabilities.keeps_empty_directories
+        return await move_tree(self, src, self, dst, overwrite=overwrite, keeps_empty=keeps_empty)
 
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         """Store bytes, replacing what is there; one outcome for each item, in order."""

@@ -1,11 +1,27 @@
-"""Copying and moving trees through the public operations, for backends without their own way and across mounts."""
+"""Copying and moving trees through the public operations, for backends without their own way and across mounts.
 
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+A transfer is planned before anything changes: what cannot be carried whole is refused. Then it copies, and a move
+deletes exactly what it copied, each file on the version that was copied, and directories only where they are empty.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from hashlib import blake2b
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from deepfs.core import paths
+from deepfs.core.text import BOM, decode, version
+from deepfs.core.trees import (
+    Change,
+    EntryChange,
+    TreeEntry,
+    TreeListing,
+    check_transferable,
+    directories_of,
+    empty_directories,
+    files_of,
+)
 from deepfs.errors import (
     AccessError,
     ConflictError,
@@ -16,12 +32,13 @@ from deepfs.errors import (
     FileMissingError,
     InvalidPathError,
     NotDirectoryError,
+    NotSupportedError,
     TooLargeError,
     error_of,
     quoted,
 )
 from deepfs.sync import finish
-from deepfs.types import FileDownloadResponse, FileUploadResponse, LsResult, Result, WriteResult
+from deepfs.types import DeleteResult, FileDownloadResponse, FileUploadResponse, LsResult, Result, WriteResult
 
 if TYPE_CHECKING:
     from deepfs.backends.protocol import BackendProtocol
@@ -31,48 +48,41 @@ __all__ = ["MAX_HELD_BYTES", "closed_after", "collected", "copy_tree", "download
 MAX_HELD_BYTES = 256 * 1024 * 1024
 """The largest file that is held in memory as a whole."""
 
-_BATCH = 64
+_BATCH_FILES = 64
+_BATCH_BYTES = 8 * 1024 * 1024
 """Files in memory at once."""
-
-T = TypeVar("T")
+_STREAMED_BYTES = 1024 * 1024
+"""Files from this size on are streamed, one by one."""
 
 _PLAIN = (FileMissingError, DirectoryError, AccessError)
 """The leaves whose text needs the path alone."""
 
 
-class _StoppedError(Exception):
-    """A step failed; `result` tells it."""
-
-    def __init__(self, result: Result) -> None:
-        self.result = result
-
-
 async def copy_tree(
-    source: "BackendProtocol", src: str, target: "BackendProtocol", dst: str, *, overwrite: bool
+    source: "BackendProtocol", src: str, target: "BackendProtocol", dst: str, *, overwrite: bool, keeps_empty: bool
 ) -> WriteResult:
-    """Copy what is at `src` of `source` to `dst` of `target`; what was copied before a failure stays."""
-    src, dst = paths.normalize(src), paths.normalize(dst)
-    try:
-        await _copied(source, src, target, dst, overwrite=overwrite)
-    except _StoppedError as stopped:
-        return WriteResult(stopped.result.error, code=stopped.result.code)
-    return WriteResult(path=dst)
+    """Copy what is at `src` of `source` to `dst` of `target`; what was copied before a failure stays.
+
+    `keeps_empty` tells whether directories stay empty at `dst`. Raises leaves of `deepfs.errors`.
+    """
+    transfer = _Transfer(source, src, target, dst, overwrite=overwrite, keeps_empty=keeps_empty)
+    await transfer.plan(moves=False)
+    await transfer.copy()
+    return WriteResult(path=transfer.dst)
 
 
 async def move_tree(
-    source: "BackendProtocol", src: str, target: "BackendProtocol", dst: str, *, overwrite: bool
+    source: "BackendProtocol", src: str, target: "BackendProtocol", dst: str, *, overwrite: bool, keeps_empty: bool
 ) -> WriteResult:
-    """Copy, then delete what was copied and has not changed since; where that fails, the error says what stays."""
-    src, dst = paths.normalize(src), paths.normalize(dst)
-    try:
-        if source is target and src == dst:
-            await _listing(source, src)
-            return WriteResult(path=dst)
-        copied = await _copied(source, src, target, dst, overwrite=overwrite)
-        await _delete(source, src, copied)
-    except _StoppedError as stopped:
-        return WriteResult(stopped.result.error, code=stopped.result.code)
-    return WriteResult(path=dst)
+    """Copy, then delete what was copied and has not changed since; where that fails, the error says what is where."""
+    transfer = _Transfer(source, src, target, dst, overwrite=overwrite, keeps_empty=keeps_empty)
+    if source is target and transfer.src == transfer.dst:
+        await source.alist_tree(transfer.src)
+        return WriteResult(path=transfer.dst)
+    await transfer.plan(moves=True)
+    await transfer.copy()
+    await transfer.delete()
+    return WriteResult(path=transfer.dst)
 
 
 # --- whole files for streams ---
@@ -113,116 +123,298 @@ def _leaf(code: str, path: str) -> DeepFSError:
     return plain(path) if plain else error_of(code, f"Error: {quoted(path)} cannot be downloaded: {code}")
 
 
-# --- copying ---
+# --- one transfer ---
 
 
-async def _copied(
-    source: "BackendProtocol", src: str, target: "BackendProtocol", dst: str, *, overwrite: bool
-) -> dict[str, bytes]:
-    """Copy, and return what was copied: the digest of each file by its path in the source."""
-    listing = await _listing(source, src)
-    if source is target and paths.is_beneath(dst, src):
-        raise InvalidPathError(dst, f"it lies inside {src}")
-    await _check_parents(target, dst)
-    _check_destination(dst, await target.als(dst), from_file=not listing.ok, overwrite=overwrite)
-    copied: dict[str, bytes] = {}
-    files = [path async for path in _walk(source, listing)] if listing.ok else [src]
-    for batch in _batched(files):
-        contents = await _download(source, batch)
-        uploads = [(dst + path[len(src) :], content) for path, content in contents.items()]
-        for upload in await target.aupload_files(uploads):
-            _check_outcome(upload)
-        copied |= {path: _digest(content) for path, content in contents.items()}
-    return copied
+class _StoppedError(Exception):
+    """A step failed at `path`; `cause` tells why."""
+
+    def __init__(self, path: str, code: str, cause: str) -> None:
+        self.path = path
+        self.code = code
+        self.cause = cause.removeprefix("Error: ")
 
 
-async def _listing(source: "BackendProtocol", src: str) -> LsResult:
-    """The listing of `src`, with the code not_a_directory where it is a file."""
-    listing = await source.als(src)
-    if listing.ok or listing.code is ErrorCode.NOT_A_DIRECTORY:
-        return listing
-    raise _StoppedError(listing)
+class _Transfer:
+    """A copy or a move, step by step."""
 
+    def __init__(
+        self,
+        source: "BackendProtocol",
+        src: str,
+        target: "BackendProtocol",
+        dst: str,
+        *,
+        overwrite: bool,
+        keeps_empty: bool,
+    ) -> None:
+        self._source = source
+        self.src = paths.normalize(src)
+        self._target = target
+        self.dst = paths.normalize(dst)
+        self._overwrite = overwrite
+        self._keeps_empty = keeps_empty
+        self._listing = TreeListing([])
+        self._replaces = False
+        self._copied: dict[str, str] = {}
+        """The version of each file that was copied, by its path in the source."""
+        self._arrived = 0
 
-async def _check_parents(target: "BackendProtocol", dst: str) -> None:
-    """Raise where a file stands above `dst`."""
-    for directory in reversed(paths.ancestors(dst)):
-        listing = await target.als(directory)
+    def _at_target(self, path: str) -> str:
+        """Where what lies at `path` of the source goes."""
+        return paths.join(self.dst, paths.relative(path, self.src))
+
+    # --- before anything changes ---
+
+    async def plan(self, *, moves: bool) -> None:
+        """Look at both ends, and raise where not all can be carried, or may not be put where it is to go."""
+        self._listing = await self._source.alist_tree(self.src, deleting=moves)
+        if self._source is self._target and paths.is_beneath(self.dst, self.src):
+            raise InvalidPathError(self.dst, f"it lies inside {self.src}")
+        check_transferable(self._listing, self.src, moves=moves)
+        from_file = self._listing.entries[0].kind != "directory"
+        await self._check_parents()
+        self._check_destination(await self._target.als(self.dst), from_file=from_file)
+        for entry in self._listing.entries:
+            paths.normalize(self._at_target(entry.path))
+        empty = empty_directories(self._listing.entries)
+        if moves and empty and not self._keeps_empty:
+            what = f"{quoted(empty[0].path)} is an empty directory, which the destination cannot keep"
+            raise NotSupportedError(f"Error: {quoted(self.src)} cannot be moved whole: {what}. Nothing changed.")
+
+    async def _check_parents(self) -> None:
+        """Raise where a file stands above the destination."""
+        for directory in reversed(paths.ancestors(self.dst)):
+            listing = await self._target.als(directory)
+            if listing.ok:
+                return
+            if listing.code is ErrorCode.NOT_A_DIRECTORY:
+                raise NotDirectoryError(directory)
+            if listing.code is not ErrorCode.FILE_NOT_FOUND:
+                raise _error(listing)
+
+    def _check_destination(self, listing: LsResult, *, from_file: bool) -> None:
         if listing.ok:
-            return
+            raise DirectoryError(self.dst) if self._overwrite else ExistsError(self.dst)
         if listing.code is ErrorCode.NOT_A_DIRECTORY:
-            raise NotDirectoryError(directory)
-        if listing.code is not ErrorCode.FILE_NOT_FOUND:
-            raise _StoppedError(listing)
+            if not self._overwrite:
+                raise ExistsError(self.dst)
+            if not from_file:
+                raise NotDirectoryError(self.dst)
+            self._replaces = True
+        elif listing.code is not ErrorCode.FILE_NOT_FOUND:
+            raise _error(listing)
 
+    # --- copying ---
 
-def _check_destination(dst: str, listing: LsResult, *, from_file: bool, overwrite: bool) -> None:
-    if listing.ok:
-        raise DirectoryError(dst) if overwrite else ExistsError(dst)
-    if listing.code is ErrorCode.NOT_A_DIRECTORY:
-        if not overwrite:
-            raise ExistsError(dst)
-        if not from_file:
-            raise NotDirectoryError(dst)
-    elif listing.code is not ErrorCode.FILE_NOT_FOUND:
-        raise _StoppedError(listing)
+    async def copy(self) -> None:
+        """Copy all files; where one fails, the error says how many arrived."""
+        made = await self._make_directories()
+        try:
+            for batch in _batches(files_of(self._listing.entries)):
+                await self._copy_batch(batch)
+        except _StoppedError as stopped:
+            if self._arrived:
+                all_files = len(files_of(self._listing.entries))
+                what = f"{self._arrived} of {all_files} files are in {quoted(self.dst)} already"
+            else:
+                await self._remove_directories(self._target, made)
+                what = "nothing was copied"
+            raise error_of(
+                stopped.code,
+                f"Error: Copying stopped at {quoted(stopped.path)}: {stopped.cause}. "
+                f"All of {quoted(self.src)} is still there, {what}.",
+            ) from None
 
+    async def _make_directories(self) -> list[str]:
+        """Make those that the destination keeps, with their modes; returns their paths, those above first."""
+        if not self._keeps_empty:
+            return []
+        wanted = directories_of(self._listing.entries)
+        needed = {self._at_target(entry.path) for entry in empty_directories(self._listing.entries)}
+        made: list[str] = []
+        changes = [EntryChange(self._at_target(entry.path), "make_directory", entry.mode) for entry in wanted]
+        for change, outcome in zip(changes, await self._target.achange_entries(changes), strict=True):
+            if outcome.error is None:
+                made.append(change.path)
+            elif change.path in needed or outcome.error != ErrorCode.UNSUPPORTED:
+                await self._remove_directories(self._target, made)
+                what = f"The directory {quoted(change.path)} could not be made: {outcome.error}"
+                raise error_of(outcome.error, f"Error: {what}. Nothing changed.")
+        return made
 
-async def _walk(source: "BackendProtocol", listing: LsResult) -> AsyncIterator[str]:
-    """Every file under a listed directory."""
-    pending = [listing]
-    while pending:
-        for entry in pending.pop().entries or ():
-            if not entry.is_dir:
-                yield entry.path
+    async def _copy_batch(self, batch: Sequence[TreeEntry]) -> None:
+        if _size(batch[0]) >= _STREAMED_BYTES:
+            await self._stream(batch[0].path)
+        else:
+            contents = await self._download([entry.path for entry in batch])
+            await self._put(contents)
+            self._copied |= {path: version(content) for path, content in contents.items()}
+        if not self._replaces:
+            modes = [(self._at_target(entry.path), entry.mode) for entry in batch if entry.mode is not None]
+            await self._target.achange_entries([EntryChange(path, "set_mode", mode) for path, mode in modes])
+
+    async def _download(self, asked: list[str]) -> dict[str, bytes]:
+        """The contents by path, which are those that were asked for, whatever the answers name."""
+        contents: dict[str, bytes] = {}
+        for path, download in zip(asked, await self._source.adownload_files(asked), strict=True):
+            _check_outcome(path, download)
+            contents[path] = download.content or b""
+        return contents
+
+    async def _put(self, contents: dict[str, bytes]) -> None:
+        """Store files: as new ones where the destination can tell, which it does for text."""
+        uploads: list[tuple[str, bytes]] = []
+        for path, content in contents.items():
+            text = None if self._replaces else _plain_text(content)
+            if text is None:
+                uploads.append((self._at_target(path), content))
+            else:
+                _check_result(path, await self._target.awrite(self._at_target(path), text))
+                self._arrived += 1
+        await self._check_free(path for path, _ in uploads)
+        outcomes = await self._target.aupload_files(uploads) if uploads else []
+        self._arrived += sum(outcome.error is None for outcome in outcomes)
+        for (path, _), outcome in zip(uploads, outcomes, strict=True):
+            _check_outcome(path, outcome)
+
+    async def _check_free(self, wanted: Iterable[str]) -> None:
+        """Stop where something came to stand at one of the `wanted` paths since it was planned."""
+        if self._replaces:
+            return
+        asked = list(wanted)
+        for directory in dict.fromkeys(paths.parent(path) for path in asked):
+            taken = {entry.path.rstrip("/") for entry in (await self._target.als(directory)).entries or ()}
+            for path in taken.intersection(asked):
+                raise _StoppedError(path, ErrorCode.ALREADY_EXISTS, str(ExistsError(path)))
+
+    async def _stream(self, path: str) -> None:
+        """Copy a large file chunk by chunk, and learn its version meanwhile."""
+        digest = blake2b(digest_size=16)
+        failed: list[DeepFSError] = []
+
+        async def chunks() -> AsyncIterator[bytes]:
+            try:
+                async with aclosing(self._source.adownload_stream(path)) as stream:
+                    async for chunk in stream:
+                        digest.update(chunk)
+                        yield chunk
+            except DeepFSError as error:
+                failed.append(error)
+                raise
+
+        await self._check_free([self._at_target(path)])
+        outcome = await self._target.aupload_stream(self._at_target(path), chunks())
+        if failed:
+            raise _StoppedError(path, failed[0].code, str(failed[0]))
+        _check_outcome(self._at_target(path), outcome)
+        self._copied[path] = digest.hexdigest()
+        self._arrived += 1
+
+    # --- deleting what was copied ---
+
+    async def delete(self) -> None:
+        """Delete the copied files that have not changed since, then the directories where they are empty."""
+        stayed: list[_StoppedError] = []
+        deleted = 0
+        for path, copied in self._copied.items():
+            result = await self._deleted(path, copied)
+            if result.ok or result.code is ErrorCode.FILE_NOT_FOUND:
+                deleted += 1
                 continue
-            below = await source.als(entry.path)
-            if not below.ok:
-                raise _StoppedError(below)
-            pending.append(below)
+            stayed.append(_StoppedError(path, result.code or ErrorCode.BACKEND_ERROR, result.error or ""))
+            if result.code is not ErrorCode.CONFLICT:
+                break
+        if stayed:
+            raise self._partly_moved(deleted, stayed[0])
+        await self._delete_directories()
 
-
-async def _download(source: "BackendProtocol", batch: list[str]) -> dict[str, bytes]:
-    contents: dict[str, bytes] = {}
-    for download in await source.adownload_files(batch):
-        _check_outcome(download)
-        contents[download.path] = download.content or b""
-    return contents
-
-
-def _check_outcome(outcome: FileDownloadResponse | FileUploadResponse) -> None:
-    if outcome.error is not None:
-        error = error_of(outcome.error, f"Error: Copying stopped at {quoted(outcome.path)}: {outcome.error}")
-        raise _StoppedError(Result(str(error), code=error.code))
-
-
-def _digest(content: bytes) -> bytes:
-    return blake2b(content, digest_size=16).digest()
-
-
-def _batched(items: list[T]) -> Iterator[list[T]]:
-    for start in range(0, len(items), _BATCH):
-        yield items[start : start + _BATCH]
-
-
-# --- deleting what was copied ---
-
-
-async def _delete(source: "BackendProtocol", src: str, copied: dict[str, bytes]) -> None:
-    """Delete the copied files unless they changed, then the directories, unless there are new files in them."""
-    for batch in _batched(list(copied)):
-        for path, content in (await _download(source, batch)).items():
-            if _digest(content) != copied[path]:
+    async def _deleted(self, path: str, copied: str) -> DeleteResult:
+        result = await self._source.adelete(path, if_match=copied)
+        if result.code is not ErrorCode.UNSUPPORTED:
+            return result
+        # This storage cannot compare and delete in one step: a change between the next two is lost.
+        try:
+            if version(await downloaded(self._source, path)) != copied:
                 raise ConflictError(path)
-            await _deleted(source, path)
-    left = await source.als(src)
-    if left.ok:
-        async for path in _walk(source, left):
-            raise ConflictError(path)
-        await _deleted(source, src)
+        except DeepFSError as error:
+            return DeleteResult(str(error), code=error.code)
+        return await self._source.adelete(path)
+
+    def _partly_moved(self, deleted: int, stayed: _StoppedError) -> DeepFSError:
+        """The error that says what is where."""
+        both, here, there = len(self._copied) - deleted, quoted(self.src), quoted(self.dst)
+        if len(self._copied) == 1:
+            what = f"{here} was copied to {there} but not deleted, so both are there"
+        else:
+            what = (
+                f"{here} was moved to {there} in part: all of its {len(self._copied)} files are there, "
+                f"but {both} still {'lies' if both == 1 else 'lie'} in {here} as well, first {quoted(stayed.path)}"
+            )
+        return error_of(stayed.code, f"Error: {what}. The reason: {stayed.cause}")
+
+    async def _delete_directories(self) -> None:
+        directories = [entry.path for entry in directories_of(self._listing.entries)]
+        if not directories:
+            return
+        failed = await self._remove_directories(self._source, [path for path in directories if path != "/"])
+        if not failed and not (await self._source.als(self.src)).ok:
+            return
+        path, code = failed[0] if failed else (self.src, ErrorCode.ALREADY_EXISTS.value)
+        there = f"All that was in {quoted(self.src)} is in {quoted(self.dst)}"
+        if code == ErrorCode.ALREADY_EXISTS:
+            text = f"Error: {there}, and what was put into {quoted(path)} meanwhile is still there."
+            raise error_of(ErrorCode.CONFLICT, text)
+        raise error_of(code, f"Error: {there}, but the empty directory {quoted(path)} could not be deleted: {code}")
+
+    async def _remove_directories(self, backend: "BackendProtocol", made: Sequence[str]) -> list[tuple[str, str]]:
+        """Remove those that are empty, the deepest first; returns those that stay, each with the code of the error."""
+        change: Change = "remove_directory"
+        changes = [EntryChange(path, change) for path in sorted(made, reverse=True)]
+        outcomes = await finish(partial(backend.achange_entries, changes)) if changes else []
+        told = [(change.path, outcome.error) for change, outcome in zip(changes, outcomes, strict=True)]
+        return [(path, code) for path, code in told if code is not None and code != ErrorCode.FILE_NOT_FOUND]
 
 
-async def _deleted(source: "BackendProtocol", path: str) -> None:
-    result = await source.adelete(path)
-    if not result.ok and result.code is not ErrorCode.FILE_NOT_FOUND:
-        raise _StoppedError(Result(f"{result.error} (both ends stay)", code=result.code))
+def _error(result: Result) -> DeepFSError:
+    return error_of(result.code or ErrorCode.BACKEND_ERROR, result.error or "")
+
+
+def _check_result(path: str, result: Result) -> None:
+    if not result.ok:
+        raise _StoppedError(path, result.code or ErrorCode.BACKEND_ERROR, result.error or "")
+
+
+def _check_outcome(path: str, outcome: FileDownloadResponse | FileUploadResponse) -> None:
+    if outcome.error is not None:
+        raise _StoppedError(path, outcome.error, outcome.error)
+
+
+def _plain_text(content: bytes) -> str | None:
+    """Content that a write stores as it is, on older backends too; None for any other."""
+    text = decode(content)
+    return None if text is None or "\r" in text or text.startswith(BOM) else text
+
+
+def _size(entry: TreeEntry) -> int:
+    return _STREAMED_BYTES - 1 if entry.size is None else entry.size
+
+
+def _batches(entries: Sequence[TreeEntry]) -> Iterator[list[TreeEntry]]:
+    """The files in groups that are held in memory together; the large ones first, each alone.
+
+    A file that proves to be too large for one end so stops a transfer before anything was copied.
+    """
+    by_size = sorted(entries, key=_size, reverse=True)
+    large = [entry for entry in by_size if _size(entry) >= _STREAMED_BYTES]
+    yield from ([entry] for entry in large)
+    batch: list[TreeEntry] = []
+    held = 0
+    for entry in by_size[len(large) :]:
+        if batch and (held + _size(entry) > _BATCH_BYTES or len(batch) >= _BATCH_FILES):
+            yield batch
+            batch, held = [], 0
+        batch.append(entry)
+        held += _size(entry)
+    if batch:
+        yield batch

@@ -6,6 +6,7 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.core.arguments import check_paths, check_uploads
+from deepfs.core.trees import TreeListing
 from deepfs.errors import DeepFSError
 from deepfs.policy.calls import Call, call_of
 from deepfs.policy.wrapper import WrapperBackend
@@ -48,6 +49,10 @@ class GuardedBackend(WrapperBackend):
         made = call_of(operation, args, options)
         await self._ask(made)
         return await self._tell(made, await call(*args, **options))
+
+    async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
+        await self._ask(call_of("ls", (path,), {}))
+        return await super().alist_tree(path, deleting=deleting)
 
     async def _ask(self, call: Call) -> None:
         for hook in self.before:

@@ -14,6 +14,7 @@ from deepfs.backends.protocol import BackendProtocol, Capabilities
 from deepfs.core import paths
 from deepfs.core.arguments import check_paths, check_uploads
 from deepfs.core.search import Hidden
+from deepfs.core.trees import EntryChange, Omission, TreeListing, is_valid, joined
 from deepfs.errors import AccessError, DeepFSError, ErrorCode, quoted
 from deepfs.policy._hidden import either, hidden_by
 from deepfs.policy._trees import visit_beneath
@@ -322,6 +323,32 @@ class PermissionedBackend(WrapperBackend):
         """Raise, naming nothing but `top`, where a path beneath it may not be touched."""
         for path in touched:
             self._raise_refusal(self._watched(operations), path, top)
+
+    async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
+        needed: list[FilesystemOperation] = ["read", "write"] if deleting else ["read"]
+        path = await self._checked(path, *needed)
+        listing = await self.inner.alist_tree(path, deleting=deleting)
+        watched = self._watched(needed)
+        if not watched:
+            return listing
+        real = await self.inner.areal_paths([entry.path for entry in listing.entries])
+        shown = [
+            entry
+            for entry, leads_to in zip(listing.entries, real, strict=True)
+            if is_valid(entry.path) and self._may(watched, entry.path) and self._may(watched, leads_to or entry.path)
+        ]
+        hidden = len(listing.entries) - len(shown)
+        omission = Omission(hidden, ErrorCode.PERMISSION_DENIED, "rules forbid a part of it") if hidden else None
+        return TreeListing(shown, joined(omission, listing.omission))
+
+    async def achange_entries(self, changes: Sequence[EntryChange]) -> list[FileUploadResponse]:
+        codes = [await self._refused(change.path, "write") for change in changes]
+        allowed = [change for change, code in zip(changes, codes, strict=True) if code is None]
+        passed = iter(await super().achange_entries(allowed))
+        return [
+            FileUploadResponse(change.path, code.value) if code else next(passed)
+            for change, code in zip(changes, codes, strict=True)
+        ]
 
     # --- batches ---
 

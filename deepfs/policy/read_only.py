@@ -1,9 +1,12 @@
 """A backend that nothing is changed in."""
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
 from deepfs.backends.protocol import BackendProtocol, Capabilities
 from deepfs.core import paths
+from deepfs.core.trees import EntryChange, TreeListing
 from deepfs.errors import AccessError, DeepFSError, NotSupportedError
 from deepfs.policy.wrapper import WrapperBackend
 from deepfs.types import DeleteResult, EditResult, ExecuteResponse, FileUploadResponse, WriteResult
@@ -19,6 +22,14 @@ class ReadOnlyBackend(WrapperBackend):
     def __init__(self, inner: BackendProtocol) -> None:
         super().__init__(inner)
         self.capabilities: Capabilities = replace(self.capabilities, executes=False)
+
+    async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
+        if deleting:
+            raise _refusal(path)
+        return await super().alist_tree(path)
+
+    async def achange_entries(self, changes: Sequence[EntryChange]) -> list[FileUploadResponse]:
+        return [FileUploadResponse(change.path, _code(change.path)) for change in changes]
 
     async def awrite(
         self, path: str, content: str, *, overwrite: bool = False, if_match: str | None = None

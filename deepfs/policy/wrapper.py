@@ -1,6 +1,6 @@
 """The base of backends that stand before another one: policies, hooks, faults."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import ParamSpec, TypeVar, cast
 
 from deepfs.backends._options import given
@@ -13,6 +13,7 @@ from deepfs.backends.protocol import (
     SyncCommands,
     supports_execute,
 )
+from deepfs.core.trees import EntryChange, TreeListing
 from deepfs.errors import NotSupportedError
 from deepfs.types import (
     DeleteResult,
@@ -54,6 +55,15 @@ class WrapperBackend(BackendProtocol, SyncCommands):
 
     async def areal_paths(self, paths: list[str]) -> list[str | None]:
         return await self.inner.areal_paths(paths)
+
+    async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
+        if type(self).als is not WrapperBackend.als:
+            # What a subclass shows is what it lists.
+            return await super().alist_tree(path, deleting=deleting)
+        return await self.inner.alist_tree(path, deleting=deleting)
+
+    async def achange_entries(self, changes: Sequence[EntryChange]) -> list[FileUploadResponse]:
+        return await self.inner.achange_entries(changes)
 
     async def through(
         self, operation: str, call: Callable[P, Awaitable[T]], /, *args: P.args, **options: P.kwargs

@@ -12,10 +12,12 @@ from deepfs.core.disk.places import Root, release
 from deepfs.core.disk.relocation import Relocator
 from deepfs.core.disk.removal import delete
 from deepfs.core.disk.temporaries import Sweeper
+from deepfs.core.disk.trees import change_entry, list_tree
 from deepfs.core.disk.uploading import Upload
 from deepfs.core.disk.walking import FoundFile, walk
 from deepfs.core.disk.windows import DEFAULT_LIMITS, Limits, Reading, read_whole, read_window
 from deepfs.core.disk.writing import Writer
+from deepfs.core.trees import EntryChange, TreeListing
 
 __all__ = ["Disk"]
 
@@ -108,6 +110,13 @@ class Disk:
         """
         return list_directory(self._root, path, limit, patience or Patience())
 
+    def list_tree(self, path: str, patience: Patience | None = None, *, deleting: bool = False) -> TreeListing:
+        """Every entry at or under `path`, links as themselves, and how many cannot be told.
+
+        With `deleting`, what may not be deleted counts as omitted.
+        """
+        return list_tree(self._root, path, patience or Patience(), deleting=deleting)
+
     def walk(
         self,
         path: str,
@@ -169,6 +178,13 @@ class Disk:
         stayed. The root: AccessError.
         """
         delete(self._root, path, patience or Patience(_WAIT_S), if_match=if_match)
+
+    def change_entry(self, change: EntryChange) -> None:
+        """Make or remove one directory, or set a mode.
+
+        ExistsError where a directory that is to be made is there already, or one that is to be removed is not empty.
+        """
+        change_entry(self._root, change, durable=self._durable)
 
     def move(self, src: str, dst: str, *, overwrite: bool = False, patience: Patience | None = None) -> None:
         """Move a file, a link itself, or a directory; one end stands at every instant.

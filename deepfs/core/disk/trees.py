@@ -1,0 +1,178 @@
+"""Whole trees for a transfer to another storage: every entry as it is, and the changes of directories and modes."""
+
+import os
+import stat
+
+from deepfs.core import paths
+from deepfs.core.disk.conditions import StorageErrors
+from deepfs.core.disk.flags import NO_FOLLOW, READ, READ_DIRECTORY
+from deepfs.core.disk.patience import Patience
+from deepfs.core.disk.places import Place, Root, release
+from deepfs.core.disk.temporaries import sync_directory
+from deepfs.core.disk.temporary_names import is_temporary
+from deepfs.core.trees import (
+    EntryChange,
+    Kind,
+    Omission,
+    TreeEntry,
+    TreeListing,
+    is_valid,
+    joined,
+    omission_of_name,
+    unreadable_omission,
+)
+from deepfs.errors import AccessError, DeepFSError, ErrorCode, FileMissingError
+
+__all__ = ["change_entry", "list_tree"]
+
+_PERMISSIONS = 0o777
+
+
+def list_tree(root: Root, path: str, patience: Patience, *, deleting: bool) -> TreeListing:
+    """Every entry at or under `path`, a link as itself; a root that does not exist yet is an empty directory.
+
+    With `deleting`, directories whose entries may not be deleted count as omitted.
+    """
+    try:
+        with StorageErrors(path), root.locate(path, follow=False) as place:
+            return _Listing(root, patience, deleting).run(path, place)
+    except FileMissingError:
+        if path == "/":
+            return TreeListing([TreeEntry(path, "directory")])
+        raise
+
+
+class _Listing:
+    """One walk; each open directory is the place of what is looked at next, so that no link is followed."""
+
+    def __init__(self, root: Root, patience: Patience, deleting: bool) -> None:
+        self._root = root
+        self._patience = patience
+        self._deleting = deleting
+        self._entries: list[TreeEntry] = []
+        self._omission: Omission | None = None
+
+    def run(self, path: str, place: Place) -> TreeListing:
+        status = place.lstat()
+        if status is None:
+            raise FileMissingError(path)
+        self._add(path, status)
+        if self._deleting:
+            self._check_changeable(place.directory)
+        if stat.S_ISDIR(status.st_mode):
+            self._walk(path, place)
+        return TreeListing(self._entries, self._omission)
+
+    def _walk(self, path: str, place: Place) -> None:
+        levels = [self._opened(place.directory, place.name, path)]
+        try:
+            while levels:
+                self._patience.check(path)
+                descriptor, pending = levels[-1] or (-1, [])
+                if pending:
+                    child = pending.pop()
+                    levels.append(self._opened(descriptor, paths.name(child), child))
+                else:
+                    levels.pop()
+                    release(descriptor)
+        finally:
+            for level in levels:
+                release(level[0] if level else -1)
+
+    def _opened(self, parent: int, name: str, path: str) -> tuple[int, list[str]] | None:
+        """A directory with the paths of those in it; its entries are noted, or that it cannot be listed."""
+        try:
+            descriptor = os.open(name, READ_DIRECTORY | NO_FOLLOW, dir_fd=parent)
+        except (PermissionError, NotADirectoryError, FileNotFoundError):
+            self._omit(unreadable_omission())
+            return None
+        try:
+            return descriptor, self._listed(descriptor, path)
+        except BaseException:
+            release(descriptor)
+            raise
+
+    def _listed(self, descriptor: int, directory: str) -> list[str]:
+        below = []
+        with os.scandir(descriptor) as children:
+            for child in sorted(children, key=lambda child: child.name):
+                path = paths.join(directory, child.name)
+                if is_temporary(child.name):
+                    continue
+                if not is_valid(path):
+                    self._omit(omission_of_name(child.name))
+                elif self._add(path, child.stat(follow_symlinks=False)) == "directory":
+                    below.append(path)
+        if self._deleting:
+            self._check_changeable(descriptor)
+        return below
+
+    def _add(self, path: str, status: os.stat_result) -> Kind:
+        kind = _kind(status)
+        size = status.st_size if kind == "file" else None
+        leads_to = self._leads_to(path) if kind == "link" else None
+        mode = None if kind == "link" else stat.S_IMODE(status.st_mode) & _PERMISSIONS
+        self._entries.append(TreeEntry(path, kind, size, mode, leads_to))
+        return kind
+
+    def _leads_to(self, path: str) -> Kind | None:
+        try:
+            return _kind(self._root.stat(path))
+        except (OSError, DeepFSError):
+            return None
+
+    def _check_changeable(self, directory: int) -> None:
+        if not os.access(".", os.W_OK, dir_fd=directory):
+            self._omit(Omission(1, ErrorCode.PERMISSION_DENIED, "what lies in a directory of it may not be deleted"))
+
+    def _omit(self, omission: Omission) -> None:
+        self._omission = joined(self._omission, omission)
+
+
+def _kind(status: os.stat_result) -> Kind:
+    if stat.S_ISDIR(status.st_mode):
+        return "directory"
+    if stat.S_ISLNK(status.st_mode):
+        return "link"
+    return "file" if stat.S_ISREG(status.st_mode) else "special"
+
+
+def change_entry(root: Root, change: EntryChange, *, durable: bool) -> None:
+    """Make the change; ExistsError where a directory that is to be made is there, or one to be removed not empty."""
+    if change.change == "make_directory":
+        _make_directory(root, change.path, change.mode, durable)
+    elif change.change == "remove_directory":
+        _remove_directory(root, change.path, durable)
+    else:
+        _set_mode(root, change.path, change.mode)
+
+
+def _make_directory(root: Root, path: str, mode: int | None, durable: bool) -> None:
+    with StorageErrors(path), root.locate_target(path) as place:
+        os.mkdir(place.name, _PERMISSIONS, dir_fd=place.directory)
+        if mode is not None:
+            # What is to be put into it needs the owner's rights.
+            _change_mode(place, mode | stat.S_IRWXU)
+        sync_directory(place.directory, durable)
+
+
+def _remove_directory(root: Root, path: str, durable: bool) -> None:
+    with StorageErrors(path), root.locate(path, follow=False) as place:
+        if root.must_stay(place.names):
+            raise AccessError(path, "the root cannot be deleted")
+        os.rmdir(place.name, dir_fd=place.directory)
+        sync_directory(place.directory, durable)
+
+
+def _set_mode(root: Root, path: str, mode: int | None) -> None:
+    if mode is not None:
+        with StorageErrors(path), root.locate(path, follow=False) as place:
+            _change_mode(place, mode)
+
+
+def _change_mode(place: Place, mode: int) -> None:
+    descriptor = place.open(READ)
+    try:
+        os.fchmod(descriptor, mode & _PERMISSIONS)
+    finally:
+        release(descriptor)

@@ -1,0 +1,379 @@
+"""Moves and copies between storages: nothing is lost, and what cannot be carried whole is refused."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+from langgraph.store.memory import InMemoryStore
+
+from deepfs import (
+    CompositeBackend,
+    FilesystemBackend,
+    FilesystemPermission,
+    MemoryBackend,
+    PermissionedBackend,
+    StoreBackend,
+)
+from deepfs.backends.adapted import adapt_backend_protocol
+from deepfs.backends.protocol import BackendProtocol
+from deepfs.policy import HistoryBackend, ReadOnlyBackend, WrapperBackend
+from deepfs.types import DeleteResult, FileDownloadResponse, FileUploadResponse, LsResult
+from support.disks import tree
+from support.v1_backend import DuckS3
+
+pytestmark = pytest.mark.anyio
+
+LATIN = b"caf\xe9.txt".decode(errors="surrogateescape")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "root"
+    (root / "d" / "deep").mkdir(parents=True)
+    (root / "d" / "a.txt").write_bytes(b"one\r\n")
+    (root / "d" / "deep" / "b.bin").write_bytes(b"\x00\xff")
+    return root
+
+
+def over(root: Path, memory: BackendProtocol | None = None) -> CompositeBackend:
+    return CompositeBackend(MemoryBackend() if memory is None else memory, {"/disk/": FilesystemBackend(root)})
+
+
+async def off(function: Callable[..., Any], *args: Any) -> Any:
+    """The result of what blocks, in a worker thread."""
+    return await anyio.to_thread.run_sync(function, *args)
+
+
+async def contents(backend: BackendProtocol, *paths: str) -> list[bytes | None]:
+    return [download.content for download in await backend.adownload_files([*paths])]
+
+
+# --- what cannot be carried whole is refused, and changes nothing ---
+
+OBSTACLES: dict[str, tuple[Callable[[Path], object], str, str]] = {
+    "a name that is not UTF-8": (lambda d: (d / LATIN).write_bytes(b"kept"), "invalid_path", "caf"),
+    "a name with two dots": (lambda d: (d / "..\\x").write_bytes(b"kept"), "invalid_path", "x"),
+    "a link to a directory": (lambda d: (d / "link").symlink_to("../other"), "unsupported", "/disk/d/link"),
+    "a link to itself": (lambda d: (d / "loop").symlink_to("."), "unsupported", "/disk/d/loop"),
+    "two links to itself": (
+        lambda d: ((d / "x").symlink_to("."), (d / "y").symlink_to(".")), "unsupported", "/disk/d/x"),
+    "a link that leads nowhere": (lambda d: (d / "link").symlink_to("none"), "unsupported", "/disk/d/link"),
+    "a special file": (lambda d: os.mkfifo(d / "pipe"), "unsupported", "/disk/d/pipe"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("obstacle", OBSTACLES)
+@pytest.mark.parametrize("operation", ["amove", "acopy"])
+async def test_what_cannot_be_carried_is_refused(root: Path, obstacle: str, operation: str) -> None:
+    make, code, told = OBSTACLES[obstacle]
+    await off(lambda: (root / "other").mkdir())
+    await off(lambda: (root / "other" / "kept").write_bytes(b"kept"))
+    await off(make, root / "d")
+    before, memory = (await off(tree, root)), MemoryBackend()
+    with anyio.fail_after(10):
+        result = await getattr(over(root, memory), operation)("/disk/d", "/moved")
+    assert (result.code, told in str(result.error)) == (code, True), result.error
+    assert (await off(tree, root)) == before
+    assert memory._files == {}
+
+
+async def test_a_copy_takes_the_content_of_linked_files_and_a_move_refuses_them(root: Path) -> None:
+    await off(lambda: (root / "d" / "link").symlink_to("a.txt"))
+    await off(lambda: (root / "top").symlink_to("d/a.txt"))
+    backend = over(root)
+    for src in ("/disk/d", "/disk/top"):
+        assert (await backend.amove(src, "/moved")).code == "unsupported"
+    assert (await backend.acopy("/disk/d", "/copy")).ok
+    assert (await backend.acopy("/disk/top", "/top")).ok
+    assert await contents(backend, "/copy/link", "/copy/a.txt", "/top") == [b"one\r\n"] * 3
+    assert await off(lambda: (root / "d" / "link").is_symlink())
+
+
+@pytest.mark.parametrize("denied", [["read"], ["write"], ["read", "write"]])
+async def test_rules_that_hide_a_part_refuse_the_move(root: Path, denied: list[Any]) -> None:
+    rules = [FilesystemPermission(denied, ["/d/deep/**"], "deny")]
+    before, memory = (await off(tree, root)), MemoryBackend()
+    backend = CompositeBackend(memory, {"/disk/": PermissionedBackend(FilesystemBackend(root), rules)})
+    moved = await backend.amove("/disk/d", "/moved")
+    assert (moved.code, "deep" in str(moved.error)) == ("permission_denied", False)
+    assert ((await off(tree, root)), memory._files) == (before, {})
+    assert (await backend.acopy("/disk/d", "/copy")).ok == ("read" not in denied)
+    if "read" in denied:
+        assert memory._files == {}
+
+
+async def test_rules_judge_where_links_lead(root: Path) -> None:
+    await off(lambda: (root / "secret").write_bytes(b"secret"))
+    await off(lambda: (root / "d" / "link").symlink_to("../secret"))
+    disk = PermissionedBackend(FilesystemBackend(root), [FilesystemPermission(["read"], ["/secret"], "deny")])
+    backend = CompositeBackend(MemoryBackend(), {"/disk/": disk})
+    assert (await backend.acopy("/disk/d", "/copy")).code == "permission_denied"
+    assert (await backend.aglob("**", "/")).ok
+    assert b"secret" not in await contents(backend, "/copy/link")
+
+
+async def test_a_source_that_deletes_nothing_is_blamed_before_anything_is_copied(root: Path) -> None:
+    keeps = adapt_backend_protocol(DuckS3({"/d/a.txt": "x"}))
+    for source in (ReadOnlyBackend(FilesystemBackend(root)), keeps, WrapperBackend(keeps)):
+        memory = MemoryBackend()
+        result = await CompositeBackend(memory, {"/in/": source}).amove("/in/d", "/moved")
+        assert result.code in ("permission_denied", "unsupported")
+        assert "moved" not in str(result.error)
+        assert memory._files == {}
+
+
+async def test_a_move_to_a_destination_that_keeps_no_empty_directory_refuses_one(root: Path) -> None:
+    await off(lambda: (root / "d" / "empty").mkdir())
+    await off(lambda: (root / "alone").mkdir())
+    backend = over(root)
+    for src in ("/disk/d", "/disk/alone"):
+        result = await backend.amove(src, "/moved")
+        assert (result.code, "empty" in str(result.error)) == ("unsupported", True)
+    assert (await off(tree, root))["d/empty"] is None
+    assert (await backend.acopy("/disk/d", "/copy")).ok
+
+
+# --- what arrives ---
+
+
+async def test_between_disks_empty_directories_and_modes_are_kept(root: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    await off(lambda: (root / "d" / "empty").mkdir(mode=0o700))
+    await off(lambda: (root / "d" / "a.txt").chmod(0o755))
+    await off(lambda: (root / "d" / "deep" / "b.bin").chmod(0o600))
+    backend = CompositeBackend(FilesystemBackend(root), {"/other/": FilesystemBackend(other)})
+    before = await off(tree, root)
+    assert (await backend.acopy("/d", "/other/copy")).ok
+    assert (await backend.amove("/d", "/other/d")).ok
+    assert (await off(tree, root)) == {}
+    for place in ("copy", "d"):
+        assert {
+            path.replace(place, "d", 1): what
+            for path, what in (await off(tree, other)).items()
+            if path.startswith(place)
+        } == before
+        found = [await off((other / place / name).stat) for name in ("a.txt", "deep/b.bin", "empty")]
+        assert [status.st_mode & 0o777 for status in found] == [0o755, 0o600, 0o700]
+
+
+async def test_large_files_are_streamed(root: Path, tmp_path: Path) -> None:
+    large = os.urandom(3 * 1024 * 1024)
+    await off(lambda: (root / "d" / "large").write_bytes(large))
+    backend = CompositeBackend(
+        FilesystemBackend(root), {"/m/": MemoryBackend(), "/o/": FilesystemBackend(tmp_path / "o")}
+    )
+    assert (await backend.amove("/d", "/m/d")).ok
+    assert (await backend.amove("/m/d", "/o/d")).ok
+    assert (await off(lambda: (tmp_path / "o" / "d" / "large").read_bytes())) == large
+    assert (await off(tree, root)) == {}
+
+
+async def test_a_copy_over_a_file_keeps_its_mode(root: Path, tmp_path: Path) -> None:
+    await off(lambda: (tmp_path / "o").mkdir())
+    await off(lambda: (tmp_path / "o" / "there").write_bytes(b"old"))
+    await off(lambda: (tmp_path / "o" / "there").chmod(0o640))
+    backend = CompositeBackend(FilesystemBackend(root), {"/o/": FilesystemBackend(tmp_path / "o")})
+    assert (await backend.amove("/d/a.txt", "/o/there", overwrite=True)).ok
+    assert (await off(lambda: (tmp_path / "o" / "there").read_bytes())) == b"one\r\n"
+    assert (await off((tmp_path / "o" / "there").stat)).st_mode & 0o777 == 0o640
+
+
+# --- what changes meanwhile stays ---
+
+
+class Meddling(WrapperBackend):
+    """Does something in the storage behind it, once, before an operation."""
+
+    def __init__(self, inner: BackendProtocol, before: str, act: Callable[[], object]) -> None:
+        super().__init__(inner)
+        self.before = before
+        self.act = act
+
+    async def through(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
+        if operation == self.before:
+            self.before = ""
+            await off(self.act)
+        return await call(*args, **options)
+
+
+@pytest.mark.parametrize("before", ["download_files", "delete"])
+async def test_a_file_written_meanwhile_stays_and_is_told(root: Path, before: str) -> None:
+    source = Meddling(FilesystemBackend(root), before, lambda: (root / "d" / "deep" / "new").write_bytes(b"new"))
+    backend = CompositeBackend(MemoryBackend(), {"/disk/": source})
+    result = await backend.amove("/disk/d", "/moved")
+    assert result.code == "conflict"
+    assert "'/disk/d/deep'" in str(result.error)
+    assert (await off(tree, root)) == {"d": None, "d/deep": None, "d/deep/new": b"new"}
+    assert await contents(backend, "/moved/a.txt", "/moved/deep/b.bin") == [b"one\r\n", b"\x00\xff"]
+
+
+async def test_a_file_written_meanwhile_into_a_flat_storage_stays_and_is_told() -> None:
+    memory = MemoryBackend()
+    await memory.awrite("/d/a", "a")
+    source = Meddling(memory, "delete", lambda: memory.write("/d/new", "new"))
+    backend = CompositeBackend(MemoryBackend(), {"/in/": source})
+    assert (await backend.amove("/in/d", "/moved")).code == "conflict"
+    assert [*memory._files] == ["/d/new"]
+
+
+async def test_an_edit_between_copy_and_delete_stays_and_is_told(root: Path) -> None:
+    source = Meddling(FilesystemBackend(root), "delete", lambda: (root / "d" / "a.txt").write_bytes(b"two"))
+    backend = CompositeBackend(MemoryBackend(), {"/disk/": source})
+    result = await backend.amove("/disk/d", "/moved")
+    assert result.code == "conflict"
+    assert "'/disk/d/a.txt'" in str(result.error)
+    assert (await off(lambda: (root / "d" / "a.txt").read_bytes())) == b"two"
+    assert not (await off(lambda: (root / "d" / "deep" / "b.bin").exists()))
+    assert await contents(backend, "/moved/a.txt", "/moved/deep/b.bin") == [b"one\r\n", b"\x00\xff"]
+
+
+async def test_a_source_without_versions_is_looked_at_just_before() -> None:
+    class Lacks(MemoryBackend):
+        async def adelete(self, path: str) -> DeleteResult:
+            return await super().adelete(path)
+
+    memory = Lacks()
+    await memory.awrite("/d/a", "a")
+    await memory.awrite("/d/b", "b")
+    source = Meddling(memory, "delete", lambda: memory.write("/d/a", "edited", overwrite=True))
+    backend = CompositeBackend(MemoryBackend(), {"/in/": source})
+    assert (await backend.amove("/in/d", "/moved")).code == "conflict"
+    assert await contents(memory, "/d/a", "/d/b") == [b"edited", None]
+    assert (await backend.amove("/in/d", "/moved again")).ok
+    assert memory._files == {}
+
+
+async def test_what_comes_to_stand_at_the_destination_stays(root: Path) -> None:
+    for name, content in (("a.txt", b"theirs"), ("b.bin", b"\x00theirs")):
+        await off((root / "one").write_bytes, b"\x00ours" if name == "b.bin" else b"ours")
+        memory = MemoryBackend()
+
+        def act(path: str = f"/m/{name}", content: bytes = content, memory: MemoryBackend = memory) -> None:
+            memory.upload_files([(path, content)])
+
+        source = Meddling(FilesystemBackend(root), "download_files", act)
+        backend = CompositeBackend(memory, {"/disk/": source})
+        assert (await backend.amove("/disk/one", f"/m/{name}")).code == "already_exists"
+        assert await contents(backend, f"/m/{name}", "/disk/one") == [
+            content,
+            (await off(lambda: (root / "one").read_bytes())),
+        ]
+
+
+# --- failures say what is where ---
+
+
+async def test_a_failed_copy_leaves_the_source_and_says_how_much_arrived(root: Path) -> None:
+    for number in range(200):
+        await off((root / "d" / f"{number}.bin").write_bytes, b"\x00")
+    before = await off(tree, root)
+
+    class Full(MemoryBackend):
+        room = 100
+
+        async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+            taken, self.room = files[: self.room], max(0, self.room - len(files))
+            outcomes = await super().aupload_files(taken)
+            return [*outcomes, *(FileUploadResponse(path, "quota_exceeded") for path, _ in files[len(taken) :])]
+
+    full = Full()
+    result = await over(root, full).amove("/disk/d", "/moved")
+    assert not result.ok
+    assert "All of '/disk/d' is still there, 100 of 202 files are in '/moved' already" in str(result.error)
+    assert (await off(tree, root)) == before
+
+
+async def test_a_failed_delete_says_that_both_are_there_only_where_they_are(root: Path) -> None:
+    from deepfs.errors import AccessError
+
+    class Stubborn(WrapperBackend):
+        async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
+            if path.endswith(".bin"):
+                raise AccessError(path, "stubborn")
+            return await super().adelete(path, if_match=if_match)
+
+    backend = CompositeBackend(MemoryBackend(), {"/disk/": Stubborn(FilesystemBackend(root))})
+    result = await backend.amove("/disk/d", "/moved")
+    assert result.code == "permission_denied"
+    assert "all of its 2 files are there, but 1 still lies in '/disk/d' as well, first '/disk/d/deep/b.bin'" in str(
+        result.error
+    )
+    assert "stubborn" in str(result.error)
+    assert (await off(tree, root)) == {"d": None, "d/deep": None, "d/deep/b.bin": b"\x00\xff"}
+    assert await contents(backend, "/moved/a.txt", "/moved/deep/b.bin") == [b"one\r\n", b"\x00\xff"]
+
+
+# --- forged answers ---
+
+
+class Forging(MemoryBackend):
+    """A storage whose listings name what lies elsewhere."""
+
+    named = "/../memories/AGENTS.md"
+
+    async def als(self, path: str) -> LsResult:
+        listing = await super().als(path)
+        from deepfs.types import FileInfo
+
+        return LsResult(entries=[*(listing.entries or ()), FileInfo(self.named, is_dir=False)])
+
+    alist_tree = BackendProtocol.alist_tree
+
+    async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+        return [FileDownloadResponse("/memories/AGENTS.md", b"forged") for _ in paths]
+
+
+@pytest.mark.parametrize(
+    "named", ["/../memories/AGENTS.md", "/memories/AGENTS.md", "memories", "/", "/d/../x", "/d/a/b"]
+)
+async def test_forged_listings_reach_nothing_else(named: str) -> None:
+    forging, memories = Forging(), MemoryBackend()
+    forging.named = named
+    await forging.awrite("/d/a", "a")
+    await memories.awrite("/AGENTS.md", "ours")
+    backend = CompositeBackend(MemoryBackend(), {"/box/": forging, "/memories/": memories})
+    for transfer in (backend.acopy, backend.amove):
+        assert not (await transfer("/box/d", "/copy")).ok
+    assert await contents(memories, "/AGENTS.md") == [b"ours"]
+
+
+async def test_answers_are_taken_in_the_order_asked() -> None:
+    class Renames(MemoryBackend):
+        async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+            return [FileDownloadResponse("/memories/x", b"content") for _ in paths]
+
+    forging = Renames()
+    await forging.awrite("/d/a", "a")
+    backend = CompositeBackend(MemoryBackend(), {"/box/": forging})
+    assert (await backend.acopy("/box/d", "/copy")).ok
+    assert await contents(backend, "/copy/a") == [b"content"]
+
+
+# --- other storages ---
+
+
+async def test_a_tree_goes_round_every_storage(root: Path, tmp_path: Path) -> None:
+    backend = CompositeBackend(
+        FilesystemBackend(root),
+        {
+            "/memory/": MemoryBackend(),
+            "/store/": StoreBackend(InMemoryStore(), namespace=("t",)),
+            "/history/": HistoryBackend(FilesystemBackend(tmp_path / "h")),
+            "/wrapped/": WrapperBackend(FilesystemBackend(tmp_path / "w")),
+        },
+    )
+    place = "/d"
+    for there in ("/memory/d", "/store/d", "/history/d", "/wrapped/d", "/back"):
+        assert (await backend.amove(place, there)).ok
+        assert (await backend.als(place)).code == "file_not_found"
+        place = there
+    assert (await off(tree, root)) == {
+        "back": None,
+        "back/a.txt": b"one\r\n",
+        "back/deep": None,
+        "back/deep/b.bin": b"\x00\xff",
+    }

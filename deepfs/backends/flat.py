@@ -1,16 +1,16 @@
 """The base of backends over flat storage: three primitives, and every operation of the contract on top of them."""
 
 from abc import abstractmethod
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from deepfs.backends._flat_search import glob_tree, grep_tree
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.core import filedata, filemap, paths, reading
 from deepfs.core.arguments import bytes_of, check_paths, check_uploads
-from deepfs.core.filemap import Change, FileTree
+from deepfs.core.filemap import Change, ChangedError, FileTree, PartlyDoneError
 from deepfs.core.locks import path_locks
 from deepfs.core.replace import replace
 from deepfs.core.scan import check_search, compile_query
@@ -43,6 +43,8 @@ from deepfs.types import (
 )
 
 __all__ = ["FlatBackend"]
+
+T = TypeVar("T")
 
 
 class FlatBackend(BackendProtocol):
@@ -104,10 +106,14 @@ class FlatBackend(BackendProtocol):
 
     async def _require(self, path: str) -> FileDataV2:
         """The file at `path`."""
-        data = (await self._at([path])).get(path)
-        if data is None:
+        return (await self._existing(path))[path]
+
+    async def _existing(self, path: str) -> Mapping[str, FileDataV2]:
+        """The file at `path`, by its path."""
+        found = await self._at([path])
+        if path not in found:
             raise DirectoryError(path) if await self._is_directory(path) else FileMissingError(path)
-        return data
+        return found
 
     async def als(self, path: str) -> LsResult:
         return LsResult(entries=(await self._tree()).entries(paths.normalize(path)))
@@ -185,42 +191,61 @@ class FlatBackend(BackendProtocol):
             raise DirectoryError(path)
         return found
 
+    async def _changing(self, change: Callable[[], Awaitable[T]], *held: str) -> T:
+        """Carry out a change, which looks, decides and stores, while `held` and all beneath them are kept from others.
+
+        A backend that finds out while it stores that another process was faster may carry it out anew.
+        """
+        async with self._hold(*held):
+            return await change()
+
     async def awrite(
         self, path: str, content: str, *, overwrite: bool = False, if_match: str | None = None
     ) -> WriteResult:
         path = paths.normalize(path)
         check_text(content)
-        async with self._hold(path):
+
+        async def write() -> WriteResult:
             found = await self._place(path)
             filemap.check_replaceable(path, found, overwrite=overwrite, if_match=if_match)
             before = filemap.readable(found, path)
             after = filedata.new_file(content, created_at=before and before.created_at)
-            return WriteResult(path=path, files_update=await self._write([Change(path, before, after)]))
+            update = await self._write([filemap.change_of(path, found, after)])
+            return WriteResult(path=path, files_update=update)
+
+        return await self._changing(write, path)
 
     async def aedit(
         self, path: str, old: str, new: str, replace_all: bool = False, *, if_match: str | None = None
     ) -> EditResult:
         path = paths.normalize(path)
-        async with self._hold(path):
-            before = await self._require(path)
-            filemap.check_version(path, {path: before}, if_match)
+
+        async def edit() -> EditResult:
+            found = await self._existing(path)
+            before = found[path]
+            filemap.check_version(path, found, if_match)
             content = filedata.text_of(before, path)
             if content is None:
                 raise BinaryFileError(path)
             done = replace(path, content, old, new, replace_all)
             after = filedata.new_file(done.content, created_at=before.created_at)
-            update = await self._write([Change(path, before, after, done)])
+            update = await self._write([filemap.change_of(path, found, after, done)])
             return EditResult(path=path, files_update=update, occurrences=done.occurrences)
+
+        return await self._changing(edit, path)
 
     async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
         path = paths.normalize(path)
         if path == "/":
             raise AccessError(path, "the root cannot be deleted")
-        async with self._hold(path):
+
+        async def delete() -> DeleteResult:
             files, chosen = await self._subtree(path)
             filemap.check_version(path, files, if_match)
-            await self._write([Change(child, filemap.readable(files, child), None) for child in chosen])
-        return DeleteResult(path=path)
+            await self._write([filemap.change_of(child, files, None) for child in chosen])
+            return DeleteResult(path=path)
+
+        return await self._changing(delete, path)
 
     async def _subtree(self, path: str) -> tuple[Mapping[str, FileDataV2], list[str]]:
         """Files by path, and the paths of those at or under `path`."""
@@ -230,26 +255,28 @@ class FlatBackend(BackendProtocol):
         tree = FileTree(await self._fetch_all())
         return tree.files, tree.beneath(path)
 
-    async def _sources(self, path: str) -> dict[str, FileDataV2]:
-        """The files at or under `path`."""
-        files, chosen = await self._subtree(path)
-        return {child: files[child] for child in chosen}
-
     async def amove(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
         src, dst = paths.normalize(src), paths.normalize(dst)
-        async with self._hold(src, dst):
-            sources = await self._sources(src)
+
+        async def move() -> WriteResult:
+            files, chosen = await self._subtree(src)
             if src == dst:
                 return WriteResult(path=dst)
-            added = await self._relocated(src, dst, sources, overwrite=overwrite)
-            removed = [Change(path, data, None) for path, data in sources.items()]
+            added = await self._relocated(src, dst, {path: files[path] for path in chosen}, overwrite=overwrite)
+            removed = [filemap.change_of(path, files, None) for path in chosen]
             return WriteResult(path=dst, files_update=await self._write([*added, *removed]))
+
+        return await self._changing(move, src, dst)
 
     async def acopy(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
         src, dst = paths.normalize(src), paths.normalize(dst)
-        async with self._hold(src, dst):
-            moved = await self._relocated(src, dst, await self._sources(src), overwrite=overwrite)
+
+        async def copy() -> WriteResult:
+            files, chosen = await self._subtree(src)
+            moved = await self._relocated(src, dst, {path: files[path] for path in chosen}, overwrite=overwrite)
             return WriteResult(path=dst, files_update=await self._write([filemap.as_copy(change) for change in moved]))
+
+        return await self._changing(copy, src, dst)
 
     async def _relocated(
         self, src: str, dst: str, sources: Mapping[str, FileDataV2], *, overwrite: bool
@@ -265,7 +292,7 @@ class FlatBackend(BackendProtocol):
             from_file=src in sources,
             overwrite=overwrite,
         )
-        return [Change(targets[path], filemap.readable(found, targets[path]), data) for path, data in sources.items()]
+        return [filemap.change_of(targets[path], found, data) for path, data in sources.items()]
 
     async def achange_entries(self, changes: Sequence[EntryChange]) -> list[FileUploadResponse]:
         # Directories follow from the files: one that is empty is gone already.
@@ -275,20 +302,33 @@ class FlatBackend(BackendProtocol):
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         check_uploads(files)
         targets = [_valid(path) for path, _ in files]
-        async with self._hold(*_paths(targets)):
-            uploads = Uploads(*await self._occupied(_paths(targets)), self._check_storable)
-            outcomes = [
-                uploads.add(target, content) if isinstance(target, str) else target
-                for target, (_, content) in zip(targets, files, strict=True)
-            ]
-            try:
-                await self._write(uploads.changes)
-            except DeepFSError as error:
-                outcomes = [outcome or error for outcome in outcomes]
+        outcomes = await self._changing(partial(self._upload, files, targets), *_paths(targets))
         return [
             FileUploadResponse(given, outcome.code.value if outcome else None)
             for (given, _), outcome in zip(files, outcomes, strict=True)
         ]
+
+    async def _upload(
+        self, files: Sequence[tuple[str, bytes]], targets: Sequence[str | DeepFSError]
+    ) -> list[DeepFSError | None]:
+        """Store the files at their targets; why it could not be done, for each."""
+        uploads = Uploads(*await self._occupied(_paths(targets)), self._check_storable)
+        outcomes = [
+            uploads.add(target, content) if isinstance(target, str) else target
+            for target, (_, content) in zip(targets, files, strict=True)
+        ]
+        try:
+            await self._write(uploads.changes)
+        except PartlyDoneError as error:
+            return [
+                outcome or (None if target in error.done else error)
+                for target, outcome in zip(targets, outcomes, strict=True)
+            ]
+        except ChangedError:
+            raise
+        except DeepFSError as error:
+            return [outcome or error for outcome in outcomes]
+        return outcomes
 
     async def _occupied(self, targets: list[str]) -> tuple[Mapping[str, FileDataV2], set[str]]:
         """The files at and above `targets`, and those of `targets` that are directories."""

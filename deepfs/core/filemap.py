@@ -11,11 +11,13 @@ from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from deepfs.core import filedata, paths
 from deepfs.core.replace import Replacement
 from deepfs.core.text import version
 from deepfs.errors import (
+    BackendError,
     ConflictError,
     DirectoryError,
     ExistsError,
@@ -28,10 +30,13 @@ from deepfs.types import FileDataV2, FileInfo
 
 __all__ = [
     "Change",
+    "ChangedError",
     "DecodedFiles",
     "Directories",
     "FileTree",
+    "PartlyDoneError",
     "as_copy",
+    "change_of",
     "check_destination",
     "check_parents",
     "check_replaceable",
@@ -44,12 +49,29 @@ __all__ = [
 
 
 class Change(Struct, frozen=True):
-    """One file before and after an operation; None is no file. `replacement` tells what an edit replaced."""
+    """One file before and after an operation; None is no file. `replacement` tells what an edit replaced.
+
+    `origin` is the record that `before` was read from, as the storage has it; None where there was none, and where the
+    storage keeps no records.
+    """
 
     path: str
     before: FileDataV2 | None
     after: FileDataV2 | None
     replacement: Replacement | None = None
+    origin: Any = None
+
+
+class ChangedError(ConflictError):
+    """Nothing was stored: the files at some of the paths are others by now than those that were read."""
+
+
+class PartlyDoneError(BackendError):
+    """The storage failed after some of the changes of an operation had taken effect, those of the paths in `done`."""
+
+    def __init__(self, text: str, done: Container[str]) -> None:
+        super().__init__(text)
+        self.done = done
 
 
 def file_paths(keys: Collection[Any]) -> list[str]:
@@ -134,6 +156,10 @@ class DecodedFiles(Mapping[str, FileDataV2]):
     def __len__(self) -> int:
         return len(self._records)
 
+    def record(self, path: str) -> Any:
+        """What is stored at `path`, as it is; None where there is nothing."""
+        return self._records.get(path)
+
     def __contains__(self, path: object) -> bool:
         return path in self._records
 
@@ -189,6 +215,14 @@ def readable(files: Mapping[str, FileDataV2], path: str) -> FileDataV2 | None:
         return files.get(path)
     except InvalidContentError:
         return None
+
+
+def change_of(
+    path: str, files: Mapping[str, FileDataV2], after: FileDataV2 | None, replacement: Replacement | None = None
+) -> Change:
+    """The change of what `files` have at `path` to `after`."""
+    origin = files.record(path) if isinstance(files, DecodedFiles) else None
+    return Change(path, readable(files, path), after, replacement, origin)
 
 
 def file_info(path: str, files: Mapping[str, FileDataV2]) -> FileInfo:
@@ -257,4 +291,4 @@ def as_copy(moved: Change) -> Change:
         return moved
     content = filedata.content_bytes(moved.after)
     created_at = moved.before.created_at if moved.before else None
-    return Change(moved.path, moved.before, filedata.new_file(content, created_at=created_at))
+    return replace(moved, after=filedata.new_file(content, created_at=created_at))

@@ -19,8 +19,8 @@ class Uploads:
         directories: Collection[str],
         check_storable: Callable[[str, FileDataV2], None],
     ) -> None:
-        self._before = {path: filemap.readable(found, path) for path in found}
-        self._after: dict[str, FileDataV2 | None] = dict(self._before)
+        self._found = found
+        self._after = {path: filemap.readable(found, path) for path in found}
         self._directories = directories
         self._planned = Directories()
         self._check_storable = check_storable
@@ -47,5 +47,5 @@ class Uploads:
         after = filedata.new_file(content, created_at=earlier.created_at if earlier else None)
         self._check_storable(path, after)
         self._after[path] = after
-        self._changes[path] = Change(path, self._before.get(path), after)
+        self._changes[path] = filemap.change_of(path, self._found, after)
         self._planned.add(path)

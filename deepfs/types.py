@@ -73,6 +73,10 @@ class Record(Struct, frozen=True, eq=False, omit_defaults=True):
     def __hash__(self) -> int:
         return hash(frozenset((key, tuple(value) if isinstance(value, list) else value) for key, value in self.items()))
 
+    def _asdict(self) -> dict[str, Any]:
+        """The set fields: what LangGraph's serialiser asks for, where a record is given to a graph as it is."""
+        return dict(self)
+
     def get(self, key: str, default: Any = None) -> Any:
         """The value of `key`, or `default` where it is absent."""
         return getattr(self, key) if key in self else default

@@ -7,23 +7,26 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
+from itertools import islice
 from typing import Any, Final, NamedTuple, cast
 
 import anyio.to_thread
 from langchain_core.runnables import RunnableConfig
-from langgraph._internal._constants import CONFIG_KEY_READ, CONFIG_KEY_SEND, CONFIG_KEY_TASK_ID
+from langgraph._internal._constants import CONFIG_KEY_CALL, CONFIG_KEY_READ, CONFIG_KEY_SEND, CONFIG_KEY_TASK_ID
+from langgraph._internal._typing import MISSING
+from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.config import get_config
 from langgraph.runtime import Runtime, get_runtime
 from langgraph.store.base import BaseStore, Op, Result
 
-from deepfs.backends._supersteps import FILES, Channel, ProvisionalWrite, Task, Writes, task_of
-from deepfs.core.filedata import decode_file, encode_file
+from deepfs.backends._supersteps import FILES, Channel, ProvisionalWrite, Run, Task, Writes, task_of
+from deepfs.core.filedata import encode_file
 from deepfs.core.filemap import Change, Directories
-from deepfs.core.fold import fold, version_of
+from deepfs.core.fold import fold, stored_version, version_of
 from deepfs.core.operations import Operation, Places, Transition, header_of, transition
-from deepfs.errors import BackendError, ConflictError, ExistsError
+from deepfs.errors import BackendError, ConflictError, ExistsError, quoted
 from deepfs.types import FileFormat
 
 __all__ = [
@@ -34,6 +37,7 @@ __all__ = [
     "current_state",
     "current_store",
     "legacy_namespace",
+    "outer_task",
     "runs_loop_of",
     "store_loop",
     "task_files",
@@ -49,6 +53,15 @@ _OUTSIDE = (
 _NO_CHANNEL = (
     "StateBackend needs the channel 'files' in the state of the graph that calls it. Mix it in: "
     "class State(FilesystemState): ..., with `from deepfs import FilesystemState`."
+)
+_LOSING = (
+    "The channel 'files' of this graph ({kind}) would lose files: what is written to it replaces what is there, or what "
+    "is deleted stays. Mix the channel in: class State(FilesystemState): ..., with `from deepfs import FilesystemState`; "
+    "a dataclass or pydantic state declares `files: Files`, from deepfs.backends.state."
+)
+_ENDED = (
+    "Error: {paths} not changed: the node or tool that called has ended, so its writes are taken already. Wait for the "
+    "operation before the node returns: await the task, or join the thread, that runs it."
 )
 
 
@@ -71,6 +84,28 @@ class _Wiring(NamedTuple):
     task: str
     step: int | None
     node: str
+    loop: Any
+    """What runs the graph; None where that is not known."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the writes of the task have been taken, or never will be; False where that is not known."""
+        inside = None if self.loop is None else _inside(self.read)
+        if inside is None:
+            return False
+        running = self.loop.tasks.get(self.task)
+        return running is None or running.writes is not inside[1] or self._is_saved()
+
+    def _is_saved(self) -> bool:
+        saved = getattr(self.loop, "_written_task_ids", None)
+        if saved is not None:
+            return self.task in saved
+        pending = self.loop.checkpoint_pending_writes
+        return any(task == self.task and channel not in WRITES_IDX_MAP for task, channel, _ in pending)
+
+    def took(self, value: object) -> bool:
+        """Whether `value` is among the writes that were taken."""
+        return any(write is value for *_, write in self.loop.checkpoint_pending_writes)
 
 
 def _wiring() -> _Wiring:
@@ -79,8 +114,20 @@ def _wiring() -> _Wiring:
     read, send = configurable.get(CONFIG_KEY_READ), configurable.get(CONFIG_KEY_SEND)
     if read is None or send is None:
         raise RuntimeError(_OUTSIDE)
-    task = configurable.get(CONFIG_KEY_TASK_ID, "")
-    return _Wiring(read, send, task, metadata.get("langgraph_step"), metadata.get("langgraph_node", ""))
+    task, loop = configurable.get(CONFIG_KEY_TASK_ID, ""), _loop_of(configurable.get(CONFIG_KEY_CALL))
+    return _Wiring(read, send, task, metadata.get("langgraph_step"), metadata.get("langgraph_node", ""), loop)
+
+
+def _loop_of(call: Any) -> Any:
+    """What runs the graph; None where `call`, by which a task starts others, does not tell."""
+    loop = getattr(getattr(call, "keywords", {}).get("schedule_task"), "__self__", None)
+    return loop if isinstance(getattr(loop, "tasks", None), Mapping) else None
+
+
+def outer_task() -> tuple[Channel | None, Writes] | None:
+    """The channel of files of the graph one of whose tasks runs here, and the writes of that task."""
+    inside = _inside(current_config().get("configurable", {}).get(CONFIG_KEY_READ))
+    return None if inside is None else (inside[0].get(FILES), inside[1])
 
 
 def _inside(read: Any) -> tuple[Mapping[str, Channel], Writes] | None:
@@ -123,23 +170,33 @@ class TaskFiles:
             return
         paths = {change.path: self._transition(change) for change in changes}
         operation = Operation(paths, self._wiring.task, self._wiring.step, self._wiring.node)
+        if self._wiring.is_over:
+            raise _ended(operation)
         self._check(operation)
         header = header_of(operation)
         write: dict[str, Any] = {header: None}
         for change in changes:
             write[change.path] = change.after and encode_file(change.after, file_format, change.path)
-        self._send([(FILES, write), (CONFLICTS, header)] if self._tells_conflicts else [(FILES, write)])
+        if not self._send([(FILES, write), (CONFLICTS, header)] if self._tells_conflicts else [(FILES, write)]):
+            raise _ended(operation)
 
     def _transition(self, change: Change) -> Transition:
         before = _files_of(self._wiring.read(FILES, False)).get(change.path)
-        origin = None if before is None else version_of(decode_file(before, change.path))
+        origin = stored_version(before, change.path)
         return Transition(origin, _version(change.before), _version(change.after))
 
     def _check(self, operation: Operation) -> None:
         """Raise where `operation` collides with what other tasks wrote; here, it is not known."""
 
-    def _send(self, writes: list[tuple[str, Any]]) -> None:
+    def _send(self, writes: list[tuple[str, Any]]) -> bool:
+        """Send the writes; whether they will take effect."""
         self._wiring.send(writes)
+        return True
+
+
+def _ended(operation: Operation) -> BackendError:
+    paths = ", ".join(map(quoted, operation.paths))
+    return BackendError(_ENDED.format(paths=f"{paths} {'was' if len(operation.paths) == 1 else 'were'}"))
 
 
 class _MergingFiles(TaskFiles):
@@ -173,8 +230,24 @@ class _MergingFiles(TaskFiles):
                 created = foreign.paths[path].kind == "create" and path in sibling.changes
                 raise ExistsError(path) if created else ConflictError(path)
 
-    def _send(self, writes: list[tuple[str, Any]]) -> None:
-        self._wiring.send([ProvisionalWrite(channel, value, self._writes) for channel, value in writes])
+    def _send(self, writes: list[tuple[str, Any]]) -> bool:
+        sent = [ProvisionalWrite(channel, value, self._writes) for channel, value in writes]
+        self._wiring.send(sent)
+        if _is_last(sent[0], self._writes) and not self._wiring.is_over:
+            return True
+        if self._wiring.loop is not None and self._wiring.took(writes[0][1]):
+            return True
+        for write in sent:
+            with suppress(ValueError):
+                self._writes.remove(cast("Any", write))
+        return False
+
+
+def _is_last(write: object, writes: Writes) -> bool:
+    """Whether `write` is among the last writes of a task, which has none of it where it runs out of time."""
+    with suppress(RuntimeError):  # Somebody else writes.
+        return any(each is write for each in islice(reversed(writes), 16))
+    return True
 
 
 class _Locked:
@@ -207,13 +280,34 @@ def task_files() -> AbstractContextManager[TaskFiles]:
     channel = channels.get(FILES)
     if channel is None:
         raise RuntimeError(_NO_CHANNEL)
-    task = task_of(channel, writes, wiring.step)
+    task = task_of(channel, writes, wiring.step, wiring.task)
+    _check_channel(channel, task.run)
     merges = getattr(channel, "reducer", None) is fold
     files = _MergingFiles(wiring, task, writes, tells_conflicts=CONFLICTS in channels, merges=merges)
     return _Locked(task.run.lock, files)
 
 
 _foreign_lock = threading.RLock()
+
+
+def _check_channel(channel: Channel, run: Run) -> None:
+    """Raise RuntimeError where the channel loses files, found out once in a run by writing to one of its kind."""
+    if not run.is_checked and not _keeps_files(channel):
+        raise RuntimeError(_LOSING.format(kind=type(channel).__name__))
+    run.is_checked = True
+
+
+def _keeps_files(channel: Channel) -> bool:
+    if getattr(channel, "reducer", None) is fold:
+        return True
+    one, two, three = ({f"/{name}": {"content": name}} for name in ("1", "2", "3"))
+    try:
+        probe = channel.from_checkpoint(MISSING)
+        probe.update([one, two])
+        probe.update([three, {"/1": None, "deepfs:": None}])
+        return bool(probe.get() == {**two, **three})
+    except Exception:  # Whatever a reducer raises that was not made for this.
+        return False
 
 
 def _fresh_files(wiring: _Wiring) -> TaskFiles:

@@ -16,10 +16,10 @@ from langgraph.checkpoint.serde.types import ERROR
 from langgraph.types import Overwrite
 
 from deepfs.core.filemap import Directories
-from deepfs.core.fold import Folding, fold
+from deepfs.core.fold import Superstep, fold
 from deepfs.core.operations import Ledger, Transition, is_header, operation_in
 
-__all__ = ["FILES", "Channel", "ProvisionalWrite", "Run", "Task", "Writes", "task_of"]
+__all__ = ["FILES", "Channel", "ProvisionalWrite", "Run", "Task", "Writes", "task_of", "writers"]
 
 FILES: Final = "files"
 
@@ -87,17 +87,18 @@ class Task:
     lives as long as these writes.
     """
 
-    def __init__(self, run: "Run", channel: Channel, writes: Writes, step: int | None) -> None:
+    def __init__(self, run: "Run", channel: Channel, writes: Writes, step: int | None, name: str) -> None:
         self.run = run
         self.key = id(writes)
         self.step = step
+        self.name = name
         self._channel: Channel | None = channel
         self._writes = ref(writes, self._end)
         self._forget()
 
     def _forget(self) -> None:
         self._own: Channel | None = None
-        self._folding: Folding | None = None
+        self._folding: Superstep | None = None
         self._taken = 0
         self._last: object = None
         self._directories: Directories | None = None
@@ -113,6 +114,11 @@ class Task:
     def belongs_to(self, writes: Writes) -> bool:
         """Whether these are the writes of this task."""
         return self._writes() is writes
+
+    def written(self) -> list[Any]:
+        """What the task wrote to the files."""
+        writes = self._writes()
+        return [] if writes is None else [value for channel, value in _from(writes, 0) if channel == FILES]
 
     @property
     def files(self) -> Mapping[str, Any]:
@@ -177,9 +183,9 @@ class Task:
     def _fold(self, values: list[Any], channel: Channel) -> None:
         """As the channel does it, yet in place: what it costs does not grow with the files."""
         if self._folding is None:
-            self._folding = Folding(self.files)
+            self._folding = Superstep(self.files, self.step)
         for value in values:
-            self._folding.apply(value or {})
+            self._folding.apply(value or {}, self.name)
 
     def _note(self, write: Mapping[str, Any]) -> None:
         operation = operation_in(write)
@@ -205,6 +211,8 @@ class Run:
         self.key = key
         self.lock = threading.RLock()
         self.tasks: dict[int, Task] = {}
+        self.is_checked = False
+        """Whether the channel is known to keep files."""
 
     def siblings(self, task: Task) -> list[Task]:
         """The other tasks of the same superstep that used the files, up to date."""
@@ -220,7 +228,7 @@ _ended: "deque[Task]" = deque()
 """Tasks to drop; they end when their writes are collected, which can happen anywhere, so nothing is locked then."""
 
 
-def task_of(channel: Channel, writes: Writes, step: int | None) -> Task:
+def task_of(channel: Channel, writes: Writes, step: int | None, name: str = "") -> Task:
     """What is known of the task with these writes. Runs are told apart by their channel."""
     with _runs_lock:
         while _ended:
@@ -230,8 +238,14 @@ def task_of(channel: Channel, writes: Writes, step: int | None) -> Task:
             run = _runs[id(channel)] = Run(id(channel))
         task = run.tasks.get(id(writes))
         if task is None or not task.belongs_to(writes):
-            task = run.tasks[id(writes)] = Task(run, channel, writes, step)
+            task = run.tasks[id(writes)] = Task(run, channel, writes, step, name)
         return task
+
+
+def writers(run: int) -> dict[int, str]:
+    """The names of the tasks that used the files of the channel with the id `run`, by the ids of what they wrote."""
+    known = _runs.get(run)
+    return {id(value): task.name for task in known.tasks.copy().values() for value in task.written()} if known else {}
 
 
 def _drop(task: Task) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 from deepfs.core.replace import Replacement, Span
 from deepfs.core.spans import Place, disjoint, transplant
 
-__all__ = ["difference", "joined"]
+__all__ = ["changed_places", "difference", "joined"]
 
 _COMPARED: Final = 2_000
 """Lines beyond the common ones at both ends; more of them are one difference."""
@@ -29,13 +29,22 @@ def difference(before: str, after: str) -> Replacement | None:
     return Replacement(after, len(spans), spans)
 
 
+def changed_places(before: str, after: str) -> list[Place] | None:
+    """Where `before` and `after` differ, as places of whole lines; None where `before` is empty."""
+    change = difference(before, after)
+    return None if change is None else _places(change)
+
+
 def joined(base: str, mine: str, theirs: str) -> str | None:
-    """`theirs` with what made `mine` of `base`; None where both changed the same place."""
+    """`theirs` with what made `mine` of `base`; None where both changed the same place, but not alike."""
     my_change, their_change = difference(base, mine), difference(base, theirs)
     if my_change is None or their_change is None:
         return None
-    my_places, their_places = _places(my_change), _places(their_change)
-    return transplant(my_places, mine, theirs, their_places) if disjoint(my_places, their_places) else None
+    agreed = {(span.start, span.end, span.text) for span in my_change.spans}
+    other = [span for span in their_change.spans if (span.start, span.end, span.text) not in agreed]
+    if not disjoint(_places(my_change), _places(Replacement(theirs, len(other), other))):
+        return None
+    return transplant(_places(my_change), mine, theirs, _places(their_change))
 
 
 def _places(change: Replacement) -> list[Place]:

@@ -10,19 +10,41 @@ from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import Any, NamedTuple
 
+from deepfs.core.differences import changed_places, joined
 from deepfs.core.filedata import decode_file
-from deepfs.core.operations import Ledger, Operation, Record, Transition, is_header, operation_in
+from deepfs.core.operations import (
+    Ledger,
+    Operation,
+    Places,
+    Record,
+    Transition,
+    digest_of,
+    is_header,
+    operation_in,
+    removals_in,
+    transition,
+)
 from deepfs.core.spans import transplant
 from deepfs.core.text import version
 from deepfs.errors import DeepFSError
-from deepfs.types import FileDataV2
+from deepfs.types import FileDataV1, FileDataV2
 
-__all__ = ["Folding", "fold", "fold_conflicts", "version_of"]
+__all__ = ["Folding", "Superstep", "fold", "fold_conflicts", "stored_version", "version_of"]
 
 
 def version_of(data: FileDataV2) -> str:
     """What tells the contents of one file apart."""
     return version(data.content if data.encoding == "utf-8" else f"base64:{data.content}")
+
+
+def stored_version(data: Any, path: str) -> str | None:
+    """The version of what is stored at `path`, be it a file or not; None where nothing is."""
+    if data is None:
+        return None
+    try:
+        return version_of(decode_file(data, path))
+    except DeepFSError:
+        return version(f"foreign:{data!r}")
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
@@ -78,16 +100,16 @@ class Folding:
         self.files.memory = self._memory
         return self.files
 
-    def apply(self, write: Mapping[str, Any]) -> None:
-        """Take in one write."""
+    def apply(self, write: Mapping[str, Any], task: str | None = None) -> None:
+        """Take in one write, of `task` where that is known."""
         operation = operation_in(write)
-        written = {path: data for path, data in write.items() if not is_header(path)}
+        written = {path: _plain(data) for path, data in write.items() if not is_header(path)}
         if operation is None:
-            self._take(written)
+            self._take(written, task)
         else:
             self._operate(operation, written)
 
-    def _take(self, written: Mapping[str, Any]) -> None:
+    def _take(self, written: Mapping[str, Any], task: str | None) -> None:
         """Take files as they are, but not again what an operation wrote: that was decided with the operation."""
         for path, data in written.items():
             known = self._memory.written.get(path)
@@ -98,7 +120,8 @@ class Folding:
                 self._memory.replaced.add(path)
             self._put(path, data)
 
-    def _operate(self, operation: Operation, written: Mapping[str, Any]) -> None:
+    def _operate(self, operation: Operation, written: Mapping[str, Any]) -> list[str]:
+        """Take in an operation, or return the paths on which it collides with earlier ones."""
         ledger = self._memory.ledger
         if operation.step != ledger.step:
             ledger.begin(operation.step)
@@ -110,9 +133,10 @@ class Folding:
             self._remember(path, change, data)
             if not lost:
                 self._put(path, self._merged(operation.task, path, data, change, records[path]))
+        return lost
 
     def _remember(self, path: str, change: Transition, data: Mapping[str, Any] | None) -> None:
-        if data is not None:
+        if isinstance(data, Mapping):
             known = self._memory.written.get(path, frozenset())
             self._memory.written[path] = known | {(change.result, data.get("modified_at"))}
 
@@ -139,6 +163,11 @@ class Folding:
         }
 
 
+def _plain(data: Any) -> Any:
+    """`data` as it is stored: a record of ours is a plain dict there."""
+    return dict(data) if isinstance(data, FileDataV1 | FileDataV2) else data
+
+
 def _fingerprint(path: str, data: Any) -> tuple[str | None, str | None] | None:
     """The version and time of a file as it was written; None where there is none."""
     try:
@@ -146,6 +175,108 @@ def _fingerprint(path: str, data: Any) -> tuple[str | None, str | None] | None:
     except DeepFSError:
         return None
     return version_of(file), file.modified_at
+
+
+# --- the writes of one superstep -------------------------------------------------------------------------------------
+
+
+class Superstep(Folding):
+    """`Folding` of the writes of one superstep, all of whose tasks began with `files`.
+
+    A write without an operation then tells what it changed: entries that are what they were when the step began are no
+    writes, each other one is an operation from there. So a task that returns all files, as a subgraph does, undoes
+    nothing that another one did, and what collides is known.
+    """
+
+    def __init__(self, files: Mapping[str, Any], step: int | None = None) -> None:
+        super().__init__(files)
+        self._memory = _Memory(Ledger(), {}, set())
+        self._memory.ledger.begin(step)
+        self._before = files
+        self._changes: dict[tuple[str, str], Transition] = {}
+        """What each task made of each file."""
+        self._views: dict[tuple[str, str], Any] = {}
+        """The files as each task left them."""
+        self._removals: dict[str, list[str]] = {}
+        self._maps = 0
+        self.lost: list[dict[str, Any]] = []
+        """What took no effect, as `file_conflicts` tells it."""
+
+    def apply(self, write: Mapping[str, Any], task: str | None = None) -> None:
+        self._removals.update(removals_in(write))
+        super().apply(write, task)
+
+    def _take(self, written: Mapping[str, Any], task: str | None) -> None:
+        if task is None:
+            self._maps += 1
+            task = f"map {self._maps}"
+        removed = self._removals.get(digest_of(written), ()) if self._removals else ()
+        for path, data in [*written.items(), *((path, None) for path in removed if path not in written)]:
+            if isinstance(path, str) and path.startswith("/"):
+                self._take_file(task, path, data)
+            elif data != self._before.get(path):
+                self._put(path, data)
+
+    def _take_file(self, task: str, path: str, data: Any) -> None:
+        """Take in one file of a write without an operation."""
+        known, before = self._memory.written.get(path), self._before.get(path)
+        if (known and _fingerprint(path, data) in known) or data == self.files.get(path):
+            return
+        earlier, view = self._changes.get((task, path)), self._views.get((task, path), before)
+        if data == before and (earlier is None or data is not None):
+            return
+        if earlier is not None:
+            data = _rebased(path, before, data, view)
+        base, result = stored_version(view, path), stored_version(data, path)
+        change = transition(earlier, base, result, _places(path, view, data))
+        self._operate(Operation({path: change}, task, self.ledger.step), {path: data})
+
+    def _operate(self, operation: Operation, written: Mapping[str, Any]) -> list[str]:
+        operation = self._continued(operation)
+        lost = super()._operate(operation, written)
+        if lost:
+            self.lost.extend(_told(path, change, operation, lost) for path, change in operation.paths.items())
+        else:
+            self._changes.update({(operation.task, path): change for path, change in operation.paths.items()})
+            self._views.update({(operation.task, path): written.get(path) for path in operation.paths})
+        return lost
+
+    def _continued(self, operation: Operation) -> Operation:
+        """`operation` as of the task on whose write without an operation it goes on, if it does so."""
+        for path, change in operation.paths.items():
+            if change.origin == stored_version(self._before.get(path), path):
+                continue
+            for (task, known), earlier in self._changes.items():
+                if known == path and earlier.result == change.base:
+                    paths = {**operation.paths, path: transition(earlier, change.base, change.result, None)}
+                    return Operation(paths, task, operation.step, operation.node)
+        return operation
+
+
+def _rebased(path: str, before: Any, data: Any, view: Any) -> Any:
+    """`data`, which a task made of `before`, with its own earlier changes that made `view`, where they are disjoint."""
+    texts = [_text(path, each) for each in (before, data, view)]
+    if any(text is None for text in texts):
+        return data
+    text = joined(*texts)  # type: ignore[arg-type]
+    if text is None:
+        return data
+    return {**data, "content": text.split("\n") if isinstance(data["content"], list) else text}
+
+
+def _places(path: str, before: Any, after: Any) -> Places:
+    """Where two texts differ; None where one of the two is no text."""
+    old, new = _text(path, before), _text(path, after)
+    return None if old is None or new is None else changed_places(old, new)
+
+
+def _text(path: str, data: Any) -> str | None:
+    """The text of a stored file; None where it is none."""
+    try:
+        file = None if data is None else decode_file(data, path)
+    except DeepFSError:
+        return None
+    return file.content if file is not None and file.encoding == "utf-8" else None
 
 
 # --- conflicts -------------------------------------------------------------------------------------------------------

@@ -6,19 +6,34 @@ a key, because to a reducer that knows nothing of operations a key with None del
 trace.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from msgspec import MsgspecError, Struct, json
 
 from deepfs.core.paths import ancestors, is_beneath
 from deepfs.core.spans import Place, compose, disjoint
+from deepfs.core.text import version
 
-__all__ = ["Ledger", "Operation", "Places", "Transition", "header_of", "is_header", "operation_in", "transition"]
+__all__ = [
+    "Ledger",
+    "Operation",
+    "Places",
+    "Transition",
+    "digest_of",
+    "header_of",
+    "is_header",
+    "operation_in",
+    "removals_in",
+    "removals_of",
+    "transition",
+]
 
 _HEADER = "deepfs:"
 """No path starts like this: paths are absolute."""
+_REMOVED = "deepfs:removed:"
 
 Places: TypeAlias = list[Place] | None
 
@@ -99,6 +114,35 @@ def operation_in(keys: Iterable[object]) -> Operation | None:
         if isinstance(key, str) and key.startswith(_HEADER) and (operation := _decoded(key)) is not None:
             return operation
     return None
+
+
+def removals_of(files: Mapping[Any, Any], removed: Sequence[str]) -> str:
+    """The key that tells of a graph's `files` which of those that it was given it has `removed`.
+
+    A nested graph returns its files as they are, from which that cannot be seen. The key says nothing by itself, but
+    only about a write of exactly these files.
+    """
+    return _REMOVED + json.encode((digest_of(files), removed)).decode()
+
+
+def removals_in(keys: Iterable[object]) -> dict[str, list[str]]:
+    """By digest of a write, the files that are removed where it is written."""
+    found = (key for key in keys if isinstance(key, str) and key.startswith(_REMOVED))
+    with suppress(MsgspecError):
+        return dict(json.decode(key[len(_REMOVED) :], type=tuple[str, list[str]]) for key in found)
+    return {}
+
+
+def digest_of(files: Mapping[Any, Any]) -> str:
+    """What tells one set of files from others, without a look at their content."""
+    return version("\0".join(sorted(f"{path!r}\0{_stamp(data)}" for path, data in files.items())))
+
+
+def _stamp(data: Any) -> str:
+    if not isinstance(data, Mapping):
+        return repr(data)
+    content = data.get("content")
+    return f"{data.get('modified_at')}\0{len(content) if hasattr(content, '__len__') else content!r}"
 
 
 @lru_cache(maxsize=4096)

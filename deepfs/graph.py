@@ -7,11 +7,11 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import SystemMessage
 from langchain_core.tools import BaseTool
 
+from deepfs.backends.protocol import BackendProtocol
 from deepfs.middleware._backends import resolve_backend
 from deepfs.middleware._langchain import (
     AgentMiddleware,
     InterruptOnConfig,
-    SummarizationMiddleware,
     TodoListMiddleware,
     create_agent,
     init_chat_model,
@@ -21,6 +21,7 @@ from deepfs.middleware.filesystem import FilesystemMiddleware, inheriting
 from deepfs.middleware.memory import MemoryMiddleware
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.subagents import CompiledSubAgent, SubAgent, SubAgentMiddleware
+from deepfs.middleware.summarization import SummarizationMiddleware
 from deepfs.middleware.unanswered import UnansweredCallsMiddleware
 from deepfs.policy.rules import FilesystemPermission, checked_rules
 
@@ -81,7 +82,7 @@ def create_deep_agent(
     rules = checked_rules(permissions or ())
     chat_model = _model(model)
     files = resolve_backend(backend)
-    todos, summarization = _todos(), _summarization(chat_model)
+    todos, summarization = _todos(), _summarization(chat_model, files)
     filesystem = FilesystemMiddleware(backend=files, permissions=rules)
     own: list[Middleware] = [
         UnansweredCallsMiddleware(),
@@ -146,8 +147,14 @@ def _todos() -> Middleware:
     return TodoListMiddleware(system_prompt="", tool_description=PROMPTS["todos"])
 
 
-def _summarization(model: BaseChatModel) -> Middleware:
-    """Summarises when the context is nearly full; a model that tells its size is taken at its word."""
+def _summarization(model: BaseChatModel, files: BackendProtocol) -> Middleware:
+    """Summarises when the context is nearly full; a model that tells its size is taken at its word.
+
+    The summary is made of all that it stands for, not of the end alone, as LangChain would have it.
+    """
+    whole: dict[str, Any] = {"backend": files, "trim_tokens_to_summarize": None}
     if (model.profile or {}).get("max_input_tokens"):
-        return SummarizationMiddleware(model, trigger=("fraction", 0.85), keep=("fraction", 0.1))
-    return SummarizationMiddleware(model, trigger=("tokens", _CONTEXT_TOKENS), keep=("messages", _KEPT_MESSAGES))
+        return SummarizationMiddleware(model, trigger=("fraction", 0.85), keep=("fraction", 0.1), **whole)
+    return SummarizationMiddleware(
+        model, trigger=("tokens", _CONTEXT_TOKENS), keep=("messages", _KEPT_MESSAGES), **whole
+    )

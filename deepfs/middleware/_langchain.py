@@ -5,10 +5,16 @@ try:
     from langchain.agents.middleware import (
         HumanInTheLoopMiddleware,
         InterruptOnConfig,
-        SummarizationMiddleware,
         TodoListMiddleware,
     )
-    from langchain.agents.middleware.types import AgentMiddleware, AgentState, ModelRequest, ModelResponse
+    from langchain.agents.middleware import SummarizationMiddleware as LangChainSummarization
+    from langchain.agents.middleware.types import (
+        AgentMiddleware,
+        AgentState,
+        ModelRequest,
+        ModelResponse,
+        PrivateStateAttr,
+    )
     from langchain.chat_models import init_chat_model
 except ModuleNotFoundError as error:
     if error.name is None or error.name.partition(".")[0] != "langchain":
@@ -22,9 +28,10 @@ __all__ = [
     "AgentState",
     "HumanInTheLoopMiddleware",
     "InterruptOnConfig",
+    "LangChainSummarization",
     "ModelRequest",
     "ModelResponse",
-    "SummarizationMiddleware",
+    "PrivateStateAttr",
     "TodoListMiddleware",
     "create_agent",
     "init_chat_model",

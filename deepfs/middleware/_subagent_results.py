@@ -14,7 +14,16 @@ from deepfs.backends._nested import adopt_files
 __all__ = ["initial_state", "outcome"]
 
 _OWN: Final = frozenset(
-    {"messages", "todos", "structured_response", "files", "file_conflicts", "jump_to", "remaining_steps"}
+    {
+        "conversation_history_name",
+        "file_conflicts",
+        "files",
+        "jump_to",
+        "messages",
+        "remaining_steps",
+        "structured_response",
+        "todos",
+    }
 )
 """What each agent keeps to itself; files are merged instead."""
 _CONFLICTS: Final = "/conflicts"

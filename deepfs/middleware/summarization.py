@@ -1,0 +1,287 @@
+"""The middleware that summarises long conversations, and first keeps what a summary removes in a file."""
+
+import logging
+import re
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from hashlib import sha256
+from typing import Annotated, Any, Final, NamedTuple, NotRequired
+from uuid import uuid4
+
+from langchain_core.messages import AnyMessage, BaseMessage, RemoveMessage
+from langgraph.config import get_config
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
+
+from deepfs.backends._files_channel import FilesystemState
+from deepfs.backends.protocol import BackendProtocol
+from deepfs.core import paths
+from deepfs.errors import ErrorCode
+from deepfs.middleware._backends import artifacts_root, resolve_backend
+from deepfs.middleware._langchain import AgentState, LangChainSummarization, PrivateStateAttr
+from deepfs.middleware._transcript import Transcript, section_heading
+from deepfs.sync import call_over
+from deepfs.types import Result
+
+__all__ = ["SummarizationMiddleware"]
+
+_log = logging.getLogger("deepfs")
+
+_DIRECTORY: Final = "conversation_history"
+_MAX_BYTES: Final = 10_000_000
+"""What one file may hold: searches leave larger ones out."""
+_ATTEMPTS: Final = 20
+_ANCHOR: Final = 1_000
+_STATE_KEY: Final = "conversation_history_name"
+_MAX_WAITING: Final = 100
+
+
+class _HistoryState(AgentState[Any], FilesystemState):
+    conversation_history_name: NotRequired[Annotated[str | None, PrivateStateAttr]]
+    """Names the file where no thread does."""
+
+
+class _Plan(NamedTuple):
+    """What a summary would change: it stands for the first messages."""
+
+    removed: Sequence[AnyMessage]
+    summary: Sequence[AnyMessage]
+
+    def fits(self, messages: Sequence[AnyMessage]) -> bool:
+        """Whether the conversation still begins with what it would remove."""
+        return [each.id for each in self.removed] == [each.id for each in messages[: len(self.removed)]]
+
+    def update(self, messages: Sequence[AnyMessage], files: Sequence[str], name: str) -> dict[str, Any]:
+        """The change of the state, with the summary naming the files."""
+        told, *others = self.summary
+        kept = messages[len(self.removed) :]
+        everything = [RemoveMessage(id=REMOVE_ALL_MESSAGES), _naming(told, files), *others, *kept]
+        return {"messages": everything, _STATE_KEY: name}
+
+
+class SummarizationMiddleware(LangChainSummarization):
+    """Summarises as the SummarizationMiddleware of LangChain does, whose arguments it has, and loses nothing.
+
+    What a summary removes is first appended to `/conversation_history/<thread>.md` in `backend`, beneath the
+    `artifacts_root` of a composite, and the summary names that file. Media go to `/conversation_history/media`. A file
+    that would grow over 10 MB goes on in `<thread>.2.md`, and so on. Subagents, and threads whose id is no plain name,
+    have names that follow from the id. Where the file cannot be written, nothing is removed, and a warning is logged;
+    that summary is kept for the next attempt.
+
+    Raises TypeError for what is no backend.
+    """
+
+    state_schema = _HistoryState
+
+    def __init__(self, model: Any, *, backend: Any = None, **options: Any) -> None:
+        super().__init__(model, **options)
+        self.backend: BackendProtocol = resolve_backend(backend)
+        self._history = _History(self.backend)
+        self._waiting: dict[str, _Plan] = {}
+
+    @property
+    def name(self) -> str:
+        """As LangChain's is called, so that one of either takes the place of the other."""
+        return "SummarizationMiddleware"
+
+    def before_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        """Summarise where the conversation has become too long."""
+        name = _history_name(state)
+        plan = self._retried(name, state) or _plan(state, super().before_model(state, runtime))
+        if plan is None:
+            return None
+        kept: dict[str, Any] | None = self._waited(partial(self._settled, plan, name, state["messages"]))
+        return kept
+
+    async def abefore_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        """As `before_model`."""
+        name = _history_name(state)
+        plan = self._retried(name, state) or _plan(state, await super().abefore_model(state, runtime))
+        return None if plan is None else await self._settled(plan, name, state["messages"])
+
+    def _retried(self, name: str, state: Any) -> _Plan | None:
+        """The summary that could not be made use of, because its file could not be written."""
+        plan = self._waiting.get(name)
+        return plan if plan is not None and plan.fits(state["messages"]) else None
+
+    async def _settled(self, plan: _Plan, name: str, messages: Sequence[AnyMessage]) -> dict[str, Any] | None:
+        try:
+            files = await self._history.appended(name, plan.removed)
+        except _NotKeptError as error:
+            self._wait_with(plan, name)
+            _log.warning("The conversation is not summarised, because its history cannot be stored: %s", error)
+            return None
+        self._waiting.pop(name, None)
+        return plan.update(messages, files, name)
+
+    def _wait_with(self, plan: _Plan, name: str) -> None:
+        while len(self._waiting) >= _MAX_WAITING:
+            self._waiting.pop(next(iter(self._waiting)), None)
+        self._waiting[name] = plan
+
+    def _waited(self, call: Callable[[], Any]) -> Any:
+        return call_over(self.backend, call, f"The sync form of {self.name}", "its async form (ainvoke)")
+
+
+def _plan(state: Any, update: dict[str, Any] | None) -> _Plan | None:
+    """What LangChain's summary removes and puts in its place; None where there is none."""
+    if update is None:
+        return None
+    messages: Sequence[AnyMessage] = state["messages"]
+    known = {message.id for message in messages}
+    made = [message for message in update["messages"] if not isinstance(message, RemoveMessage)]
+    kept = {message.id for message in made} & known
+    removed = [message for message in messages if message.id not in kept]
+    summary = [message for message in made if message.id not in known]
+    return _Plan(removed, summary) if removed and summary else None
+
+
+def _naming(summary: AnyMessage, files: Sequence[str]) -> AnyMessage:
+    where = " and ".join(files)
+    note = f"[All that it stands for is in {where}: page with read_file, or search with grep.]"
+    return summary.model_copy(update={"content": f"{summary.text}\n\n{note}"})
+
+
+# --- names -----------------------------------------------------------------------------------------------------------
+
+_PLAIN = re.compile(r"[A-Za-z0-9_-]{1,100}")
+
+
+def _history_name(state: Any) -> str:
+    """What the file of this conversation is called, without its ending.
+
+    A plain name has no dot, so none of those that follow from an id can be taken for one.
+    """
+    configurable = get_config().get("configurable", {})
+    thread = configurable.get("thread_id")
+    outer, _, _ = str(configurable.get("checkpoint_ns") or "").rpartition("|")
+    if thread is not None and not outer:
+        return _file_name(str(thread))
+    known = state.get(_STATE_KEY)
+    if isinstance(known, str) and known:
+        return known
+    return f"session_{uuid4().hex}" if thread is None else f"{_file_name(str(thread))}.sub-{_digest(outer)}"
+
+
+def _file_name(thread: str) -> str:
+    if _PLAIN.fullmatch(thread):
+        return thread
+    readable = re.sub(r"[^A-Za-z0-9_-]+", "_", thread)[:40].strip("_")
+    return f"{readable or 'thread'}.id-{_digest(thread)}"
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+class _NotKeptError(Exception):
+    """The history could not be stored."""
+
+
+class _History:
+    """The files of the histories in a backend."""
+
+    def __init__(self, backend: BackendProtocol) -> None:
+        # Past the rules of an agent: they are about what the model does.
+        self._backend = backend
+        self._directory = paths.join(artifacts_root(backend), _DIRECTORY)
+
+    async def appended(self, name: str, messages: Sequence[BaseMessage]) -> list[str]:
+        """Append the messages, and return the paths of the files that hold them. Raises _NotKeptError."""
+        try:
+            transcript = Transcript(f"{self._directory}/media")
+            text = transcript.rendered(messages)
+            await self._upload(transcript.media)
+            heading = section_heading(datetime.now(UTC).isoformat(timespec="microseconds"))
+            written = [await self._append(name, f"{heading}{piece}\n") for piece in _pieces(text)]
+        except _NotKeptError:
+            raise
+        except Exception as error:  # Whatever ails the storage, the conversation goes on.
+            raise _NotKeptError(type(error).__name__) from error
+        return list(dict.fromkeys(written))
+
+    async def _upload(self, media: dict[str, bytes]) -> None:
+        for uploaded in await self._backend.aupload_files(list(media.items())) if media else ():
+            if uploaded.error:
+                raise _NotKeptError(f"{uploaded.path}: {uploaded.error}")
+
+    async def _append(self, name: str, section: str) -> str:
+        """Put the section at the end of the last file, whatever others append meanwhile; the path of that file."""
+        last: Result | None = None
+        for _ in range(_ATTEMPTS):
+            path, content = await self._end(name, len(section.encode()))
+            last = await self._changed(path, content, section)
+            if last.error is None:
+                return path
+            if last.code not in _CHANGED_MEANWHILE:
+                break
+        raise _NotKeptError(last.error if last else "no attempt")
+
+    async def _changed(self, path: str, content: str | None, section: str) -> Result:
+        if content is None:
+            return await self._backend.awrite(path, section)
+        # An edit of the end leaves what another run appended behind it; the whole is looked for if the end is not one.
+        end = content[-_ANCHOR:]
+        anchor = end if content.count(end) == 1 else content
+        return await self._backend.aedit(path, anchor, anchor + section)
+
+    async def _end(self, name: str, size: int) -> tuple[str, str | None]:
+        """The file to append to, and its content; None for one to create."""
+        number = 1
+        while await self._exists(self._path(name, number + 1)):
+            number += 1
+        path = self._path(name, number)
+        content = await self._content(path)
+        if content is None:
+            return path, None
+        is_full = not content or len(content.encode()) + size > _MAX_BYTES
+        return (self._path(name, number + 1), None) if is_full else (path, content)
+
+    def _path(self, name: str, number: int) -> str:
+        return f"{self._directory}/{name}.md" if number == 1 else f"{self._directory}/{name}.{number}.md"
+
+    async def _exists(self, path: str) -> bool:
+        read = await self._backend.aread(path, 0, 1)
+        return read.code is not ErrorCode.FILE_NOT_FOUND
+
+    async def _content(self, path: str) -> str | None:
+        """The text of a file; empty where nothing can be appended to what is there, None where nothing is."""
+        (found,) = await self._backend.adownload_files([path])
+        if found.content is not None:
+            return _decoded(found.content)
+        if found.error not in _NO_TEXT:
+            raise _NotKeptError(f"{path}: {found.error}")
+        return None if found.error == ErrorCode.FILE_NOT_FOUND else ""
+
+
+_NO_TEXT = frozenset({ErrorCode.FILE_NOT_FOUND, ErrorCode.IS_DIRECTORY})
+_CHANGED_MEANWHILE = frozenset(
+    {
+        ErrorCode.ALREADY_EXISTS,
+        ErrorCode.AMBIGUOUS_MATCH,
+        ErrorCode.CONFLICT,
+        ErrorCode.FILE_NOT_FOUND,
+        ErrorCode.NO_MATCH,
+    }
+)
+
+
+def _decoded(content: bytes) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return ""
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """The text in pieces that a file can hold; one, as a rule."""
+    data, start = text.encode(), 0
+    while start < len(data):
+        end = min(start + _MAX_BYTES - _ANCHOR, len(data))
+        while end < len(data) and data[end] & 0xC0 == 0x80:
+            end -= 1
+        yield data[start:end].decode()
+        start = end

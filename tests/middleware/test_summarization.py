@@ -1,0 +1,506 @@
+"""Summaries of long conversations: what they remove is in a file, whatever happens."""
+
+import asyncio
+import base64
+import logging
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain.agents import create_agent
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langgraph.checkpoint.memory import InMemorySaver
+
+from deepfs import (
+    CompositeBackend,
+    FilesystemBackend,
+    FilesystemMiddleware,
+    FilesystemPermission,
+    MemoryBackend,
+    StateBackend,
+    create_deep_agent,
+)
+from deepfs.backends.protocol import BackendProtocol
+from deepfs.errors import AccessError, BackendError
+from deepfs.middleware.summarization import SummarizationMiddleware
+from deepfs.policy import ReadOnlyBackend
+from deepfs.testing import FaultyBackend
+from support.agents import Invoke, backend, invoke, results
+from support.chat import ScriptedModel, call, calls
+
+__all__ = ["backend", "invoke"]
+
+SUMMARY = "What was said, in short."
+HISTORY = "/conversation_history/1.md"
+
+
+class Talker(ScriptedModel):
+    """Answers with the next of its script; a request to summarise with a summary, which takes no turn."""
+
+    def _generate(self, messages: Any, *args: Any, **options: Any) -> Any:
+        if "Messages to summarize" not in messages[-1].text:
+            return super()._generate(messages, *args, **options)
+        answer = ScriptedModel(script=[AIMessage(SUMMARY)])
+        self._asked.append(list(messages))
+        return answer._generate(messages)
+
+    @property
+    def summaries(self) -> int:
+        """How many summaries it made."""
+        return sum("Messages to summarize" in asked[-1].text for asked in self.asked)
+
+
+def thread(name: Any = "1") -> dict[str, Any]:
+    return {"configurable": {"thread_id": name}}
+
+
+def agent_of(backend: BackendProtocol | None, *turns: Any, after: int = 12, **options: Any) -> tuple[Talker, Any]:
+    model = Talker(script=[*turns, *(AIMessage(f"answer {number}") for number in range(100))])
+    summaries = SummarizationMiddleware(model, backend=backend, trigger=("messages", after), keep=("messages", 2))
+    files = FilesystemMiddleware(backend=backend, permissions=options.pop("permissions", None))
+    options.setdefault("checkpointer", InMemorySaver())
+    return model, create_agent(model, middleware=[files, summaries], **options)
+
+
+def said(number: int) -> dict[str, Any]:
+    return {"messages": [HumanMessage(f"question {number} <&>", id=f"q{number}")]}
+
+
+def talk(invoke: Invoke, agent: Any, config: Any, first: int = 0, last: int = 6) -> Any:
+    for number in range(first, last + 1):
+        state = invoke(agent, said(number), config)
+    return state
+
+
+def reading(*paths: str) -> AIMessage:
+    return calls(*(call("read_file", file_path=path) for path in paths))
+
+
+def text_of(found: BackendProtocol, path: str = HISTORY) -> str:
+    data = found.read_raw(path).data
+    assert data is not None, f"no {path}"
+    return str(data.content)
+
+
+# --- what is kept ----------------------------------------------------------------------------------------------------
+
+
+def test_what_a_summary_removes_is_in_a_file_that_the_model_can_read(backend: BackendProtocol, invoke: Invoke) -> None:
+    turns = [AIMessage(f"reply {number}", id=f"a{number}") for number in range(6)]
+    model, agent = agent_of(backend, *turns, reading(HISTORY))
+    state = talk(invoke, agent, thread())
+    summary, *_ = state["messages"]
+    assert SUMMARY in summary.text
+    assert HISTORY in summary.text
+    assert model.summaries == 1
+    (shown,) = results(state)
+    assert shown.status == "success"
+    for number in range(5):
+        assert f'<message type="human" id="q{number}">question {number} &lt;&amp;&gt;</message>' in shown.text
+        assert f'<message type="ai" id="a{number}">reply {number}</message>' in shown.text
+    kept = [message.id for message in state["messages"]]
+    assert "q0" not in kept
+    assert "q6" in kept
+
+
+def test_files_in_state_hold_it_too(invoke: Invoke) -> None:
+    _, agent = agent_of(StateBackend())
+    state = talk(invoke, agent, thread())
+    content = state["files"][HISTORY]["content"]
+    assert content.count("<message ") + len(state["messages"]) - 1 == 14
+
+
+def test_a_deep_agent_keeps_its_conversation(invoke: Invoke) -> None:
+    model = Talker(script=[AIMessage("word " * 400, id=f"a{number}") for number in range(9)])
+    model.profile = {"max_input_tokens": 2_000}
+    files = MemoryBackend()
+    agent = create_deep_agent(model, backend=files, checkpointer=InMemorySaver())
+    for number in range(5):
+        state = invoke(agent, said(number), thread())
+    assert HISTORY in state["messages"][0].text
+    written = set(re.findall(r'id="([qa]\d)"', text_of(files)))
+    left = {message.id for message in state["messages"]}
+    assert written | left >= {f"{who}{number}" for who in "qa" for number in range(5)}
+    whole = next(asked[-1].text for asked in model.asked if "Messages to summarize" in asked[-1].text)
+    assert "question 0" in whole
+
+
+def test_later_summaries_append(invoke: Invoke) -> None:
+    files = MemoryBackend()
+    _, agent = agent_of(files)
+    state = talk(invoke, agent, thread(), 0, 20)
+    text = text_of(files)
+    assert text.count("## Summarized at ") >= 2
+    written = re.findall(r'id="(q\d+)"', text)
+    left = [message.id for message in state["messages"] if str(message.id).startswith("q")]
+    assert [*written, *left] == [f"q{number}" for number in range(21)]
+    assert text.count(SUMMARY) == text.count("## Summarized at ") - 1
+
+
+def test_calls_of_tools_are_in_it_with_their_results(invoke: Invoke) -> None:
+    files = MemoryBackend()
+    wrong = {"type": "invalid_tool_call", "id": "bad", "name": "ls", "args": "{<", "error": None}
+    made = AIMessage("I look.", tool_calls=[call("ls")], invalid_tool_calls=[wrong])
+    _, agent = agent_of(files, calls(call("write_file", file_path="/a", content="x < y")), AIMessage("ok"), made)
+    talk(invoke, agent, thread())
+    text = text_of(files)
+    assert 'name="write_file">{"file_path": "/a", "content": "x &lt; y"}</tool_call>' in text
+    assert re.search(r'<message type="tool" id="[^"]+" name="write_file" tool_call_id="[^"]+">Wrote /a</message>', text)
+    assert "<content>I look.</content>" in text
+    assert '<invalid_tool_call id="bad" name="ls">{&lt;</invalid_tool_call>' in text
+
+
+PIXELS = bytes(range(256))
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"type": "image", "base64": base64.b64encode(PIXELS).decode(), "mime_type": "image/png"},
+        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{base64.b64encode(PIXELS).decode()}"}},
+        {
+            "type": "image",
+            "source": {
+                "type": "base64", "media_type": "image/png", "data": base64.b64encode(PIXELS).decode(),
+            },
+        },
+        {"type": "image", "source_type": "base64", "mime_type": "image/png",
+         "data": base64.b64encode(PIXELS).decode()},
+    ],
+)  # fmt: skip
+def test_media_are_files_of_their_own(invoke: Invoke, block: dict[str, Any]) -> None:
+    files = MemoryBackend()
+    model, agent = agent_of(files)
+    for number in range(2):
+        invoke(agent, {"messages": [HumanMessage([{"type": "text", "text": f"see {number}"}, block])]}, thread())
+    talk(invoke, agent, thread())
+    text = text_of(files)
+    (path,) = set(re.findall(r'<image url="([^"]+)" />', text))
+    assert path.startswith("/conversation_history/media/")
+    assert path.endswith(".png")
+    assert files.download_files([path])[0].content == PIXELS
+    assert "see 0" in text
+    assert base64.b64encode(PIXELS).decode()[:40] not in text
+
+
+def test_other_blocks_are_told_as_they_are(invoke: Invoke) -> None:
+    files = MemoryBackend()
+    thought = {"type": "reasoning", "reasoning": "Why <not>?"}
+    link = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
+    _, agent = agent_of(files, AIMessage([thought, {"type": "text", "text": "So."}]))
+    invoke(agent, {"messages": [HumanMessage(["Look: ", link])]}, thread())
+    talk(invoke, agent, thread())
+    text = text_of(files)
+    assert "Why &lt;not&gt;?" in text
+    assert "https://example.com/a.png" in text
+
+
+def test_what_no_file_can_hold_is_spelt_out(backend: BackendProtocol, invoke: Invoke) -> None:
+    _, agent = agent_of(backend, AIMessage("a\0b\r\nc\rd"), AIMessage("2"), reading(HISTORY), after=4)
+    talk(invoke, agent, thread(), 0, 1)
+    state = invoke(agent, said(2), thread())
+    assert "a&#0;b&#13;" in results(state)[-1].text
+
+
+# --- where -----------------------------------------------------------------------------------------------------------
+
+
+def test_it_lies_beneath_the_artifacts_root(invoke: Invoke) -> None:
+    files = MemoryBackend()
+    root = CompositeBackend(MemoryBackend(), {"/work/": files}, artifacts_root="/work/")
+    state = talk(invoke, agent_of(root)[1], thread())
+    assert files.read(HISTORY).ok
+    assert f"/work{HISTORY}" in state["messages"][0].text
+
+
+HOSTILE = ["../x", "/etc/passwd", "..", "", ".", "a" * 5_000, "a\0b", "x.2", "x y", "ünï", "\ud800", "a\nb", "~", 7]
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=repr)
+def test_any_thread_has_a_file_of_its_own(invoke: Invoke, tmp_path: Path, name: Any) -> None:
+    files = FilesystemBackend(tmp_path)
+    summaries = SummarizationMiddleware(
+        Talker(script=[AIMessage("x")]), backend=files, trigger=("messages", 3), keep=("messages", 1)
+    )
+    agent = create_agent(Talker(script=[AIMessage("x")]), middleware=[summaries])
+    invoke(agent, {"messages": [*said(1)["messages"], AIMessage("a"), *said(2)["messages"]]}, thread(name))
+    invoke(create_agent(Talker(script=[AIMessage("x")]), middleware=[summaries]),
+           {"messages": [*said(3)["messages"], AIMessage("a"), *said(4)["messages"]]}, thread("other"))  # fmt: skip
+    found = [info.path for info in files.ls("/conversation_history").entries or ()]
+    assert len(found) == 2
+    assert all(re.fullmatch(r"/conversation_history/[A-Za-z0-9_-]+(\.id-[0-9a-f]{32})?\.md", path) for path in found)
+    assert [path.name for path in tmp_path.iterdir()] == ["conversation_history"]
+
+
+def test_names_of_threads_do_not_meet(invoke: Invoke) -> None:
+    files = MemoryBackend()
+    names = ["a/b", "a_b", "a b", "a.b", "a", "a.2", *("a" * length for length in (100, 101, 102))]
+    for name in names:
+        _, agent = agent_of(files, after=3)
+        invoke(agent, {"messages": [*said(1)["messages"], AIMessage("a"), *said(2)["messages"]]}, thread(name))
+    entries = files.ls("/conversation_history").entries or ()
+    assert len(entries) == len(names)
+    assert [text_of(files, info.path).count("## Summarized") for info in entries] == [1] * len(names)
+
+
+def test_without_a_thread_each_run_has_a_file(invoke: Invoke) -> None:
+    files = MemoryBackend()
+    for _ in range(2):
+        steps = [calls(call("ls")) for _ in range(12)]
+        _, agent = agent_of(files, *steps, after=8, checkpointer=None)
+        invoke(agent, said(1))
+    entries = files.ls("/conversation_history").entries or ()
+    assert len(entries) == 2
+    assert all(text_of(files, info.path).count("## Summarized") > 1 for info in entries)
+
+
+def test_subagents_have_files_of_their_own(invoke: Invoke) -> None:
+    files = MemoryBackend()
+    tasks = [call("task", description=f"task {number}", subagent_type="general-purpose") for number in range(2)]
+
+    def turn(messages: Any) -> AIMessage:
+        mine = [message.text for message in messages if message.type == "human"]
+        if any("go" in text for text in mine):
+            return AIMessage("all done") if messages[-1].type == "tool" else calls(*tasks)
+        return AIMessage("done") if len(files.glob("*.md").matches or ()) > 1 else calls(call("ls"))
+
+    model = Talker(script=[turn] * 500)
+    model.profile = {"max_input_tokens": 300}
+    agent = create_deep_agent(model, backend=files, checkpointer=InMemorySaver())
+    invoke(agent, {"messages": [HumanMessage("go")]}, thread())
+    names = [info.path for info in files.ls("/conversation_history").entries or ()]
+    assert len([name for name in names if re.search(r"/1\.sub-[0-9a-f]{32}\.md$", name)]) == 2
+    told = [text_of(files, name) for name in names if ".sub-" in name]
+    assert sorted(sum(f"task {number}" in text for text in told) for number in range(2)) == [1, 1]
+
+
+# --- many at once ----------------------------------------------------------------------------------------------------
+
+
+def stored(files: BackendProtocol, name: str = "1") -> str:
+    found = sorted(files.glob(f"{name}*.md", "/conversation_history").matches or (), key=lambda info: len(info.path))
+    return "".join(text_of(files, info.path) for info in found)
+
+
+def one_summary(files: BackendProtocol, mark: str) -> tuple[Any, Any]:
+    agent = agent_of(files, after=3, checkpointer=None)[1]
+    return agent, {"messages": [HumanMessage(f"{mark} {number}", id=f"{mark}-{number}") for number in range(4)]}
+
+
+def test_runs_of_one_thread_at_once_lose_nothing(tmp_path: Path) -> None:
+    files = FilesystemBackend(tmp_path)
+    made = [one_summary(files, f"run{number}") for number in range(8)]
+
+    async def together() -> None:
+        await asyncio.gather(*(agent.ainvoke(given, thread()) for agent, given in made))
+
+    asyncio.run(together())
+    threads = [threading.Thread(target=agent.invoke, args=(given, thread())) for agent, given in made]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    text = stored(files)
+    assert [text.count(f'id="run{run}-{number}"') for run in range(8) for number in range(2)] == [2] * 16
+    assert text.count("## Summarized") == 16
+
+
+def test_a_full_file_goes_on_in_the_next(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deepfs.middleware.summarization._MAX_BYTES", 3_000)
+    files = MemoryBackend()
+    words = "ä" * 600
+    turns = [AIMessage(f"{words} {number}", id=f"a{number}") for number in range(30)]
+    _, agent = agent_of(files, *turns, after=5)
+    state = talk(invoke, agent, thread(), 0, 20)
+    sizes = {info.path: info.size for info in files.ls("/conversation_history").entries or ()}
+    assert {HISTORY, "/conversation_history/1.2.md", "/conversation_history/1.10.md"} <= set(sizes)
+    assert all((size or 0) <= 3_000 for size in sizes.values())
+    left = [message.id for message in state["messages"]]
+    for number in range(20):
+        held = sum(f'id="a{number}"' in text_of(files, path) for path in sizes)
+        assert held + (f"a{number}" in left) == 1
+
+
+def test_a_message_larger_than_a_file_is_in_several(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deepfs.middleware.summarization._MAX_BYTES", 3_000)
+    files = MemoryBackend()
+    words = "".join(f"<{number}ä>" for number in range(1_000))
+    _, agent = agent_of(files, AIMessage(words), after=5)
+    state = talk(invoke, agent, thread(), 0, 2)
+    named = re.findall(r"/conversation_history/\S+?\.md", state["messages"][0].text)
+    assert len(named) > 2
+    text = "".join(re.sub(r"^## .*\n\n", "", text_of(files, path)).removesuffix("\n") for path in named)
+    assert "".join(f"&lt;{number}ä&gt;" for number in range(1_000)) in text
+
+
+@pytest.mark.parametrize("there", [b"", b"\xff\xfe", b"x" * 10_000_001])
+def test_what_nothing_can_be_appended_to_is_left(invoke: Invoke, there: bytes) -> None:
+    files = MemoryBackend()
+    files.upload_files([(HISTORY, there)])
+    state = talk(invoke, agent_of(files)[1], thread())
+    assert files.download_files([HISTORY])[0].content == there
+    assert "/conversation_history/1.2.md" in state["messages"][0].text
+    assert "question 0" in text_of(files, "/conversation_history/1.2.md")
+
+
+def test_a_directory_in_its_place_is_left(invoke: Invoke) -> None:
+    files = MemoryBackend()
+    files.write(f"{HISTORY}/a", "x")
+    talk(invoke, agent_of(files)[1], thread())
+    assert "question 0" in text_of(files, "/conversation_history/1.2.md")
+    assert files.read(f"{HISTORY}/a").ok
+
+
+# --- failures --------------------------------------------------------------------------------------------------------
+
+FAILURES = {
+    "refused": lambda files: ReadOnlyBackend(files),
+    "broken": lambda files: FaultyBackend(files, {"write": BackendError("Error: disk on fire")}),
+    "raises": lambda files: FaultyBackend(files, {"write": RuntimeError("a bug")}),
+    "download": lambda files: FaultyBackend(files, {"download_files": AccessError("/x")}),
+}
+
+
+@pytest.mark.parametrize("fail", FAILURES)
+def test_where_it_cannot_be_written_nothing_is_removed(
+    invoke: Invoke, caplog: pytest.LogCaptureFixture, fail: str
+) -> None:
+    files = MemoryBackend()
+    model, agent = agent_of(FAILURES[fail](files))
+    with caplog.at_level(logging.WARNING, "deepfs"):
+        state = talk(invoke, agent, thread(), 0, 9)
+    assert [message.text for message in state["messages"][::2]] == [f"question {number} <&>" for number in range(10)]
+    assert "cannot be stored" in caplog.text
+    assert not files.read(HISTORY).ok
+    assert model.summaries == 1, "a summary that cannot be used is not made again and again"
+
+
+def test_media_that_cannot_be_written_are_not_removed(invoke: Invoke) -> None:
+    block = {"type": "image", "base64": base64.b64encode(PIXELS).decode(), "mime_type": "image/png"}
+    files = FaultyBackend(MemoryBackend(), {"upload_files": BackendError("Error: no")})
+    _, agent = agent_of(files)
+    invoke(agent, {"messages": [HumanMessage([block])]}, thread())
+    state = talk(invoke, agent, thread())
+    assert state["messages"][0].content == [block]
+    assert len(state["messages"]) == 16
+
+
+def test_once_it_can_be_written_the_summary_is_used(invoke: Invoke) -> None:
+    files = MemoryBackend()
+    failing = {"write": BackendError("Error: disk on fire")}
+    model, agent = agent_of(FaultyBackend(files, failing))
+    talk(invoke, agent, thread(), 0, 8)
+    failing.clear()
+    state = talk(invoke, agent, thread(), 9, 9)
+    assert HISTORY in state["messages"][0].text
+    assert model.summaries == 1
+    kept = [message.id for message in state["messages"]]
+    assert all((f'id="q{number}"' in text_of(files)) != (f"q{number}" in kept) for number in range(10))
+
+
+def test_an_answer_that_is_lost_leads_to_no_loss(invoke: Invoke) -> None:
+    files = MemoryBackend()
+    lost: dict[str, Exception] = {"write": BackendError("Error: connection lost")}
+    _, agent = agent_of(FaultyBackend(files, lost, late=True))
+    state = talk(invoke, agent, thread())
+    assert len(state["messages"]) == 14
+    lost.clear()
+    state = talk(invoke, agent, thread(), 7, 7)
+    assert HISTORY in state["messages"][0].text
+    assert text_of(files).count('id="q0"') == 2, "written twice, and recognised by its id"
+
+
+KILLED = """
+import os, sys
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain.agents import create_agent
+from langgraph.checkpoint.sqlite import SqliteSaver
+from deepfs import FilesystemBackend
+from deepfs.middleware.summarization import SummarizationMiddleware, _History
+from support.chat import ScriptedModel
+
+kind, root = sys.argv[1:]
+
+class Killed(FilesystemBackend):
+    async def awrite(self, *args, **options):
+        await super().awrite(*args, **options)
+        os._exit(9)
+
+files = (Killed if kind == "killed" else FilesystemBackend)(root + "/files")
+model = ScriptedModel(script=[AIMessage("summary"), AIMessage("answer")])
+with SqliteSaver.from_conn_string(root + "/checkpoints") as saver:
+    summaries = SummarizationMiddleware(model, backend=files, trigger=("messages", 12), keep=("messages", 2))
+    agent = create_agent(model, middleware=[summaries], checkpointer=saver)
+    thread = {"configurable": {"thread_id": "1"}}
+    if kind == "killed":
+        first = [HumanMessage(f"word {n}", id=f"m{n}") for n in range(12)]
+        agent.invoke({"messages": first}, thread)
+    elif kind == "look":
+        print(*(message.id for message in agent.get_state(thread).values["messages"]))
+    else:
+        agent.invoke(None, thread)
+        print(*(message.id for message in agent.get_state(thread).values["messages"]))
+"""
+
+
+def test_a_process_killed_after_the_file_was_written_loses_nothing(tmp_path: Path) -> None:
+    (tmp_path / "files").mkdir()
+
+    def run(kind: str) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-c", KILLED, kind, str(tmp_path)]
+        return subprocess.run(command, capture_output=True, text=True, check=False, env={"PYTHONPATH": PATHS})
+
+    assert run("killed").returncode == 9
+    written = (tmp_path / "files" / "conversation_history" / "1.md").read_text()
+    before = {f"m{number}" for number in range(12)}
+    assert set(re.findall(r'id="(m\d+)"', written)) == {f"m{number}" for number in range(10)}
+    seen = run("look")
+    assert set(seen.stdout.split()) >= before, seen.stderr
+    after = run("resume")
+    assert after.returncode == 0, after.stderr
+    written = (tmp_path / "files" / "conversation_history" / "1.md").read_text()
+    ids = re.findall(r'id="(m\d+)"', written)
+    assert set(ids) | (set(after.stdout.split()) & before) == before
+    assert len(ids) == 20, "those written before the kill are there twice, by the same ids"
+    assert not set(ids) & set(after.stdout.split())
+
+
+PATHS = ":".join(sys.path)
+
+
+# --- rules -----------------------------------------------------------------------------------------------------------
+
+
+def test_rules_about_writing_do_not_hold_it_up(invoke: Invoke) -> None:
+    files = MemoryBackend()
+    rules = [FilesystemPermission(["write"], ["/**"], "deny")]
+    _, agent = agent_of(files, *(AIMessage(f"reply {number}") for number in range(6)), reading(HISTORY),
+                        permissions=rules)  # fmt: skip
+    state = talk(invoke, agent, thread())
+    assert [message.status for message in results(state)] == ["success"]
+    assert "question 0" in results(state)[0].text
+
+
+def test_langchains_own_takes_its_place(invoke: Invoke) -> None:
+    from langchain.agents.middleware import SummarizationMiddleware as LangChains
+
+    files = MemoryBackend()
+    model = Talker(script=[AIMessage(f"answer {number}") for number in range(9)])
+    own = LangChains(model, trigger=("messages", 4), keep=("messages", 1))
+    agent = create_deep_agent(model, backend=files, middleware=[own], checkpointer=InMemorySaver())
+    talk(invoke, agent, thread(), 0, 3)
+    assert model.summaries
+    assert not files.ls("/").entries
+
+
+def test_a_tool_result_keeps_its_call(invoke: Invoke) -> None:
+    files = MemoryBackend()
+    _, agent = agent_of(files, *(calls(call("ls")) for _ in range(5)), after=4)
+    state = invoke(agent, said(0), thread())
+    messages = state["messages"]
+    asked = {made["id"] for message in messages if isinstance(message, AIMessage) for made in message.tool_calls}
+    assert {message.tool_call_id for message in messages if isinstance(message, ToolMessage)} == asked

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import SystemMessage
 from langchain_core.tools import BaseTool
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.types import Command
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.middleware._backends import resolve_backend
@@ -16,7 +18,7 @@ from deepfs.middleware._langchain import (
     create_agent,
     init_chat_model,
 )
-from deepfs.middleware.approvals import ApprovalMiddleware
+from deepfs.middleware.approvals import ANSWER_FORM, ApprovalMiddleware, covering
 from deepfs.middleware.filesystem import FilesystemMiddleware, inheriting
 from deepfs.middleware.memory import MemoryMiddleware
 from deepfs.middleware.prompts import PROMPTS
@@ -28,7 +30,6 @@ from deepfs.policy.rules import FilesystemPermission, checked_rules
 if TYPE_CHECKING:
     from langgraph.cache.base import BaseCache
     from langgraph.checkpoint.base import BaseCheckpointSaver
-    from langgraph.graph.state import CompiledStateGraph
     from langgraph.store.base import BaseStore
 
 __all__ = ["DEFAULT_MODEL", "create_deep_agent"]
@@ -104,7 +105,7 @@ def create_deep_agent(
         chat_model,
         tools=list(tools or ()),
         system_prompt=system_prompt,
-        middleware=_combined(own, inheriting(rules, middleware), last),
+        middleware=_combined(own, covering(inheriting(rules, middleware)), last),
         response_format=response_format,
         context_schema=context_schema,
         checkpointer=checkpointer,
@@ -113,7 +114,26 @@ def create_deep_agent(
         name=name,
         cache=cache,
     )
+    graph.__class__ = _Agent
     return graph.with_config({"recursion_limit": _RECURSION_LIMIT})
+
+
+class _Agent(CompiledStateGraph[Any, Any, Any, Any]):
+    """An agent that tells how an interrupt is answered, where LangGraph fails over an answer that is None."""
+
+    def stream(self, input: Any, *args: Any, **options: Any) -> Any:
+        """As CompiledStateGraph has it. Raises ValueError for a command that says nothing."""
+        return super().stream(_saying_something(input), *args, **options)
+
+    def astream(self, input: Any, *args: Any, **options: Any) -> Any:
+        """As `stream`."""
+        return super().astream(_saying_something(input), *args, **options)
+
+
+def _saying_something(given: Any) -> Any:
+    if isinstance(given, Command) and given.resume is None and not given.update and not given.goto:
+        raise ValueError(f"A Command without an answer does nothing. {ANSWER_FORM}.")
+    return given
 
 
 def _combined(*groups: Sequence[Middleware]) -> list[Middleware]:

@@ -8,6 +8,7 @@ try:
         TodoListMiddleware,
     )
     from langchain.agents.middleware import SummarizationMiddleware as LangChainSummarization
+    from langchain.agents.middleware.human_in_the_loop import DecisionType
     from langchain.agents.middleware.types import (
         AgentMiddleware,
         AgentState,
@@ -26,6 +27,7 @@ except ModuleNotFoundError as error:
 __all__ = [
     "AgentMiddleware",
     "AgentState",
+    "DecisionType",
     "HumanInTheLoopMiddleware",
     "InterruptOnConfig",
     "LangChainSummarization",

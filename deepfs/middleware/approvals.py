@@ -1,17 +1,23 @@
-"""Rules of the mode `"interrupt"`, which ask a person before a tool is run."""
+"""What asks a person before a tool is run: `interrupt_on`, and rules of the mode `"interrupt"`."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from copy import copy
+from traceback import walk_tb
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
 
+from langgraph.errors import GraphBubbleUp, GraphInterrupt
 from langgraph.prebuilt.tool_node import ToolCallRequest
 
 from deepfs.errors import InvalidPathError
-from deepfs.middleware._langchain import AgentMiddleware, HumanInTheLoopMiddleware, InterruptOnConfig
+from deepfs.middleware._langchain import AgentMiddleware, DecisionType, HumanInTheLoopMiddleware, InterruptOnConfig
 from deepfs.middleware._messages import ToolResult
 from deepfs.policy.permissions import approved
 from deepfs.policy.rules import FilesystemOperation, FilesystemPermission, checked_rules, decisions_beneath
 
-__all__ = ["ApprovalMiddleware", "asks_first"]
+if TYPE_CHECKING:
+    from langchain_core.messages import ToolCall
+
+__all__ = ["ANSWER_FORM", "ApprovalMiddleware", "asks_first", "covering"]
 
 InterruptOn = Mapping[str, bool | InterruptOnConfig]
 
@@ -38,8 +44,20 @@ _USES: Final[Mapping[str, tuple[_Use, ...]]] = {
         _Use(("read", "write"), "source", whole_tree=True),
         _Use(("write",), "destination", whole_tree=True),
     ),
+    "copy": (_Use(("read",), "source", whole_tree=True), _Use(("write",), "destination", whole_tree=True)),
     "execute": (_Use(("execute",), "", "/"),),
 }
+
+_DECISIONS: Final[list[DecisionType]] = list(get_args(DecisionType))
+
+ANSWER_FORM: Final = (
+    "Answer with Command(resume={'decisions': [...]}), which has a decision for each of the action_requests, in their "
+    "order: {'type': 'approve'}, {'type': 'edit', 'edited_action': {'name': ..., 'args': {...}}}, "
+    "{'type': 'reject', 'message': ...} or {'type': 'respond', 'message': ...}, as far as they are allowed"
+)
+"""How an interrupt is answered."""
+
+_MAX_ANSWERS: Final = 1_000
 
 
 def asks_first(rules: Sequence[FilesystemPermission], name: str, arguments: Mapping[str, Any]) -> bool:
@@ -64,7 +82,11 @@ def _asks(
 class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
     """Asks a person before the calls that `interrupt_on` names, and those that a rule of mode `"interrupt"` matches.
 
-    What was approved then passes those rules; what is denied stays denied.
+    What was approved then passes those rules; what is denied stays denied. Where `interrupt_on` names one of
+    `write_file`, `edit_file` and `delete`, it holds for `move` and `copy` as well, and where it names `edit_file` or
+    `delete`, for a `write_file` that overwrites, unless it names these themselves.
+
+    An answer of another form is a ValueError that tells the form. Nothing is done then, and the interrupt stays.
     """
 
     def __init__(self, rules: Sequence[FilesystemPermission] = (), interrupt_on: InterruptOn | None = None) -> None:
@@ -77,6 +99,26 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
     ) -> "list[AgentMiddleware[Any, Any, Any]]":
         """The middleware in a list, which is empty where nothing asks."""
         return [ApprovalMiddleware(rules, interrupt_on)] if interrupt_on or _interrupts(rules) else []
+
+    def after_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        """Ask a person about the calls that the model made. Raises ValueError for an answer of another form."""
+        wrong: Exception | None = None
+        # LangGraph keeps each answer, and gives it again when this runs again: those that were wrong are passed by.
+        for _ in range(_MAX_ANSWERS):
+            try:
+                return _checked(super().after_model(state, runtime))
+            except GraphInterrupt:
+                if wrong is None:
+                    raise
+                break
+            except GraphBubbleUp:
+                raise
+            except Exception as error:
+                if _was_asking(error):
+                    raise
+                wrong = error
+        told = f" ({wrong})" if isinstance(wrong, ValueError) else ""
+        raise ValueError(f"The answer to the interrupt is wrong{told}. Nothing was done. {ANSWER_FORM}.") from wrong
 
     def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolResult]) -> ToolResult:
         """Let a call that was approved pass."""
@@ -114,9 +156,9 @@ def _interrupts(rules: Sequence[FilesystemPermission]) -> bool:
 
 def _merged(rules: Sequence[FilesystemPermission], interrupt_on: InterruptOn) -> dict[str, bool | InterruptOnConfig]:
     """`interrupt_on`, with the tools that rules may want approved."""
-    merged = dict(interrupt_on)
+    merged = _with_kin(interrupt_on)
     if _interrupts(rules):
-        merged.update({name: _config(rules, interrupt_on.get(name, False)) for name in _USES})
+        merged.update({name: _config(rules, merged.get(name, False)) for name in _USES})
     return merged
 
 
@@ -128,10 +170,109 @@ def _config(rules: Sequence[FilesystemPermission], given: bool | InterruptOnConf
         return asks_first(rules, request.tool_call["name"], request.tool_call["args"])
 
     if given is False:
-        return InterruptOnConfig(allowed_decisions=["approve", "edit", "reject"], when=by_rules)
+        return InterruptOnConfig(allowed_decisions=_DECISIONS, when=by_rules)
     own = given.get("when")
     return (
         given
         if own is None
         else InterruptOnConfig(**{**given, "when": lambda request: own(request) or by_rules(request)})
     )
+
+
+# --- answers ---------------------------------------------------------------------------------------------------------
+
+_ASKING = frozenset({"_should_interrupt", "_create_action_and_config"})
+"""What calls the functions of a user that say when to ask, and what."""
+
+
+def _was_asking(error: Exception) -> bool:
+    """Whether the error is one of the question, not of its answer."""
+    return any(frame.f_code.co_name in _ASKING for frame, _ in walk_tb(error.__traceback__))
+
+
+def _checked(update: dict[str, Any] | None) -> dict[str, Any] | None:
+    """What is made of an answer. Raises ValueError where it names no call to run in place of the model's."""
+    for action in (update or {}).get("hitl_edited_tool_calls", {}).values():
+        is_action = isinstance(action, Mapping) and isinstance(action.get("args"), dict)
+        if not is_action or not isinstance(action.get("name"), str):
+            raise ValueError(f"{action!r} is no edited_action")
+    return update
+
+
+# --- tools that do what others are watched for -----------------------------------------------------------------------
+
+_KIN: Final[Mapping[str, tuple[str, ...]]] = {
+    "move": ("write_file", "edit_file", "delete"),
+    "copy": ("write_file", "edit_file", "delete"),
+    "write_file": ("edit_file", "delete"),
+}
+"""The tools that change a file as these others do. Who wrote `interrupt_on` for deepagents did not know of them."""
+
+
+def covering(middleware: Sequence[AgentMiddleware[Any, Any, Any]]) -> list[AgentMiddleware[Any, Any, Any]]:
+    """`middleware`, where LangChain's HumanInTheLoopMiddleware asks about the tools that it could not know of as well.
+
+    It does not tell which tools were named to leave them out.
+    """
+    return [_covering(each) for each in middleware]
+
+
+def _covering(middleware: AgentMiddleware[Any, Any, Any]) -> AgentMiddleware[Any, Any, Any]:
+    if not isinstance(middleware, HumanInTheLoopMiddleware) or isinstance(middleware, ApprovalMiddleware):
+        return middleware
+    other = copy(middleware)
+    named: dict[str, Any] = {**middleware.interrupt_on}
+    other.interrupt_on = {**named, **{name: _kin_config(name, asked) for name, asked in _asked_kin(named)}}
+    return other
+
+
+def _with_kin(interrupt_on: InterruptOn) -> dict[str, bool | InterruptOnConfig]:
+    """`interrupt_on`, with what it says about the tools that it does not name."""
+    return {**interrupt_on, **{name: _kin_config(name, asked) for name, asked in _asked_kin(interrupt_on)}}
+
+
+def _asked_kin(interrupt_on: InterruptOn) -> Iterator[tuple[str, InterruptOn]]:
+    for name, others in _KIN.items():
+        asked = {other: interrupt_on[other] for other in others if interrupt_on.get(other)}
+        if asked and name not in interrupt_on:
+            yield name, asked
+
+
+def _kin_config(name: str, asked: InterruptOn) -> InterruptOnConfig:
+    """Asks about calls of `name` that do what is asked about; the decisions are those that all of `asked` allow."""
+    lists = [_DECISIONS if isinstance(config, bool) else config["allowed_decisions"] for config in asked.values()]
+    allowed = [decision for decision in _DECISIONS if all(decision in each for each in lists)]
+
+    def when(request: ToolCallRequest) -> bool:
+        return any(_would_ask(tool, config, request) for tool, config in asked.items())
+
+    return InterruptOnConfig(allowed_decisions=allowed or ["approve", "reject"], when=when)
+
+
+def _would_ask(tool: str, config: bool | InterruptOnConfig, request: ToolCallRequest) -> bool:
+    own = None if isinstance(config, bool) else config.get("when")
+    for arguments in _done_by(request.tool_call["name"], request.tool_call["args"], tool):
+        called: ToolCall = {**request.tool_call, "name": tool, "args": arguments}
+        if own is None or _holds(own, request.override(tool_call=called)):
+            return True
+    return False
+
+
+def _holds(when: Callable[[ToolCallRequest], bool], request: ToolCallRequest) -> bool:
+    try:
+        return when(request)
+    except Exception:  # It was written for another tool. A question too many does no harm.
+        return True
+
+
+def _done_by(name: str, arguments: Mapping[str, Any], tool: str) -> Iterator[dict[str, Any]]:
+    """The calls of `tool` that would do to files what the call `name` does."""
+    if name == "write_file":
+        changed = [arguments.get("file_path")] if arguments.get("overwrite") else []
+    else:
+        changed = [arguments.get("destination")]
+    if name == "move" and tool == "delete":
+        changed = [arguments.get("source"), *changed]
+    texts = {"write_file": {"content": ""}, "edit_file": {"old_string": "", "new_string": ""}}.get(tool, {})
+    for path in changed:
+        yield {"file_path": path, **texts}

@@ -22,7 +22,7 @@ from deepfs.middleware._langchain import (
 from deepfs.middleware._messages import with_prompt
 from deepfs.middleware._once import Once
 from deepfs.middleware._subagent_results import initial_state, outcome
-from deepfs.middleware.approvals import ApprovalMiddleware
+from deepfs.middleware.approvals import ApprovalMiddleware, covering
 from deepfs.middleware.filesystem import FilesystemMiddleware, inheriting
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.tools import wrong_arguments
@@ -136,7 +136,7 @@ class SubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
             tools=list(spec.get("tools", self._tools)),
             system_prompt=spec.get("system_prompt"),
             response_format=spec.get("response_format"),
-            middleware=_last_of_each_name([*own, *inheriting(rules, spec.get("middleware", ())), *asking]),
+            middleware=_last_of_each_name(covering([*own, *inheriting(rules, spec.get("middleware", ())), *asking])),
             name=spec["name"],
         )
 

@@ -174,7 +174,7 @@ PIXELS = bytes(range(256))
 )  # fmt: skip
 def test_media_are_files_of_their_own(invoke: Invoke, block: dict[str, Any]) -> None:
     files = MemoryBackend()
-    model, agent = agent_of(files)
+    _, agent = agent_of(files)
     for number in range(2):
         invoke(agent, {"messages": [HumanMessage([{"type": "text", "text": f"see {number}"}, block])]}, thread())
     talk(invoke, agent, thread())
@@ -220,7 +220,7 @@ def test_it_lies_beneath_the_artifacts_root(invoke: Invoke) -> None:
 HOSTILE = ["../x", "/etc/passwd", "..", "", ".", "a" * 5_000, "a\0b", "x.2", "x y", "ünï", "\ud800", "a\nb", "~", 7]
 
 
-@pytest.mark.parametrize("name", HOSTILE, ids=repr)
+@pytest.mark.parametrize("name", HOSTILE, ids=lambda name: ascii(name)[:12])
 def test_any_thread_has_a_file_of_its_own(invoke: Invoke, tmp_path: Path, name: Any) -> None:
     files = FilesystemBackend(tmp_path)
     summaries = SummarizationMiddleware(

@@ -1,0 +1,263 @@
+"""What a person is asked about, and how the answer may look."""
+
+from typing import Any
+
+import pytest
+from langchain.agents import create_agent
+from langchain.agents.middleware import HumanInTheLoopMiddleware
+from langchain_core.messages import AIMessage
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command
+
+from deepfs import (
+    BackendProtocol,
+    FilesystemMiddleware,
+    FilesystemPermission,
+    MemoryBackend,
+    SubAgent,
+    create_deep_agent,
+)
+from deepfs.middleware.approvals import ApprovalMiddleware
+from support.agents import Invoke, invoke, results
+from support.chat import ScriptedModel, call, calls
+
+__all__ = ["invoke"]
+
+GO = {"messages": [("user", "go")]}
+THREAD = {"configurable": {"thread_id": "1"}}
+APPROVE = Command(resume={"decisions": [{"type": "approve"}]})
+
+
+def files_of() -> MemoryBackend:
+    files = MemoryBackend()
+    files.write("/a", "new")
+    files.write("/b", "old")
+    return files
+
+
+def agent_of(files: BackendProtocol, *made: Any, **options: Any) -> Any:
+    @tool
+    def copy(source: str, destination: str) -> str:
+        """Copy a file."""
+        return str(files.copy(source, destination, overwrite=True).error or "copied")
+
+    model = ScriptedModel(script=[*(calls(each) for each in made), AIMessage("done")])
+    return create_deep_agent(model, [copy], backend=files, checkpointer=InMemorySaver(), **options)
+
+
+def asked(state: dict[str, Any]) -> list[str]:
+    found = [each.value["action_requests"] for each in state.get("__interrupt__", ())]
+    return [request["name"] for requests in found for request in requests]
+
+
+def decisions(state: dict[str, Any]) -> list[str]:
+    return list(state["__interrupt__"][0].value["review_configs"][0]["allowed_decisions"])
+
+
+MOVE = call("move", source="/a", destination="/b", overwrite=True)
+COPY = call("copy", source="/a", destination="/b")
+REPLACE = call("write_file", file_path="/b", content="new", overwrite=True)
+CREATE = call("write_file", file_path="/c", content="new")
+
+# --- tools that do the same by another name --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("named", ["write_file", "edit_file", "delete"])
+@pytest.mark.parametrize("made", [MOVE, COPY, REPLACE], ids=["move", "copy", "overwrite"])
+def test_no_file_is_replaced_unasked(invoke: Invoke, named: str, made: Any) -> None:
+    files = files_of()
+    agent = agent_of(files, made, interrupt_on={named: True})
+    assert asked(invoke(agent, GO, THREAD)) == [made["name"]]
+    assert [files.read(path).ok for path in ("/a", "/b")] == [True, True]
+    state = invoke(agent, Command(resume={"decisions": [{"type": "reject"}]}), THREAD)
+    assert results(state)[0].status == "error"
+    read = files.read("/b").file_data
+    assert read is not None
+    assert read.content == "old"
+
+
+@pytest.mark.parametrize("made", [MOVE, COPY, REPLACE], ids=["move", "copy", "overwrite"])
+def test_a_tool_that_is_named_is_as_it_says(invoke: Invoke, made: Any) -> None:
+    on = {"edit_file": True, "delete": True, "move": False, "copy": False, "write_file": False}
+    files = files_of()
+    assert not asked(invoke(agent_of(files, made, interrupt_on=on), GO, THREAD))
+    read = files.read("/b").file_data
+    assert read is not None
+    assert read.content == "new"
+
+
+@pytest.mark.parametrize("named", ["edit_file", "delete"])
+def test_a_new_file_is_no_replacement(invoke: Invoke, named: str) -> None:
+    assert not asked(invoke(agent_of(files_of(), CREATE, interrupt_on={named: True}), GO, THREAD))
+
+
+@pytest.mark.parametrize("on", [{}, {"write_file": False}, {"execute": True}])
+def test_nothing_else_asks(invoke: Invoke, on: Any) -> None:
+    assert not asked(invoke(agent_of(files_of(), MOVE, interrupt_on=on), GO, THREAD))
+
+
+@pytest.mark.parametrize(
+    ("named", "path", "asks"),
+    [
+        ("write_file", "/b", True),
+        ("write_file", "/a", False),
+        ("delete", "/a", True),
+        ("delete", "/b", True),
+        ("edit_file", "/b", True),
+        ("delete", "/c", False),
+    ],
+)
+def test_a_condition_is_asked_about_what_happens_to_files(invoke: Invoke, named: str, path: str, asks: bool) -> None:
+    def when(request: Any) -> bool:
+        assert request.tool_call["name"] == named
+        return bool(request.tool_call["args"]["file_path"] == path)
+
+    on = {named: {"allowed_decisions": ["approve", "reject"], "when": when}}
+    state = invoke(agent_of(files_of(), MOVE, interrupt_on=on), GO, THREAD)
+    assert bool(asked(state)) is asks
+    if asks:
+        assert decisions(state) == ["approve", "reject"]
+
+
+def test_a_condition_that_fails_over_it_asks(invoke: Invoke) -> None:
+    on = {"edit_file": {"allowed_decisions": ["approve"], "when": lambda request: request.tool_call["args"]["none"]}}
+    assert asked(invoke(agent_of(files_of(), MOVE, interrupt_on=on), GO, THREAD)) == ["move"]
+
+
+def test_the_decisions_are_those_that_all_allow(invoke: Invoke) -> None:
+    on = {
+        "write_file": {"allowed_decisions": ["approve", "edit", "reject"], "description": lambda *given: given[9]},
+        "delete": {"allowed_decisions": ["reject", "approve", "respond"]},
+    }
+    assert decisions(invoke(agent_of(files_of(), MOVE, interrupt_on=on), GO, THREAD)) == ["approve", "reject"]
+    on = {"write_file": {"allowed_decisions": ["edit"]}, "delete": {"allowed_decisions": ["respond"]}}
+    assert decisions(invoke(agent_of(files_of(), MOVE, interrupt_on=on), GO, THREAD)) == ["approve", "reject"]
+
+
+@pytest.mark.parametrize("where", ["inherited", "own"])
+def test_it_holds_for_subagents(invoke: Invoke, where: str) -> None:
+    files = files_of()
+    on = {"delete": True}
+    worker = SubAgent(name="worker", description="Works.", **({"interrupt_on": on} if where == "own" else {}))
+    model = ScriptedModel(
+        script=[
+            calls(call("task", description="x", subagent_type="worker")),
+            calls(MOVE),
+            AIMessage("no"),
+            AIMessage(""),
+        ]
+    )
+    agent = create_deep_agent(
+        model, backend=files, checkpointer=InMemorySaver(), subagents=[worker],
+        interrupt_on=on if where == "inherited" else None,
+    )  # fmt: skip
+    assert asked(invoke(agent, GO, THREAD)) == ["move"]
+    with pytest.raises(ValueError, match="Answer with Command"):
+        invoke(agent, Command(resume="yes"), THREAD)
+    assert files.read("/a").ok
+    invoke(agent, Command(resume={"decisions": [{"type": "reject"}]}), THREAD)
+    assert files.read("/a").ok
+
+
+@pytest.mark.parametrize("where", ["agent", "subagent"])
+@pytest.mark.parametrize("mode", ["batched", "per_call"])
+def test_langchains_middleware_asks_about_them_too(invoke: Invoke, where: str, mode: Any) -> None:
+    files = files_of()
+    asking = HumanInTheLoopMiddleware({"delete": True}, interrupt_mode=mode)
+    turns = [calls(MOVE), AIMessage("done")]
+    options: dict[str, Any] = {"middleware": [asking]}
+    if where == "subagent":
+        turns = [calls(call("task", description="x", subagent_type="worker")), *turns, AIMessage("done")]
+        options = {"subagents": [SubAgent(name="worker", description="Works.", **options)]}
+    agent = create_deep_agent(ScriptedModel(script=turns), backend=files, checkpointer=InMemorySaver(), **options)
+    assert invoke(agent, GO, THREAD)["__interrupt__"]
+    assert files.read("/a").ok
+    assert set(asking.interrupt_on) == {"delete"}, "the caller's own is left as it is"
+
+
+# --- answers ---------------------------------------------------------------------------------------------------------
+
+WRONG: dict[str, Any] = {
+    "text": "yes",
+    "true": True,
+    "number": 5,
+    "list": ["approve"],
+    "key": {"decision": "approve"},
+    "none": {"decisions": None},
+    "too few": {"decisions": []},
+    "too many": {"decisions": [{"type": "approve"}, {"type": "approve"}]},
+    "no decision": {"decisions": ["approve"]},
+    "no type": {"decisions": [{}]},
+    "type": {"decisions": [{"type": "perhaps"}]},
+    "no action": {"decisions": [{"type": "edit"}]},
+    "action": {"decisions": [{"type": "edit", "edited_action": "x"}]},
+    "action without arguments": {"decisions": [{"type": "edit", "edited_action": {"name": "ls"}}]},
+    "action with a list": {"decisions": [{"type": "edit", "edited_action": {"name": "ls", "args": ["/"]}}]},
+    "no message": {"decisions": [{"type": "respond"}]},
+}
+RULE = FilesystemPermission(["write"], ["/**"], "interrupt")
+ASKING: dict[str, Any] = {"interrupt_on": {"interrupt_on": {"write_file": True}}, "rule": {"permissions": [RULE]}}
+
+
+@pytest.mark.parametrize("by", ["interrupt_on", "rule"])
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_answer_is_told_and_the_interrupt_stays(invoke: Invoke, by: str, wrong: str) -> None:
+    files = MemoryBackend()
+    agent = agent_of(files, CREATE, **ASKING[by])
+    invoke(agent, GO, THREAD)
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"Nothing was done\. Answer with Command\(resume=\{'decisions'"):
+            invoke(agent, Command(resume=WRONG[wrong]), THREAD)
+        assert not files.read("/c").ok
+        assert agent.get_state(THREAD).interrupts
+    state = invoke(agent, APPROVE, THREAD)
+    assert [message.status for message in results(state)] == ["success"]
+    assert files.read("/c").ok
+
+
+def test_no_answer_is_told_and_the_interrupt_stays(invoke: Invoke) -> None:
+    files = MemoryBackend()
+    agent = agent_of(files, CREATE, interrupt_on={"write_file": True})
+    invoke(agent, GO, THREAD)
+    for nothing in (Command(resume=None), Command()):
+        with pytest.raises(ValueError, match="Answer with Command"):
+            invoke(agent, nothing, THREAD)
+    invoke(agent, APPROVE, THREAD)
+    assert files.read("/c").ok
+
+
+def test_other_commands_pass(invoke: Invoke) -> None:
+    agent = agent_of(MemoryBackend(), CREATE, interrupt_on={"write_file": True})
+    assert invoke(agent, Command(update=GO), THREAD)["__interrupt__"]
+
+
+def test_an_error_of_the_users_function_is_its_own(invoke: Invoke) -> None:
+    def when(request: Any) -> bool:
+        raise ValueError("of my own")
+
+    on = {"write_file": {"allowed_decisions": ["approve"], "when": when}}
+    with pytest.raises(ValueError, match=r"^of my own"):
+        invoke(agent_of(MemoryBackend(), CREATE, interrupt_on=on), GO, THREAD)
+
+
+@pytest.mark.parametrize("by", ["interrupt_on", "rule"])
+def test_a_person_may_answer_in_place_of_a_tool(invoke: Invoke, by: str) -> None:
+    files = MemoryBackend()
+    agent = agent_of(files, CREATE, **ASKING[by])
+    invoke(agent, GO, THREAD)
+    state = invoke(agent, Command(resume={"decisions": [{"type": "respond", "message": "It is there."}]}), THREAD)
+    assert [(message.status, message.text) for message in results(state)] == [("success", "It is there.")]
+    assert not files.read("/c").ok
+
+
+def test_the_middleware_works_in_agents_of_langchain(invoke: Invoke) -> None:
+    files = files_of()
+    model = ScriptedModel(script=[calls(MOVE), AIMessage("done")])
+    middleware = [FilesystemMiddleware(files), ApprovalMiddleware(interrupt_on={"delete": True})]
+    agent = create_agent(model, middleware=middleware, checkpointer=InMemorySaver())
+    assert asked(invoke(agent, GO, THREAD)) == ["move"]
+    with pytest.raises(ValueError, match="Answer with Command"):
+        invoke(agent, Command(resume="yes"), THREAD)
+    invoke(agent, APPROVE, THREAD)
+    assert not files.read("/a").ok

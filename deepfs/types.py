@@ -34,11 +34,13 @@ __all__ = [
     "ReadResult",
     "Record",
     "Result",
+    "TruncationReason",
     "WriteResult",
 ]
 
 Encoding: TypeAlias = Literal["utf-8", "base64"]
 FileFormat: TypeAlias = Literal["v1", "v2"]
+TruncationReason: TypeAlias = Literal["budget", "unreadable", "transport"]
 
 
 class Record(Struct, frozen=True, eq=False, omit_defaults=True):
@@ -208,10 +210,14 @@ class ReadResult(Result):
     start_line: int | None = None
     end_line: int | None = None
     next_offset: int | None = None
+    no_lines_requested: bool = False
+    """No line is shown because none was asked for; there may be some."""
     version: str | None = None
 
     def __post_init__(self) -> None:
         self.file_data = _record(self.file_data, FileDataV2)
+        if self.start_line is None and self.next_offset is not None:
+            self.no_lines_requested = True
 
 
 class ReadRawResult(Result):
@@ -235,10 +241,15 @@ class GrepResult(Result):
 
 
 class GlobResult(Result):
-    """Files sorted by path; `truncated` where there are more."""
+    """Files sorted by path; `truncated` where there are more.
+
+    `truncation_reason` tells why: the time or a limit was reached (`"budget"`), a directory could not be read, or an
+    answer was cut on its way. It is None where that is not known.
+    """
 
     matches: list[FileInfo] | None = None
     truncated: bool = False
+    truncation_reason: TruncationReason | None = None
 
     def __post_init__(self) -> None:
         self.matches = _records(self.matches, FileInfo)

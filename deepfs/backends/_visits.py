@@ -94,9 +94,13 @@ def merged_globs(visits: Sequence[Visit], results: Sequence[GlobResult | None]) 
     if all(result.error and not result.matches for result in came):
         return came[0]
     found = {info.path: info for result in came for info in result.matches or ()}
-    truncated = any(result.truncated for result in came)
+    reasons = {result.truncation_reason for result in came if result.truncated}
     return GlobResult(
-        matches=[found[path] for path in sorted(found)], truncated=truncated, **_failures(visits, results)
+        matches=[found[path] for path in sorted(found)],
+        truncated=bool(reasons),
+        # What cannot be read stays hidden however the search is narrowed: it is not to be masked by a limit.
+        truncation_reason=max(reasons - {None}, key=["budget", "transport", "unreadable"].index, default=None),
+        **_failures(visits, results),
     )
 
 

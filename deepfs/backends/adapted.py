@@ -34,6 +34,7 @@ from deepfs.core.trees import TreeListing
 from deepfs.errors import (
     AccessError,
     ConflictError,
+    DeepFSError,
     DirectoryError,
     ErrorCode,
     ExistsError,
@@ -134,6 +135,16 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
 
     # --- looking ---
 
+    @property
+    def resolves_links(self) -> bool:
+        """Whether the backend tells where links lead, as directories of deepagents do for its rules."""
+        return hasattr(self.adapted, "_real_path") or hasattr(self.adapted, "_get_backend_and_key")
+
+    async def areal_paths(self, paths: list[str]) -> list[str | None]:
+        if not self.resolves_links:
+            return [*paths]
+        return await off_loop(partial(_real_paths, self.adapted, paths))
+
     async def als(self, path: str) -> LsResult:
         path = paths.normalize(path)
         answer = await self._offered("ls")(path)
@@ -175,7 +186,11 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         files = [info for info in answers.infos(answer, "matches") if not info.is_dir and info.path in wanted]
         if not files and path != "/":
             await self._require_directory(path)
-        return GlobResult(matches=files, truncated=getattr(answer, "truncated", False))
+        return GlobResult(
+            matches=files,
+            truncated=getattr(answer, "truncated", False),
+            truncation_reason=getattr(answer, "truncation_reason", None),
+        )
 
     async def agrep(
         self,
@@ -413,6 +428,26 @@ class AdaptedSandbox(AdaptedBackend, SandboxBackendProtocol):
     @property
     def id(self) -> str:
         return str(getattr(self.adapted, "id", None) or f"{type(self.adapted).__name__}-{id(self.adapted):x}")
+
+
+def _real_paths(backend: Any, given: list[str]) -> list[str | None]:
+    return [_real_path(backend, path) for path in given]
+
+
+def _real_path(backend: Any, path: str) -> str | None:
+    """Where links lead in a directory of deepagents, or in one that its composite mounts; None where that is nowhere."""
+    try:
+        path = paths.normalize(path)
+        if hasattr(backend, "_real_path"):
+            return str(backend._real_path(path))
+        if not hasattr(backend, "_get_backend_and_key"):
+            return path
+        mounted, inner = backend._get_backend_and_key(path)
+        real = _real_path(mounted, inner)
+    except (DeepFSError, OSError, RuntimeError, ValueError):
+        return None
+    mount = path if inner == "/" else path.removesuffix(inner)
+    return None if real is None else paths.join(mount or "/", real.lstrip("/"))
 
 
 def _is_valid(path: str) -> bool:

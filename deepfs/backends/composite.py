@@ -109,6 +109,11 @@ class CompositeBackend(BackendProtocol, SyncCommands):
             executes=self._executor.capabilities.executes,
         )
 
+    @property
+    def executor(self) -> BackendProtocol:
+        """The backend that would run commands."""
+        return self._executor
+
     def bound_to_this_thread(self) -> bool:
         return any(backend.bound_to_this_thread() for backend in (self.default, *self.routes.values()))
 

@@ -4,6 +4,7 @@ import os
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from msgspec.structs import replace as replace_fields
@@ -111,13 +112,29 @@ class FilesystemBackend(BackendProtocol):
             patience = Patience(_WAIT_S)
             return await lanes.run(function, patience, *args, cancellation=patience)
 
+    @property
+    def cwd(self) -> Path:
+        """The directory, absolute; with `virtual_mode=False` the one in which relative paths start."""
+        return Path(os.path.abspath(self._given_root))
+
+    @property
+    def virtual_mode(self) -> bool:
+        """Whether paths are those of the directory, not of the host."""
+        return self._virtual
+
+    @property
+    def max_file_size_bytes(self) -> int:
+        """The size over which files are not searched, and binary ones not read."""
+        return self._max_bytes
+
     async def areal_paths(self, paths: list[str]) -> list[str | None]:
         return await lanes.run(self._real_paths, paths, abandon_on_cancel=True)
 
     def _real_paths(self, paths: list[str]) -> list[str | None]:
-        return [self._real_path(path) for path in paths]
+        return [self.real_path(path) for path in paths]
 
-    def _real_path(self, path: str) -> str | None:
+    def real_path(self, path: str) -> str | None:
+        """`areal_paths` for one path, by system calls in the calling thread."""
         try:
             return self._disk.real_path(self._path(path))
         except DeepFSError:

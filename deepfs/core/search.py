@@ -138,4 +138,5 @@ class Grep:
 
 def glob_result(matches: list[FileInfo], limit: int = MAX_GLOB_MATCHES) -> GlobResult:
     """The result of a glob, cut at `limit`."""
-    return GlobResult(matches=matches[:limit], truncated=len(matches) > limit)
+    is_cut = len(matches) > limit
+    return GlobResult(matches=matches[:limit], truncated=is_cut, truncation_reason="budget" if is_cut else None)

@@ -177,7 +177,8 @@ class GlobTask(_Task[GlobResult]):
         if self._starts_in_file:
             raise NotDirectoryError(self.wanted.root)
         result = glob_result(self._matches)
-        result.truncated = result.truncated or self.has_expired
+        if self.has_expired:
+            result.truncated, result.truncation_reason = True, "budget"
         return result
 
 

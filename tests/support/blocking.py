@@ -36,6 +36,9 @@ _ALSO_BLOCKING: Final = (
 _IMPORTING: Final = ("<frozen importlib._bootstrap>", "_find_and_load")
 """The first use of a module loads it wherever that happens; blockbuster lets it stat and read there, too."""
 
+_RULES_OF_DEEPAGENTS: Final = ("deepagents/middleware/filesystem.py", "_resolve_real_path")
+"""Asks a backend where links lead on the event loop, by a sync method."""
+
 
 class _Loops:
     """Stands in for the `asyncio` that blockbuster asks whether this thread runs an event loop; knows trio as well."""
@@ -51,6 +54,8 @@ def no_blocking() -> Iterator[None]:
     guard = BlockBuster()
     for name in _ALSO_BLOCKING:
         guard.functions[name] = BlockBusterFunction(None, name).can_block_in(*_IMPORTING)
+    for function in guard.functions.values():
+        function.can_block_in(*_RULES_OF_DEEPAGENTS)
     with patch("blockbuster.blockbuster.asyncio", _Loops):
         guard.activate()
         try:

@@ -8,13 +8,19 @@ from contextvars import ContextVar
 
 __all__ = ["already_warned", "warn_deprecated"]
 
-_silent: ContextVar[bool] = ContextVar("deepfs_silent", default=False)
+_told: ContextVar[set[str] | None] = ContextVar("deepfs_told", default=None)
 
 
-def warn_deprecated(message: str) -> None:
-    """Emit a DeprecationWarning that points at the innermost line outside deepfs."""
-    if _silent.get():
+def warn_deprecated(message: str, *, is_risk: bool = False) -> None:
+    """Emit a DeprecationWarning that points at the innermost line outside deepfs.
+
+    `is_risk` says that it is about files that the wrong user may see, not about a name.
+    """
+    told = _told.get()
+    if told is not None and (not is_risk or message in told):
         return
+    if told is not None:
+        told.add(message)
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and _is_ours(frame.f_globals.get("__name__", "")):
         level, frame = level + 1, frame.f_back
@@ -22,13 +28,16 @@ def warn_deprecated(message: str) -> None:
 
 
 @contextmanager
-def already_warned() -> Iterator[None]:
-    """Code of a user that was warned about as a whole is not warned about again, in its parts, at each call."""
-    token = _silent.set(True)
+def already_warned(told: set[str]) -> Iterator[None]:
+    """Code of a user that was warned about as a whole is not warned about again, in its parts, at each call.
+
+    A risk in it is told once: `told` holds the warnings that were.
+    """
+    token = _told.set(told)
     try:
         yield
     finally:
-        _silent.reset(token)
+        _told.reset(token)
 
 
 def _is_ours(module: str) -> bool:

@@ -40,7 +40,7 @@ __all__ = [
 
 Encoding: TypeAlias = Literal["utf-8", "base64"]
 FileFormat: TypeAlias = Literal["v1", "v2"]
-TruncationReason: TypeAlias = Literal["budget", "unreadable", "transport"]
+TruncationReason: TypeAlias = Literal["unreadable", "transport", "budget"]
 
 
 class Record(Struct, frozen=True, eq=False, omit_defaults=True):

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import anyio
 
@@ -11,7 +11,7 @@ from deepfs.backends._mounts import Mount
 from deepfs.core.search import Hidden
 from deepfs.errors import DeadlineError, DeepFSError, ErrorCode
 from deepfs.sync import is_inline
-from deepfs.types import GlobResult, GrepResult, Result, failure
+from deepfs.types import GlobResult, GrepResult, Result, TruncationReason, failure
 
 __all__ = ["Visit", "answered", "guarded", "merged_globs", "merged_greps", "suffices"]
 
@@ -99,7 +99,7 @@ def merged_globs(visits: Sequence[Visit], results: Sequence[GlobResult | None]) 
         matches=[found[path] for path in sorted(found)],
         truncated=bool(reasons),
         # What cannot be read stays hidden however the search is narrowed: it is not to be masked by a limit.
-        truncation_reason=max(reasons - {None}, key=["budget", "transport", "unreadable"].index, default=None),
+        truncation_reason=next((reason for reason in get_args(TruncationReason) if reason in reasons), None),
         **_failures(visits, results),
     )
 

@@ -46,13 +46,14 @@ class FactoryBackend(BackendProtocol):
 
     def __init__(self, factory: BackendFactory) -> None:
         self._factory = factory
+        self._told: set[str] = set()
 
     def current(self) -> BackendProtocol:
         """The backend for the running node."""
         from deepfs.backends.context import current_context
 
         try:
-            with already_warned():
+            with already_warned(self._told):
                 return adapt_backend_protocol(self._factory(current_context()))
         except DeepFSError:
             raise

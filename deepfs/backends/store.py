@@ -55,7 +55,8 @@ class StoreBackend(RecordBackend):
         if namespace is None:
             warn_deprecated(
                 "StoreBackend without a namespace is deprecated: all users of an assistant share its files. "
-                "Pass namespace=(...) or a factory."
+                "Pass namespace=(...) or a factory.",
+                is_risk=True,
             )
         self._given_store = _store_of(store)
         self._given_namespace = namespace if namespace is None or callable(namespace) else checked_namespace(namespace)

@@ -1,6 +1,6 @@
 """Stored files: reading every form they come in, and making the two that are written.
 
-Read are version 2 (text, or bytes as base64), version 1 (a list of lines), and what the JavaScript library stores
+Read are version 2 (text, or bytes as base64), version 1 (a list of lines, of text or of base64), and what the JavaScript library stores
 (`mimeType`, and bytes as such or as a mapping of index to byte); all become `FileDataV2`.
 """
 
@@ -120,7 +120,7 @@ def _decoded_content(value: Mapping[str, Any], path: str) -> tuple[str, Encoding
     if isinstance(content, str):
         return content, _encoding(value, path)
     if isinstance(content, list | tuple) and all(isinstance(line, str) for line in content):
-        return "\n".join(content), "utf-8"
+        return "\n".join(content), _encoding(value, path)
     data = _bytes(content)
     if data is None:
         raise _malformed(path, "content", "a text, a list of lines or bytes", content)

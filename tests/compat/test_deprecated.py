@@ -110,6 +110,19 @@ class TestFactories:
         assert in_graph(lambda: backend.write("/a.txt", "x"))[0].ok
         assert seen == [("node", "acme")]
 
+    def test_that_users_share_the_files_of_one_is_told_once(self) -> None:
+        def factory(rt: Any) -> Any:
+            return StoreBackend(rt)
+
+        with pytest.deprecated_call(match="factories are deprecated"):
+            backend = CompositeBackend(StateBackend(), {"/m/": factory})
+        with pytest.deprecated_call(match="all users of an assistant share its files") as caught:
+            written, _ = in_graph(
+                lambda: [backend.write("/m/a.txt", "x"), backend.read("/m/a.txt")], store=InMemoryStore()
+            )
+        assert all(result.ok for result in written)
+        assert [(warning.filename, "share" in str(warning.message)) for warning in caught] == [(__file__, True)]
+
     @pytest.mark.parametrize(
         "factory",
         [lambda rt: rt.no_such_thing, lambda rt: 3, lambda rt: MemoryBackend],

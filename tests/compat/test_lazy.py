@@ -24,4 +24,4 @@ def test_without_it_the_error_says_what_to_install() -> None:
             except ImportError as error:
                 print(error)
     """)
-    assert printed == "deepfs.compat.deepagents needs deepagents: pip install 'deepagents>=0.7'\n" * 2
+    assert printed == "deepfs.compat.deepagents needs deepagents: pip install 'deepagents>=0.7.32'\n" * 2

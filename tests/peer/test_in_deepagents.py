@@ -154,7 +154,7 @@ async def test_results_are_those_of_deepagents() -> None:
     assert (shown.start_line, shown.end_line, shown.total_lines, shown.next_offset) == (1, 1, 2, 1)
     assert type(shown.file_data) is dict
     assert shown.file_data.keys() == {"content", "encoding", "created_at", "modified_at"}
-    assert backend.read("/none").error == "Error: File '/none' not found"
+    assert backend.read("/none").error == "File '/none' not found"
     assert backend.glob("*.txt").matches == (await backend.aglob("*.txt", None)).matches
     empty = await backend.awrite("/empty", "")
     assert empty.error is None

@@ -1,0 +1,332 @@
+"""What the adapter answers is what the tools, the rules and the programs of deepagents expect of an answer."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deepagents import FilesystemMiddleware, FilesystemPermission
+from deepagents import backends as peer_backends
+from deepagents.backends import protocol as peer
+from deepagents.backends import utils as peer_utils
+from langchain.tools import ToolRuntime
+from langgraph.store.memory import InMemoryStore
+
+from deepfs import (
+    BackendProtocol,
+    CompositeBackend,
+    FilesystemBackend,
+    GlobResult,
+    MemoryBackend,
+    StateBackend,
+    StoreBackend,
+)
+from deepfs.backends import BubblewrapSandbox, LocalShellBackend
+from deepfs.compat.deepagents import from_deepagents, to_deepagents
+from deepfs.policy import AuditedBackend, WrapperBackend
+from support.rooted import RootedBackend
+
+_PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def tool(backend: Any, name: str, permissions: list[FilesystemPermission] | None = None, **options: Any) -> Any:
+    """What a tool of deepagents answers."""
+    middleware: Any = FilesystemMiddleware(backend=backend, permissions=permissions)
+    [found] = [each for each in middleware.tools if each.name == name]
+    runtime = ToolRuntime(
+        state={}, context=None, config={}, stream_writer=lambda _: None, tool_call_id="call", store=None
+    )
+    return found.func(runtime=runtime, **options)
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("ls", {"path": "/none"}),
+        ("ls", {"path": "/a.txt"}),
+        ("read_file", {"file_path": "/none"}),
+        ("read_file", {"file_path": "/dir"}),
+        ("write_file", {"file_path": "/dir", "content": "x"}),
+        ("edit_file", {"file_path": "/none", "old_string": "a", "new_string": "b"}),
+        ("delete", {"file_path": "/none"}),
+        ("glob", {"pattern": "[", "path": "/"}),
+        ("glob", {"pattern": "*", "path": "/none"}),
+        ("grep", {"pattern": "x", "path": "/none"}),
+    ],
+)
+def test_a_tool_says_error_once(name: str, options: dict[str, Any]) -> None:
+    backend = to_deepagents(CompositeBackend(MemoryBackend(), {"/m/": MemoryBackend()}))
+    backend.write("/a.txt", "x\n")
+    backend.write("/dir/b.txt", "x\n")
+    answer = tool(backend, name, **options)
+    assert answer.status == "error"
+    assert answer.content.count("Error:") == 1
+    assert answer.content.startswith("Error: ")
+
+
+def test_listings_name_conditions_as_deepagents_does(tmp_path: Path) -> None:
+    theirs = peer_backends.FilesystemBackend(tmp_path, virtual_mode=True)
+    ours = to_deepagents(FilesystemBackend(tmp_path))
+    theirs.write("/a.txt", "x\n")
+    for path in ("/none", "/a.txt"):
+        assert ours.ls(path) == theirs.ls(path)
+
+
+@pytest.mark.parametrize("mount", ["", "/m"])
+def test_a_single_file_may_be_deleted_beside_what_is_denied(mount: str) -> None:
+    backend: BackendProtocol = MemoryBackend()
+    if mount:
+        backend = CompositeBackend(MemoryBackend(), {mount: backend})
+    adapted = to_deepagents(backend)
+    adapted.write(f"{mount}/work/note.txt", "x\n")
+    rules = [
+        FilesystemPermission(operations=["read", "write"], paths=[f"{mount}/work/**"]),
+        FilesystemPermission(operations=["read", "write"], paths=["/**"], mode="deny"),
+    ]
+    answer = tool(adapted, "delete", rules, file_path=f"{mount}/work/note.txt")
+    assert answer.content == f"Deleted {mount}/work/note.txt"
+    assert adapted.read(f"{mount}/work/note.txt").error is not None
+
+
+# --- searches --------------------------------------------------------------------------------------------------------
+
+
+def test_what_could_not_be_searched_is_told() -> None:
+    backend = to_deepagents(MemoryBackend())
+    backend.upload_files([("/a.bin", b"needle\xff\x00"), ("/b.bin", b"needle\xff\x00")])
+    nothing = tool(backend, "grep", pattern="needle")
+    assert nothing.status == "error"
+    assert nothing.content.startswith("Error: 2 files could not be searched")
+    assert "No matches" not in nothing.content
+    backend.write("/c.txt", "needle\n")
+    some = tool(backend, "grep", pattern="needle")
+    assert "2 files could not be searched" in some.content
+    assert "Partial matches:\n/c.txt" in some.content
+    assert backend.grep("absent").error is None
+
+
+@pytest.mark.parametrize("max_count", [None, 2])
+def test_context_has_the_shape_that_deepagents_gives_it(tmp_path: Path, max_count: int | None) -> None:
+    text = "one\nhit a\nhit b\ntwo\nthree\nfour\nhit c\nfive\nhit d\n"
+    (tmp_path / "a.txt").write_text(text)
+    theirs: Any = peer_backends.FilesystemBackend(tmp_path, virtual_mode=True)
+    ours: Any = to_deepagents(FilesystemBackend(tmp_path))
+    for lines in (1, 2, 9):
+        found = ours.grep("hit", context_lines=lines, max_count=max_count)
+        assert found == theirs.grep("hit", context_lines=lines, max_count=max_count)
+        assert all(type(line) is dict for match in found.matches for line in match["context_before"])
+    assert "context_before" not in ours.grep("hit").matches[0]
+    with pytest.raises(ValueError, match="context_lines"):
+        ours.grep("hit", context_lines=-1)
+
+
+def test_a_glob_says_why_it_is_cut_short() -> None:
+    class Some(WrapperBackend):
+        async def aglob(self, pattern: str, path: str = "/") -> GlobResult:
+            return GlobResult(matches=[], truncated=True, truncation_reason=reason)
+
+    reason: Any
+    for reason, shown in ((None, "budget"), ("unreadable", "unreadable"), ("transport", "transport")):
+        for backend in (Some(MemoryBackend()), CompositeBackend(MemoryBackend(), {"/m/": Some(MemoryBackend())})):
+            assert backend.glob("*").truncation_reason == reason
+            found = to_deepagents(backend).glob("*")
+            assert (found.truncated, found.truncation_reason) == (True, shown)
+    assert to_deepagents(MemoryBackend()).glob("*").truncation_reason is None
+
+
+def test_results_of_ours_have_the_fields_of_theirs() -> None:
+    backend = MemoryBackend()
+    backend.write("/a.txt", "one\n")
+    assert backend.read("/a.txt", limit=0).no_lines_requested
+    assert not backend.read("/a.txt").no_lines_requested
+    assert backend.glob("*").truncation_reason is None
+    for name in ("LsResult", "ReadResult", "GrepResult", "GlobResult", "WriteResult", "EditResult", "DeleteResult"):
+        ours: Any = __import__("deepfs").backends.protocol.__dict__[name]
+        assert set(getattr(peer, name).__dataclass_fields__) <= set(ours.__struct_fields__)
+
+
+# --- binary files ----------------------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_shown_is_no_document() -> None:
+    backend = to_deepagents(MemoryBackend())
+    backend.upload_files([("/latin.txt", b"caf\xe9\n"), ("/data.bin", b"\x00\x01"), ("/a.png", _PNG), ("/a.bmp", b"BM\0")])
+    for path in ("/latin.txt", "/data.bin", "/a.bmp"):
+        answer = tool(backend, "read_file", file_path=path)
+        assert answer.status == "error"
+        assert "is binary" in answer.content
+    assert tool(backend, "read_file", file_path="/a.png").content_blocks[0]["type"] == "image"
+
+
+def test_what_is_shown_is_what_deepagents_knows() -> None:
+    from deepfs.compat._peer_results import SHOWN_EXTENSIONS
+
+    known = {*peer_utils._EXTENSION_TO_FILE_TYPE, *peer_utils._VIDEO_EXTRA_EXTENSIONS}
+    assert known == SHOWN_EXTENSIONS
+
+
+def test_binary_files_of_sandboxes_are_read_up_to_500_kib(tmp_path: Path) -> None:
+    big = _PNG + bytes(500 * 1024)
+    shell = LocalShellBackend(tmp_path)
+    for prefix, adapted in (
+        ("", to_deepagents(shell)),
+        ("", to_deepagents(CompositeBackend(shell, {"/m/": MemoryBackend()}))),
+        ("/run", to_deepagents(CompositeBackend(MemoryBackend(), {"/run/": shell}, executor="/run/"))),
+    ):
+        adapted.upload_files([(f"{prefix}/big.png", big), (f"{prefix}/fits.png", big[: 500 * 1024])])
+        shown = adapted.read(f"{prefix}/big.png")
+        assert shown.file_data is None
+        assert "exceeds maximum preview size of 512000 bytes" in str(shown.error)
+        assert adapted.read(f"{prefix}/fits.png").error is None
+    mounted = to_deepagents(CompositeBackend(shell, {"/m/": MemoryBackend()}))
+    mounted.upload_files([("/m/big.png", big)])
+    assert mounted.read("/m/big.png").error is None
+
+
+def test_a_list_of_base64_is_decoded_once() -> None:
+    stored = {"content": ["aGVs", "bG8="], "encoding": "base64"}
+    store = InMemoryStore()
+    store.put(("a",), "/a.png", stored)
+    backend = StoreBackend(store, namespace=("a",))
+    assert backend.download_files(["/a.png"])[0].content == b"hello"
+    assert backend.read("/a.png").file_data == {"content": "aGVsbG8=", "encoding": "base64", "mime_type": "image/png"}
+
+
+# --- commands --------------------------------------------------------------------------------------------------------
+
+
+def test_a_command_whose_time_is_up_has_the_exit_code_of_shells(tmp_path: Path) -> None:
+    backend = LocalShellBackend(tmp_path)
+    for adapted in (to_deepagents(backend), to_deepagents(CompositeBackend(backend, {"/m/": MemoryBackend()}))):
+        answer = tool(adapted, "execute", command="echo begun; sleep 60", timeout=1)
+        assert answer.artifact["exit_code"] == 124
+        assert "begun" in answer.content
+    assert tool(to_deepagents(backend), "execute", command="exit 3").artifact["exit_code"] == 3
+
+
+def test_what_does_not_execute_says_so_as_deepagents_does() -> None:
+    composite: Any = to_deepagents(CompositeBackend(MemoryBackend(), {"/m/": MemoryBackend()}))
+    with pytest.raises(NotImplementedError):
+        composite.execute("true")
+    assert "Execution not available" in tool(composite, "execute", command="true").content
+
+
+# --- what a backend is -----------------------------------------------------------------------------------------------
+
+
+def test_a_directory_is_one_there(tmp_path: Path) -> None:
+    for backend in (FilesystemBackend(tmp_path), AuditedBackend(FilesystemBackend(tmp_path), lambda _: None)):
+        adapted: Any = to_deepagents(backend)
+        assert isinstance(adapted, peer_backends.FilesystemBackend)
+        assert (adapted.cwd, adapted.virtual_mode, adapted.max_file_size_bytes) == (tmp_path, True, 10 * 1024 * 1024)
+    host: Any = to_deepagents(FilesystemBackend(tmp_path, virtual_mode=False, max_file_size_mb=1))
+    assert (host.cwd, host.virtual_mode, host.max_file_size_bytes) == (tmp_path, False, 1024 * 1024)
+    assert not isinstance(to_deepagents(MemoryBackend()), peer_backends.FilesystemBackend)
+    assert not isinstance(to_deepagents(WrapperBackend(MemoryBackend())), peer_backends.FilesystemBackend)
+    unknown: Any = to_deepagents(RootedBackend(CompositeBackend(MemoryBackend()), "/x"))
+    assert not hasattr(unknown, "cwd")
+
+
+def test_one_of_ours_has_the_attributes_of_theirs(tmp_path: Path) -> None:
+    theirs = peer_backends.FilesystemBackend(tmp_path, virtual_mode=True, max_file_size_mb=3)
+    ours = FilesystemBackend(tmp_path, virtual_mode=True, max_file_size_mb=3)
+    for name in ("cwd", "virtual_mode", "max_file_size_bytes"):
+        assert getattr(ours, name) == getattr(theirs, name)
+
+
+def test_a_composite_is_one_there(tmp_path: Path) -> None:
+    tree = CompositeBackend(
+        StateBackend(),
+        {"/disk": FilesystemBackend(tmp_path), "/a/b/": StoreBackend(InMemoryStore(), namespace=("a",))},
+        artifacts_root="/disk",
+    )
+    for backend in (tree, from_deepagents(to_deepagents(tree))):
+        adapted: Any = to_deepagents(backend)
+        assert isinstance(adapted, peer_backends.CompositeBackend)
+    adapted = to_deepagents(tree)
+    assert adapted.artifacts_root == "/disk"
+    assert [prefix for prefix, _ in adapted.sorted_routes] == ["/disk/", "/a/b/"]
+    assert isinstance(adapted.default, peer_backends.StateBackend)
+    assert isinstance(adapted.routes["/disk/"], peer_backends.FilesystemBackend)
+    middleware: Any = FilesystemMiddleware(backend=adapted)
+    assert middleware._large_tool_results_prefix == "/disk/large_tool_results"
+    behind_a_policy: Any = FilesystemMiddleware(backend=to_deepagents(WrapperBackend(tree)))
+    assert behind_a_policy._large_tool_results_prefix == "/disk/large_tool_results"
+
+
+def test_rules_for_mounts_are_taken_beside_a_shell_and_no_others(tmp_path: Path) -> None:
+    shell = LocalShellBackend(tmp_path)
+
+    def deny(path: str) -> list[FilesystemPermission]:
+        return [FilesystemPermission(operations=["read"], paths=[path], mode="deny")]
+
+    beside = to_deepagents(CompositeBackend(shell, {"/m": MemoryBackend()}))
+    FilesystemMiddleware(backend=beside, permissions=deny("/m/secrets/**"))
+    runs_in_it = to_deepagents(CompositeBackend(MemoryBackend(), {"/m": shell, "/n": MemoryBackend()}, executor="/m"))
+    FilesystemMiddleware(backend=runs_in_it, permissions=deny("/n/secrets/**"))
+    # A command would read what these deny.
+    for backend, path in ((beside, "/secrets/**"), (beside, "/mine/**"), (runs_in_it, "/m/secrets/**")):
+        with pytest.raises(NotImplementedError):
+            FilesystemMiddleware(backend=backend, permissions=deny(path))
+    for adapted in (beside, runs_in_it):
+        assert "hello" in tool(adapted, "execute", command="echo hello").content
+
+
+def test_every_operation_is_ours_whatever_the_adapter_is_there(tmp_path: Path) -> None:
+    shell = LocalShellBackend(tmp_path)
+    backends: list[Any] = [
+        MemoryBackend(),
+        FilesystemBackend(tmp_path),
+        StateBackend(),
+        shell,
+        BubblewrapSandbox(tmp_path),
+        CompositeBackend(StateBackend(), {"/m/": FilesystemBackend(tmp_path)}),
+        CompositeBackend(shell, {"/m/": StateBackend()}),
+        WrapperBackend(CompositeBackend(shell, {"/m/": StateBackend()})),
+    ]
+    operations = [name for name in vars(peer.BackendProtocol) if not name.startswith("_")]
+    for backend in backends:
+        adapted = to_deepagents(backend)
+        names = [*operations, *(["execute", "aexecute"] if backend.capabilities.executes else [])]
+        for name in names:
+            assert getattr(type(adapted), name).__module__ == "deepfs.compat._to_deepagents", (backend, name)
+
+
+# --- edits -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_text_to_replace_may_have_line_ends_that_the_file_has_not() -> None:
+    backend = to_deepagents(MemoryBackend())
+    backend.write("/a.txt", "one\ntwo\n")
+    assert backend.edit("/a.txt", "one\r\ntwo", "1\r\n2") == peer.EditResult(path="/a.txt", occurrences=1)
+    assert backend.download_files(["/a.txt"])[0].content == b"1\n2\n"
+    assert "not found" in str(backend.edit("/a.txt", "none\r\n", "x").error)
+
+
+# --- versions of deepagents ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("installed", ["0.6.9", "0.7.0", "0.7.31"])
+def test_an_older_deepagents_is_refused_by_name(installed: str, tmp_path: Path) -> None:
+    """Its results have not the fields that the adapter fills."""
+    metadata = tmp_path / f"deepagents-{installed}.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text(f"Metadata-Version: 2.1\nName: deepagents\nVersion: {installed}\n")
+    code = """
+from deepfs import MemoryBackend
+from deepfs.compat.deepagents import from_deepagents, to_deepagents
+for convert in (to_deepagents, from_deepagents):
+    try:
+        convert(MemoryBackend())
+    except ImportError as error:
+        print(error)
+"""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.count("deepagents>=0.7.32") == 2
+    assert done.stdout.count(installed) == 2

@@ -53,10 +53,6 @@ _DEVIATIONS = {
         ["test_download_error_invalid_path_relative", "test_upload_relative_path_returns_invalid_path"],
         "a missing leading `/` is added, on every backend",
     ),
-    **dict.fromkeys(
-        ["test_read_binary_file_1_mib_returns_error", "test_aread_binary_file_1_mib_returns_error"],
-        "binary files are read up to 10 MB, on every backend",
-    ),
 }
 """What our contract has otherwise, with the reason."""
 
@@ -99,6 +95,18 @@ class _Suite(SandboxIntegrationTests):
     @property
     def sandbox_root_dir(self) -> str:
         return f"{self.root}/files"
+
+    def test_download_error_permission_denied(
+        self, sandbox_backend: SandboxBackendProtocol, sandbox_test_root: str
+    ) -> None:
+        """A file that may not be read; the test of this name in the suite never gets to make one."""
+        path = self.sandbox_path("unreadable/secret.txt", root_dir=sandbox_test_root)
+        made = sandbox_backend.execute(f"mkdir -p {os.path.dirname(path)} && echo secret > {path} && chmod 644 {path}")
+        assert made.exit_code == 0
+        assert sandbox_backend.download_files([path])[0].content == b"secret\n"
+        assert sandbox_backend.execute(f"chmod 000 {path}").exit_code == 0
+        [denied] = sandbox_backend.download_files([path])
+        assert (denied.content, denied.error) == (None, "permission_denied")
 
     @pytest.fixture(autouse=True)
     def _expected(self, request: pytest.FixtureRequest) -> None:

@@ -183,7 +183,10 @@ async def finish(change: Callable[[], Awaitable[T]]) -> T:
         with anyio.CancelScope(shield=True):
             try:
                 outcome.set_result(await change())
-            except Exception as error:
+            except anyio.get_cancelled_exc_class() as error:
+                outcome.set_exception(error)  # The task group drops it, and it may come from other work.
+                raise
+            except BaseException as error:
                 outcome.set_exception(error)
 
     # A task of its own: `asyncio.Task.cancel()`, which LangGraph uses, reaches through the shield of the caller's task.
@@ -234,7 +237,8 @@ async def _in_worker(method: Callable[[], T]) -> T:
     async def carry_out() -> None:
         try:
             outcome.set_result(await run_in_thread(_work, method, limiter=_limiter()))
-        except anyio.get_cancelled_exc_class():
+        except anyio.get_cancelled_exc_class() as error:
+            outcome.set_exception(error)  # The task group drops it, and it may come from other work.
             raise
         except BaseException as error:
             outcome.set_exception(error)

@@ -2,16 +2,19 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterable, Callable, Sequence
 from typing import Any, TypeVar
 
 from deepfs.backends._parameters import Parameters, limited
 from deepfs.backends._v1 import V1_NAMES, add_v1_names, v1_operations
+from deepfs.core.arguments import check_string
 from deepfs.errors import DeepFSError
 from deepfs.sync import OPERATIONS, named, sync_shims
 from deepfs.types import (
     DeleteResult,
     EditResult,
+    FileDownloadResponse,
+    FileUploadResponse,
     GlobResult,
     GrepResult,
     LsResult,
@@ -40,31 +43,60 @@ _RESULTS: dict[str, type[Result]] = {
 }
 
 
-def _bounded(method: Callable[..., Any], result: type[Result] | None, *, is_async: bool) -> Callable[..., Any]:
-    """`method` with its expected failures turned into its result, called by its own parameters."""
-    parameters = Parameters(method)
+def _failed(operation: str, error: DeepFSError, items: list[Any] | None) -> Any:
+    """What an operation returns that failed with `error`; raises it where there is no such result."""
+    if items is not None and operation == "upload_files":
+        return [FileUploadResponse(path, error.code.value) for path, _ in items]
+    if items is not None and operation == "download_files":
+        return [FileDownloadResponse(path, error=error.code.value) for path in items]
+    if operation not in _RESULTS:
+        raise error
+    return failure(_RESULTS[operation], error)
+
+
+def _bounded(method: Callable[..., Any], operation: str, *, is_async: bool) -> Callable[..., Any]:
+    """`method` with its arguments checked and its expected failures turned into its result.
+
+    It is called by its own parameters.
+    """
+    parameters = Parameters(method, operation)
 
     @functools.wraps(method)
     async def acall(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs, items = parameters.checked(args, kwargs)
         try:
             fitted, limit = parameters.fitted(kwargs)
             return limited(await method(*args, **fitted), limit)
         except DeepFSError as error:
-            if result is None:
-                raise
-            return failure(result, error)
+            return _failed(operation, error, items)
 
     @functools.wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs, items = parameters.checked(args, kwargs)
         try:
             fitted, limit = parameters.fitted(kwargs)
             return limited(method(*args, **fitted), limit)
         except DeepFSError as error:
-            if result is None:
-                raise
-            return failure(result, error)
+            return _failed(operation, error, items)
 
     return acall if is_async else call
+
+
+def _bounded_stream(method: Callable[..., Any]) -> Callable[..., Any]:
+    """An `aupload_stream` with its arguments checked and its expected failures turned into its result."""
+
+    @functools.wraps(method)
+    async def aupload_stream(self: Any, path: str, chunks: Any) -> FileUploadResponse:
+        check_string("path", path)
+        if not isinstance(chunks, AsyncIterable):
+            raise TypeError(f"chunks must be an async iterable of bytes, not {chunks!r:.100}")
+        try:
+            outcome: FileUploadResponse = await method(self, path, chunks)
+        except DeepFSError as error:
+            return FileUploadResponse(path, error.code.value)
+        return outcome
+
+    return aupload_stream
 
 
 def bound_operations(cls: ClassT) -> ClassT:
@@ -73,9 +105,11 @@ def bound_operations(cls: ClassT) -> ClassT:
         for spelled in (name, f"a{name}"):
             method = cls.__dict__.get(spelled)
             if inspect.isfunction(method) and not getattr(method, "__isabstractmethod__", False):
-                bounded = _bounded(method, _RESULTS.get(name), is_async=spelled != name)
+                bounded = _bounded(method, name, is_async=spelled != name)
                 bounded.__doc__ = method.__doc__ or getattr(getattr(super(cls, cls), spelled, None), "__doc__", None)
                 setattr(cls, spelled, bounded)
+    if "aupload_stream" in vars(cls):
+        cls.aupload_stream = _bounded_stream(vars(cls)["aupload_stream"])  # type: ignore[attr-defined]
     return cls
 
 

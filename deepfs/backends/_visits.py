@@ -9,7 +9,8 @@ import anyio
 
 from deepfs.backends._mounts import Mount
 from deepfs.core.search import Hidden
-from deepfs.errors import DeadlineError, DeepFSError, ErrorCode
+from deepfs.core.wake import is_stray
+from deepfs.errors import BackendError, DeadlineError, DeepFSError, ErrorCode
 from deepfs.sync import is_inline
 from deepfs.types import GlobResult, GrepResult, Result, TruncationReason, failure
 
@@ -17,6 +18,7 @@ __all__ = ["Visit", "answered", "guarded", "merged_globs", "merged_greps", "suff
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
 ResultT = TypeVar("ResultT", bound=Result)
 BatchT = TypeVar("BatchT")
 OutcomeT = TypeVar("OutcomeT")
@@ -39,16 +41,16 @@ async def guarded(
     """The answer of a mount; that it raised, or took too long, is an error of its part, not of the whole search."""
     try:
         if seconds is None or is_inline():
-            return await look(visit)
-        with anyio.fail_after(seconds):
-            return await look(visit)
+            return await _uncancelled(look(visit))
+        with anyio.move_on_after(seconds):
+            return await _uncancelled(look(visit))
+        return failure(result, DeadlineError(f"Error: No answer within {seconds:g} s"))
     except DeepFSError as error:
         return failure(result, error)
-    except TimeoutError:
-        return failure(result, DeadlineError(f"Error: No answer within {seconds:g} s"))
     except Exception as error:
         logger.exception("the backend mounted at %s/ failed", visit.mount.prefix)
-        return result(f"Error: {type(error).__name__}", code=ErrorCode.BACKEND_ERROR)
+        code = ErrorCode.TIMEOUT if isinstance(error, TimeoutError) else ErrorCode.BACKEND_ERROR
+        return result(f"Error: {type(error).__name__}", code=code)
 
 
 async def answered(
@@ -56,10 +58,20 @@ async def answered(
 ) -> list[OutcomeT] | None:
     """The outcomes of a batch; None where the mount raised, so that those of other mounts are told all the same."""
     try:
-        return await call(mount, batch)
+        return await _uncancelled(call(mount, batch))
     except Exception:
         logger.exception("the backend mounted at %s/ failed", mount.prefix)
         return None
+
+
+async def _uncancelled(answer: Awaitable[T]) -> T:
+    """`answer`; BackendError where it ends as if it were cancelled though nobody cancels this task."""
+    try:
+        return await answer
+    except BaseException as error:
+        if is_stray(error):
+            raise BackendError(f"Error: {type(error).__name__}") from error
+        raise
 
 
 def suffices(visits: Sequence[Visit], done: Sequence[GrepResult | None], max_count: int | None) -> bool:

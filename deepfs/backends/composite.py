@@ -25,7 +25,7 @@ from deepfs.backends.protocol import (
 )
 from deepfs.backends.transfer import closed_after, copy_tree, move_tree
 from deepfs.core import paths
-from deepfs.core.arguments import check_number, check_paths, check_uploads
+from deepfs.core.arguments import check_number
 from deepfs.core.patterns import compile_glob
 from deepfs.core.scan import check_search
 from deepfs.core.search import Hidden
@@ -125,9 +125,10 @@ class CompositeBackend(BackendProtocol, SyncCommands):
                 mount, inner, _ = self._route(path)
                 routed[mount].append((inner, index))
         for mount, asked in routed.items():
-            real = await mount.backend.areal_paths([inner for inner, _ in asked])
-            for (_, index), path_there in zip(asked, real, strict=True):
-                found[index] = None if path_there is None else mount.outer(path_there)
+            with suppress(DeepFSError):  # Where a mount cannot tell, its paths lead nowhere, and the others are told.
+                real = await mount.backend.areal_paths([inner for inner, _ in asked])
+                for (_, index), path_there in zip(asked, real, strict=True):
+                    found[index] = None if path_there is None else mount.outer(path_there)
         return found
 
     # --- whole trees ---
@@ -329,7 +330,6 @@ class CompositeBackend(BackendProtocol, SyncCommands):
     # --- batches ---
 
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        check_uploads(files)
 
         async def upload(mount: Mount, batch: Sequence[tuple[str, int]]) -> list[FileUploadResponse]:
             return await mount.backend.aupload_files([(inner, files[index][1]) for inner, index in batch])
@@ -338,7 +338,6 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         return [replace(outcome, path=path) for outcome, (path, _) in zip(outcomes, files, strict=True)]
 
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-        check_paths(paths)
 
         async def download(mount: Mount, batch: Sequence[tuple[str, int]]) -> list[FileDownloadResponse]:
             return await mount.backend.adownload_files([inner for inner, _ in batch])

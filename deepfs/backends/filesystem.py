@@ -12,7 +12,7 @@ from msgspec.structs import replace as replace_fields
 from deepfs.backends.protocol import CHUNK_BYTES, BackendProtocol, Capabilities
 from deepfs.backends.transfer import MAX_HELD_BYTES, closed_after
 from deepfs.core import filedata, lanes, media, paths, reading
-from deepfs.core.arguments import bytes_of, check_number, check_paths, check_uploads
+from deepfs.core.arguments import bytes_of, check_number
 from deepfs.core.cancellation import Cancellation
 from deepfs.core.disk import Disk, Entry, Limits, Patience, Reading, Upload, modified_at
 from deepfs.core.engines import Automatic, InProcess
@@ -215,7 +215,6 @@ class FilesystemBackend(BackendProtocol):
         self._search.answer(asks, self._path(start), self._path(""))
 
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-        check_paths(paths)
         return await lanes.run_each(self._download_file, paths, abandon_on_cancel=True)
 
     def _download_file(self, path: str) -> FileDownloadResponse:
@@ -312,7 +311,6 @@ class FilesystemBackend(BackendProtocol):
         return None
 
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        check_uploads(files)
         cancellation = Cancellation()
         hops = [files[start : start + _UPLOADS_A_HOP] for start in range(0, len(files), _UPLOADS_A_HOP)]
         async with self._hold(*_lockable(path for path, _ in files)):

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from deepfs.backends._flat_search import glob_tree, grep_tree
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.core import filedata, filemap, paths, reading
-from deepfs.core.arguments import bytes_of, check_paths, check_uploads
+from deepfs.core.arguments import bytes_of
 from deepfs.core.filemap import Change, ChangedError, FileTree, PartlyDoneError
 from deepfs.core.locks import path_locks
 from deepfs.core.replace import replace
@@ -158,9 +158,11 @@ class FlatBackend(BackendProtocol):
         return await grep_tree(tree, query, wanted, max_count=max_count, max_bytes=self._max_bytes)
 
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-        check_paths(paths)
         wanted = [_valid(path) for path in paths]
-        found = await self._at(_paths(wanted))
+        try:
+            found = await self._at(_paths(wanted))
+        except DeepFSError as error:
+            found, wanted = {}, [error if isinstance(path, str) else path for path in wanted]
         return [await self._downloaded(given, path, found) for given, path in zip(paths, wanted, strict=True)]
 
     async def _downloaded(
@@ -300,9 +302,11 @@ class FlatBackend(BackendProtocol):
         return [FileUploadResponse(change.path, outcomes.get(change.change)) for change in changes]
 
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        check_uploads(files)
         targets = [_valid(path) for path, _ in files]
-        outcomes = await self._changing(partial(self._upload, files, targets), *_paths(targets))
+        try:
+            outcomes = await self._changing(partial(self._upload, files, targets), *_paths(targets))
+        except DeepFSError as error:
+            outcomes = [error if isinstance(target, str) else target for target in targets]
         return [
             FileUploadResponse(given, outcome.code.value if outcome else None)
             for (given, _), outcome in zip(files, outcomes, strict=True)

@@ -15,7 +15,7 @@ from deepfs.backends._sandbox.calls import Calls
 from deepfs.backends._sandbox.wire import Records
 from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol
 from deepfs.core import filedata, lanes, paths, reading
-from deepfs.core.arguments import bytes_of, check_paths, check_uploads
+from deepfs.core.arguments import bytes_of
 from deepfs.core.cancellation import Cancellation
 from deepfs.core.locks import path_locks
 from deepfs.core.replace import replace
@@ -219,7 +219,6 @@ class BaseSandbox(SandboxBackendProtocol):
         return grep.result()
 
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-        check_paths(paths)
         wanted = [_valid(path) for path in paths]
         fetched = iter(await self._fetch(found) if (found := _paths(wanted)) else [])
         outcomes = [next(fetched) if isinstance(path, str) else path for path in wanted]
@@ -337,7 +336,6 @@ class BaseSandbox(SandboxBackendProtocol):
         return WriteResult(path=dst)
 
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        check_uploads(files)
         targets = [_valid(path) for path, _ in files]
         valid = [(path, files[at][1]) for at, path in enumerate(targets) if isinstance(path, str)]
         async with self._hold(*(path for path, _ in valid)):

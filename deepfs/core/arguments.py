@@ -1,15 +1,40 @@
 """What the arguments of an operation must be. A wrong type is an error of the program: a TypeError that names it."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
-__all__ = ["bytes_of", "check_integer", "check_number", "check_paths", "check_string", "check_uploads", "seconds_of"]
+__all__ = [
+    "Argument",
+    "arguments_of",
+    "bytes_given",
+    "bytes_of",
+    "check_bool",
+    "check_callable",
+    "check_callables",
+    "check_env",
+    "check_integer",
+    "check_number",
+    "check_string",
+    "path_list",
+    "seconds_of",
+    "upload_list",
+]
+
+T = TypeVar("T")
 
 
-def check_string(name: str, given: object) -> None:
+def check_string(name: str, given: object) -> str:
     """Raise TypeError unless `given` is a string."""
     if not isinstance(given, str):
         raise TypeError(f"{name} must be a string, not {type(given).__name__}")
+    return given
+
+
+def check_bool(name: str, given: object) -> None:
+    """Raise TypeError unless `given` is True or False."""
+    if not isinstance(given, bool):
+        raise TypeError(f"{name} must be True or False, not {given!r:.100}")
 
 
 def check_integer(name: str, given: object) -> None:
@@ -20,7 +45,7 @@ def check_integer(name: str, given: object) -> None:
 
 def check_number(name: str, given: float, *, positive: bool = True) -> None:
     """Raise TypeError unless `given` is a number, ValueError unless it is over 0, or from 0 where not `positive`."""
-    if not isinstance(given, int | float):
+    if isinstance(given, bool) or not isinstance(given, int | float):
         raise TypeError(f"{name} must be a number, not {given!r}")
     if positive and not given > 0:
         raise ValueError(f"{name} must be positive, not {given}")
@@ -42,18 +67,103 @@ def seconds_of(timeout: float | None, default: float) -> float:
     return timeout
 
 
-def check_paths(given: Sequence[object]) -> None:
-    """Raise TypeError unless `given` is a list of paths to download."""
-    if isinstance(given, str | bytes):
-        raise TypeError(f"paths must be a list of paths, not the {type(given).__name__} {given!r}")
+def path_list(given: Iterable[object]) -> list[str]:
+    """The paths to download, as a list; TypeError for anything else."""
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise TypeError(f"paths must be a list of paths, not the {type(given).__name__} {given!r:.100}")
+    return [check_string("path", path) for path in given]
 
 
-def check_uploads(given: Sequence[object]) -> None:
-    """Raise TypeError unless `given` is a list of paths, each with its bytes."""
-    for item in given:
-        if not isinstance(item, tuple | list) or len(item) != 2:
-            raise TypeError(f"files must be a list of pairs of a path and bytes, and {item!r:.100} is none")
-        path, content = item
-        check_string("path", path)
-        if not isinstance(content, bytes | bytearray | memoryview):
-            raise TypeError(f"the content of {path!r:.100} must be bytes, not {type(content).__name__}")
+def upload_list(given: Iterable[object]) -> list[tuple[str, bytes]]:
+    """The paths to upload, each with its bytes, as a list; TypeError for anything else."""
+    if not isinstance(given, Iterable):
+        raise TypeError(f"files must be a list of pairs of a path and bytes, not {given!r:.100}")
+    return [_upload(item) for item in given]
+
+
+def _upload(item: object) -> tuple[str, bytes]:
+    if not isinstance(item, tuple | list) or len(item) != 2:
+        raise TypeError(f"files must be a list of pairs of a path and bytes, and {item!r:.100} is none")
+    path, content = item
+    return check_string("path", path), bytes_given(f"the content of {path!r:.100}", content)
+
+
+def bytes_given(name: str, given: object) -> bytes:
+    """What is given, copied where it may change; TypeError unless it is bytes."""
+    if isinstance(given, bytes):
+        return given
+    if not isinstance(given, bytearray | memoryview):
+        raise TypeError(f"{name} must be bytes, not {type(given).__name__}")
+    return bytes(given)
+
+
+def check_callables(name: str, given: Iterable[T]) -> list[T]:
+    """What is given, as a list; TypeError unless all of it can be called."""
+    if not isinstance(given, Iterable):
+        raise TypeError(f"{name} must be a list of functions, not {given!r:.100}")
+    return [check_callable(f"each of {name}", function) for function in given]
+
+
+def check_callable(name: str, given: T) -> T:
+    """Raise TypeError unless `given` can be called."""
+    if not callable(given):
+        raise TypeError(f"{name} must be a function, not {given!r:.100}")
+    return given
+
+
+def check_env(given: Mapping[str, str] | None) -> Mapping[str, str]:
+    """The variables that are given; TypeError unless they are a mapping of strings to strings, without NUL."""
+    if not isinstance(given, Mapping | None):
+        raise TypeError(f"env must be a mapping of strings, not {given!r:.100}")
+    for name, value in (given or {}).items():
+        check_string("a name in env", name)
+        check_string(f"the value of {name!r:.100} in env", value)
+        if not name or "=" in name or "\0" in name + value:
+            raise ValueError(f"env cannot hold {name!r:.100}: a name is not empty and has no '=', and neither has NUL")
+    return given or {}
+
+
+# --- the arguments of operations ---
+
+Check: TypeAlias = Callable[[str, Any], object]
+
+
+class Argument(NamedTuple):
+    """What an operation takes under a name."""
+
+    shown: str
+    plain: frozenset[type]
+    """The types that need no further look."""
+    check: Check
+
+    def look(self, given: object) -> None:
+        """Raise TypeError, or ValueError, where `given` is none; which names the argument."""
+        if type(given) not in self.plain:
+            self.check(self.shown, given)
+
+
+def _optional(check: Check) -> Check:
+    return lambda name, given: None if given is None else check(name, given)
+
+
+_NONE = type(None)
+_SHOWN: Final = {"content": "the content", "old": "the text to replace", "new": "the new text"}
+_ARGUMENTS: Final[dict[str, Argument]] = {
+    name: Argument(_SHOWN.get(name, name), frozenset(plain), check)
+    for names, plain, check in (
+        ("path src dst content old new pattern command", (str,), check_string),
+        ("glob if_match", (str, _NONE), _optional(check_string)),
+        ("offset limit context_lines", (int,), check_integer),
+        ("max_count", (int, _NONE), _optional(check_integer)),
+        ("replace_all overwrite regex ignore_case", (bool,), check_bool),
+        ("timeout", (_NONE,), _optional(check_number)),
+    )
+    for name in names.split()
+}
+_SEARCHED: Final = Argument("path", frozenset({str, _NONE}), _optional(check_string))
+"""A search without a path is one of everything."""
+
+
+def arguments_of(operation: str) -> Mapping[str, Argument]:
+    """What the operation of this sync name takes, by name; those that are not told here may be anything."""
+    return _ARGUMENTS | {"path": _SEARCHED} if operation in ("glob", "grep") else _ARGUMENTS

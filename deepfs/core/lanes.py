@@ -22,7 +22,16 @@ from deepfs.core.cancellation import Cancellation
 from deepfs.core.wake import Countdown, Signal, mailbox
 from deepfs.core.workers import Job, Lane, is_worker
 
-__all__ = ["is_worker", "run", "run_each", "run_long", "run_resident", "start_long", "stop_if_cancelled", "wait_for_end"]
+__all__ = [
+    "is_worker",
+    "run",
+    "run_each",
+    "run_long",
+    "run_resident",
+    "start_long",
+    "stop_if_cancelled",
+    "wait_for_end",
+]
 
 T = TypeVar("T")
 ItemT = TypeVar("ItemT")

@@ -3,7 +3,9 @@
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import takewhile
+from operator import is_not
 
 __all__ = ["LockTable", "Request"]
 
@@ -117,9 +119,9 @@ class LockTable:
             waiting = pending.pop()
             for path in tuple(waiting.obstacles):
                 line = list(self._lines.get(path, ()))
-                first = [other for other in takewhile(lambda other: other is not waiting, line) if other not in before]
-                before |= dict.fromkeys(first)
-                pending += first
+                first = takewhile(partial(is_not, waiting), line)
+                pending += (new := [other for other in first if other not in before])
+                before |= dict.fromkeys(new)
         return {other.thread for other in before}
 
     def _change(self, change: Callable[[Request], None], request: Request) -> None:

@@ -13,17 +13,18 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from contextvars import ContextVar
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
 
-from anyio import CancelScope, get_cancelled_exc_class
+from anyio import CancelScope, current_effective_deadline, get_cancelled_exc_class
 
 if TYPE_CHECKING:
     import asyncio
 
     from trio.lowlevel import Abort, Task, TrioToken
 
-__all__ = ["Countdown", "Mailbox", "Signal", "mailbox", "name_asyncio", "on_asyncio", "waiting_threads"]
+__all__ = ["Countdown", "Mailbox", "Signal", "is_stray", "mailbox", "name_asyncio", "on_asyncio", "waiting_threads"]
 
 waiting_threads: Final[ContextVar[frozenset[int]]] = ContextVar("deepfs_waiting_threads", default=frozenset())
 """The threads that wait for what runs here, by `threading.get_ident`: to wait for one of them would never end."""
@@ -256,7 +257,10 @@ _thread = _Thread()
 
 
 def mailbox() -> Mailbox:
-    """The mailbox of the event loop that runs the calling task; RuntimeError outside of one, and as the interpreter ends."""
+    """The mailbox of the event loop that runs the calling task.
+
+    RuntimeError outside of one, and as the interpreter ends.
+    """
     found = _thread.mailbox
     if found is None or not found.is_here():
         found = _thread.mailbox = _open()
@@ -268,6 +272,27 @@ def name_asyncio() -> None:
     sniffio = sys.modules.get("sniffio")
     if sniffio is not None:
         sniffio.current_async_library_cvar.set("asyncio")
+
+
+def is_stray(error: BaseException) -> bool:
+    """Whether `error` is a cancellation, though nobody cancels the calling task: one that got out of other work."""
+    kinds = [(sys.modules.get("asyncio"), "CancelledError"), (sys.modules.get("trio"), "Cancelled")]
+    known = tuple(kind for module, name in kinds if (kind := getattr(module, name, None)) is not None)
+    return isinstance(error, known) and not _is_cancelled()
+
+
+def _is_cancelled() -> bool:
+    """Whether the calling task is cancelled, in anyio's way or by `asyncio.Task.cancel()`."""
+    if on_asyncio():
+        import asyncio
+
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            return True
+    try:
+        return current_effective_deadline() == -inf
+    except RuntimeError:
+        return False
 
 
 def on_asyncio() -> bool:

@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.core.arguments import check_paths, check_uploads
 from deepfs.core.trees import TreeListing
 from deepfs.errors import DeepFSError
 from deepfs.policy.calls import Call, call_of
@@ -70,7 +69,6 @@ class GuardedBackend(WrapperBackend):
     # --- batches: every item is a call ---
 
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        check_uploads(files)
         calls = [Call("upload_files", {"path": path, "content": content}) for path, content in files]
         denied = [await self._denied(call) for call in calls]
         passed = [file for file, error in zip(files, denied, strict=True) if error is None]
@@ -83,7 +81,6 @@ class GuardedBackend(WrapperBackend):
         ]
 
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-        check_paths(paths)
         calls = [Call("download_files", {"path": path}) for path in paths]
         denied = [await self._denied(call) for call in calls]
         passed = [path for path, error in zip(paths, denied, strict=True) if error is None]

@@ -12,7 +12,6 @@ from deepfs.backends._hiding import hiding
 from deepfs.backends._options import given
 from deepfs.backends.protocol import BackendProtocol, Capabilities
 from deepfs.core import paths
-from deepfs.core.arguments import check_paths, check_uploads
 from deepfs.core.search import Hidden
 from deepfs.core.trees import EntryChange, Omission, TreeListing, is_valid, joined
 from deepfs.errors import AccessError, DeepFSError, ErrorCode, quoted
@@ -353,7 +352,6 @@ class PermissionedBackend(WrapperBackend):
     # --- batches ---
 
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        check_uploads(files)
         codes = [await self._refused(path, "write") for path, _ in files]
         allowed = [file for file, code in zip(files, codes, strict=True) if code is None]
         passed = iter(await super().aupload_files(allowed))
@@ -363,7 +361,6 @@ class PermissionedBackend(WrapperBackend):
         ]
 
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-        check_paths(paths)
         codes = [await self._refused(path, "read") for path in paths]
         allowed = [path for path, code in zip(paths, codes, strict=True) if code is None]
         passed = iter(await super().adownload_files(allowed))

@@ -1,19 +1,26 @@
 """What a composite makes of its mounts: at once, in time, in order, and with those that fail named."""
 
+import asyncio
 import math
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
+from langgraph.store.memory import InMemoryStore
 
 from deepfs.backends.composite import CompositeBackend
+from deepfs.backends.factories import FactoryBackend
 from deepfs.backends.filesystem import FilesystemBackend
+from deepfs.backends.flat import FlatBackend
 from deepfs.backends.memory import MemoryBackend
 from deepfs.backends.protocol import BackendProtocol
+from deepfs.backends.store import StoreBackend
 from deepfs.errors import BackendError
-from deepfs.policy import WrapperBackend
+from deepfs.policy import FilesystemPermission, HistoryBackend, PermissionedBackend, WrapperBackend
 from deepfs.testing import FaultyBackend, LatencyBackend
-from deepfs.types import GrepResult
+from deepfs.types import GrepResult, LsResult
 
 pytestmark = pytest.mark.anyio
 
@@ -193,3 +200,173 @@ async def test_a_hundred_mounts_at_any_depth_appear_in_order() -> None:
     assert [match.path for match in found.matches or ()] == sorted(f"{route}f0.txt" for route in routes)
     listed = [info.path for info in (await tree.als("/d")).entries or ()]
     assert listed == sorted({"/d/d/", *[route for route in routes if route.count("/") == 3]})
+
+
+# --- mounts that end in ways of their own ---
+
+
+class Cancelled(WrapperBackend):
+    """Ends as if it were cancelled, at once or later, as one does whose own task or future was cancelled."""
+
+    def __init__(self, inner: BackendProtocol, later: bool) -> None:
+        super().__init__(inner)
+        self._later = later
+
+    async def through(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
+        if self._later:
+            await anyio.sleep(0.01)
+        raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["at_once", "later"])
+@pytest.mark.parametrize("mount_as", ["default", "route", "only"])
+@pytest.mark.parametrize("seconds", [None, 60])
+async def test_a_mount_that_ends_cancelled_is_told_as_failed(later: bool, mount_as: str, seconds: float | None) -> None:
+    broken, good = Cancelled(await needles(), later), await needles()
+    default, routes = {
+        "default": (broken, {"/good/": good}),
+        "route": (good, {"/broken/": broken}),
+        "only": (broken, {}),
+    }[mount_as]
+    tree = CompositeBackend(default, routes, route_timeout=seconds)
+    expected = {"default": ["/good/f0.txt"], "route": ["/f0.txt"], "only": []}[mount_as]
+    for found in (await tree.agrep("needle"), await tree.aglob("*.txt")):
+        assert [match.path for match in found.matches or ()] == expected
+        assert "Error: CancelledError" in (found.error or "")
+        assert found.code == "backend_error"
+    paths = [*expected, "/broken/f0.txt" if mount_as == "route" else "/x"]
+    assert [each.error for each in await tree.adownload_files(paths)] == [None] * len(expected) + ["backend_error"]
+    uploads = await tree.aupload_files([(path, b"x") for path in paths])
+    assert [each.error for each in uploads] == [None] * len(expected) + ["backend_error"]
+
+
+async def test_a_caller_that_is_cancelled_is_told_by_its_cancellation() -> None:
+    class Slow(WrapperBackend):
+        async def agrep(self, *args: Any, **options: Any) -> GrepResult:
+            await anyio.sleep_forever()
+            raise AssertionError
+
+    for seconds in (None, 60):
+        tree = CompositeBackend(await needles(), {"/slow/": Slow(await needles())}, route_timeout=seconds)
+        with anyio.move_on_after(0.05) as scope:
+            await tree.agrep("needle")
+        assert scope.cancelled_caught
+        with anyio.fail_after(5):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(tree.agrep, "needle")
+                await anyio.sleep(0.05)
+                tasks.cancel_scope.cancel()
+
+
+async def test_so_is_one_whose_task_is_cancelled_in_the_way_of_asyncio(anyio_backend_name: str) -> None:
+    if anyio_backend_name == "trio":
+        return  # Has no such way.
+    tree = CompositeBackend(MemoryBackend(), {"/slow/": LatencyBackend(await needles(), 60)})
+    for call in (tree.agrep("needle"), tree.adownload_files(["/slow/a"])):
+        task = asyncio.ensure_future(call)
+        await anyio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+async def test_a_timeout_of_a_mount_is_its_own() -> None:
+    broken = FaultyBackend(MemoryBackend(), {"grep": TimeoutError(), "glob": TimeoutError()})
+    tree = CompositeBackend(await needles(), {"/broken/": broken})
+    for found in (await tree.agrep("needle"), await tree.aglob("*.txt")):
+        assert found.error == "Error: TimeoutError (in '/broken/')"
+        assert found.code == "timeout"
+
+
+class StrayCommit(FlatBackend):
+    """Its storage ends a write as if it were cancelled."""
+
+    async def _fetch(self, wanted: Any) -> dict[str, Any]:
+        return {}
+
+    async def _fetch_all(self) -> dict[str, Any]:
+        return {}
+
+    async def _commit(self, changes: Any) -> None:
+        raise asyncio.CancelledError
+
+
+class StraySync(MemoryBackend):
+    """So does its sync override."""
+
+    def ls(self, path: str) -> LsResult:
+        raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize(
+    "call",
+    [lambda: StrayCommit().awrite("/a", "x"), lambda: StraySync().als("/")],
+    ids=["a change", "a sync override"],
+)
+async def test_a_stray_cancellation_is_no_hang(call: Callable[[], Awaitable[Any]]) -> None:
+    with anyio.fail_after(10), pytest.raises(asyncio.CancelledError):
+        await call()
+
+
+# --- storage that cannot be had ---
+
+
+def broken_factory(_: object) -> BackendProtocol:
+    raise ValueError("no tenant")
+
+
+def broken_namespace(_: object) -> tuple[str, ...]:
+    raise ValueError("no tenant")
+
+
+class NoStore(InMemoryStore):
+    def batch(self, ops: Any) -> Any:
+        raise ConnectionError("refused")
+
+    async def abatch(self, ops: Any) -> Any:
+        raise BackendError("Error: The store refused")
+
+
+UNREACHABLE: dict[str, Callable[[], BackendProtocol]] = {
+    "factory": lambda: FactoryBackend(broken_factory),
+    "namespace": lambda: StoreBackend(InMemoryStore(), namespace=broken_namespace),
+    "store": lambda: StoreBackend(NoStore(), namespace=("n",)),
+}
+
+
+async def chunks() -> AsyncIterator[bytes]:
+    yield b"x"
+
+
+@pytest.mark.parametrize("wrapped", [lambda b: b, WrapperBackend, HistoryBackend, CompositeBackend])
+@pytest.mark.parametrize("kind", UNREACHABLE)
+async def test_each_item_has_its_outcome_where_the_storage_cannot_be_had(kind: str, wrapped: Any) -> None:
+    backend = wrapped(UNREACHABLE[kind]())
+    assert [each.error for each in await backend.aupload_files([("/a", b"x"), ("/b", b"y")])] == ["backend_error"] * 2
+    assert [each.error for each in await backend.adownload_files(["/a", "/b"])] == ["backend_error"] * 2
+    assert (await backend.aupload_stream("/a", chunks())).error == "backend_error"
+    with pytest.raises(BackendError):
+        [chunk async for chunk in backend.adownload_stream("/a")]
+    for result in (
+        await backend.als("/"),
+        await backend.aread("/a"),
+        await backend.aread_raw("/a"),
+        await backend.awrite("/a", "x"),
+        await backend.aedit("/a", "x", "y"),
+        await backend.aglob("*"),
+        await backend.agrep("x"),
+        await backend.acopy("/a", "/b"),
+    ):
+        assert result.code == "backend_error"
+    # A history that cannot see what it would have to keep refuses.
+    codes = {"backend_error", "permission_denied"} if wrapped is HistoryBackend else {"backend_error"}
+    for result in (await backend.adelete("/a"), await backend.amove("/a", "/b")):
+        assert result.code in codes
+
+
+async def test_a_mount_that_cannot_be_had_hides_no_other() -> None:
+    tree = CompositeBackend(await needles(), {"/broken/": FactoryBackend(broken_factory)})
+    shown = PermissionedBackend(tree, [FilesystemPermission(["read"], ["/secret/**"], "deny")])
+    assert [info.path for info in (await shown.als("/")).entries or ()] == ["/broken/", "/f0.txt"]
+    assert await tree.areal_paths(["/f0.txt", "/broken/a"]) == ["/f0.txt", None]
+    assert [match.path for match in (await shown.agrep("needle")).matches or ()] == ["/f0.txt"]

@@ -83,6 +83,7 @@ class FilesystemBackend(BackendProtocol):
     ) -> None:
         check_number("search_timeout", search_timeout, positive=False)
         self._given_root = os.fspath(root_dir) if root_dir is not None else "."
+        self._storage = "disk", self._given_root
         self._virtual = virtual_mode
         self._disk = Disk(self._given_root, confined=virtual_mode, durable=durable)
         self._max_bytes = bytes_of(max_file_size_mb)
@@ -94,7 +95,7 @@ class FilesystemBackend(BackendProtocol):
             ignore=ignore,
             engine=Automatic() if ripgrep else InProcess(),
         )
-        self._searches: Together[str, Search, Any] = Together(self._answer)
+        self._searches: Together[str, Search, Any] = Together(self._answer, self._storage)
 
     # --- paths and threads ---
 
@@ -104,7 +105,7 @@ class FilesystemBackend(BackendProtocol):
 
     def _hold(self, *held: str) -> AbstractAsyncContextManager[None]:
         # The disk's own locks keep other processes out; these let tasks of this one wait without a thread.
-        return path_locks(("disk", self._given_root)).hold(*held)
+        return path_locks(self._storage).hold(*held)
 
     async def _change(self, held: Sequence[str], function: Callable[..., T], *args: Any) -> T:
         """Run a change in a worker thread, with its paths held; it gets the patience to wait for other processes."""

@@ -7,7 +7,7 @@ opened anew from the root.
 """
 
 import os
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 
 from deepfs.core import paths
@@ -125,12 +125,13 @@ def _paths(root: str, names: Iterable[bytes]) -> Iterable[str]:
 
 def _left_out(searches: Pass, wanted: Wanted, patience: Patience, left_out: set[str]) -> list[str]:
     """The wanted files at or beneath these paths, and, with `/` at the end, the directories that cannot be read."""
-    inside = {path for path in left_out if path in wanted or wanted.may_enter(path)}
+    inside = {path for path in _patiently(left_out, patience) if path in wanted or wanted.may_enter(path)}
     if not inside:
         return []
     above = {directory for path in inside for directory in paths.ancestors(path)}
 
     def enter(directory: str) -> bool:
+        patience.check(directory)
         if directory not in inside and paths.parent(directory) in inside:
             inside.add(directory)
         return (directory in inside or directory in above) and wanted.may_enter(directory)
@@ -139,4 +140,11 @@ def _left_out(searches: Pass, wanted: Wanted, patience: Patience, left_out: set[
     walk = searches.disk.walk(searches.root, enter=enter, unreadable=unreadable.append, patience=patience)
     with closing(walk):
         files = [file.path for file in walk if file.path in inside or paths.parent(file.path) in inside]
-    return [*(path for path in files if path in wanted), *(f"{directory}/" for directory in unreadable)]
+    wanting = [path for path in _patiently(files, patience) if path in wanted]
+    return [*wanting, *(f"{directory}/" for directory in unreadable)]
+
+
+def _patiently(names: Iterable[str], patience: Patience) -> Iterator[str]:
+    for name in names:
+        patience.check(name)
+        yield name

@@ -25,6 +25,13 @@ _GROUP = re.compile(r"\(\?P<\w+>/\)")
 
 _MAX_REMEMBERED = 10_000
 """Names of which each set of rules remembers whether they are in question."""
+_MAX_RULES = 4000
+_MAX_LINE = 4096
+_GROUP_OF = 64
+_MAX_MEMORY = 1024 * 1024
+"""Bytes for one expression; a pattern that needs more is none."""
+_MAX_HINTS = 100
+_is_plain_pattern = re.compile(r"[\w.*?/-]{1,200}", re.ASCII).fullmatch
 
 
 class _Match(Protocol):
@@ -34,27 +41,83 @@ class _Match(Protocol):
 _Search: TypeAlias = Callable[[bytes], _Match | None]
 
 
-class _Rule(NamedTuple):
-    expression: str
-    ignores: bool
-    directories_only: bool
-    by_name: bool
-    search: _Search
+class _Rule:
+    """What a pattern says: whether it `ignores` what it is about."""
+
+    __slots__ = ("_search", "by_name", "directories_only", "expression", "ignores")
+
+    def __init__(self, expression: str, ignores: bool, directories_only: bool, by_name: bool) -> None:
+        self.expression = expression
+        self.ignores = ignores
+        self.directories_only = directories_only
+        self.by_name = by_name
+        self._search: _Search | None = None
 
     def is_about(self, subject: bytes) -> bool:
+        """Whether it is about a path, or a name where it is `by_name`."""
         # pathspec's expressions also match what lies beneath, by way of their group.
         match = self.search(subject)
         return match is not None and not any(match.groups())
 
+    @property
+    def search(self) -> _Search:
+        """The expression, compiled when it is first needed; ValueError where it is none."""
+        if self._search is None:
+            self._search = _linear(self.expression)
+        return self._search
 
-class Rules:
-    """The rules of one `.gitignore` file; paths are relative to its directory, without leading or trailing slash."""
+    def is_usable(self) -> bool:
+        """Whether the expression can be compiled."""
+        with suppress(ValueError):
+            return self.search is not None
+        return False
+
+
+class _Group:
+    """Some rules in a row, which are asked together whether any is about something."""
 
     def __init__(self, rules: Sequence[_Rule]) -> None:
+        self._by_name: _Search | None
+        self._by_path: _Search | None
+        try:
+            self._unite(rules)
+        except ValueError:
+            rules = [rule for rule in rules if rule.is_usable()]
+            try:
+                self._unite(rules)
+            except ValueError:  # All right by themselves, and too much together.
+                self._by_name = self._by_path = _maybe
         self._last_first = rules[::-1]
-        self._any_by_name = _any_of(rule for rule in rules if rule.by_name)
-        self._any_by_path = _any_of(rule for rule in rules if not rule.by_name)
+
+    def _unite(self, rules: Sequence[_Rule]) -> None:
+        self._by_name = _any_of(rule for rule in rules if rule.by_name)
+        self._by_path = _any_of(rule for rule in rules if not rule.by_name)
+
+    def is_name_in_question(self, name: bytes) -> bool:
+        return self._by_name is not None and self._by_name(name) is not None
+
+    def is_path_in_question(self, path: bytes) -> bool:
+        return self._by_path is not None and self._by_path(path) is not None
+
+    def verdict(self, path: bytes, name: bytes, is_dir: bool) -> bool | None:
+        if self.is_name_in_question(name) or self.is_path_in_question(path):
+            for rule in self._last_first:
+                if (is_dir or not rule.directories_only) and rule.is_about(name if rule.by_name else path):
+                    return rule.ignores
+        return None
+
+
+class Rules:
+    """The rules of one `.gitignore` file; paths are relative to its directory, without leading or trailing slash.
+
+    `plain` are patterns among them that are no exceptions and have no special characters but `*`, `?` and `/`.
+    """
+
+    def __init__(self, rules: Sequence[_Rule], plain: Sequence[str] = ()) -> None:
+        starts = range(len(rules) - len(rules) % _GROUP_OF, -1, -_GROUP_OF)
+        self._last_first = [_Group(rules[start : start + _GROUP_OF]) for start in starts if rules[start:]]
         self._remembered: dict[str, bool] = {}
+        self.plain = plain
 
     def __bool__(self) -> bool:
         return bool(self._last_first)
@@ -65,10 +128,8 @@ class Rules:
         if not self._is_name_in_question(name) and not self._is_path_in_question(relative):
             return None
         whole, last = relative.encode(), name.encode()
-        for rule in self._last_first:
-            if (is_dir or not rule.directories_only) and rule.is_about(last if rule.by_name else whole):
-                return rule.ignores
-        return None
+        verdicts = (group.verdict(whole, last, is_dir) for group in self._last_first)
+        return next((verdict for verdict in verdicts if verdict is not None), None)
 
     def _is_name_in_question(self, name: str) -> bool:
         # Few names make up most of a tree, and most rules are about names.
@@ -76,12 +137,17 @@ class Rules:
         if known is None:
             if len(self._remembered) >= _MAX_REMEMBERED:
                 self._remembered.clear()
-            known = self._any_by_name is not None and self._any_by_name(name.encode()) is not None
+            subject = name.encode()
+            known = any(group.is_name_in_question(subject) for group in self._last_first)
             self._remembered[name] = known
         return known
 
     def _is_path_in_question(self, relative: str) -> bool:
-        return self._any_by_path is not None and self._any_by_path(relative.encode()) is not None
+        subject = relative.encode()
+        return any(group.is_path_in_question(subject) for group in self._last_first)
+
+
+_NO_RULES = Rules([])
 
 
 def _any_of(rules: Iterable[_Rule]) -> _Search | None:
@@ -91,25 +157,49 @@ def _any_of(rules: Iterable[_Rule]) -> _Search | None:
     return _linear("|".join(expressions)) if expressions else None
 
 
+class _Maybe:
+    def groups(self) -> tuple[bytes | None, ...]:
+        return ()
+
+
+def _maybe(_: bytes) -> _Match | None:
+    """A search that finds something everywhere."""
+    return _Maybe()
+
+
 def compile_rules(lines: Iterable[str]) -> Rules:
     """The rules of these lines; ValueError for one that is no pattern."""
     rules: list[_Rule] = []
+    plain: list[str] = []
     for line in lines:
         try:
-            rules += _rules(line)
+            found = list(_rules(line))
+            for rule in found:
+                rule.search  # noqa: B018
         except ValueError as error:
             raise ValueError(f"ignore= takes patterns as in .gitignore files, not {line!r}") from error
-    return Rules(rules)
+        rules += found
+        plain += _plain(line, found)
+    return Rules(rules, plain)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def rules_of_file(content: bytes) -> Rules:
-    """The rules of a `.gitignore` file; what is no pattern is passed over, as by git."""
+    """The rules of a `.gitignore` file; what is no pattern is passed over, as by git, and a file of too many lines."""
+    if content.count(b"\n") >= _MAX_RULES:
+        return _NO_RULES
     rules: list[_Rule] = []
+    plain: list[str] = []
     for line in content.removeprefix(BOM.encode()).decode("utf-8", "replace").split("\n"):
         with suppress(ValueError):
-            rules += _rules(line.removesuffix("\r"))
-    return Rules(rules)
+            found = list(_rules(line.removesuffix("\r")))
+            rules += found
+            plain += _plain(line.strip(), found)
+    return Rules(rules, plain[:_MAX_HINTS])
+
+
+def _plain(line: str, rules: list[_Rule]) -> list[str]:
+    return [line] if rules and _is_plain_pattern(line) else []
 
 
 def _rules(line: str) -> Iterator[_Rule]:
@@ -118,7 +208,7 @@ def _rules(line: str) -> Iterator[_Rule]:
     The marks around a pattern are taken off here: pathspec judges a file together with the directories above it, and
     not a directory by itself, which is what a walk asks about.
     """
-    if "\n" in line or not is_text(line):
+    if "\n" in line or not is_text(line) or len(line) > _MAX_LINE:
         raise ValueError("a pattern is one line of text")
     if not line.endswith("\\ "):
         line = line.rstrip(" ")
@@ -129,18 +219,16 @@ def _rules(line: str) -> Iterator[_Rule]:
     by_name = "/" not in pattern
     expression = _expression(pattern if by_name else f"/{pattern.removeprefix('/')}")
     if expression is not None:
-        yield _Rule(expression, body == line, pattern != body, by_name, _linear(expression))
+        yield _Rule(expression, body == line, pattern != body, by_name)
 
 
 def _expression(pattern: str) -> str | None:
     """The regular expression of a pattern without marks; None where git would not match it with anything."""
     # What was not the first character of the line is no mark.
     escaped = f"\\{pattern}" if pattern.startswith(("#", "!")) else pattern
-    try:
-        [compiled] = import_module("pathspec").GitIgnoreSpec.from_lines([escaped]).patterns
-    except (re.error, FutureWarning) as error:
-        raise ValueError(str(error)) from error
-    return None if compiled.regex is None else str(compiled.regex.pattern)
+    # The class by itself: a whole spec compiles every pattern three times over.
+    translated = import_module("pathspec.patterns.gitignore.spec").GitIgnoreSpecPattern.pattern_to_regex(escaped)
+    return None if translated[0] is None else str(translated[0])
 
 
 def _linear(expression: str) -> _Search:
@@ -149,6 +237,7 @@ def _linear(expression: str) -> _Search:
     options = re2.Options()
     options.log_errors = False
     options.dot_nl = True
+    options.max_mem = _MAX_MEMORY
     try:
         search: _Search = re2.compile(expression, options).search
     except re2.error as error:
@@ -174,6 +263,10 @@ class Ignoring:
             above = () if _is_ignored(chain, directory, is_dir=True) else chain
             chain = self._with_own(directory, above)
         self._ignored[root], self._holding[root] = False, chain
+
+    def plain(self) -> list[str]:
+        """Patterns about what is likely to be ignored beneath the root, not all and perhaps wrongly; some at most."""
+        return [line for holding in self._holding[self._root] for line in holding.rules.plain][:_MAX_HINTS]
 
     def __call__(self, path: str, *, is_dir: bool) -> bool:
         """Whether `path`, beneath the root, is ignored, or a directory above it."""

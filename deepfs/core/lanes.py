@@ -2,15 +2,16 @@
 
 `run` and `run_each` take short operations, each a whole one (open, read and close), never one system call. One worker
 makes these calls one by one, since with tiny ones a second thread costs more in contention for the interpreter than it
-gains; where calls turn out slow, workers are added. `run_long` takes walks and scans, on threads of their own, and
-`run_resident` what needs a thread that never ends.
+gains; where calls turn out slow, workers are added. `run_long` takes scans of what is in memory, on threads of their
+own, `start_long` searches that wait for a storage and could be stuck there, and `run_resident` what needs a thread that
+never ends.
 
 Callers are served fairly: what a loop submits in one of its turns forms a group, and groups take turns, call by call.
 Functions run outside of the caller's context variables. Results for a loop that has ended are dropped.
 """
 
 import os
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Hashable, Iterable
 from itertools import islice
 from math import inf
 from typing import Protocol, TypeVar, TypeVarTuple
@@ -50,6 +51,8 @@ class _Lanes:
         self.short = Lane("short", core=1, limit=40)
         # Scans hold the interpreter: each further thread adds to the time for which an event loop waits for it.
         self.long = Lane("long", core=2, limit=2)
+        # These may wait for a device, or for what never comes; workers are added then, though never over two a storage.
+        self.waiting = Lane("waiting", core=2, limit=16, most=2)
         self.resident = Lane("resident", core=1, limit=1)
 
 
@@ -168,9 +171,14 @@ async def run_long(function: Callable[[Cancellation, *ArgsT], T], *args: *ArgsT)
     return job.result()
 
 
-def start_long(function: Callable[[*ArgsT], object], *args: *ArgsT) -> None:
-    """Have a blocking function called that may take long, and that tells by itself whom it may concern."""
-    _lanes.long.submit(Job(mailbox(), _nothing, function, args))
+def start_long(storage: Hashable, function: Callable[[*ArgsT], object], *args: *ArgsT) -> None:
+    """Have a blocking function called that may wait for a `storage`, and that tells by itself whom it may concern.
+
+    Calls for one storage wait for one another; those for others go on where it does not answer.
+    """
+    job: Job[object] = Job(mailbox(), _nothing, function, args)
+    job.turn = storage
+    _lanes.waiting.submit(job)
 
 
 def _nothing() -> None:

@@ -1,6 +1,5 @@
 """Glob and grep over a tree on disk, in a worker thread."""
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
@@ -11,7 +10,7 @@ from deepfs.core.disk import Disk, Patience
 from deepfs.core.engines import Automatic, Engine
 from deepfs.core.ignore import IgnoreOption, Ignoring, compile_rules
 from deepfs.core.passes import Pass
-from deepfs.core.ripgrep import GITIGNORE_FILES, NO_IGNORE_FILES
+from deepfs.core.ripgrep import NO_IGNORE_FILES
 from deepfs.core.scan import Query
 from deepfs.core.search import MAX_SEARCHED_BYTES, Grep, Hidden, Wanted
 from deepfs.core.tasks import AnyTask, GlobTask, GrepTask
@@ -21,8 +20,7 @@ from deepfs.types import GlobResult, GrepResult
 
 __all__ = ["GlobSearch", "GrepSearch", "LocalSearch", "Search"]
 
-_MAX_GITIGNORE = 1024 * 1024
-_is_plain_pattern = re.compile(r"[\w.*?/-]+", re.ASCII).fullmatch
+_MAX_GITIGNORE = 128 * 1024
 
 
 class GlobSearch(NamedTuple):
@@ -67,15 +65,15 @@ class LocalSearch:
         self._timeout = timeout
         self._honours_files = ignore == "git"
         self._rules = compile_rules(() if ignore is None or isinstance(ignore, str) else ignore)
-        self._hints = _hints(ignore)
         self._engine = Automatic() if engine is None else engine
 
     def answer(self, asks: Sequence[Ask[Search, Any]], root: str, base: str = "/") -> None:
         """Carry out together the searches of `asks`, which all start at `root`, and settle each when it ends."""
-        tasks = self._tasks([(ask.question, ask.cancellation) for ask in asks], root, base)
+        ignoring = self._ignoring(root, base)
+        tasks = self._tasks([(ask.question, ask.cancellation) for ask in asks], root, ignoring)
         for ask, task in zip(asks, tasks, strict=True):
             task.on_end = partial(_settle_early, ask, task, tasks)
-        self._run(tasks, root)
+        self._run(tasks, root, ignoring)
         for ask, task in zip(asks, tasks, strict=True):
             ask.settle(task.result)
 
@@ -98,17 +96,19 @@ class LocalSearch:
         return result
 
     def _only(self, search: Search, cancellation: Cancellation, root: str, base: str) -> Any:
-        [task] = tasks = self._tasks([(search, cancellation)], root, base)
-        self._run(tasks, root)
+        ignoring = self._ignoring(root, base)
+        [task] = tasks = self._tasks([(search, cancellation)], root, ignoring)
+        self._run(tasks, root, ignoring)
         return task.result()
 
-    def _run(self, tasks: Sequence[AnyTask], root: str) -> None:
-        self._engine.run(Pass(self._disk, root, tasks, max_bytes=self._max_bytes, hints=self._hints))
+    def _run(self, tasks: Sequence[AnyTask], root: str, ignoring: Ignoring | None) -> None:
+        self._engine.run(Pass(self._disk, root, tasks, max_bytes=self._max_bytes, hints=_hints(ignoring)))
         for task in tasks:
             task.end()
 
-    def _tasks(self, searches: Iterable[tuple[Search, Cancellation]], root: str, base: str) -> list[AnyTask]:
-        ignoring = self._ignoring(root, base)
+    def _tasks(
+        self, searches: Iterable[tuple[Search, Cancellation]], root: str, ignoring: Ignoring | None
+    ) -> list[AnyTask]:
         wanted: dict[object, Wanted] = {}
         tasks: list[AnyTask] = []
 
@@ -157,8 +157,9 @@ def _task(
     return GrepTask(Grep(search.query, wanted, search.max_count, max_bytes, check), patience)
 
 
-def _hints(ignore: IgnoreOption) -> list[str]:
-    """Options for ripgrep to leave out about what `ignore` says."""
-    if ignore == "git":
-        return [*GITIGNORE_FILES]
-    return [*NO_IGNORE_FILES, *(f"--glob=!{pattern}" for pattern in ignore or () if _is_plain_pattern(pattern))]
+def _hints(ignoring: Ignoring | None) -> list[str]:
+    """Options for ripgrep to leave out about what is ignored.
+
+    It must not read `.gitignore` files by itself: it would wait for a FIFO of that name, and follow links.
+    """
+    return [*NO_IGNORE_FILES, *(f"--glob=!{pattern}" for pattern in (ignoring.plain() if ignoring else ()))]

@@ -76,6 +76,7 @@ class Walk:
         """Those that the walk is for, as yet."""
         self._pass = searches
         self._last = ""
+        self._patience = PassPatience(searches, self.tasks)
         # Many searches want the same files, which is asked once then.
         self._groups = {}
         for task in self.tasks:
@@ -94,15 +95,15 @@ class Walk:
         """Search file after file, each step one that any task wants, as long as there are tasks."""
         if not self.tasks:
             return
-        patience = PassPatience(self._pass, self.tasks)
+        patience = self._patience
         walk = self._pass.disk.walk(self._pass.root, enter=self._may_enter, unreadable=self._miss, patience=patience)
         with suppress(DeadlineError), closing(walk):
             for file in walk:
+                patience.check(file.path)
                 if file.path == self._pass.root:
                     self._start_in_file()
                 wanting = [task for wanted, group in self._groups.items() if file.path in wanted for task in group]
                 if wanting:
-                    patience.check(file.path)
                     ended = self._pass.search(file, wanting)
                     self._last = file.path
                     if ended:
@@ -124,6 +125,7 @@ class Walk:
             task.end()
 
     def _may_enter(self, directory: str) -> bool:
+        self._patience.check(directory)
         return any(wanted.may_enter(directory) for wanted in self._groups)
 
     def _miss(self, directory: str) -> None:

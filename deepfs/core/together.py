@@ -63,12 +63,15 @@ class Ask(Generic[QuestionT, AnswerT]):
 class Together(Generic[KeyT, QuestionT, AnswerT]):
     """Has `respond` settle what was asked about one key until its thread began; later questions are put together anew.
 
-    `respond` runs on the lane for long calls, and looks at each cancellation every millisecond or so. What it leaves
-    unsettled by an error is put to it again, one by one; then the error is the answer.
+    `respond` runs on a thread for calls that wait for `storage`, and looks at each cancellation every millisecond or
+    so. What it leaves unsettled by an error is put to it again, one by one; then the error is the answer.
     """
 
-    def __init__(self, respond: Callable[[KeyT, list[Ask[QuestionT, AnswerT]]], None]) -> None:
+    def __init__(
+        self, respond: Callable[[KeyT, list[Ask[QuestionT, AnswerT]]], None], storage: Hashable = None
+    ) -> None:
         self._respond = respond
+        self._storage = storage
         self._waiting: dict[tuple[int, KeyT], list[Ask[QuestionT, AnswerT]]] = {}
 
     async def ask(self, key: KeyT, question: QuestionT) -> AnswerT:
@@ -101,7 +104,7 @@ class Together(Generic[KeyT, QuestionT, AnswerT]):
 
     def _start(self, place: tuple[int, KeyT]) -> None:
         try:
-            lanes.start_long(self._begin, place)
+            lanes.start_long(self._storage, self._begin, place)
         except BaseException as error:
             for ask in self._waiting.pop(place):
                 if ask.take():

@@ -5,6 +5,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from math import inf
 from queue import Empty, SimpleQueue
 from time import monotonic, process_time, sleep
 from typing import Any, Generic, TypeVar
@@ -89,14 +90,23 @@ class Job(Generic[T]):
 
 
 class _Turns:
-    """Jobs in order, the groups that were submitted in one turn of a loop served by turns, one job each."""
+    """Jobs in order, the groups that were submitted in one turn of a loop served by turns, one job each.
 
-    def __init__(self) -> None:
+    Of one group `most` jobs run at a time; what its others wait for keeps no other group waiting.
+    """
+
+    def __init__(self, most: float) -> None:
+        self._most = most
         self._groups: dict[object, deque[Job[Any]]] = {}
         self._ring: deque[object] = deque()
+        self._running: dict[object, int] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._ring)
+        """Whether there is a job that may run now."""
+        return any(map(self._may_run, self._ring))
+
+    def _may_run(self, turn: object) -> bool:
+        return self._running.get(turn, 0) < self._most
 
     def put(self, job: Job[Any]) -> None:
         group = self._groups.get(job.turn)
@@ -106,15 +116,31 @@ class _Turns:
         group.append(job)
 
     def pop(self) -> Job[Any] | None:
-        if not self._ring:
-            return None
-        group = self._groups[self._ring[0]]
+        """The next job, which counts as running until it is `ended`; None where none may run."""
+        for _ in range(len(self._ring)):
+            turn = self._ring[0]
+            if self._may_run(turn):
+                return self._taken(turn)
+            self._ring.rotate(-1)
+        return None
+
+    def _taken(self, turn: object) -> Job[Any]:
+        group = self._groups[turn]
         job = group.popleft()
         if group:
             self._ring.rotate(-1)
         else:
             del self._groups[self._ring.popleft()]
+        if self._most != inf:
+            self._running[turn] = self._running.get(turn, 0) + 1
         return job
+
+    def ended(self, job: Job[Any]) -> None:
+        """Count a job as running no longer."""
+        if self._most != inf:
+            left = self._running.pop(job.turn) - 1
+            if left:
+                self._running[job.turn] = left
 
 
 class Lane:
@@ -122,16 +148,17 @@ class Lane:
 
     Up to `core` workers are started as jobs come in and stay. With a higher `limit`, a watcher adds workers while jobs
     wait for slow ones, since then the workers wait for a device and not for the interpreter; those end with the rush.
+    Of the jobs of one turn no more than `most` run at a time.
     """
 
-    def __init__(self, name: str, *, core: int, limit: int) -> None:
+    def __init__(self, name: str, *, core: int, limit: int, most: float = inf) -> None:
         self._name = name
         self._core = core
         self._limit = limit
         self._inbox: SimpleQueue[Job[Any] | None] = SimpleQueue()
         # Event loops only put into the inbox. The lock is for workers, and for a loop that starts one.
         self._lock = threading.RLock()
-        self._turns = _Turns()
+        self._turns = _Turns(most)
         self._workers = 0
         self._idle = 0
         self._unsent: dict[Mailbox, None] = {}
@@ -173,8 +200,9 @@ class Lane:
     def _work(self) -> None:
         self._call_watcher()
         sent = monotonic()
+        job: Job[Any] | None = None
         while True:
-            job = self._next()
+            job = self._next(job)
             if job is None:
                 self._send()
                 if not self._wait():
@@ -189,8 +217,10 @@ class Lane:
                     self._send()
                     sent = monotonic()
 
-    def _next(self) -> Job[Any] | None:
+    def _next(self, ended: Job[Any] | None) -> Job[Any] | None:
         with self._lock:
+            if ended is not None:
+                self._turns.ended(ended)
             if not self._inbox.empty():
                 self._sort_inbox()
             job = self._turns.pop()

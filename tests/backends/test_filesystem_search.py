@@ -1,7 +1,9 @@
 """Glob and grep of FilesystemBackend: what `ignore` passes over, with ripgrep and without, cancelled at any time."""
 
+import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import anyio.to_thread
 import pytest
 
 from deepfs.backends.filesystem import FilesystemBackend
+from deepfs.backends.memory import MemoryBackend
 from deepfs.core import engines
 from deepfs.core.ripgrep import Ripgrep
 from deepfs.types import GlobResult, GrepResult
@@ -58,6 +61,35 @@ async def until(condition: Callable[[], object], seconds: float = 20) -> None:
             time.sleep(0.01)
 
     await anyio.to_thread.run_sync(wait)
+
+
+# --- searches that are stuck ----------------------------------------------------------------------------------------
+
+
+async def test_a_search_that_is_stuck_holds_up_no_other_backend(tmp_path: Path, project: Path) -> None:
+    free, stuck = threading.Event(), threading.Semaphore(0)
+
+    def hidden(path: str, *, is_dir: bool) -> bool:
+        stuck.release()
+        return not free.wait(60)
+
+    memory = MemoryBackend()
+    await memory.aupload_files([(f"/{number}.txt", b"needle") for number in range(3000)])
+    hung, other = FilesystemBackend(project), FilesystemBackend(tmp_path / "other")
+    await other.awrite("/a.txt", "needle")
+    try:
+        async with anyio.create_task_group() as group:
+            for start in ("/", "/src", "/node_modules"):
+                group.start_soon(partial(hung.aglob, "**", start, hidden=hidden))
+            for _ in range(2):
+                await until(lambda: stuck.acquire(blocking=False))
+            with anyio.fail_after(30):
+                assert len(paths(await memory.agrep("needle"))) == 3000
+                assert len(paths(await memory.aglob("*.txt"))) == 3000
+                assert paths(await other.agrep("needle")) == paths(await other.aglob("*.txt")) == ["/a.txt"]
+            free.set()
+    finally:
+        free.set()
 
 
 # --- ignore ----------------------------------------------------------------------------------------------------------

@@ -370,6 +370,49 @@ async def test_two_walks_always_run_side_by_side() -> None:
             group.start_soon(lanes.run_long, walk)
 
 
+async def test_a_storage_that_does_not_answer_holds_up_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes._lanes, "waiting", Lane("test", core=2, limit=5, most=2))
+    stuck = [Gate() for _ in range(6)]
+    try:
+        for number, gate in enumerate(stuck):
+            lanes.start_long("a" if number < 4 else "b", gate)
+        await until(lambda: [gate.begun.is_set() for gate in stuck] == [True, True, False, False, True, True])
+        done = threading.Event()
+        lanes.start_long("c", done.set)
+        await until(done.is_set)
+        assert await lanes.run_long(lambda _: 1) == 1
+        assert not stuck[2].begun.is_set()
+        stuck[0].opened.set()
+        await stuck[2].wait_begun()
+        assert not stuck[3].begun.is_set()
+    finally:
+        for gate in stuck:
+            gate.opened.set()
+    await until(lambda: all(gate.ended for gate in stuck))
+
+
+async def test_many_jobs_of_few_storages_all_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    lane = Lane("test", core=2, limit=16, most=2)
+    monkeypatch.setattr(lanes._lanes, "waiting", lane)
+    running: list[str] = []
+    most: list[int] = []
+    left = threading.Semaphore(0)
+
+    def work(storage: str) -> None:
+        running.append(storage)
+        most.append(running.count(storage))
+        time.sleep(0.0001)
+        running.remove(storage)
+        left.release()
+
+    for number in range(600):
+        lanes.start_long(storage := "abc"[number % 3], work, storage)
+    for _ in range(600):
+        await until(lambda: left.acquire(blocking=False))
+    assert max(most) <= 2
+    await until(lambda: not lane._turns._running)
+
+
 # --- loops, forks, exit ----------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from deepfs.core.disk import Disk
 from deepfs.core.engines import Automatic, Engine, InProcess, WithRipgrep
 from deepfs.core.ignore import IgnoreOption
 from deepfs.core.literal import is_plain, search_plain
-from deepfs.core.local_search import LocalSearch
+from deepfs.core.local_search import GlobSearch, LocalSearch
 from deepfs.core.passes import Pass
 from deepfs.core.ripgrep import Ripgrep, RipgrepError, find_ripgrep
 from deepfs.core.scan import FileHits, compile_query, search
@@ -429,12 +430,74 @@ def test_ignored_directories_are_not_opened(project: Path, monkeypatch: pytest.M
     assert not {"node_modules", "lib"} & set(opened)
 
 
+def bind_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(os.path.relpath(path))
+
+
+def link_to_a_device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
 def test_an_unreadable_gitignore_has_no_rules(project: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     (project / ".gitignore").unlink()
     (project / ".gitignore").symlink_to(tmp_path_factory.mktemp("outside") / "rules")
     (project / "src" / ".gitignore").unlink()
     (project / "src" / ".gitignore").mkdir()
     assert len(glob(project, "**", ignore="git")) == 8
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, bind_socket, link_to_a_device], ids=lambda make: make.__name__)
+def test_what_is_no_file_has_no_rules_and_holds_nothing_up(project: Path, make: Callable[[Path], object]) -> None:
+    for place in (project, project / "src"):
+        (place / ".gitignore").unlink()
+        make(place / ".gitignore")
+    assert len(glob(project, "**", ignore="git")) == 8
+    for engine in (InProcess(), with_ripgrep()):
+        found = grep(project, "needle", engine=engine, ignore="git", timeout=10)
+        assert (len(paths_of(found)), found.truncated, found.skipped) == (8, False, 0)
+
+
+HUGE = {
+    "many lines": b"a\n" * 200_000,
+    "many rules": b"\n".join(b"*.%d" % number for number in range(3999)),
+    "too many bytes": b"\n".join(b"*.%d-%s" % (number, b"x" * 60) for number in range(3999)),
+    "a long line": b"*?" * 60_000 + b"\n*.log",
+    "long lines": b"\n".join(b"*?" * 1000 + b"%d" % number for number in range(50)) + b"\n*.log",
+    "sets": b"\n".join(b"[!\xc3\xa9-\xc3\xb6]" * 10 + b"%d" % number for number in range(1000)),
+    "no patterns": b"[z-a]\n" * 3000 + b"*.log",
+}
+
+
+@pytest.mark.parametrize("content", HUGE.values(), ids=HUGE)
+def test_no_gitignore_makes_a_search_raise_or_outlive_its_time(tmp_path: Path, content: bytes) -> None:
+    files = {f"d{number}/{name}": b"needle" for number in range(300) for name in ("a.log", "b.txt")}
+    root = write(tmp_path / "root", {**files, ".gitignore": content, "d7/.gitignore": b"*\n" + content})
+    for engine in (InProcess(), with_ripgrep()):
+        search = LocalSearch(Disk(str(root)), ignore="git", engine=engine, timeout=30)
+        found = search.grep(Cancellation(), compile_query("needle"), "/")
+        assert not found.truncated
+        assert "/d1/b.txt" in paths_of(found)
+
+
+def test_time_is_looked_at_while_everything_is_ignored(tmp_path: Path) -> None:
+    root = write(tmp_path / "root", {f"d/{number}/file": b"needle" for number in range(50)})
+    write(root, {f"d/{number}.txt": b"needle" for number in range(50)})
+    asked: list[str] = []
+    cancellation = Cancellation()
+
+    def hidden(path: str, *, is_dir: bool) -> bool:
+        asked.append(path)
+        time.sleep(0.002)  # Longer than two looks are apart.
+        if len(asked) == 20:
+            cancellation.cancel()
+        return path != "/d"
+
+    search = LocalSearch(Disk(str(root)), engine=InProcess())
+    tasks = search._tasks([(GlobSearch("**", hidden), cancellation)], "/", None)
+    search._run(tasks, "/", None)
+    assert tasks[0].has_expired
+    assert len(asked) < 25
 
 
 def test_rules_count_from_the_base(tmp_path: Path) -> None:

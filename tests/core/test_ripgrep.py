@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from deepfs.core import ripgrep as module
-from deepfs.core.ripgrep import GITIGNORE_FILES, NO_IGNORE_FILES, Ripgrep, RipgrepError, find_ripgrep
+from deepfs.core.ripgrep import NO_IGNORE_FILES, Ripgrep, RipgrepError, find_ripgrep
 from support.disks import open_descriptors, public_directory, seen_by_nobody
 from support.processes import children
 
@@ -130,19 +130,18 @@ def test_what_is_left_out_is_told(ripgrep: Ripgrep, tmp_path: Path) -> None:
     assert left_out - {b"directory link"} == {b".hidden", b"sub/large: 5 bytes", b"sub/link", b"nowhere", b"fifo"}
 
 
-def test_ignored_files_are_told(ripgrep: Ripgrep, tmp_path: Path) -> None:
+def test_ignored_files_are_told_and_ignore_files_not_read(ripgrep: Ripgrep, tmp_path: Path) -> None:
     (tmp_path / "deep" / "build").mkdir(parents=True)
-    (tmp_path / "deep" / "1.log").touch()
-    (tmp_path / "deep" / ".gitignore").write_text("build/\n")
-    (tmp_path / ".gitignore").write_text("*.log\n")
-    (tmp_path / ".ignore").write_text("*\n")
-    hidden = {b".gitignore", b".ignore", b"deep/.gitignore"}
-    _, left_out = search(ripgrep, tmp_path, options=GITIGNORE_FILES)
-    assert left_out - hidden == {b"deep/build", b"deep/1.log"}
-    _, left_out = search(ripgrep, tmp_path, options=(*NO_IGNORE_FILES, "--glob=!build"))
+    (tmp_path / "deep" / "1.log").write_bytes(b"needle")
+    (tmp_path / "deep" / ".gitignore").write_text("*.log\n")
+    names = ".gitignore", ".ignore", ".rgignore"
+    for name in names:
+        os.mkfifo(tmp_path / name)
+    hidden = {*map(str.encode, names), b"deep/.gitignore"}
+    found, left_out = search(ripgrep, tmp_path, options=(*NO_IGNORE_FILES, "--glob=!build"))
+    assert found == {b"deep/1.log"}
     assert left_out - hidden == {b"deep/build"}
-    _, left_out = search(ripgrep, tmp_path)
-    assert left_out == hidden
+    assert search(ripgrep, tmp_path) == ({b"deep/1.log"}, hidden)
 
 
 def test_what_cannot_be_read_is_told(ripgrep: Ripgrep) -> None:

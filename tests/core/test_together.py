@@ -61,7 +61,7 @@ async def held_lane() -> AsyncIterator[Callable[[], None]]:
 
     limit = lanes._lanes.long._limit
     for _ in range(limit):
-        lanes.start_long(hold)
+        lanes.start_long(None, hold)
     await until(lambda: len(held) == limit)
     yield gate.set
     gate.set()
@@ -265,7 +265,7 @@ def test_a_forked_process_asks_for_itself() -> None:
         async def main():
             gate = threading.Event()
             for _ in range(2):
-                lanes.start_long(gate.wait, 20)
+                lanes.start_long(None, gate.wait, 20)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(ask)
                 await anyio.wait_all_tasks_blocked()

@@ -14,7 +14,7 @@ from deepfs.backends.transfer import MAX_HELD_BYTES, closed_after
 from deepfs.core import filedata, lanes, media, paths, reading
 from deepfs.core.arguments import bytes_of, check_number
 from deepfs.core.cancellation import Cancellation
-from deepfs.core.disk import Disk, Entry, Limits, Patience, Reading, Upload, modified_at
+from deepfs.core.disk import Disk, Entry, Limits, Patience, Reading, Upload, is_shortage, modified_at
 from deepfs.core.engines import Automatic, InProcess
 from deepfs.core.host_paths import host_path
 from deepfs.core.ignore import IgnoreOption
@@ -138,7 +138,9 @@ class FilesystemBackend(BackendProtocol):
         """`areal_paths` for one path, by system calls in the calling thread."""
         try:
             return self._disk.real_path(self._path(path))
-        except DeepFSError:
+        except DeepFSError as error:
+            if is_shortage(error):
+                raise  # Rules judge what is told here; nothing must pass for want of an answer.
             return None
 
     # --- looking ---

@@ -46,14 +46,15 @@ class WithRipgrep:
 
         Raises RipgrepError where ripgrep fails; what is not over is then as it was.
         """
-        found = [(task, len(task.grep.matches), task.grep.skipped) for task in tasks]
+        found = [(task, len(task.grep.matches), task.grep.skipped, task.shortage) for task in tasks]
         try:
             with suppress(DeadlineError):
                 self._search(searches, tasks, meanwhile)
         except RipgrepError:
-            for task, matches, skipped in found:
+            for task, matches, skipped, shortage in found:
                 if not task.is_over:
                     task.grep.forget(matches, skipped)
+                    task.shortage = shortage
             raise
 
     def _search(self, searches: Pass, tasks: Sequence[GrepTask], meanwhile: Callable[[], object]) -> None:
@@ -74,7 +75,7 @@ class WithRipgrep:
     def _places(
         self, searches: Pass, tasks: Sequence[GrepTask], patience: Patience, meanwhile: Callable[[], object]
     ) -> Generator[list[str], None, None]:
-        """What there is to search, in no order, while ripgrep finds it; directories that cannot be read end in `/`."""
+        """What there is to search, in no order, while ripgrep finds it; what cannot be looked at is missed at once."""
         [wanted] = {task.wanted for task in tasks}
         run = self._ripgrep.search(
             {task.grep.query.needle for task in tasks},
@@ -90,7 +91,12 @@ class WithRipgrep:
                 found = [path for path in _paths(searches.root, names) if path in wanted]
                 told.update(found)
                 yield found
-        left_out = _left_out(searches, wanted, patience, set(_paths(searches.root, run.left_out)))
+
+        def miss(directory: str, error: OSError) -> None:
+            for task in tasks:
+                task.miss(f"{directory}/", error)
+
+        left_out = _left_out(searches, wanted, patience, set(_paths(searches.root, run.left_out)), miss)
         yield [place for place in left_out if place not in told]
 
 
@@ -107,11 +113,7 @@ def _search_places(searches: Pass, tasks: Sequence[GrepTask], places: Iterable[s
         return
     for place in places:
         patience.check(place)
-        if not place.endswith("/"):
-            searches.search(NamedFile(searches.disk, place), tasks)
-        else:
-            for task in tasks:
-                task.miss(place)
+        searches.search(NamedFile(searches.disk, place), tasks)
 
 
 def _paths(root: str, names: Iterable[bytes]) -> Iterable[str]:
@@ -123,8 +125,10 @@ def _paths(root: str, names: Iterable[bytes]) -> Iterable[str]:
             continue
 
 
-def _left_out(searches: Pass, wanted: Wanted, patience: Patience, left_out: set[str]) -> list[str]:
-    """The wanted files at or beneath these paths, and, with `/` at the end, the directories that cannot be read."""
+def _left_out(
+    searches: Pass, wanted: Wanted, patience: Patience, left_out: set[str], miss: Callable[[str, OSError], None]
+) -> list[str]:
+    """The wanted files at or beneath these paths; `miss` is told of what cannot be looked at."""
     inside = {path for path in _patiently(left_out, patience) if path in wanted or wanted.may_enter(path)}
     if not inside:
         return []
@@ -136,12 +140,10 @@ def _left_out(searches: Pass, wanted: Wanted, patience: Patience, left_out: set[
             inside.add(directory)
         return (directory in inside or directory in above) and wanted.may_enter(directory)
 
-    unreadable: list[str] = []
-    walk = searches.disk.walk(searches.root, enter=enter, unreadable=unreadable.append, patience=patience)
+    walk = searches.disk.walk(searches.root, enter=enter, unreadable=miss, patience=patience)
     with closing(walk):
         files = [file.path for file in walk if file.path in inside or paths.parent(file.path) in inside]
-    wanting = [path for path in _patiently(files, patience) if path in wanted]
-    return [*wanting, *(f"{directory}/" for directory in unreadable)]
+    return [path for path in _patiently(files, patience) if path in wanted]
 
 
 def _patiently(names: Iterable[str], patience: Patience) -> Iterator[str]:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from deepfs.core import paths
 from deepfs.core.cancellation import Cancellation
-from deepfs.core.disk import Disk, Patience
+from deepfs.core.disk import Disk, Patience, is_shortage
 from deepfs.core.engines import Automatic, Engine
 from deepfs.core.ignore import IgnoreOption, Ignoring, compile_rules
 from deepfs.core.passes import Pass
@@ -133,7 +133,9 @@ class LocalSearch:
     def _gitignore(self, path: str) -> bytes | None:
         try:
             return self._disk.read_file(path, _MAX_GITIGNORE)[0]
-        except DeepFSError:
+        except DeepFSError as error:
+            if is_shortage(error):
+                raise  # Without its rules the search would find what it must not.
             return None
 
 

@@ -128,8 +128,8 @@ class Walk:
         self._patience.check(directory)
         return any(wanted.may_enter(directory) for wanted in self._groups)
 
-    def _miss(self, directory: str) -> None:
+    def _miss(self, directory: str, error: OSError) -> None:
         for wanted, group in self._groups.items():
             if wanted.may_enter(directory):
                 for task in group:
-                    task.miss(f"{directory}/")
+                    task.miss(f"{directory}/", error)

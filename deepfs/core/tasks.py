@@ -6,7 +6,7 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Generic, TypeAlias, TypeVar
 
-from deepfs.core.disk import Disk, FoundFile, Patience, modified_at
+from deepfs.core.disk import Disk, FoundFile, Patience, is_shortage, leaf, modified_at
 from deepfs.core.search import MAX_GLOB_MATCHES, Grep, Wanted, glob_result
 from deepfs.errors import (
     AccessError,
@@ -97,6 +97,8 @@ class _Task(ABC, Generic[ResultT]):
         self.is_over: bool = False
         self.has_expired: bool = False
         """Whether it ended for want of time, or because nobody waits for it any more."""
+        self.shortage: DeepFSError | None = None
+        """What kept some of the tree from being looked at, though it could be."""
         self._patience = patience
 
     def check(self, path: str) -> None:
@@ -141,9 +143,23 @@ class _Task(ABC, Generic[ResultT]):
         """Learn that what it starts in is a file."""
         return
 
+    def lack(self, path: str, error: OSError | DeepFSError) -> bool:
+        """Whether `path` was not looked at for want of something of the system, which the result then tells."""
+        if not is_shortage(error):
+            return False
+        self.shortage = self.shortage or (error if isinstance(error, DeepFSError) else leaf(error, path))
+        return True
+
     @abstractmethod
-    def miss(self, path: str) -> None:
+    def miss(self, path: str, error: OSError) -> None:
         """Count a directory, with `/` at the end, that cannot be read."""
+
+    def _told(self, result: ResultT) -> ResultT:
+        """`result`, which says whether it is incomplete."""
+        result.truncated = result.truncated or self.has_expired or self.shortage is not None
+        if self.shortage is not None:
+            result.error, result.code = f"{self.shortage}: the search is not complete", self.shortage.code
+        return result
 
     @abstractmethod
     def result(self) -> ResultT:
@@ -169,16 +185,18 @@ class GlobTask(_Task[GlobResult]):
         self._starts_in_file = True
         self.end()
 
-    def miss(self, path: str) -> None:
-        return None
+    def miss(self, path: str, error: OSError) -> None:
+        self.lack(path, error)
 
     def result(self) -> GlobResult:
         """Sorted by path; NotDirectoryError where the search starts in a file."""
         if self._starts_in_file:
             raise NotDirectoryError(self.wanted.root)
-        result = glob_result(self._matches)
-        if self.has_expired:
-            result.truncated, result.truncation_reason = True, "budget"
+        result = self._told(glob_result(self._matches))
+        if self.shortage is not None:
+            result.truncation_reason = "unreadable"
+        elif self.has_expired:
+            result.truncation_reason = "budget"
         return result
 
 
@@ -198,22 +216,21 @@ class GrepTask(_Task[GrepResult]):
             content = file.content()
         except FileMissingError:
             return
-        except DeepFSError:
-            self.grep.skip()
+        except DeepFSError as error:
+            if not self.lack(file.path, error):
+                self.grep.skip()
         else:
             self.grep.scan(file.path, content)
 
-    def miss(self, path: str) -> None:
-        if path > self.done:
+    def miss(self, path: str, error: OSError) -> None:
+        if path > self.done and not self.lack(path, error):
             self.grep.skip()
 
     def result(self) -> GrepResult:
         """Sorted by path, then line."""
         # Matches of one file are together and in order already.
         self.grep.matches.sort(key=attrgetter("path"))
-        result = self.grep.result()
-        result.truncated = result.truncated or self.has_expired
-        return result
+        return self._told(self.grep.result())
 
 
 AnyTask: TypeAlias = GlobTask | GrepTask

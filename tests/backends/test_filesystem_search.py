@@ -16,7 +16,7 @@ from deepfs.backends.memory import MemoryBackend
 from deepfs.core import engines
 from deepfs.core.ripgrep import Ripgrep
 from deepfs.types import GlobResult, GrepResult
-from support.processes import children, working_threads
+from support.processes import children, started, working_threads
 
 pytestmark = pytest.mark.anyio
 
@@ -90,6 +90,72 @@ async def test_a_search_that_is_stuck_holds_up_no_other_backend(tmp_path: Path, 
             free.set()
     finally:
         free.set()
+
+
+# --- out of descriptors ----------------------------------------------------------------------------------------------
+
+OUT_OF_DESCRIPTORS = """
+import os, resource, sys
+import anyio
+from deepfs import FilesystemBackend
+from deepfs.core import engines
+
+root, how, begins_with_ripgrep = sys.argv[1], sys.argv[2], sys.argv[3] == "True"
+engines.FEW = 2 if begins_with_ripgrep else engines.FEW
+for number in range(5):
+    os.makedirs(f"{root}/{number}/deep")
+    os.mkdir(f"{root}/{number}/out")
+    for name in ("deep/a.txt", "out/a.txt"):
+        with open(f"{root}/{number}/{name}", "w") as file:
+            file.write("needle")
+    with open(f"{root}/{number}/.gitignore", "w") as file:
+        file.write("out")
+    os.symlink("deep/a.txt", f"{root}/{number}/link.txt")
+    os.symlink("deep", f"{root}/{number}/links")
+
+async def main():
+    files = FilesystemBackend(root, ignore="git")
+    calls = {
+        "glob": lambda: files.aglob("*.txt"),
+        "grep": lambda: files.agrep("needle"),
+        "regex": lambda: files.agrep("n.*", regex=True),
+        "ls": lambda: files.als("/0"),
+    }
+    look = calls[how]
+    whole = await look()
+    assert whole.ok and len(whole.entries if how == "ls" else whole.matches) == (5 if how == "ls" else 10), whole
+    held = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 20,) * 2)
+    try:
+        while True:
+            held.append(os.open("/dev/null", os.O_RDONLY))
+    except OSError:
+        pass
+    while held:
+        for _ in range(2):
+            found = await look()
+            if found == whole:
+                print("whole")
+            elif found.error and found.code == "backend_error" and "Too many files are open" in found.error:
+                print("told")
+            else:
+                print("SILENT", len(held), found)
+        os.close(held.pop())
+
+anyio.run(main)
+"""
+
+
+@pytest.mark.parametrize("begins_with_ripgrep", [False, True])
+@pytest.mark.parametrize("how", ["glob", "grep", "regex", "ls"])
+def test_what_cannot_be_looked_at_for_want_of_descriptors_is_told(
+    tmp_path: Path, how: str, begins_with_ripgrep: bool
+) -> None:
+    with started(OUT_OF_DESCRIPTORS, tmp_path / "root", how, begins_with_ripgrep) as process:
+        told, _ = process.communicate(timeout=100)
+    assert process.returncode == 0
+    assert set(told.splitlines()) == {"whole", "told"}, told
+    assert told.splitlines()[-1] == "whole"
 
 
 # --- ignore ----------------------------------------------------------------------------------------------------------

@@ -1,20 +1,24 @@
 import errno
 import os
+import shutil
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deepfs.core.disk import Disk, Patience
+from deepfs.core.disk import Disk, Patience, is_temporary
 from deepfs.errors import (
     AccessError,
     BackendError,
     DeadlineError,
+    DeepFSError,
     DirectoryError,
     ExistsError,
     FileMissingError,
@@ -23,6 +27,7 @@ from deepfs.errors import (
     TooLargeError,
 )
 from support.disks import open_descriptors, public_directory, seen_by_nobody, tree
+from support.processes import started
 
 UNFINISHED = ".~deepfs-0123456789abcdef"
 NOT_UTF8 = os.fsdecode(b"caf\xe9")
@@ -223,9 +228,8 @@ def test_a_walk_enters_what_it_may_and_tells_what_it_cannot() -> None:
             asked.append(path)
             return path != "/pruned"
 
-        assert [found.path for found in Disk(str(root)).walk("/", enter=enter, unreadable=closed.append)] == [
-            "/open/file"
-        ]
+        walk = Disk(str(root)).walk("/", enter=enter, unreadable=lambda path, _: closed.append(path))
+        assert [found.path for found in walk] == ["/open/file"]
         assert asked == ["/closed", "/open", "/pruned"]
         assert closed == ["/closed"]
         (root / "closed").chmod(0o700)
@@ -350,6 +354,135 @@ def test_a_deep_tree_is_walked_copied_and_deleted(root: Path, disk: Disk) -> Non
     disk.delete("/dir")
     disk.delete("/copy")
     assert tree(root) == {"dir.txt": b"333"}
+
+
+FEW_DESCRIPTORS = """
+import os, resource, sys
+from deepfs.core.disk import Disk
+
+root = sys.argv[1]
+top = os.open(root, os.O_RDONLY)
+os.mkdir("dir", dir_fd=top)
+directory = os.open("dir", os.O_RDONLY, dir_fd=top)
+for number in range(1500):
+    for name in "ad":
+        os.mkdir(name, dir_fd=directory)
+    for name in "be":
+        os.close(os.open(name, os.O_WRONLY | os.O_CREAT, dir_fd=directory))
+    below = os.open("d", os.O_RDONLY, dir_fd=directory)
+    os.close(directory)
+    directory = below
+os.close(directory)
+os.close(top)
+Disk(root).stat("/dir")
+resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 32,) * 2)
+disk = Disk(root)
+missed = []
+for path in "/dir", "/copy":
+    if path == "/copy":
+        disk.copy("/dir", "/copy")
+    read = 0
+    for file in disk.walk(path, unreadable=lambda path, _: missed.append(path)):
+        file.stat()
+        read += file.read() == b""
+    print(read, missed)
+disk.delete("/dir")
+disk.delete("/copy")
+print(os.listdir(root))
+"""
+
+
+def test_a_tree_of_any_depth_takes_few_descriptors(root: Path) -> None:
+    shutil.rmtree(root)
+    root.mkdir()
+    try:
+        with started(FEW_DESCRIPTORS, root) as process:
+            told, _ = process.communicate(timeout=100)
+    finally:
+        # What pytest does about a tree that stays is recursive.
+        subprocess.run(["rm", "-rf", "--", root], check=True)
+    assert told.splitlines() == ["3000 []", "3000 []", "[]"]
+
+
+@pytest.fixture
+def deep(root: Path) -> Path:
+    """A directory of twenty levels, with a file and another directory before and after the next one in each."""
+    path = root / "deep"
+    for _ in range(20):
+        for name in ("a", "z"):
+            (path / name).mkdir(parents=True)
+            (path / f"{name}.txt").touch()
+        path = path / "d"
+    path.mkdir()
+    return root / "deep"
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, call: str, at: int, change: Callable[[], object]) -> None:
+    """Have others change something at the `at`-th `call`."""
+    real, left = getattr(os, call), iter(range(at))
+
+    def watched(*args: object, **where: object) -> object:
+        if next(left, at) == at - 1:
+            change()
+        return real(*args, **where)
+
+    monkeypatch.setattr(os, call, watched)
+
+
+SOMEWHERE = ["d", "d/d/d", "d/d/d/d/d/d/d/d", "d/" * 15 + "d"]
+
+
+@pytest.mark.parametrize("where", SOMEWHERE)
+def test_a_directory_that_others_move_away_is_not_deleted_with_the_rest(
+    root: Path, disk: Disk, deep: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    (root / "other").mkdir()
+    (root / "other" / "kept").touch()
+    meanwhile(monkeypatch, "rmdir", 5, lambda: os.rename(deep / where, root / "other" / "d"))
+    with suppress(DeepFSError):
+        disk.delete("/deep")
+    monkeypatch.undo()
+    assert (root / "other" / "kept").exists()
+    disk.delete("/other")
+    if deep.exists():
+        disk.delete("/deep")
+    assert "deep" not in tree(root)
+
+
+@pytest.mark.parametrize("where", SOMEWHERE)
+def test_a_directory_that_others_delete_as_well_is_gone(
+    root: Path, disk: Disk, deep: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    remove = shutil.rmtree
+    meanwhile(monkeypatch, "rmdir", 5, lambda: (monkeypatch.undo(), remove(deep / where)))
+    disk.delete("/deep")
+    assert not deep.exists()
+
+
+@pytest.mark.parametrize("where", SOMEWHERE)
+def test_a_walk_goes_on_above_a_directory_that_others_move(root: Path, disk: Disk, deep: Path, where: str) -> None:
+    (root / "other").mkdir()
+    missed: list[str] = []
+    walk = disk.walk("/deep", unreadable=lambda path, _: missed.append(path))
+    found = [next(walk).path for _ in range(20)]
+    os.rename(deep / where, root / "other" / "d")
+    found += [file.path for file in walk]
+    shown = [f"/deep/{'d/' * level}{name}.txt" for level in range(20) for name in "az"]
+    assert found == sorted(shown)
+    assert missed == []
+
+
+def test_a_copy_of_a_directory_that_others_move_fails(
+    root: Path, disk: Disk, deep: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = tree(deep)
+    meanwhile(monkeypatch, "mkdir", 45, lambda: os.rename(deep / "d/d/d", root / "dir" / "d"))
+    with suppress(DeepFSError):
+        disk.copy("/deep", "/copy")
+    monkeypatch.undo()
+    if (root / "copy").exists():
+        assert tree(root / "copy") == before
+    assert not [name for name in os.listdir(root) if is_temporary(name)]
 
 
 # --- move and copy ---

@@ -1,5 +1,6 @@
 """The disk engine: files below a directory of the host, safe against races, links and failures."""
 
+from deepfs.core.disk.conditions import is_shortage, leaf
 from deepfs.core.disk.engine import Disk
 from deepfs.core.disk.files import modified_at
 from deepfs.core.disk.listing import Entry, Listing
@@ -18,6 +19,8 @@ __all__ = [
     "Patience",
     "Reading",
     "Upload",
+    "is_shortage",
     "is_temporary",
+    "leaf",
     "modified_at",
 ]

@@ -17,7 +17,7 @@ from deepfs.errors import (
     quoted,
 )
 
-__all__ = ["NOT_REGULAR", "OUTSIDE", "TOO_MANY_LINKS", "StorageErrors", "leaf"]
+__all__ = ["NOT_REGULAR", "OUTSIDE", "TOO_MANY_LINKS", "StorageErrors", "is_shortage", "leaf"]
 
 NOT_REGULAR = "it is not a regular file"
 OUTSIDE = "a link leads outside"
@@ -60,6 +60,7 @@ _LEAVES: dict[str, Callable[[str], DeepFSError]] = {
     "EFBIG": _failed("The file is too large for the file system"),
     "EMFILE": _failed("Too many files are open"),
     "ENFILE": _failed("Too many files are open"),
+    "ESTALE": _failed("Others moved or replaced a directory meanwhile"),
     "EIO": _failed("The disk failed to read or write"),
 }
 _BY_ERRNO = {getattr(errno, name): make for name, make in _LEAVES.items() if hasattr(errno, name)}
@@ -69,6 +70,16 @@ def leaf(error: OSError, path: str) -> DeepFSError:
     """The leaf that tells `error`, about the virtual `path`; nothing of a host path is in it."""
     make = _BY_ERRNO.get(error.errno or 0) or _failed(os.strerror(error.errno) if error.errno else "The disk failed")
     return make(path)
+
+
+_SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+
+
+def is_shortage(error: BaseException | None) -> bool:
+    """Whether `error` says that the system had too little of something, which tells nothing of the file."""
+    if isinstance(error, DeepFSError):
+        error = error.__cause__
+    return isinstance(error, OSError) and error.errno in _SHORTAGES
 
 
 class StorageErrors:

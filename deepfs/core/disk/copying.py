@@ -5,7 +5,8 @@ import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from deepfs.core.disk.conditions import StorageErrors
+from deepfs.core.disk.conditions import StorageErrors, leaf
+from deepfs.core.disk.descent import Descent, OpenDirectory
 from deepfs.core.disk.files import blocks, regular_descriptor
 from deepfs.core.disk.flags import NEW, NO_FOLLOW, READ, READ_DIRECTORY
 from deepfs.core.disk.flocks import mark
@@ -57,16 +58,30 @@ def _new_directory(name: str, source: int, directory: int) -> int:
     return os.open(name, READ_DIRECTORY | NO_FOLLOW, dir_fd=directory)
 
 
-class _Level:
-    """A directory being copied."""
+class _Level(OpenDirectory):
+    """A directory being copied: first what is no directory, then the directories `inside` it."""
 
-    __slots__ = ("children", "path", "source", "target")
+    __slots__ = ("children", "inside", "target")
 
-    def __init__(self, path: str, source: int, target: int) -> None:
-        self.path = path
-        self.source = source
-        self.target = target
+    def __init__(self, name: str, source: int, target: int, *, borrowed: bool = False) -> None:
+        super().__init__(name, source, borrowed=borrowed)
+        self.target = OpenDirectory(name, target, borrowed=borrowed)
+        self.inside: list[str] = []
         self.children = os.scandir(source)
+
+    def rest(self) -> None:
+        self.target.rest()
+        super().rest()
+
+    def wake(self, child: OpenDirectory) -> None:
+        super().wake(child)
+        if isinstance(child, _Level):
+            self.target.wake(child.target)
+
+    def close(self) -> None:
+        self.children.close()
+        super().close()
+        self.target.close()
 
 
 class _Copy:
@@ -75,61 +90,65 @@ class _Copy:
     def __init__(self, patience: Patience, durable: bool) -> None:
         self._patience = patience
         self._durable = durable
+        self._descent: Descent[_Level] = Descent(by_names=False)
 
     def run(self, path: str, source: int, target: int) -> None:
-        levels = [_Level(path, source, target)]
-        try:
-            while levels:
-                level = levels[-1]
-                entry = next(level.children, None)
-                if entry is None:
-                    self._sync(level.target)
-                    self._close(levels)
-                elif not is_temporary(entry.name):
-                    child = self._copy(level, entry)
-                    if child is not None:
-                        levels.append(child)
-        finally:
-            while levels:
-                self._close(levels)
+        with self._descent as descent:
+            descent.enter(_Level(path, source, target, borrowed=True))
+            while descent.levels:
+                level = descent.levels[-1]
+                self._copy_files(level)
+                if level.inside:
+                    name = level.inside.pop()
+                    with StorageErrors(self._path(name)):
+                        descent.enter(self._directory(level, name))
+                else:
+                    self._sync(level.target.descriptor)
+                    descent.leave()
+                    self._check_found(descent.levels[-1:])
 
-    def _close(self, levels: list[_Level]) -> None:
-        level = levels.pop()
-        level.children.close()
-        if levels:
-            try:
-                release(level.source)
-            finally:
-                release(level.target)
+    def _check_found(self, levels: list[_Level]) -> None:
+        """Raise where the directory to go on with is not there any more."""
+        for level in levels:
+            if level.lost is not None:
+                raise leaf(level.lost, self._path()) from level.lost
 
-    def _copy(self, level: _Level, entry: os.DirEntry[str]) -> _Level | None:
-        """Copy one entry; a directory is made and returned, to be gone through."""
-        path = f"{level.path}/{entry.name}"
-        self._patience.check_wanted(path)
-        with StorageErrors(path):
-            if entry.is_symlink():
-                os.symlink(os.readlink(entry.name, dir_fd=level.source), entry.name, dir_fd=level.target)
-            elif entry.is_dir(follow_symlinks=False):
-                return self._directory(path, level, entry.name)
-            else:
-                self._file(path, level, entry.name)
-        return None
+    def _path(self, *names: str) -> str:
+        return "/".join([*(level.name for level in self._descent.levels), *names])
 
-    def _directory(self, path: str, level: _Level, name: str) -> _Level:
+    def _copy_files(self, level: _Level) -> None:
+        """Copy what is in a directory but for the directories, unless that was done."""
+        for entry in level.children:
+            if is_temporary(entry.name):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                level.inside.append(entry.name)
+                continue
+            path = self._path(entry.name)
+            self._patience.check_wanted(path)
+            with StorageErrors(path):
+                if entry.is_symlink():
+                    link = os.readlink(entry.name, dir_fd=level.descriptor)
+                    os.symlink(link, entry.name, dir_fd=level.target.descriptor)
+                else:
+                    self._file(path, level, entry.name)
+
+    def _directory(self, level: _Level, name: str) -> _Level:
+        self._patience.check_wanted(name)
         with ExitStack() as undo:
-            source = os.open(name, READ_DIRECTORY | NO_FOLLOW, dir_fd=level.source)
+            source = os.open(name, READ_DIRECTORY | NO_FOLLOW, dir_fd=level.descriptor)
             undo.callback(release, source)
-            target = _new_directory(name, source, level.target)
+            target = _new_directory(name, source, level.target.descriptor)
             undo.callback(release, target)
-            made = _Level(path, source, target)
+            made = _Level(name, source, target)
             undo.pop_all()
             return made
 
     def _file(self, path: str, level: _Level, name: str) -> None:
-        source = os.open(name, READ | NO_FOLLOW, dir_fd=level.source)
+        source = os.open(name, READ | NO_FOLLOW, dir_fd=level.descriptor)
         status = regular_descriptor(path, source)
         try:
-            target = os.open(name, NEW, stat.S_IMODE(status.st_mode) & 0o777, dir_fd=level.target)
+            target = os.open(name, NEW, stat.S_IMODE(status.st_mode) & 0o777, dir_fd=level.target.descriptor)
             try:
                 fill_from(path, source, self._patience)(target)
                 self._sync(target)

@@ -100,7 +100,8 @@ class Disk:
 
     def real_path(self, path: str) -> str | None:
         """Where `path` leads, or would lead once it is made, without links; None where that is nowhere in here."""
-        return self._root.real_path(path)
+        with StorageErrors(path):
+            return self._root.real_path(path)
 
     def list_directory(self, path: str, limit: int | None = None, patience: Patience | None = None) -> Listing:
         """The children of a directory, sorted by path, where that of a directory ends in `/`.
@@ -122,14 +123,14 @@ class Disk:
         path: str,
         *,
         enter: Callable[[str], bool] | None = None,
-        unreadable: Callable[[str], None] | None = None,
+        unreadable: Callable[[str, OSError], None] | None = None,
         patience: Patience | None = None,
     ) -> Generator[FoundFile, None, None]:
         """The files at or beneath `path`, sorted by path; to be closed where it is left early.
 
         Linked files are included where the link stays inside; linked directories are not entered, so no cycle is
         possible. `enter` is asked about each directory, by its path, before it is opened; `unreadable` is told of each
-        that cannot be.
+        that cannot be, and of links that cannot be followed for want of descriptors.
         """
         return walk(self._root, path, patience or Patience(), enter=enter, unreadable=unreadable)
 

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from deepfs.core import paths
-from deepfs.core.disk.conditions import StorageErrors
+from deepfs.core.disk.conditions import StorageErrors, is_shortage
 from deepfs.core.disk.files import modified_at
 from deepfs.core.disk.flags import READ_DIRECTORY
 from deepfs.core.disk.patience import Patience
@@ -95,7 +95,9 @@ def _entry(root: Root, directory: str, child: os.DirEntry[str]) -> Entry:
         return _told(child.name, own)
     try:
         return _told(child.name, root.stat(paths.join(directory, child.name)))
-    except (OSError, DeepFSError):
+    except (OSError, DeepFSError) as error:
+        if is_shortage(error):
+            raise  # It may lead to a directory as well.
         return Entry(child.name, False, None, modified_at(own))
 
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import cached_property
 from types import TracebackType
 
-from deepfs.core.disk.conditions import OUTSIDE, TOO_MANY_LINKS
+from deepfs.core.disk.conditions import OUTSIDE, TOO_MANY_LINKS, is_shortage
 from deepfs.core.disk.flags import NO_FOLLOW, SEARCH
 from deepfs.core.disk.openat2 import open_unlinked
 from deepfs.core.disk.temporary_names import PREFIX, is_temporary
@@ -196,11 +196,14 @@ class Root:
     def real_path(self, path: str) -> str | None:
         """The virtual path, without links, of what `path` leads to, or would lead to once it is made.
 
-        None where it leads outside, into a circle of links, or by `..` out of a directory that does not exist.
+        None where it leads outside, into a circle of links, or by `..` out of a directory that does not exist. Raises
+        OSError where the system has too few descriptors to tell.
         """
         try:
             names = _Resolution(self, path, make=False).names()
-        except (OSError, DeepFSError):
+        except (OSError, DeepFSError) as error:
+            if is_shortage(error):
+                raise
             return None
         return None if ".." in names else "/" + "/".join(names)
 

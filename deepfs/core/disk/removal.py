@@ -5,6 +5,7 @@ import os
 import stat
 
 from deepfs.core.disk.conditions import StorageErrors, leaf
+from deepfs.core.disk.descent import Descent, OpenDirectory
 from deepfs.core.disk.files import check_regular, is_version, open_regular
 from deepfs.core.disk.flags import NO_FOLLOW, READ, READ_DIRECTORY
 from deepfs.core.disk.flocks import holding
@@ -87,108 +88,131 @@ def remove_tree(
 
     `path` is what it is called in the result; `is_dir` is a hint.
     """
-    return _Removal(patience or Patience()).run(directory, name, path, is_dir)
+    return _Removal(directory, name, path, patience or Patience()).run(is_dir)
 
 
-class _Level:
+class _Level(OpenDirectory):
     """A directory being emptied, for the `rounds`-th time since others put something into it."""
 
-    __slots__ = ("children", "descriptor", "name", "parent", "path", "rounds", "stayed")
+    __slots__ = ("children", "kept", "rounds", "stayed")
 
-    def __init__(self, parent: int, name: str, path: str, rounds: int) -> None:
-        self.parent = parent
-        self.name = name
-        self.path = path
+    def __init__(self, parent: int, name: str, rounds: int) -> None:
+        super().__init__(name, os.open(name, READ_DIRECTORY | NO_FOLLOW, dir_fd=parent))
         self.rounds = rounds
         self.stayed: Stayed = []
-        self.descriptor = os.open(name, READ_DIRECTORY | NO_FOLLOW, dir_fd=parent)
+        self.kept: set[str] = set()
+        """The names in it that are not tried again."""
         try:
             self.children = os.scandir(self.descriptor)
         except BaseException:
-            release(self.descriptor)
+            self.close()
             raise
 
+    def take(self, descriptor: int) -> None:
+        super().take(descriptor)
+        # What is gone is not met again.
+        self.children = os.scandir(self.descriptor)
+
     def close(self) -> None:
-        self.children.close()
-        release(self.descriptor)
+        if hasattr(self, "children"):
+            self.children.close()
+        super().close()
 
 
 class _Removal:
-    """One removal, which goes on with the rest where something cannot be removed."""
+    """One removal of `name`, called `path`, from an open directory; where something stays, it goes on with the rest."""
 
-    def __init__(self, patience: Patience) -> None:
+    def __init__(self, directory: int, name: str, path: str, patience: Patience) -> None:
+        self._directory = directory
+        self._name = name
+        self._path = path
         self._patience = patience
-        self._levels: list[_Level] = []
+        self._descent: Descent[_Level] = Descent()
         self._stayed: Stayed = []
 
-    def run(self, directory: int, name: str, path: str, is_dir: bool) -> Stayed:
-        try:
-            self._remove(directory, name, path, is_dir)
-            while self._levels:
-                self._patience.check_wanted(path)
-                level = self._levels[-1]
-                entry = next(level.children, None)
-                if entry is None:
-                    self._leave(level)
-                else:
-                    child_is_dir = entry.is_dir(follow_symlinks=False)
-                    self._remove(level.descriptor, entry.name, f"{level.path}/{entry.name}", child_is_dir)
-        finally:
-            for level in self._levels:
-                level.close()
+    def run(self, is_dir: bool) -> Stayed:
+        with self._descent as descent:
+            self._remove(self._name, is_dir)
+            while descent.levels:
+                self._patience.check_wanted(self._path)
+                level = descent.levels[-1]
+                if level.lost is not None:
+                    self._lose(level.lost)
+                elif (entry := next(level.children, None)) is None:
+                    self._leave()
+                elif entry.name not in level.kept:
+                    self._remove(entry.name, entry.is_dir(follow_symlinks=False))
         return self._stayed
 
-    def _remove(self, parent: int, name: str, path: str, is_dir: bool, rounds: int = 0) -> None:
+    @property
+    def _parent(self) -> int:
+        """The open directory in which something is being removed now."""
+        return self._descent.levels[-1].descriptor if self._descent.levels else self._directory
+
+    def _remove(self, name: str, is_dir: bool, rounds: int = 0) -> None:
         """Remove a file, or begin with a directory."""
         try:
-            if is_dir and self._entered(parent, name, path, rounds):
+            if is_dir and self._entered(name, rounds):
                 return
-            os.unlink(name, dir_fd=parent)
+            os.unlink(name, dir_fd=self._parent)
         except FileNotFoundError:
             return
         except OSError as error:
-            if is_dir or error.errno not in _PERHAPS_A_DIRECTORY or not self._entered(parent, name, path, rounds):
-                self._keep(path, error)
+            if is_dir or error.errno not in _PERHAPS_A_DIRECTORY or not self._entered(name, rounds):
+                self._keep(name, error)
 
-    def _entered(self, parent: int, name: str, path: str, rounds: int) -> bool:
+    def _entered(self, name: str, rounds: int) -> bool:
         """Whether `name` is a directory that can be emptied; one that cannot be opened may still be empty."""
         try:
-            self._levels.append(_Level(parent, name, path, rounds))
+            self._descent.enter(_Level(self._parent, name, rounds))
         except OSError as error:
             if error.errno in _NO_DIRECTORY:
                 return False
-            self._remove_unopened(parent, name, path, error)
+            self._remove_unopened(name, error)
         return True
 
-    def _remove_unopened(self, parent: int, name: str, path: str, reason: OSError) -> None:
+    def _remove_unopened(self, name: str, reason: OSError) -> None:
         try:
-            os.rmdir(name, dir_fd=parent)
+            os.rmdir(name, dir_fd=self._parent)
         except FileNotFoundError:
             return
         except OSError:
-            self._keep(path, reason)
+            self._keep(name, reason)
 
-    def _leave(self, level: _Level) -> None:
+    def _leave(self) -> None:
         """Remove a directory that was emptied, or begin anew with what stands in its place by now."""
-        self._levels.pop()
-        level.close()
+        level = self._descent.leave()
         if level.stayed:
-            self._holder.extend(level.stayed)
+            self._note(level.name, level.stayed)
+            return
+        if self._descent.levels and self._descent.levels[-1].lost:
             return
         try:
-            os.rmdir(level.name, dir_fd=level.parent)
+            os.rmdir(level.name, dir_fd=self._parent)
         except FileNotFoundError:
             return
         except OSError as error:
             if error.errno in _REFILLED and level.rounds < _MAX_ROUNDS:
-                self._remove(level.parent, level.name, level.path, is_dir=True, rounds=level.rounds + 1)
+                self._remove(level.name, is_dir=True, rounds=level.rounds + 1)
             else:
-                self._keep(level.path, error)
+                self._keep(level.name, error)
 
-    @property
-    def _holder(self) -> Stayed:
-        """Where failures of what is being removed now are noted."""
-        return self._levels[-1].stayed if self._levels else self._stayed
+    def _lose(self, reason: OSError) -> None:
+        """Go on above a directory that others moved or removed."""
+        level = self._descent.leave()
+        self._note(level.name, level.stayed)
+        if not isinstance(reason, FileNotFoundError):
+            self._keep(level.name, reason)
 
-    def _keep(self, path: str, reason: OSError) -> None:
-        self._holder.append((path, reason))
+    def _keep(self, name: str, reason: OSError) -> None:
+        levels = self._descent.levels
+        path = "/".join([self._path, *(level.name for level in levels[1:]), name]) if levels else self._path
+        self._note(name, [(path, reason)])
+
+    def _note(self, name: str, stayed: Stayed) -> None:
+        """Have it known where failures of what is being removed now are noted."""
+        if self._descent.levels:
+            self._descent.levels[-1].kept.add(name)
+            self._descent.levels[-1].stayed.extend(stayed)
+        else:
+            self._stayed.extend(stayed)

@@ -6,7 +6,8 @@ import stat
 from collections.abc import Callable, Generator, Iterator
 from operator import itemgetter
 
-from deepfs.core.disk.conditions import StorageErrors
+from deepfs.core.disk.conditions import StorageErrors, is_shortage
+from deepfs.core.disk.descent import Descent, OpenDirectory
 from deepfs.core.disk.files import check_regular, open_regular, read_descriptor, regular_descriptor
 from deepfs.core.disk.flags import NO_FOLLOW, READ, READ_DIRECTORY
 from deepfs.core.disk.listing import is_shown, open_directory
@@ -21,19 +22,15 @@ _CHECK_EVERY = 1024
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EMLINK})
 
 
-class _Level:
-    """A directory being gone through; its descriptor is -1 once that is over."""
+class _Level(OpenDirectory):
+    """A directory being gone through."""
 
-    __slots__ = ("children", "descriptor", "prefix")
+    __slots__ = ("children", "prefix")
 
     def __init__(self, descriptor: int, prefix: str) -> None:
-        self.descriptor: int = descriptor
+        super().__init__(prefix[prefix.rfind("/", 0, -1) + 1 : -1], descriptor)
         self.prefix: str = prefix
         self.children: Iterator[tuple[str, os.DirEntry[str]]] = iter(())
-
-    def close(self) -> None:
-        descriptor, self.descriptor = self.descriptor, -1
-        release(descriptor)
 
 
 class FoundFile:
@@ -57,8 +54,9 @@ class FoundFile:
     def stat(self) -> os.stat_result:
         """The status of the file."""
         with StorageErrors(self.path):
-            if entry := self._at_hand:
-                status = entry.stat(follow_symlinks=False)
+            if (entry := self._at_hand) and self._level is not None:
+                # By the descriptor of now: that of the entry may be of something else since.
+                status = os.stat(entry.name, dir_fd=self._level.descriptor, follow_symlinks=False)
                 if not stat.S_ISLNK(status.st_mode):
                     return status
             return self._root.stat(self.path)
@@ -91,7 +89,7 @@ def walk(
     patience: Patience,
     *,
     enter: Callable[[str], bool] | None = None,
-    unreadable: Callable[[str], None] | None = None,
+    unreadable: Callable[[str, OSError], None] | None = None,
 ) -> Generator[FoundFile, None, None]:
     """The files at or beneath `path`, sorted by path; a root that does not exist yet has none."""
     try:
@@ -117,7 +115,7 @@ class _Walk:
         root: Root,
         patience: Patience,
         enter: Callable[[str], bool] | None,
-        unreadable: Callable[[str], None] | None,
+        unreadable: Callable[[str, OSError], None] | None,
     ) -> None:
         self._root = root
         self._patience = patience
@@ -125,19 +123,18 @@ class _Walk:
         self._unreadable = unreadable
 
     def run(self, descriptor: int, path: str) -> Iterator[FoundFile]:
-        levels = [_Level(descriptor, path.rstrip("/") + "/")]
-        try:
-            self._scan(levels[-1])
-            while levels:
-                directory = yield from self._files(levels[-1])
+        descent: Descent[_Level] = Descent()
+        descent.enter(_Level(descriptor, path.rstrip("/") + "/"))
+        with descent:
+            self._scan(descent.levels[-1])
+            while descent.levels:
+                directory = yield from self._files(descent.levels[-1])
                 if directory is None:
-                    levels.pop().close()
-                elif level := self._opened(levels[-1], directory):
-                    levels.append(level)
+                    # Where the directory above is lost, its files are found by their paths, and the rest is told.
+                    descent.leave()
+                elif level := self._opened(descent.levels[-1], directory):
+                    descent.enter(level)
                     self._scan(level)
-        finally:
-            for level in levels:
-                level.close()
 
     def _files(self, level: _Level) -> Generator[FoundFile, None, os.DirEntry[str] | None]:
         """The next files of a directory; returns the directory that comes after them, if one does."""
@@ -158,7 +155,7 @@ class _Walk:
             return _Level(os.open(entry.name, READ_DIRECTORY | NO_FOLLOW, dir_fd=level.descriptor), f"{path}/")
         except OSError as error:
             if error.errno not in _GONE:
-                self._tell(path)
+                self._tell(path, error)
             return None
 
     def _scan(self, level: _Level) -> None:
@@ -175,17 +172,21 @@ class _Walk:
                         found.append((f"{name}/" if entry.is_dir(follow_symlinks=False) else name, entry))
         except DeepFSError:
             raise
-        except OSError:
-            self._tell(level.prefix[:-1] or "/")
+        except OSError as error:
+            self._tell(level.prefix[:-1] or "/", error)
         found.sort(key=itemgetter(0))
         level.children = iter(found)
 
-    def _tell(self, path: str) -> None:
+    def _tell(self, path: str, error: OSError) -> None:
         if self._unreadable is not None:
-            self._unreadable(path)
+            self._unreadable(path, error)
 
     def _leads_to_file(self, path: str) -> bool:
         try:
             return stat.S_ISREG(self._root.stat(path).st_mode)
-        except (OSError, DeepFSError):
-            return False
+        except OSError as error:
+            if is_shortage(error):
+                self._tell(path, error)
+        except DeepFSError:
+            pass
+        return False

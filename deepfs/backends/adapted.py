@@ -21,11 +21,13 @@ from deepfs.backends.protocol import (
     BackendProtocol,
     Capabilities,
     SandboxBackendProtocol,
+    StoragePlace,
     SyncCommands,
 )
 from deepfs.backends.transfer import downloaded
 from deepfs.core import filedata, paths
 from deepfs.core.filemap import FileTree
+from deepfs.core.identity import flat_place
 from deepfs.core.locks import path_locks
 from deepfs.core.scan import compile_query
 from deepfs.core.search import MAX_SEARCHED_BYTES, Wanted
@@ -117,6 +119,10 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         self.is_v1: bool = is_v1(type(backend))
         self.capabilities: Capabilities = Capabilities(executes=self._call("execute") is not None)
         self._whole: BackendProtocol = self
+
+    async def astorage_place(self, path: str) -> StoragePlace:
+        # It may have links, so paths do not tell two of its files apart.
+        return flat_place(("adapted", id(self.adapted)), paths.normalize(path))
 
     def _call(self, operation: str) -> Call | None:
         """What the backend offers for an operation."""

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from deepfs.backends._fanout import at_once
 from deepfs.backends._hiding import hiding
+from deepfs.backends._identity import End, are_one
 from deepfs.backends._mounts import Mount, MountTable
 from deepfs.backends._options import given
 from deepfs.backends._visits import Visit, answered, guarded, merged_globs, merged_greps, suffices
@@ -20,6 +21,7 @@ from deepfs.backends.protocol import (
     BackendProtocol,
     Capabilities,
     SandboxBackendProtocol,
+    StoragePlace,
     SyncCommands,
     supports_execute,
 )
@@ -165,6 +167,10 @@ class CompositeBackend(BackendProtocol, SyncCommands):
 
         return await self._in_batches([change.path for change in changes], change, FileUploadResponse)
 
+    async def astorage_place(self, path: str) -> StoragePlace:
+        mount, inner, _ = self._route(path)
+        return await mount.backend.astorage_place(inner)
+
     # --- one path, one backend ---
 
     def _route(self, path: str) -> tuple[Mount, str, str]:
@@ -219,6 +225,8 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         if target is mount and not self._table.beneath(src):
             copied = await mount.backend.acopy(inner_src, inner_dst, **given(overwrite=overwrite))
             return _at(mount.told(copied, inner_src, inner_dst), dst)
+        if await self._are_one(src, dst, moving=False):
+            return await CompositeBackend.acopy(self, dst, dst, overwrite=overwrite)
         keeps_empty = target.backend.capabilities.keeps_empty_directories
         return await copy_tree(self, src, self, dst, overwrite=overwrite, keeps_empty=keeps_empty)
 
@@ -231,8 +239,18 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         if target is mount:
             moved = await mount.backend.amove(inner_src, inner_dst, **given(overwrite=overwrite))
             return _at(mount.told(moved, inner_src, inner_dst), dst)
+        if await self._are_one(src, dst, moving=True):
+            moved = await CompositeBackend.amove(self, src, src)
+            return moved if not moved.ok else await CompositeBackend.amove(self, dst, dst)
         keeps_empty = target.backend.capabilities.keeps_empty_directories
         return await move_tree(self, src, self, dst, overwrite=overwrite, keeps_empty=keeps_empty)
+
+    async def _are_one(self, src: str, dst: str, *, moving: bool) -> bool:
+        """Whether paths of two mounts are one place. Raises InvalidPathError where `dst` lies inside `src`."""
+        (mount, inner_src, _), (target, inner_dst, _) = self._route(src), self._route(dst)
+        beneath = [End(each.backend, "/") for each in self._table.beneath(src)]
+        sources = [End(mount.backend, inner_src), *beneath]
+        return await are_one(self, src, dst, sources, End(target.backend, inner_dst), moving=moving)
 
     async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
         """Run a command in the backend that runs them here, where it does; commands see that backend's files alone."""

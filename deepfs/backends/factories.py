@@ -6,7 +6,7 @@ from typing import cast
 from deepfs._deprecated import already_warned, warn_deprecated
 from deepfs.backends._options import given
 from deepfs.backends.adapted import adapt_backend_protocol
-from deepfs.backends.protocol import BACKEND_TYPES, AnyBackendProtocol, BackendFactory, BackendProtocol
+from deepfs.backends.protocol import BACKEND_TYPES, AnyBackendProtocol, BackendFactory, BackendProtocol, StoragePlace
 from deepfs.core.trees import EntryChange, TreeListing
 from deepfs.errors import BackendError, DeepFSError
 from deepfs.types import (
@@ -68,6 +68,9 @@ class FactoryBackend(BackendProtocol):
 
     async def achange_entries(self, changes: Sequence[EntryChange]) -> list[FileUploadResponse]:
         return await self.current().achange_entries(changes)
+
+    async def astorage_place(self, path: str) -> StoragePlace:
+        return await self.current().astorage_place(path)
 
     async def als(self, path: str) -> LsResult:
         return await self.current().als(path)

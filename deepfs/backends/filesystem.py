@@ -17,6 +17,7 @@ from deepfs.core.cancellation import Cancellation
 from deepfs.core.disk import Disk, Entry, Limits, Patience, Reading, Upload, is_shortage, modified_at
 from deepfs.core.engines import Automatic, InProcess
 from deepfs.core.host_paths import host_path
+from deepfs.core.identity import StoragePlace
 from deepfs.core.ignore import IgnoreOption
 from deepfs.core.local_search import GlobSearch, GrepSearch, LocalSearch, Search
 from deepfs.core.locks import path_locks
@@ -142,6 +143,12 @@ class FilesystemBackend(BackendProtocol):
             if is_shortage(error):
                 raise  # Rules judge what is told here; nothing must pass for want of an answer.
             return None
+
+    async def astorage_place(self, path: str) -> StoragePlace:
+        return await lanes.run(self._place, path, abandon_on_cancel=True)
+
+    def _place(self, path: str) -> StoragePlace:
+        return self._disk.place(self._path(path))
 
     # --- looking ---
 

@@ -11,6 +11,7 @@ from deepfs.backends.protocol import BackendProtocol
 from deepfs.core import filedata, filemap, paths, reading
 from deepfs.core.arguments import bytes_of
 from deepfs.core.filemap import Change, ChangedError, FileTree, PartlyDoneError
+from deepfs.core.identity import StoragePlace, flat_place
 from deepfs.core.locks import path_locks
 from deepfs.core.replace import replace
 from deepfs.core.scan import check_search, compile_query
@@ -77,6 +78,11 @@ class FlatBackend(BackendProtocol):
     def _scope(self) -> Hashable:
         """What tells this storage from others; backends with equal scopes share their locks."""
         return self
+
+    async def astorage_place(self, path: str) -> StoragePlace:
+        scope = self._scope()
+        # A storage that has no scope of its own may be that of other objects as well.
+        return flat_place(scope, paths.normalize(path), storage=scope)
 
     def _hold(self, *held: str) -> AbstractAsyncContextManager[None]:
         """Exclude other changes of `held` and of all beneath them."""

@@ -4,7 +4,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from deepfs.backends.flat import FlatBackend
+from deepfs.core import paths
 from deepfs.core.filemap import Change, Directories, FileTree
+from deepfs.core.identity import StoragePlace, flat_place
 from deepfs.core.locks import StepLock
 from deepfs.types import FileDataV2
 
@@ -21,6 +23,10 @@ class MemoryBackend(FlatBackend):
         self._files: dict[str, FileDataV2] = {}
         self._parents = Directories()
         self._lock = StepLock()
+
+    async def astorage_place(self, path: str) -> StoragePlace:
+        scope = ("memory", id(self._files))
+        return flat_place(scope, paths.normalize(path), storage=scope, is_sole=True)
 
     @asynccontextmanager
     async def _hold(self, *held: str) -> AsyncIterator[None]:

@@ -9,7 +9,9 @@ from msgspec import Struct
 
 from deepfs.backends._completion import bound_operations, complete
 from deepfs.backends._v1 import BackendProtocolV1, SandboxBackendProtocolV1
+from deepfs.core import paths
 from deepfs.core.arguments import check_number
+from deepfs.core.identity import StoragePlace, flat_place
 from deepfs.core.trees import EntryChange, TreeListing
 from deepfs.errors import DeepFSError, NotSupportedError
 from deepfs.sync import sync_shims
@@ -64,6 +66,7 @@ __all__ = [
     "SandboxBackendProtocol",
     "SandboxBackendProtocolV1",
     "SandboxBackendProtocolV2",
+    "StoragePlace",
     "SyncCommands",
     "WriteResult",
     "supports_execute",
@@ -150,6 +153,16 @@ class BackendProtocol(SyncSurface, ABC):
 
         return [await changed_entry(self, change) for change in changes]
 
+    async def astorage_place(self, path: str) -> StoragePlace:
+        """Which storage `path` lies in, and where, by names that do not depend on this object: two mounts compare them.
+
+        Here what is stored at a path belongs to this object and that path, and what others reach is not known: copies
+        and moves between it and others find out by a file that they make for a moment. A layer that changes paths on
+        their way to another backend asks that one about the changed path.
+        """
+        scope = ("object", id(self))
+        return flat_place(scope, paths.normalize(path), storage=scope)
+
     @abstractmethod
     async def als(self, path: str) -> LsResult:
         """List the direct children of a directory, sorted by path; directories end in `/`.
@@ -234,15 +247,23 @@ class BackendProtocol(SyncSurface, ABC):
 
         Errors: file_not_found, already_exists, is_directory, not_a_directory, invalid_path for a copy into itself.
         """
+        from deepfs.backends._identity import End, are_one
         from deepfs.backends.transfer import copy_tree
 
+        src, dst = paths.normalize(src), paths.normalize(dst)
+        if await are_one(self, src, dst, [End(self, src)], End(self, dst), moving=False):
+            src = dst
         keeps_empty = self.capabilities.keeps_empty_directories
         return await copy_tree(self, src, self, dst, overwrite=overwrite, keeps_empty=keeps_empty)
 
     async def amove(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
         """Move a file, or a directory with all under it; at no instant are both ends gone. Errors as in `acopy`."""
+        from deepfs.backends._identity import End, are_one
         from deepfs.backends.transfer import move_tree
 
+        src, dst = paths.normalize(src), paths.normalize(dst)
+        if await are_one(self, src, dst, [End(self, src)], End(self, dst), moving=True):
+            return WriteResult(path=dst)
         keeps_empty = self.capabilities.keeps_empty_directories
         return await move_tree(self, src, self, dst, overwrite=overwrite, keeps_empty=keeps_empty)
 

@@ -13,10 +13,11 @@ from deepfs.backends._sandbox.answers import Content, Found, check, contents, fa
 from deepfs.backends._sandbox.cache import Known, KnownFiles
 from deepfs.backends._sandbox.calls import Calls
 from deepfs.backends._sandbox.wire import Records
-from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol
+from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol, StoragePlace
 from deepfs.core import filedata, lanes, paths, reading
 from deepfs.core.arguments import bytes_of
 from deepfs.core.cancellation import Cancellation
+from deepfs.core.identity import flat_place
 from deepfs.core.locks import path_locks
 from deepfs.core.replace import replace
 from deepfs.core.scan import check_search, compile_query
@@ -117,6 +118,10 @@ class BaseSandbox(SandboxBackendProtocol):
 
     def _inner(self, path: str) -> bytes:
         return (path if self._root == "/" else self._root + path.rstrip("/")).encode()
+
+    async def astorage_place(self, path: str) -> StoragePlace:
+        # Links are not followed here, and the directory may be one that others have, too.
+        return flat_place(("sandbox", self.id), paths.normalize(self._inner(paths.normalize(path)).decode()))
 
     def _hold(self, *held: str) -> AbstractAsyncContextManager[None]:
         # The scripts have a lock of their own; with this one, tasks of this process wait without a command.

@@ -8,7 +8,9 @@ from deepfs._deprecated import warn_deprecated
 from deepfs.backends._files_channel import FileConflicts, Files, FilesystemState
 from deepfs.backends._langgraph import task_files
 from deepfs.backends._records import RecordBackend
+from deepfs.core import paths
 from deepfs.core.filemap import Change, DecodedFiles, FileTree
+from deepfs.core.identity import StoragePlace, flat_place
 from deepfs.types import FileDataV2, FileFormat
 
 __all__ = ["FileConflicts", "Files", "FilesystemState", "StateBackend"]
@@ -45,6 +47,10 @@ class StateBackend(RecordBackend):
 
     def _hold(self, *held: str) -> AbstractAsyncContextManager[None]:
         return _Held()
+
+    async def astorage_place(self, path: str) -> StoragePlace:
+        # Whoever compares two places runs in one task, whose state both are in.
+        return flat_place("state", paths.normalize(path), storage="state", is_sole=True)
 
     async def _fetch(self, wanted: Sequence[str]) -> Mapping[str, FileDataV2]:
         with task_files() as task:

@@ -4,6 +4,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from langgraph.store.base import BaseStore, GetOp, PutOp, SearchOp
+from langgraph.store.memory import InMemoryStore
 
 from deepfs._deprecated import warn_deprecated
 from deepfs.backends import _langgraph
@@ -18,7 +19,9 @@ from deepfs.backends.namespace import (
     stored_namespace,
 )
 from deepfs.backends.protocol import Capabilities
+from deepfs.core import paths
 from deepfs.core.filemap import Change, DecodedFiles, FileTree
+from deepfs.core.identity import StoragePlace, flat_place
 from deepfs.errors import BackendError
 from deepfs.types import FileDataV2, FileFormat
 
@@ -70,8 +73,14 @@ class StoreBackend(RecordBackend):
             return _langgraph.legacy_namespace()
         return namespace_from(given, current_context()) if callable(given) else given
 
-    def _scope(self) -> Hashable:
+    def _scope(self) -> tuple[Hashable, Namespace]:
         return self._store(), self._namespace()
+
+    async def astorage_place(self, path: str) -> StoragePlace:
+        scope = self._scope()
+        # What lies in the memory of one store no other store holds; of a database, several stores may know.
+        in_memory = isinstance(self._store(), InMemoryStore)
+        return flat_place(scope, paths.normalize(path), storage=("store", scope[0]), is_sole=in_memory)
 
     def _index(self) -> StoreIndex:
         return index_of(self._store(), self._namespace())

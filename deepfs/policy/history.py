@@ -14,6 +14,7 @@ from deepfs.backends.factories import backend_from
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.core import paths
 from deepfs.core.arguments import check_integer
+from deepfs.core.identity import is_probing
 from deepfs.core.locks import PathLocks
 from deepfs.core.text import decode
 from deepfs.errors import AccessError, BackendError, DeepFSError, ErrorCode, FileMissingError, quoted
@@ -126,7 +127,7 @@ class HistoryBackend(WrapperBackend):
         self, operation: str, call: Callable[P, Awaitable[T]], /, *args: P.args, **options: P.kwargs
     ) -> T:
         touched = _touched(args[_CHANGED[operation]] if operation in _CHANGED else ())
-        if not touched:
+        if not touched or is_probing.get():
             return await call(*args, **options)
         async with self._locks.hold(*touched):
             for path in touched:

@@ -10,6 +10,7 @@ from deepfs.backends.protocol import (
     BackendProtocol,
     Capabilities,
     SandboxBackendProtocol,
+    StoragePlace,
     SyncCommands,
     supports_execute,
 )
@@ -64,6 +65,9 @@ class WrapperBackend(BackendProtocol, SyncCommands):
 
     async def achange_entries(self, changes: Sequence[EntryChange]) -> list[FileUploadResponse]:
         return await self.inner.achange_entries(changes)
+
+    async def astorage_place(self, path: str) -> StoragePlace:
+        return await self.inner.astorage_place(path)
 
     async def through(
         self, operation: str, call: Callable[P, Awaitable[T]], /, *args: P.args, **options: P.kwargs

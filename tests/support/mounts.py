@@ -57,7 +57,7 @@ def small_disk(mount_point: Path, options: str) -> Iterator[SmallDisk]:
 
 @contextmanager
 def bound(directory: Path, mount_point: Path, seen: Path) -> Iterator[Path]:
-    """`directory` mounted once more at `mount_point`, in a namespace of its own; the path by which `seen` is seen there."""
+    """`directory` mounted once more at `mount_point`, in a namespace of its own; the path of `seen` there."""
     is_root = os.geteuid() == 0
     with _shell(["unshare", *([] if is_root else ["--user", "--map-root-user"]), "--mount", "sh"]) as shell:
         told = _told(shell, f"mount --bind '{directory}' '{mount_point}' 2>&1")

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from deepfs.backends.protocol import BackendProtocol
+from deepfs.backends.protocol import BackendProtocol, StoragePlace
 from deepfs.core import paths
 from deepfs.errors import DeepFSError
 from deepfs.policy.wrapper import WrapperBackend
@@ -32,6 +32,9 @@ class RootedBackend(WrapperBackend):
 
     def _shown(self, records: Any) -> Any:
         return records and [replace(record, path=record.path.removeprefix(self.root)) for record in records]
+
+    async def astorage_place(self, path: str) -> StoragePlace:
+        return await self.inner.astorage_place(self._in(path) or "/")
 
     async def als(self, path: str) -> LsResult:
         result = await super().als(self._in(path))

@@ -6,6 +6,7 @@ from typing import BinaryIO
 
 from deepfs.core.disk.conditions import StorageErrors
 from deepfs.core.disk.files import open_regular, read_descriptor
+from deepfs.core.disk.identity import place_of
 from deepfs.core.disk.listing import Listing, list_directory
 from deepfs.core.disk.patience import Patience
 from deepfs.core.disk.places import Root, release
@@ -17,6 +18,7 @@ from deepfs.core.disk.uploading import Upload
 from deepfs.core.disk.walking import FoundFile, walk
 from deepfs.core.disk.windows import DEFAULT_LIMITS, Limits, Reading, read_whole, read_window
 from deepfs.core.disk.writing import Writer
+from deepfs.core.identity import StoragePlace
 from deepfs.core.trees import EntryChange, TreeListing
 
 __all__ = ["Disk"]
@@ -102,6 +104,11 @@ class Disk:
         """Where `path` leads, or would lead once it is made, without links; None where that is nowhere in here."""
         with StorageErrors(path):
             return self._root.real_path(path)
+
+    def place(self, path: str) -> StoragePlace:
+        """Where on this host `path` leads, or would lead once it is made: the same by whatever root and name."""
+        with StorageErrors(path):
+            return place_of(self._root, path)
 
     def list_directory(self, path: str, limit: int | None = None, patience: Patience | None = None) -> Listing:
         """The children of a directory, sorted by path, where that of a directory ends in `/`.
@@ -190,8 +197,8 @@ class Disk:
     def move(self, src: str, dst: str, *, overwrite: bool = False, patience: Patience | None = None) -> None:
         """Move a file, a link itself, or a directory; one end stands at every instant.
 
-        `overwrite` replaces a file by a file, never a directory. Nothing changes where both are one by other names, such
-        as a link and the file that it leads to. ExistsError, DirectoryError, NotDirectoryError, InvalidPathError for a
+        `overwrite` replaces a file by a file, never a directory. Nothing changes where both are one by other names, as
+        are a link and the file that it leads to. ExistsError, DirectoryError, NotDirectoryError, InvalidPathError for a
         move into itself.
         """
         self._relocator.move(src, dst, patience or Patience(_WAIT_S), overwrite=overwrite)

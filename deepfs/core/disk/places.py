@@ -245,6 +245,24 @@ class Root:
             release(directory)
         return found
 
+    def directories_above(self) -> tuple[list[os.stat_result], list[str]]:
+        """The status of this directory and of those of the host above it, outwards; the names of missing ones."""
+        path, missing = self.host_path, list[str]()
+        while not os.path.isdir(path):
+            path, name = os.path.split(path)
+            missing.insert(0, name)
+        directory, found = os.open(path, SEARCH), list[os.stat_result]()
+        try:
+            while not found or not os.path.samestat(found[-1], os.fstat(directory)):
+                found.append(os.fstat(directory))
+                directory, left = os.open("..", SEARCH, dir_fd=directory), directory
+                release(left)
+        except PermissionError:
+            return found, missing
+        finally:
+            release(directory)
+        return found, missing
+
     def unmake(self, made: list[list[str]]) -> None:
         """Remove directories that an operation made and that are still empty."""
         for names in reversed(made):

@@ -1,0 +1,172 @@
+"""Whether both ends of a copy or move are one place, or one in the other, by whatever backends and paths.
+
+Backends tell where a path lies (`astorage_place`). Where one of them cannot, a file is made beside the destination for
+a moment, by a name that nothing else has: if it appears beside the source, or beneath it, both lie in one storage.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from secrets import token_hex
+from typing import Final, NamedTuple, TypeVar
+
+from deepfs.backends.protocol import BackendProtocol
+from deepfs.core import paths
+from deepfs.core.identity import Relation, is_probing, relation
+from deepfs.errors import DeepFSError, ErrorCode, InvalidPathError, error_of, quoted
+from deepfs.sync import finish
+from deepfs.types import Result
+
+__all__ = ["End", "are_one"]
+
+T = TypeVar("T")
+
+_CONTENT: Final = "Made to see whether two mounts are one storage; it can be deleted.\n"
+_ATTEMPTS: Final = 3
+"""To delete that file."""
+_MAX_DIRECTORIES: Final = 10_000
+"""In which it is looked for."""
+
+
+class End(NamedTuple):
+    """A path of a backend."""
+
+    backend: BackendProtocol
+    path: str
+
+
+async def are_one(
+    tree: BackendProtocol, src: str, dst: str, sources: Sequence[End], destination: End, *, moving: bool
+) -> bool:
+    """Whether `src` and `dst` of `tree` are one place, by two names.
+
+    They are what `sources` and `destination` are behind it; the first of the sources is `src` itself, the others lie
+    beneath. Raises InvalidPathError where `dst` lies inside `src`, and the error of `als` where there is no `src`.
+    """
+    for source in sources:
+        found = await _relation(source, destination, moving=moving)
+        if found in (Relation.SAME, Relation.INSIDE):
+            _check_there(await tree.als(src))
+            if found is Relation.INSIDE:
+                raise InvalidPathError(dst, f"it lies inside {src}")
+            return source is sources[0]
+    return False
+
+
+def _check_there(listing: Result) -> None:
+    if not listing.ok and listing.code is not ErrorCode.NOT_A_DIRECTORY:
+        raise _error(listing, listing.error or "")
+
+
+def _error(result: Result, text: str) -> DeepFSError:
+    return error_of(result.code or ErrorCode.BACKEND_ERROR, text)
+
+
+async def _relation(source: End, destination: End, *, moving: bool) -> Relation:
+    told = relation(
+        await source.backend.astorage_place(source.path), await destination.backend.astorage_place(destination.path)
+    )
+    return await _probed(source, destination, moving=moving) if told is Relation.UNKNOWN else told
+
+
+# --- where it is not told ---
+
+
+async def _probed(source: End, destination: End, *, moving: bool) -> Relation:
+    """How the destination lies to the source where they do not tell; UNKNOWN where nothing can be lost by that.
+
+    A file that moves onto another one may be that one; a directory, which replaces nothing, may become its own part.
+    """
+    listing = await source.backend.als(source.path)
+    standing = await destination.backend.als(destination.path)
+    if listing.ok and standing.code is ErrorCode.FILE_NOT_FOUND:
+        return await _directory_relation(source, destination)
+    if moving and listing.code is standing.code is ErrorCode.NOT_A_DIRECTORY:
+        return await _file_relation(source, destination)
+    return Relation.UNKNOWN
+
+
+async def _directory_relation(source: End, destination: End) -> Relation:
+    above = paths.parent(destination.path)
+    while above != "/" and not (await destination.backend.als(above)).ok:
+        above = paths.parent(above)
+    async with _probe(End(destination.backend, above)) as name:
+        return Relation.INSIDE if name and await _appears_beneath(source, name) else Relation.UNKNOWN
+
+
+async def _appears_beneath(source: End, name: str) -> bool:
+    pending, visited = [source.path], 0
+    while pending and visited < _MAX_DIRECTORIES:
+        listing = await source.backend.als(pending.pop())
+        visited += 1
+        for entry in listing.entries or ():
+            if paths.name(entry.path.rstrip("/")) == name:
+                return True
+            if entry.is_dir:
+                pending.append(entry.path.rstrip("/"))
+    return False
+
+
+async def _file_relation(source: End, destination: End) -> Relation:
+    file, other = await _followed(source), await _followed(destination)
+    async with _probe(End(other.backend, paths.parent(other.path))) as name:
+        beside = paths.join(paths.parent(file.path), name or "")
+        [found] = await file.backend.adownload_files([beside]) if name else [None]
+    if found is not None and found.error is None:
+        is_one = paths.name(file.path) == paths.name(other.path)
+        return Relation.SAME if is_one else Relation.APART
+    if found is None or found.error != ErrorCode.FILE_NOT_FOUND:
+        await _check_different(source, destination)
+    return Relation.APART
+
+
+async def _followed(end: End) -> End:
+    """Where it leads, as far as the backend tells."""
+    (real,) = await end.backend.areal_paths([end.path])
+    return end if real is None else End(end.backend, real)
+
+
+async def _check_different(source: End, destination: End) -> None:
+    """Raise unless the contents of two files show that they are two."""
+    [one], [other] = (
+        await source.backend.adownload_files([source.path]),
+        await destination.backend.adownload_files([destination.path]),
+    )
+    if one.error or other.error or one.content == other.content:
+        text = f"Error: {quoted(source.path)} is not moved: it cannot be told whether both ends are one file"
+        raise error_of(one.error or other.error or ErrorCode.PERMISSION_DENIED, text)
+
+
+# --- a file for a moment ---
+
+
+@asynccontextmanager
+async def _probe(directory: End) -> AsyncIterator[str | None]:
+    """The name of a new file in `directory`, which is gone afterwards; None where none can be made and deleted."""
+    name = f".deepfs-probe-{token_hex(16)}"
+    path, backend = paths.join(directory.path, name), directory.backend
+    if (await backend.adelete(path)).code is not ErrorCode.FILE_NOT_FOUND:
+        yield None
+        return
+    try:
+        made = await _unkept(partial(backend.awrite, path, _CONTENT))
+        yield name if made.ok else None
+    finally:
+        await _unkept(partial(_deleted, backend, path))
+
+
+async def _unkept(change: Callable[[], Awaitable[T]]) -> T:
+    """Carry out a change to its end, as one whose content need not be kept."""
+    token = is_probing.set(True)
+    try:
+        return await finish(change)
+    finally:
+        is_probing.reset(token)
+
+
+async def _deleted(backend: BackendProtocol, path: str) -> None:
+    for _ in range(_ATTEMPTS):
+        deleted = await backend.adelete(path)
+        if deleted.ok or deleted.code is ErrorCode.FILE_NOT_FOUND:
+            return
+    raise _error(deleted, f"Error: {quoted(path)}, a file made for a moment, could not be deleted: {deleted.error}")

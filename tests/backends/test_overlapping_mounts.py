@@ -1,0 +1,457 @@
+"""One storage under two names in one tree: nothing is lost, and what happens is what happens under one name."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from langgraph.store.memory import InMemoryStore
+
+from deepfs import adapt_backend_protocol, run_sync
+from deepfs.backends.bubblewrap import BubblewrapSandbox
+from deepfs.backends.composite import CompositeBackend
+from deepfs.backends.filesystem import FilesystemBackend
+from deepfs.backends.local_shell import LocalShellBackend
+from deepfs.backends.memory import MemoryBackend
+from deepfs.backends.protocol import BackendProtocol
+from deepfs.backends.state import StateBackend
+from deepfs.backends.store import StoreBackend
+from deepfs.errors import BackendError
+from deepfs.policy import (
+    AuditedBackend,
+    FilesystemPermission,
+    GuardedBackend,
+    HistoryBackend,
+    PermissionedBackend,
+    ReadOnlyBackend,
+)
+from deepfs.testing import FaultyBackend
+from deepfs.types import DeleteResult, WriteResult
+from support.disks import tree as tree_on_disk
+from support.graphs import InNode, open_node
+from support.rooted import RootedBackend
+from support.sandboxes import LocalSandbox
+from support.stores import open_sqlite_store
+
+pytestmark = pytest.mark.anyio
+
+FILES = {"/f": "content of f", "/d/g": "content of g", "/d/deep/h": "content of h", "/other": "content of other"}
+ONE, OTHER = "/one/sub", "/shared"
+"""What lies under the one lies under the other."""
+
+
+class Foreign:
+    """A backend of another library over a directory: it has files and links, and does not say where."""
+
+    def __init__(self, root: Path) -> None:
+        self._inner = FilesystemBackend(root)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.removeprefix("a") in ("move", "copy") or name.startswith(("a", "_")):
+            raise AttributeError(name)
+        return getattr(self._inner, name)
+
+    def ls(self, path: str) -> Any:
+        return self._inner.ls(path)
+
+    def read(self, file_path: str, offset: int = 0, limit: int = 2000) -> Any:
+        return self._inner.read(file_path, offset, limit)
+
+    def write(self, file_path: str, content: str) -> WriteResult:
+        return self._inner.write(file_path, content)
+
+    def delete(self, file_path: str) -> DeleteResult:
+        return self._inner.delete(file_path)
+
+
+class Storages:
+    """Two backends over one storage, by its kind.
+
+    What lies in `/sub` of the first lies in `/` of the second; of flat storage, both have it in `/`.
+    """
+
+    def __init__(self, root: Path, stack: ExitStack) -> None:
+        self.root = root
+        (root / "ws" / "sub").mkdir(parents=True)
+        (root / "link").symlink_to(root / "ws" / "sub")
+        self._ws, self._sub, self._stack = root / "ws", root / "ws" / "sub", stack
+
+    def disk(self) -> Any:
+        return FilesystemBackend(self._ws), FilesystemBackend(self._sub)
+
+    def linked(self) -> Any:
+        return FilesystemBackend(self._ws), FilesystemBackend(self.root / "link")
+
+    def shell(self) -> Any:
+        return LocalShellBackend(self._ws), FilesystemBackend(self._sub)
+
+    def box(self) -> Any:
+        return FilesystemBackend(self._ws), BubblewrapSandbox(self._sub)
+
+    def sandbox(self) -> Any:
+        return FilesystemBackend(self._ws), LocalSandbox(self._sub)
+
+    def sandboxes(self) -> Any:
+        return LocalSandbox(self._ws), LocalSandbox(self._sub)
+
+    def foreign(self) -> Any:
+        return FilesystemBackend(self._ws), Foreign(self._sub)
+
+    def foreigners(self) -> Any:
+        return Foreign(self._ws), Foreign(self._sub)
+
+    def memory(self) -> Any:
+        memory = MemoryBackend()
+        return memory, memory
+
+    def store(self) -> Any:
+        store = InMemoryStore()
+        return StoreBackend(store, namespace=("n",)), StoreBackend(store, namespace=lambda _: ("n",))
+
+    def state(self) -> Any:
+        node = self._stack.enter_context(open_node())
+        return InNode(StateBackend(), node), InNode(StateBackend(), node)
+
+    def composite(self) -> Any:
+        memory = MemoryBackend()
+        return memory, RootedBackend(CompositeBackend(MemoryBackend(), {"/in/": memory}), "/in")
+
+
+TOLD = ("disk", "linked", "shell", "box", "memory", "store", "state")
+UNTOLD = ("sandbox", "sandboxes", "foreign", "foreigners")
+FLAT = ("memory", "store", "state", "composite")
+
+
+async def _unread(record: object) -> None:
+    """A log that nobody looks at."""
+
+
+WRAPPERS: dict[str, Callable[[Any], BackendProtocol]] = {
+    "nothing": lambda backend: backend,
+    "rules": lambda backend: PermissionedBackend(backend, [FilesystemPermission(["read"], ["/secret/**"], "deny")]),
+    "hooks": lambda backend: GuardedBackend(backend, before=[lambda _: None]),
+    "history": lambda backend: HistoryBackend(backend, MemoryBackend()),
+    "several": lambda backend: GuardedBackend(PermissionedBackend(CompositeBackend(AuditedBackend(backend, _unread)))),
+}
+
+
+class Tree:
+    """A composite where the storage has the names `ONE` and `OTHER`."""
+
+    def __init__(self, kind: str, root: Path, stack: ExitStack, wrap: Callable[[Any], BackendProtocol]) -> None:
+        self.root = root
+        self.one, self.other = getattr(Storages(root, stack), kind)()
+        routes = {"/one/sub/" if kind in FLAT else "/one/": self.one, "/shared/": wrap(self.other)}
+        self.backend = CompositeBackend(MemoryBackend(), routes)
+        outcomes = run_sync(
+            self.backend.aupload_files, [(f"{ONE}{path}", text.encode()) for path, text in FILES.items()]
+        )
+        assert [outcome.error for outcome in outcomes] == [None] * len(FILES)
+
+    async def found(self, prefix: str = OTHER) -> dict[str, str]:
+        """All files by their path beneath `prefix`, dot-names included."""
+        found, pending = {}, [prefix]
+        while pending:
+            for entry in (await self.backend.als(pending.pop())).entries or ():
+                if entry.is_dir:
+                    pending.append(entry.path.rstrip("/"))
+                else:
+                    raw = await self.backend.aread_raw(entry.path)
+                    found[entry.path.removeprefix(prefix)] = raw.data.content
+        return found
+
+    def raw(self) -> dict[str, Any]:
+        """What lies in the directory of the test, where the storage is on disk."""
+        return tree_on_disk(self.root)
+
+
+@pytest.fixture
+def tree(tmp_path: Path, kind: str, wrapper: str) -> Iterator[Tree]:
+    with ExitStack() as stack:
+        yield Tree(kind, tmp_path, stack, WRAPPERS[wrapper])
+
+
+EVERY = pytest.mark.parametrize(
+    ("kind", "wrapper"),
+    [
+        *((kind, "nothing") for kind in (*TOLD, *UNTOLD, "composite")),
+        *((kind, wrapper) for kind in ("disk", "foreign") for wrapper in WRAPPERS if wrapper != "nothing"),
+    ],
+)
+NAMES = [(ONE, OTHER), (OTHER, ONE)]
+
+
+# --- onto itself ---
+
+
+@EVERY
+async def test_a_move_onto_itself_changes_nothing(tree: Tree) -> None:
+    raw = await anyio.to_thread.run_sync(tree.raw)
+    for src, dst in NAMES:
+        for path in ("/f", "/d/g"):
+            moved = await tree.backend.amove(f"{src}{path}", f"{dst}{path}", overwrite=True)
+            assert (moved.error, moved.path) == (None, f"{dst}{path}")
+            assert await tree.found() == await tree.found(ONE) == FILES
+    assert await anyio.to_thread.run_sync(tree.raw) == raw
+
+
+@EVERY
+async def test_a_directory_does_not_move_onto_itself(tree: Tree) -> None:
+    for src, dst in NAMES:
+        moved = await tree.backend.amove(f"{src}/d", f"{dst}/d")
+        assert moved.code in (None, "already_exists")
+        assert await tree.found() == await tree.found(ONE) == FILES
+
+
+@pytest.mark.parametrize("wrapper", ["nothing"])
+@pytest.mark.parametrize("kind", TOLD)
+async def test_onto_itself_all_is_as_by_one_name(tree: Tree) -> None:
+    """Of storage that tells where it is; what is found out by looking differs in what loses nothing."""
+    for src, dst in NAMES:
+        for path in ("/f", "/d", "/missing"):
+            for operation in (tree.backend.amove, tree.backend.acopy):
+                for overwrite in (False, True):
+                    by_one = await operation(f"{dst}{path}", f"{dst}{path}", overwrite=overwrite)
+                    by_two = await operation(f"{src}{path}", f"{dst}{path}", overwrite=overwrite)
+                    assert (by_two.code, by_two.path) == (by_one.code, by_one.path), (operation, src, path, overwrite)
+                    assert await tree.found() == await tree.found(ONE) == FILES
+
+
+@EVERY
+async def test_a_copy_onto_itself_changes_nothing(tree: Tree) -> None:
+    raw = await anyio.to_thread.run_sync(tree.raw)
+    for src, dst in NAMES:
+        assert (await tree.backend.acopy(f"{src}/f", f"{dst}/f")).code == "already_exists"
+        assert (await tree.backend.acopy(f"{src}/f", f"{dst}/f", overwrite=True)).path == f"{dst}/f"
+        assert (await tree.backend.acopy(f"{src}/d", f"{dst}/d")).code == "already_exists"
+        assert await tree.found() == await tree.found(ONE) == FILES
+    assert await anyio.to_thread.run_sync(tree.raw) == raw
+
+
+@EVERY
+@pytest.mark.parametrize("operation", ["amove", "acopy"])
+async def test_nothing_goes_into_itself(tree: Tree, operation: str) -> None:
+    raw = await anyio.to_thread.run_sync(tree.raw)
+    for src, dst in NAMES:
+        for beneath in ("/d/new", "/d/deep/new", "/d/.new/er"):
+            gone = await getattr(tree.backend, operation)(f"{src}/d", f"{dst}{beneath}")
+            assert gone.code == "invalid_path"
+            assert gone.error is not None
+            assert f"{src}/d" in gone.error
+            assert await tree.found() == await tree.found(ONE) == FILES
+    assert await anyio.to_thread.run_sync(tree.raw) == raw
+
+
+@EVERY
+async def test_what_is_around_the_source_is_in_the_way(tree: Tree) -> None:
+    for src, dst in NAMES:
+        for operation in (tree.backend.amove, tree.backend.acopy):
+            assert (await operation(f"{src}/d/g", f"{dst}/d")).code == "already_exists"
+            assert (await operation(f"{src}/d/deep", f"{dst}/d", overwrite=True)).code == "is_directory"
+            assert (await operation(f"{src}/missing", f"{dst}/missing/x")).code == "file_not_found"
+    assert await tree.found() == await tree.found(ONE) == FILES
+
+
+# --- elsewhere in the same storage ---
+
+
+@EVERY
+async def test_what_goes_elsewhere_goes(tree: Tree) -> None:
+    for src, dst in NAMES:
+        assert (await tree.backend.amove(f"{src}/f", f"{dst}/d/f")).error is None
+        assert (await tree.backend.amove(f"{src}/d", f"{dst}/new")).error is None
+        moved = {"/new/f": FILES["/f"], "/new/g": FILES["/d/g"], "/new/deep/h": FILES["/d/deep/h"]}
+        assert await tree.found() == await tree.found(ONE) == moved | {"/other": FILES["/other"]}
+        assert (await tree.backend.acopy(f"{src}/new/f", f"{dst}/other", overwrite=True)).error is None
+        assert await tree.found() == await tree.found(ONE) == moved | {"/other": FILES["/f"]}
+        assert (await tree.backend.amove(f"{src}/new/f", f"{dst}/f")).error is None
+        assert (await tree.backend.amove(f"{src}/new", f"{dst}/d")).error is None
+        assert (await tree.backend.aupload_files([(f"{ONE}/other", FILES["/other"].encode())]))[0].error is None
+        assert await tree.found() == await tree.found(ONE) == FILES
+
+
+@pytest.mark.parametrize("wrapper", ["nothing"])
+@pytest.mark.parametrize("kind", [*TOLD, "sandboxes"])
+async def test_edits_by_both_names_follow_one_another(tree: Tree) -> None:
+    lines = "".join(f"<{number}>\n" for number in range(50))
+    assert (await tree.backend.awrite(f"{ONE}/log", lines)).ok
+    results = []
+
+    async def edit(number: int) -> None:
+        name = (ONE, OTHER)[number % 2]
+        results.append(await tree.backend.aedit(f"{name}/log", f"<{number}>", f"({number})"))
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(50):
+            tasks.start_soon(edit, number)
+    assert [result.error for result in results] == [None] * 50
+    assert (await tree.found())["/log"] == "".join(f"({number})\n" for number in range(50))
+
+
+# --- what stands between ---
+
+
+async def two_names(*, wrap: Callable[[Any], BackendProtocol], root: Path, one: Any = Foreign) -> CompositeBackend:
+    """A directory under two names, the second of them behind a wrapper; its backends do not say where it is."""
+    tree = CompositeBackend(MemoryBackend(), {"/one/": one(root / "ws"), "/other/": wrap(Foreign(root / "ws"))})
+    outcomes = await tree.aupload_files([(f"/one{path}", text.encode()) for path, text in FILES.items()])
+    assert [outcome.error for outcome in outcomes] == [None] * len(FILES)
+    return tree
+
+
+def make(root: Path, *directories: str, links: Mapping[str, str] | None = None) -> None:
+    """Directories with a file `f` in each, links, and hard links, whose targets start with `=`."""
+    for directory in directories:
+        (root / directory).mkdir(parents=True)
+        (root / directory / "f").write_bytes(b"content")
+    for link, target in (links or {}).items():
+        if target.startswith("="):
+            (root / link).unlink()
+            (root / link).hardlink_to(root / target[1:])
+        else:
+            (root / link).symlink_to(target)
+
+
+async def raw(root: Path) -> dict[str, Any]:
+    return await anyio.to_thread.run_sync(tree_on_disk, root)
+
+
+async def test_what_may_not_be_changed_by_its_other_name_is_not_moved_there(tmp_path: Path) -> None:
+    tree = await two_names(wrap=ReadOnlyBackend, root=tmp_path)
+    before = await raw(tmp_path)
+    for src, dst in (("/one", "/other"), ("/other", "/one")):
+        assert (await tree.amove(f"{src}/f", f"{dst}/f", overwrite=True)).code == "permission_denied"
+    assert (await tree.amove("/one/f", "/other/other", overwrite=True)).code == "permission_denied"
+    assert await raw(tmp_path) == before
+
+
+@pytest.mark.parametrize("kind", ["read", "write"])
+async def test_where_it_cannot_be_found_out_only_what_differs_replaces(tmp_path: Path, kind: Any) -> None:
+    """Rules that let the files pass, not the one that is made to look: two files of one content may be one."""
+    rules = [
+        FilesystemPermission(["read", "write"], ["/f", "/other", "/same"], "allow"),
+        FilesystemPermission([kind], ["/**"], "deny"),
+    ]
+    tree = await two_names(wrap=partial(PermissionedBackend, rules=rules), root=tmp_path)
+    assert (await tree.awrite("/one/same", FILES["/f"])).ok
+    before = await raw(tmp_path)
+    for path in ("f", "same"):
+        for src, dst in (("/one", "/other"), ("/other", "/one")):
+            moved = await tree.amove(f"{src}/f", f"{dst}/{path}", overwrite=True)
+            if moved.ok:  # It could be found out by the other name.
+                await tree.awrite("/one/f", FILES["/f"])
+                await tree.awrite("/one/same", FILES["/f"])
+            assert await raw(tmp_path) == before, (src, dst)
+    if kind == "write":
+        assert (await tree.amove("/one/f", "/other/other", overwrite=True)).ok
+        assert (await raw(tmp_path))["ws/other"] == FILES["/f"].encode()
+
+
+async def test_what_is_made_to_look_is_gone_when_the_move_is_cancelled(tmp_path: Path) -> None:
+    class Slow(Foreign):
+        """Nothing is found out in time."""
+
+        def download_files(self, paths: list[str]) -> Any:
+            if any("probe" in path for path in paths):
+                looked.append((tmp_path / "ws" / paths[0].lstrip("/")).exists())
+                anyio.from_thread.run(anyio.sleep, 60)
+            return self._inner.download_files(paths)
+
+    looked: list[bool] = []
+    tree = await two_names(wrap=lambda backend: backend, root=tmp_path, one=Slow)
+    before = await raw(tmp_path)
+    with anyio.move_on_after(1) as scope:
+        await tree.amove("/one/f", "/other/f", overwrite=True)
+    assert scope.cancelled_caught
+    assert looked == [True]
+    assert await raw(tmp_path) == before
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("operation", ["write", "delete"])
+async def test_what_is_made_to_look_is_gone_where_the_storage_fails(tmp_path: Path, operation: str, late: bool) -> None:
+    def fault(name: str, number: int) -> Exception | None:
+        return BackendError("Error: lost") if name == operation and number == {"write": 1, "delete": 2}[name] else None
+
+    tree = await two_names(wrap=lambda backend: FaultyBackend(backend, fault, late=late), root=tmp_path)
+    before = await raw(tmp_path)
+    await tree.amove("/one/f", "/other/f", overwrite=True)
+    assert await raw(tmp_path) == before
+
+
+async def test_what_cannot_be_deleted_is_not_made(tmp_path: Path) -> None:
+    class Keeping(Foreign):
+        """Deletes nothing."""
+
+        def delete(self, file_path: str) -> DeleteResult:
+            raise NotImplementedError
+
+    tree = CompositeBackend(MemoryBackend(), {"/one/": Foreign(tmp_path / "ws"), "/other/": Keeping(tmp_path / "ws")})
+    await tree.awrite("/one/f", "content")
+    assert (await tree.amove("/one/f", "/other/f", overwrite=True)).code == "permission_denied"
+    assert await raw(tmp_path) == {"ws": None, "ws/f": b"content"}
+
+
+async def test_of_what_is_made_to_look_no_version_is_kept(tmp_path: Path) -> None:
+    versions = MemoryBackend()
+    tree = await two_names(wrap=lambda backend: HistoryBackend(backend, versions), root=tmp_path)
+    assert (await tree.acopy("/one/d", "/other/new")).ok
+    assert versions._files == {}
+
+
+async def test_a_foreign_backend_does_not_move_a_file_onto_itself_through_a_link(tmp_path: Path) -> None:
+    await anyio.to_thread.run_sync(partial(make, tmp_path, "ws/d", links={"ws/link": "d"}))
+    before, backend = await raw(tmp_path), adapt_backend_protocol(Foreign(tmp_path / "ws"))
+    assert (await backend.amove("/d/f", "/link/f", overwrite=True)).path == "/link/f"
+    assert (await backend.amove("/link/f", "/d/f", overwrite=True)).ok
+    assert (await backend.amove("/d", "/link/new")).code == "invalid_path"
+    assert (await backend.acopy("/d", "/link/new")).code == "invalid_path"
+    assert await raw(tmp_path) == before
+
+
+# --- links and hard links ---
+
+
+async def test_links_lead_to_one_file_by_two_names(tmp_path: Path) -> None:
+    links = {"ws/sub/link": "f", "ws/up": "sub/link", "ws/dir": "sub"}
+    await anyio.to_thread.run_sync(partial(make, tmp_path, "ws/sub", links=links))
+    before = await raw(tmp_path)
+    tree = CompositeBackend(FilesystemBackend(tmp_path / "ws"), {"/shared": FilesystemBackend(tmp_path / "ws" / "sub")})
+    for src in ("/sub/f", "/sub/link", "/up", "/dir/f", "/dir/link"):
+        for dst in ("/shared/f", "/shared/link"):
+            for one, other in ((src, dst), (dst, src)):
+                assert (await tree.amove(one, other, overwrite=True)).path == other
+                assert (await tree.acopy(one, other, overwrite=True)).path == other
+                assert await raw(tmp_path) == before, (one, other)
+
+
+async def test_of_two_hard_links_one_may_replace_the_other(tmp_path: Path) -> None:
+    await anyio.to_thread.run_sync(partial(make, tmp_path, "one", "two", links={"two/f": "=one/f"}))
+    tree = CompositeBackend(FilesystemBackend(tmp_path / "one"), {"/two": FilesystemBackend(tmp_path / "two")})
+    assert (await tree.amove("/f", "/two/f")).code == "already_exists"
+    assert (await tree.amove("/f", "/two/f", overwrite=True)).ok
+    assert await raw(tmp_path) == {"one": None, "two": None, "two/f": b"content"}
+
+
+async def test_a_directory_is_not_copied_into_what_is_mounted_in_it(tmp_path: Path) -> None:
+    memory = MemoryBackend()
+    tree = CompositeBackend(MemoryBackend(), {"/d/mount": memory, "/other": memory})
+    await tree.awrite("/d/f", "f")
+    await tree.awrite("/other/g", "g")
+    assert (await tree.acopy("/d", "/other/new")).code == "invalid_path"
+    assert (await tree.acopy("/d", "/new")).ok
+    assert sorted(memory._files) == ["/g"]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_two_stores_over_one_database_are_one(tmp_path: Path) -> None:
+    async with open_sqlite_store(tmp_path / "store.db") as one, open_sqlite_store(tmp_path / "store.db") as other:
+        files = (StoreBackend(store, namespace=("n",)) for store in (one, other))
+        tree = CompositeBackend(MemoryBackend(), dict(zip(("/one", "/other"), files, strict=True)))
+        await tree.awrite("/one/d/f", "content")
+        assert (await tree.amove("/one/d/f", "/other/d/f", overwrite=True)).path == "/other/d/f"
+        assert (await tree.amove("/one/d", "/other/d/new")).code == "invalid_path"
+        assert [item.key for item in await one.asearch(("n",))] == ["/d/f"]

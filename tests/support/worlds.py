@@ -1,0 +1,274 @@
+"""Trees of mounts for random programs, with views past every backend: what they hold is told by tokens in the content.
+
+Each write and edit brings a token of its own, so what is lost can be named. A world has links, hard links, names that
+are no paths, directories that rules hide, and storage under two names.
+"""
+
+import os
+import re
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import anyio
+import anyio.to_thread
+from langgraph.store.memory import InMemoryStore
+from msgspec import Struct
+
+from deepfs.backends.composite import CompositeBackend
+from deepfs.backends.filesystem import FilesystemBackend
+from deepfs.backends.memory import MemoryBackend
+from deepfs.backends.protocol import BackendProtocol
+from deepfs.backends.store import StoreBackend
+from deepfs.core import paths
+from deepfs.policy import FilesystemPermission, PermissionedBackend
+from support.files import content_of
+from support.raw import raw_bytes
+
+__all__ = ["Act", "World", "acts"]
+
+_TOKEN: Final = re.compile(rb"<\d+>")
+_PLACES: Final = ("/a", "/a/b", "/a/b/c", "/d", "/d/e", "/d/.dot/x", "/d/secret/k", "/secret/k", "/locked/l", "/e.txt")
+_MOUNTS: Final = ("", "", "/sub", "/shared", "/mem", "/mem2", "/store", "/store2", "/ruled", "/hidden")
+_DIRECTORIES: Final = (
+    "ws",
+    "ws/a",
+    "ws/d",
+    "ws/sub",
+    "ws/sub/a",
+    "ws/sub/d",
+    "ruled",
+    "ruled/d",
+    "ruled/d/secret",
+    "out",
+)
+_ODD: Final = (b"caf\xe9", b"C:", b"..\\x", b".dot", b"plain", b"\xff\xfe.png")
+_TARGETS: Final = (
+    ".",
+    "..",
+    "a",
+    "d",
+    "../a",
+    "../d",
+    "e.txt",
+    "sub",
+    "../sub",
+    "nothing",
+    "loop",
+    "../../out",
+    "a/b",
+    "/",
+)
+
+
+class Act(Struct, frozen=True):
+    """What happens in a world: an operation of the tree, or something past it; while it runs, others write."""
+
+    kind: str
+    path: str
+    other: str = ""
+    overwrite: bool = False
+    writers: tuple[str, ...] = ()
+
+
+def acts(random: Random, count: int) -> list[Act]:
+    """A program."""
+    return [_act(random) for _ in range(count)]
+
+
+def _act(random: Random) -> Act:
+    kind = random.choice(
+        ["write"] * 4 + ["move"] * 6 + ["copy"] * 4 + ["delete", "raw", "raw", "link", "link", "twin", "empty"]
+    )
+    path, other = (random.choice(_MOUNTS) + random.choice(_PLACES) for _ in range(2))
+    if kind in ("move", "copy"):
+        if random.random() < 0.3:  # the same name by another mount
+            other = random.choice(_MOUNTS) + path.removeprefix(next(m for m in _BY_LENGTH if path.startswith(m)))
+        writers = tuple(random.choice(["edit", "create"]) for _ in range(random.choice([0, 0, 1, 3])))
+        return Act(kind, path, other, random.random() < 0.6, writers)
+    if kind in ("raw", "link", "twin", "empty"):
+        name = random.choice(_ODD) if kind == "raw" else random.choice([b"a", b"d", b"e.txt", b"loop", b"l", b"b"])
+        target = (
+            random.choice(_TARGETS)
+            if kind == "link"
+            else random.choice(_DIRECTORIES) + random.choice(("/e.txt", "/a", "/plain"))
+        )
+        return Act(kind, f"{random.choice(_DIRECTORIES)}/{os.fsdecode(name)}", target)
+    return Act(kind, path, overwrite=random.random() < 0.5)
+
+
+_BY_LENGTH: Final = sorted(_MOUNTS, key=len, reverse=True)
+
+
+def _rules(backend: BackendProtocol, prefix: str = "") -> BackendProtocol:
+    hidden = FilesystemPermission(["read"], [f"{prefix}/secret/**", f"{prefix}/d/secret/**"], "deny")
+    locked = FilesystemPermission(["write"], [f"{prefix}/locked/**"], "deny")
+    return PermissionedBackend(backend, [hidden, locked])
+
+
+class World:
+    """A fresh tree with all its storage."""
+
+    def __init__(self, root: Path, *, is_ruled: bool) -> None:
+        self.root = root
+        for directory in _DIRECTORIES:
+            (root / directory).mkdir(parents=True)
+        self._number = 0
+        self.memory, self.hidden, self.store = MemoryBackend(), MemoryBackend(), InMemoryStore()
+        (root / "out" / "kept").write_bytes(self.content())
+        stores = [StoreBackend(self.store, namespace=("n",)) for _ in range(2)]
+        routes: dict[str, BackendProtocol] = {
+            "/shared": FilesystemBackend(root / "ws" / "sub"),
+            "/mem": self.memory,
+            "/mem2": self.memory,
+            "/store": stores[0],
+            "/store2": stores[1],
+            "/ruled": _rules(FilesystemBackend(root / "ruled")),
+            "/hidden": _rules(self.hidden),
+        }
+        self._routes = sorted(routes, key=len, reverse=True)
+        tree = CompositeBackend(FilesystemBackend(root / "ws"), routes)
+        self.tree = _rules(tree) if is_ruled else tree
+
+    def content(self) -> bytes:
+        """The content of a new file."""
+        self._number += 1
+        return b"<%d> END\n" % self._number
+
+    # --- past the backends ---
+
+    def _stored(self) -> Iterator[tuple[str, bytes]]:
+        """Every file of every storage, by a name that no link and no mount changes."""
+        for above, _, names in os.walk(self.root):
+            for name in names:
+                path = os.path.join(above, name)
+                if os.path.isfile(path) and not os.path.islink(path):
+                    with open(path, "rb") as file:
+                        yield path, file.read()
+        for prefix, memory in (("memory", self.memory), ("hidden", self.hidden)):
+            yield from ((prefix + path, raw_bytes(data) or b"") for path, data in memory._files.items())
+        for item in self.store.search(("n",), limit=10_000):
+            yield "store" + item.key, content_of(item.value) or b""
+
+    def tokens(self, place: str = "") -> set[bytes]:
+        """Those of all files; of a place, those at and beneath it."""
+        return {
+            token
+            for name, content in self._stored()
+            if not place or name == place or name.startswith(f"{place}/")
+            for token in _TOKEN.findall(content)
+        }
+
+    def place(self, path: str, *, follow: bool = True) -> str:
+        """What `path` of the tree leads to, as `tokens` names it; without `follow` a link stands for itself."""
+        mount = next((mount for mount in self._routes if path == mount or path.startswith(f"{mount}/")), "")
+        inner = path[len(mount) :]
+        kinds = {"/mem": "memory", "/mem2": "memory", "/hidden": "hidden", "/store": "store", "/store2": "store"}
+        if mount in kinds:
+            return kinds[mount] + inner
+        host = {"/shared": "ws/sub", "/ruled": "ruled"}.get(mount, "ws")
+        full = f"{self.root}/{host}{inner}"
+        return (
+            os.path.realpath(full)
+            if follow
+            else os.path.join(os.path.realpath(os.path.dirname(full)), os.path.basename(full))
+        )
+
+    def _past(self, act: Act) -> None:
+        """Do what no backend does."""
+        path, target = self.root / act.path, act.other
+        with suppress(OSError):
+            if act.kind == "raw":
+                path.write_bytes(self.content()) if not os.path.lexists(path) else None
+            elif act.kind == "empty":
+                path.mkdir()
+            elif act.kind == "twin":
+                path.hardlink_to(self.root / target)
+            else:
+                path.symlink_to(f"{self.root}/ws/a" if target == "/" else target)
+
+    # --- acting ---
+
+    async def do(self, act: Act) -> str | None:
+        """Carry out an act; what was lost by it and should not have been."""
+        look = partial(anyio.to_thread.run_sync, self._look, act)
+        before, replaced, carried = await look()
+        written: list[bytes] = []
+        result = await self._carried_out(act, written)
+        after = await anyio.to_thread.run_sync(self.tokens)
+        is_done = result is not None and result.ok
+        allowed = replaced if is_done or (act.overwrite and act.kind == "move") or act.kind == "copy" else set()
+        if lost := (before | set(written)) - after - allowed:
+            return f"{sorted(lost)} lost, {act!r} said {result!r}"
+        if is_done and act.kind in ("move", "copy"):
+            there = await anyio.to_thread.run_sync(self._visible_at, act.other)
+            if missing := carried - there:
+                return f"{sorted(missing)} did not arrive, {act!r} said {result!r}"
+        return None
+
+    def _look(self, act: Act) -> tuple[set[bytes], set[bytes], set[bytes]]:
+        """All tokens before an act, those that it may replace, and those that it is to carry."""
+        if act.kind in ("move", "copy"):
+            source = self.tokens(self.place(act.path, follow=False))
+            is_one = self.place(act.path) == self.place(act.other)
+            replaced = self.tokens(self.place(act.other)) if act.overwrite and not is_one else set()
+            return self.tokens(), replaced, source
+        if act.kind == "delete":
+            return self.tokens(), self.tokens(self.place(act.path, follow=False)), set()
+        replaced = self.tokens(self.place(act.path)) if act.kind == "write" and act.overwrite else set()
+        return self.tokens(), replaced, set()
+
+    def _visible_at(self, path: str) -> set[bytes]:
+        return self.tokens(self.place(path)) | self.tokens(self.place(path, follow=False))
+
+    async def _carried_out(self, act: Act, written: list[bytes]) -> Any:
+        if act.kind not in ("write", "delete", "move", "copy"):
+            await anyio.to_thread.run_sync(self._past, act)
+            return None
+        if act.kind == "write":
+            content = self.content()
+            result = await self.tree.awrite(act.path, content.decode(), overwrite=act.overwrite)
+            written += _TOKEN.findall(content) if result.ok else []
+            return result
+        if act.kind == "delete":
+            return await self.tree.adelete(act.path)
+        relocate = self.tree.amove if act.kind == "move" else self.tree.acopy
+        return await self._beside(act, partial(relocate, act.path, act.other, overwrite=act.overwrite), written)
+
+    async def _beside(self, act: Act, relocate: Callable[[], Awaitable[Any]], written: list[bytes]) -> Any:
+        """Relocate, while others write at and beneath the source, though not where it is to go."""
+        results: list[Any] = []
+        chosen = await self._chosen(act) if act.writers else []
+
+        async def relocated() -> None:
+            results.append(await relocate())
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(relocated)
+            for number, writer in enumerate(act.writers):
+                tasks.start_soon(self._write, writer, chosen[number % len(chosen)], number, written)
+        return results[0]
+
+    async def _chosen(self, act: Act) -> list[str]:
+        """The files beneath the source, but for what may be replaced; or where one could be."""
+        listed = await self.tree.als(act.path)
+        files = [entry.path for entry in listed.entries or () if not entry.is_dir] or [act.path]
+        there = await anyio.to_thread.run_sync(self.place, act.other)
+        places = [(file, await anyio.to_thread.run_sync(self.place, file)) for file in files]
+        return [file for file, place in places if f"{place}/".startswith(f"{there}/") is False] or ["/mem/spare"]
+
+    async def _write(self, writer: str, file: str, number: int, written: list[bytes]) -> None:
+        await anyio.sleep(0.0005 * number)
+        content = self.content()
+        if writer == "edit":
+            token = content.partition(b" ")[0]
+            result: Any = await self.tree.aedit(file, "END", f"{token.decode()} END")
+        else:
+            result = await self.tree.awrite(
+                f"{paths.parent(file)}/new-{self._number}".replace("//", "/"), content.decode()
+            )
+        if result.ok:
+            written += _TOKEN.findall(content)[:1]

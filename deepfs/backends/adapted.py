@@ -254,9 +254,10 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         return found
 
     async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
+        listing = await listed_tree(self._whole, path)
         if deleting:
             self._offered("delete")
-        return await listed_tree(self._whole, path)
+        return listing
 
     # --- changing ---
 

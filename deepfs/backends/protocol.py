@@ -139,9 +139,10 @@ class BackendProtocol(SyncSurface, ABC):
         """
         from deepfs.backends._trees import listed_tree
 
+        listing = await listed_tree(self, path)
         if deleting and type(self).adelete is BackendProtocol.adelete:
             raise _unsupported(self, "delete")
-        return await listed_tree(self, path)
+        return listing
 
     async def achange_entries(self, changes: Sequence[EntryChange]) -> list[FileUploadResponse]:
         """Changes of directories and mode bits that a transfer needs; one outcome for each, in order.

@@ -2,14 +2,23 @@
 
 import re
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from itertools import takewhile
 
 from msgspec.structs import replace as replace_fields
 
-from deepfs.backends._sandbox.answers import Content, Found, check, contents, failure_of, found_files, infos
+from deepfs.backends._sandbox.answers import (
+    Content,
+    Found,
+    check,
+    contents,
+    failure_of,
+    found_files,
+    infos,
+    tree_listing,
+)
 from deepfs.backends._sandbox.cache import Known, KnownFiles
 from deepfs.backends._sandbox.calls import Calls
 from deepfs.backends._sandbox.wire import Records
@@ -23,6 +32,7 @@ from deepfs.core.replace import replace
 from deepfs.core.scan import check_search, compile_query
 from deepfs.core.search import Grep, Wanted, glob_result
 from deepfs.core.text import check_text, decode, version
+from deepfs.core.trees import EntryChange, TreeListing
 from deepfs.errors import (
     AccessError,
     BinaryFileError,
@@ -134,6 +144,12 @@ class BaseSandbox(SandboxBackendProtocol):
         answer = await self._calls.call("ls", self._inner(path))
         _check_start(answer, path)
         return LsResult(entries=sorted(infos(answer, self._root), key=lambda info: info.path))
+
+    async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
+        path = paths.normalize(path)
+        answer = await self._calls.call("entries", self._inner(path))
+        _check_start(answer, path)
+        return tree_listing(answer, path, self._root)
 
     async def _fetch(self, wanted: list[str], limit: int = _MAX_WHOLE_BYTES) -> list[tuple[Known, str] | DeepFSError]:
         """The files at the `wanted` paths with their times of modification, in one call if their names fit."""
@@ -322,6 +338,22 @@ class BaseSandbox(SandboxBackendProtocol):
             answer = await self._changed("delete", self._inner(path), known)
             _check_change(answer, path)
         return DeleteResult(path=path)
+
+    async def achange_entries(self, changes: Sequence[EntryChange]) -> list[FileUploadResponse]:
+        outcomes: list[FileUploadResponse] = []
+        async with self._hold(*(change.path for change in changes)):
+            for group in self._calls.groups(changes, self._change_words):
+                answer = await self._changed(
+                    "change", *(word for change in group for word in self._change_words(change))
+                )
+                for change in group:
+                    error = _upload_outcome(answer.words(), change.path)
+                    outcomes.append(FileUploadResponse(change.path, error.code.value if error else None))
+        return outcomes
+
+    def _change_words(self, change: EntryChange) -> list[bytes]:
+        mode = b"" if change.mode is None else b"%o" % change.mode
+        return [self._inner(paths.normalize(change.path)), change.change.encode(), mode]
 
     async def amove(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
         return await self._relocate("move", src, dst, overwrite)

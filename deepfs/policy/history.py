@@ -17,8 +17,8 @@ from deepfs.core.arguments import check_integer
 from deepfs.core.identity import is_probing
 from deepfs.core.locks import PathLocks
 from deepfs.core.text import decode
-from deepfs.errors import AccessError, BackendError, DeepFSError, ErrorCode, FileMissingError, quoted
-from deepfs.policy._trees import visit_beneath
+from deepfs.core.trees import Omission, TreeListing, files_of, joined
+from deepfs.errors import AccessError, BackendError, DeepFSError, ErrorCode, FileMissingError, error_of, quoted
 from deepfs.policy.permissions import PermissionedBackend
 from deepfs.policy.rules import FilesystemPermission
 from deepfs.policy.wrapper import WrapperBackend
@@ -72,6 +72,7 @@ class HistoryBackend(WrapperBackend):
             raise ValueError("the versions need a directory of their own")
         files = backend_from(inner)
         super().__init__(files if versions is not None else _without(files, self._directory))
+        self._beneath = files
         self._versions = files if versions is None else backend_from(versions)
         self._keep = keep
         self._locks = PathLocks()
@@ -79,6 +80,16 @@ class HistoryBackend(WrapperBackend):
 
     def bound_to_this_thread(self) -> bool:
         return super().bound_to_this_thread() or self._versions.bound_to_this_thread()
+
+    async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
+        """Without the versions; what they lie in cannot be deleted."""
+        if self._versions is not self._beneath or _is_in(paths.normalize(path), self._directory):
+            return await super().alist_tree(path, deleting=deleting)
+        listing = await self._beneath.alist_tree(path, deleting=deleting)
+        shown = [entry for entry in listing.entries if not _is_in(entry.path, self._directory)]
+        reason = Omission(1, ErrorCode.PERMISSION_DENIED, "the history lies in it")
+        kept = reason if deleting and len(shown) < len(listing.entries) else None
+        return TreeListing(shown, joined(kept, listing.omission))
 
     # --- looking back ---
 
@@ -154,13 +165,21 @@ class HistoryBackend(WrapperBackend):
         return None
 
     async def _keep_tree(self, path: str, *, deep: bool) -> None:
-        found = [path]
-        if deep:
-            await visit_beneath(self.inner, path, lambda beneath, _: found.append(beneath), follow=False)
-        for each in found:
+        for each in await self._files_of(path) if deep else [path]:
             content = await self._current(each)
             if content is not None:
                 await self._save(each, content)
+
+    async def _files_of(self, path: str) -> list[str]:
+        """The files at or under `path`; raises where some of them cannot be told, so that they could not be kept."""
+        try:
+            listing = await self.alist_tree(path)
+        except FileMissingError:
+            return []
+        if listing.omission is not None:
+            reason = listing.omission.reason
+            raise error_of(listing.omission.code, f"Error: {quoted(path)} cannot be kept in the history: {reason}")
+        return [entry.path for entry in files_of(listing.entries)]
 
     async def _current(self, path: str) -> bytes | None:
         """What the file holds; None where there is none."""
@@ -202,6 +221,10 @@ class HistoryBackend(WrapperBackend):
                 version = Version(int(parsed["number"]), at.isoformat(timespec="microseconds"), info.size)
                 found.append((version, paths.name(info.path)))
         return sorted(found, key=lambda each: each[0].number)
+
+
+def _is_in(path: str, directory: str) -> bool:
+    return path == directory or paths.is_beneath(path, directory)
 
 
 def _without(inner: BackendProtocol, directory: str) -> BackendProtocol:

@@ -24,9 +24,10 @@ class ReadOnlyBackend(WrapperBackend):
         self.capabilities: Capabilities = replace(self.capabilities, executes=False)
 
     async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
+        listing = await super().alist_tree(path)
         if deleting:
             raise _refusal(path)
-        return await super().alist_tree(path)
+        return listing
 
     async def achange_entries(self, changes: Sequence[EntryChange]) -> list[FileUploadResponse]:
         return [FileUploadResponse(change.path, _code(change.path)) for change in changes]

@@ -15,7 +15,7 @@ from deepfs.backends.protocol import (
     supports_execute,
 )
 from deepfs.core.trees import EntryChange, TreeListing
-from deepfs.errors import NotSupportedError
+from deepfs.errors import DeepFSError, ErrorCode, NotSupportedError, error_of, quoted
 from deepfs.types import (
     DeleteResult,
     EditResult,
@@ -28,6 +28,7 @@ from deepfs.types import (
     ReadRawResult,
     ReadResult,
     WriteResult,
+    failure,
 )
 
 __all__ = ["WrapperBackend"]
@@ -58,13 +59,33 @@ class WrapperBackend(BackendProtocol, SyncCommands):
         return await self.inner.areal_paths(paths)
 
     async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
-        if type(self).als is not WrapperBackend.als:
-            # What a subclass shows is what it lists.
-            return await super().alist_tree(path, deleting=deleting)
-        return await self.inner.alist_tree(path, deleting=deleting)
+        """As `inner` tells it, which passes as `ls`; a subclass that overrides `als` shows what that lists."""
+        if type(self).als is WrapperBackend.als:
+            listing: object = await self.through("ls", self.inner.alist_tree, path, **given(deleting=deleting))
+            if isinstance(listing, TreeListing):
+                return listing
+        return await super().alist_tree(path, deleting=deleting)
 
     async def achange_entries(self, changes: Sequence[EntryChange]) -> list[FileUploadResponse]:
-        return await self.inner.achange_entries(changes)
+        """As `inner` makes them; directories that are made pass as `write`, those that are removed as `delete`."""
+        if all(change.change == "set_mode" for change in changes):
+            return await self.inner.achange_entries(changes)
+        return [await self._changed_directory(change) for change in changes]
+
+    async def _changed_directory(self, change: EntryChange) -> FileUploadResponse:
+        result: type[DeleteResult | WriteResult] = DeleteResult if change.change == "remove_directory" else WriteResult
+
+        async def call(path: str) -> DeleteResult | WriteResult:
+            [outcome] = await self.inner.achange_entries([change])
+            if outcome.error is None:
+                return result(path=path)
+            return failure(result, error_of(outcome.error, f"Error: {quoted(path)}: {outcome.error}"))
+
+        try:
+            done = await self.through("delete" if result is DeleteResult else "write", call, change.path)
+        except DeepFSError as error:
+            return FileUploadResponse(change.path, error.code.value)
+        return FileUploadResponse(change.path, None if done.ok else (done.code or ErrorCode.BACKEND_ERROR).value)
 
     async def astorage_place(self, path: str) -> StoragePlace:
         return await self.inner.astorage_place(path)

@@ -377,3 +377,21 @@ async def test_a_tree_goes_round_every_storage(root: Path, tmp_path: Path) -> No
         "back/deep": None,
         "back/deep/b.bin": b"\x00\xff",
     }
+
+
+@pytest.mark.parametrize("apart", [False, True])
+async def test_a_history_keeps_what_is_moved_and_refuses_what_it_cannot_keep(root: Path, apart: bool) -> None:
+    history = HistoryBackend(FilesystemBackend(root), MemoryBackend() if apart else None)
+    backend = CompositeBackend(MemoryBackend(), {"/disk/": history})
+    assert (await backend.awrite("/disk/d/a.txt", "two", overwrite=True)).ok
+    assert (await backend.acopy("/disk/", "/all")).ok
+    assert (await backend.als("/all/.history")).code == "file_not_found"
+    await off((root / "d" / LATIN).write_bytes, b"kept")
+    for refused in (await history.adelete("/d"), await history.amove("/d", "/e"), await backend.amove("/disk/d", "/e")):
+        assert refused.code == "invalid_path"
+    assert await off((root / "d" / LATIN).read_bytes) == b"kept"
+    await off((root / "d" / LATIN).unlink)
+    assert (await backend.amove("/disk/d", "/moved")).ok
+    assert [version.number for version in await history.ahistory("/d/a.txt")] == [1, 2]
+    assert await history.aread_version("/d/deep/b.bin", 1) == b"\x00\xff"
+    assert await contents(backend, "/moved/a.txt") == [b"two"]

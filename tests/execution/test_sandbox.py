@@ -3,14 +3,20 @@
 import os
 import shutil
 import time
+from base64 import b64encode
+from hashlib import sha256
 from pathlib import Path
 
 import anyio
 import anyio.to_thread
 import pytest
 
+from deepfs import CompositeBackend, FilesystemBackend, MemoryBackend
+from deepfs.backends._sandbox.answers import tree_listing
+from deepfs.backends._sandbox.wire import Records
 from deepfs.backends.sandbox import BaseSandbox
-from deepfs.errors import InvalidPathError
+from deepfs.core.trees import EntryChange
+from deepfs.errors import BackendError, InvalidPathError
 from deepfs.testing.expect import shown, succeeded
 from deepfs.types import ExecuteResponse
 from support.sandboxes import WITH_PYTHON, LocalSandbox
@@ -47,6 +53,7 @@ _PARTS = ("/bin", "/usr/bin")
 _TOOLS = [
     "base64",
     "cat",
+    "chmod",
     "cp",
     "find",
     "flock",
@@ -367,3 +374,59 @@ async def test_a_python_that_cannot_run_the_script_is_left_alone(with_old_python
     succeeded(await with_old_python.awrite("/a.txt", "one"))
     assert shown(await with_old_python.aread("/a.txt")) == "one"
     assert with_old_python.commands == 2
+
+
+# --- trees that go to another storage ---
+
+
+async def test_a_tree_goes_out_and_comes_back(sandbox: LocalSandbox, tmp_path: Path) -> None:
+    tree = CompositeBackend(FilesystemBackend(tmp_path / "out"), {"/box/": sandbox})
+    for path in ("/box/d/run.sh", *(f"/box/d/deep/{name}" for name in _ODD)):
+        assert [stored.error for stored in await tree.aupload_files([(path, b"#!/bin/sh\r\n")])] == [None]
+    await sandbox.aexecute("mkdir -m 700 d/empty; chmod 755 d/run.sh")
+    assert (await tree.amove("/box/d", "/d")).error is None
+    assert (await tree.als("/box/d")).code == "file_not_found"
+    assert (await tree.als("/d/empty")).entries == []
+    assert await anyio.to_thread.run_sync(lambda: (tmp_path / "out" / "d" / "run.sh").stat().st_mode & 0o777) == 0o755
+    assert (await tree.amove("/d", "/box/e")).error is None
+    listed = await sandbox.aexecute("stat -c '%a' e/run.sh e/empty; find e/deep -type f | wc -l")
+    assert listed.output.split()[:2] == ["755", "700"]
+    names = [info.path for info in (await sandbox.als("/e/deep")).entries or ()]
+    assert names == sorted(f"/e/deep/{name}" for name in _ODD)
+    assert await anyio.to_thread.run_sync(os.listdir, tmp_path / "out") == []
+
+
+async def test_what_cannot_leave_the_sandbox_whole_is_refused(sandbox: LocalSandbox) -> None:
+    memory = MemoryBackend()
+    tree = CompositeBackend(memory, {"/box/": sandbox})
+    refused = {
+        "ln -s . d/loop; ln -s . d/again": "unsupported",
+        "ln -s none d/link": "unsupported",
+        "mkfifo d/pipe": "unsupported",
+        "printf x > d/$(printf 'caf\\351')": "invalid_path",
+    }
+    for made, code in refused.items():
+        await sandbox.aexecute(f"mkdir d; printf x > d/a; {made}")
+        for transfer in (tree.amove, tree.acopy):
+            assert ((await transfer("/box/d", "/d")).code, memory._files) == (code, {}), made
+        assert (await sandbox.aexecute("cat d/a; ls d | wc -l; rm -r d")).output.split()[0].startswith("x")
+
+
+async def test_a_directory_is_removed_only_where_it_is_empty(sandbox: LocalSandbox) -> None:
+    await sandbox.aexecute("mkdir full empty; echo x > full/a")
+    made = [EntryChange("/new/dir", "make_directory", 0o500), EntryChange("/full", "make_directory")]
+    assert [each.error for each in await sandbox.achange_entries(made)] == [None, "already_exists"]
+    gone = [EntryChange(path, "remove_directory") for path in ("/full", "/empty", "/none", "/full/a")]
+    codes = [each.error for each in await sandbox.achange_entries(gone)]
+    assert codes[:3] == ["already_exists", None, "file_not_found"]
+    assert codes[3] is not None
+    assert (await sandbox.aexecute("stat -c %a new/dir; cat full/a")).output.split() == ["700", "x"]
+
+
+@pytest.mark.parametrize("forged", ["/other", "/dd/a", "d/a", "", "/d/a//\n81a4 1 0 /etc/passwd"])
+async def test_names_that_lie_elsewhere_are_refused(forged: str) -> None:
+    for root in ("/", "/work"):
+        place = "" if root == "/" else root
+        text = b64encode(f"41ed 0 0 {place}/d//\n81a4 1 0 {place}{forged}//\n".encode()).decode()
+        with pytest.raises(BackendError):
+            tree_listing(Records(text, sha256(text.encode()).hexdigest()), "/d", root)

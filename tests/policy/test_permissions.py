@@ -515,7 +515,8 @@ def test_what_arrives_by_a_second_link_needs_to_be_written_too(tmp_path: Path) -
         assert backend.copy("/disk/src", "/to").code == "permission_denied"
         assert not memory._files
     backend = PermissionedBackend(tree, [FilesystemPermission(["write"], ["/elsewhere/**"], "deny")])
-    assert backend.copy("/disk/src", "/to").ok
+    assert backend.copy("/disk/src", "/to").code == "unsupported", "a linked directory goes to no other storage"
+    assert backend.copy("/disk/src/real", "/to").ok
 
 
 async def test_overrides_within_are_hit_once() -> None:

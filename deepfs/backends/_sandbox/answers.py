@@ -9,6 +9,16 @@ from msgspec import Struct
 from deepfs.backends._sandbox.wire import Records
 from deepfs.core import paths
 from deepfs.core.disk.temporary_names import is_temporary
+from deepfs.core.trees import (
+    Kind,
+    Omission,
+    TreeEntry,
+    TreeListing,
+    is_valid,
+    joined,
+    omission_of_name,
+    unreadable_omission,
+)
 from deepfs.errors import (
     AccessError,
     BackendError,
@@ -20,10 +30,11 @@ from deepfs.errors import (
     InvalidPathError,
     NotDirectoryError,
     TooLargeError,
+    quoted,
 )
 from deepfs.types import FileInfo
 
-__all__ = ["Content", "Found", "check", "contents", "failure_of", "found_files", "infos"]
+__all__ = ["Content", "Found", "check", "contents", "failure_of", "found_files", "infos", "tree_listing"]
 
 
 class Content(Struct, frozen=True):
@@ -97,6 +108,59 @@ def infos(answer: Records, root: str) -> Iterator[FileInfo]:
             yield FileInfo(f"{path}/", is_dir=True, modified_at=_time(modified))
         else:
             yield FileInfo(path, is_dir=False, size=int(size), modified_at=_time(modified))
+
+
+def tree_listing(answer: Records, top: str, root: str) -> TreeListing:
+    """The entries of a tree; BackendError where one lies elsewhere, or is told as nothing is."""
+    found: list[TreeEntry] = []
+    omission: Omission | None = None
+    try:
+        while answer:
+            mode, size, target, name = answer.named(3)
+            path = "" if mode == b"bad" else _beneath(name, top, root)
+            if not path:
+                omission = joined(omission, unreadable_omission())
+            elif not is_valid(path):
+                omission = joined(omission, omission_of_name(paths.name(path)))
+            elif path == top or not is_temporary(paths.name(path)):
+                found.append(_tree_entry(path, int(mode, 16), int(size), int(target, 16)))
+    except ValueError:
+        raise _damaged(top) from None
+    found.sort(key=lambda entry: entry.path)
+    if not found or found[0].path != top:
+        raise _damaged(top)
+    return TreeListing(found, omission)
+
+
+def _damaged(path: str) -> BackendError:
+    return BackendError(f"Error: The sandbox gave an answer about {quoted(path)} that means nothing")
+
+
+def _beneath(name: bytes, top: str, root: str) -> str:
+    """The path of callers, which is `top` or beneath it, perhaps with a name that is not text."""
+    path = name.decode(errors="surrogateescape")
+    if root != "/":
+        if path != root and not paths.is_beneath(path, root):
+            raise ValueError(path)
+        path = path[len(root) :] or "/"
+    if path != top and not paths.is_beneath(path, top):
+        raise ValueError(path)
+    return path
+
+
+def _tree_entry(path: str, mode: int, size: int, target: int) -> TreeEntry:
+    kind = _kind(mode)
+    if kind == "link":
+        return TreeEntry(path, kind, leads_to=_kind(target) if target else None)
+    return TreeEntry(path, kind, size if kind == "file" else None, stat.S_IMODE(mode) & 0o777)
+
+
+def _kind(mode: int) -> Kind:
+    if stat.S_ISDIR(mode):
+        return "directory"
+    if stat.S_ISLNK(mode):
+        return "link"
+    return "file" if stat.S_ISREG(mode) else "special"
 
 
 def found_files(answer: Records, root: str) -> Iterator[Found | None]:

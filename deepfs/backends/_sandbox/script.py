@@ -1,5 +1,6 @@
 """Runs in a sandbox, on whatever Python 3.6 or later is there: one file operation, from its arguments to its answer."""
 
+import errno
 import os
 import stat
 import sys
@@ -99,6 +100,35 @@ def ls(path: bytes) -> None:
             entry(os.path.join(path, name))
         except OSError:
             pass
+
+
+def told(path: bytes) -> None:
+    """An entry itself, with what it leads to where it is a link."""
+    status, target = os.lstat(path), 0
+    if stat.S_ISLNK(status.st_mode):
+        try:
+            target = os.stat(path).st_mode
+        except OSError:
+            pass
+    answer.append(b"%x %d %x %s//\n" % (status.st_mode, status.st_size, target, path))
+
+
+def unlisted(error: "OSError | None") -> None:
+    answer.append(b"bad 0 0 //\n")
+
+
+def entries(path: bytes) -> None:
+    answer.append(b"ok\n")
+    told(path)
+    if os.path.islink(path) or not os.path.isdir(path):
+        return
+    for directory, below, names in os.walk(path, onerror=unlisted):
+        for child in below + names:
+            try:
+                told(os.path.join(directory, child))
+            except OSError:
+                unlisted(None)
+        below[:] = [child for child in below if os.path.join(directory, child) not in SYSTEM]
 
 
 def regular(path: bytes) -> os.stat_result:
@@ -296,6 +326,29 @@ def delete(path: bytes, known: bytes = b"") -> None:
     answer.append(b"ok\n")
 
 
+def change(*wanted: bytes) -> None:
+    """Make and remove directories, and set modes: a path, what to do, and a mode, for each."""
+    lock()
+    for path, what, mode in zip(wanted[::3], wanted[1::3], wanted[2::3]):
+        try:
+            change_one(path, what, int(mode or b"0", 8))
+            answer.append(b"ok\n")
+        except OSError as error:
+            occupied = error.errno in (errno.EEXIST, errno.ENOTEMPTY)
+            answer.append(b"E %s\n" % (b"exists" if occupied else word(error)))
+
+
+def change_one(path: bytes, what: bytes, mode: int) -> None:
+    if what == b"make_directory":
+        prepare(path)
+        os.mkdir(path)
+        mode |= stat.S_IRWXU if mode else 0
+    if what == b"remove_directory":
+        os.rmdir(path)
+    elif mode and not os.path.islink(path):
+        os.chmod(path, mode)
+
+
 def check_destination(src: bytes, dst: bytes, overwrite: bytes) -> None:
     if not os.path.lexists(src):
         raise FailedError(b"not_found")
@@ -367,7 +420,7 @@ def main() -> None:
     if operation == b"more":
         more(*arguments[3:])
         return
-    operations = (ls, fetch, tree, grep, write, put, stage, delete, move, copy)
+    operations = (ls, fetch, tree, grep, entries, write, put, stage, delete, change, move, copy)
     try:
         {function.__name__.encode(): function for function in operations}[operation](*arguments[3:])
     except OSError as error:

@@ -99,6 +99,23 @@ do_ls() {
     return 0
 }
 
+# Each entry itself, with the mode of what it leads to where it is a link.
+do_entries() {
+    exists "$1" || { fail not_found; return; }
+    say ok
+    find "$1" ! -type l -exec stat -c '%f %s 0 %n//' {} + >>"$answer" 2>/dev/null
+    find "$1" -type l -exec sh -c '
+        for link; do
+            target=$(stat -L -c %f "$link" 2>/dev/null) || target=0
+            stat -c "%f %s $target %n//" "$link"
+        done
+    ' sh {} + >>"$answer" 2>/dev/null
+    find "$1" -type d -exec sh -c '
+        for each; do [ -r "$each" ] && [ -x "$each" ] || echo "bad 0 0 //"; done
+    ' sh {} + >>"$answer" 2>/dev/null
+    return 0
+}
+
 do_fetch() {
     limit=$1
     shift
@@ -280,6 +297,34 @@ do_delete() {
     fi
     rm -rf "$1" 2>/dev/null
     if exists "$1"; then fail denied; else say ok; fi
+}
+
+# Make and remove directories, and set modes: a path, what to do, and a mode, for each.
+do_change() {
+    lock
+    while [ $# -gt 0 ]; do
+        if change_one "$1" "$2" "$3"; then say ok; fi
+        shift 3
+    done
+}
+
+change_one() {
+    case $2 in
+    make_directory)
+        if exists "$1"; then fail exists; return; fi
+        prepare "$1" || return
+        mkdir "$1" 2>/dev/null || { fail denied; return; }
+        [ -z "$3" ] || chmod "$3" "$1" && chmod u+rwx "$1"
+        ;;
+    remove_directory)
+        exists "$1" || { fail not_found; return; }
+        rmdir "$1" 2>/dev/null && return
+        if [ -d "$1" ] && [ -n "$(find "$1" -mindepth 1 -maxdepth 1 2>/dev/null)" ]; then fail exists; else fail denied; fi
+        ;;
+    *)
+        [ -z "$3" ] || chmod "$3" "$1" 2>/dev/null || fail denied
+        ;;
+    esac
 }
 
 check_destination() {

@@ -325,9 +325,11 @@ class _Transfer:
             stayed.append(_StoppedError(path, result.code or ErrorCode.BACKEND_ERROR, result.error or ""))
             if result.code is not ErrorCode.CONFLICT:
                 break
+        directories = [entry.path for entry in directories_of(self._listing.entries) if entry.path != "/"]
+        failed = await self._remove_directories(self._source, directories)
         if stayed:
             raise self._partly_moved(deleted, stayed[0])
-        await self._delete_directories()
+        await self._check_gone(failed)
 
     async def _deleted(self, path: str, copied: str) -> DeleteResult:
         result = await self._source.adelete(path, if_match=copied)
@@ -353,12 +355,10 @@ class _Transfer:
             )
         return error_of(stayed.code, f"Error: {what}. The reason: {stayed.cause}")
 
-    async def _delete_directories(self) -> None:
-        directories = [entry.path for entry in directories_of(self._listing.entries)]
-        if not directories:
-            return
-        failed = await self._remove_directories(self._source, [path for path in directories if path != "/"])
-        if not failed and not (await self._source.als(self.src)).ok:
+    async def _check_gone(self, failed: Sequence[tuple[str, str]]) -> None:
+        """Raise where directories of the source are still there: others put something into them."""
+        is_file = self._listing.entries[0].kind != "directory"
+        if not failed and (is_file or not (await self._source.als(self.src)).ok):
             return
         path, code = failed[0] if failed else (self.src, ErrorCode.ALREADY_EXISTS.value)
         there = f"All that was in {quoted(self.src)} is in {quoted(self.dst)}"

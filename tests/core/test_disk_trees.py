@@ -670,3 +670,58 @@ def test_an_end_stands_at_every_instant_of_a_move(root: Path, disk: Disk) -> Non
     done.set()
     watcher.join()
     assert misses == []
+
+
+# --- trees for a transfer to another storage ---
+
+
+def test_a_move_out_of_what_may_not_be_changed_blames_the_source() -> None:
+    with public_directory() as root, seen_by_nobody():
+        (root / "in" / "d").mkdir(parents=True)
+        (root / "in" / "a").write_bytes(b"x")
+        (root / "in").chmod(0o555)
+        disk = Disk(str(root))
+        for name in ("a", "d"):
+            with pytest.raises(AccessError, match=f"'/in/{name}'"):
+                disk.move(f"/in/{name}", f"/{name}")
+        assert sorted(path.name for path in root.iterdir()) == ["in"]
+        (root / "in").chmod(0o700)
+
+
+def test_a_tree_tells_how_much_it_cannot_list_or_delete() -> None:
+    with public_directory() as root, seen_by_nobody():
+        for name in ("closed", "kept"):
+            (root / name).mkdir()
+            (root / name / "file").touch()
+        (root / "closed").chmod(0)
+        (root / "kept").chmod(0o555)
+        disk = Disk(str(root))
+        omitted = [disk.list_tree("/", deleting=deleting).omission for deleting in (False, True)]
+        assert [omission and omission.count for omission in omitted] == [1, 2]
+        assert disk.list_tree("/kept").omission is None
+        listed = disk.list_tree("/kept", deleting=True)
+        assert [(entry.path, entry.kind) for entry in listed.entries] == [
+            ("/kept", "directory"),
+            ("/kept/file", "file"),
+        ]
+        assert listed.omission is not None
+        for name in ("closed", "kept"):
+            (root / name).chmod(0o700)
+
+
+def test_links_and_special_files_of_a_tree_are_told_as_they_are(root: Path, disk: Disk) -> None:
+    (root / "t").mkdir(parents=True)
+    (root / "t" / "file").write_bytes(b"x")
+    for name, target in {"to-file": "file", "to-dir": ".", "nowhere": "none", "out": "/etc/passwd"}.items():
+        (root / "t" / name).symlink_to(target)
+    os.mkfifo(root / "t" / "pipe")
+    told = {entry.path[3:]: (entry.kind, entry.leads_to) for entry in disk.list_tree("/t").entries[1:]}
+    assert told == {
+        "file": ("file", None),
+        "nowhere": ("link", None),
+        "out": ("link", None),
+        "pipe": ("special", None),
+        "to-dir": ("link", "directory"),
+        "to-file": ("link", "file"),
+    }
+    assert [entry.kind for entry in disk.list_tree("/t/to-dir").entries] == ["link"]

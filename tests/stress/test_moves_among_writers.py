@@ -1,4 +1,4 @@
-"""Trees that are moved between storages while others write into them: every write that was acknowledged is somewhere."""
+"""Trees that are moved between storages while others write into them: what was acknowledged is somewhere."""
 
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -47,10 +47,13 @@ class Writer:
         self._number = number
         self._count = 0
         self.written: list[str] = []
+        self.began = anyio.Event()
 
     async def run(self, is_over: Callable[[], bool]) -> None:
         while not is_over():
             await self._write()
+            if self.written:
+                self.began.set()
             await anyio.lowlevel.checkpoint()
 
     async def _write(self) -> None:
@@ -97,8 +100,8 @@ async def test_what_was_written_is_somewhere(tree: BackendProtocol, source: str,
     async with anyio.create_task_group() as tasks:
         for writer in writers:
             tasks.start_soon(writer.run, lambda: over)
-        while not all(writer.written for writer in writers):
-            await anyio.sleep(0.001)
+        for writer in writers:
+            await writer.began.wait()
         async with anyio.create_task_group() as movers:
             for mover in range(2):
                 movers.start_soon(move, mover)

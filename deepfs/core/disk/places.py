@@ -26,9 +26,11 @@ from deepfs.errors import (
     NotSupportedError,
 )
 
-__all__ = ["Place", "Root", "link_target", "release"]
+__all__ = ["Place", "Root", "link_target", "may_change", "release"]
 
 _SUPPORTED = os.name == "posix"
+
+_EFFECTIVE_IDS = os.access in os.supports_effective_ids
 
 _MAX_LINKS = 40
 _MAX_RACES = 100
@@ -63,6 +65,11 @@ def _directory_in(directory: int, name: str) -> int | None:
         if error.errno in _PERHAPS_A_LINK or error.errno == errno.ENOENT:
             return None
         raise
+
+
+def may_change(directory: int) -> bool:
+    """Whether entries of an open directory may be made and removed, as far as its mode and file system tell."""
+    return os.access(".", os.W_OK, dir_fd=directory, effective_ids=_EFFECTIVE_IDS)
 
 
 def _names(path: str) -> list[str]:

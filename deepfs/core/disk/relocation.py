@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from deepfs.core import paths
-from deepfs.core.disk.conditions import StorageErrors
+from deepfs.core.disk.conditions import StorageErrors, leaf
 from deepfs.core.disk.copying import fill_from, tree_copy
 from deepfs.core.disk.files import check_regular
 from deepfs.core.disk.flags import READ, UPDATE
 from deepfs.core.disk.flocks import file_id, holding
 from deepfs.core.disk.patience import Patience
-from deepfs.core.disk.places import Place, Root, link_target, release
+from deepfs.core.disk.places import Place, Root, link_target, may_change, release
 from deepfs.core.disk.removal import remove_standing
 from deepfs.core.disk.temporaries import Sweeper, create, discard, put, replace, sync_directory
 from deepfs.core.disk.temporary_names import temporary_name
@@ -32,6 +32,7 @@ from deepfs.errors import (
 
 __all__ = ["Relocator"]
 
+_REFUSALS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _MAX_RACES = 100
 
 
@@ -144,7 +145,11 @@ class Relocator:
         try:
             moved = _renamed(task)
         except OSError as error:
-            if isinstance(error, DeepFSError) or error.errno != errno.EXDEV:
+            if isinstance(error, DeepFSError):
+                raise
+            if error.errno in _REFUSALS and not may_change(task.source.directory):
+                raise leaf(error, task.src) from error
+            if error.errno != errno.EXDEV:
                 raise
         else:
             sync_directory(task.target.directory, self._durable and moved)

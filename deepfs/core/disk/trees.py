@@ -7,7 +7,7 @@ from deepfs.core import paths
 from deepfs.core.disk.conditions import StorageErrors
 from deepfs.core.disk.flags import NO_FOLLOW, READ, READ_DIRECTORY
 from deepfs.core.disk.patience import Patience
-from deepfs.core.disk.places import Place, Root, release
+from deepfs.core.disk.places import Place, Root, may_change, release
 from deepfs.core.disk.temporaries import sync_directory
 from deepfs.core.disk.temporary_names import is_temporary
 from deepfs.core.trees import (
@@ -122,7 +122,7 @@ class _Listing:
             return None
 
     def _check_changeable(self, directory: int) -> None:
-        if not os.access(".", os.W_OK, dir_fd=directory):
+        if not may_change(directory):
             self._omit(Omission(1, ErrorCode.PERMISSION_DENIED, "what lies in a directory of it may not be deleted"))
 
     def _omit(self, omission: Omission) -> None:

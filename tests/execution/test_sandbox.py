@@ -277,6 +277,26 @@ async def test_links(sandbox: LocalSandbox) -> None:
         assert not (await sandbox.aread("/pipe")).ok
 
 
+async def test_a_file_onto_itself_by_another_name_stays(sandbox: LocalSandbox) -> None:
+    await sandbox.aupload_files([("/d/f", b"content"), ("/d/f\n", b"another")])
+    await sandbox.aexecute("ln -s f d/link; ln -s d/link up; ln -s d dir; ln -s missing nowhere")
+    for src, dst in (
+        ("/d/link", "/d/f"),
+        ("/up", "/d/f"),
+        ("/up", "/d/link"),
+        ("/dir/f", "/d/f"),
+        ("/d/link", "/dir/f"),
+    ):
+        assert (await sandbox.amove(src, dst, overwrite=True)).path == dst
+        assert (await sandbox.amove(dst, src, overwrite=True)).path == src
+    assert (await sandbox.amove("/d", "/dir")).path == "/dir"
+    downloads = await sandbox.adownload_files(["/d/f", "/d/link", "/up", "/dir/link"])
+    assert [download.content for download in downloads] == [b"content"] * 4
+    assert (await sandbox.amove("/d/f\n", "/d/f", overwrite=True)).ok
+    assert [entry.path for entry in (await sandbox.als("/d")).entries or ()] == ["/d/f", "/d/link"]
+    assert [(await sandbox.amove("/nowhere", "/missing")).code for _ in range(2)] == ["file_not_found"] * 2
+
+
 async def test_paths_map_both_ways(tmp_path: Path) -> None:
     sandbox = LocalSandbox(tmp_path)
     assert sandbox.sandbox_path("/a/b") == f"{tmp_path}/a/b"

@@ -22,6 +22,7 @@ SEED: int | None = None
 async def played(root: Path, program: list[Act], *, is_ruled: bool) -> tuple[int, str] | None:
     """The first act of a program that loses something, and what that is."""
     world = await anyio.to_thread.run_sync(lambda: World(root, is_ruled=is_ruled))
+    await world.fill()
     for number, act in enumerate(program):
         lost = await world.do(act)
         if lost is not None:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -17,6 +18,7 @@ import anyio
 import anyio.to_thread
 from langgraph.store.memory import InMemoryStore
 from msgspec import Struct
+from msgspec.structs import replace
 
 from deepfs.backends.composite import CompositeBackend
 from deepfs.backends.filesystem import FilesystemBackend
@@ -32,36 +34,24 @@ __all__ = ["Act", "World", "acts"]
 
 _TOKEN: Final = re.compile(rb"<\d+>")
 _PLACES: Final = ("/a", "/a/b", "/a/b/c", "/d", "/d/e", "/d/.dot/x", "/d/secret/k", "/secret/k", "/locked/l", "/e.txt")
+_SEEDED: Final = ("/a/b/c", "/d/e", "/d/.dot/x", "/e.txt", "/f", "/g/h")
 _MOUNTS: Final = ("", "", "/sub", "/shared", "/mem", "/mem2", "/store", "/store2", "/ruled", "/hidden")
+_BY_LENGTH: Final = sorted(_MOUNTS, key=len, reverse=True)
+_PATHS: Final = sorted({mount + place for mount in _MOUNTS for place in (*_PLACES, *_SEEDED, "/g", "/d/.dot")})
 _DIRECTORIES: Final = (
-    "ws",
-    "ws/a",
-    "ws/d",
-    "ws/sub",
-    "ws/sub/a",
-    "ws/sub/d",
-    "ruled",
-    "ruled/d",
-    "ruled/d/secret",
-    "out",
+    *("ws", "ws/a", "ws/d", "ws/sub", "ws/sub/a", "ws/sub/d"),
+    *("ruled", "ruled/a", "ruled/d", "ruled/d/secret", "ruled/secret", "out"),
 )
 _ODD: Final = (b"caf\xe9", b"C:", b"..\\x", b".dot", b"plain", b"\xff\xfe.png")
-_TARGETS: Final = (
-    ".",
-    "..",
-    "a",
-    "d",
-    "../a",
-    "../d",
-    "e.txt",
-    "sub",
-    "../sub",
-    "nothing",
-    "loop",
-    "../../out",
-    "a/b",
-    "/",
-)
+_LINKS: Final = (b"a", b"d", b"e.txt", b"loop", b"f", b"b")
+_TARGETS: Final = (".", "..", "a", "d", "../a", "../d", "e.txt", "../e.txt", "sub", "../sub", "nothing", "loop", "/")
+_KINDS: Final = (*["write"] * 4, *["move"] * 8, *["copy"] * 4, *["raw"] * 2, *["link"] * 2, "delete", "twin", "empty")
+
+
+_EXISTING: Final = "?"
+"""A path of a file or directory that exists then, by the number of the act."""
+_SAME_NAME: Final = "/="
+"""The name of the source."""
 
 
 class Act(Struct, frozen=True):
@@ -72,6 +62,7 @@ class Act(Struct, frozen=True):
     other: str = ""
     overwrite: bool = False
     writers: tuple[str, ...] = ()
+    number: int = 0
 
 
 def acts(random: Random, count: int) -> list[Act]:
@@ -80,27 +71,23 @@ def acts(random: Random, count: int) -> list[Act]:
 
 
 def _act(random: Random) -> Act:
-    kind = random.choice(
-        ["write"] * 4 + ["move"] * 6 + ["copy"] * 4 + ["delete", "raw", "raw", "link", "link", "twin", "empty"]
-    )
+    kind = random.choice(_KINDS)
     path, other = (random.choice(_MOUNTS) + random.choice(_PLACES) for _ in range(2))
     if kind in ("move", "copy"):
-        if random.random() < 0.3:  # the same name by another mount
-            other = random.choice(_MOUNTS) + path.removeprefix(next(m for m in _BY_LENGTH if path.startswith(m)))
+        chance = random.random()
+        if chance < 0.2:
+            other = _EXISTING
+        elif chance < 0.45:
+            other = random.choice(_MOUNTS) + _SAME_NAME
+        path = path if random.random() < 0.1 else _EXISTING
         writers = tuple(random.choice(["edit", "create"]) for _ in range(random.choice([0, 0, 1, 3])))
-        return Act(kind, path, other, random.random() < 0.6, writers)
-    if kind in ("raw", "link", "twin", "empty"):
-        name = random.choice(_ODD) if kind == "raw" else random.choice([b"a", b"d", b"e.txt", b"loop", b"l", b"b"])
-        target = (
-            random.choice(_TARGETS)
-            if kind == "link"
-            else random.choice(_DIRECTORIES) + random.choice(("/e.txt", "/a", "/plain"))
-        )
-        return Act(kind, f"{random.choice(_DIRECTORIES)}/{os.fsdecode(name)}", target)
-    return Act(kind, path, overwrite=random.random() < 0.5)
-
-
-_BY_LENGTH: Final = sorted(_MOUNTS, key=len, reverse=True)
+        return Act(kind, path, other, random.random() < 0.6, writers, random.randrange(1000))
+    if kind in ("write", "delete"):
+        return Act(kind, path, overwrite=random.random() < 0.5)
+    directory = random.choice(_DIRECTORIES)
+    name = os.fsdecode(random.choice(_ODD if kind == "raw" else _LINKS))
+    twin = f"{random.choice(_DIRECTORIES)}/{random.choice(('e.txt', 'f', 'plain'))}"
+    return Act(kind, f"{directory}/{name}", random.choice(_TARGETS) if kind == "link" else twin)
 
 
 def _rules(backend: BackendProtocol, prefix: str = "") -> BackendProtocol:
@@ -118,7 +105,7 @@ class World:
             (root / directory).mkdir(parents=True)
         self._number = 0
         self.memory, self.hidden, self.store = MemoryBackend(), MemoryBackend(), InMemoryStore()
-        (root / "out" / "kept").write_bytes(self.content())
+        (root / "out" / "f").write_bytes(self.content())
         stores = [StoreBackend(self.store, namespace=("n",)) for _ in range(2)]
         routes: dict[str, BackendProtocol] = {
             "/shared": FilesystemBackend(root / "ws" / "sub"),
@@ -132,6 +119,13 @@ class World:
         self._routes = sorted(routes, key=len, reverse=True)
         tree = CompositeBackend(FilesystemBackend(root / "ws"), routes)
         self.tree = _rules(tree) if is_ruled else tree
+
+    async def fill(self) -> None:
+        """Put files everywhere."""
+        mounts = dict.fromkeys(mount for mount in _MOUNTS if mount not in ("/shared", "/mem2", "/store2"))
+        files = [(mount + place, self.content()) for mount in mounts for place in _SEEDED]
+        outcomes = await self.tree.aupload_files(files)
+        assert all(outcome.error is None for outcome in outcomes), outcomes
 
     def content(self) -> bytes:
         """The content of a new file."""
@@ -194,6 +188,7 @@ class World:
 
     async def do(self, act: Act) -> str | None:
         """Carry out an act; what was lost by it and should not have been."""
+        act = await anyio.to_thread.run_sync(self.concrete, act)
         look = partial(anyio.to_thread.run_sync, self._look, act)
         before, replaced, carried = await look()
         written: list[bytes] = []
@@ -208,6 +203,22 @@ class World:
             if missing := carried - there:
                 return f"{sorted(missing)} did not arrive, {act!r} said {result!r}"
         return None
+
+    def concrete(self, act: Act) -> Act:
+        """An act with the paths that it has in the world as it is."""
+        if act.kind not in ("move", "copy"):
+            return act
+        path, other = self._picked(act.path, act.number), self._picked(act.other, act.number // 7)
+        mount = next(mount for mount in _BY_LENGTH if path.startswith(mount))
+        return replace(act, path=path, other=other.replace(_SAME_NAME, path.removeprefix(mount)))
+
+    def _picked(self, path: str, number: int) -> str:
+        if path != _EXISTING:
+            return path
+        names = {name for name, _ in self._stored()}
+        above = {up for name in names for up in accumulate(name.split("/"), "{}/{}".format)}
+        existing = [path for path in _PATHS if self.place(path) in above]
+        return existing[number % len(existing)] if existing else "/none"
 
     def _look(self, act: Act) -> tuple[set[bytes], set[bytes], set[bytes]]:
         """All tokens before an act, those that it may replace, and those that it is to carry."""

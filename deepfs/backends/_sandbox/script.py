@@ -363,11 +363,20 @@ def check_destination(src: bytes, dst: bytes, overwrite: bytes) -> None:
     prepare(dst)
 
 
+def is_one(src: bytes, dst: bytes) -> bool:
+    # A link that takes the place of what it leads to would lead to itself.
+    if not os.path.lexists(src) or os.path.realpath(src) != os.path.realpath(dst):
+        return False
+    if not os.path.lexists(dst):
+        raise FailedError(b"not_found")
+    return True
+
+
 def move(src: bytes, dst: bytes, overwrite: bytes) -> None:
     import shutil
 
     lock()
-    if src != dst or not os.path.lexists(src):
+    if not is_one(src, dst):
         check_destination(src, dst, overwrite)
         shutil.move(os.fsdecode(src), os.fsdecode(dst))
     answer.append(b"ok\n")

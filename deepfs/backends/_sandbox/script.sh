@@ -343,11 +343,21 @@ check_destination() {
     prepare "$2"
 }
 
+# The end of a name may be a newline, which the dot keeps.
+real() {
+    readlink -f "$1" 2>/dev/null || printf '%s\n' "$1"
+    echo .
+}
+
 do_move() {
     lock
-    if [ "$1" != "$2" ] || ! exists "$1"; then
+    if ! exists "$1" || [ "$(real "$1")" != "$(real "$2")" ]; then
         check_destination "$1" "$2" "$3" || return
         mv -f "$1" "$2" 2>/dev/null || { fail denied; return; }
+    elif ! exists "$2"; then
+        # A link that takes the place of what it leads to would lead to itself.
+        fail not_found
+        return
     fi
     say ok
 }

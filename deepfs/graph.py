@@ -1,6 +1,6 @@
 """An agent with files, subagents and a list of things to do, ready to run."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from langchain_core.language_models import BaseChatModel
@@ -83,16 +83,17 @@ def create_deep_agent(
     rules = checked_rules(permissions or ())
     chat_model = _model(model)
     files = resolve_backend(backend)
-    todos, summarization = _todos(), _summarization(chat_model, files)
+    todos, summarization = _Todos(tool_description=PROMPTS["todos"]), _summarization(chat_model, files)
     filesystem = FilesystemMiddleware(backend=files, permissions=rules)
+    unanswered = UnansweredCallsMiddleware()
     own: list[Middleware] = [
-        UnansweredCallsMiddleware(),
+        unanswered,
         todos,
         filesystem,
         SubAgentMiddleware(
             default_model=chat_model,
             default_tools=tools,
-            default_middleware=[todos, filesystem, summarization],
+            default_middleware=[unanswered, todos, filesystem, summarization],
             default_interrupt_on=interrupt_on,
             permissions=rules,
             subagents=subagents,
@@ -163,8 +164,21 @@ def _default_model() -> BaseChatModel:
 # --- middleware of langchain -----------------------------------------------------------------------------------------
 
 
-def _todos() -> Middleware:
-    return TodoListMiddleware(system_prompt="", tool_description=PROMPTS["todos"])
+class _Todos(TodoListMiddleware[Any, Any]):
+    """The tool alone: LangChain's would append its prompt even where that is empty, which providers refuse."""
+
+    @property
+    def name(self) -> str:
+        """As LangChain's is called, so that one of either takes the place of the other."""
+        return "TodoListMiddleware"
+
+    def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
+        """Leave the system message as it is."""
+        return handler(request)
+
+    async def awrap_model_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
+        """As `wrap_model_call`."""
+        return await handler(request)
 
 
 def _summarization(model: BaseChatModel, files: BackendProtocol) -> Middleware:

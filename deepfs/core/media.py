@@ -3,7 +3,7 @@
 One table, so that the answers do not depend on the machine, as those of the standard library do.
 """
 
-__all__ = ["OCTET_STREAM", "is_binary_name", "is_binary_type", "mime_type", "sniff"]
+__all__ = ["OCTET_STREAM", "extension", "is_binary_name", "is_binary_type", "mime_type", "sniff"]
 
 OCTET_STREAM = "application/octet-stream"
 """The type of bytes of which nothing is known."""
@@ -122,6 +122,12 @@ _TEXT = {
 }
 
 _TYPES = {extension: kind for table in (_BINARY, _TEXT) for kind, names in table.items() for extension in names.split()}
+
+
+def extension(mime_type: str) -> str:
+    """An extension that stands for the type, with its dot; empty for a type that is not known."""
+    names = _BINARY.get(mime_type) or _TEXT.get(mime_type)
+    return f".{names.split()[0]}" if names else ""
 
 
 def mime_type(path: str) -> str | None:

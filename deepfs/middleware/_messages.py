@@ -1,6 +1,6 @@
 """Changes of the messages that middleware sees: the system message, and those in what a tool returned."""
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -9,21 +9,44 @@ from langchain_core.messages import SystemMessage, ToolMessage
 if TYPE_CHECKING:
     from langgraph.types import Command
 
-__all__ = ["ToolResult", "mapped", "messages_of", "with_prompt"]
+__all__ = ["ToolResult", "is_blank", "mapped", "messages_of", "with_prompt"]
 
 ToolResult: TypeAlias = "ToolMessage | Command[Any]"
 """As LangChain declares it; LangGraph lets tools return lists of these, too."""
 
 
+def is_blank(content: object) -> bool:
+    """Whether nothing in the content of a message can be seen. Providers refuse such messages and blocks."""
+    if isinstance(content, str):
+        return not content.strip()
+    if not isinstance(content, list):
+        return False
+    return all(is_blank(block if isinstance(block, str) else _text_of(block)) for block in content)
+
+
+def _text_of(block: Any) -> object:
+    is_text = isinstance(block, Mapping) and block.get("type") == "text"
+    return block.get("text") or "" if is_text else None
+
+
 def with_prompt(message: SystemMessage | None, prompt: str) -> SystemMessage | None:
-    """The system message with `prompt` at its end."""
-    if not prompt:
-        return message
-    if message is None:
+    """The system message with `prompt` at its end, and without blocks that are blank; None where nothing is left."""
+    said = _without_blanks(message)
+    if is_blank(prompt):
+        return said
+    if said is None:
         return SystemMessage(prompt)
+    if isinstance(said.content, str):
+        return said.model_copy(update={"content": f"{said.content}\n\n{prompt}"})
+    return said.model_copy(update={"content": [*said.content, {"type": "text", "text": f"\n\n{prompt}"}]})
+
+
+def _without_blanks(message: SystemMessage | None) -> SystemMessage | None:
+    if message is None or is_blank(message.content):
+        return None
     if isinstance(message.content, str):
-        return message.model_copy(update={"content": f"{message.content}\n\n{prompt}"})
-    return message.model_copy(update={"content": [*message.content, {"type": "text", "text": f"\n\n{prompt}"}]})
+        return message
+    return message.model_copy(update={"content": [block for block in message.content if not is_blank([block])]})
 
 
 def messages_of(result: "ToolResult | list[ToolResult]") -> Iterator[ToolMessage]:

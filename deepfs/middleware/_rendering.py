@@ -123,7 +123,7 @@ def command_output(response: ExecuteResponse) -> str:
     """The output of a command, and how it ended where that is not plain success."""
     code = response.exit_code
     notes = [
-        "" if response.output else "No output",
+        "" if response.output.strip() else "Only white space" if response.output else "No output",
         "Output was cut off" if response.truncated else "",
         "The command was stopped before it ended" if code is None else f"Exit code {code}" if code else "",
     ]

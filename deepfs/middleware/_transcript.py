@@ -5,7 +5,6 @@ A section has a heading with a time, and an element for each message, as deepage
 twice is recognised. Media become files of their own; the text names them.
 """
 
-import mimetypes
 import re
 from base64 import b64decode
 from binascii import Error as Base64Error
@@ -18,7 +17,7 @@ from xml.sax.saxutils import escape, quoteattr
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from deepfs.core import paths
-from deepfs.core.media import OCTET_STREAM
+from deepfs.core.media import OCTET_STREAM, extension
 
 __all__ = ["Transcript", "section_heading"]
 
@@ -95,7 +94,7 @@ class Transcript:
         except (Base64Error, ValueError):
             return value
         kind = mime_type if isinstance(mime_type, str) else OCTET_STREAM
-        name = f"{sha256(content).hexdigest()[:32]}{mimetypes.guess_extension(kind) or '.bin'}"
+        name = f"{sha256(content).hexdigest()[:32]}{extension(kind) or '.bin'}"
         path = paths.join(self._directory, name)
         self.media[path] = content
         files.append(path)

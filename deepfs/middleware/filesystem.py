@@ -14,7 +14,7 @@ from deepfs.backends.state import FilesystemState
 from deepfs.core import paths
 from deepfs.middleware._backends import artifacts_root, resolve_backend
 from deepfs.middleware._langchain import AgentMiddleware, ModelRequest, ModelResponse
-from deepfs.middleware._media import typed_block
+from deepfs.middleware._media import acceptable, typed_block
 from deepfs.middleware._messages import ToolResult, mapped, messages_of, with_prompt
 from deepfs.middleware.eviction import CHARS_PER_TOKEN, Evictor
 from deepfs.middleware.prompts import PROMPTS
@@ -91,7 +91,7 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
     ) -> ModelResponse[Any]:
-        """Append the prompt, and hide `execute` where the backend runs no commands."""
+        """Append the prompt, hide `execute` where the backend runs no commands, and media that the model refuses."""
         return handler(self._prepared(request))
 
     async def awrap_model_call(
@@ -103,7 +103,11 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
     def _prepared(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
         hidden = None if supports_execute(self.backend) else "execute"
         tools = [tool for tool in request.tools if not isinstance(tool, BaseTool) or tool.name != hidden]
-        return request.override(system_message=with_prompt(request.system_message, self._prompt), tools=tools)
+        return request.override(
+            system_message=with_prompt(request.system_message, self._prompt),
+            messages=acceptable(request.messages, request.model),
+            tools=tools,
+        )
 
     # --- results of tools ---
 

@@ -210,18 +210,20 @@ class TaskArguments(BaseModel):
 
 
 def _task_tool(runnables: Mapping[str, Once[Runnable[Any, Any]]], description: str) -> BaseTool:
-    def chosen(name: str) -> Runnable[Any, Any]:
+    def chosen(name: str, description: str) -> Runnable[Any, Any]:
+        if not description.strip():
+            raise ToolException("Error: The description is empty. Say what is to be done.")
         if name not in runnables:
             raise ToolException(f"Error: There is no subagent {name!r}. Choose one of: {', '.join(runnables)}.")
         return runnables[name].get()
 
     def task(description: str, subagent_type: str, runtime: ToolRuntime[Any, Any]) -> Any:
-        runnable = chosen(subagent_type)
+        runnable = chosen(subagent_type, description)
         result = runnable.invoke(initial_state(runtime.state, description))
         return outcome(runtime.state, result, runtime.tool_call_id or "")
 
     async def atask(description: str, subagent_type: str, runtime: ToolRuntime[Any, Any]) -> Any:
-        runnable = chosen(subagent_type)
+        runnable = chosen(subagent_type, description)
         result = await runnable.ainvoke(initial_state(runtime.state, description))
         return outcome(runtime.state, result, runtime.tool_call_id or "")
 

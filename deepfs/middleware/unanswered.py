@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
-from langchain_core.messages import AIMessage, AnyMessage, ToolCall, ToolMessage
+from langchain_core.messages import AIMessage, AnyMessage, InvalidToolCall, ToolCall, ToolMessage
 
 from deepfs.middleware._langchain import AgentMiddleware, ModelRequest, ModelResponse
 
@@ -13,8 +13,9 @@ __all__ = ["UnansweredCallsMiddleware"]
 class UnansweredCallsMiddleware(AgentMiddleware[Any, Any, Any]):
     """Tells the model that a call of a tool has no result, where the conversation has none.
 
-    So it is where somebody goes on without an answer to an interrupt, or a run was stopped amid its tools. Providers
-    refuse a conversation in which a result is missing. What is stored stays as it is.
+    So it is where somebody goes on without an answer to an interrupt, a run was stopped amid its tools, or the model
+    spelt the arguments wrong. Providers refuse a conversation in which a result is missing. What is stored stays as it
+    is.
     """
 
     def wrap_model_call(
@@ -36,8 +37,16 @@ def _answered(messages: Sequence[AnyMessage]) -> Iterator[AnyMessage]:
         yield message
         if isinstance(message, AIMessage):
             yield from (_answer(call) for call in message.tool_calls if call["id"] not in known)
+            wrong = (call for call in message.invalid_tool_calls if call["id"] and call["id"] not in known)
+            yield from map(_objection, wrong)
 
 
 def _answer(call: ToolCall) -> ToolMessage:
     text = f"Error: {call['name']} was interrupted or cancelled, and has no result. Call it again where it is needed."
+    return ToolMessage(text, name=call["name"], tool_call_id=call["id"] or "", status="error")
+
+
+def _objection(call: InvalidToolCall) -> ToolMessage:
+    name = call["name"] or "The tool"
+    text = f"Error: {name} was not called, because its arguments are no valid JSON. Correct them and call it again."
     return ToolMessage(text, name=call["name"], tool_call_id=call["id"] or "", status="error")

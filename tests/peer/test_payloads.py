@@ -1,0 +1,296 @@
+"""What an agent sends to Anthropic, OpenAI and Google, as their classes in LangChain make requests of it."""
+
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+from langchain_anthropic import ChatAnthropic
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.tools import tool
+from langchain_google_genai import ChatGoogleGenerativeAI
+from langchain_openai import ChatOpenAI
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command
+from pydantic import PrivateAttr
+
+from deepfs import FilesystemMiddleware, MemoryBackend, SubAgent, create_deep_agent
+from support.agents import Sandbox, results
+from support.chat import call, calls
+from support.payload_rules import anthropic_faults, google_faults, openai_chat_faults, openai_responses_faults
+
+GO = {"messages": [("user", "go")]}
+THREAD = {"configurable": {"thread_id": "1"}}
+
+
+class Scripted(BaseChatModel):
+    """Answers by a script in place of the provider, and keeps each request as the provider would get it."""
+
+    _script: Any = PrivateAttr(default_factory=list)
+    _taken: Any = PrivateAttr(default_factory=count)
+    _requests: Any = PrivateAttr(default_factory=list)
+
+    def play(self, *turns: AIMessage) -> Any:
+        self._script.extend([*turns, *(AIMessage("done") for _ in range(20))])
+        return self
+
+    def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **options: Any) -> ChatResult:
+        self._requests.append(self.request(messages, **options))  # type: ignore[attr-defined]
+        answer = self._script[next(self._taken)]
+        return ChatResult(generations=[ChatGeneration(message=answer.model_copy(deep=True))])
+
+    @property
+    def faults(self) -> list[str]:
+        """What the provider would refuse in any of the requests."""
+        assert self._requests
+        return [fault for request in self._requests for fault in self.judged(request)]  # type: ignore[attr-defined]
+
+    @property
+    def last(self) -> str:
+        """The last request as text."""
+        return str(self._requests[-1])
+
+
+class Anthropic(Scripted, ChatAnthropic):
+    def request(self, messages: Any, **options: Any) -> Any:
+        return self._get_request_payload(messages, **options)
+
+    def judged(self, request: Any) -> Iterator[str]:
+        return anthropic_faults(request)
+
+
+class OpenAIChat(Scripted, ChatOpenAI):
+    def request(self, messages: Any, **options: Any) -> Any:
+        return self._get_request_payload(messages, **options)
+
+    def judged(self, request: Any) -> Iterator[str]:
+        return openai_chat_faults(request)
+
+
+class OpenAIResponses(OpenAIChat):
+    def judged(self, request: Any) -> Iterator[str]:
+        return openai_responses_faults(request)
+
+
+class Google(Scripted, ChatGoogleGenerativeAI):
+    def request(self, messages: Any, **options: Any) -> Any:
+        return self._prepare_request(messages, **options)
+
+    def judged(self, request: Any) -> Iterator[str]:
+        return google_faults(request)
+
+
+MODELS: dict[str, Callable[[], Any]] = {
+    "anthropic": lambda: Anthropic(model="claude-sonnet-5-5", api_key="none"),
+    "anthropic without profile": lambda: Anthropic(model="claude-of-mine", api_key="none"),
+    "openai": lambda: OpenAIChat(model="gpt-5", api_key="none"),
+    "openai without profile": lambda: OpenAIChat(model="gpt-of-mine", api_key="none"),
+    "openai without images": lambda: OpenAIChat(model="gpt-3.5-turbo", api_key="none"),
+    "openai responses": lambda: OpenAIResponses(model="gpt-5", api_key="none", use_responses_api=True),
+    "google": lambda: Google(model="gemini-2.5-pro", google_api_key="none"),
+    "google 3": lambda: Google(model="gemini-3-pro-preview", google_api_key="none"),
+}
+
+
+@pytest.fixture(params=MODELS)
+def model(request: pytest.FixtureRequest) -> Any:
+    return MODELS[request.param]()
+
+
+def run(model: Any, *turns: AIMessage, **options: Any) -> dict[str, Any]:
+    agent = create_deep_agent(model.play(*turns), checkpointer=InMemorySaver(), **options)
+    state: dict[str, Any] = agent.invoke(GO, THREAD)
+    return state
+
+
+# --- system messages -------------------------------------------------------------------------------------------------
+
+PROMPTS = [
+    None,
+    "",
+    " \n",
+    "Be brief.",
+    SystemMessage(""),
+    SystemMessage([]),
+    SystemMessage([{"type": "text", "text": ""}, {"type": "text", "text": "Be brief."}]),
+]
+
+
+def test_system_messages(model: Any) -> None:
+    files = MemoryBackend()
+    files.write("/empty", "")
+    bare = FilesystemMiddleware(files, system_prompt="")
+    for prompt in PROMPTS:
+        run(model, system_prompt=prompt, memory=["/empty", "/none"], backend=files)
+        run(model, system_prompt=prompt, backend=files, middleware=[bare])
+        assert model.faults == [], prompt
+
+
+# --- results of tools ------------------------------------------------------------------------------------------------
+
+CONTENTS = {
+    "/empty": b"",
+    "/blank": b"\n\n",
+    "/a.png": b"\x89PNG\r\n\x1a\n" + bytes(range(256)),
+    "/a.gif": b"GIF89a" + bytes(range(256)),
+    "/a.jpg": b"\xff\xd8\xff" + bytes(range(256)),
+    "/a.mp3": b"ID3\xff" + bytes(range(256)),
+    "/a.mp4": b"\0\0\0\x18ftypmp42" + bytes(range(256)),
+    "/a.pdf": b"%PDF-1.7\xff" + bytes(range(256)),
+    "/a.bin": b"\0" + bytes(range(256)),
+    "/wrong.png": bytes(range(256)),
+}
+
+
+def filled() -> Any:
+    files = Sandbox()
+    files.upload_files(list(CONTENTS.items()))
+    return files
+
+
+def test_every_tool(model: Any) -> None:
+    made = [
+        call("ls", path="/nothing"),
+        call("glob", pattern="*.none"),
+        call("grep", pattern="none"),
+        call("grep", pattern="none", output_mode="count"),
+        call("write_file", file_path="/new", content=""),
+        call("edit_file", file_path="/none", old_string="a", new_string="b"),
+        call("delete", file_path="/empty"),
+        call("move", source="/blank", destination="/b"),
+        call("execute", command=" \n"),
+        call("execute", command=""),
+        call("write_todos", todos=[]),
+        call("ls", path=5),
+    ]
+    state = run(
+        model, calls(*made), calls(call("write_todos", todos=[]), call("write_todos", todos=[])), backend=filled()
+    )
+    assert len(results(state)) == len(made) + 2
+    assert model.faults == []
+
+
+def test_files_of_all_kinds_at_once_and_a_conversation_that_goes_on(model: Any) -> None:
+    reads = calls(*(call("read_file", file_path=path) for path in CONTENTS), call("ls"))
+    agent = create_deep_agent(model.play(reads), backend=filled(), checkpointer=InMemorySaver())
+    agent.invoke(GO, THREAD)
+    agent.invoke(GO, THREAD)
+    assert model.faults == []
+
+
+def test_an_image_is_shown_to_models_that_see(model: Any) -> None:
+    run(model, calls(call("read_file", file_path="/a.png")), backend=filled())
+    images = (model.profile or {}).get("image_inputs", True)
+    shows = "iVBORw0KGgo" in model.last or "inline_data" in model.last
+    assert shows is images, model.last[-2_000:]
+    assert ("is left out" in model.last) is not images
+
+
+def test_tools_of_others(model: Any) -> None:
+    answers: list[Any] = ["", " ", [], [""], [{"type": "text", "text": ""}], "word " * 40_000]
+    answers.append([{"type": "text", "text": " "}, {"type": "image", "base64": "AAAA" * 100, "mime_type": "image/png"}])
+
+    @tool
+    def other(number: int) -> Any:
+        """Something else."""
+        return answers[number]
+
+    run(
+        model, calls(*(call("other", number=number) for number in range(len(answers)))), tools=[other], backend=filled()
+    )
+    assert model.faults == []
+
+
+# --- subagents, people, repairs, summaries ---------------------------------------------------------------------------
+
+
+def test_subagents(model: Any) -> None:
+    silent = SubAgent(name="silent", description="Says nothing.", system_prompt="")
+    state = run(
+        model,
+        calls(call("task", description="say nothing", subagent_type="silent")),
+        calls(call("read_file", file_path="/a.mp3"), call("read_file", file_path="/a.png")),
+        AIMessage(""),
+        calls(
+            call("task", description=" \n", subagent_type="silent"),
+            call("task", description="x", subagent_type="none"),
+        ),
+        subagents=[silent],
+        backend=filled(),
+    )
+    assert [message.status for message in results(state)] == ["success", "error", "error"]
+    assert model.faults == []
+
+
+@pytest.mark.parametrize(
+    "decision",
+    [
+        {"type": "reject"},
+        {"type": "reject", "message": ""},
+        {"type": "respond", "message": ""},
+        {"type": "respond", "message": "It is there."},
+        {"type": "edit", "edited_action": {"name": "ls", "args": {"path": "/"}}},
+        {"type": "edit", "edited_action": {"name": "read_file", "args": {"file_path": "/a.png"}}},
+    ],
+    ids=lambda decision: "-".join(map(str, decision.values()))[:24],
+)
+def test_decisions_of_a_person(model: Any, decision: Any) -> None:
+    agent = create_deep_agent(
+        model.play(calls(call("write_file", file_path="/a", content="x"), call("ls"))),
+        backend=filled(),
+        interrupt_on={"write_file": True},
+        checkpointer=InMemorySaver(),
+    )
+    agent.invoke(GO, THREAD)
+    agent.invoke(Command(resume={"decisions": [decision]}), THREAD)
+    assert model.faults == []
+
+
+def test_a_conversation_that_goes_on_without_results(model: Any) -> None:
+    wrong = {"type": "invalid_tool_call", "id": "wrong", "name": "ls", "args": '{"path": ', "error": None}
+    agent = create_deep_agent(
+        model.play(
+            AIMessage("", invalid_tool_calls=[wrong]),
+            AIMessage("", tool_calls=[call("ls")], invalid_tool_calls=[{**wrong, "id": "wrong too"}]),
+            AIMessage("so"),
+            AIMessage(""),
+            calls(call("write_file", file_path="/a", content="x"), call("ls")),
+        ),
+        interrupt_on={"write_file": True},
+        checkpointer=InMemorySaver(),
+        backend=filled(),
+    )
+    for _ in range(5):
+        agent.invoke(GO, THREAD)
+    assert model.faults == []
+
+
+def test_summaries(model: Any) -> None:
+    model.profile = {**(model.profile or {}), "max_input_tokens": 2_000}
+    turns = [
+        turn for _ in range(6) for turn in (calls(call("read_file", file_path="/a.png")), AIMessage("word " * 400))
+    ]
+    agent = create_deep_agent(model.play(*turns), backend=filled(), checkpointer=InMemorySaver())
+    for number in range(5):
+        state = agent.invoke({"messages": [HumanMessage(f"question {number}")]}, THREAD)
+    assert any("/conversation_history/1.md" in message.text for message in state["messages"])
+    assert model.faults == []
+
+
+def test_the_rules_find_what_providers_refuse() -> None:
+    """The judges are not blind: each finds the fault in a request that has one."""
+    pixel = [{"type": "audio", "base64": "AAAA" * 100, "mime_type": "audio/mpeg"}]
+    asked = [SystemMessage([{"type": "text", "text": ""}]), HumanMessage("go"), calls(call("ls"))]
+    for name in ("anthropic", "openai", "openai responses", "google"):
+        made = MODELS[name]()
+        assert list(made.judged(made.request(asked))), name
+        if name != "anthropic":
+            answer = [HumanMessage("go"), calls({**call("ls"), "id": "c"}), _result(pixel)]
+            found = list(made.judged(made.request(answer)))
+            assert bool(found) is (name != "google"), name
+
+
+def _result(content: Any) -> Any:
+    return ToolMessage(content, tool_call_id="c", name="ls")

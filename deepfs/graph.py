@@ -68,15 +68,17 @@ def create_deep_agent(
 
     `model` is a chat model or `"provider:name"`; None is the current Claude Sonnet, from the package
     langchain-anthropic. `tools` come beside those of the middleware: files (StateBackend where `backend` is None),
-    `task`, `write_todos`. Long conversations are summarised. The model is told which calls of
-    tools got no result, so that a conversation can go on without an answer to an interrupt.
+    `task`, `write_todos`. Long conversations are summarised, and what a summary removes is kept in a file under
+    `/conversation_history` first. The model is told which calls of tools got no result, so that a conversation can go
+    on without an answer to an interrupt.
 
     `subagents` have the tools, the model and the `interrupt_on` of the agent where they name none; one of the name
     `general-purpose` is added, unless there is one. `permissions` are rules about files, for subagents too unless they
     have their own; the mode `"interrupt"` asks a person as `interrupt_on` does. `memory` are paths of files that the
     agent is shown at every turn. `middleware` comes after the agent's own and takes the place of one of the same name;
-    a FilesystemMiddleware among it has `permissions` unless it has its own. The other arguments are those of
-    `langchain.agents.create_agent`.
+    a FilesystemMiddleware among it has `permissions` unless it has its own. `interrupt_on` that names `write_file`,
+    `edit_file` or `delete` holds for other tools that replace files too, unless it names them. The other arguments are
+    those of `langchain.agents.create_agent`.
 
     Raises ModuleNotFoundError that names what to install, where a package is missing.
     """

@@ -24,7 +24,11 @@ except ModuleNotFoundError as error:
         "Agents need the package langchain: pip install 'deepfs[agents]'", name=error.name
     ) from error
 
+LANGCHAIN_WRAPS_APPROVED_CALLS = HumanInTheLoopMiddleware.wrap_tool_call is not AgentMiddleware.wrap_tool_call
+"""Older ones put the call that a person edited into the message of the model instead."""
+
 __all__ = [
+    "LANGCHAIN_WRAPS_APPROVED_CALLS",
     "AgentMiddleware",
     "AgentState",
     "DecisionType",

@@ -9,7 +9,13 @@ from langgraph.errors import GraphBubbleUp, GraphInterrupt
 from langgraph.prebuilt.tool_node import ToolCallRequest
 
 from deepfs.errors import InvalidPathError
-from deepfs.middleware._langchain import AgentMiddleware, DecisionType, HumanInTheLoopMiddleware, InterruptOnConfig
+from deepfs.middleware._langchain import (
+    LANGCHAIN_WRAPS_APPROVED_CALLS,
+    AgentMiddleware,
+    DecisionType,
+    HumanInTheLoopMiddleware,
+    InterruptOnConfig,
+)
 from deepfs.middleware._messages import ToolResult
 from deepfs.policy.permissions import approved
 from deepfs.policy.rules import FilesystemOperation, FilesystemPermission, checked_rules, decisions_beneath
@@ -122,7 +128,8 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
 
     def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolResult]) -> ToolResult:
         """Let a call that was approved pass."""
-        return super().wrap_tool_call(request, self._passing(handler))
+        passing = self._passing(handler)
+        return super().wrap_tool_call(request, passing) if LANGCHAIN_WRAPS_APPROVED_CALLS else passing(request)
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolResult]]
@@ -135,6 +142,8 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
             with approved():
                 return await handler(asked)
 
+        if not LANGCHAIN_WRAPS_APPROVED_CALLS:
+            return await passing(request)
         return await super().awrap_tool_call(request, passing)
 
     def _passing(self, handler: Callable[[ToolCallRequest], ToolResult]) -> Callable[[ToolCallRequest], ToolResult]:
@@ -192,7 +201,10 @@ def _was_asking(error: Exception) -> bool:
 
 def _checked(update: dict[str, Any] | None) -> dict[str, Any] | None:
     """What is made of an answer. Raises ValueError where it names no call to run in place of the model's."""
-    for action in (update or {}).get("hitl_edited_tool_calls", {}).values():
+    given = update or {}
+    edited = given.get("hitl_edited_tool_calls", {}).values()
+    called = [each for message in given.get("messages", ()) for each in getattr(message, "tool_calls", ())]
+    for action in (*edited, *called):
         is_action = isinstance(action, Mapping) and isinstance(action.get("args"), dict)
         if not is_action or not isinstance(action.get("name"), str):
             raise ValueError(f"{action!r} is no edited_action")

@@ -161,10 +161,9 @@ def test_it_holds_for_subagents(invoke: Invoke, where: str) -> None:
 
 
 @pytest.mark.parametrize("where", ["agent", "subagent"])
-@pytest.mark.parametrize("mode", ["batched", "per_call"])
-def test_langchains_middleware_asks_about_them_too(invoke: Invoke, where: str, mode: Any) -> None:
+def test_langchains_middleware_asks_about_them_too(invoke: Invoke, where: str) -> None:
     files = files_of()
-    asking = HumanInTheLoopMiddleware({"delete": True}, interrupt_mode=mode)
+    asking = HumanInTheLoopMiddleware({"delete": True})
     turns = [calls(MOVE), AIMessage("done")]
     options: dict[str, Any] = {"middleware": [asking]}
     if where == "subagent":

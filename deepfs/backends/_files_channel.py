@@ -21,7 +21,7 @@ from typing_extensions import Self, TypedDict
 from deepfs.backends._langgraph import outer_task
 from deepfs.backends._supersteps import FILES, ProvisionalWrite, writers
 from deepfs.core.fold import Superstep, fold, fold_conflicts
-from deepfs.core.operations import operation_in, removals_of
+from deepfs.core.operations import is_header, operation_in, removals_in, removals_of
 from deepfs.types import FileDataV1, FileDataV2
 
 __all__ = ["FileConflicts", "Files", "FilesystemState"]
@@ -76,6 +76,34 @@ class FilesChannel(_SavedChannel):
         self._run = id(self)
         self._removed: dict[str, None] = {}
         self._told = ""
+        self._is_nested = self._is_asked = False
+
+    @property
+    def snapshot_frequency(self) -> int:  # type: ignore[override]
+        """As of any such channel; in a nested graph that removed files all are saved, with a note of those."""
+        frequency = super().snapshot_frequency
+        self._is_asked = self._is_nested and bool(self._removed)
+        return 0 if self._is_asked else frequency
+
+    @snapshot_frequency.setter
+    def snapshot_frequency(self, frequency: int) -> None:
+        self._frequency = frequency
+
+    def get(self) -> Any:
+        """The files; to LangGraph, when it has just asked whether to save them, with the note of what was removed."""
+        files = super().get()
+        if not self._is_asked:
+            return files
+        self._is_asked = False
+        return {**files, removals_of(files, sorted(self._removed)): None}
+
+    def from_checkpoint(self, checkpoint: Any) -> Self:
+        channel = super().from_checkpoint(checkpoint)
+        for paths in removals_in(channel.value).values():
+            channel._removed.update(dict.fromkeys(paths))
+        if channel._removed:
+            channel.value = {path: data for path, data in channel.value.items() if not is_header(path)}
+        return channel
 
     def copy(self) -> Self:
         copied = super().copy()
@@ -158,6 +186,7 @@ class FilesChannel(_SavedChannel):
         outer = None if self._is_copy else outer_task()
         if outer is None:
             return
+        self._is_nested = True
         if before is not None:
             self._note_removed(before.keys() - self.value.keys())
         channel, writes = outer

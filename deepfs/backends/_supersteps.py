@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias
 from weakref import ref
 
 from langgraph.channels.base import BaseChannel
+from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.checkpoint.serde.types import ERROR
 from langgraph.types import Overwrite
 
@@ -35,7 +36,8 @@ class ProvisionalWrite(list[Any]):
 
     LangGraph saves what a failed or cancelled task had sent by then, and, when the graph is resumed, takes a task with
     saved writes for finished: the rest of its work would never be done. So such a write then reads as the failure,
-    which is saved anyway, and the task runs again.
+    which is saved anyway, and the task runs again. Where the task has returned already, what it returned is saved, so
+    that it does not run again; then this write is one as well.
     """
 
     __slots__ = ("_writes",)
@@ -46,7 +48,8 @@ class ProvisionalWrite(list[Any]):
 
     def _failed(self) -> tuple[str, Any] | None:
         writes = self._writes()
-        return _failure(writes) if writes else None
+        failure = _failure(writes) if writes else None
+        return None if failure is None or writes is None or _has_returned(writes) else failure
 
     def __iter__(self) -> Iterator[Any]:
         failure = self._failed()
@@ -75,6 +78,12 @@ def _failure(writes: Writes) -> tuple[str, Any] | None:
     except IndexError:
         pass
     return None
+
+
+def _has_returned(writes: Writes) -> bool:
+    """Whether there are writes that LangGraph made of what the task returned; errors and interrupts are none."""
+    channels = (write[0] for write in _from(writes, 0) if type(write) is tuple)
+    return any(channel not in WRITES_IDX_MAP and not channel.startswith("__error") for channel in channels)
 
 
 # --- the tasks of a superstep ----------------------------------------------------------------------------------------

@@ -9,18 +9,18 @@ has LangGraph save them whole.
 from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from copy import copy
-from typing import Annotated, Any, Final, TypeAlias, cast
+from typing import Annotated, Any, Final, Self, TypeAlias, cast
 from weakref import ref
 
 from langgraph.channels.delta import DeltaChannel
 from langgraph.types import Overwrite
 
 # As in the states of LangGraph and LangChain: a TypedDict of `typing` cannot be mixed with one of these.
-from typing_extensions import Self, TypedDict
+from typing_extensions import TypedDict
 
 from deepfs.backends._langgraph import outer_task
 from deepfs.backends._supersteps import FILES, ProvisionalWrite, writers
-from deepfs.core.fold import Superstep, fold, fold_conflicts
+from deepfs.core.fold import Superstep, conflicts_of, fold, fold_conflicts
 from deepfs.core.operations import is_header, operation_in, removals_in, removals_of
 from deepfs.types import FileDataV1, FileDataV2
 
@@ -28,6 +28,7 @@ __all__ = ["FileConflicts", "Files", "FilesystemState"]
 
 _SNAPSHOT: Final = 50
 _OVERWRITE: Final = "__overwrite__"
+_REPLACED: Final = "All files were replaced in the same step."
 
 
 class _SavedChannel(DeltaChannel[Any]):
@@ -38,7 +39,7 @@ class _SavedChannel(DeltaChannel[Any]):
         super().__init__(reducer, typ, snapshot_frequency=snapshot_frequency)
 
     @property
-    def snapshot_frequency(self) -> int:  # type: ignore[override]
+    def snapshot_frequency(self) -> int:
         """After how many updates LangGraph saves the value; it asks when it is about to save a checkpoint."""
         self._is_saved = self._must_save
         return 0 if self._must_save else self._frequency
@@ -79,7 +80,7 @@ class FilesChannel(_SavedChannel):
         self._is_nested = self._is_asked = False
 
     @property
-    def snapshot_frequency(self) -> int:  # type: ignore[override]
+    def snapshot_frequency(self) -> int:
         """As of any such channel; in a nested graph that removed files all are saved, with a note of those."""
         frequency = super().snapshot_frequency
         self._is_asked = self._is_nested and bool(self._removed)
@@ -127,7 +128,7 @@ class FilesChannel(_SavedChannel):
             self._merge(before, values)
         else:
             self.value = fold(before, values)
-            self._keep(self.value, values)
+            self._keep_plain(values)
         self._tell_removed(before)
         return True
 
@@ -142,11 +143,11 @@ class FilesChannel(_SavedChannel):
         if self.value != step.files:
             self.value = dict(step.files)
             self._save()
-        self._keep(self.value, values)
+        self._keep_plain(values)
         self._tell(step.lost)
 
-    def _keep(self, files: Any, values: Sequence[Any]) -> None:
-        """Save what was written as records of ours, so that readers of the checkpoint find plain dicts."""
+    def _keep_plain(self, values: Sequence[Any]) -> None:
+        """Where records of ours were written, save what they became, so that others find plain dicts."""
         if any(isinstance(data, FileDataV1 | FileDataV2) for value in values if value for data in value.values()):
             self._save()
 
@@ -154,23 +155,14 @@ class FilesChannel(_SavedChannel):
         """Take in writes one of which replaces all files: the operations of other tasks take no effect."""
         super().update(values)
         self.value = fold({}, [self.value])
-        tasks = writers(self._run)
         [index] = [index for index, value in enumerate(values) if _replaces(value)]
-        owner = tasks.get(id(values[index]))
-        lost = [
-            {
-                "path": path,
-                "operation": change.kind,
-                "node": operation.node,
-                "step": operation.step,
-                "reason": "All files were replaced in the same step.",
-            }
-            for place, value in enumerate(values)
-            if not _replaces(value) and value and (operation := operation_in(value)) is not None
-            if operation.task != owner or place > index
-            for path, change in operation.paths.items()
-        ]
-        self._tell(lost)
+        owner = writers(self._run).get(id(values[index]))
+        earlier, later = (
+            [operation_in(value or ()) for value in part] for part in (values[:index], values[index + 1 :])
+        )
+        lost = [operation for operation in earlier if operation is not None and operation.task != owner]
+        lost += [operation for operation in later if operation is not None]
+        self._tell([each for operation in lost for each in conflicts_of(operation, _REPLACED)])
 
     def _tell(self, lost: list[dict[str, Any]]) -> None:
         if lost and not self._is_copy:

@@ -55,9 +55,9 @@ _NO_CHANNEL = (
     "class State(FilesystemState): ..., with `from deepfs import FilesystemState`."
 )
 _LOSING = (
-    "The channel 'files' of this graph ({kind}) would lose files: what is written to it replaces what is there, or what "
-    "is deleted stays. Mix the channel in: class State(FilesystemState): ..., with `from deepfs import FilesystemState`; "
-    "a dataclass or pydantic state declares `files: Files`, from deepfs.backends.state."
+    "The channel 'files' of this graph ({kind}) would lose files: what is written to it replaces what is there, or "
+    "what is deleted stays. Mix the channel in: class State(FilesystemState): ..., with `from deepfs import "
+    "FilesystemState`; a dataclass or pydantic state declares `files: Files`, from deepfs.backends.state."
 )
 _ENDED = (
     "Error: {paths} not changed: the node or tool that called has ended, so its writes are taken already. Wait for the "
@@ -183,7 +183,7 @@ class TaskFiles:
     def _transition(self, change: Change) -> Transition:
         before = _files_of(self._wiring.read(FILES, False)).get(change.path)
         origin = stored_version(before, change.path)
-        return Transition(origin, _version(change.before), _version(change.after))
+        return Transition(origin, _base(change), _version(change.after))
 
     def _check(self, operation: Operation) -> None:
         """Raise where `operation` collides with what other tasks wrote; here, it is not known."""
@@ -221,7 +221,7 @@ class _MergingFiles(TaskFiles):
     def _transition(self, change: Change) -> Transition:
         self._task.catch_up()
         earlier = self._task.changes.get(change.path)
-        return transition(earlier, _version(change.before), _version(change.after), _places(change))
+        return transition(earlier, _base(change), _version(change.after), _places(change))
 
     def _check(self, operation: Operation) -> None:
         foreign = operation.foreign(mergeable=self._merges)
@@ -325,6 +325,11 @@ def _fresh_files(wiring: _Wiring) -> TaskFiles:
 
 def _files_of(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
+
+
+def _base(change: Change) -> str | None:
+    """The version of what was there before a change, be it a file or not."""
+    return _version(change.before) or stored_version(change.origin, change.path)
 
 
 def _version(data: Any) -> str | None:

@@ -7,8 +7,8 @@ from deepfs.backends._langgraph import TaskFiles, task_files
 from deepfs.core.differences import difference, joined
 from deepfs.core.filedata import decode_file
 from deepfs.core.filemap import Change
-from deepfs.core.fold import version_of
-from deepfs.errors import ConflictError, ExistsError
+from deepfs.core.fold import stored_version
+from deepfs.errors import ConflictError, DeepFSError, ExistsError
 from deepfs.types import FileDataV2, FileFormat
 
 __all__ = ["adopt_files"]
@@ -31,7 +31,7 @@ def _changed(given: Mapping[str, Any], made: Mapping[str, Any]) -> Iterator[str]
 def _adopt(task: TaskFiles, path: str, given: Any, made: Any) -> bool:
     """Write one file; whether that went well."""
     here = task.files.get(path)
-    change = _change(path, *(value and decode_file(value, path) for value in (given, made, here)))
+    change = _change(path, given, made, here)
     if change is None:
         return False
     try:
@@ -41,23 +41,29 @@ def _adopt(task: TaskFiles, path: str, given: Any, made: Any) -> bool:
     return True
 
 
-def _change(path: str, given: FileDataV2 | None, made: FileDataV2 | None, here: FileDataV2 | None) -> Change | None:
+def _change(path: str, given: Any, made: Any, here: Any) -> Change | None:
     """The change of the file as it is `here` that does what made `made` of `given`; None where it collides."""
-    if _same(here, given) or _same(here, made):
-        return Change(path, here, made, _difference(here, made))
-    if given is None or made is None or here is None or {given.encoding, made.encoding, here.encoding} != {"utf-8"}:
+    before, after = _file(path, here), _file(path, made)
+    if made is not None and after is None:
         return None
-    text = joined(given.content, made.content, here.content)
+    if stored_version(here, path) in (stored_version(given, path), stored_version(made, path)):
+        return Change(path, before, after, _difference(before, after), here)
+    base = _file(path, given)
+    if base is None or after is None or before is None or {base.encoding, after.encoding, before.encoding} != {"utf-8"}:
+        return None
+    text = joined(base.content, after.content, before.content)
     if text is None:
         return None
-    after = FileDataV2(text, "utf-8", here.created_at, made.modified_at, made.mime_type)
-    return Change(path, here, after, _difference(here, after))
+    merged = FileDataV2(text, "utf-8", before.created_at, after.modified_at, after.mime_type)
+    return Change(path, before, merged, _difference(before, merged), here)
 
 
-def _same(one: FileDataV2 | None, other: FileDataV2 | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return version_of(one) == version_of(other)
+def _file(path: str, value: Any) -> FileDataV2 | None:
+    """The file that is stored as `value`; None where it is none."""
+    try:
+        return None if value is None else decode_file(value, path)
+    except DeepFSError:
+        return None
 
 
 def _difference(before: FileDataV2 | None, after: FileDataV2 | None) -> Any:

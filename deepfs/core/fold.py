@@ -29,7 +29,7 @@ from deepfs.core.text import version
 from deepfs.errors import DeepFSError
 from deepfs.types import FileDataV1, FileDataV2
 
-__all__ = ["Folding", "Superstep", "fold", "fold_conflicts", "stored_version", "version_of"]
+__all__ = ["Folding", "Superstep", "conflicts_of", "fold", "fold_conflicts", "stored_version", "version_of"]
 
 
 def version_of(data: FileDataV2) -> str:
@@ -219,8 +219,8 @@ class Superstep(Folding):
 
     def _take_file(self, task: str, path: str, data: Any) -> None:
         """Take in one file of a write without an operation."""
-        known, before = self._memory.written.get(path), self._before.get(path)
-        if (known and _fingerprint(path, data) in known) or data == self.files.get(path):
+        before = self._before.get(path)
+        if data == self.files.get(path) or _fingerprint(path, data) in self._memory.written.get(path, ()):
             return
         earlier, view = self._changes.get((task, path)), self._views.get((task, path), before)
         if data == before and (earlier is None or data is not None):
@@ -235,7 +235,7 @@ class Superstep(Folding):
         operation = self._continued(operation)
         lost = super()._operate(operation, written)
         if lost:
-            self.lost.extend(_told(path, change, operation, lost) for path, change in operation.paths.items())
+            self.lost.extend(_told(operation, lost))
         else:
             self._changes.update({(operation.task, path): change for path, change in operation.paths.items()})
             self._views.update({(operation.task, path): written.get(path) for path in operation.paths})
@@ -312,18 +312,28 @@ class _Conflicts(list[dict[str, Any]]):
     def _judge(self, operation: Operation | None) -> None:
         lost = self.ledger.enter(operation) if operation else []
         if operation and lost:
-            self.extend(_told(path, change, operation, lost) for path, change in operation.paths.items())
+            self.extend(_told(operation, lost))
 
 
-def _told(path: str, change: Transition, operation: Operation, lost: list[str]) -> dict[str, Any]:
-    if path in lost:
-        reason = "A parallel task changed it first, in the same place."
-    else:
-        reason = f"It was one with a change of {lost[0]}, which a parallel task changed first."
-    return {
-        "path": path,
-        "operation": change.kind,
-        "node": operation.node,
-        "step": operation.step,
-        "reason": reason,
-    }
+def _told(operation: Operation, lost: list[str]) -> list[dict[str, Any]]:
+    """The conflicts of an operation that collides at the paths in `lost`."""
+    first = "A parallel task changed it first, in the same place."
+    other = f"It was one with a change of {lost[0]}, which a parallel task changed first."
+    return [
+        {**conflict, "reason": first if conflict["path"] in lost else other}
+        for conflict in conflicts_of(operation, first)
+    ]
+
+
+def conflicts_of(operation: Operation, reason: str) -> list[dict[str, Any]]:
+    """The changes of an operation that took no effect, as `file_conflicts` holds them."""
+    return [
+        {
+            "path": path,
+            "operation": change.kind,
+            "node": operation.node,
+            "step": operation.step,
+            "reason": reason,
+        }
+        for path, change in operation.paths.items()
+    ]

@@ -62,3 +62,18 @@ def test_the_older_form_stays_the_older_form() -> None:
     v1 = {"/a": {"content": ["one", "two"], "created_at": "x", "modified_at": "y"}}
     files, _ = adopted({"/a": {**v1["/a"], "content": ["one", "TWO"]}}, given=v1)
     assert files["/a"] == ["one", "TWO"]
+
+
+def test_what_is_no_file_is_met_with_a_result() -> None:
+    foreign: dict[str, Any] = {"/a": {"memory": "tea"}, "/b": {"content": 7}}
+    new = {"content": "new", "encoding": "utf-8"}
+    lost: list[list[str]] = []
+
+    def node(state: FilesystemState) -> None:
+        lost.append(adopt_files(foreign, {"/a": new, "/b": {"content": 8}}))
+        lost.append(adopt_files(foreign, {"/a": {"content": "other"}}))
+
+    graph = StateGraph(FilesystemState).add_node("node", node).add_edge(START, "node").compile()
+    files = graph.invoke({"files": foreign})["files"]
+    assert (files["/a"]["content"], lost) == ("new", [["/b"], ["/a"]])
+    assert "/b" not in files

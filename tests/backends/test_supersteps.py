@@ -403,6 +403,34 @@ async def test_a_graph_resumed_after_a_failure_does_everything_once(when: str, a
 
 
 @pytest.mark.anyio
+async def test_a_task_that_was_cancelled_after_it_returned_keeps_its_files(async_saver: Saver) -> None:
+    """LangGraph saves what it returned and does not run it again, so what it wrote to the files is saved as well."""
+    runs, returned = [], asyncio.Event()
+
+    async def returns(state: State) -> dict[str, Any]:
+        runs.append("returns")
+        assert (await fs.aedit("/a", "one", "1")).ok
+        return {"log": ["returned"]}
+
+    async def edge(state: State) -> str:
+        returned.set()
+        await asyncio.sleep(10)
+        return "__end__"
+
+    async def fails(state: State) -> None:
+        await returned.wait()
+        runs.append("fails")
+        if runs.count("fails") == 1:
+            raise BrokenError
+
+    builder = graph(returns, fails).add_conditional_edges("returns", edge, ["__end__"])
+    with pytest.raises(BrokenError):
+        await builder.compile(checkpointer=async_saver).ainvoke(file("one two"), THREAD)
+    live = await builder.compile(checkpointer=async_saver).ainvoke(None, THREAD)
+    assert (text(live), live["log"], runs) == ("1 two", ["returned"], ["returns", "fails", "fails"])
+
+
+@pytest.mark.anyio
 @pytest.mark.parametrize("first", [True, False])
 async def test_a_collision_with_a_task_that_finished_before_the_failure_is_told_in_the_channel(
     first: bool, async_saver: Saver

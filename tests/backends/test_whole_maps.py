@@ -265,7 +265,9 @@ async def test_whole_maps_by_send_keep_what_each_changed(saver: BaseCheckpointSa
     def by_hand(state: State) -> Any:
         n = state["n"]
         shared = state["files"]["/shared"]["content"].replace(f"<{n}>", f"[{n}]")
-        return {"files": {**state["files"], f"/{n}": file(f"edited {n}"), "/shared": file(shared), f"/new{n}": file("")}}
+        return {
+            "files": {**state["files"], f"/{n}": file(f"edited {n}"), "/shared": file(shared), f"/new{n}": file("")}
+        }
 
     start = given(shared="<0>\n\n<1>\n\n<2>\n\n<3>\n", **{str(n): "old" for n in range(4)})
     live = await ran(sent(by_hand, 4), start, saver)

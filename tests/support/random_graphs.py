@@ -142,7 +142,9 @@ class RandomGraph:
                 self.branch(builder, f"{name}{letter}", shared, depth, taken)
                 for letter in "abcd"[: self.random.randint(2, 4)]
             ]
-            sent = [self.leaf_plan(f"{name}s{number}", shared, {}, taken) for number in range(self.random.choice((0, 0, 3)))]
+            sent = [
+                self.leaf_plan(f"{name}s{number}", shared, {}, taken) for number in range(self.random.choice((0, 0, 3)))
+            ]
             if sent:
                 builder.add_node(f"{name}send", self.sent(sent))
             self.fan_out(builder, f"{prefix}gate{step}", branches, f"{name}send", len(sent))

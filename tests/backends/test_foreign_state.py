@@ -1,0 +1,121 @@
+"""What others put into the state beside the files is met with a result, stays where it is, and is counted."""
+
+from typing import Any
+
+import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, StateGraph
+
+from deepfs import FilesystemState, StateBackend
+
+pytestmark = pytest.mark.anyio
+
+fs = StateBackend()
+THREAD: Any = {"configurable": {"thread_id": "t"}}
+KEYS: dict[str, Any] = {
+    "no slash": "notes.md",
+    "nested": "dir/notes.md",
+    "parent": "/dir/../x",
+    "dot": "/./x",
+    "end": "/dir/x/",
+    "double": "/dir//x",
+    "empty": "",
+    "root": "/",
+    "NUL": "/dir/a\0b",
+    "tilde": "~/x",
+    "drive": "C:/x",
+    "long": f"/dir/{'x' * 256}",
+    "number": 7,
+    "none": None,
+}
+VALUES: dict[str, Any] = {
+    "empty": {},
+    "text": "a text",
+    "number": 7,
+    "list": ["a"],
+    "content": {"content": 7},
+    "lines": {"content": ["a", 7]},
+    "encoding": {"content": "x", "encoding": 1},
+    "base64": {"content": "=", "encoding": "base64"},
+    "date": {"content": "x", "modified_at": 7},
+    "foreign": {"memory": "tea"},
+}
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def stored(text: str) -> dict[str, Any]:
+    return {"content": text, "encoding": "utf-8", "created_at": "0", "modified_at": "0"}
+
+
+async def after(node: Any, files: Any) -> dict[str, Any]:
+    """The files after a run of the node, beside one that returns all files; the same are loaded again."""
+
+    def beside(state: FilesystemState) -> Any:
+        return {"files": {**state["files"], "/beside": stored("x")}}
+
+    builder = StateGraph(FilesystemState).add_node("node", node).add_node("beside", beside)
+    builder.add_edge(START, "node").add_edge(START, "beside")
+    app = builder.compile(checkpointer=InMemorySaver())
+    live = await app.ainvoke({"files": files}, THREAD)
+    assert (await app.aget_state(THREAD)).values["files"] == live["files"]
+    assert live["file_conflicts"] == []
+    return dict(live["files"])
+
+
+@pytest.mark.parametrize("key", KEYS.values(), ids=KEYS)
+async def test_a_key_that_is_no_path_is_passed_over_and_stays(key: Any) -> None:
+    async def node(state: FilesystemState) -> None:
+        assert [info.path for info in (await fs.als("/")).entries or ()] == ["/b.txt", "/dir/"]
+        assert [info.path for info in (await fs.als("/dir")).entries or ()] == ["/dir/a.txt"]
+        assert [info.path for info in (await fs.aglob("**")).matches or ()] == ["/b.txt", "/dir/a.txt"]
+        found = await fs.agrep("needle")
+        assert ([match.path for match in found.matches or ()], found.skipped) == (["/dir/a.txt"], 1)
+        assert (await fs.aread("/dir/a.txt")).ok
+        assert (await fs.acopy("/dir", "/copy")).ok
+        assert (await fs.amove("/dir", "/moved")).ok
+        assert (await fs.awrite("/new/x.txt", "x")).ok
+        assert (await fs.aupload_files([("/new/y.txt", b"y")]))[0].error is None
+        assert (await fs.aedit("/new/x.txt", "x", "z")).ok
+        assert (await fs.adelete("/copy")).ok
+        assert (await fs.aread(str(key))).ok is False
+
+    files = await after(node, {key: stored("needle"), "/dir/a.txt": stored("needle"), "/b.txt": stored("b")})
+    assert files.keys() == {key, "/b.txt", "/moved/a.txt", "/new/x.txt", "/new/y.txt", "/beside"}
+    assert files[key] == stored("needle")
+
+
+@pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
+async def test_a_value_that_is_no_file_is_met_with_a_result(value: Any) -> None:
+    async def node(state: FilesystemState) -> None:
+        assert [info.path for info in (await fs.als("/dir")).entries or ()] == ["/dir/bad", "/dir/good"]
+        assert len((await fs.aglob("**")).matches or ()) == 4
+        assert [match.path for match in (await fs.agrep("needle")).matches or ()] == ["/dir/good"]
+        for result in (
+            await fs.aread("/dir/bad"),
+            await fs.aread_raw("/dir/bad"),
+            await fs.aedit("/dir/bad", "a", "b"),
+            await fs.acopy("/dir/bad", "/dir/bad"),
+            await fs.adownload_files(["/dir/bad", "/dir/good"]),
+        ):
+            assert result is not None
+        assert (await fs.awrite("/dir/bad", "x")).code == "already_exists"
+        assert (await fs.awrite("/write", "new", overwrite=True)).ok
+        assert (await fs.adelete("/delete")).ok
+
+    files = await after(node, {"/dir/bad": value, "/write": value, "/delete": value, "/dir/good": stored("needle")})
+    assert files.keys() == {"/beside", "/dir/bad", "/dir/good", "/write"}
+    assert (files["/dir/bad"], files["/write"]["content"]) == (value, "new")
+
+
+@pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
+async def test_what_is_no_file_may_be_written_by_hand(value: Any) -> None:
+    def node(state: FilesystemState) -> Any:
+        return {"files": {**state["files"], "/changed": value, "/made": value, "/gone": None, "no path": value}}
+
+    files = await after(node, {"/changed": stored("x"), "/gone": value, "/kept": value})
+    made = {"/changed": value, "/made": value, "/kept": value, "no path": value, "/beside": stored("x")}
+    assert files == made

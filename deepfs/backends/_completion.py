@@ -2,13 +2,15 @@
 
 import functools
 import inspect
-from collections.abc import AsyncIterable, Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import AsyncIterable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
 
 from deepfs.backends._parameters import Parameters, limited
 from deepfs.backends._v1 import V1_NAMES, add_v1_names, v1_operations
 from deepfs.core.arguments import check_string
-from deepfs.errors import DeepFSError
+from deepfs.core.told import code_told
+from deepfs.errors import DeepFSError, ErrorCode, ExistsError
 from deepfs.sync import OPERATIONS, named, sync_shims
 from deepfs.types import (
     DeleteResult,
@@ -146,6 +148,80 @@ def _adapted(cls: type, operation: str, like: Callable[..., Any] | None) -> Call
     return call if like is None else named(call, like, f"a{operation}")
 
 
+# --- a write of deepagents, which replaces ---------------------------------------------------------------------------
+
+_THERE: Final = frozenset({ErrorCode.BINARY_FILE, ErrorCode.TOO_LARGE, ErrorCode.INVALID_CONTENT})
+"""What only a file can be the cause of."""
+
+_decided: Final[list[tuple[int, str]]] = []
+"""The writes under way, by object and path, of which it is clear that they may replace: an `awrite` may call `write`,
+in any thread."""
+
+
+def _check_free(read: ReadResult, path: str) -> None:
+    """Raise ExistsError where a read found a file."""
+    if read.error is None or (read.code or code_told(read.error)) in _THERE:
+        raise ExistsError(path)
+
+
+@contextmanager
+def _deciding(backend: object, path: str) -> Iterator[None]:
+    _decided.append((id(backend), path))
+    try:
+        yield
+    finally:
+        _decided.remove((id(backend), path))
+
+
+def _creating(method: Callable[..., Any], *, is_async: bool) -> Callable[..., Any]:
+    """A `write` that replaces what is there, made one that creates unless told to `overwrite`."""
+    own = inspect.signature(method)
+
+    def path_in(*args: Any, **kwargs: Any) -> str:
+        _, path, *_ = own.bind(*args, **kwargs).arguments.values()
+        return str(path)
+
+    @functools.wraps(method)
+    async def awrite(self: Any, *args: Any, overwrite: bool = False, **kwargs: Any) -> Any:
+        path = path_in(self, *args, **kwargs)
+        if not overwrite:
+            _check_free(await self.aread(path, 0, 1), path)
+        with _deciding(self, path):
+            return await method(self, *args, **kwargs)
+
+    @functools.wraps(method)
+    def write(self: Any, *args: Any, overwrite: bool = False, **kwargs: Any) -> Any:
+        path = path_in(self, *args, **kwargs)
+        if not overwrite and (id(self), path) not in _decided:
+            _check_free(self.read(path, 0, 1), path)
+        return method(self, *args, **kwargs)
+
+    made = awrite if is_async else write
+    option = inspect.Parameter("overwrite", inspect.Parameter.KEYWORD_ONLY, default=False)
+    made.__dict__["__signature__"] = own.replace(parameters=[*own.parameters.values(), option])
+    return made
+
+
+def _make_write_create(cls: type, protocol: type) -> None:
+    """Where `write` knows no `overwrite`, and nothing above `cls` writes, see to it that it creates.
+
+    Such a body was written for deepagents, where `write` replaces; here, a caller that did not ask for it would lose
+    the file that is there. Where a class above writes, its own check holds.
+    """
+    if getattr(super(cls, cls), "awrite", None) is not vars(protocol)["awrite"]:  # type: ignore[misc]
+        return
+    bodies = {name: vars(cls)[name] for name in ("write", "awrite") if inspect.isfunction(vars(cls).get(name))}
+    if any(_takes_overwrite(body) for body in bodies.values()):
+        return
+    for name, body in bodies.items():
+        setattr(cls, name, _creating(body, is_async=name == "awrite"))
+
+
+def _takes_overwrite(method: Callable[..., Any]) -> bool:
+    own = inspect.signature(method).parameters
+    return "overwrite" in own or any(parameter.kind is parameter.VAR_KEYWORD for parameter in own.values())
+
+
 def complete(cls: type[Any], protocol: type) -> None:
     """Make a whole backend of a subclass of `protocol` whose body defines operations in either way.
 
@@ -156,5 +232,6 @@ def complete(cls: type[Any], protocol: type) -> None:
         cls.never_waits = _never_waits(cls, mixins)
     _adopt_operations(cls, mixins)
     _adapt_v1(cls, protocol)
+    _make_write_create(cls, protocol)
     sync_shims(bound_operations(cls))
     add_v1_names(cls)

@@ -23,8 +23,34 @@ SANDBOX_BINARY_BYTES: Final = 500 * 1024
 """The bytes of a binary file that deepagents reads from a sandbox."""
 
 SHOWN_EXTENSIONS: Final = frozenset(
-    ".png .jpeg .jpg .webp .gif .heic .heif .mp4 .mpeg .mov .avi .flv .mpg .webm .wmv .3gpp .mkv"
-    " .wav .mp3 .aiff .aac .ogg .flac .pdf .ppt .pptx".split()
+    [
+        ".png",
+        ".jpeg",
+        ".jpg",
+        ".webp",
+        ".gif",
+        ".heic",
+        ".heif",
+        ".mp4",
+        ".mpeg",
+        ".mov",
+        ".avi",
+        ".flv",
+        ".mpg",
+        ".webm",
+        ".wmv",
+        ".3gpp",
+        ".mkv",
+        ".wav",
+        ".mp3",
+        ".aiff",
+        ".aac",
+        ".ogg",
+        ".flac",
+        ".pdf",
+        ".ppt",
+        ".pptx",
+    ]
 )
 """Binary files that deepagents shows to a model as what they are; all others it would send as a document."""
 

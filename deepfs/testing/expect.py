@@ -12,7 +12,7 @@ __all__ = ["failed", "lines_of", "listed", "listing", "only", "paths_of", "shown
 T = TypeVar("T")
 ResultT = TypeVar("ResultT", bound=Result)
 
-_NO_PAYLOAD = {"error", "code", "truncated", "skipped"}
+_NO_PAYLOAD = {"error", "code", "truncated", "truncation_reason", "skipped", "no_lines_requested"}
 
 
 def succeeded(result: ResultT) -> ResultT:

@@ -155,7 +155,9 @@ def test_results_of_ours_have_the_fields_of_theirs() -> None:
 
 def test_what_cannot_be_shown_is_no_document() -> None:
     backend = to_deepagents(MemoryBackend())
-    backend.upload_files([("/latin.txt", b"caf\xe9\n"), ("/data.bin", b"\x00\x01"), ("/a.png", _PNG), ("/a.bmp", b"BM\0")])
+    backend.upload_files(
+        [("/latin.txt", b"caf\xe9\n"), ("/data.bin", b"\x00\x01"), ("/a.png", _PNG), ("/a.bmp", b"BM\0")]
+    )
     for path in ("/latin.txt", "/data.bin", "/a.bmp"):
         answer = tool(backend, "read_file", file_path=path)
         assert answer.status == "error"

@@ -78,7 +78,10 @@ KINDS: Final[dict[str, tuple[str, Callable[[Path], Any]]]] = {
     "wrapped": ("", lambda root: to_deepagents(AuditedBackend(_Ours(FilesystemBackend(root)), lambda _: None))),
     "factory": ("", factory),
     "default": ("", lambda root: to_deepagents(CompositeBackend(FilesystemBackend(root), {"/m": MemoryBackend()}))),
-    "mount": ("/disk", lambda root: to_deepagents(CompositeBackend(MemoryBackend(), {"/disk": FilesystemBackend(root)}))),
+    "mount": (
+        "/disk",
+        lambda root: to_deepagents(CompositeBackend(MemoryBackend(), {"/disk": FilesystemBackend(root)})),
+    ),
     "deep mount": (
         "/a/b/disk",
         lambda root: to_deepagents(
@@ -248,7 +251,11 @@ def test_rules_of_ours_hold_over_backends_of_theirs(disk: Path) -> None:
     """The other way round: a policy of deepfs over a directory of deepagents."""
     hidden = OurPermission(["read", "write"], ["/secrets/**"], "deny")
     (disk / "loop").symlink_to("loop")
-    for adapted in (from_deepagents(theirs(disk)), CompositeBackend(theirs(disk)), CompositeBackend(own_subclass(disk))):
+    for adapted in (
+        from_deepagents(theirs(disk)),
+        CompositeBackend(theirs(disk)),
+        CompositeBackend(own_subclass(disk)),
+    ):
         backend = PermissionedBackend(adapted, [hidden])
         assert backend.read("/link/key.txt").code == "permission_denied"
         assert backend.write("/link/new.txt", "x").code == "permission_denied"

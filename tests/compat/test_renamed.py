@@ -1,0 +1,161 @@
+"""A backend written for deepagents, with the import renamed: what it replaced unasked there, it creates here."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from deepfs import (
+    BackendProtocol,
+    CompositeBackend,
+    EditResult,
+    ErrorCode,
+    GlobResult,
+    GrepResult,
+    LsResult,
+    MemoryBackend,
+    ReadResult,
+    WriteResult,
+    adapt_backend_protocol,
+    create_deep_agent,
+)
+from deepfs.backends.utils import create_file_data, grep_matches_from_files, slice_read_response
+from deepfs.policy import WrapperBackend
+from support.scripted import ScriptedModel, calls
+
+
+class Table:
+    """The operations of deepagents 0.7 over a dict of rows; `write` replaces."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, Any] = {}
+        self.writes: list[str] = []
+
+    def ls(self, path: str) -> Any:
+        return LsResult(entries=[{"path": each, "is_dir": False} for each in sorted(self.rows)])  # type: ignore[list-item]
+
+    def read(self, file_path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
+        if file_path not in self.rows:
+            return ReadResult(error=f"File '{file_path}' not found")
+        return slice_read_response(self.rows[file_path], offset, limit)
+
+    def grep(self, pattern: str, path: str | None = None, glob: str | None = None) -> GrepResult:
+        return grep_matches_from_files(self.rows, pattern, path, glob)
+
+    def glob(self, pattern: str, path: str = "/") -> Any:
+        return GlobResult(matches=[{"path": each} for each in sorted(self.rows)])  # type: ignore[list-item]
+
+    def write(self, file_path: str, content: str) -> WriteResult:
+        self.writes.append(file_path)
+        self.rows[file_path] = create_file_data(content)
+        return WriteResult(path=file_path)
+
+    def edit(self, file_path: str, old_string: str, new_string: str, replace_all: bool = False) -> EditResult:
+        return EditResult(error="read only")
+
+
+class Renamed(Table, BackendProtocol):
+    """What `s/deepagents/deepfs/` makes of it."""
+
+
+class InBody(BackendProtocol):
+    __init__ = Table.__init__
+    ls, read, grep, glob, write, edit = (
+        Table.ls, Table.read, Table.grep, Table.glob, Table.write, Table.edit,
+    )  # fmt: skip
+
+
+class WithBoth(Renamed):
+    pass
+
+
+class Native(BackendProtocol):
+    """Async as well, with the sync method in a thread, as programs of deepagents have it."""
+
+    __init__ = Table.__init__
+    ls, read, grep, glob, write, edit = (
+        Table.ls, Table.read, Table.grep, Table.glob, Table.write, Table.edit,
+    )  # fmt: skip
+
+    async def awrite(self, file_path: str, content: str) -> WriteResult:
+        return await asyncio.get_running_loop().run_in_executor(None, self.write, file_path, content)
+
+
+KINDS: Any = pytest.mark.parametrize("kind", [Renamed, InBody, WithBoth, Native])
+
+
+@pytest.mark.anyio
+@KINDS
+async def test_a_write_creates(kind: type[Any], anyio_backend_name: str) -> None:
+    if kind is Native and anyio_backend_name == "trio":
+        return  # What it calls belongs to asyncio.
+    for backend in (table := kind(), CompositeBackend(MemoryBackend(), {"/t/": table}), WrapperBackend(table)):
+        path = "/t/a.txt" if isinstance(backend, CompositeBackend) else "/a.txt"
+        table.rows.clear()
+        assert (await backend.awrite(path, "first\n")).path == path
+        again = await backend.awrite(path, "second\n")
+        assert (again.code, "already exists" in str(again.error)) == (ErrorCode.ALREADY_EXISTS, True)
+        assert table.rows["/a.txt"]["content"] == "first\n"
+        assert (await backend.awrite(path, "third\n", overwrite=True)).ok
+        assert table.rows["/a.txt"]["content"] == "third\n"
+
+
+@KINDS
+def test_so_does_a_sync_one(kind: type[Any]) -> None:
+    backend = kind()
+    assert backend.write(file_path="/a.txt", content="first\n").ok
+    assert backend.write("/a.txt", "second\n").code is ErrorCode.ALREADY_EXISTS
+    assert backend.write(path="/a.txt", content="second\n").code is ErrorCode.ALREADY_EXISTS
+    assert backend.write("/a.txt", "third\n", overwrite=True).ok
+    assert backend.rows["/a.txt"]["content"] == "third\n"
+    assert backend.writes == ["/a.txt", "/a.txt"]
+
+
+def test_the_renamed_one_behaves_as_the_adapted_one_does() -> None:
+    for backend in (Renamed(), adapt_backend_protocol(Table())):  # type: ignore[arg-type]
+        outcomes = [
+            backend.write("/a.txt", text, overwrite=over).code
+            for text, over in (("1", False), ("2", False), ("3", True))
+        ]
+        assert outcomes == [None, ErrorCode.ALREADY_EXISTS, None]
+
+
+def test_what_cannot_be_read_as_text_is_there_as_well() -> None:
+    class Odd(Renamed):
+        def read(self, file_path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
+            return ReadResult(error=f"Error: File '{file_path}' is too large")
+
+    backend = Odd()
+    assert backend.write("/a.txt", "x").code is ErrorCode.ALREADY_EXISTS
+    assert backend.writes == []
+
+
+def test_a_policy_over_a_backend_of_ours_reads_nothing() -> None:
+    reads: list[str] = []
+
+    class Guarded(MemoryBackend):
+        def read(self, file_path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
+            reads.append(file_path)
+            return super().read(file_path, offset, limit)
+
+        def write(self, file_path: str, content: str) -> WriteResult:
+            return super().write(file_path, content)
+
+    backend = Guarded()
+    assert backend.write("/a.txt", "x").ok
+    assert backend.write("/a.txt", "y").code is ErrorCode.ALREADY_EXISTS
+    assert backend.write("/a.txt", "y", overwrite=True).code is ErrorCode.UNSUPPORTED
+    assert reads == []
+
+
+@pytest.mark.anyio
+async def test_a_model_does_not_destroy_what_it_has_not_read(anyio_backend_name: str) -> None:
+    if anyio_backend_name == "trio":
+        return  # LangGraph belongs to asyncio.
+    backend = Renamed()
+    backend.write("/a.txt", "precious\n")
+    steps = [("write_file", {"file_path": "/a.txt", "content": "x"})]
+    agent = create_deep_agent(ScriptedModel(messages=iter(calls(*steps))), backend=backend)
+    answers = (await agent.ainvoke({"messages": ["go"]}))["messages"]
+    assert "already exists" in str(answers[-2].content)
+    assert backend.rows["/a.txt"]["content"] == "precious\n"

@@ -19,11 +19,13 @@ DeepFSError
 └── BackendError              backend_error
 
 Code inside the library raises a leaf; the boundary of a backend operation turns it into the operation's Result.
-A leaf is built from the path it is about (and a reason, where there are several), so that one condition has one text.
+A leaf is built from the path it is about (and a reason, where there are several), and keeps them, so that one condition
+has one text, whatever the path is called where it is told.
 """
 
+from collections.abc import Callable
 from enum import StrEnum, auto
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 __all__ = [
     "AccessError",
@@ -89,9 +91,59 @@ def quoted(name: str) -> str:
 
 
 class DeepFSError(Exception):
-    """The base of every expected failure; `str(error)` is the text that a Result carries."""
+    """The base of every expected failure; `str(error)` is the text that a Result carries.
+
+    What an error says is kept as data, and the text is made of it where it is asked for. So a layer that shows a file
+    by another path changes the path, and no sentence.
+    """
 
     code: ClassVar[ErrorCode] = ErrorCode.BACKEND_ERROR
+    path: str | None = None
+    """What it is about; None where the text names no path, or came as a text from elsewhere."""
+    other: str | None = None
+    """A second path that the text names."""
+    _around: tuple[str, str] = ("Error: ", "")
+
+    @classmethod
+    def about(cls, path: str, before: str, after: str = "", *, other: str | None = None) -> Self:
+        """One about `path` with a text of its own: `before`, the path in quotes, `after`.
+
+        `{other}` in `after` stands for the other path, where there is one.
+        """
+        error = cls.__new__(cls)
+        error._say(path, before, after, other)
+        return error
+
+    def _say(self, path: str, before: str, after: str = "", other: str | None = None) -> None:
+        self.path, self.other, self._around = path, other, (before, after)
+        self.args = (str(self),)
+
+    def renamed(self, name: Callable[[str], str]) -> Self:
+        """The same failure with each path as `name` has it; a copy without traceback."""
+        error = type(self).__new__(type(self))
+        error.args, error.__dict__ = self.args, {**self.__dict__}
+        if self.path is not None:
+            error.path = name(self.path)
+            error.other = None if self.other is None else name(self.other)
+            error.args = (str(error),)
+        return error
+
+    def __str__(self) -> str:
+        if self.path is None:
+            return str(self.args[0]) if self.args else ""
+        before, after = self._around
+        if self.other is not None:
+            after = after.replace("{other}", quoted(self.other)[1:-1])
+        return f"{before}{quoted(self.path)}{after}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _made, (type(self), self.args), self.__dict__
+
+
+def _made(kind: type[DeepFSError], args: tuple[Any, ...]) -> DeepFSError:
+    error = kind.__new__(kind)
+    error.args = args
+    return error
 
 
 class FileMissingError(DeepFSError, FileNotFoundError):
@@ -100,7 +152,7 @@ class FileMissingError(DeepFSError, FileNotFoundError):
     code = ErrorCode.FILE_NOT_FOUND
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"Error: File {quoted(path)} not found")
+        self._say(path, "Error: File ", " not found")
 
 
 class DirectoryError(DeepFSError, IsADirectoryError):
@@ -109,7 +161,7 @@ class DirectoryError(DeepFSError, IsADirectoryError):
     code = ErrorCode.IS_DIRECTORY
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"Error: {quoted(path)} is a directory")
+        self._say(path, "Error: ", " is a directory")
 
 
 class NotDirectoryError(DeepFSError, NotADirectoryError):
@@ -118,7 +170,7 @@ class NotDirectoryError(DeepFSError, NotADirectoryError):
     code = ErrorCode.NOT_A_DIRECTORY
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"Error: {quoted(path)} is not a directory")
+        self._say(path, "Error: ", " is not a directory")
 
 
 class AccessError(DeepFSError, PermissionError):
@@ -126,8 +178,9 @@ class AccessError(DeepFSError, PermissionError):
 
     code = ErrorCode.PERMISSION_DENIED
 
-    def __init__(self, path: str, reason: str = "") -> None:
-        super().__init__(f"Error: Permission denied for {quoted(path)}" + (f": {reason}" if reason else ""))
+    def __init__(self, path: str, reason: str = "", other: str | None = None) -> None:
+        self.reason: str = reason
+        self._say(path, "Error: Permission denied for ", f": {reason}" if reason else "", other)
 
 
 class InvalidPathError(DeepFSError, ValueError):
@@ -135,8 +188,9 @@ class InvalidPathError(DeepFSError, ValueError):
 
     code = ErrorCode.INVALID_PATH
 
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(f"Error: Invalid path {quoted(path)}: {reason}")
+    def __init__(self, path: str, reason: str, other: str | None = None) -> None:
+        self.reason: str = reason
+        self._say(path, "Error: Invalid path ", f": {reason}", other)
 
 
 class ExistsError(DeepFSError, FileExistsError):
@@ -144,10 +198,13 @@ class ExistsError(DeepFSError, FileExistsError):
 
     code = ErrorCode.ALREADY_EXISTS
 
-    def __init__(self, path: str) -> None:
-        super().__init__(
-            f"Error: File {quoted(path)} already exists. Edit it, choose a new path, or overwrite it explicitly."
-        )
+    def __init__(self, path: str, *, is_directory: bool = False) -> None:
+        self.is_directory: bool = is_directory
+        if is_directory:
+            self._say(path, "Error: Directory ", " already exists. Choose a new path; a directory is never replaced.")
+        else:
+            advice = "Edit it, choose a new path, or overwrite it explicitly."
+            self._say(path, "Error: File ", f" already exists. {advice}")
 
 
 class NoMatchError(DeepFSError):
@@ -156,7 +213,8 @@ class NoMatchError(DeepFSError):
     code = ErrorCode.NO_MATCH
 
     def __init__(self, path: str, hint: str = "") -> None:
-        super().__init__(f"Error: String not found in file {quoted(path)}." + (f" {hint}" if hint else ""))
+        self.hint: str = hint
+        self._say(path, "Error: String not found in file ", f". {hint}" if hint else ".")
 
 
 class AmbiguousMatchError(DeepFSError):
@@ -165,10 +223,9 @@ class AmbiguousMatchError(DeepFSError):
     code = ErrorCode.AMBIGUOUS_MATCH
 
     def __init__(self, path: str, occurrences: int) -> None:
-        super().__init__(
-            f"Error: String appears {occurrences} times in file {quoted(path)} (multiple matches). "
-            "Add surrounding text to make it unique, or set replace_all=True."
-        )
+        self.occurrences: int = occurrences
+        advice = "Add surrounding text to make it unique, or set replace_all=True."
+        self._say(path, f"Error: String appears {occurrences} times in file ", f" (multiple matches). {advice}")
 
 
 class BinaryFileError(DeepFSError):
@@ -177,7 +234,7 @@ class BinaryFileError(DeepFSError):
     code = ErrorCode.BINARY_FILE
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"Error: {quoted(path)} is a binary file and cannot be changed as text")
+        self._say(path, "Error: ", " is a binary file and cannot be changed as text")
 
 
 class InvalidPatternError(DeepFSError, ValueError):
@@ -192,7 +249,9 @@ class TooLargeError(DeepFSError):
     code = ErrorCode.TOO_LARGE
 
     def __init__(self, path: str, size: int, limit: int) -> None:
-        super().__init__(f"Error: {quoted(path)} is too large: {size:,} bytes, the limit is {limit:,}")
+        self.size: int = size
+        self.limit: int = limit
+        self._say(path, "Error: ", f" is too large: {size:,} bytes, the limit is {limit:,}")
 
 
 class InvalidContentError(DeepFSError, ValueError):
@@ -207,7 +266,7 @@ class ConflictError(DeepFSError):
     code = ErrorCode.CONFLICT
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"Error: {quoted(path)} changed since it was read. Read it again, then retry.")
+        self._say(path, "Error: ", " changed since it was read. Read it again, then retry.")
 
 
 class DeadlineError(DeepFSError, TimeoutError):

@@ -5,10 +5,11 @@ they are mappings in which an unset optional field is an absent key, and they eq
 Results carry `error` and `code` on failure; their payload is None then, partial results of a search aside.
 """
 
-from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
+from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
 from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 from msgspec import Struct, convert, field
+from msgspec.structs import replace
 
 from deepfs.errors import DeepFSError, ErrorCode
 
@@ -154,7 +155,7 @@ class FileDataV2(Record, frozen=True, eq=False):
 FileData: TypeAlias = FileDataV2
 
 
-class _Coded(Struct, kw_only=True):
+class _Coded(Struct, kw_only=True, dict=True):
     code: ErrorCode | None = None
     """The condition behind `error`."""
 
@@ -304,4 +305,32 @@ ResultT = TypeVar("ResultT", bound=Result)
 
 def failure(result: type[ResultT], error: DeepFSError) -> ResultT:
     """The Result that tells `error`."""
-    return result(error=str(error), code=error.code)
+    return _carrying(result(error=str(error), code=error.code), error)
+
+
+def failed_as(result: type[ResultT], failed: Result) -> ResultT:
+    """The failure that one Result tells, as another kind of Result."""
+    error = error_behind(failed)
+    return result(error=failed.error, code=failed.code) if error is None else failure(result, error)
+
+
+def error_behind(result: Result) -> DeepFSError | None:
+    """What a failed result tells, as data; None where there is only the text, as from a backend of others."""
+    error = vars(result).get(_BEHIND)
+    return error if isinstance(error, DeepFSError) and str(error) == result.error else None
+
+
+def renamed(result: ResultT, error: DeepFSError, name: Callable[[str], str]) -> ResultT:
+    """`result`, which tells `error`, with each path in its text as `name` has it."""
+    shown = error.renamed(name)
+    return _carrying(replace(result, error=str(shown)), shown)
+
+
+_BEHIND = "_error"
+"""Where a result keeps its error: no field, so it is neither shown nor compared nor sent."""
+
+
+def _carrying(result: ResultT, error: DeepFSError) -> ResultT:
+    # A copy, since a traceback would keep whatever the frames hold.
+    vars(result)[_BEHIND] = error.renamed(str)
+    return result

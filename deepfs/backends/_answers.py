@@ -27,6 +27,7 @@ from deepfs.types import (
     GrepMatch,
     ReadResult,
     Result,
+    failure,
 )
 
 __all__ = ["PROBE", "changed", "infos", "matches", "outcome", "read_result", "refused"]
@@ -49,7 +50,7 @@ def refused(answer: Any, result: type[ResultT], path: str) -> ResultT | None:
         return None
     code = getattr(answer, "code", None) or code_told(error)
     if code in _LEAVES and path in error:
-        error = str(_LEAVES[code](path))
+        return failure(result, _LEAVES[code](path))
     return result(error, code=code)
 
 

@@ -1,7 +1,8 @@
 """The route table of a composite: which backend a path belongs to, and how paths and texts change on the way."""
 
+import re
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -11,12 +12,17 @@ from deepfs.backends.protocol import BackendProtocol
 from deepfs.core import paths
 from deepfs.core.arguments import check_string
 from deepfs.core.search import Hidden
-from deepfs.errors import InvalidPathError
-from deepfs.types import FileInfo, GrepMatch, Result
+from deepfs.errors import DeepFSError, InvalidPathError, error_of
+from deepfs.types import FileInfo, GrepMatch, Result, error_behind, renamed
 
 __all__ = ["Mount", "MountTable"]
 
 ResultT = TypeVar("ResultT", bound=Result)
+
+_NAMES_A_PATH = re.compile(
+    r"((?:Error: )?(?:[^'\n]*\b(?:file|path|directory|folder|for|on) )?)'([^'\n]*)'", re.IGNORECASE
+)
+"""A sentence up to the first thing that it quotes, where that can only be a path."""
 
 
 @dataclass(frozen=True)
@@ -41,13 +47,30 @@ class Mount:
         return lambda path, *, is_dir: hidden(self.outer(path), is_dir=is_dir)
 
     def told(self, result: ResultT, *inner: str) -> ResultT:
-        """`result` with its error text naming the paths of the tree instead of the backend's `inner` ones."""
+        """`result` with its error naming the paths of the tree instead of the backend's `inner` ones."""
         if result.error is None or not self.prefix:
             return result
-        error = result.error
-        for path in dict.fromkeys(named for start in inner for named in (start, *paths.ancestors(start), "/")):
-            error = error.replace(f"'{path}'", f"'{self.outer(path)}'")
-        return replace(result, error=error)
+        error = error_behind(result)
+        if error is not None:
+            return renamed(result, error, self.outer)
+        return replace(result, error=self._reworded(result.error, inner))
+
+    def error(self, error: DeepFSError, *inner: str) -> DeepFSError:
+        """`error`, raised by the backend about `inner`, naming the paths of the tree."""
+        if error.path is not None or not self.prefix:
+            return error.renamed(self.outer)
+        return error_of(error.code, self._reworded(str(error), inner))
+
+    def _reworded(self, error: str, inner: Sequence[str]) -> str:
+        """The text of a backend of others with the path of its file as the tree has it, as far as that is certain.
+
+        What else it quotes may be the content of a file, which is not touched.
+        """
+        names = _NAMES_A_PATH.match(error)
+        known = {path for start in inner for path in (start, *paths.ancestors(start), "/")}
+        if names is None or names[2] not in known:
+            return error
+        return f"{names[1]}'{self.outer(names[2])}'{error[names.end() :]}"
 
     def info(self, info: FileInfo) -> FileInfo:
         """A listing entry of the backend with its path in the tree."""

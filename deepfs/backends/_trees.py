@@ -16,7 +16,7 @@ from deepfs.core.trees import (
     unreadable_omission,
 )
 from deepfs.errors import BackendError, ErrorCode, error_of, quoted
-from deepfs.types import FileInfo, FileUploadResponse, LsResult
+from deepfs.types import FileInfo, FileUploadResponse, LsResult, error_behind
 
 if TYPE_CHECKING:
     from deepfs.backends.protocol import BackendProtocol
@@ -29,7 +29,7 @@ async def listed_tree(backend: "BackendProtocol", path: str) -> TreeListing:
     path = paths.normalize(path)
     listing = await backend.als(path)
     if not listing.ok and listing.code is not ErrorCode.NOT_A_DIRECTORY:
-        raise error_of(listing.code or ErrorCode.BACKEND_ERROR, listing.error or "")
+        raise error_behind(listing) or error_of(listing.code or ErrorCode.BACKEND_ERROR, listing.error or "")
     real, above = await backend.areal_paths([path, paths.parent(path)])
     own = path if above is None else paths.join(above, paths.name(path))
     walk = _Walk(backend)

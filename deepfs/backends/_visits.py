@@ -46,7 +46,7 @@ async def guarded(
             return await _uncancelled(look(visit))
         return failure(result, DeadlineError(f"Error: No answer within {seconds:g} s"))
     except DeepFSError as error:
-        return failure(result, error)
+        return failure(result, visit.mount.error(error, visit.inner))
     except Exception as error:
         logger.exception("the backend mounted at %s/ failed", visit.mount.prefix)
         code = ErrorCode.TIMEOUT if isinstance(error, TimeoutError) else ErrorCode.BACKEND_ERROR

@@ -45,6 +45,7 @@ from deepfs.errors import (
     InvalidPathError,
     NotDirectoryError,
     NotSupportedError,
+    error_class,
 )
 from deepfs.sync import off_loop
 from deepfs.types import (
@@ -60,6 +61,7 @@ from deepfs.types import (
     ReadResult,
     Result,
     WriteResult,
+    failure,
 )
 
 __all__ = [
@@ -305,7 +307,8 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         [answer] = await upload([(path, content.encode())])
         outcome = answers.outcome(answer, path, FileUploadResponse)
         if outcome.error is not None:
-            return WriteResult(f"Error: Cannot replace '{path}': {outcome.error}", code=ErrorCode(outcome.error))
+            kind = error_class(ErrorCode(outcome.error))
+            return failure(WriteResult, kind.about(path, "Error: Cannot replace ", f": {outcome.error}"))
         return WriteResult(path=path)
 
     async def _check_version(self, path: str, if_match: str | None) -> None:

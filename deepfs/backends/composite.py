@@ -39,7 +39,6 @@ from deepfs.errors import (
     FileMissingError,
     InvalidPathError,
     NotSupportedError,
-    error_of,
 )
 from deepfs.types import (
     DeleteResult,
@@ -101,6 +100,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         if executor is not None and executor not in self.routes:
             raise ValueError(f"executor must be one of the routes, not {executor!r}")
         self._executor = self.default if executor is None else self.routes[executor]
+        self._executor_name = "the default backend" if executor is None else f"the backend mounted at {executor}"
         self._route_timeout = route_timeout
         everywhere = [self.default, *self.routes.values()]
         self.never_waits: bool = type(self) is CompositeBackend and all(backend.never_waits for backend in everywhere)
@@ -157,7 +157,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         try:
             listing = await mount.backend.alist_tree(inner, deleting=deleting)
         except DeepFSError as error:
-            raise error_of(error.code, mount.told(Result(str(error)), inner).error or "") from error
+            raise mount.error(error, inner) from error
         entries = [replace(entry, path=mount.outer(entry.path)) for entry in listing.entries]
         return replace(listing, entries=[entry for entry in entries if self._table.owns(mount, entry.path)])
 
@@ -255,7 +255,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
     async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
         """Run a command in the backend that runs them here, where it does; commands see that backend's files alone."""
         if not supports_execute(self._executor):
-            raise NotSupportedError("Error: the default backend does not run commands")
+            raise NotSupportedError(f"Error: {self._executor_name} does not run commands")
         return await cast("SandboxBackendProtocol", self._executor).aexecute(command, **given(timeout=timeout))
 
     # --- many paths, many backends ---
@@ -370,7 +370,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
                 async for chunk in chunks:
                     yield chunk
         except DeepFSError as error:
-            raise error_of(error.code, mount.told(Result(str(error)), inner).error or "") from error
+            raise mount.error(error, inner) from error
 
     async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
         async with closed_after(chunks):

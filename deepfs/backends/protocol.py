@@ -35,6 +35,7 @@ from deepfs.types import (
     ReadResult,
     Result,
     WriteResult,
+    failed_as,
 )
 
 __all__ = [
@@ -241,7 +242,7 @@ class BackendProtocol(SyncSurface, ABC):
     async def aread_raw(self, path: str) -> ReadRawResult:
         """Read the whole file with its timestamps. Errors: file_not_found, is_directory, too_large."""
         read = await self.aread(path, 0, 2**31 - 1)
-        return ReadRawResult(read.error, read.file_data, code=read.code)
+        return ReadRawResult(data=read.file_data) if read.ok else failed_as(ReadRawResult, read)
 
     async def acopy(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
         """Copy a file, or a directory with all under it.

@@ -38,7 +38,16 @@ from deepfs.errors import (
     quoted,
 )
 from deepfs.sync import finish
-from deepfs.types import DeleteResult, FileDownloadResponse, FileUploadResponse, LsResult, Result, WriteResult
+from deepfs.types import (
+    DeleteResult,
+    FileDownloadResponse,
+    FileUploadResponse,
+    LsResult,
+    Result,
+    WriteResult,
+    error_behind,
+    failure,
+)
 
 if TYPE_CHECKING:
     from deepfs.backends.protocol import BackendProtocol
@@ -170,7 +179,7 @@ class _Transfer:
         """Look at both ends, and raise where not all can be carried, or may not be put where it is to go."""
         self._listing = await self._source.alist_tree(self.src, deleting=moves)
         if self._source is self._target and paths.is_beneath(self.dst, self.src):
-            raise InvalidPathError(self.dst, f"it lies inside {self.src}")
+            raise InvalidPathError(self.dst, "it lies inside {other}", self.src)
         check_transferable(self._listing, self.src, moves=moves)
         from_file = self._listing.entries[0].kind != "directory"
         await self._check_parents()
@@ -195,7 +204,7 @@ class _Transfer:
 
     def _check_destination(self, listing: LsResult, *, from_file: bool) -> None:
         if listing.ok:
-            raise DirectoryError(self.dst) if self._overwrite else ExistsError(self.dst)
+            raise DirectoryError(self.dst) if self._overwrite else ExistsError(self.dst, is_directory=True)
         if listing.code is ErrorCode.NOT_A_DIRECTORY:
             if not self._overwrite:
                 raise ExistsError(self.dst)
@@ -340,7 +349,7 @@ class _Transfer:
             if version(await downloaded(self._source, path)) != copied:
                 raise ConflictError(path)
         except DeepFSError as error:
-            return DeleteResult(str(error), code=error.code)
+            return failure(DeleteResult, error)
         return await self._source.adelete(path)
 
     def _partly_moved(self, deleted: int, stayed: _StoppedError) -> DeepFSError:
@@ -377,7 +386,7 @@ class _Transfer:
 
 
 def _error(result: Result) -> DeepFSError:
-    return error_of(result.code or ErrorCode.BACKEND_ERROR, result.error or "")
+    return error_behind(result) or error_of(result.code or ErrorCode.BACKEND_ERROR, result.error or "")
 
 
 def _check_result(path: str, result: Result) -> None:

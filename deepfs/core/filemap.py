@@ -271,14 +271,14 @@ def check_parents(path: str, files: Container[str]) -> None:
 def relocation(src: str, dst: str, sources: Mapping[str, FileDataV2]) -> dict[str, str]:
     """Where each of `sources`, which lie at or under `src`, goes when `src` becomes `dst`."""
     if paths.is_beneath(dst, src):
-        raise InvalidPathError(dst, f"it lies inside {src}")
+        raise InvalidPathError(dst, "it lies inside {other}", src)
     return {path: dst + path[len(src) :] for path in sources}
 
 
 def check_destination(dst: str, files: Container[str], *, is_directory: bool, from_file: bool, overwrite: bool) -> None:
     """Raise unless a file (`from_file`) or a directory may be put at `dst`, where a file or a directory may stand."""
     if is_directory:
-        raise DirectoryError(dst) if overwrite else ExistsError(dst)
+        raise DirectoryError(dst) if overwrite else ExistsError(dst, is_directory=True)
     if dst in files and not overwrite:
         raise ExistsError(dst)
     if dst in files and not from_file:

@@ -16,8 +16,8 @@ from deepfs.core.wake import mailbox, waiting_threads
 __all__ = ["PathLocks", "StepLock", "path_locks"]
 
 _FOR_ITSELF = (
-    "this call could only wait for itself: what it needs is held by an operation of a thread that waits for it, such as "
-    "one that a signal handler or a finaliser interrupted, or one with an event loop on which a sync method was called"
+    "this call could only wait for itself: what it needs is held by an operation of a thread that waits for it, such "
+    "as one that a signal handler or a finaliser interrupted, or an event loop on which a sync method was called"
 )
 
 

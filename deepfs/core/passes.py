@@ -8,7 +8,7 @@ from deepfs.core.disk import Disk, FoundFile, Patience
 from deepfs.core.ripgrep import NO_IGNORE_FILES
 from deepfs.core.search import Wanted
 from deepfs.core.tasks import AnyTask, NamedFile, Seen
-from deepfs.errors import DeadlineError, quoted
+from deepfs.errors import DeadlineError
 
 __all__ = ["Pass", "PassPatience", "Walk"]
 
@@ -63,7 +63,7 @@ class PassPatience(Patience):
             if not task.is_over:
                 task.check(path)
         if all(task.is_over for task in self._tasks):
-            raise DeadlineError(f"Error: Time is up for {quoted(path)}")
+            raise DeadlineError.about(path, "Error: Time is up for ")
 
 
 class Walk:

@@ -18,11 +18,11 @@ from deepfs.core.identity import is_probing
 from deepfs.core.locks import PathLocks
 from deepfs.core.text import decode
 from deepfs.core.trees import Omission, TreeListing, files_of, joined
-from deepfs.errors import AccessError, BackendError, DeepFSError, ErrorCode, FileMissingError, error_of, quoted
+from deepfs.errors import AccessError, BackendError, DeepFSError, ErrorCode, FileMissingError, error_class, error_of, quoted
 from deepfs.policy.permissions import PermissionedBackend
 from deepfs.policy.rules import FilesystemPermission
 from deepfs.policy.wrapper import WrapperBackend
-from deepfs.types import FileUploadResponse, WriteResult
+from deepfs.types import FileUploadResponse, WriteResult, failure
 
 __all__ = ["HistoryBackend", "Version"]
 
@@ -124,12 +124,11 @@ class HistoryBackend(WrapperBackend):
         try:
             content = await self.aread_version(path, number)
         except DeepFSError as error:
-            return WriteResult(str(error), code=error.code)
+            return failure(WriteResult, error)
         (stored,) = await self.aupload_files([(path, content)])
         if stored.error is not None:
-            return WriteResult(
-                f"Error: {quoted(path)} could not be restored: {stored.error}", code=_known(stored.error)
-            )
+            kind = error_class(_known(stored.error))
+            return failure(WriteResult, kind.about(path, "Error: ", f" could not be restored: {stored.error}"))
         return WriteResult(path=path)
 
     # --- keeping ---
@@ -188,7 +187,7 @@ class HistoryBackend(WrapperBackend):
             return found.content
         if found.error == ErrorCode.PERMISSION_DENIED:
             raise AccessError(path, "it cannot be kept in the history")
-        raise BackendError(f"Error: {quoted(path)} could not be kept in the history: {found.error}")
+        raise BackendError.about(path, "Error: ", f" could not be kept in the history: {found.error}")
 
     async def _save(self, path: str, content: bytes) -> None:
         place = await self._place(path)
@@ -200,7 +199,7 @@ class HistoryBackend(WrapperBackend):
         name = f"{number:08d}-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}-{digest}"
         (stored,) = await self._versions.aupload_files([(paths.join(place, name), content)])
         if stored.error is not None:
-            raise BackendError(f"Error: {quoted(path)} could not be kept in the history: {stored.error}")
+            raise BackendError.about(path, "Error: ", f" could not be kept in the history: {stored.error}")
         for _, old in saved[: max(0, len(saved) + 1 - self._keep)]:
             await self._versions.adelete(paths.join(place, old))
 

@@ -77,8 +77,14 @@ class DeniedError(AccessError):
     """A rule denies the operation; the text is the same whether there is something at `path` or not."""
 
     def __init__(self, operation: str, path: str | None = None, reason: str = "") -> None:
-        where = "" if path is None else f" on {quoted(path)[1:-1]}"
-        DeepFSError.__init__(self, f"Error: permission denied for {operation}{where}{reason}")
+        self._shown = (f"Error: permission denied for {operation}", reason)
+        DeepFSError.__init__(self, "".join(self._shown))
+        self.path = path
+        self.args = (str(self),)
+
+    def __str__(self) -> str:
+        where = "" if self.path is None else f" on {quoted(self.path)[1:-1]}"
+        return where.join(self._shown)
 
 
 class ApprovalNeededError(DeniedError):

@@ -74,7 +74,7 @@ def failure_of(words: list[bytes], path: str, limit: int = 0) -> DeepFSError:
             return InvalidPathError(path, "it lies inside what it is to be put into")
         case _:
             reason = b" ".join(words[2:]).decode(errors="replace")
-            return BackendError(f"Error: The sandbox could not carry the operation out on '{path}': {reason}")
+            return BackendError.about(path, "Error: The sandbox could not carry the operation out on ", f": {reason}")
 
 
 def check(answer: Records, path: str) -> None:

@@ -14,7 +14,6 @@ from deepfs.errors import (
     FileMissingError,
     InvalidPathError,
     NotDirectoryError,
-    quoted,
 )
 
 __all__ = ["NOT_REGULAR", "OUTSIDE", "TOO_MANY_LINKS", "StorageErrors", "is_shortage", "leaf"]
@@ -33,7 +32,7 @@ def _refused(reason: str) -> Callable[[str], DeepFSError]:
 
 
 def _failed(reason: str) -> Callable[[str], DeepFSError]:
-    return lambda path: BackendError(f"Error: {reason} ({quoted(path)})")
+    return lambda path: BackendError.about(path, f"Error: {reason} (", ")")
 
 
 _LEAVES: dict[str, Callable[[str], DeepFSError]] = {

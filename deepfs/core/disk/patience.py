@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from deepfs.errors import DeadlineError, quoted
+from deepfs.errors import DeadlineError
 
 __all__ = ["Patience", "never_cancelled"]
 
@@ -33,10 +33,10 @@ class Patience:
     def check_wanted(self, path: str) -> None:
         """Raise DeadlineError once the operation is cancelled; its deadline is for waiting, which this is not."""
         if not self._is_wanted or self._cancelled():
-            raise DeadlineError(f"Error: The operation on {quoted(path)} was cancelled")
+            raise DeadlineError.about(path, "Error: The operation on ", " was cancelled")
 
     def check(self, path: str) -> None:
         """Raise DeadlineError once the operation is cancelled or its time is up."""
         self.check_wanted(path)
         if self._deadline is not None and time.monotonic() >= self._deadline:
-            raise DeadlineError(f"Error: Time is up for {quoted(path)}: others use it, or there is too much of it")
+            raise DeadlineError.about(path, "Error: Time is up for ", ": others use it, or there is too much of it")

@@ -27,7 +27,6 @@ from deepfs.errors import (
     FileMissingError,
     InvalidPathError,
     NotDirectoryError,
-    quoted,
 )
 
 __all__ = ["Relocator"]
@@ -116,7 +115,7 @@ class Relocator:
             if status is None:
                 raise FileMissingError(src)
             if paths.is_beneath(dst, src):
-                raise InvalidPathError(dst, f"it lies inside {src}")
+                raise InvalidPathError(dst, "it lies inside {other}", src)
             leads_to = (self._root.real_path(src) if stat.S_ISLNK(status.st_mode) else None) or source.path
             with StorageErrors(dst), self._root.locate_target(dst) as target:
                 task = _Task(src, source, status, dst, target, target.lstat(), leads_to)
@@ -138,7 +137,7 @@ class Relocator:
         if task.is_dir:
             above = self._root.directories(task.target.names[:-1])
             if file_id(task.status) in map(file_id, above):
-                raise InvalidPathError(task.dst, f"it lies inside {task.src}")
+                raise InvalidPathError(task.dst, "it lies inside {other}", task.src)
 
     def _moved(self, task: _Task, patience: Patience) -> bool:
         """Move, under locks; False where something came to stand at the destination meanwhile."""
@@ -208,7 +207,7 @@ class Relocator:
 
 
 def _contended(path: str) -> BackendError:
-    return BackendError(f"Error: Others create and delete {quoted(path)} all the time")
+    return BackendError.about(path, "Error: Others create and delete ", " all the time")
 
 
 def _check_destination(task: _Task, *, overwrite: bool) -> None:
@@ -216,7 +215,7 @@ def _check_destination(task: _Task, *, overwrite: bool) -> None:
     if task.existing is None:
         return
     if stat.S_ISDIR(task.existing.st_mode):
-        raise DirectoryError(task.dst) if overwrite else ExistsError(task.dst)
+        raise DirectoryError(task.dst) if overwrite else ExistsError(task.dst, is_directory=True)
     if not overwrite:
         raise ExistsError(task.dst)
     if task.is_dir:

@@ -11,7 +11,7 @@ from deepfs.core.disk.flags import NO_FOLLOW, READ, READ_DIRECTORY
 from deepfs.core.disk.flocks import holding
 from deepfs.core.disk.patience import Patience
 from deepfs.core.disk.places import Place, Root, release
-from deepfs.errors import AccessError, BackendError, ConflictError, DeepFSError, FileMissingError, quoted
+from deepfs.errors import AccessError, BackendError, ConflictError, DeepFSError, FileMissingError
 
 __all__ = ["delete", "remove_standing", "remove_tree"]
 
@@ -75,10 +75,10 @@ def _incomplete(path: str, stayed: Stayed) -> DeepFSError:
         return leaf(reason, path)
     others = f" and {len(stayed) - 1:,} more" if len(stayed) > 1 else ""
     why = os.strerror(reason.errno) if reason.errno else "the disk failed"
-    what = f"{quoted(first)}{others} could not be deleted ({why}), the rest is gone"
+    what = f"'{{other}}'{others} could not be deleted ({why}), the rest is gone"
     if reason.errno in _REFUSALS:
-        return AccessError(path, what)
-    return BackendError(f"Error: {quoted(path)} was not deleted completely: {what}")
+        return AccessError(path, what, first)
+    return BackendError.about(path, "Error: ", f" was not deleted completely: {what}", other=first)
 
 
 def remove_tree(

@@ -11,7 +11,7 @@ from deepfs.core.disk.flocks import held
 from deepfs.core.disk.patience import Patience
 from deepfs.core.disk.places import Place, Root
 from deepfs.core.disk.temporaries import NEW_MODE, Sweeper, fill, put, settle, sync_directory, take_over, temporary
-from deepfs.errors import BackendError, FileMissingError, quoted
+from deepfs.errors import BackendError, FileMissingError
 
 __all__ = ["Upload"]
 
@@ -53,7 +53,7 @@ class Upload:
                         return
             except FileMissingError:
                 continue  # Somebody deleted the file that was there a moment ago.
-        raise BackendError(f"Error: Others create and delete {quoted(self._path)} all the time")
+        raise BackendError.about(self._path, "Error: Others create and delete ", " all the time")
 
     def _is_put(self, place: Place, patience: Patience) -> bool:
         """One attempt; False where others put something else there between two steps."""

@@ -10,7 +10,7 @@ from deepfs.core.disk.flocks import held
 from deepfs.core.disk.patience import Patience
 from deepfs.core.disk.places import Place, Root
 from deepfs.core.disk.temporaries import Sweeper, create, fill, replace
-from deepfs.errors import BackendError, ConflictError, ExistsError, FileMissingError, quoted
+from deepfs.errors import BackendError, ConflictError, ExistsError, FileMissingError
 
 __all__ = ["Writer"]
 
@@ -36,7 +36,7 @@ class Writer:
                 # Somebody deleted the file, or a directory above it, that was there a moment ago.
                 if if_match is not None:
                     raise ConflictError(path) from error
-        raise BackendError(f"Error: Others create and delete {quoted(path)} all the time")
+        raise BackendError.about(path, "Error: Others create and delete ", " all the time")
 
     def _written(self, path: str, data: bytes, patience: Patience, *, overwrite: bool, if_match: str | None) -> bool:
         """One attempt to write; False where others put something else there between two steps."""

@@ -1,0 +1,200 @@
+"""Errors of mounts name the paths of the tree, and leave alone what they quote of files and patterns."""
+
+import pickle
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from langgraph.store.memory import InMemoryStore
+
+from deepfs import (
+    BackendProtocol,
+    CompositeBackend,
+    FilesystemBackend,
+    FilesystemPermission,
+    MemoryBackend,
+    PermissionedBackend,
+    StoreBackend,
+)
+from deepfs.backends import LocalShellBackend
+from deepfs.errors import AccessError, BackendError, DeepFSError, FileMissingError, error_of
+from deepfs.policy import AuditedBackend, GuardedBackend, HistoryBackend, WrapperBackend
+from deepfs.types import DeleteResult, EditResult, ReadResult, Result, error_behind
+
+pytestmark = pytest.mark.anyio
+
+DENIED = FilesystemPermission(["read", "write"], ["/denied/**"], "deny")
+
+MOUNTED: dict[str, Callable[[Path], BackendProtocol]] = {
+    "memory": lambda _: MemoryBackend(),
+    "store": lambda _: StoreBackend(InMemoryStore(), namespace=("n",)),
+    "disk": FilesystemBackend,
+    "shell": lambda root: LocalShellBackend(root),
+    "audited": lambda _: AuditedBackend(MemoryBackend(), lambda _: None),
+    "guarded": lambda _: GuardedBackend(MemoryBackend()),
+    "history": lambda _: HistoryBackend(MemoryBackend()),
+    "permissioned": lambda _: PermissionedBackend(MemoryBackend(), [DENIED]),
+    "composite": lambda _: CompositeBackend(MemoryBackend(), {"/deep/": MemoryBackend()}),
+}
+
+CONTENT = "see '/a' and '/d' in '/' or '/d/b' for 'more'\n" * 2
+QUOTING = "see  '/a' and '/d' in '/' or '/d/b' for 'more'"
+
+FAILURES: dict[str, Callable[[BackendProtocol, str], Awaitable[Result]]] = {
+    "nearly": lambda b, m: b.aedit(f"{m}/a", QUOTING, "x"),
+    "ambiguous": lambda b, m: b.aedit(f"{m}/a", "see '/a'", "x"),
+    "missing": lambda b, m: b.aread(f"{m}/none"),
+    "below a file": lambda b, m: b.awrite(f"{m}/a/b", "x"),
+    "a directory": lambda b, m: b.aread(f"{m}/d"),
+    "an existing file": lambda b, m: b.awrite(f"{m}/a", "x"),
+    "an existing directory": lambda b, m: b.acopy(f"{m}/a", f"{m}/d"),
+    "another version": lambda b, m: b.awrite(f"{m}/a", "x", if_match="none"),
+    "into itself": lambda b, m: b.amove(f"{m}/d", f"{m}/d/b/c"),
+    "no listing": lambda b, m: b.als(f"{m}/a"),
+    "no place to search": lambda b, m: b.aglob("*", f"{m}/none"),
+    "no file to search": lambda b, m: b.agrep("'/a'", f"{m}/none"),
+    "raw": lambda b, m: b.aread_raw(f"{m}/none"),
+    "delete": lambda b, m: b.adelete(f"{m}/none"),
+    "denied": lambda b, m: b.aread(f"{m}/denied/x"),
+    "denied root": lambda b, m: b.adelete("/") if not m else b.adelete(m),
+}
+
+NAMED = ["/a", "/none", "/d", "/d/b/c", "/denied/x", "/"]
+
+
+async def filled(backend: BackendProtocol) -> BackendProtocol:
+    assert (await backend.awrite("/a", CONTENT)).ok
+    assert (await backend.awrite("/d/b", CONTENT)).ok
+    return backend
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+@pytest.mark.parametrize("kind", MOUNTED)
+@pytest.mark.parametrize("prefix", ["/m", "/m/n"])
+async def test_only_the_path_differs(kind: str, failure: str, prefix: str, tmp_path: Path) -> None:
+    backend = await filled(MOUNTED[kind](tmp_path / "files"))
+    tree: BackendProtocol = backend
+    for name in reversed(prefix[1:].split("/")):
+        tree = CompositeBackend(MemoryBackend(), {f"/{name}/": tree})
+    alone, mounted = await FAILURES[failure](backend, ""), await FAILURES[failure](tree, prefix)
+    assert mounted.code == alone.code
+    assert not mounted.ok
+    error = error_behind(alone)
+    assert error is not None
+    assert error.path in [*NAMED, "/d/b", "/a/b"]
+    assert mounted.error == str(error.renamed(lambda path: prefix + path if path != "/" else prefix))
+    if failure == "nearly":
+        assert mounted.error is not None
+        quoted = mounted.error.partition("'. ")[2]
+        assert mounted.error == f"Error: String not found in file '{prefix}/a'. {quoted}"
+        assert (alone.error or "").endswith(quoted)
+        assert QUOTING in quoted
+
+
+async def test_a_stream_names_them_too(tmp_path: Path) -> None:
+    tree = CompositeBackend(MemoryBackend(), {"/m/": FilesystemBackend(tmp_path)})
+    with pytest.raises(FileMissingError) as caught:
+        [chunk async for chunk in tree.adownload_stream("/m/none")]
+    assert str(caught.value) == "Error: File '/m/none' not found"
+    assert caught.value.path == "/m/none"
+
+
+class Told(WrapperBackend):
+    """Answers with a text alone, as a backend of others does."""
+
+    def __init__(self, text: str, code: Any = None) -> None:
+        super().__init__(MemoryBackend())
+        self.told: Any = text, code
+
+    async def aedit(self, path: str, old: str, new: str, replace_all: bool = False, **_: Any) -> EditResult:
+        return EditResult(self.told[0], code=self.told[1])
+
+    async def adownload_stream(self, path: str, *, chunk_size: int = 1) -> AsyncIterator[bytes]:
+        raise error_of("file_not_found", self.told[0])
+        yield b""
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("Error: File '/a' not found, see '/a'", "Error: File '/m/a' not found, see '/a'"),
+        ("Error: '/a' is a directory", "Error: '/m/a' is a directory"),
+        ("no such file '/a'", "no such file '/m/a'"),
+        ("Error: String not found in file: '/a'", "Error: String not found in file: '/a'"),
+        ("Error: String '/a' appears 3 times in string", "Error: String '/a' appears 3 times in string"),
+        ("Error: nothing like it; line 3 is '/a'", "Error: nothing like it; line 3 is '/a'"),
+        ("Error: it's said of '/a'", "Error: it's said of '/a'"),
+        ("Error: File '/b' not found", "Error: File '/b' not found"),
+    ],
+)
+async def test_of_a_text_that_others_made_only_a_certain_path_is_changed(text: str, shown: str) -> None:
+    tree = CompositeBackend(MemoryBackend(), {"/m/": Told(text)})
+    assert (await tree.aedit("/m/a", "x", "y")).error == shown
+    with pytest.raises(FileMissingError) as caught:
+        [chunk async for chunk in tree.adownload_stream("/m/a")]
+    assert str(caught.value) == shown
+
+
+async def test_a_mount_that_raises_is_told_by_the_paths_of_the_tree() -> None:
+    class Raising(WrapperBackend):
+        async def through(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
+            raise AccessError("/d", "'/d' is closed")
+
+    tree = CompositeBackend(MemoryBackend(), {"/m/": Raising(MemoryBackend())})
+    assert (await tree.aglob("*", "/m/d")).error == "Error: Permission denied for '/m/d': '/d' is closed"
+
+
+async def test_what_runs_no_commands_is_named() -> None:
+    tree = CompositeBackend(MemoryBackend(), {"/box/": MemoryBackend()}, executor="/box/")
+    with pytest.raises(DeepFSError, match="the backend mounted at /box/ does not run commands"):
+        await tree.aexecute("true")
+    with pytest.raises(DeepFSError, match="the default backend does not run commands"):
+        await CompositeBackend(MemoryBackend()).aexecute("true")
+
+
+async def test_a_directory_in_the_way_is_called_one(tmp_path: Path) -> None:
+    for kind, make in MOUNTED.items():
+        backend = await filled(make(tmp_path / kind))
+        for result in (await backend.acopy("/a", "/d"), await backend.amove("/a", "/d")):
+            assert (kind, result.code) == (kind, "already_exists")
+            assert (result.error or "").startswith("Error: Directory '/d' already exists")
+        for changed in (await backend.awrite("/d", "x"), await backend.awrite("/d", "x", overwrite=True)):
+            assert (kind, changed.code, changed.error) == (kind, "is_directory", "Error: '/d' is a directory")
+        assert (await backend.acopy("/a", "/d", overwrite=True)).code == "is_directory"
+
+
+# --- the data itself ---
+
+
+async def test_it_is_no_part_of_the_result() -> None:
+    backend = MemoryBackend()
+    failed = await backend.adelete("/none")
+    plain = DeleteResult(failed.error, code=failed.code)
+    assert failed == plain
+    assert repr(failed) == repr(plain)
+    assert msgspec.to_builtins(failed) == msgspec.to_builtins(plain)
+    assert msgspec.json.encode(failed) == msgspec.json.encode(plain)
+    assert msgspec.structs.asdict(failed) == msgspec.structs.asdict(plain)
+    assert error_behind(plain) is None
+    error = error_behind(failed)
+    assert isinstance(error, FileMissingError)
+    assert error.__traceback__ is None
+    assert error.__context__ is None
+
+
+def test_a_text_that_was_put_in_its_place_counts() -> None:
+    failed = MemoryBackend().read("/none")
+    failed.error = "Error: told otherwise"
+    assert error_behind(failed) is None
+    assert error_behind(ReadResult()) is None
+
+
+@pytest.mark.parametrize(
+    "error", [FileMissingError("/a"), BackendError("Error: told"), BackendError.about("/a", "Error: ", " burns")]
+)
+def test_an_error_survives_pickling_and_copying(error: DeepFSError) -> None:
+    for copied in (pickle.loads(pickle.dumps(error)), error.renamed(str)):
+        assert type(copied) is type(error)
+        assert (str(copied), copied.path, copied.args) == (str(error), error.path, error.args)

@@ -1,18 +1,21 @@
 """Sync calls of signal handlers, finalisers, ending interpreters and dead loops: they work, or raise at once."""
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from deepfs import CompositeBackend, MemoryBackend, run_sync
 from deepfs.core import lanes
 from deepfs.core.locks import path_locks
 from support.scripts import run_script
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _HANDLER = dedent("""
     import signal, sys, time
@@ -64,7 +67,7 @@ class TestSignalHandlers:
     def test_one_that_interrupts_the_first_call_works_or_is_refused(self) -> None:
         """At each place where a handler can run, as a tracing function finds them."""
         printed = with_handler(
-            f"""
+            """
             import os, threading
             from deepfs import _background
 
@@ -115,7 +118,7 @@ class TestSignalHandlers:
     def test_none_takes_part_in_an_operation_that_it_interrupts(self) -> None:
         """Whatever a handler wrote is there, and whatever the program wrote."""
         printed = with_handler(
-            f"""
+            """
             memory = MemoryBackend()
             memory.write("/count", "end")
             every(0.0005, lambda: memory.edit("/count", "end", "h end").ok)
@@ -130,7 +133,8 @@ class TestSignalHandlers:
                     refused.append(str(error))
             no_more()
             left = memory.read("/count").file_data.content.split()
-            print(left.count("h") == len(worked), left.count("m") == edits % 1000, all("itself" in why for why in refused))
+            print(left.count("h") == len(worked), left.count("m") == edits % 1000)
+            print(all("itself" in why for why in refused))
         """
         )
         assert printed.split() == ["True", "True", "True"]
@@ -379,7 +383,7 @@ class TestOnTheLoopOfAHolder:
     def test_it_works_from_a_trio_loop(self) -> None:
         async def call() -> bool:
             async def on_asyncio() -> str:
-                await anyio.sleep(0)
+                await anyio.lowlevel.checkpoint()
                 return anyio.get_cancelled_exc_class().__module__
 
             return run_sync(on_asyncio).startswith("asyncio")

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from deepfs.backends._home_loop import HomeLoop
 from deepfs.backends.sandbox import BaseSandbox
-from deepfs.core.arguments import check_number, seconds_of
+from deepfs.core.arguments import check_integer, check_number, seconds_of
 from deepfs.core.commands.output import Captured, Chunk
 from deepfs.errors import BackendError
 from deepfs.types import ExecuteResponse
@@ -49,6 +49,7 @@ class RemoteSandbox(BaseSandbox):
         self, root: str = "/", *, timeout: float = 120, max_output_bytes: int = 100_000, max_file_size_mb: int = 10
     ) -> None:
         check_number("timeout", timeout)
+        check_integer("max_output_bytes", max_output_bytes)
         super().__init__(root, max_file_size_mb=max_file_size_mb)
         self._timeout = timeout
         self._max_output_bytes = max_output_bytes

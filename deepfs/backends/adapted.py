@@ -185,7 +185,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         return result
 
     async def aglob(self, pattern: str, path: str = "/") -> GlobResult:
-        path = paths.normalize(path)
+        path = paths.normalize(path or "/")
         wanted = Wanted(pattern, path)
         answer = await self._offered("glob")(pattern, path)
         failed = answers.refused(answer, GlobResult, path)

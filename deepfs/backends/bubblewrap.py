@@ -21,7 +21,7 @@ from deepfs.backends._bubblewrap.limits import Limits
 from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol
 from deepfs.core import commands, lanes, paths
-from deepfs.core.arguments import check_number, seconds_of
+from deepfs.core.arguments import check_bool, check_env, check_integer, check_number, seconds_of
 from deepfs.core.commands import Command, Running
 from deepfs.errors import InvalidPathError, NotSupportedError
 from deepfs.types import ExecuteResponse, FileUploadResponse
@@ -70,6 +70,9 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
         max_file_size_mb: int = 10,
     ) -> None:
         check_number("timeout", timeout)
+        check_integer("max_output_bytes", max_output_bytes)
+        check_bool("network", network)
+        self._env = {**_ENV, **check_env(env)}
         name = token_hex(8)
         self._is_ephemeral = root_dir is None
         if root_dir is None:
@@ -79,7 +82,6 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
         self._id = f"bubblewrap-{name}"
         self._timeout = timeout
         self._max_output_bytes = max_output_bytes
-        self._env = {**_ENV, **(env or {})}
         self._network = network
         self._read_only = tuple(read_only)
         self._allowed = limits or Limits()

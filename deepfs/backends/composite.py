@@ -27,7 +27,7 @@ from deepfs.backends.protocol import (
 )
 from deepfs.backends.transfer import closed_after, copy_tree, move_tree
 from deepfs.core import paths
-from deepfs.core.arguments import check_number
+from deepfs.core.arguments import check_number, check_string
 from deepfs.core.patterns import compile_glob
 from deepfs.core.scan import check_search
 from deepfs.core.search import Hidden
@@ -89,6 +89,9 @@ class CompositeBackend(BackendProtocol, SyncCommands):
     ) -> None:
         if route_timeout is not None:
             check_number("route_timeout", route_timeout)
+        check_string("artifacts_root", artifacts_root)
+        if executor is not None:
+            check_string("executor", executor)
         if not isinstance(routes, Mapping | None):
             raise TypeError(f"routes must be a mapping of paths to backends, not {routes!r}")
         self.default: BackendProtocol = backend_from(default)

@@ -12,7 +12,7 @@ from msgspec.structs import replace as replace_fields
 from deepfs.backends.protocol import CHUNK_BYTES, BackendProtocol, Capabilities
 from deepfs.backends.transfer import MAX_HELD_BYTES, closed_after
 from deepfs.core import filedata, lanes, media, paths, reading
-from deepfs.core.arguments import bytes_of, check_number
+from deepfs.core.arguments import bytes_given, bytes_of, check_bool, check_number, directory_given
 from deepfs.core.cancellation import Cancellation
 from deepfs.core.disk import Disk, Entry, Limits, Patience, Reading, Upload, is_shortage, modified_at
 from deepfs.core.engines import Automatic, InProcess
@@ -83,7 +83,9 @@ class FilesystemBackend(BackendProtocol):
         ripgrep: bool = True,
     ) -> None:
         check_number("search_timeout", search_timeout, positive=False)
-        self._given_root = os.fspath(root_dir) if root_dir is not None else "."
+        for name, given in (("virtual_mode", virtual_mode), ("durable", durable), ("ripgrep", ripgrep)):
+            check_bool(name, given)
+        self._given_root = directory_given("root_dir", root_dir) if root_dir is not None else "."
         self._storage = "disk", self._given_root
         self._virtual = virtual_mode
         self._disk = Disk(self._given_root, confined=virtual_mode, durable=durable)
@@ -336,7 +338,7 @@ class FilesystemBackend(BackendProtocol):
             async with closed_after(chunks):
                 await lanes.run(self._begin, path, begun)
                 async for chunk in chunks:
-                    await lanes.run(begun[0].write, chunk)
+                    await lanes.run(begun[0].write, bytes_given("each chunk", chunk))
                 await self._change([path], begun[0].put)
         except DeepFSError as error:
             return FileUploadResponse(path, error.code.value)

@@ -8,7 +8,7 @@ from secrets import token_hex
 from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol
 from deepfs.core import commands, paths
-from deepfs.core.arguments import check_number, check_string, seconds_of
+from deepfs.core.arguments import check_bool, check_env, check_integer, check_number, check_string, seconds_of
 from deepfs.core.commands import Command, Running
 from deepfs.core.ignore import IgnoreOption
 from deepfs.errors import InvalidPathError
@@ -64,12 +64,14 @@ class LocalShellBackend(FilesystemBackend, SandboxBackendProtocol):
             ripgrep=ripgrep,
         )
         check_number("timeout", timeout)
+        check_integer("max_output_bytes", max_output_bytes)
+        check_bool("inherit_env", inherit_env)
         self._id = f"local-{token_hex(4)}"
         self._timeout = timeout
         self._max_output_bytes = max_output_bytes
         # Told where it is, a shell prints that path, not another that leads there through links.
         place = {"PWD": os.path.normpath(self._given_root)} if os.path.isabs(self._given_root) else {}
-        self._env = {"PATH": _PATH, **(os.environ if inherit_env else {}), **place, **(env or {})}
+        self._env = {"PATH": _PATH, **(os.environ if inherit_env else {}), **place, **check_env(env)}
 
     @property
     def id(self) -> str:

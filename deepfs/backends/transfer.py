@@ -11,6 +11,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from deepfs.core import paths
+from deepfs.core.arguments import bytes_given
 from deepfs.core.text import BOM, decode, version
 from deepfs.core.trees import (
     Change,
@@ -110,7 +111,7 @@ async def collected(path: str, chunks: AsyncIterable[bytes]) -> bytes:
     content = bytearray()
     async with closed_after(chunks):
         async for chunk in chunks:
-            content += chunk
+            content += bytes_given("each chunk", chunk)
             if len(content) > MAX_HELD_BYTES:
                 raise TooLargeError(path, len(content), MAX_HELD_BYTES)
     return bytes(content)

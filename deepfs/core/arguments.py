@@ -1,5 +1,6 @@
 """What the arguments of an operation must be. A wrong type is an error of the program: a TypeError that names it."""
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
@@ -16,6 +17,7 @@ __all__ = [
     "check_integer",
     "check_number",
     "check_string",
+    "directory_given",
     "path_list",
     "seconds_of",
     "upload_list",
@@ -51,6 +53,14 @@ def check_number(name: str, given: float, *, positive: bool = True) -> None:
         raise ValueError(f"{name} must be positive, not {given}")
     if not given >= 0:
         raise ValueError(f"{name} must not be negative, not {given}")
+
+
+def directory_given(name: str, given: str | os.PathLike[str]) -> str:
+    """The path of a directory of the host; TypeError for what is none."""
+    found = os.fspath(given) if isinstance(given, os.PathLike) else given
+    if not isinstance(found, str):
+        raise TypeError(f"{name} must be a path, not {given!r:.100}")
+    return found
 
 
 def bytes_of(max_file_size_mb: float) -> int:

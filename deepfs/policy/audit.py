@@ -9,6 +9,7 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar
 from msgspec import Struct
 
 from deepfs.backends.protocol import BackendProtocol
+from deepfs.core.arguments import check_callable
 from deepfs.errors import DeepFSError
 from deepfs.policy.calls import call_of
 from deepfs.policy.wrapper import WrapperBackend
@@ -49,8 +50,8 @@ class AuditedBackend(WrapperBackend):
 
     def __init__(self, inner: BackendProtocol, log: AuditLog, redact: Redaction | None = None) -> None:
         super().__init__(inner)
-        self._log = log
-        self._redact = redact
+        self._log = check_callable("log", log)
+        self._redact = redact if redact is None else check_callable("redact", redact)
 
     async def through(
         self, operation: str, call: Callable[P, Awaitable[T]], /, *args: P.args, **options: P.kwargs

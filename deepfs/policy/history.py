@@ -13,7 +13,7 @@ from msgspec import Struct
 from deepfs.backends.factories import backend_from
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.core import paths
-from deepfs.core.arguments import check_integer
+from deepfs.core.arguments import check_integer, check_string
 from deepfs.core.identity import is_probing
 from deepfs.core.locks import PathLocks
 from deepfs.core.text import decode
@@ -65,6 +65,7 @@ class HistoryBackend(WrapperBackend):
         keep: int = 100,
     ) -> None:
         check_integer("keep", keep)
+        check_string("directory", directory)
         if keep < 1:
             raise ValueError("keep at least one version")
         self._directory = paths.normalize(directory)

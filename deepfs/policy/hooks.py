@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from deepfs.backends.protocol import BackendProtocol
+from deepfs.core.arguments import check_callables
 from deepfs.core.trees import TreeListing
 from deepfs.errors import DeepFSError
 from deepfs.policy.calls import Call, call_of
@@ -39,8 +40,8 @@ class GuardedBackend(WrapperBackend):
         self, inner: BackendProtocol, before: Iterable[BeforeHook] = (), after: Iterable[AfterHook] = ()
     ) -> None:
         super().__init__(inner)
-        self.before: list[BeforeHook] = list(before)
-        self.after: list[AfterHook] = list(after)
+        self.before: list[BeforeHook] = check_callables("before", before)
+        self.after: list[AfterHook] = check_callables("after", after)
 
     async def through(
         self, operation: str, call: Callable[P, Awaitable[T]], /, *args: P.args, **options: P.kwargs

@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection
 
+from deepfs.core.arguments import check_callable, check_integer, check_number
 from deepfs.errors import AccessError, DeepFSError
 from deepfs.policy.calls import Call
 from deepfs.sync import OPERATIONS
@@ -40,6 +41,9 @@ class RateLimit:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        check_integer("limit", limit)
+        check_number("seconds", seconds)
+        check_callable("clock", clock)
         if not (limit >= 1 and seconds > 0):
             raise ValueError("a rate limit needs at least one operation in more than no time")
         if operations is not None:
@@ -64,7 +68,7 @@ class RateLimit:
 
 
 def _check_operations(given: Collection[str]) -> None:
-    if isinstance(given, str):
+    if isinstance(given, str) or not isinstance(given, Collection):
         raise TypeError(f"operations is a collection of names, not {given!r}")
     unknown = [name for name in given if name not in OPERATIONS]
     if unknown or not given:

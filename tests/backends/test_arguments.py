@@ -1,9 +1,12 @@
 """Arguments of the wrong type: a TypeError that names the argument, on every backend, and nothing is stored."""
 
+import math
+import re
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import anyio.to_thread
 import pytest
 from langgraph.store.memory import InMemoryStore
 
@@ -16,9 +19,26 @@ from deepfs import (
     PermissionedBackend,
     StoreBackend,
 )
-from deepfs.policy import GuardedBackend
+from deepfs.backends import BubblewrapSandbox, LocalShellBackend
+from deepfs.backends.adapted import adapt_backend_protocol
+from deepfs.backends.factories import FactoryBackend
+from deepfs.policy import AuditedBackend, GuardedBackend, HistoryBackend, ReadOnlyBackend
+from deepfs.policy.limits import RateLimit
 
 pytestmark = pytest.mark.anyio
+
+
+class Foreign:
+    """A backend of others, over one of ours."""
+
+    def __init__(self, inner: MemoryBackend) -> None:
+        for name in ("ls", "read", "write", "edit", "glob", "grep", "delete", "upload_files", "download_files"):
+            setattr(self, name, getattr(inner, name))
+
+
+def _made_once(backend: BackendProtocol) -> Callable[[Any], BackendProtocol]:
+    return lambda _: backend
+
 
 RULE = FilesystemPermission(["write"], ["/no/**"], "deny")
 BACKENDS: dict[str, Callable[[Path], BackendProtocol]] = {
@@ -28,6 +48,11 @@ BACKENDS: dict[str, Callable[[Path], BackendProtocol]] = {
     "composite": lambda root: CompositeBackend(MemoryBackend(), {"/disk/": FilesystemBackend(root)}),
     "guarded": lambda _: GuardedBackend(MemoryBackend()),
     "permissioned": lambda _: PermissionedBackend(MemoryBackend(), [RULE]),
+    "audited": lambda _: AuditedBackend(MemoryBackend(), lambda _: None),
+    "history": lambda _: HistoryBackend(MemoryBackend()),
+    "factory": lambda _: FactoryBackend(_made_once(MemoryBackend())),
+    "shell": lambda root: LocalShellBackend(root),
+    "adapted": lambda _: adapt_backend_protocol(Foreign(MemoryBackend())),
 }
 
 CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
@@ -40,13 +65,14 @@ CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
             ("awrite", "x"),
             ("aedit", "one", "x"),
             ("adelete",),
-            ("amove", "/b"),
-            ("acopy", "/b"),
         )
     ),
+    ("amove", (PurePosixPath("/a"), "/b"), {}, "src must be a string, not PurePosixPath"),
+    ("acopy", (PurePosixPath("/a"), "/b"), {}, "src must be a string, not PurePosixPath"),
+    ("acopy", ("/a", PurePosixPath("/b")), {}, "dst must be a string, not PurePosixPath"),
     ("als", (None,), {}, "path must be a string, not NoneType"),
     ("aread", (b"/a",), {}, "path must be a string, not bytes"),
-    ("amove", ("/a", PurePosixPath("/b")), {}, "path must be a string"),
+    ("amove", ("/a", PurePosixPath("/b")), {}, "dst must be a string, not PurePosixPath"),
     ("aread", ("/a", "1"), {}, "offset must be an integer, not '1'"),
     ("aread", ("/a", 0, None), {}, "limit must be an integer, not None"),
     ("aread", ("/a", 0, float("nan")), {}, "limit must be an integer, not nan"),
@@ -67,6 +93,28 @@ CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("aupload_files", ([("/new", b"x"), (None, b"x")],), {}, "path must be a string, not NoneType"),
     ("adownload_files", ("/a",), {}, "paths must be a list of paths, not the str '/a'"),
     ("adownload_files", (["/a", None],), {}, "path must be a string, not NoneType"),
+    ("adownload_files", (3,), {}, "paths must be a list of paths, not the int 3"),
+    ("aupload_files", (3,), {}, "files must be a list of pairs of a path and bytes, not 3"),
+    *(
+        (name, arguments, {option: given}, told)
+        for name, arguments in (("awrite", ("/a", "x")), ("aedit", ("/a", "one", "x")))
+        for option, given, told in (
+            ("if_match", 3, "if_match must be a string, not int"),
+            ("if_match", b"v", "if_match must be a string, not bytes"),
+        )
+    ),
+    *(
+        (name, arguments, {"overwrite": given}, f"overwrite must be True or False, not {given!r}")
+        for name, arguments in (("awrite", ("/a", "x")), ("amove", ("/a", "/b")), ("acopy", ("/a", "/b")))
+        for given in ("no", 0, None)
+    ),
+    ("aedit", ("/a", "one", "x", "no"), {}, "replace_all must be True or False, not 'no'"),
+    ("aedit", ("/a", "one", "x"), {"replace_all": 1}, "replace_all must be True or False, not 1"),
+    ("agrep", ("one",), {"regex": "no"}, "regex must be True or False, not 'no'"),
+    ("agrep", ("one",), {"ignore_case": 1}, "ignore_case must be True or False, not 1"),
+    ("agrep", ("one", 3), {}, "path must be a string, not int"),
+    ("agrep", ("one", None, 3), {}, "glob must be a string, not int"),
+    ("aglob", ("*", 3), {}, "path must be a string, not int"),
 ]
 
 
@@ -91,3 +139,137 @@ async def test_a_glob_without_a_path_searches_everything_as_with_deepagents(back
     await backend.awrite("/d/a.py", "")
     no_path: Any = None
     assert [info.path for info in (await backend.aglob("*.py", no_path)).matches or ()] == ["/d/a.py"]
+
+
+async def test_so_it_is_for_the_sync_name_and_for_arguments_by_name(backend: BackendProtocol) -> None:
+    anything: Any = backend
+    calls: list[tuple[Callable[[], object], str]] = [
+        (lambda: anything.write("/a", "x", if_match=3), "if_match must be a string"),
+        (lambda: anything.write(path="/a", content="x", overwrite="no"), "overwrite must be True or False"),
+        (lambda: anything.write(file_path="/a", content=3), "the content must be a string"),
+        (lambda: anything.edit("/a", old_string=3, new_string="x"), "the text to replace must be a string"),
+        (lambda: anything.upload_files(files=[("/a", "x")]), "the content of '/a' must be bytes"),
+        (lambda: anything.download_files(paths="/a"), "paths must be a list of paths"),
+    ]
+    for call, told in calls:
+        with pytest.raises(TypeError, match=told):
+            await anyio.to_thread.run_sync(call)
+    assert (await backend.aglob("**")).matches == []
+
+
+@pytest.mark.parametrize(
+    "content", [bytearray(b"one"), memoryview(b"one"), memoryview(b"oone")[1:], memoryview(b"enoo")[2::-1]]
+)
+async def test_bytes_come_in_any_form(backend: BackendProtocol, content: Any) -> None:
+    expected = bytes(content)
+    assert [each.error for each in await backend.aupload_files([("/new", content)])] == [None]
+    if isinstance(content, bytearray):
+        content[:] = b"two"
+    assert [each.content for each in await backend.adownload_files(["/new"])] == [expected]
+
+
+async def test_items_may_come_from_any_iterable(backend: BackendProtocol) -> None:
+    made = [(f"/{number}", b"%d" % number) for number in range(5)]
+    outcomes = await backend.aupload_files(item for item in made)  # type: ignore[arg-type]
+    assert [(each.path, each.error) for each in outcomes] == [(path, None) for path, _ in made]
+    fetched = await backend.adownload_files(path for path, _ in made)  # type: ignore[arg-type]
+    assert [(each.path, each.content) for each in fetched] == made
+    assert await backend.aupload_files(iter(())) == []  # type: ignore[arg-type]
+
+    anything: Any = backend
+    outcomes = await anyio.to_thread.run_sync(lambda: anything.upload_files(files=dict(made).items()))
+    assert [each.error for each in outcomes] == [None] * 5
+    assert len(await anyio.to_thread.run_sync(lambda: anything.download_files({path: 1 for path, _ in made}))) == 5
+
+
+async def test_a_wrong_item_at_the_end_of_an_iterable_stores_nothing(backend: BackendProtocol) -> None:
+    with pytest.raises(TypeError, match="the content of '/b' must be bytes"):
+        await backend.aupload_files(item for item in [("/new", b"x"), ("/b", "text")])  # type: ignore[arg-type]
+    assert (await backend.aglob("**")).matches == []
+
+
+async def test_a_stream_is_looked_at_before_it_is_read(backend: BackendProtocol) -> None:
+    async def texts() -> Any:
+        yield "text"
+
+    wrong: Any
+    for wrong, told in (([b"x"], "chunks must be an async iterable"), (texts(), "each chunk must be bytes, not str")):
+        with pytest.raises(TypeError, match=told):
+            await backend.aupload_stream("/new", wrong)
+    with pytest.raises(TypeError, match="path must be a string"):
+        await backend.aupload_stream(PurePosixPath("/new"), texts())  # type: ignore[arg-type]
+    assert (await backend.aglob("**")).matches == []
+
+
+@pytest.mark.parametrize(
+    ("timeout", "told"),
+    [
+        ("5", "timeout must be a number, not '5'"),
+        (True, "timeout must be a number, not True"),
+        (math.nan, "timeout must be positive, not nan"),
+        (-1, "timeout must be positive, not -1"),
+    ],
+)
+async def test_so_is_the_time_of_a_command(tmp_path: Path, timeout: Any, told: str) -> None:
+    shell = LocalShellBackend(tmp_path)
+    for backend in (
+        shell,
+        CompositeBackend(shell),
+        GuardedBackend(shell),
+        AuditedBackend(shell, lambda _: None),
+        PermissionedBackend(shell, [RULE]),
+        ReadOnlyBackend(shell),
+    ):
+        with pytest.raises((TypeError, ValueError), match=told):
+            await backend.aexecute("touch made", timeout=timeout)
+        with pytest.raises(TypeError, match="command must be a string"):
+            await backend.aexecute(3)  # type: ignore[arg-type]
+    assert (await shell.als("/")).entries == []
+
+
+ANY: Any = None
+CONSTRUCTORS: list[tuple[Callable[[], object], str]] = [
+    (lambda: LocalShellBackend(env={"A": ANY or 1}), "the value of 'A' in env must be a string, not int"),
+    (lambda: LocalShellBackend(env={ANY or 1: "a"}), "a name in env must be a string, not int"),
+    (lambda: LocalShellBackend(env=ANY or ["A=1"]), "env must be a mapping of strings"),
+    (lambda: LocalShellBackend(env={"A=B": "1"}), "env cannot hold 'A=B'"),
+    (lambda: LocalShellBackend(env={"A": "1\0"}), "env cannot hold 'A'"),
+    (lambda: LocalShellBackend(timeout=True), "timeout must be a number, not True"),
+    (lambda: LocalShellBackend(timeout=math.nan), "timeout must be positive, not nan"),
+    (lambda: LocalShellBackend(max_output_bytes=ANY or "1"), "max_output_bytes must be an integer, not '1'"),
+    (lambda: LocalShellBackend(inherit_env=ANY or "no"), "inherit_env must be True or False, not 'no'"),
+    (lambda: BubblewrapSandbox(env={"B": ANY or 1}), "the value of 'B' in env must be a string, not int"),
+    (lambda: BubblewrapSandbox(network=ANY or "no"), "network must be True or False, not 'no'"),
+    (lambda: FilesystemBackend(ANY or 3), "root_dir must be a path, not 3"),
+    (lambda: FilesystemBackend(ANY or b"/tmp"), "root_dir must be a path, not b'/tmp'"),
+    (lambda: FilesystemBackend("/tmp", virtual_mode=ANY or "no"), "virtual_mode must be True or False, not 'no'"),
+    (lambda: FilesystemBackend("/tmp", durable=ANY or "no"), "durable must be True or False, not 'no'"),
+    (lambda: FilesystemBackend("/tmp", search_timeout=True), "search_timeout must be a number, not True"),
+    (lambda: MemoryBackend(max_file_size_mb=True), "max_file_size_mb must be a number, not True"),
+    (lambda: MemoryBackend(max_file_size_mb=ANY or "1"), "max_file_size_mb must be a number, not '1'"),
+    (lambda: CompositeBackend(MemoryBackend(), artifacts_root=ANY or 3), "artifacts_root must be a string, not int"),
+    (lambda: CompositeBackend(MemoryBackend(), executor=ANY or ["/m/"]), "executor must be a string, not list"),
+    (lambda: CompositeBackend(MemoryBackend(), route_timeout=True), "route_timeout must be a number, not True"),
+    (lambda: CompositeBackend(MemoryBackend(), route_timeout=ANY or "5"), "route_timeout must be a number, not '5'"),
+    (lambda: AuditedBackend(MemoryBackend(), ANY or 3), "log must be a function, not 3"),
+    (lambda: AuditedBackend(MemoryBackend(), print, ANY or 3), "redact must be a function, not 3"),
+    (lambda: GuardedBackend(MemoryBackend(), before=ANY or print), "before must be a list of functions, not "),
+    (lambda: GuardedBackend(MemoryBackend(), before=[ANY or 3]), "each of before must be a function, not 3"),
+    (lambda: GuardedBackend(MemoryBackend(), after=[ANY or "x"]), "each of after must be a function, not 'x'"),
+    (lambda: HistoryBackend(MemoryBackend(), keep=ANY or "x"), "keep must be an integer, not 'x'"),
+    (lambda: HistoryBackend(MemoryBackend(), directory=ANY or 3), "directory must be a string, not int"),
+    (lambda: RateLimit(ANY or "3", 1), "limit must be an integer, not '3'"),
+    (lambda: RateLimit(3, ANY or "1"), "seconds must be a number, not '1'"),
+    (lambda: RateLimit(3, math.nan), "seconds must be positive, not nan"),
+    (lambda: RateLimit(3, 1, ANY or 3), "operations is a collection of names, not 3"),
+    (lambda: RateLimit(3, 1, clock=ANY or 3), "clock must be a function, not 3"),
+    (lambda: PermissionedBackend(MemoryBackend(), ANY or 3), "rules is a list of FilesystemPermission, not 3"),
+    (lambda: ReadOnlyBackend(ANY or 3), "int is no backend"),
+    (lambda: AuditedBackend(ANY, print), "NoneType is no backend"),
+]
+
+
+@pytest.mark.parametrize(("make", "told"), CONSTRUCTORS, ids=[told for _, told in CONSTRUCTORS])
+def test_an_argument_of_a_constructor_is_told_by_its_name(make: Callable[[], object], told: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=re.escape(told)):
+        make()

@@ -64,6 +64,8 @@ def failure_of(words: list[bytes], path: str, limit: int = 0) -> DeepFSError:
             return NotDirectoryError(path)
         case b"exists":
             return ExistsError(path)
+        case b"dir_exists":
+            return ExistsError(path, is_directory=True)
         case b"denied":
             return AccessError(path)
         case b"conflict":

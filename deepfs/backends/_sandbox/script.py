@@ -355,7 +355,7 @@ def check_destination(src: bytes, dst: bytes, overwrite: bytes) -> None:
     if dst.startswith(src.rstrip(b"/") + b"/"):
         raise FailedError(b"inside")
     if os.path.isdir(dst):
-        raise FailedError(b"is_dir" if overwrite else b"exists")
+        raise FailedError(b"is_dir" if overwrite else b"dir_exists")
     if os.path.lexists(dst) and not overwrite:
         raise FailedError(b"exists")
     if os.path.lexists(dst) and os.path.isdir(src):

@@ -333,7 +333,7 @@ check_destination() {
         "${1%/}"/*) fail inside; return ;;
     esac
     if [ -d "$2" ]; then
-        if [ -n "$3" ]; then fail is_dir; else fail exists; fi
+        if [ -n "$3" ]; then fail is_dir; else fail dir_exists; fi
         return
     fi
     if exists "$2"; then

@@ -18,7 +18,16 @@ from deepfs.core.identity import is_probing
 from deepfs.core.locks import PathLocks
 from deepfs.core.text import decode
 from deepfs.core.trees import Omission, TreeListing, files_of, joined
-from deepfs.errors import AccessError, BackendError, DeepFSError, ErrorCode, FileMissingError, error_class, error_of, quoted
+from deepfs.errors import (
+    AccessError,
+    BackendError,
+    DeepFSError,
+    ErrorCode,
+    FileMissingError,
+    error_class,
+    error_of,
+    quoted,
+)
 from deepfs.policy.permissions import PermissionedBackend
 from deepfs.policy.rules import FilesystemPermission
 from deepfs.policy.wrapper import WrapperBackend

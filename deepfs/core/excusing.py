@@ -63,19 +63,25 @@ class WithRipgrep:
         limited = [task for task in tasks if task.grep.is_limited]
         later: list[str] = []
         patience = PassPatience(searches, tasks)
-        with closing(self._places(searches, tasks, patience, meanwhile)) as found:
+        missed: dict[str, OSError] = {}
+        with closing(self._places(searches, tasks, patience, missed, meanwhile)) as found:
             for places in found:
-                _search_places(searches, unlimited, places, patience)
+                _search_places(searches, unlimited, places, patience, missed)
                 later += places if limited else ()
                 if any(task.has_enough for task in unlimited):
                     raise RipgrepError("it finds more than a result has; which lines come first, a walk tells")
         for place in sorted(later):
-            _search_places(searches, [task for task in limited if not task.has_enough], [place], patience)
+            _search_places(searches, [task for task in limited if not task.has_enough], [place], patience, missed)
 
     def _places(
-        self, searches: Pass, tasks: Sequence[GrepTask], patience: Patience, meanwhile: Callable[[], object]
+        self,
+        searches: Pass,
+        tasks: Sequence[GrepTask],
+        patience: Patience,
+        missed: dict[str, OSError],
+        meanwhile: Callable[[], object],
     ) -> Generator[list[str], None, None]:
-        """What there is to search, in no order, while ripgrep finds it; what cannot be looked at is missed at once."""
+        """What there is to search, in no order, while ripgrep finds it; why some cannot be is put into `missed`."""
         [wanted] = {task.wanted for task in tasks}
         run = self._ripgrep.search(
             {task.grep.query.needle for task in tasks},
@@ -91,12 +97,7 @@ class WithRipgrep:
                 found = [path for path in _paths(searches.root, names) if path in wanted]
                 told.update(found)
                 yield found
-
-        def miss(directory: str, error: OSError) -> None:
-            for task in tasks:
-                task.miss(f"{directory}/", error)
-
-        left_out = _left_out(searches, wanted, patience, set(_paths(searches.root, run.left_out)), miss)
+        left_out = _left_out(searches, wanted, patience, set(_paths(searches.root, run.left_out)), missed)
         yield [place for place in left_out if place not in told]
 
 
@@ -108,12 +109,18 @@ def _directory(searches: Pass) -> str:
     return os.path.join(searches.disk.host_path, path[1:])
 
 
-def _search_places(searches: Pass, tasks: Sequence[GrepTask], places: Iterable[str], patience: Patience) -> None:
+def _search_places(
+    searches: Pass, tasks: Sequence[GrepTask], places: Iterable[str], patience: Patience, missed: dict[str, OSError]
+) -> None:
     if not tasks:
         return
     for place in places:
         patience.check(place)
-        searches.search(NamedFile(searches.disk, place), tasks)
+        if place in missed:
+            for task in tasks:
+                task.miss(place, missed[place])
+        else:
+            searches.search(NamedFile(searches.disk, place), tasks)
 
 
 def _paths(root: str, names: Iterable[bytes]) -> Iterable[str]:
@@ -126,9 +133,9 @@ def _paths(root: str, names: Iterable[bytes]) -> Iterable[str]:
 
 
 def _left_out(
-    searches: Pass, wanted: Wanted, patience: Patience, left_out: set[str], miss: Callable[[str, OSError], None]
+    searches: Pass, wanted: Wanted, patience: Patience, left_out: set[str], missed: dict[str, OSError]
 ) -> list[str]:
-    """The wanted files at or beneath these paths; `miss` is told of what cannot be looked at."""
+    """The wanted files at or beneath these paths, and what cannot be looked at, with `/` at the end, also `missed`."""
     inside = {path for path in _patiently(left_out, patience) if path in wanted or wanted.may_enter(path)}
     if not inside:
         return []
@@ -140,10 +147,13 @@ def _left_out(
             inside.add(directory)
         return (directory in inside or directory in above) and wanted.may_enter(directory)
 
+    def miss(directory: str, error: OSError) -> None:
+        missed[f"{directory}/"] = error
+
     walk = searches.disk.walk(searches.root, enter=enter, unreadable=miss, patience=patience)
     with closing(walk):
         files = [file.path for file in walk if file.path in inside or paths.parent(file.path) in inside]
-    return [path for path in _patiently(files, patience) if path in wanted]
+    return [*(path for path in _patiently(files, patience) if path in wanted), *missed]
 
 
 def _patiently(names: Iterable[str], patience: Patience) -> Iterator[str]:

@@ -5,8 +5,10 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
 from difflib import unified_diff
+from functools import partial
 from hashlib import blake2b
-from typing import ParamSpec, TypeVar, cast
+from logging import getLogger
+from typing import NamedTuple, ParamSpec, TypeVar, cast
 
 from msgspec import Struct
 
@@ -15,8 +17,8 @@ from deepfs.backends.protocol import BackendProtocol
 from deepfs.core import paths
 from deepfs.core.arguments import check_integer, check_string
 from deepfs.core.identity import is_probing
-from deepfs.core.locks import PathLocks
-from deepfs.core.text import decode
+from deepfs.core.locks import path_locks
+from deepfs.core.text import decode, version
 from deepfs.core.trees import Omission, TreeListing, files_of, joined
 from deepfs.errors import (
     AccessError,
@@ -31,6 +33,7 @@ from deepfs.errors import (
 from deepfs.policy.permissions import PermissionedBackend
 from deepfs.policy.rules import FilesystemPermission
 from deepfs.policy.wrapper import WrapperBackend
+from deepfs.sync import finish
 from deepfs.types import FileUploadResponse, WriteResult, failure
 
 __all__ = ["HistoryBackend", "Version"]
@@ -38,7 +41,11 @@ __all__ = ["HistoryBackend", "Version"]
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_log = getLogger("deepfs")
+
 _NO_FILE = frozenset({"file_not_found", "is_directory", "not_a_directory", "invalid_path"})
+_READABLE = frozenset({*_NO_FILE, "too_large"})
+"""What a read of a path that may be read says, besides that it went well."""
 _parsed = re.compile(r"(?P<number>\d{8,})-(?P<at>\d{8}T\d{6}\.\d{6}Z)-(?P<digest>[0-9a-f]{32})").fullmatch
 
 
@@ -53,14 +60,34 @@ class Version(Struct, frozen=True):
     """Bytes."""
 
 
+class _Kept(NamedTuple):
+    """What a file held, stored before a change under `place`; only a change makes it a version."""
+
+    path: str
+    place: str
+    name: str
+    content_version: str
+
+
+class _RefusedError(AccessError):
+    """What `inner` says of a path that may not be read."""
+
+    def __init__(self, text: str) -> None:
+        DeepFSError.__init__(self, text)
+
+
 class HistoryBackend(WrapperBackend):
     """Keeps what files held before each change that passes through it, the newest `keep` versions of each path.
 
+    A change that fails keeps nothing. Versions are told of a path that may be read through `inner` now, whoever kept
+    them, and restored where it may be written; who reaches `versions` by another way reads them past these rules.
+
     Versions lie under `directory` of `versions`, by default of `inner` itself, where that directory is then hidden and
     cannot be changed through this backend. A change whose version cannot be stored does not happen. Deleted and moved
-    files can be restored at the path that they had. Changes of one path through one object follow one another, so no
-    version is missed; what others change is kept as it stands at the next change here. Commands (`execute`) are not
-    followed. Files without the bytes of `download_files` (over the limits of `inner`) cannot be changed here.
+    files can be restored at the path that they had. Changes of one path, through any object over the same `versions` in
+    this process, follow one another, so no version is missed; what others change is kept as it stands at the next
+    change here. Commands (`execute`) are not followed. Files without the bytes of `download_files` (over the limits of
+    `inner`) cannot be changed here.
     """
 
     never_waits: bool = True
@@ -85,7 +112,9 @@ class HistoryBackend(WrapperBackend):
         self._beneath = files
         self._versions = files if versions is None else backend_from(versions)
         self._keep = keep
-        self._locks = PathLocks()
+        # Objects over the same versions, perhaps with other rules, number them together.
+        self._locks = path_locks(("history", id(self._versions)))
+        self._numbering = path_locks(("numbers of a history", id(self._versions)))
         self.never_waits = self.never_waits and self._versions.never_waits
 
     def bound_to_this_thread(self) -> bool:
@@ -104,18 +133,42 @@ class HistoryBackend(WrapperBackend):
     # --- looking back ---
 
     async def ahistory(self, path: str) -> list[Version]:
-        """The versions of a file, oldest first; none where it never changed."""
-        return [version for version, _ in await self._saved(await self._place(path))]
+        """The versions of a file, oldest first; none where it never changed.
+
+        Raises AccessError where the path may not be read.
+        """
+        await self._check_readable(path)
+        return [found for found, _ in await self._saved(await self._place(path))]
 
     async def aread_version(self, path: str, number: int) -> bytes:
-        """What the file held. Raises FileMissingError for a version that is not kept."""
+        """What the file held.
+
+        Raises FileMissingError for a version that is not kept, AccessError where the path may not be read, BackendError
+        where the version cannot be read or is not what was stored.
+        """
+        await self._check_readable(path)
         place = await self._place(path)
-        for version, name in await self._saved(place):
-            if version.number == number:
-                (content,) = await self._versions.adownload_files([paths.join(place, name)])
-                if content.content is not None:
-                    return content.content
-        raise FileMissingError(f"{paths.normalize(path)} (version {number})")
+        named = f"{paths.normalize(path)} (version {number})"
+        for found, name in await self._saved(place):
+            if found.number == number:
+                return await self._stored(paths.join(place, name), named)
+        raise FileMissingError(named)
+
+    async def _stored(self, file: str, named: str) -> bytes:
+        (stored,) = await self._versions.adownload_files([file])
+        if stored.error == ErrorCode.FILE_NOT_FOUND:
+            raise FileMissingError(named)
+        if stored.content is None or not file.endswith(version(stored.content)):
+            raise BackendError(f"Error: {quoted(named)} cannot be read: {stored.error or 'it was changed'}")
+        return stored.content
+
+    async def _check_readable(self, path: str) -> None:
+        """Raise where the rules of now keep `path` from being read, whoever kept its versions."""
+        read = await self.inner.aread(path, 0, 1)
+        if read.ok or read.code in _READABLE:
+            return
+        text = read.error or ""
+        raise _RefusedError(text) if read.code is ErrorCode.PERMISSION_DENIED else BackendError(text)
 
     async def adiff(self, path: str, number: int, other: int | None = None) -> str:
         """The unified diff from a version to another one, or to the file as it is; empty where they are the same.
@@ -149,35 +202,75 @@ class HistoryBackend(WrapperBackend):
         touched = _touched(args[_CHANGED[operation]] if operation in _CHANGED else ())
         if not touched or is_probing.get():
             return await call(*args, **options)
-        async with self._locks.hold(*touched):
-            for path in touched:
-                await self._keep_tree(path, deep=operation in ("delete", "move"))
-            return await call(*args, **options)
+        async with self._locks.hold(*touched, *[await self._place(path) for path in touched]):
+            kept: list[_Kept] = []
+            done = False
+            try:
+                for path in touched:
+                    await self._keep_tree(path, kept, deep=operation in ("delete", "move"))
+                result = await call(*args, **options)
+                done = getattr(result, "ok", False)
+                return result
+            finally:
+                await self._settle(kept, {each.path: done for each in kept})
 
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         touched = {path: _touched([path]) for path, _ in files}
-        async with self._locks.hold(*dict.fromkeys(normal for each in touched.values() for normal in each)):
-            codes = {path: await self._unkept(normal) for path, normal in touched.items()}
-            stored = iter(await self.inner.aupload_files([file for file in files if codes[file[0]] is None]))
-            return [
-                next(stored) if code is None else FileUploadResponse(path, code)
-                for path, code in ((path, codes[path]) for path, _ in files)
-            ]
+        normal = list(dict.fromkeys(path for each in touched.values() for path in each))
+        async with self._locks.hold(*normal, *[await self._place(path) for path in normal]):
+            kept: list[_Kept] = []
+            done: dict[str, bool] = {}
+            try:
+                codes = {path: await self._unkept(each, kept) for path, each in touched.items()}
+                stored = iter(await self.inner.aupload_files([file for file in files if codes[file[0]] is None]))
+                outcomes = [
+                    next(stored) if code is None else FileUploadResponse(path, code)
+                    for path, code in ((path, codes[path]) for path, _ in files)
+                ]
+                done = {path: outcome.error is None for outcome in outcomes for path in touched[outcome.path]}
+                return outcomes
+            finally:
+                await self._settle(kept, done)
 
-    async def _unkept(self, touched: list[str]) -> str | None:
+    async def _unkept(self, touched: list[str], kept: list[_Kept]) -> str | None:
         """Keep a file that is to be replaced; returns the code of the error."""
         try:
             for path in touched:
-                await self._keep_tree(path, deep=False)
+                await self._keep_tree(path, kept, deep=False)
         except DeepFSError as error:
             return error.code.value
         return None
 
-    async def _keep_tree(self, path: str, *, deep: bool) -> None:
+    async def _keep_tree(self, path: str, kept: list[_Kept], *, deep: bool) -> None:
+        """Store what is at `path`, with `deep` also beneath it, and add it to `kept`."""
         for each in await self._files_of(path) if deep else [path]:
             content = await self._current(each)
             if content is not None:
-                await self._save(each, content)
+                await self._save(each, content, kept)
+
+    async def _settle(self, kept: list[_Kept], done: dict[str, bool]) -> None:
+        """Forget what was stored for changes that did not happen, and the oldest versions where they did."""
+        if kept:
+            await finish(partial(self._settle_each, kept, done))
+
+    async def _settle_each(self, kept: list[_Kept], done: dict[str, bool]) -> None:
+        for each in kept:
+            try:
+                if done.get(each.path) or await self._has_changed(each):
+                    await self._prune(each.place)
+                else:
+                    await self._versions.adelete(paths.join(each.place, each.name))
+            except Exception:
+                # The change itself is over; at worst a version too many stays.
+                _log.exception("the history of a file could not be tidied up")
+
+    async def _has_changed(self, kept: _Kept) -> bool:
+        """Whether a file is another one than was stored, or cannot be told; the answer of the change may be lost."""
+        try:
+            content = await self._current(kept.path)
+        except DeepFSError:
+            return True
+        return content is None or version(content) != kept.content_version
 
     async def _files_of(self, path: str) -> list[str]:
         """The files at or under `path`; raises where some of them cannot be told, so that they could not be kept."""
@@ -199,19 +292,25 @@ class HistoryBackend(WrapperBackend):
             raise AccessError(path, "it cannot be kept in the history")
         raise BackendError.about(path, "Error: ", f" could not be kept in the history: {found.error}")
 
-    async def _save(self, path: str, content: bytes) -> None:
+    async def _save(self, path: str, content: bytes, kept: list[_Kept]) -> None:
         place = await self._place(path)
-        saved = await self._saved(place)
-        digest = blake2b(content, digest_size=16).hexdigest()
-        if saved and saved[-1][1].endswith(digest):
-            return
-        number = saved[-1][0].number + 1 if saved else 1
-        name = f"{number:08d}-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}-{digest}"
-        (stored,) = await self._versions.aupload_files([(paths.join(place, name), content)])
+        async with self._numbering.hold(place):
+            saved = await self._saved(place)
+            digest = version(content)
+            if saved and saved[-1][1].endswith(digest):
+                return
+            number = saved[-1][0].number + 1 if saved else 1
+            name = f"{number:08d}-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}-{digest}"
+            # Noted first: where the answer is lost, it may be there all the same.
+            kept.append(_Kept(path, place, name, digest))
+            (stored,) = await self._versions.aupload_files([(paths.join(place, name), content)])
         if stored.error is not None:
             raise BackendError.about(path, "Error: ", f" could not be kept in the history: {stored.error}")
-        for _, old in saved[: max(0, len(saved) + 1 - self._keep)]:
-            await self._versions.adelete(paths.join(place, old))
+
+    async def _prune(self, place: str) -> None:
+        async with self._numbering.hold(place):
+            for _, old in (await self._saved(place))[: -self._keep]:
+                await self._versions.adelete(paths.join(place, old))
 
     async def _place(self, path: str) -> str:
         """The directory of the versions of a file, the same by whatever links it is reached."""
@@ -227,8 +326,8 @@ class HistoryBackend(WrapperBackend):
         for info in listing.entries or ():
             if parsed := _parsed(paths.name(info.path)):
                 at = datetime.strptime(parsed["at"], "%Y%m%dT%H%M%S.%fZ").replace(tzinfo=UTC)
-                version = Version(int(parsed["number"]), at.isoformat(timespec="microseconds"), info.size)
-                found.append((version, paths.name(info.path)))
+                kept = Version(int(parsed["number"]), at.isoformat(timespec="microseconds"), info.size)
+                found.append((kept, paths.name(info.path)))
         return sorted(found, key=lambda each: each[0].number)
 
 

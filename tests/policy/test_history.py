@@ -1,15 +1,19 @@
 """Versions of what was changed: kept, shown, restored."""
 
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from deepfs import FilesystemBackend, FilesystemPermission, MemoryBackend, PermissionedBackend, run_sync
-from deepfs.errors import BackendError, FileMissingError
-from deepfs.policy import HistoryBackend
+from deepfs.errors import AccessError, BackendError, FileMissingError
+from deepfs.policy import HistoryBackend, WrapperBackend
 from deepfs.testing import FaultyBackend
+from deepfs.types import EditResult
 
 pytestmark = pytest.mark.anyio
 
@@ -76,11 +80,197 @@ async def test_diffs(history: HistoryBackend) -> None:
     assert (await history.adiff("/a", 1)).endswith("@@ -1,2 +0,0 @@\n-one\n-two\n")
 
 
-async def test_what_fails_keeps_no_second_version(history: HistoryBackend) -> None:
-    await history.awrite("/a", "x")
+FAILING: dict[str, Callable[[HistoryBackend], Awaitable[Any]]] = {
+    "edit without a match": lambda history: history.aedit("/a", "none", "y"),
+    "edit with too many": lambda history: history.aedit("/a", "n", "y"),
+    "edit of another version": lambda history: history.aedit("/a", "now", "y", if_match="none"),
+    "write that may not replace": lambda history: history.awrite("/a", "y"),
+    "write over another version": lambda history: history.awrite("/a", "y", if_match="none"),
+    "write of what is no text": lambda history: history.awrite("/a", "\0", overwrite=True),
+    "copy that may not replace": lambda history: history.acopy("/other", "/a"),
+    "copy of nothing": lambda history: history.acopy("/none", "/a", overwrite=True),
+    "move that may not replace": lambda history: history.amove("/a", "/other"),
+    "move into itself": lambda history: history.amove("/d", "/d/deeper"),
+    "restore of nothing": lambda history: history.arestore("/a", 99),
+}
+
+
+@pytest.mark.parametrize("change", FAILING.values(), ids=FAILING)
+async def test_what_fails_keeps_nothing(change: Callable[[HistoryBackend], Awaitable[Any]]) -> None:
+    memory, archive = MemoryBackend(), MemoryBackend()
+    history = HistoryBackend(memory, archive, keep=2)
+    await history.aupload_files([("/other", b"o"), ("/d/a", b"d"), ("/a", b"1")])
+    for text in ("2", "3", "nn now"):
+        await history.awrite("/a", text, overwrite=True)
+    assert await contents(history, "/a") == [b"2", b"3"]
+    before = await archive.aglob("/.history/**")
     for _ in range(3):
-        assert not (await history.aedit("/a", "none", "y")).ok
-    assert len(await history.ahistory("/a")) <= 1
+        assert not (await change(history)).ok
+    assert await archive.aglob("/.history/**") == before
+    assert await contents(history, "/a") == [b"2", b"3"]
+    await history.adelete("/a")
+    assert await contents(history, "/a") == [b"3", b"nn now"]
+
+
+async def test_uploads_that_fail_keep_nothing_beside_those_that_do_not() -> None:
+    memory, archive = MemoryBackend(), MemoryBackend()
+    rules = [FilesystemPermission(["write"], ["/no"], "deny")]
+    await memory.aupload_files([("/no", b"1"), ("/yes", b"1")])
+    history = HistoryBackend(PermissionedBackend(memory, rules), archive)
+    outcomes = await history.aupload_files([("/no", b"2"), ("/yes", b"2")])
+    assert [outcome.error for outcome in outcomes] == ["permission_denied", None]
+    assert (await contents(history, "/no"), await contents(history, "/yes")) == ([], [b"1"])
+
+
+class Answering(WrapperBackend):
+    """Changes, and then answers something else."""
+
+    answer: Exception | None = None
+
+    async def through(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
+        result = await call(*args, **options)
+        if operation in ("write", "delete", "edit") and self.answer is not None:
+            raise self.answer
+        return result
+
+
+@pytest.mark.parametrize("answer", [BackendError("Error: the answer is lost"), OSError("lost")], ids=["told", "raised"])
+async def test_a_change_whose_answer_is_lost_is_kept(answer: Exception) -> None:
+    inner = Answering(MemoryBackend())
+    history = HistoryBackend(inner, MemoryBackend())
+    await history.awrite("/a", "1")
+    await history.awrite("/d/b", "b")
+    inner.answer = answer
+    for change in (history.awrite("/a", "2", overwrite=True), history.adelete("/d")):
+        with suppress(OSError):
+            assert not (await change).ok
+    inner.answer = None
+    assert await contents(history, "/a") == [b"1"]
+    assert await contents(history, "/d/b") == [b"b"]
+
+
+async def test_a_change_that_is_cancelled_before_it_happens_keeps_nothing() -> None:
+    class Stuck(WrapperBackend):
+        async def aedit(self, *args: Any, **options: Any) -> EditResult:
+            await anyio.sleep_forever()
+            raise AssertionError
+
+    memory, archive = MemoryBackend(), MemoryBackend()
+    await memory.awrite("/a", "1")
+    history = HistoryBackend(Stuck(memory), archive)
+    with anyio.move_on_after(0.05):
+        await history.aedit("/a", "1", "2")
+    assert await history.ahistory("/a") == []
+    assert (await archive.aglob("/.history/**")).matches == []
+
+
+async def test_versions_that_cannot_be_tidied_up_are_no_failure_of_the_change() -> None:
+    archive = FaultyBackend(MemoryBackend(), {"delete": BackendError("Error: down")})
+    history = HistoryBackend(MemoryBackend(), archive, keep=1)
+    for text in ("1", "2", "3"):
+        assert (await history.awrite("/a", text, overwrite=True)).ok
+    assert (await history.aedit("/a", "none", "x")).code == "no_match"
+    assert (await contents(history, "/a"))[:2] == [b"1", b"2"]
+
+
+# --- rules ---
+
+
+async def with_a_secret(how: str) -> tuple[MemoryBackend, HistoryBackend, Callable[..., HistoryBackend]]:
+    """The files, a history that may see all, and what makes another one over the same versions with rules."""
+    memory, archive = MemoryBackend(), MemoryBackend()
+    versions = [archive] if how == "in another one" else [memory, "/.history"]
+    keeper = HistoryBackend(memory, *versions)
+    await keeper.awrite("/secret", "password 1\n")
+    await keeper.awrite("/secret", "password 2\n", overwrite=True)
+
+    def ruled(*operations: Any) -> HistoryBackend:
+        rule = FilesystemPermission([*operations], ["/secret"], "deny")
+        return HistoryBackend(PermissionedBackend(memory, [rule]), *versions)
+
+    return memory, keeper, ruled
+
+
+@pytest.mark.parametrize("how", ["in the same backend", "in another one"])
+@pytest.mark.parametrize("is_there", [True, False])
+async def test_versions_kept_under_other_rules_are_not_told(how: str, is_there: bool) -> None:
+    memory, keeper, ruled = await with_a_secret(how)
+    if not is_there:
+        await keeper.adelete("/secret")
+    agent = ruled("read")
+    for look in (agent.ahistory("/secret"), agent.aread_version("//secret/", 1), agent.adiff("/secret", 1)):
+        with pytest.raises(AccessError, match="permission denied for read on /secret"):
+            await look
+    assert (await agent.arestore("/secret", 1)).code == "permission_denied"
+    shown = await memory.adownload_files(["/secret"])
+    assert shown[0].content == (b"password 2\n" if is_there else None)
+    assert (await keeper.aread_version("/secret", 1)) == b"password 1\n"
+
+
+@pytest.mark.parametrize("how", ["in the same backend", "in another one"])
+async def test_what_may_not_be_written_is_not_restored(how: str) -> None:
+    memory, keeper, ruled = await with_a_secret(how)
+    agent = ruled("write")
+    assert await agent.aread_version("/secret", 1) == b"password 1\n"
+    assert (await agent.arestore("/secret", 1)).code == "permission_denied"
+    assert memory.read("/secret").file_data.content == "password 2\n"  # type: ignore[union-attr]
+    assert await contents(keeper, "/secret") == [b"password 1\n"]
+
+
+async def test_links_do_not_lead_to_versions_that_may_not_be_read(tmp_path: Path) -> None:
+    await anyio.to_thread.run_sync(lambda: (tmp_path / "link").symlink_to("secret"))
+    disk, archive = FilesystemBackend(tmp_path), MemoryBackend()
+    keeper = HistoryBackend(disk, archive)
+    await keeper.awrite("/secret", "1")
+    await keeper.awrite("/secret", "2", overwrite=True)
+    rules = [FilesystemPermission(["read"], ["/secret"], "deny")]
+    agent = HistoryBackend(PermissionedBackend(disk, rules), archive)
+    with pytest.raises(AccessError):
+        await agent.aread_version("/link", 1)
+    assert await keeper.aread_version("/link", 1) == b"1"
+
+
+async def test_what_is_not_what_was_kept_is_not_told_as_that() -> None:
+    archive = MemoryBackend()
+    history = HistoryBackend(MemoryBackend(), archive)
+    await history.awrite("/a", "1")
+    await history.adelete("/a")
+    [kept] = (await archive.aglob("/.history/**")).matches or []
+    await archive.awrite(kept.path, "forged", overwrite=True)
+    with pytest.raises(BackendError, match="was changed"):
+        await history.aread_version("/a", 1)
+    assert (await history.arestore("/a", 1)).code == "backend_error"
+
+
+async def test_histories_over_the_same_versions_number_them_together() -> None:
+    memory, archive = MemoryBackend(), MemoryBackend()
+    histories = [HistoryBackend(memory, archive), HistoryBackend(WrapperBackend(memory), archive)]
+    await memory.awrite("/a", "start")
+
+    async def write(number: int) -> None:
+        assert (await histories[number % 2].awrite("/a", str(number), overwrite=True)).ok
+
+    async with anyio.create_task_group() as group:
+        for number in range(20):
+            group.start_soon(write, number)
+    versions = await histories[0].ahistory("/a")
+    assert [version.number for version in versions] == list(range(1, 21))
+
+
+async def test_a_tree_that_is_deleted_while_others_write_in_it_loses_nothing(history: HistoryBackend) -> None:
+    await history.aupload_files([(f"/d/{number}", b"0") for number in range(10)])
+
+    async def write(number: int) -> None:
+        await history.awrite(f"/d/{number}", "1", overwrite=True)
+
+    async with anyio.create_task_group() as group:
+        for number in range(10):
+            group.start_soon(write, number)
+            if number == 5:
+                group.start_soon(history.adelete, "/d")
+    for number in range(10):
+        found = (await history.adownload_files([f"/d/{number}"]))[0].content
+        assert {*await contents(history, f"/d/{number}"), found} - {None} == {b"0", b"1"}
 
 
 async def test_only_the_newest_are_kept() -> None:

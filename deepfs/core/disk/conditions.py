@@ -59,7 +59,6 @@ _LEAVES: dict[str, Callable[[str], DeepFSError]] = {
     "EFBIG": _failed("The file is too large for the file system"),
     "EMFILE": _failed("Too many files are open"),
     "ENFILE": _failed("Too many files are open"),
-    "ESTALE": _failed("Others moved or replaced a directory meanwhile"),
     "EIO": _failed("The disk failed to read or write"),
 }
 _BY_ERRNO = {getattr(errno, name): make for name, make in _LEAVES.items() if hasattr(errno, name)}

@@ -79,9 +79,10 @@ class _Level(OpenDirectory):
             self.target.wake(child.target)
 
     def close(self) -> None:
-        self.children.close()
-        super().close()
-        self.target.close()
+        with ExitStack() as closing:
+            closing.callback(self.target.close)
+            closing.callback(super().close)
+            self.children.close()
 
 
 class _Copy:

@@ -6,6 +6,7 @@ here; one further up is opened anew from the one below it, and must be the same 
 
 import errno
 import os
+from contextlib import ExitStack
 from typing import Generic, TypeVar
 
 from deepfs.core.disk.flags import NO_FOLLOW, READ_DIRECTORY
@@ -77,8 +78,9 @@ class Descent(Generic[LevelT]):
         return self
 
     def __exit__(self, *_: object) -> None:
-        for level in self.levels:
-            level.close()
+        with ExitStack() as closing:
+            for level in self.levels:
+                closing.callback(level.close)
 
     def enter(self, level: LevelT) -> None:
         """Go down into `level`, a directory in the last one."""

@@ -208,7 +208,7 @@ def _make_write_create(cls: type, protocol: type) -> None:
     Such a body was written for deepagents, where `write` replaces; here, a caller that did not ask for it would lose
     the file that is there. Where a class above writes, its own check holds.
     """
-    if getattr(super(cls, cls), "awrite", None) is not vars(protocol)["awrite"]:  # type: ignore[misc]
+    if getattr(super(cls, cls), "awrite", None) is not vars(protocol)["awrite"]:
         return
     bodies = {name: vars(cls)[name] for name in ("write", "awrite") if inspect.isfunction(vars(cls).get(name))}
     if any(_takes_overwrite(body) for body in bodies.values()):

@@ -445,7 +445,7 @@ def _real_paths(backend: Any, given: list[str]) -> list[str | None]:
 
 
 def _real_path(backend: Any, path: str) -> str | None:
-    """Where links lead in a directory of deepagents, or in one that its composite mounts; None where that is nowhere."""
+    """Where links lead in a directory of deepagents, also one that its composite mounts; None where that is nowhere."""
     try:
         path = paths.normalize(path)
         if hasattr(backend, "_real_path"):

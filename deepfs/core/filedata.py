@@ -1,7 +1,7 @@
 """Stored files: reading every form they come in, and making the two that are written.
 
-Read are version 2 (text, or bytes as base64), version 1 (a list of lines, of text or of base64), and what the JavaScript library stores
-(`mimeType`, and bytes as such or as a mapping of index to byte); all become `FileDataV2`.
+Three forms are read: version 2 (text, or bytes as base64), version 1 (a list of lines, of text or of base64), and what
+the JavaScript library stores (`mimeType`, and bytes as such or as a mapping of index to byte). All become `FileDataV2`.
 """
 
 from base64 import b64decode, b64encode

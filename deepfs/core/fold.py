@@ -211,7 +211,8 @@ class Superstep(Folding):
             self._maps += 1
             task = f"map {self._maps}"
         removed = self._removals.get(digest_of(written), ()) if self._removals else ()
-        for path, data in [*written.items(), *((path, None) for path in removed if path not in written)]:
+        entries: list[tuple[Any, Any]] = [*written.items(), *((path, None) for path in removed if path not in written)]
+        for path, data in entries:
             if isinstance(path, str) and path.startswith("/"):
                 self._take_file(task, path, data)
             elif data != self._before.get(path):

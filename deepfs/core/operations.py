@@ -6,7 +6,7 @@ a key, because to a reducer that knows nothing of operations a key with None del
 trace.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -142,7 +142,7 @@ def _stamp(data: Any) -> str:
     if not isinstance(data, Mapping):
         return repr(data)
     content = data.get("content")
-    return f"{data.get('modified_at')}\0{len(content) if hasattr(content, '__len__') else content!r}"
+    return f"{data.get('modified_at')}\0{len(content) if isinstance(content, Sized) else content!r}"
 
 
 @lru_cache(maxsize=4096)

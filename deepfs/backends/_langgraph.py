@@ -6,11 +6,11 @@ It is imported when it is first needed: importing LangGraph takes over a second.
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from itertools import islice
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
 
 import anyio.to_thread
 from langchain_core.runnables import RunnableConfig
@@ -19,7 +19,7 @@ from langgraph._internal._typing import MISSING
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.config import get_config
 from langgraph.runtime import Runtime, get_runtime
-from langgraph.store.base import BaseStore, Op, Result
+from langgraph.store.base import BaseStore, Op, PutOp, Result
 
 from deepfs.backends._supersteps import FILES, Channel, ProvisionalWrite, Run, Task, Writes, task_of
 from deepfs.core.filedata import encode_file
@@ -32,16 +32,25 @@ from deepfs.types import FileFormat
 __all__ = [
     "TaskFiles",
     "batch",
+    "connection_of",
     "current_config",
     "current_runtime",
     "current_state",
     "current_store",
+    "database_kind",
     "legacy_namespace",
+    "lists_all",
+    "omits_expired",
     "outer_task",
+    "put_with_cursor",
     "runs_loop_of",
     "store_loop",
     "task_files",
+    "with_cursor",
+    "writes_plainly",
 ]
+
+T = TypeVar("T")
 
 CONFLICTS: Final = "file_conflicts"
 
@@ -392,41 +401,62 @@ def runs_loop_of(store: BaseStore) -> bool:
 
 
 async def batch(store: BaseStore, operations: Sequence[Op]) -> list[Result]:
-    """Run operations on the event loop of `store`, or here where it has none. BackendError where the store fails.
+    """Run operations on the event loop of `store`, or here where it has none; one answer for each.
 
-    On a loop of its own a store always finishes: interrupted, the SQLite store would keep its transaction open.
+    BackendError where the store fails. On a loop of its own a store always finishes: interrupted, the SQLite store
+    would keep its transaction open.
     """
+
+    async def run() -> list[Result]:
+        return await store.abatch(operations)
+
+    answers = await _told(store, run)
+    given: object = answers  # A store may be of any make.
+    if not isinstance(given, Sequence) or len(given) != len(operations):
+        raise BackendError("Error: The store gave an answer that does not fit what it was asked.")
+    return list(given)
+
+
+async def with_cursor(store: BaseStore, work: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
+    """Work with a cursor of `store`, one of those that `database_kind` knows, as `batch` does with the store."""
+
+    async def run() -> T:
+        is_sqlite = database_kind(store) == "sqlite"
+        cursor: Any = cast("Any", store)._cursor
+        async with cursor(transaction=False) if is_sqlite else cursor() as opened:
+            return await work(opened)
+
+    return await _told(store, run)
+
+
+async def _told(store: BaseStore, run: Callable[[], Coroutine[Any, Any, T]]) -> T:
     try:
-        return await _batch(store, operations)
+        return await _at_home(store, run)
     except BackendError:
         raise
     except Exception as error:
         raise BackendError(f"Error: The store failed ({type(error).__name__})") from error
 
 
-async def _batch(store: BaseStore, operations: Sequence[Op]) -> list[Result]:
+async def _at_home(store: BaseStore, run: Callable[[], Coroutine[Any, Any, T]]) -> T:
     loop, here = store_loop(store), _running_loop()
     if loop is None:
-        return await store.abatch(operations)
+        return await run()
     if loop is here:
-        task = loop.create_task(_abatch(store, operations))
-        _batches.add(task)
-        task.add_done_callback(_batches.discard)
+        task = loop.create_task(run())
+        _under_way.add(task)
+        task.add_done_callback(_under_way.discard)
         return await asyncio.shield(task)
     if not loop.is_running():
         raise BackendError("Error: The event loop that the store is bound to no longer runs: open the store anew.")
-    future = asyncio.run_coroutine_threadsafe(_abatch(store, operations), loop)
+    future = asyncio.run_coroutine_threadsafe(run(), loop)
     if here is not None:
         return await asyncio.shield(asyncio.wrap_future(future))
     return await anyio.to_thread.run_sync(future.result)
 
 
-_batches: set[asyncio.Task[list[Result]]] = set()
-"""Those under way: a loop by itself holds its tasks weakly."""
-
-
-async def _abatch(store: BaseStore, operations: Sequence[Op]) -> list[Result]:
-    return await store.abatch(operations)
+_under_way: set[asyncio.Task[Any]] = set()
+"""What stores do now: a loop by itself holds its tasks weakly."""
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
@@ -434,3 +464,57 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
+
+
+# --- the inside of stores --------------------------------------------------------------------------------------------
+
+_KINDS: Mapping[str, Literal["postgres", "sqlite"]] = {
+    "langgraph.store.postgres.aio": "postgres",
+    "langgraph.store.sqlite.aio": "sqlite",
+}
+"""The modules of the async stores of LangGraph that keep a table."""
+_WRITING: Final = ("abatch", "_cursor", "_batch_put_ops", "_prepare_batch_PUT_queries")
+"""What decides how these stores write."""
+
+
+def database_kind(store: BaseStore) -> Literal["postgres", "sqlite"] | None:
+    """Which kind of table `store` keeps, where its cursor may be used; not in pipeline mode, which allows one alone."""
+    if getattr(store, "pipe", None) is not None:
+        return None
+    return _KINDS.get(getattr(getattr(type(store), "_cursor", None), "__module__", ""))
+
+
+def writes_plainly(store: BaseStore) -> bool:
+    """Whether `store` writes one row for each item, in the way of LangGraph, and reads it as it is."""
+    given: Any = store
+    return (
+        database_kind(store) is not None
+        and all(_is_langgraphs(store, name) for name in _WRITING)
+        and given.index_config is None
+        and given._deserializer is None
+    )
+
+
+def lists_all(store: BaseStore) -> bool:
+    """Whether `store` is known to give as many items as it is asked for."""
+    return _is_langgraphs(store, "abatch")
+
+
+def _is_langgraphs(store: BaseStore, name: str) -> bool:
+    module = str(getattr(getattr(type(store), name, None), "__module__", ""))
+    return name not in getattr(store, "__dict__", {}) and module.startswith("langgraph.")
+
+
+def omits_expired(store: BaseStore) -> bool:
+    """Whether a store over Postgres reads what has expired, and is not yet removed, as absent."""
+    return bool(getattr(store, "_omit_expired", False))
+
+
+def connection_of(store: BaseStore) -> object:
+    """The connection of a store over SQLite."""
+    return cast("Any", store).conn
+
+
+async def put_with_cursor(store: BaseStore, operations: Sequence[PutOp], cursor: Any) -> None:
+    """What `store` does for these operations, in the transaction of `cursor`."""
+    await cast("Any", store)._batch_put_ops(list(enumerate(operations)), cursor)

@@ -15,7 +15,7 @@ from deepfs.core.filemap import Change, Directories
 __all__ = ["StoreIndex", "index_of"]
 
 _MAX_NAMESPACES = 1024
-"""Namespaces remembered for one store; the one that was first seen longest ago is forgotten first."""
+"""Namespaces remembered for one storage; the one that was first seen longest ago is forgotten first."""
 
 
 class StoreIndex:
@@ -40,13 +40,18 @@ class StoreIndex:
         if self.directories is not None:
             self.directories.apply(changes)
 
+    def forget(self) -> None:
+        """A change may have happened, or another process made one: what is known, and being listed, is not trusted."""
+        self._changes += 1
+        self.directories = None
+
 
 _indexes: WeakKeyDictionary[Any, dict[Namespace, StoreIndex]] = WeakKeyDictionary()
 
 
-def index_of(store: object, namespace: Namespace) -> StoreIndex:
-    """The index that all backends over `store` and `namespace` share."""
-    indexes = _indexes.setdefault(store, {})
+def index_of(storage: object, namespace: Namespace) -> StoreIndex:
+    """The index that all backends over `storage`, a store or a database, and `namespace` share."""
+    indexes = _indexes.setdefault(storage, {})
     if namespace not in indexes and len(indexes) >= _MAX_NAMESPACES:
         indexes.pop(next(iter(indexes)))
     return indexes.setdefault(namespace, StoreIndex())

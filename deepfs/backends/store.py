@@ -1,15 +1,22 @@
 """Files in a LangGraph store, where they outlive the thread."""
 
-from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TypeVar
 
-from langgraph.store.base import BaseStore, GetOp, PutOp, SearchOp
+import anyio
+from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
 from deepfs._deprecated import warn_deprecated
 from deepfs.backends import _langgraph
 from deepfs.backends._records import RecordBackend
 from deepfs.backends._store_index import StoreIndex, index_of
+from deepfs.backends._store_items import change as change_items
+from deepfs.backends._store_items import fetched, listed
+from deepfs.backends._store_tables import Put, identify, is_identified, storage_of
 from deepfs.backends.context import current_context
 from deepfs.backends.namespace import (
     Namespace,
@@ -20,15 +27,19 @@ from deepfs.backends.namespace import (
 )
 from deepfs.backends.protocol import Capabilities
 from deepfs.core import paths
-from deepfs.core.filemap import Change, DecodedFiles, FileTree
+from deepfs.core.filemap import Change, ChangedError, DecodedFiles, FileTree
 from deepfs.core.identity import StoragePlace, flat_place
 from deepfs.errors import BackendError
 from deepfs.types import FileDataV2, FileFormat
 
 __all__ = ["NamespaceFactory", "StoreBackend"]
 
-_ALL = 2**31 - 1
-"""One page holds everything: paging by offset loses rows on Postgres while others write."""
+T = TypeVar("T")
+
+_SECONDS = 30.0
+"""How long a change is tried anew because other processes change the same file."""
+_PAUSE = 0.02
+"""Seconds to wait at most before that."""
 
 
 class StoreBackend(RecordBackend):
@@ -41,7 +52,9 @@ class StoreBackend(RecordBackend):
 
     `StoreBackend(runtime)`, as older code calls it, uses the store of the runtime, with a DeprecationWarning.
 
-    A plain store has no compare-and-set: edits are serialised within the process, not across processes.
+    Over `AsyncPostgresStore` and `AsyncSqliteStore` changes are conditional on what was read, so that no edit is lost,
+    whichever process or store object made it. Other stores have no compare-and-set: there edits are serialised within
+    the process and for one store object.
     """
 
     capabilities: Capabilities = Capabilities(durable=True)
@@ -74,16 +87,18 @@ class StoreBackend(RecordBackend):
         return namespace_from(given, current_context()) if callable(given) else given
 
     def _scope(self) -> tuple[Hashable, Namespace]:
-        return self._store(), self._namespace()
+        return storage_of(self._store()), self._namespace()
 
     async def astorage_place(self, path: str) -> StoragePlace:
+        if not is_identified(self._store()):
+            await identify(self._store())
         scope = self._scope()
         # What lies in the memory of one store no other store holds; of a database, several stores may know.
         in_memory = isinstance(self._store(), InMemoryStore)
         return flat_place(scope, paths.normalize(path), storage=("store", scope[0]), is_sole=in_memory)
 
     def _index(self) -> StoreIndex:
-        return index_of(self._store(), self._namespace())
+        return index_of(storage_of(self._store()), self._namespace())
 
     def bound_to_this_thread(self) -> bool:
         try:
@@ -92,21 +107,36 @@ class StoreBackend(RecordBackend):
             return False
         return _langgraph.runs_loop_of(store)
 
+    def _hold(self, *held: str) -> AbstractAsyncContextManager[None]:
+        return super()._hold(*held) if is_identified(self._store()) else self._hold_identified(*held)
+
+    @asynccontextmanager
+    async def _hold_identified(self, *held: str) -> AsyncIterator[None]:
+        await identify(self._store())
+        async with super()._hold(*held):
+            yield
+
+    async def _changing(self, change: Callable[[], Awaitable[T]], *held: str) -> T:
+        deadline = time.monotonic() + _SECONDS
+        while True:
+            try:
+                return await super()._changing(change, *held)
+            except ChangedError:
+                if time.monotonic() > deadline:
+                    raise
+            # Another process was faster; not all that were slower shall come back at the same moment.
+            await anyio.sleep(random.uniform(0, _PAUSE))
+
     async def _fetch(self, wanted: Sequence[str]) -> Mapping[str, FileDataV2]:
-        namespace = stored_namespace(self._namespace())
-        items: list[Any] = await _langgraph.batch(self._store(), [GetOp(namespace, path) for path in wanted])
-        return DecodedFiles({item.key: item.value for item in items if item is not None})
+        return DecodedFiles(await fetched(self._store(), stored_namespace(self._namespace()), wanted))
 
     async def _fetch_all(self) -> Mapping[str, FileDataV2]:
         return (await self._tree()).files
 
     async def _tree(self) -> FileTree:
-        index, namespace = self._index(), stored_namespace(self._namespace())
+        index = self._index()
         mark = index.listing_starts()
-        items: Any
-        [items] = await _langgraph.batch(self._store(), [SearchOp(namespace, limit=_ALL)])
-        # The search is by prefix: namespaces below this one, and on older stores beside it, come along.
-        tree = FileTree(DecodedFiles({item.key: item.value for item in items if tuple(item.namespace) == namespace}))
+        tree = FileTree(DecodedFiles(await listed(self._store(), stored_namespace(self._namespace()))))
         index.listed(mark, tree.directories)
         return tree
 
@@ -117,14 +147,15 @@ class StoreBackend(RecordBackend):
         return path in (await self._tree()).directories
 
     async def _commit(self, changes: Sequence[Change]) -> None:
-        namespace = stored_namespace(self._namespace())
-        operations = [PutOp(namespace, path, value) for path, value in self._records(changes).items()]
-        added = [operation for operation in operations if operation.value is not None]
-        removed = [operation for operation in operations if operation.value is None]
-        for batch in (added, removed):
-            if batch:
-                await _langgraph.batch(self._store(), batch)
-        self._index().changed(changes)
+        records, origins = self._records(changes), {change.path: change.origin for change in changes}
+        puts = [Put(path, origins[path], record) for path, record in records.items()]
+        index = self._index()
+        try:
+            await change_items(self._store(), stored_namespace(self._namespace()), puts)
+        except BaseException:
+            index.forget()
+            raise
+        index.changed(changes)
 
 
 def _store_of(given: BaseStore | object | None) -> BaseStore | None:

@@ -1,6 +1,7 @@
 """What `backends/_langgraph.py` takes from inside LangGraph, name by name: fails loudly when LangGraph moves it."""
 
 import asyncio
+import inspect
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +16,7 @@ from langgraph.config import get_config
 from langgraph.graph import START, StateGraph
 from langgraph.store.base import GetOp, Item, PutOp
 from langgraph.store.memory import InMemoryStore
+from langgraph.store.postgres.aio import AsyncPostgresStore
 from langgraph.store.sqlite.aio import AsyncSqliteStore
 from pydantic import BaseModel
 from typing_extensions import TypedDict
@@ -238,6 +240,39 @@ def test_the_legacy_namespace_is_the_assistants() -> None:
     run(lambda _: seen.append(legacy_namespace()), metadata={"assistant_id": "helper"})
     run(lambda _: seen.append(legacy_namespace()))
     assert [*seen, legacy_namespace()] == [("helper", "filesystem"), ("filesystem",), ("filesystem",)]
+
+
+@pytest.mark.parametrize("kind", [AsyncPostgresStore, AsyncSqliteStore])
+def test_how_the_stores_over_a_database_write(kind: Any) -> None:
+    """Where a name is missing here, edits of several processes are no longer kept apart: LangGraph has moved it."""
+    for name in _langgraph._WRITING:
+        assert getattr(kind, name).__module__.startswith("langgraph.store."), name
+    assert kind._cursor.__module__ in _langgraph._KINDS
+    parameters = inspect.signature(kind._cursor).parameters
+    assert parameters.keys() == ({"self", "transaction"} if kind is AsyncSqliteStore else {"self", "pipeline"})
+    assert list(inspect.signature(kind._batch_put_ops).parameters) == ["self", "put_ops", "cur"]
+
+
+@pytest.mark.anyio
+async def test_the_inside_of_a_store_over_sqlite() -> None:
+    async with AsyncSqliteStore.from_conn_string(":memory:") as store:
+        assert _langgraph.database_kind(store) == "sqlite"
+        assert _langgraph.writes_plainly(store)
+        assert _langgraph.lists_all(store)
+        assert _langgraph.connection_of(store) is store.conn
+    assert _langgraph.database_kind(InMemoryStore()) is None
+    assert not _langgraph.writes_plainly(InMemoryStore())
+    assert _langgraph.lists_all(InMemoryStore())
+
+
+@pytest.mark.anyio
+async def test_the_inside_of_a_store_over_postgres(postgres_store: AsyncPostgresStore) -> None:
+    assert _langgraph.database_kind(postgres_store) == "postgres"
+    assert _langgraph.writes_plainly(postgres_store)
+    assert _langgraph.lists_all(postgres_store)
+    assert not _langgraph.omits_expired(postgres_store)
+    postgres_store.ttl_config = {"omit_expired": True}
+    assert _langgraph.omits_expired(postgres_store)
 
 
 @pytest.mark.anyio

@@ -1,0 +1,206 @@
+"""The database beneath a store of LangGraph, where its own cursor reaches it: which one, and conditional changes of it.
+
+A `BaseStore` has no compare-and-set, and two store objects over one database know nothing of each other. The table can
+do it: all changes of an operation are made at once, provided that each record is still the one that was read.
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any, Final
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+from langgraph.store.base import BaseStore, PutOp
+from msgspec import Struct
+
+from deepfs.backends import _langgraph
+from deepfs.backends.namespace import Namespace
+from deepfs.core import lanes
+from deepfs.core.filemap import ChangedError
+
+__all__ = ["Put", "can_compare", "identify", "is_identified", "put_if_unchanged", "storage_of"]
+
+
+class Put(Struct, frozen=True):
+    """What to store at `path`, None to remove it, and what was read there before."""
+
+    path: str
+    before: Any
+    after: dict[str, Any] | None
+
+
+# --- which database it is --------------------------------------------------------------------------------------------
+
+
+class _Database:
+    """A table of files that several stores may use; equal only to itself."""
+
+    def __init__(self, connection: object = None) -> None:
+        self.connection = connection
+        """Where the connection is all that tells it: it must not be freed, or another could get its number."""
+
+
+_databases: WeakValueDictionary[tuple[object, ...], _Database] = WeakValueDictionary()
+_known: WeakKeyDictionary[BaseStore, _Database | None] = WeakKeyDictionary()
+
+
+def storage_of(store: BaseStore) -> Any:
+    """What tells the storage of `store` from others: its database where it is known, else the store itself."""
+    return _known.get(store) or store
+
+
+def is_identified(store: BaseStore) -> bool:
+    """Whether `identify` has nothing more to find out."""
+    return _langgraph.database_kind(store) is None or store in _known
+
+
+async def identify(store: BaseStore) -> None:
+    """Find out which database `store` uses, once; where that cannot be told, it counts as one of its own."""
+    try:
+        key, connection = await _key(store)
+    except Exception:  # Whatever a driver raises: operations do without, and tell what fails.
+        _known[store] = None
+    else:
+        _known[store] = _databases.setdefault(key, _Database(connection))
+
+
+async def _key(store: BaseStore) -> tuple[tuple[object, ...], object]:
+    if _langgraph.database_kind(store) == "postgres":
+        row = await _langgraph.with_cursor(store, _postgres_table)
+        return ("postgres", *row), None
+    file = await _langgraph.with_cursor(store, _sqlite_file)
+    connection = _langgraph.connection_of(store)
+    if not file:
+        return ("sqlite", id(connection)), connection
+    status = await lanes.run(os.stat, file)
+    return ("sqlite", status.st_dev, status.st_ino), None
+
+
+_POSTGRES_TABLE: Final = """
+    SELECT pg_postmaster_start_time()::text AS started, current_database()::text AS name, 'store'::regclass::oid AS id
+"""
+
+
+async def _postgres_table(cursor: Any) -> tuple[object, ...]:
+    await cursor.execute(_POSTGRES_TABLE)
+    row = await cursor.fetchone()
+    return row["started"], row["name"], row["id"]
+
+
+async def _sqlite_file(cursor: Any) -> str:
+    await cursor.execute("PRAGMA database_list")
+    return next((file or "" for _, name, file in await cursor.fetchall() if name == "main"), "")
+
+
+# --- conditional changes ---------------------------------------------------------------------------------------------
+
+
+def can_compare(store: BaseStore) -> bool:
+    """Whether `put_if_unchanged` serves this store.
+
+    It does for the async stores of LangGraph over Postgres and SQLite as they are: not where a subclass changes how
+    items are written, not with a vector index, which is the store's own business, and not in pipeline mode.
+    """
+    return _langgraph.writes_plainly(store)
+
+
+async def put_if_unchanged(store: BaseStore, namespace: Namespace, puts: Sequence[Put]) -> None:
+    """Make all changes if every record is the one that was read, else none: ChangedError names a path of another.
+
+    What is written is what the store itself would write.
+    """
+
+    async def change(cursor: Any) -> str | None:
+        if _langgraph.database_kind(store) == "postgres":
+            return await _postgres(cursor, namespace, puts, omits_expired=_langgraph.omits_expired(store))
+        return await _sqlite(store, cursor, namespace, puts)
+
+    changed = await _langgraph.with_cursor(store, change)
+    if changed is not None:
+        raise ChangedError(changed)
+
+
+_COMPARE_AND_SET: Final = """
+    WITH wanted AS (
+        SELECT * FROM unnest(%(keys)s::text[], %(befores)s::text[], %(afters)s::text[]) AS w(key, before, after)
+    ), held AS (
+        SELECT key, CASE WHEN %(omits)s AND expires_at <= NOW() THEN NULL ELSE value END AS value
+        FROM store WHERE prefix = %(prefix)s AND key = ANY(%(keys)s::text[]) ORDER BY key FOR UPDATE
+    ), wrong AS (
+        SELECT w.key FROM wanted w LEFT JOIN held h ON h.key = w.key WHERE w.before::jsonb IS DISTINCT FROM h.value
+    ), removed AS (
+        DELETE FROM store s USING wanted w
+        WHERE s.prefix = %(prefix)s AND s.key = w.key AND w.after IS NULL AND NOT EXISTS (SELECT FROM wrong)
+    ), replaced AS (
+        UPDATE store s
+        SET value = w.after::jsonb, updated_at = CURRENT_TIMESTAMP, expires_at = NULL, ttl_minutes = NULL
+        FROM wanted w JOIN held h ON h.key = w.key
+        WHERE s.prefix = %(prefix)s AND s.key = w.key AND w.after IS NOT NULL AND NOT EXISTS (SELECT FROM wrong)
+    ), created AS (
+        INSERT INTO store (prefix, key, value, created_at, updated_at, expires_at, ttl_minutes)
+        SELECT %(prefix)s, w.key, w.after::jsonb, CURRENT_TIMESTAMP, CURRENT_TIMESTAMP, NULL, NULL FROM wanted w
+        WHERE w.after IS NOT NULL AND NOT EXISTS (SELECT FROM held h WHERE h.key = w.key)
+        AND NOT EXISTS (SELECT FROM wrong)
+    )
+    SELECT key FROM wrong LIMIT 1
+"""
+"""One statement, so nothing is half done. Rows are locked in order, and then compared; two that create one row meet in
+its key, where the second fails as a whole."""
+
+_OVERTAKEN: Final = frozenset({"23505", "40001", "40P01"})
+"""What Postgres tells where another was faster: a key that exists by now, a failed serialisation, a deadlock."""
+
+
+async def _postgres(cursor: Any, namespace: Namespace, puts: Sequence[Put], *, omits_expired: bool) -> str | None:
+    parameters = {
+        "prefix": ".".join(namespace),
+        "keys": [put.path for put in puts],
+        "befores": [_json(put.before) for put in puts],
+        "afters": [_json(put.after) for put in puts],
+        "omits": omits_expired,
+    }
+    connection = cursor.connection
+    try:
+        # Where the connection is in a transaction, a failure must not spoil it.
+        async with nullcontext() if connection.autocommit else connection.transaction():
+            await cursor.execute(_COMPARE_AND_SET, parameters)
+            row = await cursor.fetchone()
+    except Exception as error:
+        if getattr(error, "sqlstate", None) in _OVERTAKEN:
+            return puts[0].path
+        raise
+    return None if row is None else str(row["key"])
+
+
+def _json(record: Any) -> str | None:
+    return None if record is None else json.dumps(record)
+
+
+async def _sqlite(store: BaseStore, cursor: Any, namespace: Namespace, puts: Sequence[Put]) -> str | None:
+    # At once for writing: two that read first and write then would refuse each other.
+    await cursor.execute("BEGIN IMMEDIATE")
+    try:
+        changed = await _changed_in_sqlite(cursor, ".".join(namespace), puts)
+        if changed is None:
+            operations = [PutOp(namespace, put.path, put.after) for put in puts]
+            await _langgraph.put_with_cursor(store, operations, cursor)
+    except BaseException:
+        await cursor.execute("ROLLBACK")
+        raise
+    await cursor.execute("COMMIT")
+    return changed
+
+
+async def _changed_in_sqlite(cursor: Any, prefix: str, puts: Sequence[Put]) -> str | None:
+    found: dict[str, Mapping[str, Any]] = {}
+    for start in range(0, len(puts), _MOST_PARAMETERS):
+        keys = [put.path for put in puts[start : start + _MOST_PARAMETERS]]
+        marks = ",".join("?" * len(keys))
+        await cursor.execute(f"SELECT key, value FROM store WHERE prefix = ? AND key IN ({marks})", (prefix, *keys))
+        found |= {key: json.loads(value) for key, value in await cursor.fetchall()}
+    return next((put.path for put in puts if found.get(put.path) != put.before), None)
+
+
+_MOST_PARAMETERS: Final = 900
+"""SQLite may refuse over 999."""

@@ -1,0 +1,359 @@
+"""Stores that fail, cap what they give, or answer wrongly: what is told is what happened, and nothing is done in part
+silently."""
+
+import copy
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import anyio.from_thread
+import anyio.to_thread
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+from langgraph.store.base import Op, Result, SearchOp
+from langgraph.store.memory import InMemoryStore
+from langgraph.store.sqlite.aio import AsyncSqliteStore
+
+from deepfs.backends.store import StoreBackend
+from deepfs.testing.statemachine.model import Model
+from deepfs.testing.statemachine.naive import above, is_under, normal
+from deepfs.testing.statemachine.programs import Step, programs
+from deepfs.testing.statemachine.steps import agree, concrete, of_backend, of_model
+from support.counts import few_or_many
+from support.faulty_store import FAULTS, FaultyStore
+from support.files import content_of, stored
+
+pytestmark = pytest.mark.anyio
+
+SPACE = ("fs",)
+
+
+def over(store: Any) -> StoreBackend:
+    return StoreBackend(store, namespace=SPACE)
+
+
+def raw(store: InMemoryStore) -> dict[str, bytes | None]:
+    return {key: content_of(item.value) for key, item in store._data[SPACE].items()}
+
+
+# --- outcomes --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_change_that_was_made_is_a_success_though_the_store_raised() -> None:
+    inner = InMemoryStore()
+    store = FaultyStore(inner)
+    backend = over(store)
+    store.fault = "after"
+    assert (await backend.awrite("/d/x", "1")).ok
+    assert (await backend.awrite("/d/x", "2")).code == "already_exists"
+    for change in (
+        lambda: backend.aedit("/d/x", "1", "11", replace_all=True),
+        lambda: backend.awrite("/d/x", "3", overwrite=True),
+        lambda: backend.acopy("/d", "/e"),
+        lambda: backend.adelete("/d/x"),
+    ):
+        store.fault = "after"
+        result = await change()
+        assert result.ok, result.error
+        assert store.fault is None
+    assert raw(inner) == {"/e/x": b"3"}
+    store.fault = "after"
+    assert [upload.error for upload in await backend.aupload_files([("/u/1", b"1"), ("/u/2", b"2")])] == [None, None]
+
+
+async def test_a_change_that_was_not_made_is_an_error_and_can_be_made_again() -> None:
+    inner = InMemoryStore()
+    store = FaultyStore(inner)
+    backend = over(store)
+    store.fault = "before"
+    failed = await backend.awrite("/x", "1")
+    assert failed.code == "backend_error"
+    assert "LostError" in (failed.error or "")
+    assert raw(inner) == {}
+    assert (await backend.awrite("/x", "1")).ok
+
+
+@pytest.mark.parametrize("fault", ["after", "blind", "half", "before"])
+async def test_no_file_comes_to_lie_beneath_a_file_after_a_failure(fault: str) -> None:
+    inner = InMemoryStore()
+    store = FaultyStore(inner)
+    backend = over(store)
+    assert (await backend.awrite("/other", "x")).ok  # The directories are known from here on.
+    store.fault = fault
+    await backend.aupload_files([("/d/x", b"1"), ("/d/y", b"2")])
+    there = any(path.startswith("/d/") for path in raw(inner))
+    assert (await backend.awrite("/d", "no file")).ok == (not there)
+    assert there == (fault != "before")
+
+
+async def test_of_a_change_done_in_part_is_told_which_part() -> None:
+    inner = InMemoryStore()
+    store = FaultyStore(inner)
+    backend = over(store)
+    store.fault = "half"
+    uploads = await backend.aupload_files([(f"/{number}", b"x") for number in range(10)])
+    assert [upload.error for upload in uploads] == [None] * 5 + ["backend_error"] * 5
+    assert sorted(raw(inner)) == [f"/{number}" for number in range(5)]
+    assert (await backend.awrite("/d/a", "a")).ok
+    assert (await backend.awrite("/d/b", "b")).ok
+    store.fault = "half"
+    moved = await backend.amove("/d", "/e")
+    assert moved.code == "backend_error"
+    assert "of 4 changes 1 took effect" in (moved.error or "")
+    assert {path for path in raw(inner) if path > "/a"} == {"/d/a", "/d/b", "/e/a"}
+
+
+async def test_what_cannot_be_told_is_told_to_be_unknown() -> None:
+    inner = InMemoryStore()
+    store = FaultyStore(inner)
+    store.fault = "blind"
+    failed = await over(store).awrite("/x", "1")
+    assert failed.code == "backend_error"
+    assert "not known" in (failed.error or "")
+    assert raw(inner) == {"/x": b"1"}
+
+
+# --- listings --------------------------------------------------------------------------------------------------------
+
+MANY = [f"/dir/{number:03}.txt" for number in range(150)]
+
+
+async def capped(cap: int = 100, store: type[FaultyStore] = FaultyStore) -> tuple[InMemoryStore, FaultyStore]:
+    inner = InMemoryStore()
+    for path in MANY:
+        await inner.aput(SPACE, path, stored(b"needle"))
+    await inner.aput((*SPACE, "child"), "/dir/none.txt", stored(b"needle"))
+    return inner, store(inner, cap)
+
+
+@pytest.mark.parametrize("cap", [1, 7, 100, 149, 150, 151, 152, None])
+async def test_all_files_are_acted_on_where_a_store_gives_some_at_a_time(cap: int) -> None:
+    inner, store = await capped(cap)
+    assert [info.path for info in (await over(store).als("/dir")).entries or ()] == MANY
+    assert [info.path for info in (await over(store).aglob("*.txt")).matches or ()] == MANY
+    assert [match.path for match in (await over(store).agrep("needle")).matches or ()] == MANY
+    assert (await over(store).acopy("/dir", "/copy")).ok
+    assert (await over(store).amove("/dir", "/moved")).ok
+    assert sorted(raw(inner)) == sorted(path.replace("dir", to) for path in MANY for to in ("copy", "moved"))
+    assert (await over(store).adelete("/moved")).ok
+    assert (await over(store).adelete("/copy")).ok
+    assert raw(inner) == {}
+
+
+async def test_a_store_that_gave_more_before_is_not_asked_for_more() -> None:
+    inner, _ = await capped(1000)
+    searches = 0
+
+    class Counting(FaultyStore):
+        async def abatch(self, ops: Iterable[Op]) -> list[Result]:
+            nonlocal searches
+            operations = list(ops)
+            searches += sum(isinstance(operation, SearchOp) for operation in operations)
+            return await super().abatch(operations)
+
+    backend = over(Counting(inner))
+    await backend.als("/")
+    assert searches == 3  # In two calls: the second asks whether there are more than so many.
+    assert (await backend.adelete("/dir/000.txt")).ok
+    searches = 0
+    await backend.als("/")
+    assert searches == 1
+
+
+class Deaf(FaultyStore):
+    """Gives the same page whatever the offset."""
+
+    async def abatch(self, ops: Iterable[Op]) -> list[Result]:
+        return await super().abatch([op._replace(offset=0) if isinstance(op, SearchOp) else op for op in ops])
+
+
+class Restless(FaultyStore):
+    """Loses another row of each page, as when others delete and write all the time."""
+
+    turn = 0
+
+    async def abatch(self, ops: Iterable[Op]) -> list[Result]:
+        answers = await super().abatch(ops)
+        self.turn += 1
+        for answer in answers:
+            if isinstance(answer, list) and len(answer) > 40:
+                del answer[self.turn % len(answer)]
+        return answers
+
+
+@pytest.mark.parametrize("kind", [Deaf, Restless])
+async def test_a_store_that_does_not_give_all_is_an_error_and_nothing_is_done_in_part(kind: type[FaultyStore]) -> None:
+    inner, store = await capped(100, kind)
+    backend = over(store)
+    for result in (
+        await backend.adelete("/dir"),
+        await backend.amove("/dir", "/to"),
+        await backend.acopy("/dir", "/to"),
+        await backend.als("/dir"),
+        await backend.aglob("*"),
+        await backend.agrep("needle"),
+    ):
+        assert result.code == "backend_error"
+    assert sorted(raw(inner)) == MANY
+
+
+class Odd(InMemoryStore):
+    """Answers as no store should."""
+
+    answer: Any = None
+
+    async def abatch(self, ops: Iterable[Op]) -> list[Result]:
+        return self.answer
+
+
+@pytest.mark.parametrize("answer", [None, [], [None, None], 7, [7], [[7]], [[None]], ["x"], [{"key": "/a"}]])
+async def test_an_answer_that_is_none_is_met_with_a_result(answer: Any) -> None:
+    store = Odd()
+    store.answer = answer
+    backend = over(store)
+    for result in (
+        await backend.als("/"),
+        await backend.aread("/a"),
+        await backend.awrite("/a", "x"),
+        await backend.aedit("/a", "x", "y"),
+        await backend.adelete("/a"),
+        await backend.amove("/a", "/b"),
+        await backend.aglob("*"),
+        await backend.agrep("x"),
+    ):
+        assert not result.ok
+
+
+# --- random programs -------------------------------------------------------------------------------------------------
+
+PROGRAM = 20
+"""Steps of a program, at least."""
+
+
+class Player:
+    """Plays programs on a backend over a faulty store, each in a namespace of its own, and looks at what is stored."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+        self.played = 0
+        self.happened: dict[str, int] = {}
+        self.programs = 0
+
+    async def play(self, program: list[Step], faults: list[str | None], cap: int | None) -> None:
+        self.programs += 1
+        self.space = ("fs", str(self.programs))
+        self.store = FaultyStore(self.inner, cap)
+        self.backend = StoreBackend(self.store, namespace=self.space)
+        await self.inner.aput((*self.space, "child"), "/a/foreign", stored(b"x"))
+        model, earlier = Model(), Model()
+        for number, step in enumerate(program):
+            self.played += 1
+            before, step = dict(model.files), concrete(model, step)
+            model, earlier = await self._step(model, earlier, step, faults[number % len(faults)])
+            if "stale" in self.store.happened:
+                return  # An old listing may have hidden a directory, and what it told is remembered until the next.
+            if model.files != before:
+                earlier.files = before
+
+    async def raw(self) -> dict[str, bytes]:
+        rows = await self.inner.asearch(self.space, limit=10_000)
+        return {row.key: content_of(row.value) or b"" for row in rows if row.namespace == self.space}
+
+    async def _step(self, model: Model, earlier: Model, step: Step, fault: str | None) -> tuple[Model, Model]:
+        before = dict(model.files)
+        old, after = copy.deepcopy(earlier), copy.deepcopy(model)
+        expected, by_old = of_model(after, step), of_model(old, step)
+        self.store.fault, self.store.happened = fault, []
+        actual = await of_backend(self.backend, step)
+        self.store.fault = None
+        raw = await self.raw()
+        told = f"{step!r} with {self.store.happened}: {actual!r}, not {expected!r}; {before} became {raw}"
+        for happened in self.store.happened:
+            self.happened[happened] = self.happened.get(happened, 0) + 1
+        if set(self.store.happened) <= {"foreign", "repeat"}:
+            assert agree(actual, expected), told
+            assert raw == after.files, told
+        else:
+            self._explain(step, before, raw, actual, [(after, expected), (old, by_old)], told)
+        if "stale" not in self.store.happened:
+            assert not any(up in raw for path in raw for up in above(path)), told
+        model.files = raw
+        return model, earlier
+
+    def _explain(
+        self, step: Step, before: Any, raw: Any, actual: Any, worlds: list[tuple[Model, Any]], told: str
+    ) -> None:
+        """What is stored follows from what was told, in one of the worlds that the store showed."""
+        happened = set(self.store.happened)
+        if step.operation == "upload_files" and isinstance(actual, list):
+            self._explain_upload(step, before, raw, actual, told)
+        elif actual == {"backend_error"}:
+            if not happened & {"half", "blind"}:
+                assert raw == before, told
+            ends = [before, *(world.files for world, _ in worlds)]
+            assert all(any(raw.get(path) == end.get(path) for end in ends) for path in {*before, *raw}), told
+            if step.operation == "move":
+                source = normal(step.arguments["src"])
+                gone = [path for path in before if (path == source or is_under(path, source)) and path not in raw]
+                assert all(before[path] in raw.values() for path in gone), told
+        elif isinstance(actual, set):
+            assert raw == before, told
+        elif "stale" in happened:
+            ends = [before, *(world.files for world, _ in worlds)]
+            assert all(any(raw.get(path) == end.get(path) for end in ends) for path in {*before, *raw}), told
+        else:
+            after, expected = worlds[0]
+            assert agree(actual, expected), told
+            assert raw == after.files, told
+
+    def _explain_upload(self, step: Step, before: Any, raw: Any, actual: list[Any], told: str) -> None:
+        wanted: dict[str, bytes] = {}
+        for (path, data), error in zip(step.arguments["files"], actual, strict=True):
+            if error is None or error == "backend_error":
+                wanted[normal(path)] = data
+        for (path, _), error in zip(step.arguments["files"], actual, strict=True):
+            if error is None:
+                assert raw[normal(path)] == wanted[normal(path)], told
+            elif error == "backend_error" and "blind" not in self.store.happened:
+                assert raw.get(normal(path)) == before.get(normal(path)), told
+        assert {path: data for path, data in raw.items() if path not in wanted} == {
+            path: data for path, data in before.items() if path not in wanted
+        }, told
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def inner(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+# What Hypothesis notices is a driver that uses `random` on the loop, while a program is drawn on another thread.
+@pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("steps", few_or_many(600, 10_000))
+async def test_what_is_stored_explains_what_was_told(inner: str, steps: int) -> None:
+    if inner == "memory":
+        await play(Player(InMemoryStore()), steps)
+    else:
+        async with AsyncSqliteStore.from_conn_string(":memory:") as store:
+            await play(Player(store), steps)
+
+
+async def play(player: Player, steps: int) -> None:
+    faults = st.permutations((*FAULTS, None, None, None))
+
+    @hypothesis.settings(
+        max_examples=-(-steps // PROGRAM),
+        phases=[hypothesis.Phase.generate],
+        database=None,
+        deadline=None,
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    @hypothesis.given(programs(), faults, st.sampled_from((None, 2, 3, 5)))
+    def run(program: list[Step], faults: list[str | None], cap: int | None) -> None:
+        anyio.from_thread.run(player.play, program, faults, cap)
+
+    await anyio.to_thread.run_sync(run)
+    assert player.played >= steps * 0.5
+    missing: Mapping[str, int] = {fault: 0 for fault in FAULTS if not player.happened.get(fault)}
+    assert not missing, player.happened
+    print(f"{player.played} steps, faults: {player.happened}")

@@ -1,0 +1,315 @@
+"""Stores over one database: several objects in a process, and several processes, lose no edit."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, ExitStack
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import anyio
+import pytest
+from langchain_core.embeddings import Embeddings
+from langgraph.store.base import BaseStore, PutOp
+from langgraph.store.memory import InMemoryStore
+from langgraph.store.postgres.aio import AsyncPostgresStore
+from langgraph.store.sqlite.aio import AsyncSqliteStore
+from psycopg import AsyncConnection
+from psycopg.rows import dict_row
+
+from deepfs.backends._store_tables import Put, can_compare, identify, put_if_unchanged, storage_of
+from deepfs.backends.store import StoreBackend
+from deepfs.core.filemap import ChangedError
+from deepfs.errors import BackendError
+from deepfs.testing.tasks import at_once
+from support.files import stored
+from support.processes import started
+
+pytestmark = pytest.mark.anyio
+
+SPACE = ("tenant", "files")
+EDITS = 50
+PROCESSES = 4
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class Opener:
+    """Opens stores over one database."""
+
+    def __init__(self, stores: ModuleType, kind: str, where: str, stack: AsyncExitStack) -> None:
+        self.stores, self.kind, self.where, self.stack = stores, kind, where, stack
+
+    async def open(self) -> Any:
+        if self.kind == "sqlite":
+            return await self.stack.enter_async_context(self.stores.open_sqlite_store(Path(self.where)))
+        if self.kind == "postgres pool":
+            return await self.stack.enter_async_context(self.stores.open_postgres_store(self.where))
+        return await self.stack.enter_async_context(AsyncPostgresStore.from_conn_string(self.where))
+
+
+@pytest.fixture(params=["sqlite", "postgres pool", "postgres connection"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def where(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> str:
+    """The address of a fresh database."""
+    return str(tmp_path / "store.db") if kind == "sqlite" else request.getfixturevalue("_postgres_store_dsn")
+
+
+@pytest.fixture
+async def opener(_stores: ModuleType, kind: str, where: str) -> AsyncIterator[Opener]:
+    async with AsyncExitStack() as stack:
+        yield Opener(_stores, kind, where, stack)
+
+
+def over(store: BaseStore) -> StoreBackend:
+    return StoreBackend(store, namespace=SPACE)
+
+
+async def text_in(store: BaseStore, path: str) -> str:
+    item = await store.aget(SPACE, path)
+    assert item is not None
+    return str(item.value["content"])
+
+
+def numbers(count: int) -> bytes:
+    return "".join(f"<{number}>\n" for number in range(count)).encode()
+
+
+async def test_two_store_objects_over_one_database_lose_no_edit(opener: Opener) -> None:
+    stores = [await opener.open(), await opener.open()]
+    await stores[0].aput(SPACE, "/log.txt", stored(numbers(EDITS)))
+    backends = [over(store) for store in stores]
+    results = await at_once(
+        (lambda n=number: backends[n % 2].aedit("/log.txt", f"<{n}>", f"({n})")) for number in range(EDITS)
+    )
+    assert [result.error for result in results if not result.ok] == []
+    assert await text_in(stores[1], "/log.txt") == numbers(EDITS).decode().replace("<", "(").replace(">", ")")
+
+
+async def test_two_store_objects_over_one_database_share_locks_and_what_they_know(opener: Opener) -> None:
+    stores = [await opener.open(), await opener.open()]
+    for store in stores:
+        await identify(store)
+    assert storage_of(stores[0]) is storage_of(stores[1])
+    first, second = over(stores[0]), over(stores[1])
+    assert (await first.awrite("/new", "x")).ok  # Lists the namespace, which both know now.
+    assert (await second.awrite("/dir/a.txt", "x")).ok
+    assert (await first.awrite("/dir", "no file")).code == "is_directory"
+    async with first._hold("/dir"):
+        with anyio.move_on_after(0.1) as scope:
+            await second.awrite("/dir/a.txt", "y", overwrite=True)
+        assert scope.cancelled_caught
+
+
+async def test_another_database_is_another_storage(tmp_path: Path) -> None:
+    names = [str(tmp_path / "a.db"), str(tmp_path / "b.db"), ":memory:", ":memory:"]
+    async with AsyncExitStack() as stack:
+        stores = [await stack.enter_async_context(AsyncSqliteStore.from_conn_string(name)) for name in names]
+        for store in stores:
+            await identify(store)
+        assert len({id(storage_of(store)) for store in [*stores, InMemoryStore()]}) == 5
+        same = AsyncSqliteStore(stores[2].conn)
+        await identify(same)
+        assert storage_of(same) is storage_of(stores[2])
+
+
+async def test_what_is_written_is_what_the_store_would_have_written(opener: Opener) -> None:
+    """Column by column, but for the times themselves: of these, which are equal and which moved on."""
+    store = await opener.open()
+    assert can_compare(store)
+    record = {"content": "é\n\u2028😀 \\ \" % %s ' ", "encoding": "utf-8", "created_at": "c", "modified_at": "m"}
+    await store.aput(SPACE, "/by-store", record)
+    backend = over(store)
+    assert (await backend.awrite("/by-backend", record["content"])).ok
+    before = await rows_of(store)
+    assert shape(before["/by-store"], record) == shape(before["/by-backend"], record)
+    await store.aput(SPACE, "/by-store", {**record, "content": "2"})
+    assert (await backend.aedit("/by-backend", record["content"], "2")).ok
+    after = await rows_of(store)
+    changed = {**record, "content": "2"}
+    assert shape(after["/by-store"], changed) == shape(after["/by-backend"], changed)
+    kept = {path: before[path]["created_at"] == after[path]["created_at"] for path in after}
+    assert kept["/by-store"] == kept["/by-backend"]
+
+
+COLUMNS = ("key", "prefix", "value", "created_at", "updated_at", "expires_at", "ttl_minutes")
+
+
+async def rows_of(store: Any) -> dict[str, dict[str, Any]]:
+    """The rows of the table by key; a column that LangGraph adds is one that deepfs does not write."""
+    async with store._cursor() as cursor:
+        await cursor.execute("SELECT * FROM store")
+        assert {column[0] for column in cursor.description} == set(COLUMNS)
+        await cursor.execute(f"SELECT {', '.join(COLUMNS)} FROM store")
+        rows = [tuple(row.values()) if isinstance(row, dict) else row for row in await cursor.fetchall()]
+    return {row[0]: dict(zip(COLUMNS, row, strict=True)) for row in rows}
+
+
+def shape(row: dict[str, Any], record: dict[str, Any]) -> dict[str, Any]:
+    """The row with its times replaced, those in the record as well; of a record as text, only how it is written."""
+    found = row["value"] if isinstance(row["value"], dict) else json.loads(row["value"])
+    stamps = {name: found[name] for name in ("created_at", "modified_at")}
+    assert {**found, **{name: record[name] for name in stamps}} == record
+    text = "" if isinstance(row["value"], dict) else row["value"]
+    for stamp in stamps.values():
+        text = text.replace(f'"{stamp}"'.encode(), b"TIME") if isinstance(text, bytes) else text.replace(stamp, "TIME")
+    times = {name: type(row[name]) for name in ("created_at", "updated_at")}
+    return {**times, "text": text, **{name: row[name] for name in ("prefix", "expires_at", "ttl_minutes")}}
+
+
+async def test_what_expires_and_numbers_that_python_cannot_hold(opener: Opener) -> None:
+    store = await opener.open()
+    backend = over(store)
+    await store.aput(SPACE, "/odd", {**stored(b"old"), "score": 0.1, "big": 2**60})
+    async with store._cursor() as cursor:
+        odd = '{"content": "old", "big": 123456789012345678901234567890, "x": 1.00}'
+        if opener.kind == "sqlite":
+            await cursor.execute("INSERT INTO store (prefix, key, value) VALUES ('tenant.files', '/huge', ?)", (odd,))
+        else:
+            await cursor.execute("INSERT INTO store (prefix, key, value) VALUES ('tenant.files', '/huge', %s)", (odd,))
+    for path in ("/odd", "/huge"):
+        assert (await backend.aedit(path, "old", "new")).ok
+        assert await text_in(store, path) == "new"
+    await store.aput(SPACE, "/brief", stored(b"old"), ttl=0.0001)
+    await anyio.sleep(0.05)
+    assert (await backend.awrite("/brief", "new", overwrite=True)).ok
+    assert await text_in(store, "/brief") == "new"
+
+
+async def test_of_several_that_create_or_replace_one_file_one_succeeds(opener: Opener) -> None:
+    """By the table alone, without locks."""
+    stores = [await opener.open() for _ in range(3)]
+    for turn in range(10):
+        path, before = f"/{turn // 2}", stored(b"x") if turn % 2 else None
+
+        async def put(number: int, path: str = path, before: Any = before) -> bool:
+            try:
+                await put_if_unchanged(stores[number % 3], SPACE, [Put(path, before, stored(b"%d" % number))])
+            except ChangedError:
+                return False
+            return True
+
+        results = await at_once((lambda number=number: put(number)) for number in range(9))
+        assert sum(results) == 1
+        assert await text_in(stores[0], path) == str(results.index(True))
+        await stores[0].aput(SPACE, path, stored(b"x"))
+
+
+@pytest.mark.parametrize("kind", ["postgres connection"], indirect=True)
+async def test_a_connection_in_a_transaction_is_not_spoilt(where: str) -> None:
+    async with await AsyncConnection.connect(where, row_factory=dict_row) as connection:
+        store = AsyncPostgresStore(connection)
+        backend = over(store)
+        assert (await backend.awrite("/a", "1")).ok
+        with pytest.raises(ChangedError):
+            await put_if_unchanged(store, SPACE, [Put("/a", stored(b"other"), stored(b"2"))])
+        with pytest.raises(BackendError):
+            await put_if_unchanged(store, SPACE, [Put("/b", None, {"content": "\0"})])
+        assert (await backend.aedit("/a", "1", "3")).ok
+        assert await text_in(store, "/a") == "3"
+
+
+class Lengths(Embeddings):
+    """Texts as vectors that tell their length."""
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        return [[float(len(text)), 1.0] for text in texts]
+
+    def embed_query(self, text: str) -> list[float]:
+        return [float(len(text)), 1.0]
+
+
+async def test_a_vector_index_is_left_to_the_store() -> None:
+    async with AsyncSqliteStore.from_conn_string(":memory:") as store:
+        assert can_compare(store)
+        index: Any = {"dims": 2, "embed": Lengths(), "fields": ["content"]}
+        assert not can_compare(AsyncSqliteStore(store.conn, index=index))
+
+
+@pytest.mark.parametrize("kind", ["postgres connection"], indirect=True)
+async def test_pipeline_mode_is_left_to_the_store(where: str) -> None:
+    async with AsyncPostgresStore.from_conn_string(where, pipeline=True) as store:
+        assert not can_compare(store)
+        backend = over(store)
+        assert (await backend.awrite("/a", "1")).ok
+        assert (await backend.aedit("/a", "1", "2")).ok
+        assert await text_in(store, "/a") == "2"
+
+
+class Encrypting(AsyncSqliteStore):
+    """Stores in a way of its own, which must not be passed by."""
+
+    puts = 0
+
+    async def abatch(self, ops: Any) -> Any:
+        operations = list(ops)
+        self.puts += sum(isinstance(operation, PutOp) for operation in operations)
+        return await super().abatch(operations)
+
+
+async def test_a_store_that_overrides_how_it_writes_is_not_passed_by(tmp_path: Path) -> None:
+    async with Encrypting.from_conn_string(str(tmp_path / "store.db")) as store:
+        assert isinstance(store, Encrypting)
+        assert not can_compare(store)
+        assert (await over(store).awrite("/a", "1")).ok
+        assert (await over(store).aedit("/a", "1", "2")).ok
+        assert store.puts == 2
+
+
+CHILD = """
+import sys
+import anyio
+from deepfs.backends.store import StoreBackend
+from deepfs.core.filemap import ChangedError
+from deepfs.errors import BackendError
+from langgraph.store.postgres.aio import AsyncPostgresStore
+from langgraph.store.sqlite.aio import AsyncSqliteStore
+from psycopg import AsyncConnection
+from psycopg.rows import dict_row
+
+async def main(dsn, file, first, count):
+    print("ready", flush=True)
+    await anyio.to_thread.run_sync(sys.stdin.readline)
+    for kind, where in ((AsyncPostgresStore, dsn), (AsyncSqliteStore, file)):
+        async with kind.from_conn_string(where) as store, anyio.create_task_group() as tasks:
+            for number in range(first, first + count):
+                tasks.start_soon(edit, StoreBackend(store, namespace=("tenant", "files")), number)
+
+async def edit(backend, number):
+    result = await backend.aedit("/log.txt", f"<{number}>", f"({number})")
+    print("ok" if result.ok else result.error, flush=True)
+
+anyio.run(main, sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+"""
+
+
+async def test_processes_over_one_database_lose_no_edit(
+    postgres_store: Any, sqlite_store: BaseStore, tmp_path: Path
+) -> None:
+    total = PROCESSES * EDITS
+    for store in (postgres_store, sqlite_store):
+        await store.aput(SPACE, "/log.txt", stored(numbers(total)))
+    file = str(tmp_path / "store.db")
+    assert await anyio.to_thread.run_sync(edit_in_processes, postgres_store.conn.conninfo, file) == ["ok"] * (2 * total)
+    for store in (postgres_store, sqlite_store):
+        text = numbers(total).decode().replace("<", "(").replace(">", ")")
+        assert await text_in(store, "/log.txt") == text
+
+
+def edit_in_processes(*where: str) -> list[str]:
+    """Start processes, let them edit at the same time, and return what they tell of each edit."""
+    with ExitStack() as stack:
+        processes = [stack.enter_context(started(CHILD, *where, first * EDITS, EDITS)) for first in range(PROCESSES)]
+        assert [process.stdout and process.stdout.readline() for process in processes] == ["ready\n"] * PROCESSES
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+        return [line for process in processes for line in process.communicate()[0].splitlines()]

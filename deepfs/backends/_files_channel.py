@@ -155,6 +155,7 @@ class FilesChannel(_SavedChannel):
         """Take in writes one of which replaces all files: the operations of other tasks take no effect."""
         super().update(values)
         self.value = fold({}, [self.value])
+        self._save()
         [index] = [index for index, value in enumerate(values) if _replaces(value)]
         owner = writers(self._run).get(id(values[index]))
         earlier, later = (

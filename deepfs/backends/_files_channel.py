@@ -94,6 +94,8 @@ class FilesChannel(_SavedChannel):
         """The files; to LangGraph, when it has just asked whether to save them, with the note of what was removed."""
         files = super().get()
         if not self._is_asked:
+            if self._removed:
+                self._tell_removed()
             return files
         self._is_asked = False
         return {**files, removals_of(files, sorted(self._removed)): None}
@@ -177,7 +179,7 @@ class FilesChannel(_SavedChannel):
     def _tell_removed(self, before: Mapping[str, Any] | None = None) -> None:
         """Tell the task that runs this graph, if one does, which files it removed, which its files do not show."""
         outer = None if self._is_copy else outer_task()
-        if outer is None:
+        if outer is None or outer[0] is self:
             return
         self._is_nested = True
         if before is not None:

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
@@ -10,6 +10,8 @@ from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+from psycopg.rows import dict_row
+from psycopg_pool import AsyncConnectionPool
 
 from deepfs.core.operations import is_header
 from support.counts import few_or_many
@@ -51,7 +53,10 @@ async def async_saver(place: tuple[str, str]) -> AsyncIterator[Any]:
         async with AsyncSqliteSaver.from_conn_string(address) as sqlite:
             yield sqlite
     else:
-        async with AsyncPostgresSaver.from_conn_string(address) as postgres:
+        # A write that is cancelled with the run that failed takes its connection with it.
+        options: dict[str, Any] = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
+        async with AsyncConnectionPool(address, min_size=1, max_size=3, kwargs=options) as pool:
+            postgres = AsyncPostgresSaver(cast("Any", pool))
             await postgres.setup()
             yield postgres
 

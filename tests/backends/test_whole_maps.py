@@ -186,6 +186,38 @@ async def test_what_a_subgraph_deleted_is_gone_after_an_interrupt_beside_it_or_i
     assert (await builder.compile(checkpointer=saver).aget_state(THREAD)).values == live
 
 
+async def test_what_a_subgraph_deleted_is_gone_if_it_had_ended_before_a_failure_beside_it(
+    saver: BaseCheckpointSaver[Any],
+) -> None:
+    runs: list[str] = []
+    ended = asyncio.Event()
+
+    async def deletes(state: State) -> None:
+        runs.append("deletes")
+        assert (await fs.adelete("/gone")).ok
+
+    subgraph = alone(deletes)
+
+    async def calls(state: State) -> Any:
+        result = await subgraph.ainvoke({"files": state["files"]})
+        runs.append("calls")
+        ended.set()
+        await asyncio.sleep(10 if runs.count("calls") == 1 else 0)
+        return {"files": result["files"]}
+
+    async def fails(state: State) -> None:
+        await ended.wait()
+        runs.append("fails")
+        if runs.count("fails") == 1:
+            raise OSError("once")
+
+    builder = graph(calls=calls, fails=fails)
+    with pytest.raises(OSError, match="once"):
+        await builder.compile(checkpointer=saver).ainvoke(given(base="x", gone="x"), THREAD)
+    live = await builder.compile(checkpointer=saver).ainvoke(None, THREAD)
+    assert (texts(live), runs.count("deletes")) == ({"/base": "x"}, 1)
+
+
 async def test_parallel_subgraphs_merge_their_edits_and_tell_what_collides(saver: BaseCheckpointSaver[Any]) -> None:
     def edits(old: str, new: str) -> Any:
         async def edit(state: State) -> None:

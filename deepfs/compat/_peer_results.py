@@ -22,36 +22,12 @@ __all__ = ["SANDBOX_BINARY_BYTES", "SHOWN_EXTENSIONS", "executed", "glob", "grep
 SANDBOX_BINARY_BYTES: Final = 500 * 1024
 """The bytes of a binary file that deepagents reads from a sandbox."""
 
-SHOWN_EXTENSIONS: Final = frozenset(
-    [
-        ".png",
-        ".jpeg",
-        ".jpg",
-        ".webp",
-        ".gif",
-        ".heic",
-        ".heif",
-        ".mp4",
-        ".mpeg",
-        ".mov",
-        ".avi",
-        ".flv",
-        ".mpg",
-        ".webm",
-        ".wmv",
-        ".3gpp",
-        ".mkv",
-        ".wav",
-        ".mp3",
-        ".aiff",
-        ".aac",
-        ".ogg",
-        ".flac",
-        ".pdf",
-        ".ppt",
-        ".pptx",
-    ]
-)
+_IMAGES: Final = (".png", ".jpeg", ".jpg", ".webp", ".gif", ".heic", ".heif")
+_VIDEOS: Final = (".mp4", ".mpeg", ".mov", ".avi", ".flv", ".mpg", ".webm", ".wmv", ".3gpp", ".mkv")
+_SOUNDS: Final = (".wav", ".mp3", ".aiff", ".aac", ".ogg", ".flac")
+_DOCUMENTS: Final = (".pdf", ".ppt", ".pptx")
+
+SHOWN_EXTENSIONS: Final = frozenset((*_IMAGES, *_VIDEOS, *_SOUNDS, *_DOCUMENTS))
 """Binary files that deepagents shows to a model as what they are; all others it would send as a document."""
 
 _LISTING: Final = {ErrorCode.FILE_NOT_FOUND: "path_not_found", ErrorCode.NOT_A_DIRECTORY: "not_a_directory"}

@@ -142,7 +142,59 @@ CUSTOM: Final = Program(
     {},
 )
 
-PROGRAMS: Final = {"notes": NOTES, "policy": POLICY, "custom": CUSTOM}
+AGENT: Final = Program(
+    """
+    from langchain_core.messages import ToolMessage
+    from langgraph.store.memory import InMemoryStore
+    from deepagents import FilesystemPermission, create_deep_agent
+    from deepagents.backends import CompositeBackend, FilesystemBackend, StateBackend, StoreBackend
+    from support.scripted import ScriptedModel, calls
+
+    store = InMemoryStore()
+    backend = CompositeBackend(
+        default=StateBackend(),
+        routes={
+            "/memories/": StoreBackend(namespace=lambda rt: ("ada", "memories")),
+            "/docs/": FilesystemBackend(root_dir=".", virtual_mode=True),
+        },
+        artifacts_root="/",
+    )
+    notes = [("write_file", {"file_path": "/memories/seen.md", "content": "tea\\n"})]
+    work = [
+        ("task", {"description": "note what you see", "subagent_type": "noter"}),
+        ("write_file", {"file_path": "/draft.md", "content": "one\\ntwo\\n"}),
+        ("edit_file", {"file_path": "/draft.md", "old_string": "two", "new_string": "2"}),
+        ("write_file", {"file_path": "/docs/a.md", "content": "shown\\n"}),
+        ("write_file", {"file_path": "/docs/private/b.md", "content": "refused\\n"}),
+        ("read_file", {"file_path": "/docs/private/c.md"}),
+        ("read_file", {"file_path": "/memories/seen.md"}),
+    ]
+    agent = create_deep_agent(
+        model=ScriptedModel(messages=iter(calls(*work))),
+        system_prompt="You write.",
+        backend=backend,
+        store=store,
+        permissions=[FilesystemPermission(operations=["read", "write"], paths=["/docs/private/**"], mode="deny")],
+        subagents=[{
+            "name": "noter",
+            "description": "Notes things.",
+            "system_prompt": "You note.",
+            "model": ScriptedModel(messages=iter(calls(*notes, last="noted"))),
+            "tools": [],
+        }],
+    )
+    result = agent.invoke({"messages": [{"role": "user", "content": "go"}]})
+    answers = [message for message in result["messages"] if isinstance(message, ToolMessage)]
+    print([(message.name, "permission denied" in message.text) for message in answers])
+    print(answers[0].text, "tea" in answers[-1].text)
+    print({path: data["content"] for path, data in result["files"].items()})
+    print([item.key for item in store.search(("ada", "memories"))])
+    print([info["path"] for info in FilesystemBackend(root_dir=".", virtual_mode=True).glob("**").matches])
+    """,
+    {},
+)
+
+PROGRAMS: Final = {"notes": NOTES, "policy": POLICY, "custom": CUSTOM, "agent": AGENT}
 _PENDING: Final = {"deepfs.middleware.filesystem": "deepfs.backends.state"}
 """Where a name is to be had until its own module is built."""
 

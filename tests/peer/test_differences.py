@@ -1,0 +1,162 @@
+"""What the page on migration says about deepagents and deepfs is so, in both."""
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deepagents import backends as peer_backends
+from langgraph.store.memory import InMemoryStore
+
+from deepfs import (
+    BackendProtocol,
+    CompositeBackend,
+    ErrorCode,
+    FilesystemBackend,
+    GrepResult,
+    LsResult,
+    MemoryBackend,
+    create_deep_agent,
+    supports_execute,
+)
+from deepfs.backends import LocalShellBackend
+from deepfs.errors import NotSupportedError
+from deepfs.policy import WrapperBackend
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> Any:
+    return FilesystemBackend(tmp_path)
+
+
+@pytest.fixture
+def theirs(tmp_path: Path) -> Any:
+    return peer_backends.FilesystemBackend(tmp_path, virtual_mode=True)
+
+
+class Broken(WrapperBackend):
+    """Its listings and searches fail."""
+
+    async def als(self, path: str) -> LsResult:
+        return LsResult("Error: The storage is down", code=ErrorCode.BACKEND_ERROR)
+
+    async def agrep(self, pattern: str, path: str | None = None, glob: str | None = None, **_: Any) -> GrepResult:
+        return GrepResult("Error: The storage is down", code=ErrorCode.BACKEND_ERROR)
+
+
+def test_a_pattern_without_a_slash_enters_no_dot_directory(ours: Any, theirs: Any) -> None:
+    ours.write("/.github/ci.yml", "x")
+    assert [info["path"] for info in theirs.glob("*.yml").matches] == ["/.github/ci.yml"]
+    assert ours.glob("*.yml").matches == []
+    for pattern in (".github/*.yml", "**/*.yml"):
+        found = [[info["path"] for info in backend.glob(pattern).matches] for backend in (ours, theirs)]
+        assert found[0] == found[1]
+
+
+def test_line_ends_of_the_text_to_replace(ours: Any, theirs: Any) -> None:
+    ours.write("/a.txt", "one\ntwo\n")
+    refused = ours.edit("/a.txt", "one\r\ntwo", "1")
+    assert refused.code is ErrorCode.NO_MATCH
+    assert "line ends" in refused.error
+    assert theirs.edit("/a.txt", "one\r\ntwo", "1").occurrences == 1
+
+
+def test_a_link_to_itself(ours: Any, theirs: Any, tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "a.txt").write_text("x")
+    listing = theirs.ls("/")
+    assert listing.error
+    assert [entry["path"] for entry in listing.entries] == ["/a.txt"]
+    assert ours.ls("/").ok
+    assert [entry.path for entry in ours.ls("/").entries] == ["/a.txt", "/loop"]
+    assert ours.read("/loop").code is ErrorCode.PERMISSION_DENIED
+
+
+def test_times_in_reads(ours: Any, theirs: Any) -> None:
+    ours.write("/a.txt", "x")
+    memory = MemoryBackend()
+    memory.write("/a.txt", "x")
+    assert not {"modified_at", "created_at"} & theirs.read("/a.txt").file_data.keys()
+    assert {"modified_at", "created_at"} & set(ours.read("/a.txt").file_data) == {"modified_at"}
+    read = memory.read("/a.txt").file_data
+    assert read is not None
+    assert {"modified_at", "created_at"} <= set(read)
+
+
+def test_matches_as_context(ours: Any, theirs: Any) -> None:
+    ours.write("/a.txt", "hit\nhit\n")
+    assert theirs.grep("hit", context_lines=1).matches[0]["context_after"] == []
+    assert ours.grep("hit", context_lines=1).matches[0]["context_after"] == [{"line": 2, "text": "hit"}]
+
+
+def test_an_error_of_a_mount_names_it() -> None:
+    tree = CompositeBackend(MemoryBackend(), {"/m/": Broken(MemoryBackend())})
+    tree.write("/a.txt", "x")
+    found = tree.grep("x")
+    assert found.error == "Error: The storage is down (in '/m/')"
+    assert [match.path for match in found.matches or ()] == ["/a.txt"]
+
+
+def test_a_listing_has_its_mounts_in_any_case() -> None:
+    listing = CompositeBackend(Broken(MemoryBackend()), {"/m/": MemoryBackend()}).ls("/")
+    assert listing.error == "Error: The storage is down"
+    assert [entry.path for entry in listing.entries or ()] == ["/m/"]
+
+
+def test_commands_where_there_are_none() -> None:
+    flat = peer_backends.StoreBackend(store=InMemoryStore(), namespace=lambda _: ("a",))
+    with pytest.raises(NotImplementedError):
+        peer_backends.CompositeBackend(default=flat, routes={}).execute("true")
+    tree = CompositeBackend(MemoryBackend())
+    assert not supports_execute(tree)
+    with pytest.raises(NotSupportedError):
+        tree.execute("true")
+
+
+def test_commands(tmp_path: Path) -> None:
+    mine: Any = LocalShellBackend(tmp_path)
+    there: Any = peer_backends.LocalShellBackend(tmp_path, virtual_mode=True)
+    late, late_there = (shell.execute("echo begun; sleep 60", timeout=1) for shell in (mine, there))
+    assert (late.exit_code, late.output) == (None, "begun\n[The command was stopped: its time of 1 s was up]\n")
+    assert (late_there.exit_code, "begun" in late_there.output) == (124, False)
+    empty, empty_there = (shell.execute("") for shell in (mine, there))
+    assert (empty.exit_code, empty.output) == (0, "")
+    assert (empty_there.exit_code, empty_there.output.startswith("Error")) == (1, True)
+    assert (mine.execute("true").output, there.execute("true").output) == ("", "<no output>")
+
+
+@pytest.mark.anyio
+async def test_a_method_put_on_an_object(anyio_backend_name: str, theirs: Any) -> None:
+    called: list[str] = []
+
+    def grep(pattern: str, *_: Any, **__: Any) -> Any:
+        called.append(pattern)
+        return GrepResult(matches=[])
+
+    ours: Any = MemoryBackend()
+    ours.grep = theirs.grep = grep
+    await ours.agrep("ours")
+    if anyio_backend_name == "asyncio":  # Theirs knows no other.
+        await theirs.agrep("theirs")
+    assert called == ["theirs"] * (anyio_backend_name == "asyncio")
+
+
+def test_what_is_missing_is_told_at_once() -> None:
+    assert not {"skills", "state_schema"} & inspect.signature(create_deep_agent).parameters.keys()
+    with pytest.raises(TypeError, match="skills"):
+        create_deep_agent(skills=["/skills/"])  # type: ignore[call-arg]
+    for module in ("skills", "async_subagents"):
+        with pytest.raises(ImportError):
+            __import__(f"deepfs.middleware.{module}")
+
+
+def test_who_overrides_write_and_calls_it_no_more_has_to_look() -> None:
+    class Own(MemoryBackend):
+        def write(self, file_path: str, content: str) -> Any:
+            kept.append(content)
+            return super().write(f"{file_path}.{len(kept)}", content)
+
+    kept: list[str] = []
+    backend: BackendProtocol = Own()
+    assert [backend.write("/a", text).ok for text in ("1", "2")] == [True, True]
+    assert kept == ["1", "2"]

@@ -96,10 +96,10 @@ class _Suite(SandboxIntegrationTests):
     def sandbox_root_dir(self) -> str:
         return f"{self.root}/files"
 
-    def test_download_error_permission_denied(
+    def test_what_may_not_be_read_is_not_downloaded(
         self, sandbox_backend: SandboxBackendProtocol, sandbox_test_root: str
     ) -> None:
-        """A file that may not be read; the test of this name in the suite never gets to make one."""
+        """The test of the suite about this never gets to make such a file: its directory is missing."""
         path = self.sandbox_path("unreadable/secret.txt", root_dir=sandbox_test_root)
         made = sandbox_backend.execute(f"mkdir -p {os.path.dirname(path)} && echo secret > {path} && chmod 644 {path}")
         assert made.exit_code == 0

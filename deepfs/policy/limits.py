@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection
 
-from deepfs.core.arguments import check_callable, check_integer, check_number
+from deepfs.core.arguments import check_callable
 from deepfs.errors import AccessError, DeepFSError
 from deepfs.policy.calls import Call
 from deepfs.sync import OPERATIONS
@@ -41,8 +41,9 @@ class RateLimit:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        check_integer("limit", limit)
-        check_number("seconds", seconds)
+        for name, given in (("limit", limit), ("seconds", seconds)):
+            if isinstance(given, bool) or not isinstance(given, int | float):
+                raise TypeError(f"{name} must be a number, not {given!r:.100}")
         check_callable("clock", clock)
         if not (limit >= 1 and seconds > 0):
             raise ValueError("a rate limit needs at least one operation in more than no time")

@@ -65,8 +65,9 @@ class FilesystemBackend(BackendProtocol):
 
     A search ends after `search_timeout` seconds with what it found, `truncated`. It passes over what `ignore` says:
     `"git"` honours the `.gitignore` files from `root_dir` down, a list gives patterns as one there would hold, None
-    (the default) ignores nothing. What a search starts in is searched in any case, and other operations ignore nothing.
-    Where `ripgrep` is installed, it helps with large trees, unless that is False; results are the same.
+    (the default) ignores nothing; a `.gitignore` that is no regular file, or over 128 KiB or 4,000 lines, has no rules.
+    What a search starts in is searched in any case, and other operations ignore nothing. Where `ripgrep`
+    is installed, it helps with large trees, unless that is False; results are the same.
     """
 
     capabilities: Capabilities = Capabilities(keeps_empty_directories=True, keeps_created_at=False, durable=True)

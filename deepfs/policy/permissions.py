@@ -26,6 +26,7 @@ from deepfs.policy.rules import (
     checked_rules,
     decide,
     decide_beneath,
+    decide_told,
 )
 from deepfs.policy.wrapper import WrapperBackend
 from deepfs.types import (
@@ -131,7 +132,7 @@ class PermissionedBackend(WrapperBackend):
 
     def _refusal(self, operation: FilesystemOperation, path: str, shown: str) -> DeniedError | None:
         """Why `path`, called `shown` by the caller, is refused; None where it is not."""
-        mode = decide(self.rules, operation, path).mode
+        mode = decide_told(self.rules, operation, path).mode
         if mode == "deny":
             return DeniedError(operation, shown)
         if mode == "interrupt" and not _is_approved.get():

@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple, TypeAlias, cast, get_args
 
 from deepfs.core import paths
 from deepfs.core.patterns import compile_tree
+from deepfs.errors import InvalidPathError
 
 __all__ = [
     "ALLOWED",
@@ -16,6 +17,7 @@ __all__ = [
     "checked_rules",
     "decide",
     "decide_beneath",
+    "decide_told",
     "decisions_beneath",
 ]
 
@@ -111,11 +113,20 @@ def decide(rules: Iterable[FilesystemPermission], operation: FilesystemOperation
     `path` is normalised first: InvalidPathError where that is not possible. ValueError for an unknown operation.
     """
     _check_known("operation", [operation], _OPERATIONS)
-    path = paths.normalize(path)
-    for rule in rules:
-        if rule.matches(operation, path):
-            return Decision(rule.mode, rule)
-    return ALLOWED
+    return _decided(rules, operation, paths.normalize(path))
+
+
+def decide_told(rules: Iterable[FilesystemPermission], operation: FilesystemOperation, path: str) -> Decision:
+    """`decide` for a path that a storage tells, which may hold names that no path of the contract can have."""
+    try:
+        return decide(rules, operation, path)
+    except InvalidPathError:
+        names = [name for name in path.split("/") if name not in ("", ".")]
+        return Decision("deny") if ".." in names else _decided(rules, operation, "/" + "/".join(names))
+
+
+def _decided(rules: Iterable[FilesystemPermission], operation: FilesystemOperation, path: str) -> Decision:
+    return next((Decision(rule.mode, rule) for rule in rules if rule.matches(operation, path)), ALLOWED)
 
 
 def decide_beneath(rules: Iterable[FilesystemPermission], operation: FilesystemOperation, directory: str) -> Decision:

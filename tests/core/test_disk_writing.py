@@ -492,3 +492,27 @@ def test_a_write_whose_directory_is_always_deleted_ends(disk: Disk, monkeypatch:
     monkeypatch.setattr(os, "link", gone)
     with pytest.raises(BackendError):
         disk.write_file("/dir/new", b"")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda disk: disk.edit_file("/dir/fifo", lambda data: data),
+        lambda disk: disk.write_file("/dir/fifo", b"", overwrite=True),
+        lambda disk: disk.write_file("/dir/fifo", b"", if_match="none"),
+        lambda disk: disk.copy("/dir/fifo", "/new"),
+        lambda disk: disk.copy("/dir", "/new"),
+    ],
+    ids=["edit", "write", "write over a version", "copy", "copy the directory"],
+)
+def test_a_fifo_is_refused_without_being_opened(
+    root: Path, disk: Disk, change: Callable[[Disk], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(root / "dir" / "fifo")
+    opened: list[object] = []
+    real = os.open
+    monkeypatch.setattr(os, "open", lambda name, *args, **kw: opened.append(name) or real(name, *args, **kw))
+    with pytest.raises(AccessError, match="not a regular file"):
+        change(disk)
+    assert opened
+    assert "fifo" not in opened

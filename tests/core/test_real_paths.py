@@ -1,12 +1,21 @@
 """Where paths lead once links are followed, compared with what the system says."""
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
-from deepfs import CompositeBackend, FilesystemBackend, MemoryBackend, run_sync
+from deepfs import (
+    CompositeBackend,
+    FilesystemBackend,
+    FilesystemPermission,
+    MemoryBackend,
+    PermissionedBackend,
+    run_sync,
+)
 from deepfs.core.disk import Disk
+from deepfs.errors import BackendError
 
 LINKS = {
     "d/inside": "../s",
@@ -71,3 +80,23 @@ def test_paths_of_the_host_are_resolved_from_its_root(root: Path) -> None:
     asked = [f"{root}/d/inside/file", f"{root}/outside", "d/inside"]
     expected = [os.path.realpath(path) for path in (asked[0], asked[1], f"{root}/d/inside")]
     assert run_sync(backend.areal_paths, asked) == expected
+
+
+def test_no_path_leads_nowhere_for_want_of_descriptors(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (root / "d" / "secret").write_text("secret")
+    (root / "open").symlink_to("d/secret")
+    files = FilesystemBackend(root)
+    ruled = PermissionedBackend(files, [FilesystemPermission(["read"], ["/d/**"], "deny")])
+    real = os.open
+
+    def short(name: object, *args: object, **options: object) -> int:
+        if name == str(root):
+            raise OSError(errno.EMFILE, "Too many open files")
+        return real(name, *args, **options)
+
+    monkeypatch.setattr(os, "open", short)
+    with pytest.raises(BackendError, match="Too many files are open"):
+        run_sync(files.areal_paths, ["/open"])
+    assert run_sync(files.areal_paths, ["/../x"]) == [None]
+    told = ruled.glob("*")
+    assert (told.code, told.matches) == ("backend_error", None)

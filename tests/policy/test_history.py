@@ -243,7 +243,12 @@ async def test_what_is_not_what_was_kept_is_not_told_as_that() -> None:
 
 
 async def test_histories_over_the_same_versions_number_them_together() -> None:
-    memory, archive = MemoryBackend(), MemoryBackend()
+    class Slow(WrapperBackend):
+        async def through(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
+            await anyio.sleep(0.001)
+            return await call(*args, **options)
+
+    memory, archive = MemoryBackend(), Slow(MemoryBackend())
     histories = [HistoryBackend(memory, archive), HistoryBackend(WrapperBackend(memory), archive)]
     await memory.awrite("/a", "start")
 

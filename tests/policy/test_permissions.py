@@ -536,3 +536,28 @@ async def test_overrides_within_are_hit_once() -> None:
     await backend.aread("/a")
     await backend.agrep("x")
     assert within.hits == 2
+
+
+def test_names_that_no_path_can_have_hide_nothing_else(tmp_path: Path) -> None:
+    for name in ("C:", "..\\x", "\\\\server", "~", "plain"):
+        for place in (tmp_path, tmp_path / "d", tmp_path / "secret"):
+            place.mkdir(exist_ok=True)
+            (place / name).write_text("needle")
+    disk = FilesystemBackend(tmp_path)
+    files = PermissionedBackend(disk, [FilesystemPermission(["read", "write"], ["/secret/**", "/**/server"], "deny")])
+    for directory in ("/", "/d"):
+        expected = [entry.path for entry in disk.ls(directory).entries or () if entry.path != "/secret/"]
+        assert [entry.path for entry in files.ls(directory).entries or ()] == expected
+        assert len(expected) == 5 + (directory == "/")
+    for plain, ruled in ((disk.glob("**"), files.glob("**")), (disk.grep("needle"), files.grep("needle"))):
+        assert plain.matches
+        shown = [found.path for found in plain.matches if not found.path.startswith("/secret/")]
+        assert [found.path for found in ruled.matches or ()] == shown
+    assert files.delete("/d").ok
+    assert not (tmp_path / "d").exists()
+
+
+def test_a_name_that_no_path_can_have_is_denied_by_a_rule_about_it(tmp_path: Path) -> None:
+    (tmp_path / "C:").write_text("needle")
+    files = PermissionedBackend(FilesystemBackend(tmp_path), [FilesystemPermission(["read"], ["/C:"], "deny")])
+    assert (files.ls("/").entries, files.grep("needle").matches) == ([], [])

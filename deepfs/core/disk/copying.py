@@ -5,7 +5,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from deepfs.core.disk.conditions import StorageErrors, leaf
+from deepfs.core.disk.conditions import NOT_REGULAR, StorageErrors, leaf
 from deepfs.core.disk.descent import Descent, OpenDirectory
 from deepfs.core.disk.files import blocks, regular_descriptor
 from deepfs.core.disk.flags import NEW, NO_FOLLOW, READ, READ_DIRECTORY
@@ -15,6 +15,7 @@ from deepfs.core.disk.places import release
 from deepfs.core.disk.removal import remove_tree
 from deepfs.core.disk.temporaries import Fill, sync
 from deepfs.core.disk.temporary_names import is_temporary, temporary_name
+from deepfs.errors import AccessError
 
 __all__ = ["fill_from", "tree_copy"]
 
@@ -131,8 +132,10 @@ class _Copy:
                 if entry.is_symlink():
                     link = os.readlink(entry.name, dir_fd=level.descriptor)
                     os.symlink(link, entry.name, dir_fd=level.target.descriptor)
-                else:
+                elif entry.is_file(follow_symlinks=False):
                     self._file(path, level, entry.name)
+                else:  # Opening a FIFO would let its writers go on, to nobody.
+                    raise AccessError(path, NOT_REGULAR)
 
     def _directory(self, level: _Level, name: str) -> _Level:
         self._patience.check_wanted(name)

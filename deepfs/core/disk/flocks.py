@@ -139,6 +139,9 @@ def _wait(attempt: Callable[[], _T | None], path: str, patience: Patience) -> _T
 
 def _try_hold(path: str, place: Place) -> _Held | None:
     """The file at `place`, locked; None where somebody else has it or has just replaced it."""
+    status = place.lstat()
+    if status is not None and not stat.S_ISLNK(status.st_mode):
+        check_regular(path, status)  # Opening a FIFO would let its writers go on, to nobody.
     return _try_lock_standing(path, place, place.open(UPDATE))
 
 

@@ -162,6 +162,8 @@ class Relocator:
         """Copy, under a lock; False where something came to stand at the destination meanwhile."""
         if task.is_link:
             return self._copied_link(task)
+        if not task.is_dir:
+            check_regular(task.src, task.status)
         with StorageErrors(task.src):
             source = task.source.open(READ)
         try:

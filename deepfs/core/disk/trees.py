@@ -4,7 +4,8 @@ import os
 import stat
 
 from deepfs.core import paths
-from deepfs.core.disk.conditions import StorageErrors
+from deepfs.core.disk.conditions import StorageErrors, leaf
+from deepfs.core.disk.descent import Descent, OpenDirectory
 from deepfs.core.disk.flags import NO_FOLLOW, READ, READ_DIRECTORY
 from deepfs.core.disk.patience import Patience
 from deepfs.core.disk.places import Place, Root, may_change, release
@@ -42,6 +43,16 @@ def list_tree(root: Root, path: str, patience: Patience, *, deleting: bool) -> T
         raise
 
 
+class _Level(OpenDirectory):
+    """A directory being listed, with the paths of the directories in it that are still to be."""
+
+    __slots__ = ("inside",)
+
+    def __init__(self, name: str, descriptor: int) -> None:
+        super().__init__(name, descriptor)
+        self.inside: list[str] = []
+
+
 class _Listing:
     """One walk; each open directory is the place of what is looked at next, so that no link is followed."""
 
@@ -64,33 +75,29 @@ class _Listing:
         return TreeListing(self._entries, self._omission)
 
     def _walk(self, path: str, place: Place) -> None:
-        levels = [self._opened(place.directory, place.name, path)]
-        try:
-            while levels:
+        with Descent[_Level](by_names=False) as descent:
+            self._enter(descent, place.directory, place.name, path)
+            while descent.levels:
                 self._patience.check(path)
-                descriptor, pending = levels[-1] or (-1, [])
-                if pending:
-                    child = pending.pop()
-                    levels.append(self._opened(descriptor, paths.name(child), child))
+                level = descent.levels[-1]
+                if level.lost is not None:
+                    raise leaf(level.lost, path) from level.lost
+                if level.inside:
+                    child = level.inside.pop()
+                    self._enter(descent, level.descriptor, paths.name(child), child)
                 else:
-                    levels.pop()
-                    release(descriptor)
-        finally:
-            for level in levels:
-                release(level[0] if level else -1)
+                    descent.leave()
 
-    def _opened(self, parent: int, name: str, path: str) -> tuple[int, list[str]] | None:
-        """A directory with the paths of those in it; its entries are noted, or that it cannot be listed."""
+    def _enter(self, descent: Descent[_Level], parent: int, name: str, path: str) -> None:
+        """Go into a directory; its entries are noted, or that it cannot be listed."""
         try:
             descriptor = os.open(name, READ_DIRECTORY | NO_FOLLOW, dir_fd=parent)
         except (PermissionError, NotADirectoryError, FileNotFoundError):
             self._omit(unreadable_omission())
-            return None
-        try:
-            return descriptor, self._listed(descriptor, path)
-        except BaseException:
-            release(descriptor)
-            raise
+            return
+        level = _Level(name, descriptor)
+        descent.enter(level)
+        level.inside = self._listed(descriptor, path)
 
     def _listed(self, descriptor: int, directory: str) -> list[str]:
         below = []

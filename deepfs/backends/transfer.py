@@ -10,6 +10,7 @@ from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
+from deepfs.backends._fanout import at_once
 from deepfs.core import paths
 from deepfs.core.arguments import bytes_given
 from deepfs.core.text import BOM, decode, version
@@ -274,19 +275,25 @@ class _Transfer:
 
     async def _put(self, contents: dict[str, bytes]) -> None:
         """Store files: as new ones where the destination can tell, which it does for text."""
-        uploads: list[tuple[str, bytes]] = []
-        for path, content in contents.items():
-            text = None if self._replaces else _plain_text(content)
-            if text is None:
-                uploads.append((self._at_target(path), content))
-            else:
-                _check_result(path, await self._target.awrite(self._at_target(path), text))
-                self._arrived += 1
+        texts: dict[str, str] = {}
+        if not self._replaces:
+            texts = {path: text for path, content in contents.items() if (text := _plain_text(content)) is not None}
+        uploads = [(self._at_target(path), content) for path, content in contents.items() if path not in texts]
+        await self._create(texts)
         await self._check_free(path for path, _ in uploads)
         outcomes = await self._target.aupload_files(uploads) if uploads else []
         self._arrived += sum(outcome.error is None for outcome in outcomes)
         for (path, _), outcome in zip(uploads, outcomes, strict=True):
             _check_outcome(path, outcome)
+
+    async def _create(self, texts: dict[str, str]) -> None:
+        """Write new files, all at once."""
+        writes = [partial(self._target.awrite, self._at_target(path), text) for path, text in texts.items()]
+        results = dict(zip(texts, await at_once(writes), strict=True))
+        self._arrived += sum(result is not None and result.ok for result in results.values())
+        for path, result in results.items():
+            if result is not None:
+                _check_result(path, result)
 
     async def _check_free(self, wanted: Iterable[str]) -> None:
         """Stop where something came to stand at one of the `wanted` paths since it was planned."""

@@ -5,6 +5,7 @@ from copy import copy
 from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
 
+from langchain_core.messages import AIMessage
 from langgraph.errors import GraphBubbleUp, GraphInterrupt
 from langgraph.prebuilt.tool_node import ToolCallRequest
 
@@ -109,6 +110,8 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
     def after_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """Ask a person about the calls that the model made. Raises ValueError for an answer of another form."""
         wrong: Exception | None = None
+        asking = next((each for each in reversed(state["messages"]) if isinstance(each, AIMessage)), None)
+        made = asking.tool_calls if asking else []
         # LangGraph keeps each answer, and gives it again when this runs again: those that were wrong are passed by.
         for _ in range(_MAX_ANSWERS):
             try:
@@ -123,6 +126,8 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
                 if _was_asking(error):
                     raise
                 wrong = error
+                if asking:  # Older versions of LangChain put into it what a person edited.
+                    asking.tool_calls = made
         told = f" ({wrong})" if isinstance(wrong, ValueError) else ""
         raise ValueError(f"The answer to the interrupt is wrong{told}. Nothing was done. {ANSWER_FORM}.") from wrong
 

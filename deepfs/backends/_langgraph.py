@@ -26,7 +26,7 @@ from deepfs.core.filedata import encode_file
 from deepfs.core.filemap import Change, Directories
 from deepfs.core.fold import fold, stored_version, version_of
 from deepfs.core.operations import Operation, Places, Transition, header_of, transition
-from deepfs.errors import BackendError, ConflictError, ExistsError, quoted
+from deepfs.errors import BackendError, ConflictError, ExistsError
 from deepfs.types import FileFormat
 
 __all__ = [
@@ -69,8 +69,8 @@ _LOSING = (
     "FilesystemState`; a dataclass or pydantic state declares `files: Files`, from deepfs.backends.state."
 )
 _ENDED = (
-    "Error: {paths} not changed: the node or tool that called has ended, so its writes are taken already. Wait for the "
-    "operation before the node returns: await the task, or join the thread, that runs it."
+    " was not changed: the node or tool that called has ended, so its writes are taken already. Wait for the operation "
+    "before the node returns: await the task, or join the thread, that runs it."
 )
 
 
@@ -204,8 +204,7 @@ class TaskFiles:
 
 
 def _ended(operation: Operation) -> BackendError:
-    paths = ", ".join(map(quoted, operation.paths))
-    return BackendError(_ENDED.format(paths=f"{paths} {'was' if len(operation.paths) == 1 else 'were'}"))
+    return BackendError.about(next(iter(operation.paths)), "Error: ", _ENDED)
 
 
 class _MergingFiles(TaskFiles):

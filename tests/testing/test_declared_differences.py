@@ -17,6 +17,8 @@ SOURCES: Final = sorted(Path(next(iter(deepfs.testing.__path__))).rglob("*.py"))
 
 DECLARED: Final = {"keeps_empty_directories", "keeps_created_at", "durable", "executes"}
 STREAMS: Final = {"adownload_stream", "aupload_stream"}
+TREES: Final = {"alist_tree", "achange_entries"}
+"""What transfers need of both their ends."""
 METHODS: Final = {*OPERATIONS, *(f"a{name}" for name in OPERATIONS), *STREAMS}
 WHERE_A_SYNC_CALL_RUNS: Final = {"never_waits", "bound_to_this_thread"}
 """No difference of what it answers; only the parity of sync and async looks at it."""
@@ -39,7 +41,7 @@ def test_there_are_four() -> None:
 
 def test_a_backend_declares_nothing_else() -> None:
     public = {name for name in dir(BackendProtocol) if not name.startswith("_")}
-    assert public - METHODS == {"capabilities", "areal_paths", "astorage_place", *WHERE_A_SYNC_CALL_RUNS}
+    assert public - METHODS - TREES == {"capabilities", "areal_paths", "astorage_place", *WHERE_A_SYNC_CALL_RUNS}
 
 
 def test_the_suite_reads_of_a_backend_its_operations_and_its_capabilities() -> None:

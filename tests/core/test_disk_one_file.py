@@ -1,6 +1,7 @@
 """Copies and moves between two names of one file or directory: links, linked directories, hard links, mounts."""
 
 import errno
+import fcntl
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -224,3 +225,41 @@ def test_a_directory_that_is_mounted_twice_is_one(bound_root: Path) -> None:
             with pytest.raises(InvalidPathError, match="it lies inside /d"):
                 operation("/d", dst)
     assert tree(bound_root) == before
+
+
+def test_what_changed_while_a_move_waited_is_looked_at_anew(root: Path) -> None:
+    """Two names of one file were told apart from two files before the wait; by then they are two files."""
+    waiting = os.open(root / "twin", os.O_RDWR)
+    fcntl.flock(waiting, fcntl.LOCK_EX)
+
+    def change() -> bool:
+        if (root / "f").stat().st_nlink > 1:
+            (root / "f").unlink()
+            (root / "f").write_bytes(b"another")
+            fcntl.flock(waiting, fcntl.LOCK_UN)
+        return False
+
+    try:
+        Disk(str(root)).move("/twin", "/f", overwrite=True, patience=Patience(cancelled=change))
+    finally:
+        os.close(waiting)
+    assert (root / "f").read_bytes() == FILES["f"]
+    assert not (root / "twin").exists()
+
+
+def test_a_destination_that_is_gone_by_the_time_of_the_move_is_no_error(root: Path) -> None:
+    waiting = os.open(root / "other", os.O_RDWR)
+    fcntl.flock(waiting, fcntl.LOCK_EX)
+
+    def change() -> bool:
+        if (root / "other").exists():
+            (root / "other").rename(root / "away")
+            fcntl.flock(waiting, fcntl.LOCK_UN)
+        return False
+
+    try:
+        Disk(str(root)).move("/d/g", "/other", overwrite=True, patience=Patience(cancelled=change))
+    finally:
+        os.close(waiting)
+    assert (root / "other").read_bytes() == FILES["d/g"]
+    assert (root / "away").read_bytes() == FILES["other"]

@@ -91,7 +91,9 @@ class Relocator:
                 if self._root.must_stay(task.source.names):
                     raise AccessError(src, "the root cannot be moved")
                 with holding(src, [task.source, task.target], patience):
-                    if self._moved(task, patience):
+                    now = self._looked_at(src, task.source, dst, task.target)
+                    self._check(now, overwrite=overwrite, moving=True)
+                    if now.stays or self._moved(now, patience):
                         sync_directory(task.source.directory, self._durable)
                         return
         raise _contended(dst)
@@ -111,17 +113,23 @@ class Relocator:
     def _task(self, src: str, dst: str, *, overwrite: bool, moving: bool) -> Iterator[_Task]:
         """Both ends, checked; errors of the body are about `dst` unless it says otherwise."""
         with StorageErrors(src), self._root.locate(src, follow=False) as source:
-            status = source.lstat()
-            if status is None:
+            if source.lstat() is None:
                 raise FileMissingError(src)
             if paths.is_beneath(dst, src):
                 raise InvalidPathError(dst, "it lies inside {other}", src)
-            leads_to = (self._root.real_path(src) if stat.S_ISLNK(status.st_mode) else None) or source.path
             with StorageErrors(dst), self._root.locate_target(dst) as target:
-                task = _Task(src, source, status, dst, target, target.lstat(), leads_to)
+                task = self._looked_at(src, source, dst, target)
                 self._check(task, overwrite=overwrite, moving=moving)
                 self._sweeper.visit(target.directory)
                 yield task
+
+    def _looked_at(self, src: str, source: Place, dst: str, target: Place) -> _Task:
+        """What stands at both ends now; FileMissingError where the source is gone."""
+        status = source.lstat()
+        if status is None:
+            raise FileMissingError(src)
+        leads_to = (self._root.real_path(src) if stat.S_ISLNK(status.st_mode) else None) or source.path
+        return _Task(src, source, status, dst, target, target.lstat(), leads_to)
 
     def _check(self, task: _Task, *, overwrite: bool, moving: bool) -> None:
         """Raise unless the source may go where the destination is."""

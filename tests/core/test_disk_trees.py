@@ -17,6 +17,7 @@ from deepfs.core.disk import Disk, Patience, is_temporary
 from deepfs.errors import (
     AccessError,
     BackendError,
+    ConflictError,
     DeadlineError,
     DeepFSError,
     DirectoryError,
@@ -602,26 +603,71 @@ def test_copies_keep_a_link_and_refuse_what_is_no_file(root: Path, disk: Disk) -
     assert tree(root / "dir" / "sub").keys() == before.keys()
 
 
-@pytest.mark.parametrize("path", ["/dir.txt", "/dir"])
-def test_a_move_to_another_file_system_copies_then_deletes(
-    root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, path: str
-) -> None:
-    names_before = tree(root)
-    rename, link = os.rename, os.link
+@pytest.fixture
+def two_file_systems(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing but what is put in place within one directory can be renamed."""
 
     def apart(call: Callable[..., None]) -> Callable[..., None]:
         def cross(source: str, target: str, **where: int) -> None:
-            if not source.startswith(".~"):
+            if "/" not in str(source) and not source.startswith(".~"):
                 raise OSError(errno.EXDEV, "another file system")
             call(source, target, **where)
 
         return cross
 
-    monkeypatch.setattr(os, "rename", apart(rename))
-    monkeypatch.setattr(os, "link", apart(link))
+    monkeypatch.setattr(os, "rename", apart(os.rename))
+    monkeypatch.setattr(os, "link", apart(os.link))
+
+
+@pytest.mark.usefixtures("two_file_systems")
+@pytest.mark.parametrize("path", ["/dir.txt", "/dir"])
+def test_a_move_to_another_file_system_copies_then_deletes(root: Path, disk: Disk, path: str) -> None:
+    names_before = tree(root)
     disk.move(path, "/new")
     moved = {name.replace(path[1:], "new", 1) if f"/{name}/".startswith(f"{path}/") else name for name in names_before}
     assert tree(root).keys() == moved
+
+
+@pytest.mark.usefixtures("two_file_systems")
+def test_a_move_to_another_file_system_deletes_nothing_but_what_it_copied(root: Path, disk: Disk) -> None:
+    os.link(root / "dir" / "file", root / "dir" / "twin")
+    (root / "dir" / "link").symlink_to("file")
+    (root / "dir" / "sub" / UNFINISHED).touch()
+    written = False
+
+    def write() -> bool:
+        nonlocal written
+        if (root / "new").exists() and not written:
+            written = True
+            (root / "dir" / "sub" / "deep").write_bytes(b"edited")
+            (root / "dir" / "sub" / "added").write_bytes(b"added")
+        return False
+
+    before = open_descriptors()
+    with pytest.raises(ConflictError, match=r"'/dir/sub/.*' and 1 more changed .* stays; .* is in '/new'"):
+        disk.move("/dir", "/new", patience=Patience(cancelled=write))
+    assert open_descriptors() == before
+    found = tree(root)
+    assert {name: found[name] for name in found if name.startswith("dir/")} == {
+        "dir/sub": None, "dir/sub/added": b"added", "dir/sub/deep": b"edited",
+    }  # fmt: skip
+    assert {name: found[name] for name in found if name.startswith("new/")} == {
+        "new/file": b"1", "new/twin": b"1", "new/link": "-> file", "new/sub": None, "new/sub/deep": b"22",
+    }  # fmt: skip
+
+
+@pytest.mark.usefixtures("two_file_systems")
+def test_a_file_that_others_write_while_it_goes_to_another_file_system_stays(root: Path, disk: Disk) -> None:
+    def write() -> bool:
+        if (root / "new").exists():
+            (root / "dir.txt").write_bytes(b"written meanwhile")
+        return False
+
+    (root / "new").write_bytes(b"old")
+    with pytest.raises(ConflictError, match=r"'/dir.txt' changed .* stays"):
+        disk.move("/dir.txt", "/new", overwrite=True, patience=Patience(cancelled=write))
+    assert (root / "dir.txt").read_bytes() == b"written meanwhile"
+    assert (root / "new").read_bytes().startswith(b"333")
 
 
 def test_a_copy_that_is_given_up_leaves_nothing(root: Path, disk: Disk, relocate: Callable[..., None]) -> None:

@@ -17,7 +17,14 @@ from deepfs.core.disk.temporaries import Fill, sync
 from deepfs.core.disk.temporary_names import is_temporary, temporary_name
 from deepfs.errors import AccessError
 
-__all__ = ["fill_from", "tree_copy"]
+__all__ = ["ContentId", "content_id", "fill_from", "tree_copy"]
+
+ContentId = tuple[int, int, int, int]
+
+
+def content_id(status: os.stat_result) -> ContentId:
+    """What tells a file as it is from what it becomes once it is written, by whatever name."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def fill_from(path: str, source: int, patience: Patience) -> Fill:
@@ -35,18 +42,21 @@ def fill_from(path: str, source: int, patience: Patience) -> Fill:
 
 
 @contextmanager
-def tree_copy(path: str, source: int, directory: int, patience: Patience, *, durable: bool) -> Iterator[str]:
+def tree_copy(
+    path: str, source: int, directory: int, patience: Patience, copied: set[ContentId], *, durable: bool
+) -> Iterator[str]:
     """A copy of the open directory `source`, as an unfinished directory in `directory`; gone unless it was renamed.
 
-    Modes are kept as far as the umask allows, and the owner may always write in a copied directory. Links are copied as
-    they are; what is neither file, directory nor link is refused.
+    What was `copied`, but for directories, is noted there as it was before it was read. Modes are kept as far as the
+    umask allows, and the owner may always write in a copied directory. Links are copied as they are; what is neither
+    file, directory nor link is refused.
     """
     name = temporary_name()
     try:
         target = _new_directory(name, source, directory)
         try:
             mark(target)
-            _Copy(patience, durable).run(path, source, target)
+            _Copy(patience, copied, durable).run(path, source, target)
             yield name
         finally:
             release(target)
@@ -89,8 +99,9 @@ class _Level(OpenDirectory):
 class _Copy:
     """One copy of a tree; the descriptors of its first level are the caller's."""
 
-    def __init__(self, patience: Patience, durable: bool) -> None:
+    def __init__(self, patience: Patience, copied: set[ContentId], durable: bool) -> None:
         self._patience = patience
+        self._copied = copied
         self._durable = durable
         self._descent: Descent[_Level] = Descent(by_names=False)
 
@@ -130,6 +141,7 @@ class _Copy:
             self._patience.check_wanted(path)
             with StorageErrors(path):
                 if entry.is_symlink():
+                    self._copied.add(content_id(os.lstat(entry.name, dir_fd=level.descriptor)))
                     link = os.readlink(entry.name, dir_fd=level.descriptor)
                     os.symlink(link, entry.name, dir_fd=level.target.descriptor)
                 elif entry.is_file(follow_symlinks=False):
@@ -151,6 +163,7 @@ class _Copy:
     def _file(self, path: str, level: _Level, name: str) -> None:
         source = os.open(name, READ | NO_FOLLOW, dir_fd=level.descriptor)
         status = regular_descriptor(path, source)
+        self._copied.add(content_id(status))
         try:
             target = os.open(name, NEW, stat.S_IMODE(status.st_mode) & 0o777, dir_fd=level.target.descriptor)
             try:

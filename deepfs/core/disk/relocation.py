@@ -9,24 +9,26 @@ from typing import NamedTuple
 
 from deepfs.core import paths
 from deepfs.core.disk.conditions import StorageErrors, leaf
-from deepfs.core.disk.copying import fill_from, tree_copy
+from deepfs.core.disk.copying import ContentId, content_id, fill_from, tree_copy
 from deepfs.core.disk.files import check_regular
 from deepfs.core.disk.flags import READ, UPDATE
 from deepfs.core.disk.flocks import file_id, holding
 from deepfs.core.disk.patience import Patience
 from deepfs.core.disk.places import Place, Root, link_target, may_change, release
-from deepfs.core.disk.removal import remove_standing
+from deepfs.core.disk.removal import Stayed, Unlink, remove_tree
 from deepfs.core.disk.temporaries import Sweeper, create, discard, put, replace, sync_directory
-from deepfs.core.disk.temporary_names import temporary_name
+from deepfs.core.disk.temporary_names import is_temporary, temporary_name
 from deepfs.errors import (
     AccessError,
     BackendError,
+    ConflictError,
     DeepFSError,
     DirectoryError,
     ExistsError,
     FileMissingError,
     InvalidPathError,
     NotDirectoryError,
+    error_class,
 )
 
 __all__ = ["Relocator"]
@@ -105,7 +107,7 @@ class Relocator:
                 if task.stays:
                     return
                 with holding(dst, [task.target], patience):
-                    if self._copied(task, patience):
+                    if self._copied(task, patience, set()):
                         return
         raise _contended(dst)
 
@@ -161,14 +163,35 @@ class Relocator:
         else:
             sync_directory(task.target.directory, self._durable and moved)
             return moved
-        if not self._copied(task, patience):
+        copied: set[ContentId] = set()
+        if not self._copied(task, patience, copied):
             return False
-        remove_standing(task.source, task.src, patience)
+        self._remove_copied(task, copied, patience)
         return True
 
-    def _copied(self, task: _Task, patience: Patience) -> bool:
-        """Copy, under a lock; False where something came to stand at the destination meanwhile."""
+    def _remove_copied(self, task: _Task, copied: set[ContentId], patience: Patience) -> None:
+        """Remove the source but for what is not as it was `copied`: others wrote it meanwhile."""
+
+        def unlink(directory: int, name: str) -> None:
+            if not is_temporary(name) and content_id(os.lstat(name, dir_fd=directory)) not in copied:
+                raise OSError(errno.ESTALE, "others wrote it")
+            os.unlink(name, dir_fd=directory)
+
+        def unlink_locked(directory: int, name: str) -> None:
+            with holding(task.src, [Place(self._root, directory, [name], [])], patience):
+                unlink(directory, name)
+
+        # The lock of a file that is moved by itself is held already.
+        way: Unlink = unlink_locked if task.is_dir else unlink
+        source = task.source
+        stayed = remove_tree(source.directory, source.name, task.src, is_dir=task.is_dir, patience=patience, unlink=way)
+        if stayed:
+            raise _partly_moved(task, stayed)
+
+    def _copied(self, task: _Task, patience: Patience, copied: set[ContentId]) -> bool:
+        """Copy, under a lock, and note what was `copied`; False where something came to stand at the destination."""
         if task.is_link:
+            copied.add(content_id(task.status))
             return self._copied_link(task)
         if not task.is_dir:
             check_regular(task.src, task.status)
@@ -177,8 +200,9 @@ class Relocator:
         try:
             status = os.fstat(source)
             if stat.S_ISDIR(status.st_mode):
-                return self._copied_tree(task, source, patience)
+                return self._copied_tree(task, source, patience, copied)
             check_regular(task.src, status)
+            copied.add(content_id(status))
             return self._copied_file(task, source, status, patience)
         finally:
             release(source)
@@ -208,12 +232,25 @@ class Relocator:
         sync_directory(target.directory, self._durable)
         return True
 
-    def _copied_tree(self, task: _Task, source: int, patience: Patience) -> bool:
+    def _copied_tree(self, task: _Task, source: int, patience: Patience, copied: set[ContentId]) -> bool:
         directory = task.target.directory
-        with tree_copy(task.src, source, directory, patience, durable=self._durable) as name:
+        with tree_copy(task.src, source, directory, patience, copied, durable=self._durable) as name:
             os.rename(name, task.target.name, src_dir_fd=directory, dst_dir_fd=directory)
         sync_directory(directory, self._durable)
         return True
+
+
+def _partly_moved(task: _Task, stayed: Stayed) -> DeepFSError:
+    """The error that tells what is still at the source, although the destination is complete."""
+    first, reason = stayed[0]
+    others = f" and {len(stayed) - 1:,} more" if len(stayed) > 1 else ""
+    if reason.errno == errno.ESTALE:
+        what = f"{others} changed during the move, so it stays; what was copied is in '{{other}}'"
+        return ConflictError.about(first, "Error: ", what, other=task.dst)
+    error = reason if isinstance(reason, DeepFSError) else leaf(reason, first)
+    why = os.strerror(reason.errno) if reason.errno else "others use it"
+    what = f"{others} could not be deleted ({why}); all of it is in '{{other}}' as well"
+    return error_class(error.code).about(first, "Error: ", what, other=task.dst)
 
 
 def _contended(path: str) -> BackendError:

@@ -3,6 +3,7 @@
 import errno
 import os
 import stat
+from collections.abc import Callable
 
 from deepfs.core.disk.conditions import StorageErrors, leaf
 from deepfs.core.disk.descent import Descent, OpenDirectory
@@ -17,6 +18,9 @@ __all__ = ["delete", "remove_standing", "remove_tree"]
 
 Stayed = list[tuple[str, OSError]]
 """What could not be removed, each with the reason."""
+
+Unlink = Callable[[int, str], None]
+"""Removes what has this name in an open directory, and is no directory."""
 
 _NO_DIRECTORY = frozenset({errno.ENOTDIR, errno.ELOOP, errno.EMLINK})
 # What unlinking a directory says: EISDIR on Linux, EPERM elsewhere.
@@ -81,14 +85,25 @@ def _incomplete(path: str, stayed: Stayed) -> DeepFSError:
     return BackendError.about(path, "Error: ", f" was not deleted completely: {what}", other=first)
 
 
+def _unlink(directory: int, name: str) -> None:
+    os.unlink(name, dir_fd=directory)
+
+
 def remove_tree(
-    directory: int, name: str, path: str = "", *, is_dir: bool = True, patience: Patience | None = None
+    directory: int,
+    name: str,
+    path: str = "",
+    *,
+    is_dir: bool = True,
+    patience: Patience | None = None,
+    unlink: Unlink = _unlink,
 ) -> Stayed:
     """Remove `name` from `directory` with all under it, and return what could not be removed.
 
-    `path` is what it is called in the result; `is_dir` is a hint.
+    `path` is what it is called in the result; `is_dir` is a hint. What is no directory goes by `unlink`, and stays
+    where that raises OSError.
     """
-    return _Removal(directory, name, path, patience or Patience()).run(is_dir)
+    return _Removal(directory, name, path, patience or Patience(), unlink).run(is_dir)
 
 
 class _Level(OpenDirectory):
@@ -122,7 +137,8 @@ class _Level(OpenDirectory):
 class _Removal:
     """One removal of `name`, called `path`, from an open directory; where something stays, it goes on with the rest."""
 
-    def __init__(self, directory: int, name: str, path: str, patience: Patience) -> None:
+    def __init__(self, directory: int, name: str, path: str, patience: Patience, unlink: Unlink) -> None:
+        self._unlink = unlink
         self._directory = directory
         self._name = name
         self._path = path
@@ -154,7 +170,7 @@ class _Removal:
         try:
             if is_dir and self._entered(name, rounds):
                 return
-            os.unlink(name, dir_fd=self._parent)
+            self._unlink(self._parent, name)
         except FileNotFoundError:
             return
         except OSError as error:

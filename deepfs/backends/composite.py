@@ -31,7 +31,7 @@ from deepfs.core.arguments import check_number, check_string
 from deepfs.core.patterns import compile_glob
 from deepfs.core.scan import check_search
 from deepfs.core.search import Hidden
-from deepfs.core.trees import EntryChange, TreeEntry, TreeListing, joined
+from deepfs.core.trees import EntryChange, Omission, TreeEntry, TreeListing, joined
 from deepfs.errors import (
     AccessError,
     DeepFSError,
@@ -153,6 +153,8 @@ class CompositeBackend(BackendProtocol, SyncCommands):
             if up == path or paths.is_beneath(up, path):
                 entries[up] = TreeEntry(up, "directory")
         omission = joined(*(listing.omission for listing in listings))
+        if deleting and (below or path == mount.prefix):
+            omission = joined(Omission(1, ErrorCode.PERMISSION_DENIED, "a backend is mounted in it"), omission)
         return TreeListing(sorted(entries.values(), key=lambda entry: entry.path), omission)
 
     async def _mounted_tree(self, mount: Mount, inner: str, deleting: bool) -> TreeListing:

@@ -116,6 +116,17 @@ async def test_rules_judge_where_links_lead(root: Path) -> None:
     assert b"secret" not in await contents(backend, "/copy/link")
 
 
+@pytest.mark.parametrize("moved", ["/in/d", "/in/d/mount"])
+async def test_what_a_nested_composite_mounts_is_not_moved_away(moved: str) -> None:
+    beneath, mounted, out = MemoryBackend(), MemoryBackend(), MemoryBackend()
+    tree = CompositeBackend(out, {"/in": CompositeBackend(beneath, {"/d/mount": mounted})})
+    await tree.aupload_files([("/in/d/a", b"a"), ("/in/d/mount/b", b"b")])
+    result = await tree.amove(moved, "/new")
+    assert (result.code, "Nothing changed" in (result.error or "")) == ("permission_denied", True)
+    assert await contents(tree, "/in/d/a", "/in/d/mount/b", "/new/a", "/new/b") == [b"a", b"b", None, None]
+    assert (await tree.acopy(moved, "/new")).ok
+
+
 async def test_a_source_that_deletes_nothing_is_blamed_before_anything_is_copied(root: Path) -> None:
     keeps = adapt_backend_protocol(DuckS3({"/d/a.txt": "x"}))
     for source in (ReadOnlyBackend(FilesystemBackend(root)), keeps, WrapperBackend(keeps)):

@@ -6,6 +6,7 @@ deletes exactly what it copied, each file on the version that was copied, and di
 
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
+from contextvars import ContextVar
 from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING
@@ -13,6 +14,8 @@ from typing import TYPE_CHECKING
 from deepfs.backends._fanout import at_once
 from deepfs.core import paths
 from deepfs.core.arguments import bytes_given
+from deepfs.core.identity import StoragePlace
+from deepfs.core.locks import path_locks
 from deepfs.core.text import BOM, decode, version
 from deepfs.core.trees import (
     Change,
@@ -90,10 +93,33 @@ async def move_tree(
     if source is target and transfer.src == transfer.dst:
         await source.alist_tree(transfer.src)
         return WriteResult(path=transfer.dst)
-    await transfer.plan(moves=True)
-    await transfer.copy()
-    await transfer.delete()
+    async with _apart(await source.astorage_place(transfer.src), await target.astorage_place(transfer.dst)):
+        await transfer.plan(moves=True)
+        await transfer.copy()
+        await transfer.delete()
     return WriteResult(path=transfer.dst)
+
+
+_moves = path_locks("moves between storages")
+_is_moving: ContextVar[bool] = ContextVar("deepfs_is_moving", default=False)
+
+
+@asynccontextmanager
+async def _apart(*ends: StoragePlace) -> AsyncIterator[None]:
+    """Keep other moves of this process from both ends: of two in opposite directions each deletes the other's copy.
+
+    A move that is a part of another one, as a layer may make it, waits for nobody.
+    """
+    if _is_moving.get():
+        yield
+        return
+    keys, above = (frozenset().union(*each) for each in ((end.keys for end in ends), (end.above for end in ends)))
+    async with _moves.hold_places(keys, above - keys):
+        token = _is_moving.set(True)
+        try:
+            yield
+        finally:
+            _is_moving.reset(token)
 
 
 # --- whole files for streams ---

@@ -15,10 +15,10 @@ class Request:
 
     __slots__ = ("claims", "is_granted", "notify", "obstacles", "thread")
 
-    def __init__(self, paths: Iterable[str]) -> None:
+    def __init__(self, paths: Iterable[str], shared: Iterable[str] = ()) -> None:
         self.thread: int = threading.get_ident()
         """Where the holder runs, on an event loop or without one."""
-        self.claims: dict[str, bool] = _claims(paths)
+        self.claims: dict[str, bool] = dict.fromkeys(shared, False) | _claims(paths)
         self.obstacles: set[str] = set()
         """The claimed paths at which others come first."""
         self.is_granted: bool = False

@@ -6,7 +6,7 @@ claims the path exclusively and every directory above it, `/` included, shared.
 
 import os
 import threading
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from weakref import WeakValueDictionary
 
@@ -24,10 +24,10 @@ _FOR_ITSELF = (
 class _Hold:
     __slots__ = ("_locks", "_request", "_table")
 
-    def __init__(self, locks: "PathLocks", paths: tuple[str, ...]) -> None:
+    def __init__(self, locks: "PathLocks", paths: Iterable[str], shared: Iterable[str] = ()) -> None:
         self._locks = locks  # The registry must know them while somebody holds or waits.
         self._table = locks.table
-        self._request = Request(paths)
+        self._request = Request(paths, shared)
 
     def _enter(self) -> bool:
         self._table.enter(self._request)
@@ -132,9 +132,18 @@ class PathLocks:
         """Hold normalised `paths` for an `async with`; does not suspend where nobody is in the way."""
         return _AsyncHold(self, paths)
 
+    def hold_places(self, places: Iterable[Hashable], above: Iterable[Hashable]) -> AbstractAsyncContextManager[None]:
+        """Hold `places`, told by any names, with all beneath them; `above` are the names of what lies above them."""
+        return _AsyncHold(self, map(_name, places), map(_name, above))
+
     def hold_blocking(self, *paths: str) -> AbstractContextManager[None]:
         """The same for a worker thread, which it blocks."""
         return _BlockingHold(self, paths)
+
+
+def _name(place: Hashable) -> str:
+    # Two places of one hash exclude each other in vain, which harms nobody.
+    return f"/{hash(place)}"
 
 
 _known: WeakValueDictionary[Hashable, PathLocks] = WeakValueDictionary()

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -240,6 +241,39 @@ async def test_an_edit_between_copy_and_delete_stays_and_is_told(root: Path) -> 
     assert (await off(lambda: (root / "d" / "a.txt").read_bytes())) == b"two"
     assert not (await off(lambda: (root / "d" / "deep" / "b.bin").exists()))
     assert await contents(backend, "/moved/a.txt", "/moved/deep/b.bin") == [b"one\r\n", b"\x00\xff"]
+
+
+class Together(WrapperBackend):
+    """Waits before it deletes, until others do so as well or for a moment."""
+
+    def __init__(self, inner: BackendProtocol, deleting: list[anyio.Event]) -> None:
+        super().__init__(inner)
+        self._deleting = deleting
+
+    async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
+        self._deleting.append(anyio.Event())
+        if len(self._deleting) == 2:
+            self._deleting[0].set()
+        with anyio.move_on_after(0.2):
+            await self._deleting[0].wait()
+        return await super().adelete(path, if_match=if_match)
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+async def test_a_move_and_its_reverse_at_once_leave_one_end(tmp_path: Path, on_disk: bool) -> None:
+    """Both ends have the same content, so that each move finds the version that it copied."""
+    here, there = MemoryBackend(), MemoryBackend()
+    deleting: list[anyio.Event] = []
+
+    def mounted() -> CompositeBackend:
+        files = Together(FilesystemBackend(tmp_path) if on_disk else here, deleting)
+        return CompositeBackend(MemoryBackend(), {"/here": files, "/there": Together(there, deleting)})
+
+    await mounted().aupload_files([("/here/d/f", b"kept"), ("/there/d/f", b"kept")])
+    async with anyio.create_task_group() as tasks:
+        for src, dst in (("/here/d/f", "/there/d/f"), ("/there/d/f", "/here/d/f")):
+            tasks.start_soon(partial(mounted().amove, src, dst, overwrite=True))
+    assert sorted(await contents(mounted(), "/here/d/f", "/there/d/f"), key=bool) == [None, b"kept"]
 
 
 async def test_a_source_without_versions_is_looked_at_just_before() -> None:

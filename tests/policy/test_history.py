@@ -8,12 +8,13 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import pytest
+from msgspec.structs import replace
 
 from deepfs import FilesystemBackend, FilesystemPermission, MemoryBackend, PermissionedBackend, run_sync
 from deepfs.errors import AccessError, BackendError, FileMissingError
 from deepfs.policy import HistoryBackend, WrapperBackend
 from deepfs.testing import FaultyBackend
-from deepfs.types import EditResult
+from deepfs.types import EditResult, FileUploadResponse
 
 pytestmark = pytest.mark.anyio
 
@@ -345,3 +346,19 @@ def test_a_file_has_one_history_by_whatever_link(tmp_path: Path) -> None:
 def test_settings_that_cannot_work_are_refused(arguments: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"version"):
         HistoryBackend(MemoryBackend(), **arguments)
+
+
+class Normalising(WrapperBackend):
+    """Answers with paths of its own making."""
+
+    async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+        return [replace(outcome, path="/elsewhere") for outcome in await super().aupload_files(files)]
+
+
+async def test_uploads_are_told_by_their_order() -> None:
+    files = MemoryBackend()
+    await files.awrite("/f", "before")
+    history = HistoryBackend(Normalising(files), MemoryBackend())
+    [outcome] = await history.aupload_files([("/f", b"after")])
+    assert outcome.error is None
+    assert [await history.aread_version("/f", each.number) for each in await history.ahistory("/f")] == [b"before"]

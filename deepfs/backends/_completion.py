@@ -4,6 +4,7 @@ import functools
 import inspect
 from collections.abc import AsyncIterable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Final, TypeVar
 
 from deepfs.backends._parameters import Parameters, limited
@@ -153,9 +154,11 @@ def _adapted(cls: type, operation: str, like: Callable[..., Any] | None) -> Call
 _THERE: Final = frozenset({ErrorCode.BINARY_FILE, ErrorCode.TOO_LARGE, ErrorCode.INVALID_CONTENT})
 """What only a file can be the cause of."""
 
-_decided: Final[list[tuple[int, str]]] = []
-"""The writes under way, by object and path, of which it is clear that they may replace: an `awrite` may call `write`,
-in any thread."""
+_inside: ContextVar[frozenset[tuple[int, str]]] = ContextVar("deepfs_inside", default=frozenset())
+"""The `awrite`s, by object and path, in which this call is made; an `awrite` may call `write`."""
+_decided: Final[list[tuple[int, str, Any]]] = []
+"""The `awrite`s under way with their content: an `awrite` may call `write` in a thread that knows no context. Whoever
+else writes the same there at the same time loses nothing of anyone's."""
 
 
 def _check_free(read: ReadResult, path: str) -> None:
@@ -165,34 +168,41 @@ def _check_free(read: ReadResult, path: str) -> None:
 
 
 @contextmanager
-def _deciding(backend: object, path: str) -> Iterator[None]:
-    _decided.append((id(backend), path))
+def _deciding(backend: object, path: str, content: Any) -> Iterator[None]:
+    """While this is held, it is clear that a write of `content` to `path` may replace."""
+    before = _inside.set(_inside.get() | {(id(backend), path)})
+    _decided.append((id(backend), path, content))
     try:
         yield
     finally:
-        _decided.remove((id(backend), path))
+        _decided.remove((id(backend), path, content))
+        _inside.reset(before)
+
+
+def _is_decided(backend: object, path: str, content: Any) -> bool:
+    return (id(backend), path) in _inside.get() or (id(backend), path, content) in _decided
 
 
 def _creating(method: Callable[..., Any], *, is_async: bool) -> Callable[..., Any]:
     """A `write` that replaces what is there, made one that creates unless told to `overwrite`."""
     own = inspect.signature(method)
 
-    def path_in(*args: Any, **kwargs: Any) -> str:
-        _, path, *_ = own.bind(*args, **kwargs).arguments.values()
-        return str(path)
+    def given(*args: Any, **kwargs: Any) -> tuple[str, Any]:
+        _, path, *more = own.bind(*args, **kwargs).arguments.values()
+        return str(path), next(iter(more), None)
 
     @functools.wraps(method)
     async def awrite(self: Any, *args: Any, overwrite: bool = False, **kwargs: Any) -> Any:
-        path = path_in(self, *args, **kwargs)
+        path, content = given(self, *args, **kwargs)
         if not overwrite:
             _check_free(await self.aread(path, 0, 1), path)
-        with _deciding(self, path):
+        with _deciding(self, path, content):
             return await method(self, *args, **kwargs)
 
     @functools.wraps(method)
     def write(self: Any, *args: Any, overwrite: bool = False, **kwargs: Any) -> Any:
-        path = path_in(self, *args, **kwargs)
-        if not overwrite and (id(self), path) not in _decided:
+        path, content = given(self, *args, **kwargs)
+        if not overwrite and not _is_decided(self, path, content):
             _check_free(self.read(path, 0, 1), path)
         return method(self, *args, **kwargs)
 

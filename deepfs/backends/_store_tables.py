@@ -185,10 +185,12 @@ async def _sqlite(store: BaseStore, cursor: Any, namespace: Namespace, puts: Seq
         if changed is None:
             operations = [PutOp(namespace, put.path, put.after) for put in puts]
             await _langgraph.put_with_cursor(store, operations, cursor)
+        # This may fail as well, where another process reads for long, and leaves the transaction open then.
+        await cursor.execute("COMMIT")
     except BaseException:
-        await cursor.execute("ROLLBACK")
+        if cursor.connection.in_transaction:
+            await cursor.execute("ROLLBACK")
         raise
-    await cursor.execute("COMMIT")
     return changed
 
 

@@ -1,6 +1,7 @@
 """Stores over one database: several objects in a process, and several processes, lose no edit."""
 
 import json
+import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
@@ -224,6 +225,29 @@ class Lengths(Embeddings):
 
     def embed_query(self, text: str) -> list[float]:
         return [float(len(text)), 1.0]
+
+
+async def test_a_commit_that_fails_leaves_no_transaction(tmp_path: Path) -> None:
+    async with AsyncSqliteStore.from_conn_string(str(tmp_path / "store.db")) as store:
+        await store.setup()
+        backend = over(store)
+        assert (await backend.awrite("/a.txt", "one")).ok
+        for setting in ("journal_mode=delete", "busy_timeout=50"):
+            await (await store.conn.execute(f"PRAGMA {setting}")).fetchall()
+        reader = await anyio.to_thread.run_sync(reading, tmp_path / "store.db")
+        refused = await backend.awrite("/a.txt", "two", overwrite=True)
+        await anyio.to_thread.run_sync(reader.close)
+        assert (refused.error, await text_in(store, "/a.txt")) == ("Error: The store failed (OperationalError)", "one")
+        assert (await backend.awrite("/a.txt", "three", overwrite=True)).ok
+        assert await text_in(store, "/a.txt") == "three"
+
+
+def reading(file: Path) -> sqlite3.Connection:
+    """A connection that reads from the database for as long as it is open."""
+    connection = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
+    connection.execute("BEGIN")
+    connection.execute("SELECT count(*) FROM store").fetchall()
+    return connection
 
 
 async def test_a_vector_index_is_left_to_the_store() -> None:

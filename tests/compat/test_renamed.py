@@ -3,6 +3,8 @@
 import asyncio
 from typing import Any
 
+import anyio
+import anyio.to_thread
 import pytest
 
 from deepfs import (
@@ -98,6 +100,38 @@ async def test_a_write_creates(kind: type[Any], anyio_backend_name: str) -> None
         assert table.rows["/a.txt"]["content"] == "first\n"
         assert (await backend.awrite(path, "third\n", overwrite=True)).ok
         assert table.rows["/a.txt"]["content"] == "third\n"
+
+
+@pytest.mark.anyio
+async def test_a_sync_write_creates_while_an_async_one_is_under_way() -> None:
+    started, goes_on = anyio.Event(), anyio.Event()
+
+    class Slow(BackendProtocol):
+        __init__ = Table.__init__
+        ls, read, grep, glob, write, edit = (
+            Table.ls, Table.read, Table.grep, Table.glob, Table.write, Table.edit,
+        )  # fmt: skip
+
+        async def awrite(self, file_path: str, content: str) -> WriteResult:
+            started.set()
+            await goes_on.wait()
+            return self.write(file_path, f"{content}!")
+
+    backend = Slow()
+    backend.rows["/a.txt"] = create_file_data("there\n")
+    outcomes: list[str | None] = []
+
+    async def replace() -> None:
+        outcomes.append((await backend.awrite("/a.txt", "new\n", overwrite=True)).code)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(replace)
+        await started.wait()
+        refused = await anyio.to_thread.run_sync(backend.write, "/a.txt", "unasked\n")
+        assert refused.code is ErrorCode.ALREADY_EXISTS
+        assert backend.rows["/a.txt"]["content"] == "there\n"
+        goes_on.set()
+    assert (outcomes, backend.rows["/a.txt"]["content"]) == ([None], "new\n!")
 
 
 @KINDS

@@ -56,6 +56,9 @@ class FlatBackend(BackendProtocol):
     within the process.
     """
 
+    _commits_at_once = False
+    """Whether `_commit` waits for nothing, whatever else a subclass waits for: then no other task comes in between."""
+
     def __init__(self, *, max_file_size_mb: int = 10) -> None:
         self._max_bytes = bytes_of(max_file_size_mb)
 
@@ -185,7 +188,7 @@ class FlatBackend(BackendProtocol):
     # --- changing ---
 
     async def _write(self, changes: Sequence[Change]) -> dict[str, Any] | None:
-        if changes and self.never_waits:
+        if changes and self._commits_at_once:
             await self._commit(changes)
         elif changes:
             await finish(partial(self._commit, changes))

@@ -17,6 +17,7 @@ class MemoryBackend(FlatBackend):
     """Files in memory, gone with the object. Safe to share between tasks, event loops and threads."""
 
     never_waits = True
+    _commits_at_once = True
 
     def __init__(self, *, max_file_size_mb: int = 10) -> None:
         super().__init__(max_file_size_mb=max_file_size_mb)

@@ -39,6 +39,7 @@ class StateBackend(RecordBackend):
     """
 
     never_waits = True
+    _commits_at_once = True
 
     def __init__(self, runtime: object = None, *, file_format: FileFormat = "v2", max_file_size_mb: int = 10) -> None:
         super().__init__(file_format=file_format, max_file_size_mb=max_file_size_mb)

@@ -12,10 +12,12 @@ import anyio.from_thread
 import anyio.lowlevel
 import anyio.to_thread
 import pytest
+from langgraph.graph import START, StateGraph
 
-from deepfs import BackendProtocol, FilesystemBackend, MemoryBackend, run_sync
+from deepfs import BackendProtocol, FilesystemBackend, FilesystemState, MemoryBackend, StateBackend, run_sync
 from deepfs.policy.wrapper import WrapperBackend
 from deepfs.testing import LatencyBackend
+from deepfs.testing.tasks import at_once
 from deepfs.types import GrepResult, WriteResult
 
 Act = Callable[[], Awaitable[Any]]
@@ -190,3 +192,48 @@ def test_cancelling_a_task_of_asyncio_ends_the_call_and_waits_for_the_override()
         assert backend.left
 
     asyncio.run(main())
+
+
+class SlowMemory(MemoryBackend):
+    """Waits for something before it writes, as a backend that asks first does."""
+
+    async def awrite(
+        self, path: str, content: str, *, overwrite: bool = False, if_match: str | None = None
+    ) -> WriteResult:
+        await anyio.lowlevel.checkpoint()
+        return await super().awrite(path, content, overwrite=overwrite, if_match=if_match)
+
+
+class SlowState(StateBackend):
+    """As the other one."""
+
+    async def awrite(
+        self, path: str, content: str, *, overwrite: bool = False, if_match: str | None = None
+    ) -> WriteResult:
+        await anyio.lowlevel.checkpoint()
+        return await super().awrite(path, content, overwrite=overwrite, if_match=if_match)
+
+
+async def lose_nothing(backend: BackendProtocol) -> None:
+    numbers = range(20)
+    assert (await backend.awrite("/log", "".join(f"<{number}>" for number in numbers))).ok
+    results = await at_once((lambda n=number: backend.aedit("/log", f"<{n}>", f"({n})")) for number in numbers)
+    assert [result.error for result in results if not result.ok] == []
+    read = await backend.aread_raw("/log")
+    assert read.data is not None
+    assert read.data.content == "".join(f"({number})" for number in numbers)
+    results = await at_once((lambda n=number: backend.awrite(f"/{n}", "x")) for number in numbers)
+    assert all(result.ok for result in results)
+
+
+@pytest.mark.anyio
+async def test_edits_at_once_of_a_memory_backend_that_waits_in_a_subclass() -> None:
+    await lose_nothing(SlowMemory())
+
+
+def test_edits_at_once_of_a_state_backend_that_waits_in_a_subclass() -> None:
+    async def node(state: FilesystemState) -> None:
+        await lose_nothing(SlowState())
+
+    graph = StateGraph(FilesystemState).add_node("node", node).add_edge(START, "node").compile()
+    assert len(on_asyncio(lambda: graph.ainvoke({"files": {}}))["files"]) == 21

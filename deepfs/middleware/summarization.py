@@ -48,8 +48,8 @@ class _Plan(NamedTuple):
     summary: Sequence[AnyMessage]
 
     def fits(self, messages: Sequence[AnyMessage]) -> bool:
-        """Whether the conversation still begins with what it would remove."""
-        return [each.id for each in self.removed] == [each.id for each in messages[: len(self.removed)]]
+        """Whether the conversation still begins with what it would remove, none of it edited."""
+        return list(self.removed) == list(messages[: len(self.removed)])
 
     def update(self, messages: Sequence[AnyMessage], files: Sequence[str], name: str) -> dict[str, Any]:
         """The change of the state, with the summary naming the files."""
@@ -244,8 +244,13 @@ class _History:
         return f"{self._directory}/{name}.md" if number == 1 else f"{self._directory}/{name}.{number}.md"
 
     async def _exists(self, path: str) -> bool:
+        """Whether anything is at the path. Raises _NotKeptError where that cannot be told."""
         read = await self._backend.aread(path, 0, 1)
-        return read.code is not ErrorCode.FILE_NOT_FOUND
+        if read.error is None or read.code in _UNREADABLE:
+            return True
+        if read.code is ErrorCode.FILE_NOT_FOUND:
+            return False
+        raise _NotKeptError(f"{path}: {read.error}")
 
     async def _content(self, path: str) -> str | None:
         """The text of a file; empty where nothing can be appended to what is there, None where nothing is."""
@@ -257,6 +262,8 @@ class _History:
         return None if found.error == ErrorCode.FILE_NOT_FOUND else ""
 
 
+_UNREADABLE = frozenset({ErrorCode.IS_DIRECTORY, ErrorCode.INVALID_CONTENT, ErrorCode.TOO_LARGE, ErrorCode.BINARY_FILE})
+"""What a read answers of something that is there, and is no text."""
 _NO_TEXT = frozenset({ErrorCode.FILE_NOT_FOUND, ErrorCode.IS_DIRECTORY})
 _CHANGED_MEANWHILE = frozenset(
     {

@@ -27,7 +27,7 @@ from deepfs import (
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import AccessError, BackendError
 from deepfs.middleware.summarization import SummarizationMiddleware
-from deepfs.policy import ReadOnlyBackend
+from deepfs.policy import PermissionedBackend, ReadOnlyBackend
 from deepfs.testing import FaultyBackend
 from support.agents import Invoke, backend, invoke, results
 from support.chat import ScriptedModel, call, calls
@@ -357,11 +357,14 @@ def test_a_directory_in_its_place_is_left(invoke: Invoke) -> None:
 
 # --- failures --------------------------------------------------------------------------------------------------------
 
+HIDDEN = FilesystemPermission(operations=["read"], paths=["/conversation_history/**"], mode="deny")
 FAILURES = {
     "refused": lambda files: ReadOnlyBackend(files),
     "broken": lambda files: FaultyBackend(files, {"write": BackendError("Error: disk on fire")}),
     "raises": lambda files: FaultyBackend(files, {"write": RuntimeError("a bug")}),
     "download": lambda files: FaultyBackend(files, {"download_files": AccessError("/x")}),
+    "unreachable": lambda files: FaultyBackend(files, {"read": BackendError("Error: connection refused")}),
+    "unreadable": lambda files: PermissionedBackend(files, [HIDDEN]),
 }
 
 
@@ -400,6 +403,18 @@ def test_once_it_can_be_written_the_summary_is_used(invoke: Invoke) -> None:
     assert model.summaries == 1
     kept = [message.id for message in state["messages"]]
     assert all((f'id="q{number}"' in text_of(files)) != (f"q{number}" in kept) for number in range(10))
+
+
+def test_a_summary_that_waits_is_not_used_for_messages_that_were_edited_meanwhile(invoke: Invoke) -> None:
+    files = MemoryBackend()
+    failing = {"write": BackendError("Error: disk on fire")}
+    model, agent = agent_of(FaultyBackend(files, failing))
+    talk(invoke, agent, thread())
+    agent.update_state(thread(), {"messages": [HumanMessage("question 0, corrected", id="q0")]})
+    failing.clear()
+    talk(invoke, agent, thread(), 7, 7)
+    assert "question 0, corrected" in text_of(files)
+    assert model.summaries == 2
 
 
 def test_an_answer_that_is_lost_leads_to_no_loss(invoke: Invoke) -> None:

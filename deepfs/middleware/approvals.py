@@ -105,7 +105,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         rules: Sequence[FilesystemPermission], interrupt_on: InterruptOn | None
     ) -> "list[AgentMiddleware[Any, Any, Any]]":
         """The middleware in a list, which is empty where nothing asks."""
-        return [ApprovalMiddleware(rules, interrupt_on)] if interrupt_on or _interrupts(rules) else []
+        return [_AgentApprovals(rules, interrupt_on)] if interrupt_on or _interrupts(rules) else []
 
     def after_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """Ask a person about the calls that the model made. Raises ValueError for an answer of another form."""
@@ -162,6 +162,10 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
 
     def _asks(self, request: ToolCallRequest) -> bool:
         return asks_first(self._rules, request.tool_call["name"], request.tool_call["args"])
+
+
+class _AgentApprovals(ApprovalMiddleware):
+    """The one for the arguments of an agent. It has its own name, so that one among the middleware asks as well."""
 
 
 def _interrupts(rules: Sequence[FilesystemPermission]) -> bool:

@@ -175,6 +175,21 @@ def test_langchains_middleware_asks_about_them_too(invoke: Invoke, where: str) -
     assert set(asking.interrupt_on) == {"delete"}, "the caller's own is left as it is"
 
 
+@pytest.mark.parametrize("where", ["agent", "subagent"])
+def test_one_among_the_middleware_asks_besides_that_of_the_arguments(invoke: Invoke, where: str) -> None:
+    files = files_of()
+    turns = [calls(MOVE), AIMessage("done")]
+    options: dict[str, Any] = {"middleware": [ApprovalMiddleware(interrupt_on={"delete": True})]}
+    on = {"edit_file": False, "ls": True}
+    if where == "subagent":
+        turns = [calls(call("task", description="x", subagent_type="worker")), *turns, AIMessage("done")]
+        options = {"subagents": [SubAgent(name="worker", description="Works.", **options)]}
+    model = ScriptedModel(script=turns)
+    agent = create_deep_agent(model, backend=files, checkpointer=InMemorySaver(), interrupt_on=on, **options)
+    assert asked(invoke(agent, GO, THREAD)) == ["move"]
+    assert files.read("/a").ok
+
+
 # --- answers ---------------------------------------------------------------------------------------------------------
 
 WRONG: dict[str, Any] = {

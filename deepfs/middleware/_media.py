@@ -79,27 +79,30 @@ class _Limits(NamedTuple):
     """What a model takes in its conversation."""
 
     families: frozenset[str] = _FAMILIES
-    refused: frozenset[str] = frozenset()
-    """Types of content."""
     only_pdf: bool = False
     """Of the family `file`."""
+    images: frozenset[str] | None = None
+    """The types of images; None for all."""
     in_results: bool = True
     """Media may be in the results of tools; else they are shown in a message behind these."""
 
     def takes(self, block: Mapping[str, Any]) -> bool:
         """Whether the model takes a block of media."""
         kind = str(block.get("mime_type", ""))
-        is_wrong_file = self.only_pdf and block["type"] == "file" and "base64" in block and kind != "application/pdf"
-        return block["type"] in self.families and kind not in self.refused and not is_wrong_file
+        family, has_data = block["type"], "base64" in block
+        is_wrong_file = self.only_pdf and family == "file" and has_data and kind != "application/pdf"
+        is_wrong_image = self.images is not None and family == "image" and has_data and kind not in self.images
+        return family in self.families and not (is_wrong_file or is_wrong_image)
 
 
-_IMAGES_AND_PDF: Final = _Limits(frozenset({"image", "file"}), only_pdf=True)
+_IMAGES_AND_PDF: Final = _Limits(frozenset({"image", "file"}), only_pdf=True, images=_IMAGES)
+_GOOGLE_IMAGES: Final = (_IMAGES - {"image/gif"}) | {"image/heic", "image/heif"}
 # By what LangChain calls the interface of a provider. The API for chats of OpenAI has only text in results of tools.
 _LIMITS: Final[Mapping[str, _Limits]] = {
     "anthropic-chat": _IMAGES_AND_PDF,
     "openai-chat": _IMAGES_AND_PDF._replace(in_results=False),
     "azure-openai-chat": _IMAGES_AND_PDF._replace(in_results=False),
-    "chat-google-generative-ai": _Limits(refused=frozenset({"image/gif"}), only_pdf=True),
+    "chat-google-generative-ai": _Limits(only_pdf=True, images=_GOOGLE_IMAGES),
 }
 
 
@@ -130,10 +133,13 @@ def _acceptable(messages: Sequence[AnyMessage], limits: _Limits) -> Iterator[Any
         if isinstance(message, AIMessage):
             names.update((call["id"], call["name"]) for call in message.tool_calls)
             is_filled = not message.tool_calls and place < len(messages) - 1
-            yield _filled(message, "[No answer]") if is_filled else message
+            said = _without_blanks(message)
+            yield _filled(said, "[No answer]") if is_filled else said
         elif isinstance(message, ToolMessage):
             named = _named(message, names.get(message.tool_call_id))
-            yield _filled(_suited(named, limits, behind), "[No output]")
+            yield _filled(_suited(_without_blanks(named), limits, behind), "[No output]")
+        elif isinstance(message, HumanMessage):
+            yield _filled(_without_blanks(message), "[An empty message]")
         else:
             yield message
     if behind:
@@ -143,6 +149,15 @@ def _acceptable(messages: Sequence[AnyMessage], limits: _Limits) -> Iterator[Any
 def _named(message: ToolMessage, name: str | None) -> ToolMessage:
     """The result under the name of the call that it answers; a person may have had another tool called."""
     return message if name in (None, message.name) else message.model_copy(update={"name": name})
+
+
+def _without_blanks(message: Any) -> Any:
+    """The message without blocks of text that are blank; an empty text where nothing is left."""
+    content = message.content
+    seen = [] if is_blank(content) else content
+    if isinstance(content, list):
+        seen = [block for block in content if not is_blank([block])]
+    return message if seen == content else message.model_copy(update={"content": seen or ""})
 
 
 def _filled(message: Any, text: str) -> Any:
@@ -156,7 +171,7 @@ def _suited(message: ToolMessage, limits: _Limits, behind: list[Any]) -> ToolMes
     blocks: list[Any] = []
     for block in message.content:
         if not _is_medium(block):
-            blocks += [] if is_blank([block]) else [block]
+            blocks.append(block)
         elif not limits.takes(block):
             blocks.append(_text(f"[{_told(block)} is left out: this model does not take it]"))
         elif limits.in_results:

@@ -191,6 +191,8 @@ def test_an_image_is_shown_to_models_that_see(model: Any) -> None:
 def test_tools_of_others(model: Any) -> None:
     answers: list[Any] = ["", " ", [], [""], [{"type": "text", "text": ""}], "word " * 40_000]
     answers.append([{"type": "text", "text": " "}, {"type": "image", "base64": "AAAA" * 100, "mime_type": "image/png"}])
+    answers.append([{"type": "text", "text": " "}, {"type": "text", "text": "x"}])
+    answers.append([{"type": "image", "base64": "AAAA" * 100, "mime_type": "image/tiff"}])
 
     @tool
     def other(number: int) -> Any:
@@ -265,6 +267,24 @@ def test_a_conversation_that_goes_on_without_results(model: Any) -> None:
     for _ in range(5):
         agent.invoke(GO, THREAD)
     assert model.faults == []
+
+
+BLANK: dict[str, Any] = {"type": "text", "text": " "}
+
+
+def test_blank_messages_and_blocks_of_a_conversation(model: Any) -> None:
+    agent = create_deep_agent(
+        model.play(
+            AIMessage("\n", tool_calls=[call("ls")]),
+            AIMessage([BLANK], tool_calls=[call("ls")]),
+            AIMessage([BLANK, {"type": "text", "text": "so"}]),
+        ),
+        checkpointer=InMemorySaver(),
+    )
+    for said in ("", [], [BLANK, {"type": "text", "text": "go"}], "go"):
+        state = agent.invoke({"messages": [HumanMessage(said)]}, THREAD)
+    assert model.faults == []
+    assert state["messages"][0].content == "", "what is stored stays as it is"
 
 
 def test_summaries(model: Any) -> None:

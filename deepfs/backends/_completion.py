@@ -152,7 +152,7 @@ def _adapted(cls: type, operation: str, like: Callable[..., Any] | None) -> Call
 # --- a write of deepagents, which replaces ---------------------------------------------------------------------------
 
 _THERE: Final = frozenset({ErrorCode.BINARY_FILE, ErrorCode.TOO_LARGE, ErrorCode.INVALID_CONTENT})
-"""What only a file can be the cause of."""
+"""The errors of a read that show that a file is at the path."""
 
 _inside: ContextVar[frozenset[tuple[int, str]]] = ContextVar("deepfs_inside", default=frozenset())
 """The `awrite`s, by object and path, in which this call is made; an `awrite` may call `write`."""

@@ -210,7 +210,7 @@ _untold: "ContextVar[tuple[ref[FilesChannel], list[dict[str, Any]]] | None]" = C
 
 
 def _taken() -> list[dict[str, Any]]:
-    """What is not told yet, which it is then."""
+    """The conflicts that were not reported yet. They count as reported afterwards."""
     untold = _untold.get()
     if untold is None:
         return []

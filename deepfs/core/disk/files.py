@@ -127,7 +127,7 @@ _versions: dict[_Key, str] = {}
 
 
 def _settled_key(status: os.stat_result) -> _Key | None:
-    """What changes whenever the content of a file of `status` does; None where that is not sure, or not worth it."""
+    """A key that changes with the content of the file of `status`; None for a small file, or one that just changed."""
     if status.st_size < _WORTH_REMEMBERING:
         return None
     if time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) <= _SETTLED_NS:

@@ -26,7 +26,7 @@ from deepfs.core.filedata import encode_file
 from deepfs.core.filemap import Change, Directories
 from deepfs.core.fold import fold, stored_version, version_of
 from deepfs.core.operations import Operation, Places, Transition, header_of, transition
-from deepfs.errors import BackendError, ConflictError, ExistsError
+from deepfs.errors import BackendError, ConflictError, DeepFSError, ExistsError
 from deepfs.types import FileFormat
 
 __all__ = [
@@ -431,7 +431,7 @@ async def with_cursor(store: BaseStore, work: Callable[[Any], Coroutine[Any, Any
 async def _told(store: BaseStore, run: Callable[[], Coroutine[Any, Any, T]]) -> T:
     try:
         return await _at_home(store, run)
-    except BackendError:
+    except DeepFSError:
         raise
     except Exception as error:
         raise BackendError(f"Error: The store failed ({type(error).__name__})") from error

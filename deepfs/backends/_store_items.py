@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 from langgraph.store.base import BaseStore, GetOp, Item, PutOp, SearchOp
 
 from deepfs.backends import _langgraph
-from deepfs.backends._store_tables import Put, can_compare, put_if_unchanged
+from deepfs.backends._store_tables import OvertakenError, Put, can_compare, put_if_unchanged
 from deepfs.backends.namespace import Namespace
 from deepfs.core.filemap import ChangedError, PartlyDoneError
 from deepfs.errors import BackendError
@@ -133,26 +133,38 @@ async def change(store: BaseStore, namespace: Namespace, puts: Sequence[Put]) ->
     tells; BackendError where the store failed and, as it shows afterwards, did nothing; PartlyDoneError where it did
     some of it, or where that cannot be told. A change that took effect is a success, however the store answered.
     """
-    if not can_compare(store):
-        await _put(store, namespace, puts)
-        return
-    try:
-        await put_if_unchanged(store, namespace, puts)
-    except ChangedError:
-        await _put_incomparable(store, namespace, puts)
-    except BackendError as error:
-        await _look(store, namespace, puts, puts, error)
-
-
-async def _put_incomparable(store: BaseStore, namespace: Namespace, puts: Sequence[Put]) -> None:
-    """Store what is as it was read, and yet not for the database, such as numbers that Python does not hold exactly.
-
-    Raises the ChangedError that is being handled where anything did change.
-    """
-    found = await fetched(store, namespace, [put.path for put in puts])
-    if any(found.get(put.path) != put.before for put in puts):
-        raise
+    if can_compare(store):
+        try:
+            if await _put_compared(store, namespace, puts):
+                return
+        except BackendError as error:
+            await _look(store, namespace, puts, puts, error)
+            return
     await _put(store, namespace, puts)
+
+
+_COMPARISONS: Final = 2
+"""What changed and changed back between comparing and reading is no reason to do without."""
+
+
+async def _put_compared(store: BaseStore, namespace: Namespace, puts: Sequence[Put]) -> bool:
+    """Store what is as it was read, and return True; ChangedError where anything did change.
+
+    False, with nothing stored, for what is as it was read, and yet not for the database, such as numbers that Python
+    does not hold exactly.
+    """
+    for _ in range(_COMPARISONS):
+        try:
+            await put_if_unchanged(store, namespace, puts)
+        except OvertakenError:
+            raise
+        except ChangedError:
+            found = await fetched(store, namespace, [put.path for put in puts])
+            if any(found.get(put.path) != put.before for put in puts):
+                raise
+        else:
+            return True
+    return False
 
 
 async def _put(store: BaseStore, namespace: Namespace, puts: Sequence[Put]) -> None:

@@ -19,7 +19,7 @@ from deepfs.backends.namespace import Namespace
 from deepfs.core import lanes
 from deepfs.core.filemap import ChangedError
 
-__all__ = ["Put", "can_compare", "identify", "is_identified", "put_if_unchanged", "storage_of"]
+__all__ = ["OvertakenError", "Put", "can_compare", "identify", "is_identified", "put_if_unchanged", "storage_of"]
 
 
 class Put(Struct, frozen=True):
@@ -28,6 +28,10 @@ class Put(Struct, frozen=True):
     path: str
     before: Any
     after: dict[str, Any] | None
+
+
+class OvertakenError(ChangedError):
+    """Nothing was stored, because another change came at the same time; what was read may still be there."""
 
 
 # --- which database it is --------------------------------------------------------------------------------------------
@@ -108,6 +112,8 @@ def can_compare(store: BaseStore) -> bool:
 async def put_if_unchanged(store: BaseStore, namespace: Namespace, puts: Sequence[Put]) -> None:
     """Make all changes if every record is the one that was read, else none: ChangedError names a path of another.
 
+    OvertakenError where that cannot be told, since another change came at the same time.
+
     What is written is what the store itself would write.
     """
 
@@ -168,7 +174,7 @@ async def _postgres(cursor: Any, namespace: Namespace, puts: Sequence[Put], *, o
             row = await cursor.fetchone()
     except Exception as error:
         if getattr(error, "sqlstate", None) in _OVERTAKEN:
-            return puts[0].path
+            raise OvertakenError(puts[0].path) from error
         raise
     return None if row is None else str(row["key"])
 

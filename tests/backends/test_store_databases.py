@@ -18,6 +18,7 @@ from langgraph.store.sqlite.aio import AsyncSqliteStore
 from psycopg import AsyncConnection
 from psycopg.rows import dict_row
 
+from deepfs.backends._store_items import change
 from deepfs.backends._store_tables import Put, can_compare, identify, put_if_unchanged, storage_of
 from deepfs.backends.store import StoreBackend
 from deepfs.core.filemap import ChangedError
@@ -225,6 +226,31 @@ class Lengths(Embeddings):
 
     def embed_query(self, text: str) -> list[float]:
         return [float(len(text)), 1.0]
+
+
+@pytest.mark.parametrize("kind", ["postgres pool"])
+@pytest.mark.parametrize("state", ["23505", "40001", "40P01"])
+async def test_a_change_that_another_one_ended_is_decided_anew(opener: Opener, where: str, state: str) -> None:
+    store = await opener.open()
+    await store.aput(SPACE, "/a.txt", stored(b"one"))
+    async with await AsyncConnection.connect(where, autocommit=True) as connection:
+        await connection.execute(FAILING.format(state=state).encode())
+    item = await store.aget(SPACE, "/a.txt")
+    with pytest.raises(ChangedError):
+        await change(store, SPACE, [Put("/a.txt", item.value, stored(b"two"))])
+    assert await text_in(store, "/a.txt") == "one"
+
+
+FAILING = """
+    CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        -- The first change in the row fails; a second one, which compares nothing, would go through.
+        IF nextval('failures') = 1 THEN RAISE EXCEPTION 'overtaken' USING ERRCODE = '{state}'; END IF;
+        RETURN NEW;
+    END $$;
+    CREATE SEQUENCE failures;
+    CREATE TRIGGER fail BEFORE UPDATE ON store FOR EACH ROW EXECUTE FUNCTION fail();
+"""
 
 
 async def test_a_commit_that_fails_leaves_no_transaction(tmp_path: Path) -> None:

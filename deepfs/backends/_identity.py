@@ -24,8 +24,6 @@ T = TypeVar("T")
 _CONTENT: Final = "Made to see whether two mounts are one storage; it can be deleted.\n"
 _ATTEMPTS: Final = 3
 """To delete that file."""
-_MAX_DIRECTORIES: Final = 10_000
-"""In which it is looked for."""
 
 
 class End(NamedTuple):
@@ -95,16 +93,9 @@ async def _directory_relation(source: End, destination: End) -> Relation:
 
 
 async def _appears_beneath(source: End, name: str) -> bool:
-    pending, visited = [source.path], 0
-    while pending and visited < _MAX_DIRECTORIES:
-        listing = await source.backend.als(pending.pop())
-        visited += 1
-        for entry in listing.entries or ():
-            if paths.name(entry.path.rstrip("/")) == name:
-                return True
-            if entry.is_dir:
-                pending.append(entry.path.rstrip("/"))
-    return False
+    """Whether there is such a name beneath the source; links are not followed, since no transfer follows them."""
+    listing = await source.backend.alist_tree(source.path)
+    return any(paths.name(entry.path) == name for entry in listing.entries)
 
 
 async def _file_relation(source: End, destination: End) -> Relation:

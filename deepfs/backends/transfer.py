@@ -205,7 +205,7 @@ class _Transfer:
 
     async def plan(self, *, moves: bool) -> None:
         """Look at both ends, and raise where not all can be carried, or may not be put where it is to go."""
-        self._listing = await self._source.alist_tree(self.src, deleting=moves)
+        refusal = await self._list(moves=moves)
         if self._source is self._target and paths.is_beneath(self.dst, self.src):
             raise InvalidPathError(self.dst, "it lies inside {other}", self.src)
         check_transferable(self._listing, self.src, moves=moves)
@@ -218,6 +218,19 @@ class _Transfer:
         if moves and empty and not self._keeps_empty:
             what = f"{quoted(empty[0].path)} is an empty directory, which the destination cannot keep"
             raise NotSupportedError(f"Error: {quoted(self.src)} cannot be moved whole: {what}. Nothing changed.")
+        if refusal is not None:
+            raise refusal
+
+    async def _list(self, *, moves: bool) -> NotSupportedError | None:
+        """Learn what is to be carried; returns the error of a source that can delete nothing, where that matters."""
+        try:
+            self._listing = await self._source.alist_tree(self.src, deleting=moves)
+        except NotSupportedError as error:
+            if not moves:
+                raise
+            self._listing = await self._source.alist_tree(self.src)
+            return error
+        return None
 
     async def _check_parents(self) -> None:
         """Raise where a file stands above the destination."""

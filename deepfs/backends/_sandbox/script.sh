@@ -103,16 +103,18 @@ do_ls() {
 do_entries() {
     exists "$1" || { fail not_found; return; }
     say ok
-    find "$1" ! -type l -exec stat -c '%f %s 0 %n//' {} + >>"$answer" 2>/dev/null
-    find "$1" -type l -exec sh -c '
-        for link; do
-            target=$(stat -L -c %f "$link" 2>/dev/null) || target=0
-            stat -c "%f %s $target %n//" "$link"
-        done
-    ' sh {} + >>"$answer" 2>/dev/null
-    find "$1" -type d -exec sh -c '
-        for each; do [ -r "$each" ] && [ -x "$each" ] || echo "bad 0 0 //"; done
-    ' sh {} + >>"$answer" 2>/dev/null
+    {
+        find "$1" ! -type l -exec stat -c '%f %s 0 %n//' {} +
+        find "$1" -type l -exec sh -c '
+            for link; do
+                target=$(stat -L -c %f "$link" 2>/dev/null) || target=0
+                stat -c "%f %s $target %n//" "$link"
+            done
+        ' sh {} +
+        find "$1" -type d -exec sh -c '
+            for each; do [ -r "$each" ] && [ -x "$each" ] || echo "bad 0 0 //"; done
+        ' sh {} +
+    } >>"$answer" 2>/dev/null
     return 0
 }
 

@@ -97,6 +97,7 @@ class DeepFSError(Exception):
     by another path changes the path, and no sentence.
     """
 
+    args: tuple[Any, ...]
     code: ClassVar[ErrorCode] = ErrorCode.BACKEND_ERROR
     path: str | None = None
     """What it is about; None where the text names no path, or came as a text from elsewhere."""

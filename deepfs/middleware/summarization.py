@@ -71,7 +71,7 @@ class SummarizationMiddleware(LangChainSummarization):
     Raises TypeError for what is no backend.
     """
 
-    state_schema = _HistoryState
+    state_schema: type[_HistoryState] = _HistoryState
 
     def __init__(self, model: Any, *, backend: Any = None, **options: Any) -> None:
         super().__init__(model, **options)

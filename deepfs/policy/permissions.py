@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -76,6 +76,8 @@ def approved() -> Iterator[None]:
 
 class DeniedError(AccessError):
     """A rule denies the operation; the text is the same whether there is something at `path` or not."""
+
+    args: tuple[Any, ...]
 
     def __init__(self, operation: str, path: str | None = None, reason: str = "") -> None:
         self._shown = (f"Error: permission denied for {operation}", reason)

@@ -29,7 +29,7 @@ class OpenDirectory:
     def __init__(self, name: str, descriptor: int, *, borrowed: bool = False) -> None:
         self.name: str = name
         self.descriptor: int = descriptor
-        self.borrowed = borrowed
+        self.borrowed: bool = borrowed
         self.lost: OSError | None = None
         """Why it could not be opened anew."""
         self._id: FileId | None = None

@@ -333,7 +333,7 @@ async def test_a_grep_lets_others_work_and_ends_when_cancelled(
         f"the loop worked {max(pauses) * 1000:.0f} ms at a time at most, threads {seconds * 1000:.0f} ms more"
     )
     assert seconds < 0.5
-    assert sorted(pauses)[len(pauses) * 9 // 10] < 0.1
+    assert max(pauses) < 0.1
 
 
 GLOBS = [

@@ -21,7 +21,7 @@ _HANDLER = dedent("""
     import signal, sys, time
     from deepfs import CompositeBackend, FilesystemBackend, MemoryBackend, run_sync
 
-    worked, refused = [], []
+    worked, refused, ended = [], [], []
 
     def attempt(call):
         try:
@@ -31,14 +31,15 @@ _HANDLER = dedent("""
 
     def every(seconds, call):
         def handle(*_):
-            attempt(call)
-            signal.setitimer(signal.ITIMER_REAL, seconds)
+            if not ended:
+                attempt(call)
+                signal.setitimer(signal.ITIMER_REAL, seconds)
 
         signal.signal(signal.SIGALRM, handle)
         signal.setitimer(signal.ITIMER_REAL, seconds)
 
     def no_more():
-        signal.signal(signal.SIGALRM, signal.SIG_IGN)
+        ended.append(True)  # The handler stays: Python complains where a signal comes while it is taken away.
 """)
 
 

@@ -175,10 +175,12 @@ def tree(tmp_path: Path, kind: str, wrapper: str) -> Iterator[Tree]:
 
 
 EVERY = pytest.mark.parametrize(
-    ("kind", "wrapper"),
+    ("kind", "wrapper", "anyio_backend"),
     [
-        *((kind, "nothing") for kind in (*TOLD, *UNTOLD, "composite")),
-        *((kind, wrapper) for kind in ("disk", "foreign") for wrapper in WRAPPERS if wrapper != "nothing"),
+        *((kind, "nothing", "asyncio") for kind in (*TOLD, *UNTOLD, "composite")),
+        # What goes by commands takes long, and what decides does not depend on the loop: one kind of each on trio.
+        *((kind, "nothing", "trio") for kind in ("disk", "memory", "foreign", "composite")),
+        *((kind, wrapper, "asyncio") for kind in ("disk", "foreign") for wrapper in WRAPPERS if wrapper != "nothing"),
     ],
 )
 NAMES = [(ONE, OTHER), (OTHER, ONE)]

@@ -162,6 +162,7 @@ _LINE = st.builds(
 _PATH = st.lists(_NAME, min_size=1, max_size=4).map("/".join)
 
 
+@pytest.mark.needs("git")
 @settings(max_examples=60)
 @given(
     paths=st.sets(_PATH, min_size=1, max_size=12),

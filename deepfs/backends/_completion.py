@@ -10,8 +10,8 @@ from typing import Any, Final, TypeVar
 from deepfs.backends._parameters import Parameters, limited
 from deepfs.backends._v1 import V1_NAMES, add_v1_names, v1_operations
 from deepfs.core.arguments import check_string
-from deepfs.core.told import code_told
-from deepfs.errors import DeepFSError, ErrorCode, ExistsError
+from deepfs.core.told import shows_file
+from deepfs.errors import DeepFSError, ExistsError
 from deepfs.sync import OPERATIONS, named, sync_shims
 from deepfs.types import (
     DeleteResult,
@@ -151,9 +151,6 @@ def _adapted(cls: type, operation: str, like: Callable[..., Any] | None) -> Call
 
 # --- a write of deepagents, which replaces ---------------------------------------------------------------------------
 
-_THERE: Final = frozenset({ErrorCode.BINARY_FILE, ErrorCode.TOO_LARGE, ErrorCode.INVALID_CONTENT})
-"""The errors of a read that show that a file is at the path."""
-
 _inside: ContextVar[frozenset[tuple[int, str]]] = ContextVar("deepfs_inside", default=frozenset())
 """The `awrite`s, by object and path, in which this call is made; an `awrite` may call `write`."""
 _decided: Final[list[tuple[int, str, Any]]] = []
@@ -162,8 +159,8 @@ else writes the same there at the same time loses nothing of anyone's."""
 
 
 def _check_free(read: ReadResult, path: str) -> None:
-    """Raise ExistsError where a read found a file."""
-    if read.error is None or (read.code or code_told(read.error)) in _THERE:
+    """Raise ExistsError where a read found a file, and the error of one that does not tell."""
+    if shows_file(read):
         raise ExistsError(path)
 
 

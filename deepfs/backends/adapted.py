@@ -32,6 +32,7 @@ from deepfs.core.locks import path_locks
 from deepfs.core.scan import compile_query
 from deepfs.core.search import MAX_SEARCHED_BYTES, Wanted
 from deepfs.core.text import check_text, version
+from deepfs.core.told import shows_file
 from deepfs.core.trees import TreeListing
 from deepfs.errors import (
     AccessError,
@@ -270,14 +271,24 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         check_text(content)
         async with self._hold(path):
             await self._check_version(path, if_match)
-            exists = (await self._first_line(path)).ok
+            replaces = overwrite or if_match is not None
+            exists = await self._exists(path, unless_told=replaces)
             if not exists:
                 await self._check_place(path)
-            if exists and not (overwrite or if_match is not None):
+            elif not replaces:
                 raise ExistsError(path)
             if exists and self.is_v1:
                 return await self._replace(path, content)
             return answers.changed(await self._offered("write")(path, content), WriteResult, path)
+
+    async def _exists(self, path: str, *, unless_told: bool) -> bool:
+        """Whether a file is at `path`; where a read does not tell, it raises its error, or `unless_told` holds."""
+        try:
+            return shows_file(await self._first_line(path))
+        except DeepFSError:
+            if unless_told:
+                return True
+            raise
 
     async def _check_place(self, path: str) -> None:
         """Raise where a new file cannot lie: on a directory, and beneath a file."""

@@ -5,9 +5,10 @@ from typing import Final
 
 from msgspec import Struct
 
-from deepfs.errors import ErrorCode
+from deepfs.errors import ErrorCode, error_of
+from deepfs.types import ReadResult
 
-__all__ = ["NumberedText", "code_told", "unnumbered"]
+__all__ = ["NumberedText", "code_told", "shows_file", "unnumbered"]
 
 _CONDITIONS: Final = [
     (ErrorCode.NO_MATCH, r"string.* not found|not found in (the )?file|does not end with a newline"),
@@ -38,6 +39,25 @@ def code_told(error: str) -> ErrorCode:
         return ErrorCode(error)
     said = _QUOTED.sub("''", error)
     return next((code for code, told in _CONDITIONS if re.search(told, said, re.I)), ErrorCode.BACKEND_ERROR)
+
+
+_THERE: Final = frozenset({ErrorCode.BINARY_FILE, ErrorCode.TOO_LARGE, ErrorCode.INVALID_CONTENT})
+"""The errors of a read that show that a file is at the path."""
+_UNTOLD: Final = frozenset({ErrorCode.PERMISSION_DENIED, ErrorCode.TIMEOUT})
+"""Those that show neither that there is one nor that there is none."""
+
+
+def shows_file(read: ReadResult) -> bool:
+    """Whether a read, which may have failed, shows that a file is at its path.
+
+    Raises the error of a read that shows neither.
+    """
+    if read.error is None:
+        return True
+    code = read.code or code_told(read.error)
+    if code in _UNTOLD:
+        raise error_of(code, read.error)
+    return code in _THERE
 
 
 class NumberedText(Struct, frozen=True):

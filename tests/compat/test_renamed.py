@@ -154,14 +154,35 @@ def test_the_renamed_one_behaves_as_the_adapted_one_does() -> None:
         assert outcomes == [None, ErrorCode.ALREADY_EXISTS, None]
 
 
-def test_what_cannot_be_read_as_text_is_there_as_well() -> None:
-    class Odd(Renamed):
-        def read(self, file_path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
-            return ReadResult(error=f"Error: File '{file_path}' is too large")
+class Unreadable(Table):
+    def __init__(self, error: str) -> None:
+        super().__init__()
+        self.error = error
 
-    backend = Odd()
-    assert backend.write("/a.txt", "x").code is ErrorCode.ALREADY_EXISTS
-    assert backend.writes == []
+    def read(self, file_path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
+        return ReadResult(error=f"Error: File '{file_path}' {self.error}")
+
+
+class UnreadableRenamed(Unreadable, BackendProtocol):
+    pass
+
+
+@pytest.mark.parametrize("make", [UnreadableRenamed, lambda error: adapt_backend_protocol(Unreadable(error))])
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        ("is too large", ErrorCode.ALREADY_EXISTS),
+        ("timed out", ErrorCode.TIMEOUT),
+        ("permission denied", ErrorCode.PERMISSION_DENIED),
+        ("not found", None),
+    ],
+)
+def test_what_cannot_be_read_is_not_replaced(make: Any, error: str, code: ErrorCode | None) -> None:
+    backend = make(error)
+    table = getattr(backend, "adapted", backend)
+    assert backend.write("/a.txt", "x").code is code
+    assert table.writes == ([] if code else ["/a.txt"])
+    assert backend.write("/a.txt", "x", overwrite=True).ok
 
 
 def test_a_policy_over_a_backend_of_ours_reads_nothing() -> None:

@@ -5,7 +5,6 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import anyio
@@ -16,7 +15,10 @@ from deepfs.backends.bubblewrap import BubblewrapSandbox, Limits
 from deepfs.errors import InvalidPathError, NotSupportedError
 from deepfs.testing import BackendConformance
 from deepfs.types import ExecuteResponse
+from support.processes import gone, pause
 from support.sandboxes import raw_peek, raw_put
+
+__all__ = ["pause"]
 
 pytestmark = [pytest.mark.anyio, pytest.mark.needs("BubblewrapSandbox")]
 
@@ -152,45 +154,24 @@ async def test_without_bubblewrap_the_error_says_so(box: BubblewrapSandbox, monk
 # --- time -------------------------------------------------------------------------------------------------------------
 
 
-async def test_everything_ends_at_the_timeout(box: BubblewrapSandbox) -> None:
+async def test_everything_ends_at_the_timeout(box: BubblewrapSandbox, pause: str) -> None:
     begun = time.perf_counter()
-    response = await box.aexecute("echo begun; setsid sleep 71.5 & sleep 71.5", timeout=1)
+    response = await box.aexecute(f"echo begun; setsid sleep {pause} & sleep {pause}", timeout=1)
     assert time.perf_counter() - begun < 2
     assert (response.exit_code, response.output.splitlines()[0]) == (None, "begun")
-    assert not await running("71.5")
+    assert await gone(pause)
 
 
-async def test_nothing_lives_on_in_the_background(box: BubblewrapSandbox) -> None:
-    assert (
-        await output(box, "setsid sleep 72.5 > /dev/null 2>&1 & (trap '' TERM HUP; sleep 72.5) & echo done") == "done\n"
-    )
-    assert not await running("72.5")
+async def test_nothing_lives_on_in_the_background(box: BubblewrapSandbox, pause: str) -> None:
+    command = f"setsid sleep {pause} > /dev/null 2>&1 & (trap '' TERM HUP; sleep {pause}) & echo done"
+    assert await output(box, command) == "done\n"
+    assert await gone(pause)
 
 
-async def test_cancellation_ends_everything(box: BubblewrapSandbox) -> None:
+async def test_cancellation_ends_everything(box: BubblewrapSandbox, pause: str) -> None:
     with anyio.move_on_after(0.5):
-        await box.aexecute("setsid sleep 73.5 & sleep 73.5")
-    assert not await running("73.5")
-
-
-def _commands() -> Iterator[bytes]:
-    """The arguments of every process of this machine."""
-    for process in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):
-            yield process.read_bytes()
-
-
-async def running(mark: str) -> bool:
-    """Whether there is still a process with `mark`, half a second later at most."""
-
-    def look() -> bool:
-        for _ in range(50):
-            if not any(f"sleep\0{mark}".encode() in command for command in _commands()):
-                return False
-            time.sleep(0.01)
-        return True
-
-    return await anyio.to_thread.run_sync(look)
+        await box.aexecute(f"setsid sleep {pause} & sleep {pause}")
+    assert await gone(pause)
 
 
 # --- escapes ----------------------------------------------------------------------------------------------------------

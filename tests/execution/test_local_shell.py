@@ -19,6 +19,9 @@ from deepfs.core.commands import MAX_COMMANDS
 from deepfs.errors import InvalidPathError
 from deepfs.testing.tasks import at_once
 from deepfs.types import ExecuteResponse
+from support.processes import gone, pause, processes_with
+
+__all__ = ["pause"]
 
 pytestmark = pytest.mark.anyio
 
@@ -26,28 +29,6 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 def shell(tmp_path: Path) -> LocalShellBackend:
     return LocalShellBackend(tmp_path)
-
-
-def alive(mark: str) -> list[str]:
-    """The processes whose command line holds `mark`."""
-    found = []
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            command = Path(f"/proc/{pid}/cmdline").read_bytes()
-        except OSError:
-            continue
-        if mark.encode() in command:
-            found.append(pid)
-    return found
-
-
-async def gone(mark: str) -> bool:
-    """Whether no process with `mark` is there any more; those that were killed may need a moment."""
-    for _ in range(100):
-        if not await anyio.to_thread.run_sync(alive, mark):
-            return True
-        await anyio.sleep(0.01)
-    return False
 
 
 # --- output -----------------------------------------------------------------------------------------------------------
@@ -109,41 +90,43 @@ async def test_300_megabytes_take_little_memory(shell: LocalShellBackend) -> Non
 # --- the end ----------------------------------------------------------------------------------------------------------
 
 
-async def test_the_whole_group_ends_at_the_timeout(shell: LocalShellBackend) -> None:
+async def test_the_whole_group_ends_at_the_timeout(shell: LocalShellBackend, pause: str) -> None:
     begun = time.perf_counter()
-    response = await shell.aexecute("echo begun; sleep 100.25 & sleep 100.25", timeout=1)
+    response = await shell.aexecute(f"echo begun; sleep {pause} & sleep {pause}", timeout=1)
     assert time.perf_counter() - begun < 1.5
     assert response.exit_code is None
     assert response.output.startswith("begun\n")
     assert "1 s" in response.output
-    assert await gone("100.25")
+    assert await gone(pause)
 
 
-async def test_the_whole_group_ends_on_cancellation(shell: LocalShellBackend) -> None:
+async def test_the_whole_group_ends_on_cancellation(shell: LocalShellBackend, pause: str) -> None:
     with anyio.move_on_after(0.3) as scope:
-        await shell.aexecute("sleep 100.5 & sleep 100.5")
+        await shell.aexecute(f"sleep {pause} & sleep {pause}")
     assert scope.cancelled_caught
-    assert await gone("100.5")
+    assert await gone(pause)
 
 
 @pytest.mark.parametrize("turns", range(12))
-async def test_a_command_that_is_cancelled_as_it_starts_does_not_run_on(shell: LocalShellBackend, turns: int) -> None:
+async def test_a_command_that_is_cancelled_as_it_starts_does_not_run_on(
+    shell: LocalShellBackend, pause: str, turns: int
+) -> None:
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(shell.aexecute, "sleep 100.75")
+        tasks.start_soon(shell.aexecute, f"sleep {pause}")
         for _ in range(turns):
             await anyio.lowlevel.checkpoint()
         await anyio.sleep(turns / 4000)
         tasks.cancel_scope.cancel()
-    assert await gone("100.75")
+    assert await gone(pause)
 
 
-async def test_a_background_child_does_not_hold_the_call(shell: LocalShellBackend) -> None:
+async def test_a_background_child_does_not_hold_the_call(shell: LocalShellBackend, pause: str) -> None:
     begun = time.perf_counter()
-    response = await shell.aexecute("sleep 3.125 & echo started")
+    response = await shell.aexecute(f"sleep {pause} & echo started")
     assert response == ExecuteResponse("started\n", 0)
     assert time.perf_counter() - begun < 1
-    assert await anyio.to_thread.run_sync(alive, "3.125"), "it lives on"
-    await shell.aexecute("pkill -f 'sleep 3.125' || true")
+    assert await anyio.to_thread.run_sync(processes_with, pause), "it lives on"
+    await shell.aexecute(f"pkill -f 'sleep {pause}' || true")
 
 
 async def test_all_that_was_written_before_the_end_is_returned(shell: LocalShellBackend) -> None:
@@ -230,10 +213,10 @@ def test_sync_calls_from_many_threads(shell: LocalShellBackend) -> None:
 # --- streams ----------------------------------------------------------------------------------------------------------
 
 
-async def test_output_streams_as_it_comes(shell: LocalShellBackend) -> None:
+async def test_output_streams_as_it_comes(shell: LocalShellBackend, pause: str) -> None:
     seen = []
     async with shell.astream_execute(
-        "echo one; echo two >&2; sleep 30.5 & while [ ! -e go ]; do sleep 0.01; done"
+        f"echo one; echo two >&2; sleep {pause} & while [ ! -e go ]; do sleep 0.01; done"
     ) as run:
         async for chunk in run:
             seen.append((chunk.stream, chunk.text))
@@ -241,15 +224,15 @@ async def test_output_streams_as_it_comes(shell: LocalShellBackend) -> None:
                 await shell.awrite("/go", "")
     assert sorted(seen) == [("stderr", "two\n"), ("stdout", "one\n")]
     assert (run.exit_code, run.stopped) == (0, None)
-    await shell.aexecute("pkill -f 'sleep 30.5' || true")
+    await shell.aexecute(f"pkill -f 'sleep {pause}' || true")
 
 
-async def test_leaving_the_stream_ends_the_command(shell: LocalShellBackend) -> None:
-    async with shell.astream_execute("while :; do echo more; sleep 0.0001; sleep 0.013; done") as run:
+async def test_leaving_the_stream_ends_the_command(shell: LocalShellBackend, pause: str) -> None:
+    async with shell.astream_execute(f"while :; do echo more; sleep 0.001; done; echo {pause}") as run:
         async for chunk in run:
             assert chunk.text.startswith("more\n")
             break
-    assert await gone("sleep 0.0001")
+    assert await gone(pause)
 
 
 async def test_a_stream_ends_at_the_timeout(shell: LocalShellBackend) -> None:

@@ -7,14 +7,16 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from itertools import takewhile
+from itertools import count, takewhile
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
+import pytest
 
 import deepfs
 
-__all__ = ["Process", "children", "started", "until_idle", "working_threads"]
+__all__ = ["Process", "children", "gone", "pause", "processes_with", "started", "until_idle", "working_threads"]
 
 Process = subprocess.Popen[str]
 
@@ -47,6 +49,34 @@ def children() -> set[str]:
         with suppress(FileNotFoundError, ProcessLookupError):  # The thread has ended meanwhile.
             found.update(listed.read_text().split())
     return found
+
+
+_numbers = count()
+
+
+@pytest.fixture
+def pause() -> str:
+    """For how long to sleep, in seconds: by this text the processes of one test are told from those of all others."""
+    return f"100.{os.getpid():07}{next(_numbers):03}"
+
+
+def processes_with(mark: str) -> list[str]:
+    """The processes of this machine whose command line holds `mark`."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if mark.encode() in (process / "cmdline").read_bytes():
+                found.append(process.name)
+    return found
+
+
+async def gone(mark: str) -> bool:
+    """Whether no process with `mark` is there any more; those that were killed may need a moment."""
+    for _ in range(100):
+        if not await anyio.to_thread.run_sync(processes_with, mark):
+            return True
+        await anyio.sleep(0.01)
+    return False
 
 
 async def until_idle() -> float:

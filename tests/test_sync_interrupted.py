@@ -39,7 +39,9 @@ _HANDLER = dedent("""
         signal.setitimer(signal.ITIMER_REAL, seconds)
 
     def no_more():
-        ended.append(True)  # The handler stays: Python complains where a signal comes while it is taken away.
+        # The handler stays: Python complains where a signal comes while it is taken away.
+        ended.append(True)
+        signal.setitimer(signal.ITIMER_REAL, 0)
 """)
 
 

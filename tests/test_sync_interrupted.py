@@ -101,18 +101,21 @@ class TestSignalHandlers:
                 sys.settrace(trace)
                 assert run_sync(answer) == 42
 
+            NOT_PASSED = 2
+
             def in_a_child(call):
                 child = os.fork()
                 if not child:
                     signal.alarm(10)
                     call()
-                    os._exit(0 if len(worked) + len(refused) == 1 else 1)
+                    os._exit({0: NOT_PASSED, 1: 0}.get(len(worked) + len(refused), 1))
                 return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
-            # Each child starts a loop of its own.
+            # Each child starts a loop of its own; which lines it passes depends a little on how fast its thread is.
             places = [place for place in lines_of_the_start() if "_limbo" not in place[0].co_name]
             codes = [in_a_child(lambda place=place: interrupted_at(place)) for place in places]
-            print(len(places) > 30, [(p[0].co_qualname, p[1]) for p, code in zip(places, codes) if code])
+            wrong = [(p[0].co_qualname, p[1], code) for p, code in zip(places, codes) if code not in (0, NOT_PASSED)]
+            print(codes.count(0) > 100, wrong)
         """,
             "-Wignore::DeprecationWarning",
         )

@@ -427,7 +427,9 @@ async def test_a_task_that_was_cancelled_after_it_returned_keeps_its_files(async
     with pytest.raises(BrokenError):
         await builder.compile(checkpointer=async_saver).ainvoke(file("one two"), THREAD)
     live = await builder.compile(checkpointer=async_saver).ainvoke(None, THREAD)
-    assert (text(live), live["log"], runs) == ("1 two", ["returned"], ["returns", "fails", "fails"])
+    assert (text(live), live["log"]) == ("1 two", ["returned"])
+    # Where the cancellation came before the database had all of what it returned, nothing of it was saved.
+    assert sorted(runs) in (["fails", "fails", "returns"], ["fails", "fails", "returns", "returns"])
 
 
 @pytest.mark.anyio

@@ -104,7 +104,9 @@ def _trees(pattern: str) -> Iterator[list[str]]:
         segments = _segments(f"{alternative}**" if alternative.endswith("/") else alternative)
         yield segments
         if segments[-2:] == [_ANY, "*"]:
-            yield segments[:-2]
+            top = segments[:-2]
+            # Before `/**`, `**/*` is not all, as it is at the end: it is whatever has a name, and so not the root.
+            yield from ([["*"], ["*", _ANY, "*"]] if top == [_ANY, "*"] else [top])
 
 
 class Tree:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
+import anyio
 import pytest
 from langgraph.store.memory import InMemoryStore
 
@@ -26,6 +27,33 @@ async def test_every_backend_is_made_and_used_on_the_loop(tmp_path: Path) -> Non
     for mount in ("", "/disk", "/new", "/store"):
         assert (await tree.awrite(f"{mount}/a.txt", "needle")).ok
     assert len((await tree.agrep("needle")).matches or ()) == 4
+
+
+async def test_a_directory_that_is_not_there_yet_is_an_empty_one(tmp_path: Path) -> None:
+    calls: list[Callable[[FilesystemBackend], Any]] = [
+        lambda on: on.als("/"),
+        lambda on: on.aread("/"),
+        lambda on: on.aread_raw("/"),
+        lambda on: on.awrite("/", "x"),
+        lambda on: on.aedit("/", "a", "b"),
+        lambda on: on.aglob("*"),
+        lambda on: on.agrep("x"),
+        lambda on: on.adelete("/"),
+        lambda on: on.adelete("/x"),
+        lambda on: on.amove("/", "/"),
+        lambda on: on.amove("/", "/x"),
+        lambda on: on.amove("/x", "/", overwrite=True),
+        lambda on: on.acopy("/", "/"),
+        lambda on: on.acopy("/", "/", overwrite=True),
+        lambda on: on.acopy("/", "/x"),
+        lambda on: on.acopy("/x", "/"),
+        lambda on: on.adownload_files(["/"]),
+        lambda on: on.aupload_files([("/", b"x")]),
+    ]
+    await anyio.Path(tmp_path / "there").mkdir()
+    for number, call in enumerate(calls):
+        missing = await call(FilesystemBackend(tmp_path / str(number)))
+        assert missing == await call(FilesystemBackend(tmp_path / "there")), number
 
 
 @pytest.fixture

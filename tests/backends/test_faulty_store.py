@@ -230,6 +230,14 @@ PROGRAM = 20
 """Steps of a program, at least."""
 
 
+def _after(files: dict[str, bytes], step: Step) -> dict[str, bytes]:
+    """What the files become by a step."""
+    model = Model()
+    model.files = dict(files)
+    of_model(model, step)
+    return model.files
+
+
 class Player:
     """Plays programs on a backend over a faulty store, each in a namespace of its own, and looks at what is stored."""
 
@@ -245,26 +253,26 @@ class Player:
         self.store = FaultyStore(self.inner, cap)
         self.backend = StoreBackend(self.store, namespace=self.space)
         await self.inner.aput((*self.space, "child"), "/a/foreign", stored(b"x"))
-        model, earlier = Model(), Model()
+        model = Model()
+        earlier: list[dict[str, bytes]] = []
         for number, step in enumerate(program):
             self.played += 1
             before, step = dict(model.files), concrete(model, step)
-            model, earlier = await self._step(model, earlier, step, faults[number % len(faults)])
+            model = await self._step(model, earlier, step, faults[number % len(faults)])
             if any(up in model.files for path in model.files for up in above(path)):
                 return  # An old listing hid a directory: there is no model of what comes after.
             if "stale" in self.store.happened:
                 await self.backend.als("/")  # What an old listing told is remembered until the next.
             if model.files != before:
-                earlier.files = before
+                earlier.append(before)
 
     async def raw(self) -> dict[str, bytes]:
         rows = await self.inner.asearch(self.space, limit=10_000)
         return {row.key: content_of(row.value) or b"" for row in rows if row.namespace == self.space}
 
-    async def _step(self, model: Model, earlier: Model, step: Step, fault: str | None) -> tuple[Model, Model]:
-        before = dict(model.files)
-        old, after = copy.deepcopy(earlier), copy.deepcopy(model)
-        expected, by_old = of_model(after, step), of_model(old, step)
+    async def _step(self, model: Model, earlier: list[dict[str, bytes]], step: Step, fault: str | None) -> Model:
+        before, after = dict(model.files), copy.deepcopy(model)
+        expected = of_model(after, step)
         self.store.fault, self.store.happened = fault, []
         actual = await of_backend(self.backend, step)
         self.store.fault = None
@@ -276,14 +284,24 @@ class Player:
             assert agree(actual, expected), told
             assert raw == after.files, told
         else:
-            self._explain(step, before, raw, actual, [(after, expected), (old, by_old)], told)
+            # An old listing may be from before several changes: any of the earlier worlds is one that the store showed.
+            ends = [before, after.files, *(_after(files, step) for files in earlier)]
+            self._explain(step, before, raw, actual, after, expected, ends, told)
         if "stale" not in self.store.happened:
             assert not any(up in raw for path in raw for up in above(path)), told
         model.files = raw
-        return model, earlier
+        return model
 
     def _explain(
-        self, step: Step, before: Any, raw: Any, actual: Any, worlds: list[tuple[Model, Any]], told: str
+        self,
+        step: Step,
+        before: dict[str, bytes],
+        raw: dict[str, bytes],
+        actual: Any,
+        after: Model,
+        expected: Any,
+        ends: list[dict[str, bytes]],
+        told: str,
     ) -> None:
         """What is stored follows from what was told, in one of the worlds that the store showed."""
         happened = set(self.store.happened)
@@ -292,7 +310,6 @@ class Player:
         elif actual == {"backend_error"}:
             if not happened & {"half", "blind"}:
                 assert raw == before, told
-            ends = [before, *(world.files for world, _ in worlds)]
             assert all(any(raw.get(path) == end.get(path) for end in ends) for path in {*before, *raw}), told
             if step.operation == "move":
                 source = normal(step.arguments["src"])
@@ -301,10 +318,8 @@ class Player:
         elif isinstance(actual, set):
             assert raw == before, told
         elif "stale" in happened:
-            ends = [before, *(world.files for world, _ in worlds)]
             assert all(any(raw.get(path) == end.get(path) for end in ends) for path in {*before, *raw}), told
         else:
-            after, expected = worlds[0]
             assert agree(actual, expected), told
             assert raw == after.files, told
 

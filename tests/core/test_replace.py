@@ -70,7 +70,8 @@ def test_several_places_are_counted_with_overlaps(content: str, old: str, places
 
 @given(texts, st.text(st.sampled_from("ab\n\r"), min_size=1, max_size=3), texts)
 def test_unique_means_that_no_other_place_matches_even_overlapping(content: str, old: str, new: str) -> None:
-    content = content.replace("\r\n", "\n")
+    while "\r\n" in content:  # In a CRLF file more matches.
+        content = content.replace("\r\n", "\n")
     places = sum(content.startswith(old, i) for i in range(len(content)))
     if old == new:
         return

@@ -19,7 +19,7 @@ from deepfs.core.commands import MAX_COMMANDS
 from deepfs.errors import InvalidPathError
 from deepfs.testing.tasks import at_once
 from deepfs.types import ExecuteResponse
-from support.processes import gone, pause, processes_with
+from support.processes import appeared, gone, pause
 
 __all__ = ["pause"]
 
@@ -125,7 +125,7 @@ async def test_a_background_child_does_not_hold_the_call(shell: LocalShellBacken
     response = await shell.aexecute(f"sleep {pause} & echo started")
     assert response == ExecuteResponse("started\n", 0)
     assert time.perf_counter() - begun < 1
-    assert await anyio.to_thread.run_sync(processes_with, pause), "it lives on"
+    assert await appeared(pause), "it lives on"
     await shell.aexecute(f"pkill -f 'sleep {pause}' || true")
 
 

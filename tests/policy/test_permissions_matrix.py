@@ -176,6 +176,7 @@ RULES: Final = [
     [FilesystemPermission(["read", "write"], ["/m/"], "interrupt")],
     [FilesystemPermission(["write"], ["/to/**/k"], "deny")],
     [FilesystemPermission(["read"], ["/a/[!b]/*"], "deny"), FilesystemPermission(["write"], ["/*"], "deny")],
+    [FilesystemPermission(["read"], ["/**/*/**"], "deny")],
 ]
 PLACES: Final = (
     "/",

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count, takewhile
 from pathlib import Path
@@ -16,7 +16,17 @@ import pytest
 
 import deepfs
 
-__all__ = ["Process", "children", "gone", "pause", "processes_with", "started", "until_idle", "working_threads"]
+__all__ = [
+    "Process",
+    "appeared",
+    "children",
+    "gone",
+    "pause",
+    "processes_with",
+    "started",
+    "until_idle",
+    "working_threads",
+]
 
 Process = subprocess.Popen[str]
 
@@ -70,10 +80,19 @@ def processes_with(mark: str) -> list[str]:
     return found
 
 
+async def appeared(mark: str) -> bool:
+    """Whether a process with `mark` is there, a second later at most: while one begins a program it shows none."""
+    return await _within_a_second(lambda: bool(processes_with(mark)))
+
+
 async def gone(mark: str) -> bool:
     """Whether no process with `mark` is there any more; those that were killed may need a moment."""
+    return await _within_a_second(lambda: not processes_with(mark))
+
+
+async def _within_a_second(is_so: Callable[[], bool]) -> bool:
     for _ in range(100):
-        if not await anyio.to_thread.run_sync(processes_with, mark):
+        if await anyio.to_thread.run_sync(is_so):
             return True
         await anyio.sleep(0.01)
     return False

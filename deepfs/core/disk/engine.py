@@ -176,6 +176,7 @@ class Disk:
 
         What `change` raises leaves the file as it is. TooLargeError where the file is over `limit` bytes.
         """
+        self._make_root_of(path)
         self._writer.edit(path, change, patience or Patience(_WAIT_S), if_match=if_match, limit=limit)
 
     def delete(self, path: str, patience: Patience | None = None, *, if_match: str | None = None) -> None:
@@ -185,6 +186,7 @@ class Disk:
         DirectoryError for a directory. Where something cannot be deleted all the rest is, and the error says what
         stayed. The root: AccessError.
         """
+        self._make_root_of(path)
         delete(self._root, path, patience or Patience(_WAIT_S), if_match=if_match)
 
     def change_entry(self, change: EntryChange) -> None:
@@ -201,6 +203,7 @@ class Disk:
         are a link and the file that it leads to. ExistsError, DirectoryError, NotDirectoryError, InvalidPathError for a
         move into itself.
         """
+        self._make_root_of(src, dst)
         self._relocator.move(src, dst, patience or Patience(_WAIT_S), overwrite=overwrite)
 
     def copy(self, src: str, dst: str, *, overwrite: bool = False, patience: Patience | None = None) -> None:
@@ -208,4 +211,11 @@ class Disk:
 
         Links are copied as they are. Errors as of `move`, and ExistsError for a copy onto itself without `overwrite`.
         """
+        self._make_root_of(src, dst)
         self._relocator.copy(src, dst, patience or Patience(_WAIT_S), overwrite=overwrite)
+
+    def _make_root_of(self, *paths: str) -> None:
+        """Make the root where a change is about it: `/` exists, also before anything was written."""
+        if "/" in paths:
+            with StorageErrors("/"):
+                release(self._root.enter(make=True))

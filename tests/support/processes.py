@@ -16,17 +16,7 @@ import pytest
 
 import deepfs
 
-__all__ = [
-    "Process",
-    "appeared",
-    "children",
-    "gone",
-    "pause",
-    "processes_with",
-    "started",
-    "until_idle",
-    "working_threads",
-]
+__all__ = ["Process", "appeared", "children", "gone", "pause", "started", "until_idle", "working_threads"]
 
 Process = subprocess.Popen[str]
 
@@ -70,7 +60,7 @@ def pause() -> str:
     return f"100.{os.getpid():07}{next(_numbers):03}"
 
 
-def processes_with(mark: str) -> list[str]:
+def _processes_with(mark: str) -> list[str]:
     """The processes of this machine whose command line holds `mark`."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
@@ -82,12 +72,12 @@ def processes_with(mark: str) -> list[str]:
 
 async def appeared(mark: str) -> bool:
     """Whether a process with `mark` is there, a second later at most: while one begins a program it shows none."""
-    return await _within_a_second(lambda: bool(processes_with(mark)))
+    return await _within_a_second(lambda: bool(_processes_with(mark)))
 
 
 async def gone(mark: str) -> bool:
     """Whether no process with `mark` is there any more; those that were killed may need a moment."""
-    return await _within_a_second(lambda: not processes_with(mark))
+    return await _within_a_second(lambda: not _processes_with(mark))
 
 
 async def _within_a_second(is_so: Callable[[], bool]) -> bool:

@@ -72,6 +72,7 @@ def run_tests(session: nox.Session, profile: str, *options: str) -> None:
 
 LONG = (
     "backends/test_bound*",
+    "backends/test_composite_conformance*",
     "backends/test_edit_bytes*",
     "backends/test_faulty_store*",
     "backends/test_foreign_items*",

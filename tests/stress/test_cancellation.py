@@ -224,7 +224,7 @@ def store(request: pytest.FixtureRequest) -> BaseStore:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.parametrize("times", few_or_many(2, 100))
+@pytest.mark.parametrize("times", few_or_many(1, 100))
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 async def test_on_a_store(

@@ -159,7 +159,7 @@ else writes the same there at the same time loses nothing of anyone's."""
 
 
 def _check_free(read: ReadResult, path: str) -> None:
-    """Raise ExistsError where a read found a file, and the error of one that does not tell."""
+    """Raise ExistsError if a read shows a file at `path`, and the error of the read if it cannot tell."""
     if shows_file(read):
         raise ExistsError(path)
 

@@ -272,7 +272,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         async with self._hold(path):
             await self._check_version(path, if_match)
             replaces = overwrite or if_match is not None
-            exists = await self._exists(path, unless_told=replaces)
+            exists = await self._exists(path, replaces=replaces)
             if not exists:
                 await self._check_place(path)
             elif not replaces:
@@ -281,12 +281,15 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
                 return await self._replace(path, content)
             return answers.changed(await self._offered("write")(path, content), WriteResult, path)
 
-    async def _exists(self, path: str, *, unless_told: bool) -> bool:
-        """Whether a file is at `path`; where a read does not tell, it raises its error, or `unless_told` holds."""
+    async def _exists(self, path: str, *, replaces: bool) -> bool:
+        """Whether a file is at `path`.
+
+        If a read cannot tell, a write that `replaces` may go on, as if there were one; another gets the read's error.
+        """
         try:
             return shows_file(await self._first_line(path))
         except DeepFSError:
-            if unless_told:
+            if replaces:
                 return True
             raise
 

@@ -105,7 +105,7 @@ def _trees(pattern: str) -> Iterator[list[str]]:
         yield segments
         if segments[-2:] == [_ANY, "*"]:
             top = segments[:-2]
-            # Before `/**`, `**/*` is not all, as it is at the end: it is whatever has a name, and so not the root.
+            # `/**/*/**` needs a name, so it leaves out the root. `**/*` alone stands for the root too, as `/**` does.
             yield from ([["*"], ["*", _ANY, "*"]] if top == [_ANY, "*"] else [top])
 
 

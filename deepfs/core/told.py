@@ -42,20 +42,20 @@ def code_told(error: str) -> ErrorCode:
 
 
 _THERE: Final = frozenset({ErrorCode.BINARY_FILE, ErrorCode.TOO_LARGE, ErrorCode.INVALID_CONTENT})
-"""The errors of a read that show that a file is at the path."""
-_UNTOLD: Final = frozenset({ErrorCode.PERMISSION_DENIED, ErrorCode.TIMEOUT})
-"""Those that show neither that there is one nor that there is none."""
+"""A read fails with these only if a file is at the path."""
+_UNKNOWN: Final = frozenset({ErrorCode.PERMISSION_DENIED, ErrorCode.TIMEOUT})
+"""A read can fail with these whether or not a file is at the path."""
 
 
 def shows_file(read: ReadResult) -> bool:
-    """Whether a read, which may have failed, shows that a file is at its path.
+    """Whether a read, successful or failed, shows that a file is at its path.
 
-    Raises the error of a read that shows neither.
+    Raises the error of the read if it timed out or was not permitted, since a file may then be there or not.
     """
     if read.error is None:
         return True
     code = read.code or code_told(read.error)
-    if code in _UNTOLD:
+    if code in _UNKNOWN:
         raise error_of(code, read.error)
     return code in _THERE
 

@@ -428,8 +428,9 @@ async def test_a_task_that_was_cancelled_after_it_returned_keeps_its_files(async
         await builder.compile(checkpointer=async_saver).ainvoke(file("one two"), THREAD)
     live = await builder.compile(checkpointer=async_saver).ainvoke(None, THREAD)
     assert (text(live), live["log"]) == ("1 two", ["returned"])
-    # Where the cancellation came before the database had all of what it returned, nothing of it was saved.
-    assert sorted(runs) in (["fails", "fails", "returns"], ["fails", "fails", "returns", "returns"])
+    # PostgreSQL may be interrupted before it has saved what the task returned; then the task runs again.
+    again = runs.count("returns") - 1 if isinstance(async_saver, AsyncPostgresSaver) else 0
+    assert sorted(runs) == ["fails", "fails", "returns", *["returns"] * min(again, 1)]
 
 
 @pytest.mark.anyio

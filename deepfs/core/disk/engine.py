@@ -30,7 +30,8 @@ class Disk:
     """The files below the directory `root` of the host.
 
     Paths are normalised virtual ones (`/a/b`); with `confined=False` they are absolute paths of the host, and links
-    lead anywhere. Creating a Disk does no I/O; a root that does not exist is empty, and the first write makes it.
+    lead anywhere. Creating a Disk does no I/O; a root that does not exist is empty. The first write makes
+    it, and so does a change of `/` itself, even one that is refused.
 
     Nothing outside the root is read, listed or changed, whatever others do to directories and links meanwhile. Links
     that stay inside work, unless `follow_links_inside=False`: relative ones, and absolute ones that start with the
@@ -215,7 +216,7 @@ class Disk:
         self._relocator.copy(src, dst, patience or Patience(_WAIT_S), overwrite=overwrite)
 
     def _make_root_of(self, *paths: str) -> None:
-        """Make the root where a change is about it: `/` exists, also before anything was written."""
+        """Make the root if one of the paths is `/`, so that the change finds a directory there."""
         if "/" in paths:
             with StorageErrors("/"):
                 release(self._root.enter(make=True))

@@ -57,7 +57,7 @@ def regular_descriptor(path: str, descriptor: int) -> os.stat_result:
 def open_regular(root: Root, path: str) -> tuple[int, os.stat_result]:
     """Open the regular file at `path` for reading; never waits for the other end of a FIFO or a device."""
     if path == "/":
-        raise DirectoryError(path)  # Also before anything was written, when the directory is not there yet.
+        raise DirectoryError(path)  # The root may not exist yet, and opening it would say so.
     descriptor = root.open(path, READ)
     return descriptor, regular_descriptor(path, descriptor)
 

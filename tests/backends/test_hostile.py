@@ -221,9 +221,9 @@ def guard(storage: Storage, tmp_path: Path) -> Iterator[Guard]:
 
 @pytest.mark.parametrize("count", few_or_many(400, 10_000))
 def test_every_call_is_answered_and_tells_nothing(
-    guard: Guard, count: int, record_property: Callable[[str, object], None]
+    guard: Guard, count: int, record_property: Callable[[str, object], None], pytestconfig: pytest.Config
 ) -> None:
-    seed = secrets.randbits(32)
+    seed = int(pytestconfig.getoption("--hypothesis-seed") or secrets.randbits(32))
     hostile = Hostile(seed)
     for number in range(count):
         if number % 4 == 0:

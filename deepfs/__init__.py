@@ -6,21 +6,17 @@ Names are loaded when they are first used: importing deepfs loads no LangGraph, 
 from typing import TYPE_CHECKING
 
 from deepfs._lazy import lazy_exports
+from deepfs._moved import install
 
 if TYPE_CHECKING:
-    from deepfs.backends.adapted import adapt_backend_protocol, adapt_sandbox_protocol
     from deepfs.backends.composite import CompositeBackend
     from deepfs.backends.filesystem import FilesystemBackend
     from deepfs.backends.flat import FlatBackend
     from deepfs.backends.memory import MemoryBackend
-    from deepfs.backends.protocol import (
-        BackendProtocol,
-        Capabilities,
-        SandboxBackendProtocol,
-        supports_execute,
-    )
+    from deepfs.backends.protocol import BackendProtocol, Capabilities, SandboxBackendProtocol, supports_execute
     from deepfs.backends.state import FilesystemState, StateBackend
     from deepfs.backends.store import StoreBackend
+    from deepfs.compat.adapters import adapt_backend_protocol, adapt_sandbox_protocol
     from deepfs.graph import create_deep_agent
     from deepfs.middleware.filesystem import FilesystemMiddleware
     from deepfs.middleware.memory import MemoryMiddleware
@@ -96,11 +92,12 @@ __all__ = [
     "sync_shims",
 ]
 
+install()
+
 if not TYPE_CHECKING:  # Type checkers know the names, and tell of others.
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {
-            "backends.adapted": ["adapt_backend_protocol", "adapt_sandbox_protocol"],
             "backends.composite": ["CompositeBackend"],
             "backends.filesystem": ["FilesystemBackend"],
             "backends.flat": ["FlatBackend"],
@@ -108,6 +105,7 @@ if not TYPE_CHECKING:  # Type checkers know the names, and tell of others.
             "backends.protocol": ["BackendProtocol", "Capabilities", "SandboxBackendProtocol", "supports_execute"],
             "backends.state": ["FilesystemState", "StateBackend"],
             "backends.store": ["StoreBackend"],
+            "compat.adapters": ["adapt_backend_protocol", "adapt_sandbox_protocol"],
             "graph": ["create_deep_agent"],
             "middleware.filesystem": ["FilesystemMiddleware"],
             "middleware.memory": ["MemoryMiddleware"],

@@ -11,8 +11,13 @@ __all__ = ["lazy_exports"]
 def lazy_exports(
     package: str, homes: Mapping[str, Iterable[str]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The `__getattr__` and `__dir__` of `package`, for names by the module of the package that defines them."""
-    home_of = {name: f"{package}.{home}" for home, names in homes.items() for name in names}
+    """The `__getattr__` and `__dir__` of `package`, for names by the module that defines them.
+
+    A module is named as the package sees it, or in full where it is in another package.
+    """
+    root = package.partition(".")[0]
+    full = {home: home if home.startswith(f"{root}.") else f"{package}.{home}" for home in homes}
+    home_of = {name: full[home] for home, names in homes.items() for name in names}
     namespace = vars(sys.modules[package])
 
     def get(name: str) -> Any:

@@ -10,21 +10,21 @@ from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command
 
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.middleware._backends import resolve_backend
-from deepfs.middleware._langchain import (
+from deepfs.middleware._backends import (
     AgentMiddleware,
     InterruptOnConfig,
     TodoListMiddleware,
     create_agent,
     init_chat_model,
+    resolve_backend,
 )
 from deepfs.middleware.approvals import ANSWER_FORM, ApprovalMiddleware, covering
+from deepfs.middleware.dangling_tool_calls import UnansweredCallsMiddleware
 from deepfs.middleware.filesystem import FilesystemMiddleware, inheriting
 from deepfs.middleware.memory import MemoryMiddleware
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.subagents import CompiledSubAgent, SubAgent, SubAgentMiddleware
 from deepfs.middleware.summarization import SummarizationMiddleware
-from deepfs.middleware.unanswered import UnansweredCallsMiddleware
 from deepfs.policy.rules import FilesystemPermission, checked_rules
 
 if TYPE_CHECKING:

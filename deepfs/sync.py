@@ -19,8 +19,8 @@ from typing import Any, Final, ParamSpec, TypeVar, cast, overload
 import anyio
 from anyio.lowlevel import RunVar, checkpoint
 
-from deepfs._background import Call, background_loop
-from deepfs.core import lanes
+from deepfs.threads import lanes
+from deepfs.threads.background import Call, background_loop
 
 __all__ = [
     "OPERATIONS",

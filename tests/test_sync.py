@@ -16,7 +16,7 @@ import pytest
 from langgraph.store.base import BaseStore
 
 from deepfs import CompositeBackend, MemoryBackend, StoreBackend, run_sync, sync_shims
-from deepfs.policy.wrapper import WrapperBackend
+from deepfs.backends.wrapper import WrapperBackend
 from deepfs.testing import LatencyBackend
 from support.scripts import run_script
 
@@ -358,7 +358,7 @@ class TestFork:
             f"""
             import os, signal, threading
             import anyio
-            from deepfs import FilesystemBackend, run_sync
+            from deepfs import (FilesystemBackend, run_sync)
 
             async def loop_thread():
                 await anyio.sleep(0)
@@ -418,7 +418,7 @@ class TestFork:
 class TestInterpreterExit:
     def test_a_script_ends_with_its_last_call(self, tmp_path: Path) -> None:
         printed = run_script(f"""
-            from deepfs import FilesystemBackend, run_sync
+            from deepfs import (FilesystemBackend, run_sync)
 
             backend = FilesystemBackend({str(tmp_path)!r})
             print(run_sync(backend.awrite, "/a.txt", "one").ok)
@@ -446,7 +446,7 @@ class TestInterpreterExit:
     def test_handlers_of_atexit_may_use_what_was_used_before(self, tmp_path: Path) -> None:
         printed = run_script(f"""
             import atexit
-            from deepfs import FilesystemBackend, run_sync
+            from deepfs import (FilesystemBackend, run_sync)
 
             backend = FilesystemBackend({str(tmp_path)!r})
             backend.write("/a.txt", "one")
@@ -462,7 +462,7 @@ class TestInterpreterExit:
             import atexit
             from contextvars import ContextVar
             import anyio
-            from deepfs import MemoryBackend, run_sync
+            from deepfs import (MemoryBackend, run_sync)
             from deepfs.testing import LatencyBackend
 
             name = ContextVar("name")

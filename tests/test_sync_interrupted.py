@@ -10,8 +10,8 @@ import anyio.lowlevel
 import pytest
 
 from deepfs import CompositeBackend, MemoryBackend, run_sync
-from deepfs.core import lanes
-from deepfs.core.locks import path_locks
+from deepfs.threads import lanes
+from deepfs.threads.locks import path_locks
 from support.scripts import run_script
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _HANDLER = dedent("""
     import signal, sys, time
-    from deepfs import CompositeBackend, FilesystemBackend, MemoryBackend, run_sync
+    from deepfs import (CompositeBackend, FilesystemBackend, MemoryBackend, run_sync)
 
     worked, refused, ended = [], [], []
 
@@ -72,7 +72,7 @@ class TestSignalHandlers:
         printed = with_handler(
             """
             import os, threading
-            from deepfs import _background
+            from deepfs.threads import background as _background
 
             async def answer():
                 return 42
@@ -150,7 +150,7 @@ class TestFinalisers:
     def test_one_at_the_end_of_the_interpreter_is_refused_at_once(self, tmp_path: Path) -> None:
         printed = run_script(f"""
             import anyio
-            from deepfs import FilesystemBackend, MemoryBackend, run_sync
+            from deepfs import (FilesystemBackend, MemoryBackend, run_sync)
 
             disk, memory = FilesystemBackend({str(tmp_path)!r}), MemoryBackend()
             assert disk.write("/a.txt", "one").ok and memory.write("/a.txt", "one").ok
@@ -174,8 +174,8 @@ class TestFinalisers:
     def test_one_that_runs_where_it_would_wait_for_itself_is_refused(self, tmp_path: Path) -> None:
         printed = run_script(f"""
             import gc
-            from deepfs import FilesystemBackend, run_sync
-            from deepfs.core import lanes
+            from deepfs import (FilesystemBackend, run_sync)
+            from deepfs.threads import lanes
 
             gc.disable()
             backend = FilesystemBackend({str(tmp_path)!r})
@@ -214,7 +214,7 @@ class TestALoopThatEnds:
             import asyncio, threading, time
             import anyio
             from unittest.mock import patch
-            from deepfs import MemoryBackend, run_sync
+            from deepfs import (MemoryBackend, run_sync)
             from deepfs.testing import LatencyBackend
 
             threading.excepthook = lambda args: print("unhandled", args.exc_value)

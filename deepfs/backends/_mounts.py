@@ -1,21 +1,35 @@
 """The route table of a composite: which backend a path belongs to, and how paths and texts change on the way."""
 
+import logging
 import re
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar, get_args
 
+import anyio
 from msgspec.structs import replace
 
-from deepfs.backends.protocol import BackendProtocol
-from deepfs.core import paths
-from deepfs.core.arguments import check_string
-from deepfs.core.search import Hidden
-from deepfs.errors import DeepFSError, InvalidPathError, error_of
-from deepfs.types import FileInfo, GrepMatch, Result, error_behind, renamed
+from deepfs.backends.operations import Operations
+from deepfs.errors import BackendError, DeadlineError, DeepFSError, ErrorCode, InvalidPathError, error_of
+from deepfs.search.results import Hidden
+from deepfs.sync import is_inline
+from deepfs.text import paths
+from deepfs.text.arguments import check_string
+from deepfs.threads.loop_bridge import is_stray
+from deepfs.types import (
+    FileInfo,
+    GlobResult,
+    GrepMatch,
+    GrepResult,
+    Result,
+    TruncationReason,
+    error_behind,
+    failure,
+    renamed,
+)
 
-__all__ = ["Mount", "MountTable"]
+__all__ = ["Mount", "MountTable", "Visit", "answered", "at_once", "guarded", "merged_globs", "merged_greps", "suffices"]
 
 ResultT = TypeVar("ResultT", bound=Result)
 
@@ -30,7 +44,7 @@ class Mount:
     """A backend and the path where its root appears; the default's is empty."""
 
     prefix: str
-    backend: BackendProtocol
+    backend: Operations
 
     def inner(self, path: str) -> str:
         """`path` of the tree as the backend knows it."""
@@ -84,7 +98,7 @@ class Mount:
 class MountTable:
     """Mounts by prefix; the longest prefix of whole segments wins."""
 
-    def __init__(self, default: BackendProtocol, routes: Mapping[str, BackendProtocol]) -> None:
+    def __init__(self, default: Operations, routes: Mapping[str, Operations]) -> None:
         self.default = Mount("", default)
         self._mounts: dict[str, Mount] = {}
         for route, backend in routes.items():
@@ -130,3 +144,142 @@ def _prefix(route: str) -> str:
     if prefix == "/":
         raise ValueError("Route '/' would hide the default backend; make that backend the default")
     return prefix
+
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+BatchT = TypeVar("BatchT")
+OutcomeT = TypeVar("OutcomeT")
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One mount to search: where, and for what files."""
+
+    mount: Mount
+    inner: str
+    pattern: str | None
+    hidden: Hidden | None
+    """What the caller hides, by the paths of the mount."""
+
+
+async def guarded(
+    look: Callable[[Visit], Awaitable[ResultT]], visit: Visit, result: type[ResultT], seconds: float | None
+) -> ResultT:
+    """The answer of a mount; that it raised, or took too long, is an error of its part, not of the whole search."""
+    try:
+        if seconds is None or is_inline():
+            return await _uncancelled(look(visit))
+        with anyio.move_on_after(seconds):
+            return await _uncancelled(look(visit))
+        return failure(result, DeadlineError(f"Error: No answer within {seconds:g} s"))
+    except DeepFSError as error:
+        return failure(result, visit.mount.error(error, visit.inner))
+    except Exception as error:
+        logger.exception("the backend mounted at %s/ failed", visit.mount.prefix)
+        code = ErrorCode.TIMEOUT if isinstance(error, TimeoutError) else ErrorCode.BACKEND_ERROR
+        return result(f"Error: {type(error).__name__}", code=code)
+
+
+async def answered(
+    call: Callable[[Mount, BatchT], Awaitable[list[OutcomeT]]], mount: Mount, batch: BatchT
+) -> list[OutcomeT] | None:
+    """The outcomes of a batch; None where the mount raised, so that those of other mounts are told all the same."""
+    try:
+        return await _uncancelled(call(mount, batch))
+    except Exception:
+        logger.exception("the backend mounted at %s/ failed", mount.prefix)
+        return None
+
+
+async def _uncancelled(answer: Awaitable[T]) -> T:
+    """`answer`; BackendError where it ends as if it were cancelled though nobody cancels this task."""
+    try:
+        return await answer
+    except BaseException as error:
+        if is_stray(error):
+            raise BackendError(f"Error: {type(error).__name__}") from error
+        raise
+
+
+def suffices(visits: Sequence[Visit], done: Sequence[GrepResult | None], max_count: int | None) -> bool:
+    """Whether the matches that sort before everything still pending fill `max_count`, and more were there."""
+    if max_count is None or done[0] is None:
+        return False
+    pending = min(
+        (visit.mount.prefix for visit, result in zip(visits, done, strict=True) if result is None), default=""
+    )
+    came = [result for result in done if result is not None]
+    count = sum(match.path < pending for result in came for match in result.matches or ())
+    return count > max_count or (count == max_count and any(result.truncated for result in came))
+
+
+def merged_greps(visits: Sequence[Visit], results: Sequence[GrepResult | None], max_count: int | None) -> GrepResult:
+    """One result of all that came."""
+    came = [result for result in results if result is not None]
+    if all(result.error and not result.matches for result in came):
+        return came[0]
+    # Two visits of one mount, for two remainders of a glob, may both find a line.
+    found = {(match.path, match.line): match for result in came for match in result.matches or ()}
+    matches = [found[place] for place in sorted(found)]
+    limit = len(matches) if max_count is None else max_count
+    truncated = len(matches) > limit or any(result.truncated for result in came) or len(came) < len(results)
+    skipped = sum(result.skipped for result in came)
+    return GrepResult(matches=matches[:limit], truncated=truncated, skipped=skipped, **_failures(visits, results))
+
+
+def merged_globs(visits: Sequence[Visit], results: Sequence[GlobResult | None]) -> GlobResult:
+    """One result of all that came."""
+    came = [result for result in results if result is not None]
+    if all(result.error and not result.matches for result in came):
+        return came[0]
+    found = {info.path: info for result in came for info in result.matches or ()}
+    reasons = {result.truncation_reason for result in came if result.truncated}
+    return GlobResult(
+        matches=[found[path] for path in sorted(found)],
+        truncated=bool(reasons),
+        # What cannot be read stays hidden however the search is narrowed: it is not to be masked by a limit.
+        truncation_reason=next((reason for reason in get_args(TruncationReason) if reason in reasons), None),
+        **_failures(visits, results),
+    )
+
+
+def _failures(visits: Sequence[Visit], results: Sequence[Result | None]) -> dict[str, Any]:
+    """The error and code that tell which mounts failed; nothing where none did."""
+    failed = [(visit, result) for visit, result in zip(visits, results, strict=True) if result and result.error]
+    if not failed:
+        return {}
+    told = dict.fromkeys(_told(visit, result) for visit, result in failed)
+    return {"error": "; ".join(told), "code": failed[0][1].code}
+
+
+def _told(visit: Visit, result: Result) -> str:
+    if visit.hidden is not None and visit.hidden("/", is_dir=False):
+        return "Error: Not everything could be searched"
+    return f"{result.error} (in '{visit.mount.prefix}/')"
+
+
+async def at_once(
+    calls: Sequence[Callable[[], Awaitable[T]]],
+    enough: Callable[[Sequence[T | None]], bool] = lambda _: False,
+) -> list[T | None]:
+    """The results of `calls`, run concurrently; None for those cancelled once `enough` says that the others suffice."""
+    results: list[T | None] = [None] * len(calls)
+    if is_inline() or len(calls) == 1:
+        for index, call in enumerate(calls):
+            results[index] = await call()
+            if enough(results):
+                break
+        return results
+
+    async with anyio.create_task_group() as group:
+
+        async def one(index: int, call: Callable[[], Awaitable[T]]) -> None:
+            results[index] = await call()
+            if enough(results):
+                group.cancel_scope.cancel()
+
+        for index, call in enumerate(calls):
+            group.start_soon(one, index, call)
+    return results

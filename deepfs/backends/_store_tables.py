@@ -14,10 +14,10 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 from langgraph.store.base import BaseStore, PutOp
 from msgspec import Struct
 
-from deepfs.backends import _langgraph
 from deepfs.backends.namespace import Namespace
-from deepfs.core import lanes
-from deepfs.core.filemap import ChangedError
+from deepfs.langgraph import private as _langgraph
+from deepfs.text.flat_tree import ChangedError
+from deepfs.threads import lanes
 
 __all__ = ["OvertakenError", "Put", "can_compare", "identify", "is_identified", "put_if_unchanged", "storage_of"]
 

@@ -1,30 +1,36 @@
 """Trees of backends that know no more than their public operations: what `alist_tree` and `achange_entries` make of
 these."""
 
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from secrets import token_hex
+from typing import Final, NamedTuple, TypeVar
 
-from deepfs.core import paths
-from deepfs.core.trees import (
+from deepfs.backends.operations import Operations
+from deepfs.errors import BackendError, DeepFSError, ErrorCode, InvalidPathError, error_of, quoted
+from deepfs.sync import finish
+from deepfs.text import paths
+from deepfs.text.entries import (
     EntryChange,
     Kind,
     Omission,
+    Relation,
     TreeEntry,
     TreeListing,
+    is_probing,
     is_valid,
     joined,
     omission_of_name,
+    relation,
     unreadable_omission,
 )
-from deepfs.errors import BackendError, ErrorCode, error_of, quoted
-from deepfs.types import FileInfo, FileUploadResponse, LsResult, error_behind
+from deepfs.types import FileInfo, FileUploadResponse, LsResult, Result, error_behind
 
-if TYPE_CHECKING:
-    from deepfs.backends.protocol import BackendProtocol
-
-__all__ = ["changed_entry", "listed_tree"]
+__all__ = ["End", "are_one", "changed_entry", "listed_tree"]
 
 
-async def listed_tree(backend: "BackendProtocol", path: str) -> TreeListing:
+async def listed_tree(backend: Operations, path: str) -> TreeListing:
     """The tree at `path`, made of `als` and `areal_paths`; raises FileMissingError where nothing is there."""
     path = paths.normalize(path)
     listing = await backend.als(path)
@@ -41,7 +47,7 @@ async def listed_tree(backend: "BackendProtocol", path: str) -> TreeListing:
 class _Walk:
     """One walk; a link is told by where it leads, and never followed."""
 
-    def __init__(self, backend: "BackendProtocol") -> None:
+    def __init__(self, backend: Operations) -> None:
         self._backend = backend
         self.entries: list[TreeEntry] = []
         self.omission: Omission | None = None
@@ -87,12 +93,12 @@ class _Walk:
         return False
 
 
-async def changed_entry(backend: "BackendProtocol", change: EntryChange) -> FileUploadResponse:
+async def changed_entry(backend: Operations, change: EntryChange) -> FileUploadResponse:
     """Make a change by the public operations."""
     return FileUploadResponse(change.path, await _failure(backend, change))
 
 
-async def _failure(backend: "BackendProtocol", change: EntryChange) -> str | None:
+async def _failure(backend: Operations, change: EntryChange) -> str | None:
     """Make a change; returns the code of the error."""
     if change.change == "make_directory":
         return ErrorCode.UNSUPPORTED.value
@@ -107,3 +113,147 @@ async def _failure(backend: "BackendProtocol", change: EntryChange) -> str | Non
         return ErrorCode.ALREADY_EXISTS.value
     deleted = await backend.adelete(change.path)
     return None if deleted.ok else (deleted.code or ErrorCode.BACKEND_ERROR).value
+
+
+T = TypeVar("T")
+
+_CONTENT: Final = "Made to see whether two mounts are one storage; it can be deleted.\n"
+_ATTEMPTS: Final = 3
+"""To delete that file."""
+
+
+class End(NamedTuple):
+    """A path of a backend."""
+
+    backend: Operations
+    path: str
+
+
+async def are_one(
+    tree: Operations, src: str, dst: str, sources: Sequence[End], destination: End, *, moving: bool
+) -> bool:
+    """Whether `src` and `dst` of `tree` are one place, by two names.
+
+    They are what `sources` and `destination` are behind it; the first of the sources is `src` itself, the others lie
+    beneath. Raises InvalidPathError where `dst` lies inside `src`, and the error of `als` where there is no `src`.
+    """
+    for source in sources:
+        found = await _relation(source, destination, moving=moving)
+        if found in (Relation.SAME, Relation.INSIDE):
+            _check_there(await tree.als(src))
+            if found is Relation.INSIDE:
+                raise InvalidPathError(dst, f"it lies inside {src}")
+            return source is sources[0]
+    return False
+
+
+def _check_there(listing: Result) -> None:
+    if not listing.ok and listing.code is not ErrorCode.NOT_A_DIRECTORY:
+        raise _error(listing, listing.error or "")
+
+
+def _error(result: Result, text: str) -> DeepFSError:
+    return error_of(result.code or ErrorCode.BACKEND_ERROR, text)
+
+
+async def _relation(source: End, destination: End, *, moving: bool) -> Relation:
+    told = relation(
+        await source.backend.astorage_place(source.path), await destination.backend.astorage_place(destination.path)
+    )
+    return await _probed(source, destination, moving=moving) if told is Relation.UNKNOWN else told
+
+
+# --- where it is not told ---
+
+
+async def _probed(source: End, destination: End, *, moving: bool) -> Relation:
+    """How the destination lies to the source where they do not tell; UNKNOWN where nothing can be lost by that.
+
+    A file that moves onto another one may be that one; a directory, which replaces nothing, may become its own part.
+    """
+    listing = await source.backend.als(source.path)
+    standing = await destination.backend.als(destination.path)
+    if listing.ok and standing.code is ErrorCode.FILE_NOT_FOUND:
+        return await _directory_relation(source, destination)
+    if moving and listing.code is standing.code is ErrorCode.NOT_A_DIRECTORY:
+        return await _file_relation(source, destination)
+    return Relation.UNKNOWN
+
+
+async def _directory_relation(source: End, destination: End) -> Relation:
+    above = paths.parent(destination.path)
+    while above != "/" and not (await destination.backend.als(above)).ok:
+        above = paths.parent(above)
+    async with _probe(End(destination.backend, above)) as name:
+        return Relation.INSIDE if name and await _appears_beneath(source, name) else Relation.UNKNOWN
+
+
+async def _appears_beneath(source: End, name: str) -> bool:
+    """Whether there is such a name beneath the source; links are not followed, since no transfer follows them."""
+    listing = await source.backend.alist_tree(source.path)
+    return any(paths.name(entry.path) == name for entry in listing.entries)
+
+
+async def _file_relation(source: End, destination: End) -> Relation:
+    file, other = await _followed(source), await _followed(destination)
+    async with _probe(End(other.backend, paths.parent(other.path))) as name:
+        beside = paths.join(paths.parent(file.path), name or "")
+        [found] = await file.backend.adownload_files([beside]) if name else [None]
+    if found is not None and found.error is None:
+        is_one = paths.name(file.path) == paths.name(other.path)
+        return Relation.SAME if is_one else Relation.APART
+    if found is None or found.error != ErrorCode.FILE_NOT_FOUND:
+        await _check_different(source, destination)
+    return Relation.APART
+
+
+async def _followed(end: End) -> End:
+    """Where it leads, as far as the backend tells."""
+    (real,) = await end.backend.areal_paths([end.path])
+    return end if real is None else End(end.backend, real)
+
+
+async def _check_different(source: End, destination: End) -> None:
+    """Raise unless the contents of two files show that they are two."""
+    [one], [other] = (
+        await source.backend.adownload_files([source.path]),
+        await destination.backend.adownload_files([destination.path]),
+    )
+    if one.error or other.error or one.content == other.content:
+        text = f"Error: {quoted(source.path)} is not moved: it cannot be told whether both ends are one file"
+        raise error_of(one.error or other.error or ErrorCode.PERMISSION_DENIED, text)
+
+
+# --- a file for a moment ---
+
+
+@asynccontextmanager
+async def _probe(directory: End) -> AsyncIterator[str | None]:
+    """The name of a new file in `directory`, which is gone afterwards; None where none can be made and deleted."""
+    name = f".deepfs-probe-{token_hex(16)}"
+    path, backend = paths.join(directory.path, name), directory.backend
+    if (await backend.adelete(path)).code is not ErrorCode.FILE_NOT_FOUND:
+        yield None
+        return
+    try:
+        made = await _unkept(partial(backend.awrite, path, _CONTENT))
+        yield name if made.ok else None
+    finally:
+        await _unkept(partial(_deleted, backend, path))
+
+
+async def _unkept(change: Callable[[], Awaitable[T]]) -> T:
+    """Carry out a change to its end, as one whose content need not be kept."""
+    token = is_probing.set(True)
+    try:
+        return await finish(change)
+    finally:
+        is_probing.reset(token)
+
+
+async def _deleted(backend: Operations, path: str) -> None:
+    for _ in range(_ATTEMPTS):
+        deleted = await backend.adelete(path)
+        if deleted.ok or deleted.code is ErrorCode.FILE_NOT_FOUND:
+            return
+    raise _error(deleted, f"Error: {quoted(path)}, a file made for a moment, could not be deleted: {deleted.error}")

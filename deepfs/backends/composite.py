@@ -8,30 +8,30 @@ from typing import Any, TypeVar, cast
 
 from msgspec.structs import replace
 
-from deepfs.backends._fanout import at_once
-from deepfs.backends._hiding import hiding
-from deepfs.backends._identity import End, are_one
-from deepfs.backends._mounts import Mount, MountTable
-from deepfs.backends._options import given
-from deepfs.backends._visits import Visit, answered, guarded, merged_globs, merged_greps, suffices
-from deepfs.backends.factories import backend_from
+from deepfs.backends._mounts import (
+    Mount,
+    MountTable,
+    Visit,
+    answered,
+    at_once,
+    guarded,
+    merged_globs,
+    merged_greps,
+    suffices,
+)
+from deepfs.backends._trees import End, are_one
+from deepfs.backends.operations import CHUNK_BYTES, hidden_option, without_defaults
 from deepfs.backends.protocol import (
     BACKEND_TYPES,
-    CHUNK_BYTES,
     BackendProtocol,
     Capabilities,
     SandboxBackendProtocol,
     StoragePlace,
     SyncCommands,
+    as_backend,
     supports_execute,
 )
 from deepfs.backends.transfer import closed_after, copy_tree, move_tree
-from deepfs.core import paths
-from deepfs.core.arguments import check_number, check_string
-from deepfs.core.patterns import compile_glob
-from deepfs.core.scan import check_search
-from deepfs.core.search import Hidden
-from deepfs.core.trees import EntryChange, Omission, TreeEntry, TreeListing, joined
 from deepfs.errors import (
     AccessError,
     DeepFSError,
@@ -40,6 +40,12 @@ from deepfs.errors import (
     InvalidPathError,
     NotSupportedError,
 )
+from deepfs.search.globs import compile_glob
+from deepfs.search.query import check_search
+from deepfs.search.results import Hidden
+from deepfs.text import paths
+from deepfs.text.arguments import check_number, check_string
+from deepfs.text.entries import EntryChange, Omission, TreeEntry, TreeListing, joined
 from deepfs.types import (
     DeleteResult,
     EditResult,
@@ -94,9 +100,9 @@ class CompositeBackend(BackendProtocol, SyncCommands):
             check_string("executor", executor)
         if not isinstance(routes, Mapping | None):
             raise TypeError(f"routes must be a mapping of paths to backends, not {routes!r}")
-        self.default: BackendProtocol = backend_from(default)
+        self.default: BackendProtocol = as_backend(default)
         self.routes: dict[str, BackendProtocol] = {
-            route: backend_from(backend) for route, backend in (routes or {}).items()
+            route: as_backend(backend) for route, backend in (routes or {}).items()
         }
         self.artifacts_root: str = artifacts_root
         self._table = MountTable(self.default, self.routes)
@@ -118,6 +124,9 @@ class CompositeBackend(BackendProtocol, SyncCommands):
     def executor(self) -> BackendProtocol:
         """The backend that would run commands."""
         return self._executor
+
+    def inner_backends(self) -> Sequence[object]:
+        return (self.default, *self.routes.values())
 
     def bound_to_this_thread(self) -> bool:
         return any(backend.bound_to_this_thread() for backend in (self.default, *self.routes.values()))
@@ -208,27 +217,27 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         self, path: str, content: str, *, overwrite: bool = False, if_match: str | None = None
     ) -> WriteResult:
         mount, inner, path = self._file_route(path)
-        written = await mount.backend.awrite(inner, content, **given(overwrite=overwrite, if_match=if_match))
+        written = await mount.backend.awrite(inner, content, **without_defaults(overwrite=overwrite, if_match=if_match))
         return _at(mount.told(written, inner), path)
 
     async def aedit(
         self, path: str, old: str, new: str, replace_all: bool = False, *, if_match: str | None = None
     ) -> EditResult:
         mount, inner, path = self._file_route(path)
-        edited = await mount.backend.aedit(inner, old, new, replace_all, **given(if_match=if_match))
+        edited = await mount.backend.aedit(inner, old, new, replace_all, **without_defaults(if_match=if_match))
         return _at(mount.told(edited, inner), path)
 
     async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
         mount, inner, path = self._route(path)
         self._check_no_mount_beneath(path)
-        deleted = await mount.backend.adelete(inner, **given(if_match=if_match))
+        deleted = await mount.backend.adelete(inner, **without_defaults(if_match=if_match))
         return _at(mount.told(deleted, inner), path)
 
     async def acopy(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
         mount, inner_src, src = self._route(src)
         target, inner_dst, dst = self._file_route(dst)
         if target is mount and not self._table.beneath(src):
-            copied = await mount.backend.acopy(inner_src, inner_dst, **given(overwrite=overwrite))
+            copied = await mount.backend.acopy(inner_src, inner_dst, **without_defaults(overwrite=overwrite))
             return _at(mount.told(copied, inner_src, inner_dst), dst)
         if await self._are_one(src, dst, moving=False):
             return await CompositeBackend.acopy(self, dst, dst, overwrite=overwrite)
@@ -242,7 +251,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         if mount.prefix and inner_src == "/":
             raise AccessError(src, "a mount cannot be moved")
         if target is mount:
-            moved = await mount.backend.amove(inner_src, inner_dst, **given(overwrite=overwrite))
+            moved = await mount.backend.amove(inner_src, inner_dst, **without_defaults(overwrite=overwrite))
             return _at(mount.told(moved, inner_src, inner_dst), dst)
         if await self._are_one(src, dst, moving=True):
             moved = await CompositeBackend.amove(self, src, src)
@@ -261,7 +270,9 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         """Run a command in the backend that runs them here, where it does; commands see that backend's files alone."""
         if not supports_execute(self._executor):
             raise NotSupportedError(f"Error: {self._executor_name} does not run commands")
-        return await cast("SandboxBackendProtocol", self._executor).aexecute(command, **given(timeout=timeout))
+        return await cast("SandboxBackendProtocol", self._executor).aexecute(
+            command, **without_defaults(timeout=timeout)
+        )
 
     # --- many paths, many backends ---
 
@@ -286,7 +297,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
     async def aglob(self, pattern: str, path: str = "/", *, hidden: Hidden | None = None) -> GlobResult:
         async def look(visit: Visit) -> GlobResult:
             backend = visit.mount.backend
-            found = await backend.aglob(visit.pattern or pattern, visit.inner, **hiding(backend, visit.hidden))
+            found = await backend.aglob(visit.pattern or pattern, visit.inner, **hidden_option(backend, visit.hidden))
             return self._outward(visit, found, visit.mount.info)
 
         check_search(pattern)
@@ -306,11 +317,11 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         max_count: int | None = None,
         hidden: Hidden | None = None,
     ) -> GrepResult:
-        options = given(regex=regex, ignore_case=ignore_case, context_lines=context_lines or None)
+        options = without_defaults(regex=regex, ignore_case=ignore_case, context_lines=context_lines or None)
 
         async def look(visit: Visit, limit: int | None = max_count) -> GrepResult:
             backend = visit.mount.backend
-            more = given(max_count=limit) | hiding(backend, visit.hidden)
+            more = without_defaults(max_count=limit) | hidden_option(backend, visit.hidden)
             found = await backend.agrep(pattern, visit.inner, visit.pattern, **options, **more)
             shown = self._outward(visit, found, visit.mount.match)
             if found.truncated and limit is not None and len(shown.matches or ()) < len(found.matches or ()):

@@ -9,26 +9,28 @@ from typing import Any, BinaryIO, TypeVar
 
 from msgspec.structs import replace as replace_fields
 
-from deepfs.backends.protocol import CHUNK_BYTES, BackendProtocol, Capabilities
+from deepfs.backends.operations import CHUNK_BYTES
+from deepfs.backends.protocol import BackendProtocol, Capabilities
 from deepfs.backends.transfer import MAX_HELD_BYTES, closed_after
-from deepfs.core import filedata, lanes, media, paths, reading
-from deepfs.core.arguments import bytes_given, bytes_of, check_bool, check_number, directory_given
-from deepfs.core.cancellation import Cancellation
-from deepfs.core.disk import Disk, Entry, Limits, Patience, Reading, Upload, is_shortage, modified_at
-from deepfs.core.engines import Automatic, InProcess
-from deepfs.core.host_paths import host_path
-from deepfs.core.identity import StoragePlace
-from deepfs.core.ignore import IgnoreOption
-from deepfs.core.local_search import GlobSearch, GrepSearch, LocalSearch, Search
-from deepfs.core.locks import path_locks
-from deepfs.core.replace import replace
-from deepfs.core.scan import check_search, compile_query
-from deepfs.core.search import Hidden
-from deepfs.core.text import check_text, check_window, decode
-from deepfs.core.together import Ask, Together
-from deepfs.core.trees import EntryChange, TreeListing
+from deepfs.disk import Disk, Entry, Limits, Patience, Reading, Upload, is_shortage, modified_at
 from deepfs.errors import BinaryFileError, DeepFSError
+from deepfs.search.batching import Ask, Together
+from deepfs.search.disk import Automatic, GlobSearch, GrepSearch, InProcess, LocalSearch, Search
+from deepfs.search.gitignore import IgnoreOption
+from deepfs.search.query import check_search, compile_query
+from deepfs.search.results import Hidden
 from deepfs.sync import finish
+from deepfs.text import media, paths
+from deepfs.text import records as filedata
+from deepfs.text import windows as reading
+from deepfs.text.arguments import bytes_given, bytes_of, check_bool, check_number, directory_given
+from deepfs.text.edits import replace
+from deepfs.text.entries import EntryChange, StoragePlace, TreeListing
+from deepfs.text.lines import check_text, check_window, decode
+from deepfs.text.paths import host_path
+from deepfs.threads import lanes
+from deepfs.threads.deadline import Cancellation
+from deepfs.threads.locks import path_locks
 from deepfs.types import (
     DeleteResult,
     EditResult,

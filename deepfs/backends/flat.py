@@ -6,19 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, TypeVar
 
-from deepfs.backends._flat_search import glob_tree, grep_tree
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.core import filedata, filemap, paths, reading
-from deepfs.core.arguments import bytes_of
-from deepfs.core.filemap import Change, ChangedError, FileTree, PartlyDoneError
-from deepfs.core.identity import StoragePlace, flat_place
-from deepfs.core.locks import path_locks
-from deepfs.core.replace import replace
-from deepfs.core.scan import check_search, compile_query
-from deepfs.core.search import Hidden, Wanted
-from deepfs.core.text import check_text
-from deepfs.core.trees import EntryChange, TreeListing, implied_listing
-from deepfs.core.uploads import Uploads
 from deepfs.errors import (
     AccessError,
     BinaryFileError,
@@ -28,12 +16,26 @@ from deepfs.errors import (
     FileMissingError,
     NotDirectoryError,
 )
+from deepfs.search.flat import glob_tree, grep_tree
+from deepfs.search.query import check_search, compile_query
+from deepfs.search.results import Hidden, Wanted
 from deepfs.sync import breathe, finish
+from deepfs.text import flat_tree as filemap
+from deepfs.text import paths
+from deepfs.text import records as filedata
+from deepfs.text import windows as reading
+from deepfs.text.arguments import bytes_of
+from deepfs.text.edits import replace
+from deepfs.text.entries import EntryChange, StoragePlace, TreeListing, flat_place, implied_listing
+from deepfs.text.flat_tree import Change, ChangedError, FileTree, PartlyDoneError, Uploads
+from deepfs.text.lines import check_text
+from deepfs.threads.locks import path_locks
 from deepfs.types import (
     DeleteResult,
     EditResult,
     FileDataV2,
     FileDownloadResponse,
+    FileFormat,
     FileUploadResponse,
     GlobResult,
     GrepResult,
@@ -43,7 +45,7 @@ from deepfs.types import (
     WriteResult,
 )
 
-__all__ = ["FlatBackend"]
+__all__ = ["FlatBackend", "RecordBackend"]
 
 T = TypeVar("T")
 
@@ -364,3 +366,26 @@ def _paths(targets: Iterable[str | DeepFSError]) -> list[str]:
 
 def _unique(items: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(items))
+
+
+class RecordBackend(FlatBackend):
+    """A flat backend that writes one of the two file formats, and reads both."""
+
+    def __init__(self, *, file_format: FileFormat = "v2", max_file_size_mb: int = 10) -> None:
+        super().__init__(max_file_size_mb=max_file_size_mb)
+        if file_format not in ("v1", "v2"):
+            raise ValueError(f"file_format is 'v1' or 'v2', not {file_format!r}")
+        self._file_format: FileFormat = file_format
+
+    def _records(self, changes: Sequence[Change]) -> dict[str, dict[str, Any] | None]:
+        """What to store at each path; None removes it. Raises InvalidContentError for what the format cannot hold."""
+        return {
+            change.path: None
+            if change.after is None
+            else filedata.encode_file(change.after, self._file_format, change.path)
+            for change in changes
+        }
+
+    def _check_storable(self, path: str, data: FileDataV2) -> None:
+        if self._file_format == "v1":
+            filedata.to_v1(data, path)

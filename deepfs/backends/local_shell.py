@@ -5,13 +5,14 @@ from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from secrets import token_hex
 
+from deepfs import process as commands
 from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol
-from deepfs.core import commands, paths
-from deepfs.core.arguments import check_bool, check_env, check_integer, check_number, check_string, seconds_of
-from deepfs.core.commands import Command, Running
-from deepfs.core.ignore import IgnoreOption
 from deepfs.errors import InvalidPathError
+from deepfs.process import Command, Running
+from deepfs.search.gitignore import IgnoreOption
+from deepfs.text import paths
+from deepfs.text.arguments import check_bool, check_env, check_integer, check_number, check_string, seconds_of
 from deepfs.types import ExecuteResponse
 
 __all__ = ["LocalShellBackend"]

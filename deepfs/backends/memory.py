@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from deepfs.backends.flat import FlatBackend
-from deepfs.core import paths
-from deepfs.core.filemap import Change, Directories, FileTree
-from deepfs.core.identity import StoragePlace, flat_place
-from deepfs.core.locks import StepLock
+from deepfs.text import paths
+from deepfs.text.entries import StoragePlace, flat_place
+from deepfs.text.flat_tree import Change, Directories, FileTree
+from deepfs.threads.locks import StepLock
 from deepfs.types import FileDataV2
 
 __all__ = ["MemoryBackend"]

@@ -5,12 +5,12 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from deepfs._deprecated import warn_deprecated
-from deepfs.backends._files_channel import FileConflicts, Files, FilesystemState
-from deepfs.backends._langgraph import task_files
-from deepfs.backends._records import RecordBackend
-from deepfs.core import paths
-from deepfs.core.filemap import Change, DecodedFiles, FileTree
-from deepfs.core.identity import StoragePlace, flat_place
+from deepfs.backends.flat import RecordBackend
+from deepfs.langgraph.channel import FileConflicts, Files, FilesystemState
+from deepfs.langgraph.private import task_files
+from deepfs.text import paths
+from deepfs.text.entries import StoragePlace, flat_place
+from deepfs.text.flat_tree import Change, DecodedFiles, FileTree
 from deepfs.types import FileDataV2, FileFormat
 
 __all__ = ["FileConflicts", "Files", "FilesystemState", "StateBackend"]

@@ -1,38 +1,80 @@
-"""Files in a LangGraph store, where they outlive the thread."""
+"""The directories of a store namespace, remembered between operations.
+
+A store finds items by namespace alone, so whether a path is a directory takes a listing of everything. This process
+lists once, then follows its own changes; a directory that another process made meanwhile is not known here until the
+next listing.
+"""
 
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import anyio
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
 from deepfs._deprecated import warn_deprecated
-from deepfs.backends import _langgraph
-from deepfs.backends._records import RecordBackend
-from deepfs.backends._store_index import StoreIndex, index_of
 from deepfs.backends._store_items import change as change_items
 from deepfs.backends._store_items import fetched, listed
 from deepfs.backends._store_tables import Put, identify, is_identified, storage_of
-from deepfs.backends.context import current_context
-from deepfs.backends.namespace import (
-    Namespace,
-    NamespaceFactory,
-    checked_namespace,
-    namespace_from,
-    stored_namespace,
-)
+from deepfs.backends.flat import RecordBackend
+from deepfs.backends.namespace import Namespace, NamespaceFactory, checked_namespace, namespace_from, stored_namespace
+from deepfs.backends.older_protocols import adapters
 from deepfs.backends.protocol import Capabilities
-from deepfs.core import paths
-from deepfs.core.filemap import Change, ChangedError, DecodedFiles, FileTree
-from deepfs.core.identity import StoragePlace, flat_place
 from deepfs.errors import BackendError
+from deepfs.langgraph import private as _langgraph
+from deepfs.text import paths
+from deepfs.text.entries import StoragePlace, flat_place
+from deepfs.text.flat_tree import Change, ChangedError, DecodedFiles, Directories, FileTree
 from deepfs.types import FileDataV2, FileFormat
 
-__all__ = ["NamespaceFactory", "StoreBackend"]
+__all__ = ["NamespaceFactory", "StoreBackend", "StoreIndex", "index_of"]
+
+_MAX_NAMESPACES = 1024
+"""Namespaces remembered for one storage; the one that was first seen longest ago is forgotten first."""
+
+
+class StoreIndex:
+    """What is known of one namespace. `directories` is None before the first listing."""
+
+    def __init__(self) -> None:
+        self.directories: Directories | None = None
+        self._changes = 0
+
+    def listing_starts(self) -> int:
+        """A mark to hand to `listed` with what the listing found."""
+        return self._changes
+
+    def listed(self, mark: int, directories: Directories) -> None:
+        """Take a listing over, unless changes that it may lack came meanwhile."""
+        if self._changes == mark:
+            self.directories = directories
+
+    def changed(self, changes: Iterable[Change]) -> None:
+        """Follow changes of this process."""
+        self._changes += 1
+        if self.directories is not None:
+            self.directories.apply(changes)
+
+    def forget(self) -> None:
+        """A change may have happened, or another process made one: what is known, and being listed, is not trusted."""
+        self._changes += 1
+        self.directories = None
+
+
+_indexes: WeakKeyDictionary[Any, dict[Namespace, StoreIndex]] = WeakKeyDictionary()
+
+
+def index_of(storage: object, namespace: Namespace) -> StoreIndex:
+    """The index that all backends over `storage`, a store or a database, and `namespace` share."""
+    indexes = _indexes.setdefault(storage, {})
+    if namespace not in indexes and len(indexes) >= _MAX_NAMESPACES:
+        indexes.pop(next(iter(indexes)))
+    return indexes.setdefault(namespace, StoreIndex())
+
 
 T = TypeVar("T")
 
@@ -84,7 +126,7 @@ class StoreBackend(RecordBackend):
         given = self._given_namespace
         if given is None:
             return _langgraph.legacy_namespace()
-        return namespace_from(given, current_context()) if callable(given) else given
+        return namespace_from(given, adapters().context()) if callable(given) else given
 
     def _scope(self) -> tuple[Hashable, Namespace]:
         return storage_of(self._store()), self._namespace()

@@ -9,24 +9,9 @@ from contextlib import aclosing, asynccontextmanager
 from contextvars import ContextVar
 from functools import partial
 from hashlib import blake2b
-from typing import TYPE_CHECKING
 
-from deepfs.backends._fanout import at_once
-from deepfs.core import paths
-from deepfs.core.arguments import bytes_given
-from deepfs.core.identity import StoragePlace
-from deepfs.core.locks import path_locks
-from deepfs.core.text import BOM, decode, version
-from deepfs.core.trees import (
-    Change,
-    EntryChange,
-    TreeEntry,
-    TreeListing,
-    check_transferable,
-    directories_of,
-    empty_directories,
-    files_of,
-)
+from deepfs.backends._mounts import at_once
+from deepfs.backends.operations import Operations
 from deepfs.errors import (
     AccessError,
     ConflictError,
@@ -43,6 +28,21 @@ from deepfs.errors import (
     quoted,
 )
 from deepfs.sync import finish
+from deepfs.text import paths
+from deepfs.text.arguments import bytes_given
+from deepfs.text.entries import (
+    Change,
+    EntryChange,
+    StoragePlace,
+    TreeEntry,
+    TreeListing,
+    check_transferable,
+    directories_of,
+    empty_directories,
+    files_of,
+)
+from deepfs.text.lines import BOM, decode, version
+from deepfs.threads.locks import path_locks
 from deepfs.types import (
     DeleteResult,
     FileDownloadResponse,
@@ -53,9 +53,6 @@ from deepfs.types import (
     error_behind,
     failure,
 )
-
-if TYPE_CHECKING:
-    from deepfs.backends.protocol import BackendProtocol
 
 __all__ = ["MAX_HELD_BYTES", "closed_after", "collected", "copy_tree", "downloaded", "move_tree"]
 
@@ -73,7 +70,7 @@ _PLAIN = (FileMissingError, DirectoryError, AccessError)
 
 
 async def copy_tree(
-    source: "BackendProtocol", src: str, target: "BackendProtocol", dst: str, *, overwrite: bool, keeps_empty: bool
+    source: Operations, src: str, target: Operations, dst: str, *, overwrite: bool, keeps_empty: bool
 ) -> WriteResult:
     """Copy what is at `src` of `source` to `dst` of `target`; what was copied before a failure stays.
 
@@ -86,7 +83,7 @@ async def copy_tree(
 
 
 async def move_tree(
-    source: "BackendProtocol", src: str, target: "BackendProtocol", dst: str, *, overwrite: bool, keeps_empty: bool
+    source: Operations, src: str, target: Operations, dst: str, *, overwrite: bool, keeps_empty: bool
 ) -> WriteResult:
     """Copy, then delete what was copied and has not changed since; where that fails, the error says what is where."""
     transfer = _Transfer(source, src, target, dst, overwrite=overwrite, keeps_empty=keeps_empty)
@@ -125,7 +122,7 @@ async def _apart(*ends: StoragePlace) -> AsyncIterator[None]:
 # --- whole files for streams ---
 
 
-async def downloaded(source: "BackendProtocol", path: str) -> bytes:
+async def downloaded(source: Operations, path: str) -> bytes:
     """The content of a file; raises why it cannot be had."""
     [download] = await source.adownload_files([path])
     if download.error is not None:
@@ -177,9 +174,9 @@ class _Transfer:
 
     def __init__(
         self,
-        source: "BackendProtocol",
+        source: Operations,
         src: str,
-        target: "BackendProtocol",
+        target: Operations,
         dst: str,
         *,
         overwrite: bool,
@@ -423,7 +420,7 @@ class _Transfer:
             raise error_of(ErrorCode.CONFLICT, text)
         raise error_of(code, f"Error: {there}, but the empty directory {quoted(path)} could not be deleted: {code}")
 
-    async def _remove_directories(self, backend: "BackendProtocol", made: Sequence[str]) -> list[tuple[str, str]]:
+    async def _remove_directories(self, backend: Operations, made: Sequence[str]) -> list[tuple[str, str]]:
         """Remove those that are empty, the deepest first; returns those that stay, each with the code of the error."""
         change: Change = "remove_directory"
         changes = [EntryChange(path, change) for path in sorted(made, reverse=True)]

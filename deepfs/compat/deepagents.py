@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol
 
 if TYPE_CHECKING:
-    from deepfs.compat._to_deepagents import ToDeepagents
+    from deepfs.compat.to_deepagents import ToDeepagents
 
 __all__ = ["from_deepagents", "to_deepagents"]
 
@@ -27,7 +27,7 @@ def to_deepagents(backend: BACKEND_TYPES) -> "ToDeepagents":
     """
     try:
         _check_version()
-        from deepfs.compat import _to_deepagents
+        from deepfs.compat import to_deepagents as _to_deepagents
     except ModuleNotFoundError as error:
         raise _not_installed(error) from error
     return _to_deepagents.to_deepagents(backend)
@@ -42,7 +42,7 @@ def from_deepagents(backend: Any) -> "BackendProtocol":
     """
     try:
         _check_version()
-        from deepfs.compat import _from_deepagents
+        from deepfs.compat import from_deepagents as _from_deepagents
     except ModuleNotFoundError as error:
         raise _not_installed(error) from error
     return _from_deepagents.from_deepagents(backend)

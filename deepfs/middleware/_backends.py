@@ -1,14 +1,32 @@
 """The backend that a caller of the middleware means."""
 
-from typing import Any
+import threading
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
 
-from deepfs.backends._behind import behind
-from deepfs.backends.factories import backend_from
-from deepfs.backends.protocol import BackendProtocol
+from deepfs.backends.protocol import BackendProtocol, as_backend
 from deepfs.backends.state import StateBackend
-from deepfs.core import paths
+from deepfs.text import paths
 
-__all__ = ["artifacts_root", "resolve_backend"]
+__all__ = [
+    "LANGCHAIN_WRAPS_APPROVED_CALLS",
+    "AgentMiddleware",
+    "AgentState",
+    "DecisionType",
+    "HumanInTheLoopMiddleware",
+    "InterruptOnConfig",
+    "LangChainSummarization",
+    "ModelRequest",
+    "ModelResponse",
+    "Once",
+    "PrivateStateAttr",
+    "TodoListMiddleware",
+    "artifacts_root",
+    "create_agent",
+    "heeds_writes",
+    "init_chat_model",
+    "resolve_backend",
+]
 
 
 def resolve_backend(backend: Any) -> BackendProtocol:
@@ -16,7 +34,7 @@ def resolve_backend(backend: Any) -> BackendProtocol:
 
     Raises TypeError for what is none of these.
     """
-    return StateBackend() if backend is None else backend_from(backend)
+    return StateBackend() if backend is None else as_backend(backend)
 
 
 def artifacts_root(backend: object) -> str:
@@ -24,4 +42,65 @@ def artifacts_root(backend: object) -> str:
     own = getattr(backend, "artifacts_root", None)
     if own is not None:
         return paths.normalize(own)
-    return next(map(artifacts_root, behind(backend)), "/")
+    inner = backend.inner_backends() if isinstance(backend, BackendProtocol) else ()
+    return next(map(artifacts_root, inner), "/")
+
+
+def heeds_writes(backend: BackendProtocol) -> bool:
+    """Whether `move` passes by no override of `write`, in `backend` and those that it stands before."""
+    return _has_own(type(backend)) and all(
+        heeds_writes(each) for each in backend.inner_backends() if isinstance(each, BackendProtocol)
+    )
+
+
+def _has_own(kind: type[BackendProtocol]) -> bool:
+    writing, moving = (next(each for each in kind.__mro__ if name in vars(each)) for name in ("awrite", "amove"))
+    # What the protocol itself has is made of the other operations.
+    return moving is BackendProtocol or kind.__mro__.index(moving) <= kind.__mro__.index(writing)
+
+
+T = TypeVar("T")
+
+
+class Once(Generic[T]):
+    """Makes its value once, whichever threads ask first."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._made: list[T] = []
+
+    def get(self) -> T:
+        """The value."""
+        with self._lock:
+            if not self._made:
+                self._made.append(self._make())
+            return self._made[0]
+
+
+try:
+    from langchain.agents import create_agent
+    from langchain.agents.middleware import (
+        HumanInTheLoopMiddleware,
+        InterruptOnConfig,
+        TodoListMiddleware,
+    )
+    from langchain.agents.middleware import SummarizationMiddleware as LangChainSummarization
+    from langchain.agents.middleware.human_in_the_loop import DecisionType
+    from langchain.agents.middleware.types import (
+        AgentMiddleware,
+        AgentState,
+        ModelRequest,
+        ModelResponse,
+        PrivateStateAttr,
+    )
+    from langchain.chat_models import init_chat_model
+except ModuleNotFoundError as error:
+    if error.name is None or error.name.partition(".")[0] != "langchain":
+        raise
+    raise ModuleNotFoundError(
+        "Agents need the package langchain: pip install 'deepfs[agents]'", name=error.name
+    ) from error
+
+LANGCHAIN_WRAPS_APPROVED_CALLS = HumanInTheLoopMiddleware.wrap_tool_call is not AgentMiddleware.wrap_tool_call
+"""Older ones put the call that a person edited into the message of the model instead."""

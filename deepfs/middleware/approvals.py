@@ -10,7 +10,7 @@ from langgraph.errors import GraphBubbleUp, GraphInterrupt
 from langgraph.prebuilt.tool_node import ToolCallRequest
 
 from deepfs.errors import InvalidPathError
-from deepfs.middleware._langchain import (
+from deepfs.middleware._backends import (
     LANGCHAIN_WRAPS_APPROVED_CALLS,
     AgentMiddleware,
     DecisionType,

@@ -11,17 +11,15 @@ from langgraph.prebuilt.tool_node import ToolCallRequest
 
 from deepfs.backends.protocol import BackendProtocol, supports_execute
 from deepfs.backends.state import FilesystemState
-from deepfs.core import paths
-from deepfs.middleware._backends import artifacts_root, resolve_backend
-from deepfs.middleware._langchain import AgentMiddleware, ModelRequest, ModelResponse
-from deepfs.middleware._media import acceptable, typed_block
-from deepfs.middleware._messages import ToolResult, mapped, messages_of, with_prompt
+from deepfs.middleware._backends import AgentMiddleware, ModelRequest, ModelResponse, artifacts_root, resolve_backend
+from deepfs.middleware._messages import ToolResult, acceptable, mapped, messages_of, typed_block, with_prompt
 from deepfs.middleware.eviction import CHARS_PER_TOKEN, Evictor
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.tools import FILE_TOOLS, MAX_RESULT_CHARS, filesystem_tools
 from deepfs.policy.permissions import PermissionedBackend
 from deepfs.policy.rules import FilesystemPermission, checked_rules
 from deepfs.sync import call_over
+from deepfs.text import paths
 
 __all__ = ["FilesystemMiddleware", "FilesystemPermission", "FilesystemState"]
 

@@ -4,13 +4,12 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from deepfs.core.arguments import check_string
 from deepfs.errors import ErrorCode
-from deepfs.middleware._backends import resolve_backend
-from deepfs.middleware._langchain import AgentMiddleware, ModelRequest, ModelResponse
+from deepfs.middleware._backends import AgentMiddleware, ModelRequest, ModelResponse, resolve_backend
 from deepfs.middleware._messages import with_prompt
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.sync import call_over
+from deepfs.text.arguments import check_string
 from deepfs.types import ReadResult
 
 if TYPE_CHECKING:

@@ -1,34 +1,37 @@
 """The middleware that lets an agent of LangChain hand tasks to others."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from json import dumps
 from typing import Any, Final, NotRequired, TypeAlias, cast
 
 from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
 from langgraph.prebuilt import ToolRuntime
+from langgraph.types import Command
 from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
-from deepfs.middleware._backends import resolve_backend
-from deepfs.middleware._langchain import (
+from deepfs.langgraph.child_graphs import adopt_files
+from deepfs.middleware._backends import (
     AgentMiddleware,
     InterruptOnConfig,
     ModelRequest,
     ModelResponse,
+    Once,
     create_agent,
     init_chat_model,
+    resolve_backend,
 )
 from deepfs.middleware._messages import with_prompt
-from deepfs.middleware._once import Once
-from deepfs.middleware._subagent_results import initial_state, outcome
 from deepfs.middleware.approvals import ApprovalMiddleware, covering
 from deepfs.middleware.filesystem import FilesystemMiddleware, inheriting
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.tools import wrong_arguments
 from deepfs.policy.rules import FilesystemPermission, checked_rules
 
-__all__ = ["CompiledSubAgent", "SubAgent", "SubAgentMiddleware"]
+__all__ = ["CompiledSubAgent", "SubAgent", "SubAgentMiddleware", "initial_state", "outcome"]
 
 Tools: TypeAlias = Sequence[BaseTool | Callable[..., Any] | dict[str, Any]]
 InterruptOn: TypeAlias = Mapping[str, bool | InterruptOnConfig]
@@ -236,3 +239,64 @@ def _task_tool(runnables: Mapping[str, Once[Runnable[Any, Any]]], description: s
         handle_tool_error=True,
         handle_validation_error=wrong_arguments,
     )
+
+
+_OWN: Final = frozenset(
+    {
+        "conversation_history_name",
+        "file_conflicts",
+        "files",
+        "jump_to",
+        "messages",
+        "remaining_steps",
+        "structured_response",
+        "todos",
+    }
+)
+"""What each agent keeps to itself; files are merged instead."""
+_CONFLICTS: Final = "/conflicts"
+
+
+def initial_state(state: Mapping[str, Any], description: str) -> dict[str, Any]:
+    """The state that a subagent begins with: its task as the only message, and what it shares with the supervisor."""
+    shared = {key: value for key, value in state.items() if key not in _OWN}
+    files = {"files": state["files"]} if "files" in state else {}
+    return {**shared, **files, "messages": [HumanMessage(description)]}
+
+
+def outcome(state: Mapping[str, Any], result: Any, tool_call_id: str) -> "Command[Any]":
+    """The answer of a subagent for the supervisor, whose state was `state`; its files are written to the supervisor's.
+
+    A file that a parallel subagent changed in the same place stays as that one left it; the other version is kept
+    under `/conflicts`, and the answer tells so. Raises ToolException for a result without messages.
+    """
+    messages = result.get("messages") if isinstance(result, Mapping) else None
+    if not messages:
+        raise ToolException("Error: The subagent returned no messages. Use another one, or do the task yourself.")
+    notes = _adopted(state.get("files") or {}, result.get("files") or {}, tool_call_id) if "files" in result else []
+    text = "\n\n".join(filter(None, [_answer(messages, result.get("structured_response")), *notes]))
+    shared = {key: value for key, value in result.items() if key not in _OWN and value != state.get(key)}
+    return Command(update={**shared, "messages": [ToolMessage(text, tool_call_id=tool_call_id, name="task")]})
+
+
+def _adopted(given: Mapping[str, Any], made: Mapping[str, Any], tool_call_id: str) -> list[str]:
+    """Take the files over; a note for each that could not be."""
+    lost = adopt_files(given, made)
+    kept = {f"{_CONFLICTS}/{tool_call_id}{path}": made[path] for path in lost if path in made}
+    adopt_files({}, kept)
+    return [_conflict(path, f"{_CONFLICTS}/{tool_call_id}{path}", path in made) for path in lost]
+
+
+def _conflict(path: str, copy: str, has_copy: bool) -> str:
+    told = f"[{path} was changed elsewhere meanwhile and stays as it is there."
+    return f"{told} This subagent's version is in {copy}: merge what is missing]" if has_copy else f"{told}]"
+
+
+def _answer(messages: Sequence[BaseMessage], structured: Any) -> str:
+    """The structured response, or the last words of the subagent."""
+    if isinstance(structured, BaseModel):
+        return structured.model_dump_json()
+    if structured is not None:
+        return dumps(structured, ensure_ascii=False, default=str)
+    spoken = (str(message.text) for message in reversed(messages) if isinstance(message, AIMessage))
+    return next(filter(None, (text.rstrip() for text in spoken)), "[The subagent ended without a word]")

@@ -1,32 +1,114 @@
-"""The tools that give a model a filesystem; they need langchain-core alone, and work in a plain ToolNode."""
+"""The arguments of the tools, as models see them. A null stands for the default, because some models send nulls."""
 
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from deepfs.backends.factories import backend_from
 from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol, supports_execute
-from deepfs.middleware import _arguments as arguments
-from deepfs.middleware._moves import heeds_writes
+from deepfs.compat.factories import backend_from
+from deepfs.middleware._backends import heeds_writes
 from deepfs.middleware._operations import MAX_MEDIA_BYTES, MAX_RESULT_CHARS, FileOperations
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.sync import call_over
 
-__all__ = ["FILE_TOOLS", "MAX_MEDIA_BYTES", "MAX_RESULT_CHARS", "TOOL_NAMES", "filesystem_tools", "wrong_arguments"]
+__all__ = [
+    "FILE_TOOLS",
+    "MAX_MEDIA_BYTES",
+    "MAX_RESULT_CHARS",
+    "TOOL_NAMES",
+    "DeleteArguments",
+    "EditArguments",
+    "ExecuteArguments",
+    "GlobArguments",
+    "GrepArguments",
+    "LsArguments",
+    "MoveArguments",
+    "OutputMode",
+    "ReadArguments",
+    "WriteArguments",
+    "filesystem_tools",
+    "wrong_arguments",
+]
+
+OutputMode = Literal["files_with_matches", "content", "count"]
+
+
+class _Arguments(BaseModel):
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_nulls(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        return {name: value for name, value in given.items() if value is not None}
+
+
+class LsArguments(_Arguments):
+    path: str = Field("/", description="Absolute path.")
+
+
+class ReadArguments(_Arguments):
+    file_path: str = Field(description="Absolute path.")
+    offset: int = Field(0, ge=0, description="Lines to skip.")
+    limit: int = Field(500, ge=1, description="Most lines to read.")
+    column: int = Field(0, ge=0, description="Characters of the first line to skip.")
+
+
+class WriteArguments(_Arguments):
+    file_path: str = Field(description="Absolute path.")
+    content: str = Field(description="The whole text.")
+    overwrite: bool = Field(False, description="Replace an existing file.")
+
+
+class EditArguments(_Arguments):
+    file_path: str = Field(description="Absolute path.")
+    old_string: str = Field(description="The exact text to replace.")
+    new_string: str = Field(description="What takes its place.")
+    replace_all: bool = Field(False, description="Replace every occurrence.")
+
+
+class GlobArguments(_Arguments):
+    pattern: str = Field(description="The glob pattern.")
+    path: str = Field("/", description="Directory to search.")
+
+
+class GrepArguments(_Arguments):
+    pattern: str = Field(description="The text to find.")
+    path: str = Field("/", description="Directory or file to search.")
+    glob: str = Field("", description="Search only files such as `*.py`.")
+    output_mode: OutputMode = Field("files_with_matches", description="Paths, numbered lines, or counts.")
+    regex: bool = Field(False, description="The pattern is a regular expression; `(?i)` ignores case.")
+    context_lines: int = Field(0, ge=0, description="Lines around a match.")
+    max_count: int = Field(1000, ge=1, description="Most matches.")
+
+
+class DeleteArguments(_Arguments):
+    file_path: str = Field(description="Absolute path.")
+
+
+class MoveArguments(_Arguments):
+    source: str = Field(description="What to move.")
+    destination: str = Field(description="Its new path.")
+    overwrite: bool = Field(False, description="Replace an existing file.")
+
+
+class ExecuteArguments(_Arguments):
+    command: str = Field(description="The shell command.")
+    timeout: float = Field(0, ge=0, description="Seconds; 0 is the default.")
+
 
 _ARGUMENTS: Final[Mapping[str, type[BaseModel]]] = {
-    "ls": arguments.LsArguments,
-    "read_file": arguments.ReadArguments,
-    "write_file": arguments.WriteArguments,
-    "edit_file": arguments.EditArguments,
-    "glob": arguments.GlobArguments,
-    "grep": arguments.GrepArguments,
-    "delete": arguments.DeleteArguments,
-    "move": arguments.MoveArguments,
-    "execute": arguments.ExecuteArguments,
+    "ls": LsArguments,
+    "read_file": ReadArguments,
+    "write_file": WriteArguments,
+    "edit_file": EditArguments,
+    "glob": GlobArguments,
+    "grep": GrepArguments,
+    "delete": DeleteArguments,
+    "move": MoveArguments,
+    "execute": ExecuteArguments,
 }
 TOOL_NAMES: Final = tuple(_ARGUMENTS)
 """The names of all tools, in the order in which they are given."""

@@ -1,19 +1,13 @@
 """Backends that stand before other backends: permissions, hooks, logs, history."""
 
+from deepfs.backends.wrapper import WrapperBackend
 from deepfs.policy.audit import AuditedBackend, AuditRecord
-from deepfs.policy.calls import Call
 from deepfs.policy.history import HistoryBackend, Version
-from deepfs.policy.hooks import AfterHook, BeforeHook, GuardedBackend
+from deepfs.policy.hooks import AfterHook, BeforeHook, Call, GuardedBackend
 from deepfs.policy.limits import RateLimit, RateLimitError
-from deepfs.policy.permissions import (
-    ApprovalNeededError,
-    DeniedError,
-    PermissionedBackend,
-    approved,
-)
+from deepfs.policy.permissions import ApprovalNeededError, DeniedError, PermissionedBackend, approved
 from deepfs.policy.read_only import ReadOnlyBackend
 from deepfs.policy.rules import Decision, FilesystemPermission, decide, decide_beneath
-from deepfs.policy.wrapper import WrapperBackend
 
 __all__ = [
     "AfterHook",

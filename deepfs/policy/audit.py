@@ -9,11 +9,11 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar
 from msgspec import Struct
 
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.core.arguments import check_callable
+from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import DeepFSError
-from deepfs.policy.calls import call_of
-from deepfs.policy.wrapper import WrapperBackend
+from deepfs.policy.hooks import call_of
 from deepfs.sync import finish
+from deepfs.text.arguments import check_callable
 
 __all__ = ["AuditLog", "AuditRecord", "AuditedBackend", "Redaction"]
 

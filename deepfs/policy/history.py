@@ -12,14 +12,8 @@ from typing import NamedTuple, ParamSpec, TypeVar, cast
 
 from msgspec import Struct
 
-from deepfs.backends.factories import backend_from
-from deepfs.backends.protocol import BackendProtocol
-from deepfs.core import paths
-from deepfs.core.arguments import check_integer, check_string
-from deepfs.core.identity import is_probing
-from deepfs.core.locks import path_locks
-from deepfs.core.text import decode, version
-from deepfs.core.trees import Omission, TreeListing, files_of, joined
+from deepfs.backends.protocol import BackendProtocol, as_backend
+from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import (
     AccessError,
     BackendError,
@@ -32,8 +26,12 @@ from deepfs.errors import (
 )
 from deepfs.policy.permissions import PermissionedBackend
 from deepfs.policy.rules import FilesystemPermission
-from deepfs.policy.wrapper import WrapperBackend
 from deepfs.sync import finish
+from deepfs.text import paths
+from deepfs.text.arguments import check_integer, check_string
+from deepfs.text.entries import Omission, TreeListing, files_of, is_probing, joined
+from deepfs.text.lines import decode, version
+from deepfs.threads.locks import path_locks
 from deepfs.types import FileUploadResponse, WriteResult, failure
 
 __all__ = ["HistoryBackend", "Version"]
@@ -107,10 +105,10 @@ class HistoryBackend(WrapperBackend):
         self._directory = paths.normalize(directory)
         if self._directory == "/" and versions is None:
             raise ValueError("the versions need a directory of their own")
-        files = backend_from(inner)
+        files = as_backend(inner)
         super().__init__(files if versions is not None else _without(files, self._directory))
         self._beneath = files
-        self._versions = files if versions is None else backend_from(versions)
+        self._versions = files if versions is None else as_backend(versions)
         self._keep = keep
         # Objects over the same versions, perhaps with other rules, number them together.
         self._locks = path_locks(("history", id(self._versions)))

@@ -1,18 +1,69 @@
-"""Checks before and after the operations of a backend."""
+"""An operation on its way to a backend, as data."""
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, ParamSpec, TypeAlias, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
+
+from msgspec import Struct
 
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.core.arguments import check_callables
-from deepfs.core.trees import TreeListing
+from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import DeepFSError
-from deepfs.policy.calls import Call, call_of
-from deepfs.policy.wrapper import WrapperBackend
+from deepfs.sync import OPERATIONS
+from deepfs.text import paths
+from deepfs.text.arguments import check_callables
+from deepfs.text.entries import TreeListing
 from deepfs.types import FileDownloadResponse, FileUploadResponse
 
-__all__ = ["AfterHook", "BeforeHook", "GuardedBackend"]
+__all__ = ["CHANGES", "AfterHook", "BeforeHook", "Call", "GuardedBackend", "call_of"]
+
+CHANGES: Final = frozenset({"write", "edit", "delete", "move", "copy", "upload_files"})
+"""The operations that change files; what `execute` does is not known."""
+
+_PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "ls": ("path",),
+    "read": ("path", "offset", "limit"),
+    "read_raw": ("path",),
+    "write": ("path", "content"),
+    "edit": ("path", "old", "new", "replace_all"),
+    "glob": ("pattern", "path"),
+    "grep": ("pattern", "path", "glob"),
+    "delete": ("path",),
+    "move": ("src", "dst"),
+    "copy": ("src", "dst"),
+    "upload_files": ("files",),
+    "download_files": ("paths",),
+    "execute": ("command",),
+}
+assert set(_PARAMETERS) == set(OPERATIONS)
+
+
+class Call(Struct, frozen=True):
+    """One operation, by its sync name, and what it was called with; of a batch, one item with `path` and `content`."""
+
+    operation: str
+    arguments: Mapping[str, Any]
+
+    @property
+    def changes(self) -> bool:
+        """Whether it changes files."""
+        return self.operation in CHANGES
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The paths that it names, normalised, in their order; InvalidPathError where one cannot be."""
+        if self.operation in ("glob", "grep"):
+            return (paths.normalize(self.arguments.get("path") or "/"),)
+        named = (self.arguments[name] for name in ("path", "src", "dst") if name in self.arguments)
+        return tuple(map(paths.normalize, named))
+
+
+def call_of(operation: str, args: tuple[Any, ...], options: Mapping[str, Any]) -> Call:
+    """The call of `operation` with these arguments, as `WrapperBackend.through` gets them."""
+    given = dict(zip(_PARAMETERS[operation], args, strict=False))
+    return Call(operation, MappingProxyType(given | dict(options)))
+
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -5,10 +5,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection
 
-from deepfs.core.arguments import check_callable
 from deepfs.errors import AccessError, DeepFSError
-from deepfs.policy.calls import Call
+from deepfs.policy.hooks import Call
 from deepfs.sync import OPERATIONS
+from deepfs.text.arguments import check_callable
 
 __all__ = ["RateLimit", "RateLimitError"]
 

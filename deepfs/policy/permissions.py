@@ -1,6 +1,6 @@
 """Rules enforced before a backend, whoever calls it."""
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -8,15 +8,10 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from deepfs.backends._hiding import hiding
-from deepfs.backends._options import given
+from deepfs.backends.operations import hidden_option, without_defaults
 from deepfs.backends.protocol import BackendProtocol, Capabilities
-from deepfs.core import paths
-from deepfs.core.search import Hidden
-from deepfs.core.trees import EntryChange, Omission, TreeListing, is_valid, joined
+from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import AccessError, DeepFSError, ErrorCode, quoted
-from deepfs.policy._hidden import either, hidden_by
-from deepfs.policy._trees import visit_beneath
 from deepfs.policy.rules import (
     ALLOWED,
     Decision,
@@ -28,7 +23,9 @@ from deepfs.policy.rules import (
     decide_beneath,
     decide_told,
 )
-from deepfs.policy.wrapper import WrapperBackend
+from deepfs.search.results import Hidden
+from deepfs.text import paths
+from deepfs.text.entries import EntryChange, Omission, TreeListing, is_valid, joined
 from deepfs.types import (
     DeleteResult,
     EditResult,
@@ -57,6 +54,9 @@ __all__ = [
     "approved",
     "decide",
     "decide_beneath",
+    "either",
+    "hidden_by",
+    "visit_beneath",
 ]
 
 FoundT = TypeVar("FoundT", FileInfo, GrepMatch)
@@ -231,7 +231,7 @@ class PermissionedBackend(WrapperBackend):
 
     async def aglob(self, pattern: str, path: str = "/", *, hidden: Hidden | None = None) -> GlobResult:
         path = await self._checked(path or "/", "read")
-        options = hiding(self.inner, self._hidden(hidden))
+        options = hidden_option(self.inner, self._hidden(hidden))
         found = await self.through("glob", self.inner.aglob, pattern, path, **options)
         if found.matches is None or not self._watched(["read"]):
             return found
@@ -250,11 +250,11 @@ class PermissionedBackend(WrapperBackend):
         hidden: Hidden | None = None,
     ) -> GrepResult:
         searched = await self._checked(path or "/", "read")
-        hides = hiding(self.inner, self._hidden(hidden))
-        options = given(regex=regex, ignore_case=ignore_case, context_lines=context_lines or None) | hides
+        hides = hidden_option(self.inner, self._hidden(hidden))
+        options = without_defaults(regex=regex, ignore_case=ignore_case, context_lines=context_lines or None) | hides
 
         async def ask(path: str | None, glob: str | None, max_count: int | None = None) -> GrepResult:
-            more = options | given(max_count=max_count)
+            more = options | without_defaults(max_count=max_count)
             return await self.through("grep", self.inner.agrep, pattern, path, glob, **more)
 
         start = path and searched
@@ -389,3 +389,68 @@ class PermissionedBackend(WrapperBackend):
 def _needed(if_match: str | None) -> list[FilesystemOperation]:
     """What a change needs that may name the version it replaces."""
     return ["write"] if if_match is None else ["write", "read"]
+
+
+def hidden_by(rules: Iterable[FilesystemPermission], refused: frozenset[Mode]) -> Hidden:
+    """What may not be read where rules of the modes `refused` deny; links are not followed."""
+    about_reading = [rule for rule in rules if "read" in rule.operations]
+
+    def is_hidden(path: str, *, is_dir: bool) -> bool:
+        for rule in about_reading:
+            if is_dir and rule.covers("read", path):
+                return rule.mode in refused
+            if is_dir and rule.mode not in refused and rule.may_match_beneath("read", path):
+                return False
+            if not is_dir and rule.matches("read", path):
+                return rule.mode in refused
+        return False
+
+    return is_hidden
+
+
+def either(first: Hidden, second: Hidden | None) -> Hidden:
+    """What one of both hides."""
+    if second is None:
+        return first
+    return lambda path, *, is_dir: first(path, is_dir=is_dir) or second(path, is_dir=is_dir)
+
+
+_NOTHING_BENEATH = (ErrorCode.NOT_A_DIRECTORY, ErrorCode.FILE_NOT_FOUND)
+
+
+async def visit_beneath(
+    backend: BackendProtocol,
+    top: str,
+    visit: Callable[[str, str], object],
+    *,
+    follow: bool,
+    pass_by: Callable[[str], object] = lambda _: None,
+) -> None:
+    """Call `visit` with the path and the real path of all beneath the directory `top`, in no order.
+
+    With `follow`, real is where links lead, and linked directories are entered, but none twice: `pass_by` is told of
+    those that are passed by for that. Without, a link stands for itself. What `visit` raises ends the walk. Raises
+    AccessError where not everything can be listed.
+    """
+    (real_top,) = await backend.areal_paths([top])
+    pending = [(top, real_top or top)]
+    seen = {real_top}
+    while pending:
+        directory, real_directory = pending.pop()
+        listing = await backend.als(directory)
+        if listing.entries is None:
+            if listing.code in _NOTHING_BENEATH:
+                continue
+            raise AccessError(top, "not everything beneath it can be listed")
+        children = [entry.path.rstrip("/") for entry in listing.entries]
+        targets = await backend.areal_paths(children) if children else []
+        for entry, path, target in zip(listing.entries, children, targets, strict=True):
+            own = paths.join(real_directory, paths.name(path))
+            visit(path, (target or own) if follow else own)
+            if not entry.is_dir or not (follow or target == own):
+                continue
+            if target in seen:
+                pass_by(path)
+            else:
+                seen.add(target)
+                pending.append((path, target or own))

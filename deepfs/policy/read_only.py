@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from deepfs.backends.protocol import BackendProtocol, Capabilities
-from deepfs.core import paths
-from deepfs.core.trees import EntryChange, TreeListing
+from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import AccessError, DeepFSError, NotSupportedError
-from deepfs.policy.wrapper import WrapperBackend
+from deepfs.text import paths
+from deepfs.text.entries import EntryChange, TreeListing
 from deepfs.types import DeleteResult, EditResult, ExecuteResponse, FileUploadResponse, WriteResult
 
 __all__ = ["ReadOnlyBackend"]

@@ -4,9 +4,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias, cast, get_args
 
-from deepfs.core import paths
-from deepfs.core.patterns import compile_tree
 from deepfs.errors import InvalidPathError
+from deepfs.search.globs import compile_tree
+from deepfs.text import paths
 
 __all__ = [
     "ALLOWED",

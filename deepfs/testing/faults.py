@@ -7,7 +7,7 @@ from typing import ParamSpec, TypeAlias, TypeVar
 import anyio
 
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.policy.wrapper import WrapperBackend
+from deepfs.backends.wrapper import WrapperBackend
 
 __all__ = ["Fault", "FaultyBackend", "LatencyBackend"]
 

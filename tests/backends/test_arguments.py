@@ -20,8 +20,8 @@ from deepfs import (
     StoreBackend,
 )
 from deepfs.backends import BubblewrapSandbox, LocalShellBackend
-from deepfs.backends.adapted import adapt_backend_protocol
-from deepfs.backends.factories import FactoryBackend
+from deepfs.compat.adapters import adapt_backend_protocol
+from deepfs.compat.factories import FactoryBackend
 from deepfs.policy import AuditedBackend, GuardedBackend, HistoryBackend, ReadOnlyBackend
 from deepfs.policy.limits import RateLimit
 

@@ -12,10 +12,10 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from deepfs.backends import _flat_search
 from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.backends.memory import MemoryBackend
 from deepfs.backends.protocol import BackendProtocol
+from deepfs.search import flat as _flat_search
 from support.counts import few_or_many, telling
 from support.processes import started, until_idle
 

@@ -11,12 +11,12 @@ import pytest
 from langgraph.store.memory import InMemoryStore
 
 from deepfs.backends.composite import CompositeBackend
-from deepfs.backends.factories import FactoryBackend
 from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.backends.flat import FlatBackend
 from deepfs.backends.memory import MemoryBackend
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.store import StoreBackend
+from deepfs.compat.factories import FactoryBackend
 from deepfs.errors import BackendError
 from deepfs.policy import FilesystemPermission, HistoryBackend, PermissionedBackend, WrapperBackend
 from deepfs.testing import FaultyBackend, LatencyBackend

@@ -7,10 +7,10 @@ import anyio.to_thread
 import pytest
 
 from deepfs.backends.filesystem import FilesystemBackend
-from deepfs.core import text
 from deepfs.errors import ErrorCode
 from deepfs.testing import BackendConformance, BackendStateMachine
 from deepfs.testing.expect import failed, succeeded
+from deepfs.text import lines as text
 
 
 class TestFilesystem(BackendConformance, BackendStateMachine):

@@ -13,8 +13,8 @@ import pytest
 
 from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.backends.memory import MemoryBackend
-from deepfs.core import engines
-from deepfs.core.ripgrep import Ripgrep
+from deepfs.search import disk as engines
+from deepfs.search.ripgrep import Ripgrep
 from deepfs.types import GlobResult, GrepResult
 from support.processes import children, started, working_threads
 
@@ -98,7 +98,7 @@ OUT_OF_DESCRIPTORS = """
 import os, resource, sys
 import anyio
 from deepfs import FilesystemBackend
-from deepfs.core import engines
+from deepfs.search import disk as engines
 
 root, how, begins_with_ripgrep = sys.argv[1], sys.argv[2], sys.argv[3] == "True"
 engines.FEW = 2 if begins_with_ripgrep else engines.FEW

@@ -8,7 +8,7 @@ from langgraph.store.memory import InMemoryStore
 
 from deepfs.backends.flat import FlatBackend
 from deepfs.backends.store import StoreBackend
-from deepfs.core.filemap import Change, DecodedFiles, Directories, FileTree
+from deepfs.text.flat_tree import Change, DecodedFiles, Directories, FileTree
 from deepfs.types import FileDataV2
 from support.files import stored
 

@@ -11,7 +11,6 @@ import pytest
 from langgraph.store.memory import InMemoryStore
 
 from deepfs import adapt_backend_protocol, run_sync
-from deepfs.backends.bubblewrap import BubblewrapSandbox
 from deepfs.backends.composite import CompositeBackend
 from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.backends.local_shell import LocalShellBackend
@@ -28,6 +27,7 @@ from deepfs.policy import (
     PermissionedBackend,
     ReadOnlyBackend,
 )
+from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
 from deepfs.testing import FaultyBackend
 from deepfs.types import DeleteResult, WriteResult
 from support.disks import tree as tree_on_disk

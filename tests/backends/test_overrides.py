@@ -22,8 +22,8 @@ from deepfs import (
     StoreBackend,
     run_sync,
 )
+from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import AccessError, ErrorCode, InvalidPatternError
-from deepfs.policy.wrapper import WrapperBackend
 from deepfs.sync import is_inline
 from deepfs.testing import LatencyBackend
 from deepfs.types import DeleteResult, EditResult, FileInfo, GlobResult, GrepResult, LsResult, ReadResult, WriteResult

@@ -15,7 +15,7 @@ import pytest
 from langgraph.graph import START, StateGraph
 
 from deepfs import BackendProtocol, FilesystemBackend, FilesystemState, MemoryBackend, StateBackend, run_sync
-from deepfs.policy.wrapper import WrapperBackend
+from deepfs.backends.wrapper import WrapperBackend
 from deepfs.testing import LatencyBackend
 from deepfs.testing.tasks import at_once
 from deepfs.types import GrepResult, WriteResult

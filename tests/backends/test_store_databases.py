@@ -21,9 +21,9 @@ from psycopg.rows import dict_row
 from deepfs.backends._store_items import change
 from deepfs.backends._store_tables import Put, can_compare, identify, put_if_unchanged, storage_of
 from deepfs.backends.store import StoreBackend
-from deepfs.core.filemap import ChangedError
 from deepfs.errors import BackendError
 from deepfs.testing.tasks import at_once
+from deepfs.text.flat_tree import ChangedError
 from support.files import stored
 from support.processes import started
 
@@ -318,7 +318,7 @@ CHILD = """
 import sys
 import anyio
 from deepfs.backends.store import StoreBackend
-from deepfs.core.filemap import ChangedError
+from deepfs.text.flat_tree import ChangedError
 from deepfs.errors import BackendError
 from langgraph.store.postgres.aio import AsyncPostgresStore
 from langgraph.store.sqlite.aio import AsyncSqliteStore

@@ -18,7 +18,7 @@ from deepfs import (
     StateBackend,
     StoreBackend,
 )
-from deepfs.policy.wrapper import WrapperBackend
+from deepfs.backends.wrapper import WrapperBackend
 from deepfs.sync import OPERATIONS
 from deepfs.types import WriteResult
 

@@ -19,8 +19,8 @@ from deepfs import (
     PermissionedBackend,
     StoreBackend,
 )
-from deepfs.backends.adapted import adapt_backend_protocol
 from deepfs.backends.protocol import BackendProtocol
+from deepfs.compat.adapters import adapt_backend_protocol
 from deepfs.policy import HistoryBackend, ReadOnlyBackend, WrapperBackend
 from deepfs.types import DeleteResult, FileDownloadResponse, FileUploadResponse, LsResult
 from support.disks import tree

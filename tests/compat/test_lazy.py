@@ -17,7 +17,7 @@ def test_without_it_the_error_says_what_to_install() -> None:
         import sys
         sys.modules["deepagents"] = None
         from deepfs import MemoryBackend
-        from deepfs.compat.deepagents import from_deepagents, to_deepagents
+        from deepfs.compat.deepagents import (from_deepagents, to_deepagents)
         for bridge in (from_deepagents, to_deepagents):
             try:
                 bridge(MemoryBackend())

@@ -19,14 +19,14 @@ NAMES: Final = {
         SandboxBackendProtocolV2 AnyBackendProtocol BackendFactory BACKEND_TYPES FileData FileInfo GrepMatch LsResult
         ReadResult ReadRawResult GrepResult GlobResult WriteResult EditResult DeleteResult ExecuteResponse
         FileUploadResponse FileDownloadResponse FileOperationError""",
-    "deepfs.backends.utils": """FileInfo GrepMatch create_file_data update_file_data file_data_to_string
+    "deepfs.compat.utils": """FileInfo GrepMatch create_file_data update_file_data file_data_to_string
         slice_read_response perform_string_replacement grep_matches_from_files""",
     "deepfs.backends.state": "StateBackend FilesystemState",
     "deepfs.backends.store": "StoreBackend",
     "deepfs.backends.filesystem": "FilesystemBackend",
     "deepfs.backends.composite": "CompositeBackend",
     "deepfs.backends.local_shell": "LocalShellBackend",
-    "deepfs.backends.sandbox": "BaseSandbox",
+    "deepfs.sandboxes.base": "BaseSandbox",
     "deepfs.compat.v1": "BackendProtocolV1 SandboxBackendProtocolV1 adapt_backend_protocol adapt_sandbox_protocol",
 }
 

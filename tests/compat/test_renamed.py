@@ -21,7 +21,7 @@ from deepfs import (
     adapt_backend_protocol,
     create_deep_agent,
 )
-from deepfs.backends.utils import create_file_data, grep_matches_from_files, slice_read_response
+from deepfs.compat.utils import create_file_data, grep_matches_from_files, slice_read_response
 from deepfs.policy import WrapperBackend
 from support.scripted import ScriptedModel, calls
 

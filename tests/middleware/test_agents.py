@@ -13,11 +13,11 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
 from deepfs import FilesystemPermission, MemoryBackend, StateBackend
-from deepfs.backends.bubblewrap import BubblewrapSandbox
 from deepfs.backends.local_shell import LocalShellBackend
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.middleware.filesystem import FilesystemMiddleware, FilesystemState
 from deepfs.middleware.prompts import PROMPTS
+from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
 from support.agents import Invoke, Sandbox, backend, invoke, results
 from support.chat import ScriptedModel, call, calls
 

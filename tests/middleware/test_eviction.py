@@ -13,12 +13,12 @@ from langgraph.types import Command
 
 from deepfs import CompositeBackend, MemoryBackend, WriteResult, run_sync
 from deepfs.backends.protocol import BackendProtocol
+from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import BackendError
 from deepfs.middleware.eviction import Evictor
 from deepfs.middleware.filesystem import FilesystemMiddleware
 from deepfs.middleware.tools import filesystem_tools
 from deepfs.policy.rules import FilesystemPermission
-from deepfs.policy.wrapper import WrapperBackend
 from deepfs.testing import FaultyBackend
 from support.agents import Invoke, Sandbox, backend, invoke, results
 from support.chat import ScriptedModel, call, calls

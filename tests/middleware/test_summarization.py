@@ -435,7 +435,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langchain.agents import create_agent
 from langgraph.checkpoint.sqlite import SqliteSaver
 from deepfs import FilesystemBackend
-from deepfs.middleware.summarization import SummarizationMiddleware, _History
+from deepfs.middleware.summarization import (SummarizationMiddleware, _History)
 from support.chat import ScriptedModel
 
 kind, root = sys.argv[1:]

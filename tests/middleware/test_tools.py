@@ -13,11 +13,11 @@ from langgraph.prebuilt import ToolNode
 
 from deepfs import CompositeBackend, FilesystemState, MemoryBackend, PermissionedBackend, WriteResult, run_sync
 from deepfs.backends.protocol import BackendProtocol
+from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import BackendError
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.tools import TOOL_NAMES, filesystem_tools
 from deepfs.policy import HistoryBackend, ReadOnlyBackend
-from deepfs.policy.wrapper import WrapperBackend
 from deepfs.testing import FaultyBackend
 from support.agents import Invoke, Sandbox, backend, invoke, results
 from support.chat import call, calls

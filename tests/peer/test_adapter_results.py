@@ -166,7 +166,7 @@ def test_what_cannot_be_shown_is_no_document() -> None:
 
 
 def test_what_is_shown_is_what_deepagents_knows() -> None:
-    from deepfs.compat._peer_results import SHOWN_EXTENSIONS
+    from deepfs.compat.peer_results import SHOWN_EXTENSIONS
 
     known = {*peer_utils._EXTENSION_TO_FILE_TYPE, *peer_utils._VIDEO_EXTRA_EXTENSIONS}
     assert known == SHOWN_EXTENSIONS
@@ -296,7 +296,7 @@ def test_every_operation_is_ours_whatever_the_adapter_is_there(tmp_path: Path) -
         adapted = to_deepagents(backend)
         names = [*operations, *(["execute", "aexecute"] if backend.capabilities.executes else [])]
         for name in names:
-            assert getattr(type(adapted), name).__module__ == "deepfs.compat._to_deepagents", (backend, name)
+            assert getattr(type(adapted), name).__module__ == "deepfs.compat.to_deepagents", (backend, name)
 
 
 # --- edits -----------------------------------------------------------------------------------------------------------
@@ -321,7 +321,7 @@ def test_an_older_deepagents_is_refused_by_name(installed: str, tmp_path: Path) 
     metadata.write_text(f"Metadata-Version: 2.1\nName: deepagents\nVersion: {installed}\n")
     code = """
 from deepfs import MemoryBackend
-from deepfs.compat.deepagents import from_deepagents, to_deepagents
+from deepfs.compat.deepagents import (from_deepagents, to_deepagents)
 for convert in (to_deepagents, from_deepagents):
     try:
         convert(MemoryBackend())

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import pytest
 
-from deepfs.backends._remote import RemoteSandbox
+from deepfs.sandboxes.remote import RemoteSandbox
 from deepfs.testing import BackendConformance
 from support.machines import Machine
 from support.sandboxes import raw_peek, raw_put, three_of

@@ -13,7 +13,7 @@ from deno_sandbox.sandbox import AsyncSandbox
 from deno_sandbox.transport import WebSocketTransport
 
 from deepfs.backends import DenoSandbox
-from deepfs.backends._remote import RemoteSandbox, check_installed
+from deepfs.sandboxes.remote import RemoteSandbox, check_installed
 from deepfs.testing.expect import shown, succeeded
 from support.machines import Machine
 from support.services import SERVICES, Maker, open_service

@@ -15,7 +15,7 @@ from langchain_tests.integration_tests import SandboxIntegrationTests
 from deepfs import run_sync
 from deepfs.backends import BubblewrapSandbox, CompositeBackend, LocalShellBackend, MemoryBackend
 from deepfs.compat.deepagents import to_deepagents
-from deepfs.core.commands import Command, capture
+from deepfs.process import Command, capture
 from deepfs.types import ExecuteResponse
 from support.machines import Machine
 from support.sandboxes import LocalSandbox

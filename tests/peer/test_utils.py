@@ -6,7 +6,7 @@ from typing import Any, Final
 import pytest
 from deepagents.backends import utils as peer
 
-from deepfs.backends import utils
+from deepfs.compat import utils
 
 HELPERS: Final = [
     "create_file_data",

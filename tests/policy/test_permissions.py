@@ -16,10 +16,10 @@ from deepfs import (
     run_sync,
 )
 from deepfs.backends.protocol import BackendProtocol, SandboxBackendProtocol, supports_execute
-from deepfs.core.search import Grep
+from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import BackendError
 from deepfs.policy import ApprovalNeededError, DeniedError, approved, decide, decide_beneath
-from deepfs.policy.wrapper import WrapperBackend
+from deepfs.search.results import Grep
 from deepfs.types import ExecuteResponse, GrepResult
 
 pytestmark = pytest.mark.anyio

@@ -8,8 +8,8 @@ import pytest
 
 from deepfs.backends.memory import MemoryBackend
 from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol, supports_execute
+from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import NotSupportedError
-from deepfs.policy.wrapper import WrapperBackend
 from deepfs.sync import OPERATIONS
 from deepfs.testing import BackendConformance
 from deepfs.types import ExecuteResponse, ReadResult, WriteResult

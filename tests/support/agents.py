@@ -9,10 +9,10 @@ import pytest
 from langgraph.store.memory import InMemoryStore
 
 from deepfs import CompositeBackend, FilesystemBackend, MemoryBackend, StateBackend, StoreBackend
-from deepfs.backends.bubblewrap import BubblewrapSandbox
 from deepfs.backends.local_shell import LocalShellBackend
 from deepfs.backends.protocol import BackendProtocol, Capabilities, ExecuteResponse
-from deepfs.policy.wrapper import WrapperBackend
+from deepfs.backends.wrapper import WrapperBackend
+from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
 
 __all__ = ["BACKENDS", "Invoke", "Sandbox", "backend", "invoke", "results"]
 

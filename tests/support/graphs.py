@@ -12,7 +12,7 @@ from langgraph.config import get_config
 from langgraph.graph import START, StateGraph
 
 from deepfs import FilesystemState, StateBackend
-from deepfs.policy.wrapper import WrapperBackend
+from deepfs.backends.wrapper import WrapperBackend
 
 __all__ = ["InNode", "OpenNode", "open_node"]
 

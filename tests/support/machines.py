@@ -11,7 +11,7 @@ from typing import Final
 import anyio.to_thread
 from msgspec import Struct
 
-from deepfs.backends.bubblewrap import bubblewrap_program
+from deepfs.sandboxes.bubblewrap import bubblewrap_program
 
 __all__ = ["Machine", "Outcome", "Program"]
 

@@ -8,7 +8,7 @@ import anyio.lowlevel
 from msgspec.structs import replace
 
 from deepfs.backends.memory import MemoryBackend
-from deepfs.core.filemap import Change
+from deepfs.text.flat_tree import Change
 from deepfs.types import (
     DeleteResult,
     EditResult,

@@ -108,7 +108,7 @@ def _is_here(program: str) -> bool:
 
 def _has_boxes() -> bool:
     """Whether bubblewrap is here and may make namespaces."""
-    from deepfs.backends.bubblewrap import bubblewrap_program
+    from deepfs.sandboxes.bubblewrap import bubblewrap_program
 
     program = bubblewrap_program()
     box = [program or "", "--ro-bind", "/", "/", "--cap-drop", "ALL", "true"]
@@ -117,8 +117,8 @@ def _has_boxes() -> bool:
 
 def _has_sandboxes() -> bool:
     """Whether BubblewrapSandbox runs commands here: root needs control groups besides."""
-    from deepfs.backends.bubblewrap import BubblewrapSandbox
     from deepfs.errors import NotSupportedError
+    from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
     from deepfs.sync import run_sync
 
     try:

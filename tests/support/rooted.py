@@ -6,9 +6,9 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from deepfs.backends.protocol import BackendProtocol, StoragePlace
-from deepfs.core import paths
+from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import DeepFSError
-from deepfs.policy.wrapper import WrapperBackend
+from deepfs.text import paths
 from deepfs.types import FileDownloadResponse, FileUploadResponse, GlobResult, GrepResult, LsResult, Result
 
 __all__ = ["RootedBackend"]

@@ -10,8 +10,8 @@ from typing import Final, TypeVar
 
 import anyio.to_thread
 
-from deepfs.backends.sandbox import BaseSandbox
-from deepfs.core.commands import Command, capture
+from deepfs.process import Command, capture
+from deepfs.sandboxes.base import BaseSandbox
 from deepfs.types import ExecuteResponse
 
 __all__ = ["WITH_PYTHON", "LocalSandbox", "busybox_tools", "raw_peek", "raw_put", "three_of"]

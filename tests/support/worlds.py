@@ -25,8 +25,8 @@ from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.backends.memory import MemoryBackend
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.store import StoreBackend
-from deepfs.core import paths
 from deepfs.policy import FilesystemPermission, PermissionedBackend
+from deepfs.text import paths
 from support.files import content_of
 from support.raw import raw_bytes
 

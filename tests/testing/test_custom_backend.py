@@ -8,10 +8,10 @@ from deepfs.backends.composite import CompositeBackend
 from deepfs.backends.flat import FlatBackend
 from deepfs.backends.memory import MemoryBackend
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.core.filemap import Change
-from deepfs.policy.wrapper import WrapperBackend
+from deepfs.backends.wrapper import WrapperBackend
 from deepfs.testing import BackendConformance, BackendStateMachine
 from deepfs.testing.conformance.moving import MovingConformance
+from deepfs.text.flat_tree import Change
 from deepfs.types import (
     DeleteResult,
     EditResult,

@@ -1,10 +1,10 @@
 """`delete`: a file, or a directory with all under it, and nothing else."""
 
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.core.text import version
 from deepfs.errors import ErrorCode
 from deepfs.testing.expect import failed, listed, listing, succeeded
 from deepfs.testing.suite import BackendSuite
+from deepfs.text.lines import version
 
 __all__ = ["DeletingConformance"]
 

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from deepfs.backends import DaytonaSandbox, DenoSandbox, ModalSandbox
-from deepfs.backends._remote import RemoteSandbox
+from deepfs.sandboxes.remote import RemoteSandbox
 from support.machines import Machine
 from support.services import daytona, deno, modal
 

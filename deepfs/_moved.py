@@ -1,0 +1,77 @@
+"""Where names live that can be imported from elsewhere too: former paths of modules, and those of deepagents.
+
+A former module is made when it is imported, without a file, and its attributes are loaded when they are first used.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any, Final
+
+__all__ = ["MOVED", "install"]
+
+MOVED: Final[Mapping[str, Sequence[str]]] = {
+    "deepfs.backends.adapted": ["deepfs.compat.adapters"],
+    "deepfs.backends.bubblewrap": ["deepfs.sandboxes.bubblewrap"],
+    "deepfs.backends.context": ["deepfs.compat.factories"],
+    "deepfs.backends.daytona": ["deepfs.sandboxes.daytona"],
+    "deepfs.backends.deno": ["deepfs.sandboxes.deno"],
+    "deepfs.backends.factories": ["deepfs.compat.factories"],
+    "deepfs.backends.modal": ["deepfs.sandboxes.modal"],
+    "deepfs.backends.sandbox": ["deepfs.sandboxes.base"],
+    "deepfs.backends.utils": ["deepfs.compat.utils"],
+    "deepfs.compat.v1": ["deepfs.backends.older_protocols", "deepfs.compat.adapters"],
+    "deepfs.core": [],
+    "deepfs.core.filedata": ["deepfs.text.records"],
+    "deepfs.core.filemap": ["deepfs.text.flat_tree"],
+    "deepfs.core.identity": ["deepfs.text.entries"],
+    "deepfs.core.locks": ["deepfs.threads.locks"],
+    "deepfs.core.paths": ["deepfs.text.paths"],
+    "deepfs.core.patterns": ["deepfs.search.globs"],
+    "deepfs.core.reading": ["deepfs.text.windows"],
+    "deepfs.core.replace": ["deepfs.text.edits"],
+    "deepfs.core.scan": ["deepfs.search.query"],
+    "deepfs.core.trees": ["deepfs.text.entries"],
+    "deepfs.policy.wrapper": ["deepfs.backends.wrapper"],
+}
+"""The former modules, each with the modules that now have its names."""
+
+
+class _FormerModule(ModuleType):
+    """Its attributes are those of other modules, which are imported when one is asked for."""
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("__"):
+            for home in MOVED[self.__name__]:
+                if hasattr(module := import_module(home), name):
+                    return getattr(module, name)
+        raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+
+    @property
+    def __all__(self) -> list[str]:
+        return sorted({name for home in MOVED[self.__name__] for name in import_module(home).__all__})
+
+    def __dir__(self) -> list[str]:
+        return self.__all__
+
+
+class _Finder(MetaPathFinder, Loader):
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        if name not in MOVED:
+            return None
+        return ModuleSpec(name, self, is_package=any(other.startswith(f"{name}.") for other in MOVED))
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _FormerModule(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Nothing is to be run."""
+
+
+def install() -> None:
+    """Let former modules be imported; only what no file of the package answers is looked for here."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.append(_Finder())

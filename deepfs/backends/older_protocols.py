@@ -1,0 +1,142 @@
+"""Older protocols: their names, which every backend has, what their backends define, and the adapters for these.
+
+`deepfs.compat` registers the adapters. It is loaded by name, when a backend of another protocol first comes along.
+"""
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any, Final, Protocol
+
+from msgspec import Struct
+
+from deepfs._deprecated import warn_deprecated
+
+__all__ = [
+    "V1_NAMES",
+    "Adapters",
+    "BackendProtocolV1",
+    "SandboxBackendProtocolV1",
+    "adapters",
+    "add_v1_names",
+    "mark_v1",
+    "register",
+    "speaks_v1",
+]
+
+
+V1_NAMES: Final[Mapping[str, str]] = {"ls": "ls_info", "grep": "grep_raw", "glob": "glob_info"}
+"""What the operations that have another name in V1 are called there."""
+
+
+class BackendProtocolV1(Protocol):
+    """What a backend of the first protocol defines, synchronous; `adapt_backend_protocol` makes it a backend."""
+
+    def ls_info(self, path: str) -> list[Any]:
+        """List the direct children of a directory."""
+
+    def read(self, file_path: str, offset: int = 0, limit: int = 2000) -> str:
+        r"""Read lines, each as `f"{number:6d}\t{line}"`, or an error text."""
+
+    def grep_raw(self, pattern: str, path: str | None = None, glob: str | None = None) -> list[Any] | str:
+        """Find lines; an error is a text."""
+
+    def glob_info(self, pattern: str, path: str = "/") -> list[Any]:
+        """List the files that match."""
+
+    def write(self, file_path: str, content: str) -> Any:
+        """Create a file."""
+
+    def edit(self, file_path: str, old_string: str, new_string: str, replace_all: bool = False) -> Any:
+        """Replace a literal text."""
+
+
+class SandboxBackendProtocolV1(BackendProtocolV1, Protocol):
+    """A backend of the first protocol that also runs commands."""
+
+    @property
+    def id(self) -> str:
+        """What tells this sandbox from others."""
+
+    def execute(self, command: str) -> Any:
+        """Run a shell command."""
+
+
+class Adapters(Struct, frozen=True):
+    """What `deepfs.compat` can do with backends and classes that were written for another protocol."""
+
+    backend: Callable[[Any], Any]
+    """The `BackendProtocol` over a backend of any protocol, or over a factory of backends; TypeError for all else."""
+    body: Callable[[type, type], None]
+    """Gives a subclass of `BackendProtocol` what its body, written for another protocol, lacks."""
+    context: Callable[[], Any]
+    """What a factory of namespaces or of backends gets for the running node; None outside a graph."""
+
+
+_registered: list[Adapters] = []
+
+
+def register(adapters: Adapters) -> None:
+    """Make these the adapters of the process."""
+    _registered[:] = [adapters]
+
+
+def adapters() -> Adapters:
+    """The registered adapters; those of `deepfs.compat` if there are none yet."""
+    if not _registered:
+        import_module("deepfs.compat.registered")
+    return _registered[0]
+
+
+_MARK: Final = "_defined_in_v1"
+
+
+def mark_v1(cls: type) -> None:
+    """Have `speaks_v1` tell of `cls`, and of what derives from it, that its sync methods are those of V1."""
+    setattr(cls, _MARK, True)
+
+
+def speaks_v1(cls: type) -> bool:
+    """Whether the sync methods of `cls` are those of V1."""
+    return bool(getattr(cls, _MARK, False))
+
+
+# --- the old names, on every backend ---------------------------------------------------------------------------------
+
+
+def _ls_info(ls: Callable[..., Any]) -> Callable[..., Any]:
+    def ls_info(self: Any, path: str) -> Any:
+        warn_deprecated("ls_info is deprecated: use ls, which returns an LsResult")
+        return ls(self, path).entries or []
+
+    return ls_info
+
+
+def _grep_raw(grep: Callable[..., Any]) -> Callable[..., Any]:
+    def grep_raw(self: Any, pattern: str, path: str | None = None, glob: str | None = None) -> Any:
+        warn_deprecated("grep_raw is deprecated: use grep, which returns a GrepResult")
+        found = grep(self, pattern, path, glob)
+        return found.error if found.matches is None else found.matches
+
+    return grep_raw
+
+
+def _glob_info(glob: Callable[..., Any]) -> Callable[..., Any]:
+    def glob_info(self: Any, pattern: str, path: str = "/") -> Any:
+        warn_deprecated("glob_info is deprecated: use glob, which returns a GlobResult")
+        return glob(self, pattern, path).matches or []
+
+    return glob_info
+
+
+_SHIMS: Final = {"ls": _ls_info, "grep": _grep_raw, "glob": _glob_info}
+
+
+def add_v1_names(cls: type) -> None:
+    """Give `cls` the old name of each operation that it defines, over that very definition."""
+    for operation, shim in _SHIMS.items():
+        method = vars(cls).get(operation)
+        if method is not None and V1_NAMES[operation] not in vars(cls):
+            old = shim(method)
+            old.__qualname__ = f"{cls.__qualname__}.{old.__name__}"
+            old.__doc__ = f"Deprecated: `{operation}` as a bare answer, as V1 had it."
+            setattr(cls, old.__name__, old)

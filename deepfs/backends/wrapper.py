@@ -1,0 +1,164 @@
+"""The base of backends that stand before another one: policies, hooks, faults."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import ParamSpec, TypeVar, cast
+
+from deepfs.backends.operations import without_defaults
+from deepfs.backends.protocol import (
+    BACKEND_TYPES,
+    BackendProtocol,
+    Capabilities,
+    SandboxBackendProtocol,
+    StoragePlace,
+    SyncCommands,
+    as_backend,
+    supports_execute,
+)
+from deepfs.errors import DeepFSError, ErrorCode, NotSupportedError, error_of, quoted
+from deepfs.text.entries import EntryChange, TreeListing
+from deepfs.types import (
+    DeleteResult,
+    EditResult,
+    ExecuteResponse,
+    FileDownloadResponse,
+    FileUploadResponse,
+    GlobResult,
+    GrepResult,
+    LsResult,
+    ReadRawResult,
+    ReadResult,
+    WriteResult,
+    failure,
+)
+
+__all__ = ["WrapperBackend"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class WrapperBackend(BackendProtocol, SyncCommands):
+    """Delegates every operation to `inner`, whose capabilities are its own.
+
+    A subclass overrides the operations that it changes, or `through`, which all of them pass. Options that have their
+    default value are not handed on, so `inner` may lack those it does not know. Older backends are adapted.
+    """
+
+    never_waits: bool = True
+    """This class adds no wait of its own; an object never waits where `inner` does not either."""
+
+    def __init__(self, inner: BACKEND_TYPES) -> None:
+        self.inner: BackendProtocol = as_backend(inner)
+        self.capabilities: Capabilities = self.inner.capabilities
+        self.never_waits = type(self).never_waits and self.inner.never_waits
+
+    def inner_backends(self) -> Sequence[object]:
+        return (self.inner,)
+
+    def bound_to_this_thread(self) -> bool:
+        return self.inner.bound_to_this_thread()
+
+    async def areal_paths(self, paths: list[str]) -> list[str | None]:
+        return await self.inner.areal_paths(paths)
+
+    async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
+        """As `inner` tells it, which passes as `ls`; a subclass that overrides `als` shows what that lists."""
+        if type(self).als is WrapperBackend.als:
+            listing: object = await self.through(
+                "ls", self.inner.alist_tree, path, **without_defaults(deleting=deleting)
+            )
+            if isinstance(listing, TreeListing):
+                return listing
+        return await super().alist_tree(path, deleting=deleting)
+
+    async def achange_entries(self, changes: Sequence[EntryChange]) -> list[FileUploadResponse]:
+        """As `inner` makes them; directories that are made pass as `write`, those that are removed as `delete`."""
+        if all(change.change == "set_mode" for change in changes):
+            return await self.inner.achange_entries(changes)
+        return [await self._changed_directory(change) for change in changes]
+
+    async def _changed_directory(self, change: EntryChange) -> FileUploadResponse:
+        result: type[DeleteResult | WriteResult] = DeleteResult if change.change == "remove_directory" else WriteResult
+
+        async def call(path: str) -> DeleteResult | WriteResult:
+            [outcome] = await self.inner.achange_entries([change])
+            if outcome.error is None:
+                return result(path=path)
+            return failure(result, error_of(outcome.error, f"Error: {quoted(path)}: {outcome.error}"))
+
+        try:
+            done = await self.through("delete" if result is DeleteResult else "write", call, change.path)
+        except DeepFSError as error:
+            return FileUploadResponse(change.path, error.code.value)
+        return FileUploadResponse(change.path, None if done.ok else (done.code or ErrorCode.BACKEND_ERROR).value)
+
+    async def astorage_place(self, path: str) -> StoragePlace:
+        return await self.inner.astorage_place(path)
+
+    async def through(
+        self, operation: str, call: Callable[P, Awaitable[T]], /, *args: P.args, **options: P.kwargs
+    ) -> T:
+        """Run `call`, the method of `inner` for the operation of this name (`"read"`, `"write"`, …)."""
+        return await call(*args, **options)
+
+    async def als(self, path: str) -> LsResult:
+        return await self.through("ls", self.inner.als, path)
+
+    async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
+        return await self.through("read", self.inner.aread, path, offset, limit)
+
+    async def aread_raw(self, path: str) -> ReadRawResult:
+        return await self.through("read_raw", self.inner.aread_raw, path)
+
+    async def awrite(
+        self, path: str, content: str, *, overwrite: bool = False, if_match: str | None = None
+    ) -> WriteResult:
+        options = without_defaults(overwrite=overwrite, if_match=if_match)
+        return await self.through("write", self.inner.awrite, path, content, **options)
+
+    async def aedit(
+        self, path: str, old: str, new: str, replace_all: bool = False, *, if_match: str | None = None
+    ) -> EditResult:
+        options = without_defaults(if_match=if_match)
+        return await self.through("edit", self.inner.aedit, path, old, new, replace_all, **options)
+
+    async def aglob(self, pattern: str, path: str = "/") -> GlobResult:
+        return await self.through("glob", self.inner.aglob, pattern, path)
+
+    async def agrep(
+        self,
+        pattern: str,
+        path: str | None = None,
+        glob: str | None = None,
+        *,
+        regex: bool = False,
+        ignore_case: bool = False,
+        context_lines: int = 0,
+        max_count: int | None = None,
+    ) -> GrepResult:
+        options = without_defaults(
+            regex=regex, ignore_case=ignore_case, context_lines=context_lines or None, max_count=max_count
+        )
+        return await self.through("grep", self.inner.agrep, pattern, path, glob, **options)
+
+    async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
+        return await self.through("delete", self.inner.adelete, path, **without_defaults(if_match=if_match))
+
+    async def acopy(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
+        return await self.through("copy", self.inner.acopy, src, dst, **without_defaults(overwrite=overwrite))
+
+    async def amove(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
+        return await self.through("move", self.inner.amove, src, dst, **without_defaults(overwrite=overwrite))
+
+    async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+        return await self.through("upload_files", self.inner.aupload_files, files)
+
+    async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+        return await self.through("download_files", self.inner.adownload_files, paths)
+
+    async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
+        """Run a command in the inner backend, where it executes."""
+        if not supports_execute(self.inner):
+            raise NotSupportedError(f"Error: {type(self.inner).__name__} does not run commands")
+        execute = cast("SandboxBackendProtocol", self.inner).aexecute
+        return await self.through("execute", execute, command, **without_defaults(timeout=timeout))

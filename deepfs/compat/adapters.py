@@ -1,0 +1,486 @@
+"""The contract over backends that do not know it: the V1 protocol, and that of deepagents.
+
+V1 backends are synchronous: `ls_info`, `read` with numbered text, `grep_raw`, `glob_info`, `write` that only creates,
+`edit`, and perhaps `upload_files`, `download_files`, `delete`, `execute`. They run in worker threads.
+"""
+
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from typing import Any, Final, TypeAlias, TypeVar
+
+from deepfs.backends._trees import listed_tree
+from deepfs.backends.older_protocols import V1_NAMES
+from deepfs.backends.protocol import (
+    AnyBackendProtocol,
+    BackendProtocol,
+    Capabilities,
+    SandboxBackendProtocol,
+    StoragePlace,
+    SyncCommands,
+)
+from deepfs.backends.transfer import downloaded
+from deepfs.compat import responses as answers
+from deepfs.compat.counterparts import own_instead
+from deepfs.compat.first_protocol import is_v1, own_name
+from deepfs.compat.responses import shows_file
+from deepfs.errors import (
+    AccessError,
+    ConflictError,
+    DeepFSError,
+    DirectoryError,
+    ErrorCode,
+    ExistsError,
+    FileMissingError,
+    InvalidContentError,
+    InvalidPathError,
+    NotDirectoryError,
+    NotSupportedError,
+    error_class,
+)
+from deepfs.search.flat import grep_tree
+from deepfs.search.query import compile_query
+from deepfs.search.results import MAX_SEARCHED_BYTES, Wanted
+from deepfs.sync import off_loop
+from deepfs.text import paths
+from deepfs.text import records as filedata
+from deepfs.text.entries import TreeListing, flat_place
+from deepfs.text.flat_tree import FileTree
+from deepfs.text.lines import check_text, version
+from deepfs.threads.locks import path_locks
+from deepfs.types import (
+    DeleteResult,
+    EditResult,
+    ExecuteResponse,
+    FileDataV2,
+    FileDownloadResponse,
+    FileUploadResponse,
+    GlobResult,
+    GrepResult,
+    LsResult,
+    ReadResult,
+    Result,
+    WriteResult,
+    failure,
+)
+
+__all__ = [
+    "AdaptedBackend",
+    "AdaptedSandbox",
+    "Call",
+    "adapt_backend_protocol",
+    "adapt_sandbox_protocol",
+    "awaitable",
+    "caller_of",
+    "own_operation",
+]
+
+ResultT = TypeVar("ResultT", bound=Result)
+OutcomeT = TypeVar("OutcomeT", FileUploadResponse, FileDownloadResponse)
+
+Call: TypeAlias = Callable[..., Awaitable[Any]]
+
+_ALL_LINES: Final = 2**31 - 1
+_BATCH: Final = 64
+
+_AMBIGUOUS: Final = re.compile(r"[\\.^$*+?{}\[\]|()]")
+"""What a V1 search may take for a regular expression or for itself; it does not tell which."""
+
+
+def caller_of(backend: Any, name: str) -> Call | None:
+    """The method of `backend`, as something to await; None where it has none. A sync one runs off the event loop."""
+    method = getattr(backend, name, None)
+    return None if not callable(method) else awaitable(method)
+
+
+def awaitable(method: Callable[..., Any]) -> Call:
+    """`method`, as something to await; NotImplementedError, in which it says what it lacks, becomes `unsupported`."""
+
+    async def call(*args: Any, **options: Any) -> Any:
+        try:
+            if inspect.iscoroutinefunction(method):
+                return await method(*args, **options)
+            return await off_loop(partial(method, *args, **options))
+        except NotImplementedError as error:
+            owner = type(getattr(method, "__self__", method)).__name__
+            name = getattr(method, "__name__", "it").removeprefix("a")
+            raise NotSupportedError(f"Error: {owner} does not support {name}") from error
+
+    return call
+
+
+class AdaptedBackend(BackendProtocol, SyncCommands):
+    """A backend of deepagents, old or new, as one of deepfs.
+
+    V1 is told by what its class defines. What a backend lacks is `unsupported`, or made of what it has: conditions on
+    versions hold within the process, and searches that it cannot do read the files into memory.
+    """
+
+    def __init__(self, backend: Any) -> None:
+        self.adapted: Any = backend
+        self.is_v1: bool = is_v1(type(backend))
+        self.capabilities: Capabilities = Capabilities(executes=self._call("execute") is not None)
+        self._whole: BackendProtocol = self
+
+    def inner_backends(self) -> Sequence[object]:
+        return (self.adapted,)
+
+    async def astorage_place(self, path: str) -> StoragePlace:
+        # It may have links, so paths do not tell two of its files apart.
+        return flat_place(("adapted", id(self.adapted)), paths.normalize(path))
+
+    def _call(self, operation: str) -> Call | None:
+        """What the backend offers for an operation."""
+        if self.is_v1:
+            return caller_of(self.adapted, V1_NAMES.get(operation, operation))
+        return caller_of(self.adapted, f"a{operation}") or caller_of(self.adapted, operation)
+
+    def _offered(self, operation: str) -> Call:
+        call = self._call(operation)
+        if call is None:
+            raise NotSupportedError(f"Error: {type(self.adapted).__name__} does not support {operation}")
+        return call
+
+    def _hold(self, path: str) -> AbstractAsyncContextManager[None]:
+        return path_locks(("adapted", id(self.adapted))).hold(path)
+
+    # --- looking ---
+
+    @property
+    def resolves_links(self) -> bool:
+        """Whether the backend tells where links lead, as directories of deepagents do for its rules."""
+        return hasattr(self.adapted, "_real_path") or hasattr(self.adapted, "_get_backend_and_key")
+
+    async def areal_paths(self, paths: list[str]) -> list[str | None]:
+        if not self.resolves_links:
+            return [*paths]
+        return await off_loop(partial(_real_paths, self.adapted, paths))
+
+    async def als(self, path: str) -> LsResult:
+        path = paths.normalize(path)
+        answer = await self._offered("ls")(path)
+        failed = answers.refused(answer, LsResult, path)
+        if failed is not None:
+            return failed
+        entries = answers.infos(answer, "entries")
+        if path != "/" and not [info for info in entries if info.path.rstrip("/") != path]:
+            await self._require_directory(path)
+        return LsResult(entries=[info for info in entries if info.path.rstrip("/") != path.rstrip("/")])
+
+    async def _require_directory(self, path: str) -> None:
+        """Tell an empty directory from a file and from nothing, which have the same listing; the parent knows."""
+        above = await self._offered("ls")(paths.parent(path))
+        known = {info.path.rstrip("/"): info for info in answers.infos(above, "entries")}
+        if path not in known:
+            raise FileMissingError(path)
+        if not known[path].is_dir:
+            raise NotDirectoryError(path)
+
+    async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
+        path, offset, limit = paths.normalize(path), max(offset, 0), max(limit, 0)
+        answer = await self._offered("read")(path, offset, limit + answers.PROBE)
+        return await self._told(answers.read_result(answer, path, offset, limit), path)
+
+    async def _told(self, result: ResultT, path: str) -> ResultT:
+        """`result`, unless nothing was found at a path that is a directory."""
+        if result.code is ErrorCode.FILE_NOT_FOUND and await self._has_children(path):
+            raise DirectoryError(path)
+        return result
+
+    async def aglob(self, pattern: str, path: str = "/") -> GlobResult:
+        path = paths.normalize(path or "/")
+        wanted = Wanted(pattern, path)
+        answer = await self._offered("glob")(pattern, path)
+        failed = answers.refused(answer, GlobResult, path)
+        if failed is not None:
+            return failed
+        files = [info for info in answers.infos(answer, "matches") if not info.is_dir and info.path in wanted]
+        if not files and path != "/":
+            await self._require_directory(path)
+        return GlobResult(
+            matches=files,
+            truncated=getattr(answer, "truncated", False),
+            truncation_reason=getattr(answer, "truncation_reason", None),
+        )
+
+    async def agrep(
+        self,
+        pattern: str,
+        path: str | None = None,
+        glob: str | None = None,
+        *,
+        regex: bool = False,
+        ignore_case: bool = False,
+        context_lines: int = 0,
+        max_count: int | None = None,
+    ) -> GrepResult:
+        path = paths.normalize(path or "/")
+        query = compile_query(pattern, regex=regex, ignore_case=ignore_case, context_lines=context_lines)
+        wanted = Wanted(glob, path)
+        if regex or ignore_case or context_lines or (self.is_v1 and _AMBIGUOUS.search(pattern)):
+            return await grep_tree(
+                await self._files(path), query, wanted, max_count=max_count, max_bytes=MAX_SEARCHED_BYTES
+            )
+        answer = await self._offered("grep")(pattern, path, glob)
+        failed = answers.refused(answer, GrepResult, path)
+        if failed is not None:
+            return failed
+        found = [match for match in answers.matches(answer) if match.path in wanted]
+        if not found and path != "/":
+            await self._require_something(path)
+        cut = max_count is not None and len(found) > max_count
+        return GrepResult(matches=found[:max_count], truncated=cut or getattr(answer, "truncated", False))
+
+    async def _require_something(self, path: str) -> None:
+        try:
+            await self._require_directory(path)
+        except NotDirectoryError:
+            return
+
+    async def _files(self, path: str) -> FileTree:
+        """The files at or under `path`, in memory; those that cannot be fetched are left out."""
+        listed = await self._paths(path)
+        files: dict[str, FileDataV2] = {}
+        for start in range(0, len(listed), _BATCH):
+            for download in await self._whole.adownload_files(listed[start : start + _BATCH]):
+                if download.content is not None:
+                    files[download.path] = filedata.new_file(download.content)
+        return FileTree(files)
+
+    async def _paths(self, path: str) -> list[str]:
+        listing = await self._whole.als(path)
+        if listing.code is ErrorCode.NOT_A_DIRECTORY:
+            return [path]
+        if listing.code is ErrorCode.FILE_NOT_FOUND:
+            raise FileMissingError(path)
+        found: list[str] = []
+        for info in listing.entries or ():
+            found += await self._paths(info.path) if info.is_dir else [info.path]
+        return found
+
+    async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
+        listing = await listed_tree(self._whole, path)
+        if deleting:
+            self._offered("delete")
+        return listing
+
+    # --- changing ---
+
+    async def awrite(
+        self, path: str, content: str, *, overwrite: bool = False, if_match: str | None = None
+    ) -> WriteResult:
+        path = paths.normalize(path)
+        check_text(content)
+        async with self._hold(path):
+            await self._check_version(path, if_match)
+            replaces = overwrite or if_match is not None
+            exists = await self._exists(path, replaces=replaces)
+            if not exists:
+                await self._check_place(path)
+            elif not replaces:
+                raise ExistsError(path)
+            if exists and self.is_v1:
+                return await self._replace(path, content)
+            return answers.changed(await self._offered("write")(path, content), WriteResult, path)
+
+    async def _exists(self, path: str, *, replaces: bool) -> bool:
+        """Whether a file is at `path`.
+
+        If a read cannot tell, a write that `replaces` may go on, as if there were one; another gets the read's error.
+        """
+        try:
+            return shows_file(await self._first_line(path))
+        except DeepFSError:
+            if replaces:
+                return True
+            raise
+
+    async def _check_place(self, path: str) -> None:
+        """Raise where a new file cannot lie: on a directory, and beneath a file."""
+        if await self._has_children(path):
+            raise DirectoryError(path)
+        for directory in reversed(paths.ancestors(path)):
+            if await self._has_children(directory):
+                return
+            if (await self._first_line(directory)).ok:
+                raise NotDirectoryError(directory)
+
+    async def _has_children(self, path: str) -> bool:
+        answer = await self._offered("ls")(path)
+        return any(info.path.rstrip("/") != path for info in answers.infos(answer, "entries"))
+
+    async def _first_line(self, path: str) -> ReadResult:
+        try:
+            return await self.aread(path, 0, 1)
+        except InvalidContentError:
+            return ReadResult()
+
+    async def _replace(self, path: str, content: str) -> WriteResult:
+        """V1 has one way to replace a file."""
+        upload = self._call("upload_files")
+        if upload is None:
+            raise NotSupportedError(f"Error: {type(self.adapted).__name__} cannot replace a file; edit it instead")
+        [answer] = await upload([(path, content.encode())])
+        outcome = answers.outcome(answer, path, FileUploadResponse)
+        if outcome.error is not None:
+            kind = error_class(ErrorCode(outcome.error))
+            return failure(WriteResult, kind.about(path, "Error: Cannot replace ", f": {outcome.error}"))
+        return WriteResult(path=path)
+
+    async def _check_version(self, path: str, if_match: str | None) -> None:
+        if if_match is None:
+            return
+        found = await self._whole.aread(path, 0, _ALL_LINES)
+        if found.code is ErrorCode.FILE_NOT_FOUND:
+            raise FileMissingError(path)
+        if found.version != if_match:
+            raise ConflictError(path)
+
+    async def _check_content(self, path: str, if_match: str) -> None:
+        """Raise unless the file is of this version, whatever it holds."""
+        if await self._has_children(path):
+            raise DirectoryError(path)
+        if version(await downloaded(self._whole, path)) != if_match:
+            raise ConflictError(path)
+
+    async def aedit(
+        self, path: str, old: str, new: str, replace_all: bool = False, *, if_match: str | None = None
+    ) -> EditResult:
+        path = paths.normalize(path)
+        if not old or old == new:
+            raise InvalidContentError("Error: The text to replace is empty or the same as the new one.")
+        check_text(new, "new text")
+        async with self._hold(path):
+            await self._check_version(path, if_match)
+            answer = await self._offered("edit")(path, old, new, replace_all)
+            return await self._told(answers.changed(answer, EditResult, path), path)
+
+    async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
+        path = paths.normalize(path)
+        if path == "/":
+            raise AccessError(path, "the root cannot be deleted")
+        async with self._hold(path):
+            if if_match is not None:
+                await self._check_content(path, if_match)
+            return answers.changed(await self._offered("delete")(path), DeleteResult, path)
+
+    # --- bytes and commands ---
+
+    async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+        given = [path for path, _ in files]
+        done = await self._own_way("upload_files", files, given, FileUploadResponse)
+        return await BackendProtocol.aupload_files(self, files) if done is None else done
+
+    async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+        done = await self._own_way("download_files", paths, paths, FileDownloadResponse)
+        return await BackendProtocol.adownload_files(self, paths) if done is None else done
+
+    async def _own_way(
+        self, operation: str, items: Sequence[Any], given: list[str], outcome: type[OutcomeT]
+    ) -> list[OutcomeT] | None:
+        """The outcomes by the method of the backend, which gets the valid paths; None where it has none."""
+        call = self._call(operation)
+        if call is None:
+            return None
+        valid = [index for index, path in enumerate(given) if _is_valid(path)]
+        try:
+            answered = await call([items[index] for index in valid]) if valid else []
+        except NotSupportedError:
+            return None
+        done = [outcome(path, error=ErrorCode.INVALID_PATH.value) for path in given]
+        for index, answer in zip(valid, answered, strict=True):
+            done[index] = answers.outcome(answer, given[index], outcome)
+        return done
+
+    async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
+        """Run a command in the backend, where it executes."""
+        call = self._offered("execute")
+        answer = await (call(command) if timeout is None else call(command, timeout=timeout))
+        return ExecuteResponse(answer.output, answer.exit_code, getattr(answer, "truncated", False))
+
+
+class _OneClass(AdaptedBackend):
+    """The part of a backend that one of its classes defines in V1; calls of other parts go to the whole."""
+
+    def __init__(self, whole: BackendProtocol, owner: type, operation: str) -> None:
+        super().__init__(whole)
+        self.is_v1 = True
+        self._whole = whole
+        self._owner = owner
+        self._operation = operation
+
+    def _call(self, operation: str) -> Call | None:
+        if operation == getattr(self, "_operation", None):
+            method = vars(self._owner)[own_name(self._owner, operation)]
+            return awaitable(partial(method, self.adapted))
+        theirs = getattr(type(self.adapted), f"a{operation}", None)
+        if theirs is None or theirs is getattr(BackendProtocol, f"a{operation}", None):
+            return None
+        return caller_of(self.adapted, f"a{operation}")
+
+
+def own_operation(backend: BackendProtocol, owner: type, operation: str) -> Call:
+    """The async operation of `backend` over what its class `owner` defines in V1."""
+    method: Call = getattr(_OneClass(backend, owner, operation), f"a{operation}")
+    return method
+
+
+def adapt_backend_protocol(backend: AnyBackendProtocol) -> BackendProtocol:
+    """`backend` as a backend of deepfs; one that is one already stays as it is.
+
+    A V1 backend, which is told by what its class defines, runs in worker threads. TypeError for what is no backend.
+    """
+    if isinstance(backend, BackendProtocol):
+        return backend
+    if isinstance(backend, type):
+        raise TypeError(f"{backend.__name__} is a class, not a backend: pass an object of it")
+    if not is_v1(type(backend)) and not (hasattr(backend, "read") or hasattr(backend, "aread")):
+        raise TypeError(f"{type(backend).__name__} is no backend: it has neither the methods of V1 nor those of V2")
+    return own_instead(backend, adapt_backend_protocol) or AdaptedBackend(backend)
+
+
+def adapt_sandbox_protocol(backend: AnyBackendProtocol) -> SandboxBackendProtocol:
+    """`backend`, which runs commands, as a sandbox of deepfs. TypeError where it has no `execute`."""
+    if isinstance(backend, SandboxBackendProtocol):
+        return backend
+    if not callable(getattr(backend, "execute", None)):
+        raise TypeError(f"{type(backend).__name__} runs no commands: it has no execute")
+    return AdaptedSandbox(backend)
+
+
+class AdaptedSandbox(AdaptedBackend, SandboxBackendProtocol):
+    """A sandbox of deepagents, old or new, as one of deepfs."""
+
+    @property
+    def id(self) -> str:
+        return str(getattr(self.adapted, "id", None) or f"{type(self.adapted).__name__}-{id(self.adapted):x}")
+
+
+def _real_paths(backend: Any, given: list[str]) -> list[str | None]:
+    return [_real_path(backend, path) for path in given]
+
+
+def _real_path(backend: Any, path: str) -> str | None:
+    """Where links lead in a directory of deepagents, also one that its composite mounts; None where that is nowhere."""
+    try:
+        path = paths.normalize(path)
+        if hasattr(backend, "_real_path"):
+            return str(backend._real_path(path))
+        if not hasattr(backend, "_get_backend_and_key"):
+            return path
+        mounted, inner = backend._get_backend_and_key(path)
+        real = _real_path(mounted, inner)
+    except (DeepFSError, OSError, RuntimeError, ValueError):
+        return None
+    mount = path if inner == "/" else path.removesuffix(inner)
+    return None if real is None else paths.join(mount or "/", real.lstrip("/"))
+
+
+def _is_valid(path: str) -> bool:
+    try:
+        paths.normalize(path)
+    except InvalidPathError:
+        return False
+    return True

@@ -1,0 +1,116 @@
+"""Subclasses of `BackendProtocol` whose bodies were written for V1 or for deepagents: what these bodies lack."""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Final
+
+from deepfs.compat.adapters import own_operation
+from deepfs.compat.first_protocol import v1_operations
+from deepfs.compat.responses import shows_file
+from deepfs.errors import ExistsError
+from deepfs.sync import named
+from deepfs.types import ReadResult
+
+__all__ = ["adapt_body"]
+
+
+def adapt_body(cls: type, protocol: type) -> None:
+    """Make the async operations of what the body of `cls` defines in V1, and see to it that its `write` creates."""
+    _adapt_v1(cls, protocol)
+    _make_write_create(cls, protocol)
+
+
+def _adapt_v1(cls: type, protocol: type) -> None:
+    """Make the async operations of what the body of `cls` defines in V1."""
+    for operation in list(v1_operations(cls)):
+        setattr(cls, f"a{operation}", _adapted(cls, operation, vars(protocol).get(f"a{operation}")))
+
+
+def _adapted(cls: type, operation: str, like: Callable[..., Any] | None) -> Callable[..., Any]:
+    async def call(self: Any, *args: Any, **options: Any) -> Any:
+        return await own_operation(self, cls, operation)(*args, **options)
+
+    return call if like is None else named(call, like, f"a{operation}")
+
+
+# --- a write of deepagents, which replaces ---------------------------------------------------------------------------
+
+_inside: ContextVar[frozenset[tuple[int, str]]] = ContextVar("deepfs_inside", default=frozenset())
+"""The `awrite`s, by object and path, in which this call is made; an `awrite` may call `write`."""
+_decided: Final[list[tuple[int, str, Any]]] = []
+"""The `awrite`s under way with their content: an `awrite` may call `write` in a thread that knows no context. Whoever
+else writes the same there at the same time loses nothing of anyone's."""
+
+
+def _check_free(read: ReadResult, path: str) -> None:
+    """Raise ExistsError if a read shows a file at `path`, and the error of the read if it cannot tell."""
+    if shows_file(read):
+        raise ExistsError(path)
+
+
+@contextmanager
+def _deciding(backend: object, path: str, content: Any) -> Iterator[None]:
+    """While this is held, it is clear that a write of `content` to `path` may replace."""
+    before = _inside.set(_inside.get() | {(id(backend), path)})
+    _decided.append((id(backend), path, content))
+    try:
+        yield
+    finally:
+        _decided.remove((id(backend), path, content))
+        _inside.reset(before)
+
+
+def _is_decided(backend: object, path: str, content: Any) -> bool:
+    return (id(backend), path) in _inside.get() or (id(backend), path, content) in _decided
+
+
+def _creating(method: Callable[..., Any], *, is_async: bool) -> Callable[..., Any]:
+    """A `write` that replaces what is there, made one that creates unless told to `overwrite`."""
+    own = inspect.signature(method)
+
+    def given(*args: Any, **kwargs: Any) -> tuple[str, Any]:
+        _, path, *more = own.bind(*args, **kwargs).arguments.values()
+        return str(path), next(iter(more), None)
+
+    @functools.wraps(method)
+    async def awrite(self: Any, *args: Any, overwrite: bool = False, **kwargs: Any) -> Any:
+        path, content = given(self, *args, **kwargs)
+        if not overwrite:
+            _check_free(await self.aread(path, 0, 1), path)
+        with _deciding(self, path, content):
+            return await method(self, *args, **kwargs)
+
+    @functools.wraps(method)
+    def write(self: Any, *args: Any, overwrite: bool = False, **kwargs: Any) -> Any:
+        path, content = given(self, *args, **kwargs)
+        if not overwrite and not _is_decided(self, path, content):
+            _check_free(self.read(path, 0, 1), path)
+        return method(self, *args, **kwargs)
+
+    made = awrite if is_async else write
+    option = inspect.Parameter("overwrite", inspect.Parameter.KEYWORD_ONLY, default=False)
+    made.__dict__["__signature__"] = own.replace(parameters=[*own.parameters.values(), option])
+    return made
+
+
+def _make_write_create(cls: type, protocol: type) -> None:
+    """Where `write` knows no `overwrite`, and nothing above `cls` writes, see to it that it creates.
+
+    Such a body was written for deepagents, where `write` replaces; here, a caller that did not ask for it would lose
+    the file that is there. Where a class above writes, its own check holds.
+    """
+    if getattr(super(cls, cls), "awrite", None) is not vars(protocol)["awrite"]:
+        return
+    bodies = {name: vars(cls)[name] for name in ("write", "awrite") if inspect.isfunction(vars(cls).get(name))}
+    if any(_takes_overwrite(body) for body in bodies.values()):
+        return
+    for name, body in bodies.items():
+        setattr(cls, name, _creating(body, is_async=name == "awrite"))
+
+
+def _takes_overwrite(method: Callable[..., Any]) -> bool:
+    own = inspect.signature(method).parameters
+    return "overwrite" in own or any(parameter.kind is parameter.VAR_KEYWORD for parameter in own.values())

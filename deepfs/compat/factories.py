@@ -1,0 +1,170 @@
+"""Backend factories, the older way to give a backend its runtime: functions of the runtime that return a backend."""
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any, cast
+
+from langgraph.runtime import Runtime
+
+from deepfs._deprecated import already_warned, warn_deprecated
+from deepfs.backends.operations import without_defaults
+from deepfs.backends.protocol import BACKEND_TYPES, AnyBackendProtocol, BackendFactory, BackendProtocol, StoragePlace
+from deepfs.compat.adapters import adapt_backend_protocol
+from deepfs.errors import BackendError, DeepFSError
+from deepfs.langgraph import private as _langgraph
+from deepfs.text.entries import EntryChange, TreeListing
+from deepfs.types import (
+    DeleteResult,
+    EditResult,
+    FileDownloadResponse,
+    FileUploadResponse,
+    GlobResult,
+    GrepResult,
+    LsResult,
+    ReadRawResult,
+    ReadResult,
+    WriteResult,
+)
+
+__all__ = ["BackendContext", "FactoryBackend", "backend_from"]
+
+
+def backend_from(meant: BACKEND_TYPES) -> BackendProtocol:
+    """The backend that is meant by a backend of any protocol, or by a factory, which is deprecated.
+
+    TypeError for anything else.
+    """
+    if callable(meant) and not isinstance(meant, type) and not hasattr(meant, "read"):
+        warn_deprecated("backend factories are deprecated: pass the backend itself, it finds the runtime by itself")
+        return FactoryBackend(meant)
+    return adapt_backend_protocol(cast("AnyBackendProtocol", meant))
+
+
+class FactoryBackend(BackendProtocol):
+    """The backend that a factory returns for the runtime of the running node, made anew for each operation.
+
+    The factory gets a `BackendContext`, or None outside a graph. Where it fails, or returns no backend, the operation
+    fails with `backend_error`, and nothing is read or written. What it would run cannot be told before, so it runs no
+    commands.
+    """
+
+    def __init__(self, factory: BackendFactory) -> None:
+        self._factory = factory
+        self._told: set[str] = set()
+
+    def current(self) -> BackendProtocol:
+        """The backend for the running node."""
+
+        try:
+            with already_warned(self._told):
+                return adapt_backend_protocol(self._factory(current_context()))
+        except DeepFSError:
+            raise
+        except Exception as error:
+            raise BackendError(f"Error: The backend factory failed: {type(error).__name__}: {error}") from error
+
+    async def areal_paths(self, paths: list[str]) -> list[str | None]:
+        return await self.current().areal_paths(paths)
+
+    async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
+        return await self.current().alist_tree(path, deleting=deleting)
+
+    async def achange_entries(self, changes: Sequence[EntryChange]) -> list[FileUploadResponse]:
+        return await self.current().achange_entries(changes)
+
+    async def astorage_place(self, path: str) -> StoragePlace:
+        return await self.current().astorage_place(path)
+
+    async def als(self, path: str) -> LsResult:
+        return await self.current().als(path)
+
+    async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
+        return await self.current().aread(path, offset, limit)
+
+    async def aread_raw(self, path: str) -> ReadRawResult:
+        return await self.current().aread_raw(path)
+
+    async def awrite(
+        self, path: str, content: str, *, overwrite: bool = False, if_match: str | None = None
+    ) -> WriteResult:
+        return await self.current().awrite(path, content, **without_defaults(overwrite=overwrite, if_match=if_match))
+
+    async def aedit(
+        self, path: str, old: str, new: str, replace_all: bool = False, *, if_match: str | None = None
+    ) -> EditResult:
+        return await self.current().aedit(path, old, new, replace_all, **without_defaults(if_match=if_match))
+
+    async def aglob(self, pattern: str, path: str = "/") -> GlobResult:
+        return await self.current().aglob(pattern, path)
+
+    async def agrep(
+        self,
+        pattern: str,
+        path: str | None = None,
+        glob: str | None = None,
+        *,
+        regex: bool = False,
+        ignore_case: bool = False,
+        context_lines: int = 0,
+        max_count: int | None = None,
+    ) -> GrepResult:
+        options = without_defaults(
+            regex=regex, ignore_case=ignore_case, context_lines=context_lines or None, max_count=max_count
+        )
+        return await self.current().agrep(pattern, path, glob, **options)
+
+    async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
+        return await self.current().adelete(path, **without_defaults(if_match=if_match))
+
+    async def acopy(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
+        return await self.current().acopy(src, dst, **without_defaults(overwrite=overwrite))
+
+    async def amove(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
+        return await self.current().amove(src, dst, **without_defaults(overwrite=overwrite))
+
+    async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+        return await self.current().aupload_files(files)
+
+    async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+        return await self.current().adownload_files(paths)
+
+
+class BackendContext(Runtime[Any]):
+    """A `Runtime` that has also what older factories ask for: `runtime`, `config` and `state`, all deprecated.
+
+    Factories of namespaces and of backends get it, so they may be written for either.
+    """
+
+    def __init__(self, state: Any = None, runtime: Runtime[Any] | None = None) -> None:
+        wrapped = runtime or Runtime()
+        for field in fields(Runtime):
+            object.__setattr__(self, field.name, getattr(wrapped, field.name))
+        object.__setattr__(self, "_state", state)
+
+    @property
+    def runtime(self) -> Runtime[Any]:
+        """The runtime itself."""
+        warn_deprecated("BackendContext.runtime is deprecated: the factory gets the Runtime itself, without .runtime")
+        return self
+
+    @property
+    def config(self) -> Any:
+        """The config of the running task."""
+        warn_deprecated("BackendContext.config is deprecated: use langgraph.config.get_config, or the Runtime")
+        return _langgraph.current_config()
+
+    @property
+    def state(self) -> Any:
+        """The state of the graph, as the running task reads it."""
+        warn_deprecated(
+            "BackendContext.state is deprecated: state changes from step to step, so what depends on it moves about. "
+            "Use the context, the thread or the user of the Runtime."
+        )
+        state = vars(self)["_state"]
+        return _langgraph.current_state() if state is None else state
+
+
+def current_context() -> BackendContext | None:
+    """What a factory gets for the running node; None outside a graph."""
+    runtime = _langgraph.current_runtime()
+    return None if runtime is None else BackendContext(runtime=runtime)

@@ -1,0 +1,249 @@
+"""What backends of deepagents tell in texts: the condition behind an error, and the lines of a numbered read."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, TypeVar
+
+from msgspec import Struct
+
+from deepfs.errors import (
+    DirectoryError,
+    ErrorCode,
+    ExistsError,
+    FileMissingError,
+    InvalidContentError,
+    NotDirectoryError,
+    error_of,
+)
+from deepfs.search.query import MAX_LINE
+from deepfs.text import media, paths
+from deepfs.text import records as filedata
+from deepfs.text.lines import BOM, line_count, version
+from deepfs.text.lines import window as window_of
+from deepfs.types import (
+    ContextLine,
+    FileDataV2,
+    FileDownloadResponse,
+    FileInfo,
+    FileUploadResponse,
+    GrepMatch,
+    ReadResult,
+    Result,
+    failure,
+)
+
+__all__ = [
+    "PROBE",
+    "NumberedText",
+    "changed",
+    "code_told",
+    "infos",
+    "matches",
+    "outcome",
+    "read_result",
+    "refused",
+    "shows_file",
+    "unnumbered",
+]
+
+_CONDITIONS: Final = [
+    (ErrorCode.NO_MATCH, r"string.* not found|not found in (the )?file|does not end with a newline"),
+    (ErrorCode.AMBIGUOUS_MATCH, r"appears \d+ times|multiple"),
+    (ErrorCode.ALREADY_EXISTS, r"already[ _]exists|file[ _]exists"),
+    (ErrorCode.NOT_A_DIRECTORY, r"not[ _]a[ _]directory"),
+    (ErrorCode.IS_DIRECTORY, r"is[ _](a[ _])?directory"),
+    (ErrorCode.PERMISSION_DENIED, r"permission|not allowed|denied|read-only"),
+    (ErrorCode.INVALID_PATTERN, r"invalid (regex|glob)|invalid.*pattern"),
+    (ErrorCode.INVALID_PATH, r"invalid[ _]path|path traversal|outside root"),
+    (ErrorCode.INVALID_CONTENT, r"exceeds file length|old_string"),
+    (ErrorCode.BINARY_FILE, r"binary"),
+    (ErrorCode.TOO_LARGE, r"too large"),
+    (ErrorCode.TIMEOUT, r"timed? ?out"),
+    (ErrorCode.UNSUPPORTED, r"not (supported|implemented)|unsupported"),
+    (ErrorCode.FILE_NOT_FOUND, r"not[ _]found|no such file|does not exist"),
+]
+"""Tried in order, so that what is more special comes first."""
+
+_QUOTED: Final = re.compile(r"'[^']*'")
+_NUMBERED: Final = re.compile(r" *(\d+)(\.\d+)?\t")
+_EMPTY: Final = re.compile(r"\s*|.*\bempty contents\b.*", re.DOTALL)
+
+
+def code_told(error: str) -> ErrorCode:
+    """The condition that a text tells; what is quoted in it, a path or the text of a file, is not looked at."""
+    if error in ErrorCode.__members__.values():
+        return ErrorCode(error)
+    said = _QUOTED.sub("''", error)
+    return next((code for code, told in _CONDITIONS if re.search(told, said, re.I)), ErrorCode.BACKEND_ERROR)
+
+
+_THERE: Final = frozenset({ErrorCode.BINARY_FILE, ErrorCode.TOO_LARGE, ErrorCode.INVALID_CONTENT})
+"""A read fails with these only if a file is at the path."""
+_UNKNOWN: Final = frozenset({ErrorCode.PERMISSION_DENIED, ErrorCode.TIMEOUT})
+"""A read can fail with these whether or not a file is at the path."""
+
+
+def shows_file(read: ReadResult) -> bool:
+    """Whether a read, successful or failed, shows that a file is at its path.
+
+    Raises the error of the read if it timed out or was not permitted, since a file may then be there or not.
+    """
+    if read.error is None:
+        return True
+    code = read.code or code_told(read.error)
+    if code in _UNKNOWN:
+        raise error_of(code, read.error)
+    return code in _THERE
+
+
+class NumberedText(Struct, frozen=True):
+    """The lines of a numbered read, without numbers and line ends, and the number of the first."""
+
+    lines: list[str]
+    start_line: int
+
+
+def unnumbered(answer: str) -> NumberedText | None:
+    r"""The lines of an answer in which each is `f"{number:6d}\t{line}"` and goes on as `5.1`, `5.2`, …
+
+    None where the answer is no content, but an error. An empty file is the empty answer, or a reminder that says so.
+    """
+    if not _NUMBERED.match(answer):
+        return NumberedText([], 1) if _EMPTY.fullmatch(answer) else None
+    lines: list[str] = []
+    start_line = 0
+    for line in answer.removesuffix("\n").split("\n"):
+        numbered = _NUMBERED.match(line)
+        if numbered is None:
+            lines[-1] += f"\n{line}"
+        elif numbered[2]:
+            lines[-1:] = ["".join(lines[-1:]) + line[numbered.end() :]]
+        else:
+            lines.append(line[numbered.end() :])
+        start_line = start_line or int((numbered and numbered[1]) or 0)
+    return NumberedText(lines, start_line)
+
+
+ResultT = TypeVar("ResultT", bound=Result)
+OutcomeT = TypeVar("OutcomeT", FileUploadResponse, FileDownloadResponse)
+
+PROBE = 2
+"""Lines to ask for beyond a window: V1 does not tell how long a file is, and its last line may be the empty one after
+the final newline."""
+
+_LEAVES = {leaf.code: leaf for leaf in (DirectoryError, ExistsError, FileMissingError, NotDirectoryError)}
+"""Conditions that have one text, whoever tells them."""
+
+
+def refused(answer: Any, result: type[ResultT], path: str) -> ResultT | None:
+    """The failed `result` that an answer tells about `path`; None where it tells none."""
+    error = answer if isinstance(answer, str) else getattr(answer, "error", None)
+    if error is None:
+        return None
+    code = getattr(answer, "code", None) or code_told(error)
+    if code in _LEAVES and path in error:
+        return failure(result, _LEAVES[code](path))
+    return result(error, code=code)
+
+
+def infos(answer: Any, payload: str) -> list[FileInfo]:
+    """The entries of an answer, sorted by path; directories end in a slash."""
+    entries = answer if isinstance(answer, list | tuple) else getattr(answer, payload, None) or ()
+    found = {info.path: info for info in map(_info, entries)}
+    return [found[path] for path in sorted(found)]
+
+
+def _info(entry: Any) -> FileInfo:
+    fields: Mapping[str, Any] = entry if isinstance(entry, Mapping) else {"path": str(entry)}
+    path = paths.normalize(fields["path"])
+    is_dir = bool(fields.get("is_dir")) or (fields["path"].endswith("/") and path != "/")
+    shown = f"{path}/" if is_dir and path != "/" else path
+    # A flat store has no size or time of a directory; an empty text is how older backends say so.
+    return FileInfo(shown, is_dir, None if is_dir else fields.get("size"), fields.get("modified_at") or None)
+
+
+def matches(answer: Any) -> list[GrepMatch]:
+    """The matches of an answer, sorted by path, then line."""
+    given = answer if isinstance(answer, list | tuple) else getattr(answer, "matches", None) or ()
+    return sorted(map(_match, given), key=lambda match: (match.path, match.line))
+
+
+def _match(entry: Mapping[str, Any]) -> GrepMatch:
+    around = [_context(entry.get(side)) for side in ("context_before", "context_after")]
+    # A line has neither its `\r` nor a BOM, and is not longer than a caller of grep expects.
+    text = entry["text"].removesuffix("\r").removeprefix(BOM if entry["line"] == 1 else "")
+    return GrepMatch(paths.normalize(entry["path"]), entry["line"], text[:MAX_LINE], *around)
+
+
+def _context(lines: Iterable[Mapping[str, Any]] | None) -> list[ContextLine] | None:
+    return None if lines is None else [ContextLine(line["line"], line["text"]) for line in lines]
+
+
+def changed(answer: Any, result: type[ResultT], path: str) -> ResultT:
+    """The result of a change of `path`."""
+    failed = refused(answer, result, path)
+    if failed is not None:
+        return failed
+    known: dict[str, Any] = {"path": path, "files_update": getattr(answer, "files_update", None)}
+    known["occurrences"] = getattr(answer, "occurrences", None)
+    return result(**{name: known[name] for name in result.__struct_fields__ if name in known})
+
+
+def outcome(answer: Any, path: str, kind: type[OutcomeT]) -> OutcomeT:
+    """The outcome for one given path, with the bare code of its error."""
+    error = None if answer.error is None else code_told(answer.error).value
+    payload = {"content": getattr(answer, "content", None)} if "content" in kind.__struct_fields__ and not error else {}
+    return kind(path, error=error, **payload)
+
+
+# --- reads -----------------------------------------------------------------------------------------------------------
+
+
+def read_result(answer: Any, path: str, offset: int, limit: int) -> ReadResult:
+    """The window of `limit` lines from `offset` in an answer to a read of up to `PROBE` lines more."""
+    if isinstance(answer, str):
+        numbered = unnumbered(answer)
+        if numbered is not None:
+            return _numbered_result(numbered, path, offset, limit)
+    failed = refused(answer, ReadResult, path)
+    return failed if failed is not None else _shortened(answer, path, offset, limit)
+
+
+def _numbered_result(numbered: NumberedText, path: str, offset: int, limit: int) -> ReadResult:
+    r"""V1 splits a text at every `\n`, so one that ends with it has an empty last line."""
+    text = "\n".join(numbered.lines)
+    if offset and numbered.lines == [""]:
+        raise InvalidContentError(f"Error: Line offset {offset} exceeds file length ({offset} lines)")
+    return _cut(FileDataV2(text, mime_type=media.mime_type(path)), offset, limit, whole=offset == 0)
+
+
+def _cut(data: FileDataV2, offset: int, limit: int, *, whole: bool) -> ReadResult:
+    """The first `limit` lines of a text that starts at line `offset` and reaches beyond them, or to the end."""
+    shown = window_of(data.content, 0, limit)
+    count = line_count(data.content)
+    at_end = count <= limit
+    return ReadResult(
+        file_data=FileDataV2(shown.text, "utf-8", data.created_at, data.modified_at, data.mime_type),
+        start_line=None if shown.start_line is None else shown.start_line + offset,
+        end_line=None if shown.end_line is None else shown.end_line + offset,
+        total_lines=offset + count if at_end else None,
+        next_offset=None if at_end else offset + max(limit, 0),
+        version=version(data.content) if whole and at_end else None,
+    )
+
+
+def _shortened(answer: Any, path: str, offset: int, limit: int) -> ReadResult:
+    """A result that may hold more lines than were asked for."""
+    data = filedata.decode_file(answer.file_data or {"content": ""}, path)
+    total, next_offset = getattr(answer, "total_lines", None), getattr(answer, "next_offset", None)
+    if data.encoding != "utf-8":
+        content = filedata.content_bytes(data, path)
+        return ReadResult(file_data=data, version=getattr(answer, "version", None) or version(content))
+    is_end = next_offset is None
+    cut = _cut(data, offset, limit, whole=offset == 0 and is_end)
+    cut.version = getattr(answer, "version", None) or cut.version
+    if total is not None or not is_end:
+        cut.total_lines = total
+    if cut.next_offset is None and not is_end:
+        cut.next_offset = cut.end_line
+    return cut

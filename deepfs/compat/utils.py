@@ -1,0 +1,84 @@
+"""Helpers for backends of one's own, by the names that deepagents gives them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from deepfs.errors import DeepFSError, InvalidContentError
+from deepfs.search.flat import scan_stored
+from deepfs.search.query import compile_query
+from deepfs.search.results import MAX_SEARCHED_BYTES, Grep, Wanted
+from deepfs.text import paths
+from deepfs.text import records as filedata
+from deepfs.text.edits import replace
+from deepfs.text.flat_tree import DecodedFiles, FileTree
+from deepfs.text.windows import read_data
+from deepfs.types import FileInfo, GrepMatch, GrepResult, ReadResult, failure
+
+__all__ = [
+    "FileInfo",
+    "GrepMatch",
+    "create_file_data",
+    "file_data_to_string",
+    "grep_matches_from_files",
+    "perform_string_replacement",
+    "slice_read_response",
+    "update_file_data",
+]
+
+
+def create_file_data(content: str, created_at: str | None = None, encoding: str = "utf-8") -> dict[str, Any]:
+    """The dict to store for a file modified now; `content` is text, or bytes as base64."""
+    now = filedata.timestamp()
+    return {"content": content, "encoding": encoding, "created_at": created_at or now, "modified_at": now}
+
+
+def update_file_data(file_data: Mapping[str, Any], content: str) -> dict[str, Any]:
+    """The dict to store for a file of which the content changed: its encoding and time of creation stay."""
+    return create_file_data(content, file_data.get("created_at"), file_data.get("encoding", "utf-8"))
+
+
+def file_data_to_string(file_data: Mapping[str, Any]) -> str:
+    """The content of a stored file of any format. TypeError where it is neither a text nor a list of lines."""
+    try:
+        return filedata.decode_file(file_data, "").content
+    except InvalidContentError as error:
+        raise TypeError(str(error)) from error
+
+
+def slice_read_response(file_data: Mapping[str, Any], offset: int, limit: int) -> ReadResult:
+    """`limit` lines from line `offset` (from 0) of a stored file."""
+    try:
+        return read_data("", filedata.decode_file(file_data, ""), offset, limit, max_binary=MAX_SEARCHED_BYTES)
+    except DeepFSError as error:
+        return failure(ReadResult, error)
+
+
+def perform_string_replacement(
+    content: str, old_string: str, new_string: str, replace_all: bool = False
+) -> tuple[str, int] | str:
+    """The new content and the number of replacements, or the text of the error."""
+    try:
+        done = replace("", content, old_string, new_string, replace_all)
+    except DeepFSError as error:
+        return str(error)
+    return done.content, done.occurrences
+
+
+def grep_matches_from_files(
+    files: Mapping[str, Any],
+    pattern: str,
+    path: str | None = None,
+    glob: str | None = None,
+    *,
+    max_count: int | None = None,
+) -> GrepResult:
+    """Find a literal text in files by path, each stored in any format."""
+    try:
+        grep = Grep(compile_query(pattern), Wanted(glob, paths.normalize(path or "/")), max_count, MAX_SEARCHED_BYTES)
+        tree = FileTree(DecodedFiles(files))
+        for each in tree.beneath(grep.wanted.root):
+            if each in grep.wanted:
+                scan_stored(grep, each, tree.files)
+    except DeepFSError as error:
+        return failure(GrepResult, error)
+    return grep.result()

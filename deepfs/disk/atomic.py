@@ -1,0 +1,226 @@
+"""Unfinished files: built out of sight beside their destination, put in place in one step, gone otherwise.
+
+A process that is killed leaves its unfinished files behind. Each is locked for as long as somebody works on it, so the
+first write of a process in a directory, and one every ten minutes, can tell and remove those that nobody will finish.
+"""
+
+import errno
+import os
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import islice
+
+from deepfs.disk.file_locks import FileId, file_id, mark
+from deepfs.disk.removal import remove_tree
+from deepfs.disk.resolve import NEW, NO_FOLLOW, READ, READ_DIRECTORY, Place, is_temporary, release, temporary_name
+
+if sys.platform == "darwin":
+    import fcntl
+
+__all__ = [
+    "NEW_MODE",
+    "Fill",
+    "Sweeper",
+    "create",
+    "discard",
+    "fill",
+    "put",
+    "replace",
+    "settle",
+    "sync",
+    "sync_directory",
+    "take_over",
+    "temporary",
+]
+
+NEW_MODE = 0o666
+"""The mode of a new file, of which the umask takes its part."""
+
+_NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+
+_SWEEP_EVERY_S = 600.0
+_STALE_AFTER_S = 60.0
+_MAX_SWEPT_ENTRIES = 20_000
+_MAX_REMEMBERED = 4096
+
+Fill = Callable[[int], None]
+"""Writes the content of a file to its descriptor."""
+
+
+def fill(data: bytes) -> Fill:
+    """Write `data`."""
+
+    def write(descriptor: int) -> None:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+
+    return write
+
+
+@contextmanager
+def temporary(directory: int, mode: int) -> Iterator[tuple[int, str]]:
+    """A new, locked file in `directory`, as its descriptor and name; it is gone afterwards unless it was renamed."""
+    name = temporary_name()
+    try:
+        descriptor = os.open(name, NEW, mode, dir_fd=directory)
+        try:
+            mark(descriptor)
+            yield descriptor, name
+        finally:
+            release(descriptor)
+    finally:
+        discard(directory, name)
+
+
+def discard(directory: int, name: str) -> None:
+    """Remove an unfinished file, if it is still there; a second attempt outlives an interrupt, or a passing fault."""
+    done = False
+    try:
+        done = _unlinked(directory, name)
+    finally:
+        if not done:
+            _unlinked(directory, name)
+
+
+def _unlinked(directory: int, name: str) -> bool:
+    try:
+        os.unlink(name, dir_fd=directory)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def create(place: Place, write: Fill, *, mode: int = NEW_MODE, durable: bool) -> bool:
+    """Put a new file at `place`; False, and nothing changed, where something stands there already."""
+    with temporary(place.directory, mode) as (descriptor, name):
+        write(descriptor)
+        settle(descriptor, durable)
+        if not put(place.directory, name, place):
+            return False
+    sync_directory(place.directory, durable)
+    return True
+
+
+def replace(place: Place, write: Fill, old: os.stat_result, *, durable: bool) -> None:
+    """Put a file in the place of the one of status `old`, with its mode and, where that is allowed, its owner."""
+    with temporary(place.directory, 0o600) as (descriptor, name):
+        write(descriptor)
+        take_over(descriptor, old)
+        settle(descriptor, durable)
+        os.rename(name, place.name, src_dir_fd=place.directory, dst_dir_fd=place.directory)
+    sync_directory(place.directory, durable)
+
+
+def put(directory: int, name: str, place: Place) -> bool:
+    """Have the file `name` of `directory` stand at `place`; False where something stands there already.
+
+    It keeps its old name as well, except where the file system has no hard links: there it is renamed, and for an
+    instant a reader may see an empty file at `place`.
+    """
+    try:
+        os.link(name, place.name, src_dir_fd=directory, dst_dir_fd=place.directory, follow_symlinks=False)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        return _claim_and_rename(directory, name, place)
+    return True
+
+
+def _claim_and_rename(directory: int, name: str, place: Place) -> bool:
+    try:
+        release(os.open(place.name, NEW, 0o600, dir_fd=place.directory))
+    except FileExistsError:
+        return False
+    try:
+        os.rename(name, place.name, src_dir_fd=directory, dst_dir_fd=place.directory)
+    except BaseException:
+        discard(place.directory, place.name)
+        raise
+    return True
+
+
+def take_over(descriptor: int, old: os.stat_result) -> None:
+    """Give a new file the owner and mode of the old one; a file that keeps another owner loses its set-id bits."""
+    new, mode = os.fstat(descriptor), stat.S_IMODE(old.st_mode)
+    if (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid):
+        try:
+            os.fchown(descriptor, old.st_uid, old.st_gid)
+        except PermissionError:
+            mode &= ~(stat.S_ISUID | stat.S_ISGID)
+    if stat.S_IMODE(new.st_mode) != mode:
+        os.fchmod(descriptor, mode)
+
+
+def settle(descriptor: int, durable: bool) -> None:
+    """Have every error of writing told now, before the file takes its place."""
+    if durable:
+        sync(descriptor)
+    # Network file systems tell of a full disk when a descriptor is closed, any that leads to the file.
+    os.close(os.dup(descriptor))
+
+
+def sync(descriptor: int) -> None:
+    """Have the disk keep what was written; on macOS `fsync` alone leaves it in the drive's cache."""
+    if sys.platform == "darwin":
+        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+    else:
+        os.fsync(descriptor)
+
+
+def sync_directory(directory: int, durable: bool) -> None:
+    """Have the disk keep the names in `directory`."""
+    if durable:
+        descriptor = os.open(".", READ_DIRECTORY, dir_fd=directory)
+        try:
+            os.fsync(descriptor)
+        finally:
+            release(descriptor)
+
+
+class Sweeper:
+    """Removes what killed processes left, where this process writes: at its first write in a directory, then rarely."""
+
+    def __init__(self) -> None:
+        self._swept: dict[FileId, float] = {}
+
+    def visit(self, directory: int) -> None:
+        """Sweep `directory` unless that was done lately; failures do not matter."""
+        with suppress(OSError):
+            key, now = file_id(os.fstat(directory)), time.monotonic()
+            if now - self._swept.get(key, -_SWEEP_EVERY_S) < _SWEEP_EVERY_S:
+                return
+            if len(self._swept) >= _MAX_REMEMBERED:
+                self._swept.clear()
+            self._swept[key] = now
+            _sweep(directory)
+
+
+def _sweep(directory: int) -> None:
+    descriptor = os.open(".", READ_DIRECTORY, dir_fd=directory)
+    try:
+        with os.scandir(descriptor) as entries:
+            names = [entry.name for entry in islice(entries, _MAX_SWEPT_ENTRIES) if is_temporary(entry.name)]
+        for name in names:
+            with suppress(OSError):
+                _remove_if_stale(descriptor, name)
+    finally:
+        release(descriptor)
+
+
+def _remove_if_stale(directory: int, name: str) -> None:
+    """Remove an unfinished file or directory that is not new and that nobody holds."""
+    descriptor = os.open(name, READ | NO_FOLLOW, dir_fd=directory)
+    try:
+        status = os.fstat(descriptor)
+        if time.time() - status.st_ctime > _STALE_AFTER_S and mark(descriptor):
+            remove_tree(directory, name)
+    finally:
+        release(descriptor)

@@ -1,0 +1,325 @@
+"""Moving and copying: what comes to stand at the destination is whole, and the source goes only once it is there."""
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from deepfs.disk.atomic import Sweeper, create, discard, put, replace, sync_directory
+from deepfs.disk.copying import ContentId, content_id, fill_from, tree_copy
+from deepfs.disk.file_locks import file_id, holding
+from deepfs.disk.os_errors import StorageErrors, leaf
+from deepfs.disk.reading import check_regular
+from deepfs.disk.removal import Stayed, Unlink, remove_tree
+from deepfs.disk.resolve import (
+    READ,
+    UPDATE,
+    Place,
+    Root,
+    is_temporary,
+    link_target,
+    may_change,
+    release,
+    temporary_name,
+)
+from deepfs.errors import (
+    AccessError,
+    BackendError,
+    ConflictError,
+    DeepFSError,
+    DirectoryError,
+    ExistsError,
+    FileMissingError,
+    InvalidPathError,
+    NotDirectoryError,
+    error_class,
+)
+from deepfs.text import paths
+from deepfs.threads.deadline import Patience
+
+__all__ = ["Relocator"]
+
+_REFUSALS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_MAX_RACES = 100
+
+
+class _Task(NamedTuple):
+    """A source that stands, and a destination where it may go."""
+
+    src: str
+    source: Place
+    status: os.stat_result
+    dst: str
+    target: Place
+    existing: os.stat_result | None
+    leads_to: str
+    """The path without links of what a link at the source leads to; else that of the source itself."""
+
+    @property
+    def is_dir(self) -> bool:
+        return stat.S_ISDIR(self.status.st_mode)
+
+    @property
+    def is_link(self) -> bool:
+        return stat.S_ISLNK(self.status.st_mode)
+
+    @property
+    def stays(self) -> bool:
+        """Whether both ends are one entry, by whatever names: links, a directory mounted twice, case."""
+        if self.leads_to == self.target.path:
+            return True
+        if self.existing is None or file_id(self.existing) != file_id(self.status):
+            return False
+        # Hard links are entries of their own.
+        return self.is_dir or self.status.st_nlink == 1 or self._same_name()
+
+    def _same_name(self) -> bool:
+        return self.source.name == self.target.name and self.same_directory()
+
+    def same_directory(self) -> bool:
+        """Whether both ends are in one directory."""
+        return file_id(os.fstat(self.source.directory)) == file_id(os.fstat(self.target.directory))
+
+
+class Relocator:
+    """Moves and copies below a root."""
+
+    def __init__(self, root: Root, sweeper: Sweeper, *, durable: bool) -> None:
+        self._root = root
+        self._sweeper = sweeper
+        self._durable = durable
+
+    def move(self, src: str, dst: str, patience: Patience, *, overwrite: bool) -> None:
+        """Have what stands at `src`, a link itself rather than what it leads to, stand at `dst`."""
+        for _ in range(_MAX_RACES):
+            with self._task(src, dst, overwrite=overwrite, moving=True) as task:
+                if task.stays:
+                    _spell_anew(task)
+                    return
+                if self._root.must_stay(task.source.names):
+                    raise AccessError(src, "the root cannot be moved")
+                with holding(src, [task.source, task.target], patience):
+                    now = self._looked_at(src, task.source, dst, task.target)
+                    self._check(now, overwrite=overwrite, moving=True)
+                    if now.stays or self._moved(now, patience):
+                        sync_directory(task.source.directory, self._durable)
+                        return
+        raise _contended(dst)
+
+    def copy(self, src: str, dst: str, patience: Patience, *, overwrite: bool) -> None:
+        """Put a copy of what stands at `src`, a link itself rather than what it leads to, at `dst`."""
+        for _ in range(_MAX_RACES):
+            with self._task(src, dst, overwrite=overwrite, moving=False) as task:
+                if task.stays:
+                    return
+                with holding(dst, [task.target], patience):
+                    if self._copied(task, patience, set()):
+                        return
+        raise _contended(dst)
+
+    @contextmanager
+    def _task(self, src: str, dst: str, *, overwrite: bool, moving: bool) -> Iterator[_Task]:
+        """Both ends, checked; errors of the body are about `dst` unless it says otherwise."""
+        with StorageErrors(src), self._root.locate(src, follow=False) as source:
+            if source.lstat() is None:
+                raise FileMissingError(src)
+            if paths.is_beneath(dst, src):
+                raise InvalidPathError(dst, "it lies inside {other}", src)
+            with StorageErrors(dst), self._root.locate_target(dst) as target:
+                task = self._looked_at(src, source, dst, target)
+                self._check(task, overwrite=overwrite, moving=moving)
+                self._sweeper.visit(target.directory)
+                yield task
+
+    def _looked_at(self, src: str, source: Place, dst: str, target: Place) -> _Task:
+        """What stands at both ends now; FileMissingError where the source is gone."""
+        status = source.lstat()
+        if status is None:
+            raise FileMissingError(src)
+        leads_to = (self._root.real_path(src) if stat.S_ISLNK(status.st_mode) else None) or source.path
+        return _Task(src, source, status, dst, target, target.lstat(), leads_to)
+
+    def _check(self, task: _Task, *, overwrite: bool, moving: bool) -> None:
+        """Raise unless the source may go where the destination is."""
+        if not task.stays:
+            self._check_not_inside(task)
+        elif task.existing is None:
+            # A link onto the missing file that it leads to would lead to itself.
+            raise FileMissingError(task.src)
+        if not (moving and task.stays):
+            _check_destination(task, overwrite=overwrite)
+
+    def _check_not_inside(self, task: _Task) -> None:
+        if task.is_dir:
+            above = self._root.directories(task.target.names[:-1])
+            if file_id(task.status) in map(file_id, above):
+                raise InvalidPathError(task.dst, "it lies inside {other}", task.src)
+
+    def _moved(self, task: _Task, patience: Patience) -> bool:
+        """Move, under locks; False where something came to stand at the destination meanwhile."""
+        try:
+            moved = _renamed(task)
+        except OSError as error:
+            if isinstance(error, DeepFSError):
+                raise
+            if error.errno in _REFUSALS and not may_change(task.source.directory):
+                raise leaf(error, task.src) from error
+            if error.errno != errno.EXDEV:
+                raise
+        else:
+            sync_directory(task.target.directory, self._durable and moved)
+            return moved
+        copied: set[ContentId] = set()
+        if not self._copied(task, patience, copied):
+            return False
+        self._remove_copied(task, copied, patience)
+        return True
+
+    def _remove_copied(self, task: _Task, copied: set[ContentId], patience: Patience) -> None:
+        """Remove the source but for what is not as it was `copied`: others wrote it meanwhile."""
+
+        def unlink(directory: int, name: str) -> None:
+            if not is_temporary(name) and content_id(os.lstat(name, dir_fd=directory)) not in copied:
+                raise OSError(errno.ESTALE, "others wrote it")
+            os.unlink(name, dir_fd=directory)
+
+        def unlink_locked(directory: int, name: str) -> None:
+            with holding(task.src, [Place(self._root, directory, [name], [])], patience):
+                unlink(directory, name)
+
+        # The lock of a file that is moved by itself is held already.
+        way: Unlink = unlink_locked if task.is_dir else unlink
+        source = task.source
+        stayed = remove_tree(source.directory, source.name, task.src, is_dir=task.is_dir, patience=patience, unlink=way)
+        if stayed:
+            raise _partly_moved(task, stayed)
+
+    def _copied(self, task: _Task, patience: Patience, copied: set[ContentId]) -> bool:
+        """Copy, under a lock, and note what was `copied`; False where something came to stand at the destination."""
+        if task.is_link:
+            copied.add(content_id(task.status))
+            return self._copied_link(task)
+        if not task.is_dir:
+            check_regular(task.src, task.status)
+        with StorageErrors(task.src):
+            source = task.source.open(READ)
+        try:
+            status = os.fstat(source)
+            if stat.S_ISDIR(status.st_mode):
+                return self._copied_tree(task, source, patience, copied)
+            check_regular(task.src, status)
+            copied.add(content_id(status))
+            return self._copied_file(task, source, status, patience)
+        finally:
+            release(source)
+
+    def _copied_file(self, task: _Task, source: int, status: os.stat_result, patience: Patience) -> bool:
+        write = fill_from(task.src, source, patience)
+        if task.existing is None:
+            return create(task.target, write, mode=stat.S_IMODE(status.st_mode) & 0o777, durable=self._durable)
+        _check_writable(task.target)
+        replace(task.target, write, task.existing, durable=self._durable)
+        return True
+
+    def _copied_link(self, task: _Task) -> bool:
+        says, target = link_target(task.source.directory, task.source.name), task.target
+        if says is None:
+            return False
+        name = temporary_name()
+        os.symlink(says, name, dir_fd=target.directory)
+        try:
+            if task.existing is None and not put(target.directory, name, target):
+                return False
+            if task.existing is not None:
+                _check_writable(target)
+                os.rename(name, target.name, src_dir_fd=target.directory, dst_dir_fd=target.directory)
+        finally:
+            discard(target.directory, name)
+        sync_directory(target.directory, self._durable)
+        return True
+
+    def _copied_tree(self, task: _Task, source: int, patience: Patience, copied: set[ContentId]) -> bool:
+        directory = task.target.directory
+        with tree_copy(task.src, source, directory, patience, copied, durable=self._durable) as name:
+            os.rename(name, task.target.name, src_dir_fd=directory, dst_dir_fd=directory)
+        sync_directory(directory, self._durable)
+        return True
+
+
+def _partly_moved(task: _Task, stayed: Stayed) -> DeepFSError:
+    """The error that tells what is still at the source, although the destination is complete."""
+    first, reason = stayed[0]
+    others = f" and {len(stayed) - 1:,} more" if len(stayed) > 1 else ""
+    if reason.errno == errno.ESTALE:
+        what = f"{others} changed during the move, so it stays; what was copied is in '{{other}}'"
+        return ConflictError.about(first, "Error: ", what, other=task.dst)
+    error = reason if isinstance(reason, DeepFSError) else leaf(reason, first)
+    why = os.strerror(reason.errno) if reason.errno else "others use it"
+    what = f"{others} could not be deleted ({why}); all of it is in '{{other}}' as well"
+    return error_class(error.code).about(first, "Error: ", what, other=task.dst)
+
+
+def _contended(path: str) -> BackendError:
+    return BackendError.about(path, "Error: Others create and delete ", " all the time")
+
+
+def _check_destination(task: _Task, *, overwrite: bool) -> None:
+    """Raise where something at the destination is in the way."""
+    if task.existing is None:
+        return
+    if stat.S_ISDIR(task.existing.st_mode):
+        raise DirectoryError(task.dst) if overwrite else ExistsError(task.dst, is_directory=True)
+    if not overwrite:
+        raise ExistsError(task.dst)
+    if task.is_dir:
+        raise NotDirectoryError(task.dst)
+    check_regular(task.dst, task.existing)
+
+
+def _check_writable(place: Place) -> None:
+    """Raise where the file at `place` may not be written, although its directory may."""
+    release(place.open(UPDATE))
+
+
+def _renamed(task: _Task) -> bool:
+    """Give the source its new name; False where something came to stand there meanwhile."""
+    if task.is_dir:
+        _rename(task)
+        return True
+    if task.existing is None:
+        return _rename_new(task)
+    _check_writable(task.target)
+    if file_id(task.existing) == file_id(task.status) and task.status.st_nlink > 1:
+        # Two names of one file: a rename would leave both.
+        os.unlink(task.source.name, dir_fd=task.source.directory)
+    else:
+        _rename(task)
+    return True
+
+
+def _spell_anew(task: _Task) -> None:
+    """Where the file system ignores case, give an entry that stays the name as it was written."""
+    source, target = task.source, task.target
+    if source.name != target.name and source.name.casefold() == target.name.casefold() and task.same_directory():
+        _rename(task)
+
+
+def _rename(task: _Task) -> None:
+    source, target = task.source, task.target
+    os.rename(source.name, target.name, src_dir_fd=source.directory, dst_dir_fd=target.directory)
+
+
+def _rename_new(task: _Task) -> bool:
+    source, target = task.source, task.target
+    if not put(source.directory, source.name, target):
+        return False
+    try:
+        os.unlink(source.name, dir_fd=source.directory)
+    except FileNotFoundError:
+        pass
+    except BaseException:
+        discard(target.directory, target.name)
+        raise
+    return True

@@ -1,0 +1,233 @@
+"""Recursive delete: every name relative to its open directory, never through a link."""
+
+import errno
+import os
+import stat
+from collections.abc import Callable
+
+from deepfs.disk.descent import Descent, OpenDirectory
+from deepfs.disk.file_locks import holding
+from deepfs.disk.os_errors import StorageErrors, leaf
+from deepfs.disk.reading import check_regular, is_version, open_regular
+from deepfs.disk.resolve import NO_FOLLOW, READ, READ_DIRECTORY, Place, Root, release
+from deepfs.errors import AccessError, BackendError, ConflictError, DeepFSError, FileMissingError
+from deepfs.threads.deadline import Patience
+
+__all__ = ["delete", "remove_standing", "remove_tree"]
+
+Stayed = list[tuple[str, OSError]]
+"""What could not be removed, each with the reason."""
+
+Unlink = Callable[[int, str], None]
+"""Removes what has this name in an open directory, and is no directory."""
+
+_NO_DIRECTORY = frozenset({errno.ENOTDIR, errno.ELOOP, errno.EMLINK})
+# What unlinking a directory says: EISDIR on Linux, EPERM elsewhere.
+_PERHAPS_A_DIRECTORY = frozenset({errno.EISDIR, errno.EPERM})
+# What removing a directory says where others put something into it, or something else in its place.
+_REFILLED = frozenset({errno.ENOTEMPTY, errno.EEXIST, *_NO_DIRECTORY})
+_REFUSALS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_MAX_ROUNDS = 1000
+
+
+def delete(root: Root, path: str, patience: Patience, *, if_match: str | None = None) -> None:
+    """Delete what stands at `path`, a link itself rather than what it leads to, a directory with all under it.
+
+    A file that others edit is deleted once they are done. Where something cannot be deleted, everything else is, and
+    the error says what stayed. With `if_match` only a file of this version is deleted, never a directory.
+    """
+    with StorageErrors(path), root.locate(path, follow=False) as place:
+        if root.must_stay(place.names):
+            raise AccessError(path, "the root cannot be deleted")
+        with holding(path, [place], patience):
+            if if_match is None:
+                remove_standing(place, path, patience)
+            else:
+                _check_version(root, place, path, if_match, patience)
+                os.unlink(place.name, dir_fd=place.directory)
+
+
+def _check_version(root: Root, place: Place, path: str, if_match: str, patience: Patience) -> None:
+    """Raise unless the file at `place`, or the one that the link there leads to, is of this version."""
+    status = place.lstat()
+    is_link = status is not None and stat.S_ISLNK(status.st_mode)
+    descriptor = open_regular(root, path)[0] if is_link else place.open(READ)
+    try:
+        check_regular(path, os.fstat(descriptor))
+        if not is_version(path, descriptor, if_match, patience):
+            raise ConflictError(path)
+    finally:
+        release(descriptor)
+
+
+def remove_standing(place: Place, path: str, patience: Patience) -> None:
+    """Remove what stands at `place`, called `path`, or raise an error that says what stayed."""
+    status = place.lstat()
+    if status is None:
+        raise FileMissingError(path)
+    is_dir = stat.S_ISDIR(status.st_mode)
+    stayed = remove_tree(place.directory, place.name, path, is_dir=is_dir, patience=patience)
+    if stayed:
+        raise _incomplete(path, stayed)
+
+
+def _incomplete(path: str, stayed: Stayed) -> DeepFSError:
+    """The error that names what stayed of `path`, with the first reason."""
+    first, reason = stayed[0]
+    if first == path and reason.errno not in _REFILLED:
+        return leaf(reason, path)
+    others = f" and {len(stayed) - 1:,} more" if len(stayed) > 1 else ""
+    why = os.strerror(reason.errno) if reason.errno else "the disk failed"
+    what = f"'{{other}}'{others} could not be deleted ({why}), the rest is gone"
+    if reason.errno in _REFUSALS:
+        return AccessError(path, what, first)
+    return BackendError.about(path, "Error: ", f" was not deleted completely: {what}", other=first)
+
+
+def _unlink(directory: int, name: str) -> None:
+    os.unlink(name, dir_fd=directory)
+
+
+def remove_tree(
+    directory: int,
+    name: str,
+    path: str = "",
+    *,
+    is_dir: bool = True,
+    patience: Patience | None = None,
+    unlink: Unlink = _unlink,
+) -> Stayed:
+    """Remove `name` from `directory` with all under it, and return what could not be removed.
+
+    `path` is what it is called in the result; `is_dir` is a hint. What is no directory goes by `unlink`, and stays
+    where that raises OSError.
+    """
+    return _Removal(directory, name, path, patience or Patience(), unlink).run(is_dir)
+
+
+class _Level(OpenDirectory):
+    """A directory being emptied, for the `rounds`-th time since others put something into it."""
+
+    __slots__ = ("children", "kept", "rounds", "stayed")
+
+    def __init__(self, parent: int, name: str, rounds: int) -> None:
+        super().__init__(name, os.open(name, READ_DIRECTORY | NO_FOLLOW, dir_fd=parent))
+        self.rounds = rounds
+        self.stayed: Stayed = []
+        self.kept: set[str] = set()
+        """The names in it that are not tried again."""
+        try:
+            self.children = os.scandir(self.descriptor)
+        except BaseException:
+            self.close()
+            raise
+
+    def take(self, descriptor: int) -> None:
+        super().take(descriptor)
+        # What is gone is not met again.
+        self.children = os.scandir(self.descriptor)
+
+    def close(self) -> None:
+        if hasattr(self, "children"):
+            self.children.close()
+        super().close()
+
+
+class _Removal:
+    """One removal of `name`, called `path`, from an open directory; where something stays, it goes on with the rest."""
+
+    def __init__(self, directory: int, name: str, path: str, patience: Patience, unlink: Unlink) -> None:
+        self._unlink = unlink
+        self._directory = directory
+        self._name = name
+        self._path = path
+        self._patience = patience
+        self._descent: Descent[_Level] = Descent()
+        self._stayed: Stayed = []
+
+    def run(self, is_dir: bool) -> Stayed:
+        with self._descent as descent:
+            self._remove(self._name, is_dir)
+            while descent.levels:
+                self._patience.check_wanted(self._path)
+                level = descent.levels[-1]
+                if level.lost is not None:
+                    self._lose(level.lost)
+                elif (entry := next(level.children, None)) is None:
+                    self._leave()
+                elif entry.name not in level.kept:
+                    self._remove(entry.name, entry.is_dir(follow_symlinks=False))
+        return self._stayed
+
+    @property
+    def _parent(self) -> int:
+        """The open directory in which something is being removed now."""
+        return self._descent.levels[-1].descriptor if self._descent.levels else self._directory
+
+    def _remove(self, name: str, is_dir: bool, rounds: int = 0) -> None:
+        """Remove a file, or begin with a directory."""
+        try:
+            if is_dir and self._entered(name, rounds):
+                return
+            self._unlink(self._parent, name)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if is_dir or error.errno not in _PERHAPS_A_DIRECTORY or not self._entered(name, rounds):
+                self._keep(name, error)
+
+    def _entered(self, name: str, rounds: int) -> bool:
+        """Whether `name` is a directory that can be emptied; one that cannot be opened may still be empty."""
+        try:
+            self._descent.enter(_Level(self._parent, name, rounds))
+        except OSError as error:
+            if error.errno in _NO_DIRECTORY:
+                return False
+            self._remove_unopened(name, error)
+        return True
+
+    def _remove_unopened(self, name: str, reason: OSError) -> None:
+        try:
+            os.rmdir(name, dir_fd=self._parent)
+        except FileNotFoundError:
+            return
+        except OSError:
+            self._keep(name, reason)
+
+    def _leave(self) -> None:
+        """Remove a directory that was emptied, or begin anew with what stands in its place by now."""
+        level = self._descent.leave()
+        if level.stayed:
+            self._note(level.name, level.stayed)
+            return
+        if self._descent.levels and self._descent.levels[-1].lost:
+            return
+        try:
+            os.rmdir(level.name, dir_fd=self._parent)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if error.errno in _REFILLED and level.rounds < _MAX_ROUNDS:
+                self._remove(level.name, is_dir=True, rounds=level.rounds + 1)
+            else:
+                self._keep(level.name, error)
+
+    def _lose(self, reason: OSError) -> None:
+        """Go on above a directory that others moved or removed."""
+        level = self._descent.leave()
+        self._note(level.name, level.stayed)
+        if not isinstance(reason, FileNotFoundError):
+            self._keep(level.name, reason)
+
+    def _keep(self, name: str, reason: OSError) -> None:
+        levels = self._descent.levels
+        path = "/".join([self._path, *(level.name for level in levels[1:]), name]) if levels else self._path
+        self._note(name, [(path, reason)])
+
+    def _note(self, name: str, stayed: Stayed) -> None:
+        """Have it known where failures of what is being removed now are noted."""
+        if self._descent.levels:
+            self._descent.levels[-1].kept.add(name)
+            self._descent.levels[-1].stayed.extend(stayed)
+        else:
+            self._stayed.extend(stayed)

@@ -1,0 +1,279 @@
+"""All files beneath a directory, in the order of their paths."""
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Generator, Iterator
+from itertools import islice
+from operator import itemgetter
+from typing import NamedTuple
+
+from deepfs.disk.descent import Descent, OpenDirectory
+from deepfs.disk.os_errors import StorageErrors, is_shortage
+from deepfs.disk.reading import check_regular, modified_at, open_regular, read_descriptor, regular_descriptor
+from deepfs.disk.resolve import NO_FOLLOW, READ, READ_DIRECTORY, Root, is_temporary, release
+from deepfs.errors import DeepFSError, FileMissingError, NotDirectoryError
+from deepfs.text import paths
+from deepfs.threads.deadline import Patience
+
+__all__ = ["Entry", "FoundFile", "Listing", "is_shown", "list_directory", "open_directory", "walk"]
+
+_CHECK_EVERY = 1024
+# What opening a directory says that was there a moment ago.
+_GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EMLINK})
+
+
+class _Level(OpenDirectory):
+    """A directory being gone through."""
+
+    __slots__ = ("children", "prefix")
+
+    def __init__(self, descriptor: int, prefix: str) -> None:
+        super().__init__(prefix[prefix.rfind("/", 0, -1) + 1 : -1], descriptor)
+        self.prefix: str = prefix
+        self.children: Iterator[tuple[str, os.DirEntry[str]]] = iter(())
+
+
+class FoundFile:
+    """A file that a walk came by, for the thread of the walk; looking at it is cheapest before the walk goes on."""
+
+    __slots__ = ("_entry", "_level", "_root", "path")
+
+    def __init__(
+        self, root: Root, path: str, entry: os.DirEntry[str] | None = None, level: _Level | None = None
+    ) -> None:
+        self._root = root
+        self._entry = entry
+        self._level = level
+        self.path: str = path
+
+    @property
+    def _at_hand(self) -> os.DirEntry[str] | None:
+        """The entry, as long as its directory is open; what is found through a link has none."""
+        return self._entry if self._level is not None and self._level.descriptor >= 0 else None
+
+    def stat(self) -> os.stat_result:
+        """The status of the file."""
+        with StorageErrors(self.path):
+            if (entry := self._at_hand) and self._level is not None:
+                # By the descriptor of now: that of the entry may be of something else since.
+                status = os.stat(entry.name, dir_fd=self._level.descriptor, follow_symlinks=False)
+                if not stat.S_ISLNK(status.st_mode):
+                    return status
+            return self._root.stat(self.path)
+
+    def open(self) -> tuple[int, os.stat_result]:
+        """A descriptor to read from, which the caller closes, and the status; AccessError where it is no file now."""
+        with StorageErrors(self.path):
+            return self._open()
+
+    def _open(self) -> tuple[int, os.stat_result]:
+        entry = self._at_hand
+        if entry is None or self._level is None:
+            return open_regular(self._root, self.path)
+        descriptor = os.open(entry.name, READ | NO_FOLLOW, dir_fd=self._level.descriptor)
+        return descriptor, regular_descriptor(self.path, descriptor)
+
+    def read(self, limit: int | None = None) -> bytes:
+        """The content; TooLargeError where it is over `limit` bytes."""
+        with StorageErrors(self.path):
+            descriptor, status = self._open()
+            try:
+                return read_descriptor(self.path, descriptor, status.st_size, limit)
+            finally:
+                release(descriptor)
+
+
+def walk(
+    root: Root,
+    path: str,
+    patience: Patience,
+    *,
+    enter: Callable[[str], bool] | None = None,
+    unreadable: Callable[[str, OSError], None] | None = None,
+) -> Generator[FoundFile, None, None]:
+    """The files at or beneath `path`, sorted by path; a root that does not exist yet has none."""
+    try:
+        descriptor = open_directory(root, path)
+    except NotDirectoryError:
+        yield from _single(root, path)
+    except FileMissingError:
+        if path != "/":
+            raise
+    else:
+        yield from _Walk(root, patience, enter, unreadable).run(descriptor, path)
+
+
+def _single(root: Root, path: str) -> Iterator[FoundFile]:
+    with StorageErrors(path):
+        check_regular(path, root.stat(path))
+    yield FoundFile(root, path)
+
+
+class _Walk:
+    def __init__(
+        self,
+        root: Root,
+        patience: Patience,
+        enter: Callable[[str], bool] | None,
+        unreadable: Callable[[str, OSError], None] | None,
+    ) -> None:
+        self._root = root
+        self._patience = patience
+        self._enter = enter
+        self._unreadable = unreadable
+
+    def run(self, descriptor: int, path: str) -> Iterator[FoundFile]:
+        descent: Descent[_Level] = Descent()
+        descent.enter(_Level(descriptor, path.rstrip("/") + "/"))
+        with descent:
+            self._scan(descent.levels[-1])
+            while descent.levels:
+                directory = yield from self._files(descent.levels[-1])
+                if directory is None:
+                    # Where the directory above is lost, its files are found by their paths, and the rest is told.
+                    descent.leave()
+                elif level := self._opened(descent.levels[-1], directory):
+                    descent.enter(level)
+                    self._scan(level)
+
+    def _files(self, level: _Level) -> Generator[FoundFile, None, os.DirEntry[str] | None]:
+        """The next files of a directory; returns the directory that comes after them, if one does."""
+        for key, entry in level.children:
+            if key[-1] == "/":
+                if self._enter is None or self._enter(level.prefix + entry.name):
+                    return entry
+            elif entry.is_symlink():
+                if self._leads_to_file(level.prefix + key):
+                    yield FoundFile(self._root, level.prefix + key)
+            elif entry.is_file(follow_symlinks=False):
+                yield FoundFile(self._root, level.prefix + key, entry, level)
+        return None
+
+    def _opened(self, level: _Level, entry: os.DirEntry[str]) -> _Level | None:
+        path = level.prefix + entry.name
+        try:
+            return _Level(os.open(entry.name, READ_DIRECTORY | NO_FOLLOW, dir_fd=level.descriptor), f"{path}/")
+        except OSError as error:
+            if error.errno not in _GONE:
+                self._tell(path, error)
+            return None
+
+    def _scan(self, level: _Level) -> None:
+        """Find the children of a directory; where it cannot be read to its end, those before."""
+        self._patience.check(level.prefix)
+        found: list[tuple[str, os.DirEntry[str]]] = []
+        try:
+            with os.scandir(level.descriptor) as entries:
+                for count, entry in enumerate(entries, 1):
+                    if count % _CHECK_EVERY == 0:
+                        self._patience.check(level.prefix)
+                    name = entry.name
+                    if (name[0] != "." and name.isascii()) or is_shown(name):
+                        found.append((f"{name}/" if entry.is_dir(follow_symlinks=False) else name, entry))
+        except DeepFSError:
+            raise
+        except OSError as error:
+            self._tell(level.prefix[:-1] or "/", error)
+        found.sort(key=itemgetter(0))
+        level.children = iter(found)
+
+    def _tell(self, path: str, error: OSError) -> None:
+        if self._unreadable is not None:
+            self._unreadable(path, error)
+
+    def _leads_to_file(self, path: str) -> bool:
+        try:
+            return stat.S_ISREG(self._root.stat(path).st_mode)
+        except OSError as error:
+            if is_shortage(error):
+                self._tell(path, error)
+        except DeepFSError:
+            pass
+        return False
+
+
+class Entry(NamedTuple):
+    """A child of a directory; `size` and `modified_at` are None where they cannot be told."""
+
+    name: str
+    is_dir: bool
+    size: int | None
+    modified_at: str | None
+    """ISO 8601, UTC."""
+
+
+class Listing(NamedTuple):
+    """Entries sorted by path, where that of a directory ends in `/`; `truncated` where there are more."""
+
+    entries: list[Entry]
+    truncated: bool
+
+
+def is_shown(name: str) -> bool:
+    """Whether a file of this name has a path: it is no unfinished file, and its name is text."""
+    return not is_temporary(name) and (name.isascii() or _is_text(name))
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def open_directory(root: Root, path: str) -> int:
+    """Open the directory at `path` to look through it; NotDirectoryError where something else is there."""
+    with StorageErrors(path):
+        return root.open(path, READ_DIRECTORY)
+
+
+def list_directory(root: Root, path: str, limit: int | None, patience: Patience) -> Listing:
+    """The children of the directory at `path`; a root that does not exist yet has none."""
+    try:
+        descriptor = open_directory(root, path)
+    except FileMissingError:
+        if path == "/":
+            return Listing([], False)
+        raise
+    try:
+        with StorageErrors(path), os.scandir(descriptor) as children:
+            shown = (child for child in _patiently(children, path, patience) if is_shown(child.name))
+            entries = [_entry(root, path, child) for child in islice(shown, limit)]
+            truncated = limit is not None and next(shown, None) is not None
+    finally:
+        release(descriptor)
+    entries.sort(key=_sort_key)
+    return Listing(entries, truncated)
+
+
+def _patiently(children: Iterator[os.DirEntry[str]], path: str, patience: Patience) -> Iterator[os.DirEntry[str]]:
+    for count, child in enumerate(children):
+        if count % _CHECK_EVERY == 0:
+            patience.check(path)
+        yield child
+
+
+def _sort_key(entry: Entry) -> str:
+    return f"{entry.name}/" if entry.is_dir else entry.name
+
+
+def _entry(root: Root, directory: str, child: os.DirEntry[str]) -> Entry:
+    try:
+        own = child.stat(follow_symlinks=False)
+    except OSError:
+        return Entry(child.name, child.is_dir(follow_symlinks=False), None, None)
+    if not stat.S_ISLNK(own.st_mode):
+        return _told(child.name, own)
+    try:
+        return _told(child.name, root.stat(paths.join(directory, child.name)))
+    except (OSError, DeepFSError) as error:
+        if is_shortage(error):
+            raise  # It may lead to a directory as well.
+        return Entry(child.name, False, None, modified_at(own))
+
+
+def _told(name: str, status: os.stat_result) -> Entry:
+    size = status.st_size if stat.S_ISREG(status.st_mode) else None
+    return Entry(name, stat.S_ISDIR(status.st_mode), size, modified_at(status))

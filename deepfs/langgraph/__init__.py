@@ -1,0 +1,1 @@
+"""The files channel of a LangGraph graph: its reducer, its log of changes, and a task's view of it."""

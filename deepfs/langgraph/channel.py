@@ -1,0 +1,259 @@
+"""The channels of graph state that hold files; imported when first used, because it imports LangGraph.
+
+The reducers decide by what travels with the writes. A write without an operation, such as the files that a node or a
+subgraph returns, tells nothing of the files that it began with, so the channel, which sees where a superstep ends,
+judges it by those. LangGraph rebuilds a state by the reducer alone: where that would come to other files, the channel
+has LangGraph save them whole.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextvars import ContextVar
+from copy import copy
+from typing import Annotated, Any, Final, Self, TypeAlias, cast
+from weakref import ref
+
+from langgraph.channels.delta import DeltaChannel
+from langgraph.types import Overwrite
+
+# As in the states of LangGraph and LangChain: a TypedDict of `typing` cannot be mixed with one of these.
+from typing_extensions import TypedDict
+
+from deepfs.langgraph.operations import is_header, operation_in, removals_in, removals_of
+from deepfs.langgraph.private import outer_task
+from deepfs.langgraph.reducers import Superstep, conflicts_of, fold, fold_conflicts
+from deepfs.langgraph.superstep_log import FILES, ProvisionalWrite, writers
+from deepfs.types import FileDataV1, FileDataV2
+
+__all__ = ["FileConflicts", "Files", "FilesystemState"]
+
+_SNAPSHOT: Final = 50
+_OVERWRITE: Final = "__overwrite__"
+_REPLACED: Final = "All files were replaced in the same step."
+
+
+class _SavedChannel(DeltaChannel[Any]):
+    """A channel that can have LangGraph save its value whole, which it does every so many updates anyway."""
+
+    def __init__(self, reducer: Any, typ: Any = None, *, snapshot_frequency: int = _SNAPSHOT) -> None:
+        self._must_save = self._is_saved = self._is_copy = False
+        super().__init__(reducer, typ, snapshot_frequency=snapshot_frequency)
+
+    @property
+    def snapshot_frequency(self) -> int:
+        """After how many updates LangGraph saves the value; it asks when it is about to save a checkpoint."""
+        self._is_saved = self._must_save
+        return 0 if self._must_save else self._frequency
+
+    @snapshot_frequency.setter
+    def snapshot_frequency(self, frequency: int) -> None:
+        self._frequency = frequency
+
+    def _save(self) -> None:
+        """Have the value saved whole with the next checkpoint, whenever that is made."""
+        self._must_save, self._is_saved = True, False
+
+    def _begin(self) -> None:
+        """Before an update: what was saved by now need not be saved again."""
+        if self._is_saved:
+            self._must_save = self._is_saved = False
+
+    def copy(self) -> Self:
+        """A channel for a task to read from; nothing of it is saved or told."""
+        copied = type(self)(self.reducer, self.typ, snapshot_frequency=self._frequency)
+        copied.key, copied._is_copy = self.key, True
+        if self.is_available():
+            copied.value = copy(self.value)
+        return copied
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+class FilesChannel(_SavedChannel):
+    """Files by path. Writes of parallel tasks are merged; what collides is told to the channel of conflicts."""
+
+    def __init__(self, reducer: Any = fold, typ: Any = dict, *, snapshot_frequency: int = _SNAPSHOT) -> None:
+        super().__init__(reducer, typ, snapshot_frequency=snapshot_frequency)
+        self._run = id(self)
+        self._removed: dict[str, None] = {}
+        self._told = ""
+        self._is_nested = self._is_asked = False
+
+    @property
+    def snapshot_frequency(self) -> int:
+        """As of any such channel; in a nested graph that removed files all are saved, with a note of those."""
+        frequency = super().snapshot_frequency
+        self._is_asked = self._is_nested and bool(self._removed)
+        return 0 if self._is_asked else frequency
+
+    @snapshot_frequency.setter
+    def snapshot_frequency(self, frequency: int) -> None:
+        self._frequency = frequency
+
+    def get(self) -> Any:
+        """The files; to LangGraph, when it has just asked whether to save them, with the note of what was removed."""
+        files = super().get()
+        if not self._is_asked:
+            if self._removed:
+                self._tell_removed()
+            return files
+        self._is_asked = False
+        return {**files, removals_of(files, sorted(self._removed)): None}
+
+    def from_checkpoint(self, checkpoint: Any) -> Self:
+        channel = super().from_checkpoint(checkpoint)
+        for paths in removals_in(channel.value).values():
+            channel._removed.update(dict.fromkeys(paths))
+        if channel._removed:
+            channel.value = {path: data for path, data in channel.value.items() if not is_header(path)}
+        return channel
+
+    def copy(self) -> Self:
+        copied = super().copy()
+        copied._run = self._run
+        return copied
+
+    def replay_writes(self, writes: Sequence[Any]) -> None:
+        super().replay_writes(writes)
+        paths = (path for *_, write in writes if isinstance(write, Mapping) for path in write if write[path] is None)
+        self._note_removed(path for path in paths if isinstance(path, str) and path.startswith("/"))
+
+    def update(self, values: Sequence[Any]) -> bool:
+        if not values:
+            self._tell_removed()
+            return False
+        self._begin()
+        before = self.value if self.is_available() else {}
+        if any(_replaces(value) for value in values):
+            self._replace(values)
+        elif len(values) > 1 and not all(map(_is_operation, values)):
+            self._merge(before, values)
+        else:
+            self.value = fold(before, values)
+            self._keep_plain(values)
+        self._tell_removed(before)
+        return True
+
+    def _merge(self, before: Mapping[str, Any], values: Sequence[Any]) -> None:
+        """Take in the writes of one superstep."""
+        tasks = writers(self._run)
+        operations = (operation_in(value) for value in values if value)
+        step = Superstep(before, next((operation.step for operation in operations if operation), None))
+        for value in values:
+            step.apply(value or {}, tasks.get(id(value)))
+        self.value = fold(before, values)
+        if self.value != step.files:
+            self.value = dict(step.files)
+            self._save()
+        self._keep_plain(values)
+        self._tell(step.lost)
+
+    def _keep_plain(self, values: Sequence[Any]) -> None:
+        """Where records of ours were written, save what they became, so that others find plain dicts."""
+        if any(isinstance(data, FileDataV1 | FileDataV2) for value in values if value for data in value.values()):
+            self._save()
+
+    def _replace(self, values: Sequence[Any]) -> None:
+        """Take in writes one of which replaces all files: the operations of other tasks take no effect."""
+        super().update(values)
+        self.value = fold({}, [self.value])
+        self._save()
+        [index] = [index for index, value in enumerate(values) if _replaces(value)]
+        owner = writers(self._run).get(id(values[index]))
+        earlier, later = (
+            [operation_in(value or ()) for value in part] for part in (values[:index], values[index + 1 :])
+        )
+        lost = [operation for operation in earlier if operation is not None and operation.task != owner]
+        lost += [operation for operation in later if operation is not None]
+        self._tell([each for operation in lost for each in conflicts_of(operation, _REPLACED)])
+
+    def _tell(self, lost: list[dict[str, Any]]) -> None:
+        if lost and not self._is_copy:
+            _untold.set((ref(self), [*_taken(), *lost]))
+
+    # --- to the graph that one of whose tasks runs this one ---
+
+    def _note_removed(self, paths: Iterable[str]) -> None:
+        self._removed = {path: None for path in (*self._removed, *paths) if path not in self.value}
+
+    def _tell_removed(self, before: Mapping[str, Any] | None = None) -> None:
+        """Tell the task that runs this graph, if one does, which files it removed, which its files do not show."""
+        outer = None if self._is_copy else outer_task()
+        if outer is None or outer[0] is self:
+            return
+        self._is_nested = True
+        if before is not None:
+            self._note_removed(before.keys() - self.value.keys())
+        channel, writes = outer
+        if self._removed and isinstance(channel, FilesChannel):
+            header = removals_of(self.value, sorted(self._removed))
+            if header != self._told:
+                self._told = header
+                writes.append(cast("Any", ProvisionalWrite(FILES, {header: None}, writes)))
+
+
+def _replaces(value: Any) -> bool:
+    """Whether a write replaces the value of the channel, in any of the forms that LangGraph knows."""
+    if isinstance(value, Mapping):
+        return value.keys() == {_OVERWRITE} or (value.get("type") == _OVERWRITE and "value" in value)
+    return isinstance(value, Overwrite)
+
+
+def _is_operation(value: Any) -> bool:
+    return not value or operation_in(value) is not None
+
+
+# --- conflicts -------------------------------------------------------------------------------------------------------
+
+_untold: "ContextVar[tuple[ref[FilesChannel], list[dict[str, Any]]] | None]" = ContextVar("untold", default=None)
+"""What the channel of files found and the channel of conflicts takes: LangGraph updates both in one go."""
+
+
+def _taken() -> list[dict[str, Any]]:
+    """The conflicts that were not reported yet. They count as reported afterwards."""
+    untold = _untold.get()
+    if untold is None:
+        return []
+    _untold.set(None)
+    channel, lost = untold
+    return lost if channel() is not None else []
+
+
+class ConflictsChannel(_SavedChannel):
+    """The changes that took no effect: those that the reducer finds, and those that the channel of files does."""
+
+    def __init__(self, reducer: Any = fold_conflicts, typ: Any = list, *, snapshot_frequency: int = _SNAPSHOT) -> None:
+        super().__init__(reducer, typ, snapshot_frequency=snapshot_frequency)
+
+    def update(self, values: Sequence[Any]) -> bool:
+        if values:
+            self._begin()
+        changed = super().update(values)
+        return self._take() or changed
+
+    def finish(self) -> bool:
+        return self._take()
+
+    def _take(self) -> bool:
+        lost = [] if self._is_copy else _taken()
+        if lost:
+            self._begin()
+            self.value = fold_conflicts(self.value if self.is_available() else [], [lost])
+            self._save()
+        return bool(lost)
+
+
+Files: TypeAlias = Annotated[dict[str, Any], FilesChannel(fold, dict, snapshot_frequency=_SNAPSHOT)]
+"""Files by path. A checkpoint holds what changed; every 50th change, all of them."""
+
+FileConflicts: TypeAlias = Annotated[
+    list[dict[str, Any]], ConflictsChannel(fold_conflicts, list, snapshot_frequency=_SNAPSHOT)
+]
+"""Changes that took no effect because a parallel task made another one. Write None to forget them."""
+
+
+class FilesystemState(TypedDict, total=False):
+    """The state that StateBackend needs, to inherit from; a dataclass or pydantic state declares `Files` fields."""
+
+    files: Files
+    file_conflicts: FileConflicts

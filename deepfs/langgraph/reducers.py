@@ -1,0 +1,339 @@
+"""The reducers of the channels `files` and `file_conflicts`: pure, and the same however the writes are batched.
+
+LangGraph applies the writes of a superstep as one batch, and rebuilds a state from a checkpoint by applying those of
+many steps as one. Both reducers take the writes one by one and decide by the operation in each, so they decide alike,
+and a state rebuilt is the state that was. What later writes of a step need to know of its earlier ones stays with the
+value, where only the reducer finds it: a copy, a pickle and a checkpoint hold the plain dict or list.
+"""
+
+from collections.abc import Iterable, Mapping
+from itertools import chain
+from typing import Any, NamedTuple
+
+from deepfs.errors import DeepFSError
+from deepfs.langgraph.operations import (
+    Ledger,
+    Operation,
+    Places,
+    Record,
+    Transition,
+    digest_of,
+    is_header,
+    operation_in,
+    removals_in,
+    transition,
+)
+from deepfs.text.diff import changed_places, joined, transplant
+from deepfs.text.lines import version
+from deepfs.text.records import decode_file
+from deepfs.types import FileDataV1, FileDataV2
+
+__all__ = ["Folding", "Superstep", "conflicts_of", "fold", "fold_conflicts", "stored_version", "version_of"]
+
+
+def version_of(data: FileDataV2) -> str:
+    """What tells the contents of one file apart."""
+    return version(data.content if data.encoding == "utf-8" else f"base64:{data.content}")
+
+
+def stored_version(data: Any, path: str) -> str | None:
+    """The version of what is stored at `path`, be it a file or not; None where nothing is."""
+    if data is None:
+        return None
+    try:
+        return version_of(decode_file(data, path))
+    except DeepFSError:
+        return version(f"foreign:{data!r}")
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def fold(files: Mapping[str, Any] | None, writes: Iterable[Mapping[str, Any] | None]) -> dict[str, Any]:
+    """`files` after `writes`, each of which maps paths to files, or to None to delete them; `files` itself stays.
+
+    A write that holds an operation takes effect unless it collides with another task's of the same superstep; edits of
+    one file in disjoint places are merged. Any other write is taken as it is.
+    """
+    folding = Folding({} if files is None else files)
+    for write in writes:
+        folding.apply(write or {})
+    return folding.result()
+
+
+class _Memory(NamedTuple):
+    """What later writes of a superstep need to know of its earlier ones."""
+
+    ledger: Ledger
+    written: dict[str, frozenset[tuple[str | None, str | None]]]
+    """The version and time of all that operations wrote, whether it took effect or not."""
+    replaced: set[str]
+    """Where a write without an operation came on top."""
+
+
+class _Files(dict[str, Any]):
+    __slots__ = ("memory",)
+    memory: _Memory
+
+    def __reduce__(self) -> tuple[type[dict[str, Any]], tuple[dict[str, Any]]]:
+        return dict, (dict(self),)
+
+
+class Folding:
+    """`fold`, write by write: `files` are what they became so far. The mapping it began with stays."""
+
+    def __init__(self, files: Mapping[str, Any]) -> None:
+        self.files: _Files = _Files(files)
+        known = files.memory if isinstance(files, _Files) else _Memory(Ledger(), {}, set())
+        self._memory = _Memory(known.ledger.copy(), known.written.copy(), known.replaced.copy())
+
+    @property
+    def ledger(self) -> Ledger:
+        """The operations of the last superstep that took effect."""
+        return self._memory.ledger
+
+    def result(self) -> dict[str, Any]:
+        """The files, with what later writes of the superstep need to know; nothing is to be applied afterwards."""
+        if not self._memory.ledger.records and not self._memory.written:
+            return dict(self.files)
+        self.files.memory = self._memory
+        return self.files
+
+    def apply(self, write: Mapping[str, Any], task: str | None = None) -> None:
+        """Take in one write, of `task` where that is known."""
+        operation = operation_in(write)
+        written = {path: _plain(data) for path, data in write.items() if not is_header(path)}
+        if operation is None:
+            self._take(written, task)
+        else:
+            self._operate(operation, written)
+
+    def _take(self, written: Mapping[str, Any], task: str | None) -> None:
+        """Take files as they are, but not again what an operation wrote: that was decided with the operation."""
+        for path, data in written.items():
+            known = self._memory.written.get(path)
+            if known and _fingerprint(path, data) in known:
+                continue
+            if known is not None:
+                self._memory.written[path] = frozenset()
+                self._memory.replaced.add(path)
+            self._put(path, data)
+
+    def _operate(self, operation: Operation, written: Mapping[str, Any]) -> list[str]:
+        """Take in an operation, or return the paths on which it collides with earlier ones."""
+        ledger = self._memory.ledger
+        if operation.step != ledger.step:
+            ledger.begin(operation.step)
+            self._memory = _Memory(ledger, {}, set())
+        records = {path: ledger.record(path, change) for path, change in operation.paths.items()}
+        lost = ledger.enter(operation)
+        for path, change in operation.paths.items():
+            data = written.get(path)
+            self._remember(path, change, data)
+            if not lost:
+                self._put(path, self._merged(operation.task, path, data, change, records[path]))
+        return lost
+
+    def _remember(self, path: str, change: Transition, data: Mapping[str, Any] | None) -> None:
+        if isinstance(data, Mapping):
+            known = self._memory.written.get(path, frozenset())
+            self._memory.written[path] = known | {(change.result, data.get("modified_at"))}
+
+    def _put(self, path: str, data: Any) -> None:
+        if data is None:
+            self.files.pop(path, None)
+        else:
+            self.files[path] = data
+
+    def _merged(
+        self, task: str, path: str, data: Mapping[str, Any] | None, change: Transition, record: Record
+    ) -> Mapping[str, Any] | None:
+        """`data`, which a task wrote, with what other tasks made of the file."""
+        current = self.files.get(path)
+        if data is None or current is None or path in self._memory.replaced or not record.others(task):
+            return data
+        present = sorted(chain.from_iterable(part.places or () for part in record.parts.values()))
+        mine, theirs = decode_file(data, path), decode_file(current, path)
+        content = transplant(change.places or (), mine.content, theirs.content, present)
+        return {
+            **data,
+            "content": content.split("\n") if isinstance(data["content"], list) else content,
+            "modified_at": max(mine.modified_at or "", theirs.modified_at or ""),
+        }
+
+
+def _plain(data: Any) -> Any:
+    """`data` as it is stored: a record of ours is a plain dict there."""
+    return dict(data) if isinstance(data, FileDataV1 | FileDataV2) else data
+
+
+def _fingerprint(path: str, data: Any) -> tuple[str | None, str | None] | None:
+    """The version and time of a file as it was written; None where there is none."""
+    try:
+        file = decode_file(data, path)
+    except DeepFSError:
+        return None
+    return version_of(file), file.modified_at
+
+
+# --- the writes of one superstep -------------------------------------------------------------------------------------
+
+
+class Superstep(Folding):
+    """`Folding` of the writes of one superstep, all of whose tasks began with `files`.
+
+    A write without an operation then tells what it changed: entries that are what they were when the step began are no
+    writes, each other one is an operation from there. So a task that returns all files, as a subgraph does, undoes
+    nothing that another one did, and what collides is known.
+    """
+
+    def __init__(self, files: Mapping[str, Any], step: int | None = None) -> None:
+        super().__init__(files)
+        self._memory = _Memory(Ledger(), {}, set())
+        self._memory.ledger.begin(step)
+        self._before = files
+        self._changes: dict[tuple[str, str], Transition] = {}
+        """What each task made of each file."""
+        self._views: dict[tuple[str, str], Any] = {}
+        """The files as each task left them."""
+        self._removals: dict[str, list[str]] = {}
+        self._maps = 0
+        self.lost: list[dict[str, Any]] = []
+        """What took no effect, as `file_conflicts` tells it."""
+
+    def apply(self, write: Mapping[str, Any], task: str | None = None) -> None:
+        self._removals.update(removals_in(write))
+        super().apply(write, task)
+
+    def _take(self, written: Mapping[str, Any], task: str | None) -> None:
+        if task is None:
+            self._maps += 1
+            task = f"map {self._maps}"
+        removed = self._removals.get(digest_of(written), ()) if self._removals else ()
+        entries: list[tuple[Any, Any]] = [*written.items(), *((path, None) for path in removed if path not in written)]
+        for path, data in entries:
+            if isinstance(path, str) and path.startswith("/"):
+                self._take_file(task, path, data)
+            elif data != self._before.get(path):
+                self._put(path, data)
+
+    def _take_file(self, task: str, path: str, data: Any) -> None:
+        """Take in one file of a write without an operation."""
+        before = self._before.get(path)
+        if data == self.files.get(path) or _fingerprint(path, data) in self._memory.written.get(path, ()):
+            return
+        earlier, view = self._changes.get((task, path)), self._views.get((task, path), before)
+        if data == before and (earlier is None or data is not None):
+            return
+        if earlier is not None:
+            data = _rebased(path, before, data, view)
+        base, result = stored_version(view, path), stored_version(data, path)
+        change = transition(earlier, base, result, _places(path, view, data))
+        self._operate(Operation({path: change}, task, self.ledger.step), {path: data})
+
+    def _operate(self, operation: Operation, written: Mapping[str, Any]) -> list[str]:
+        operation = self._continued(operation)
+        lost = super()._operate(operation, written)
+        if lost:
+            self.lost.extend(_told(operation, lost))
+        else:
+            self._changes.update({(operation.task, path): change for path, change in operation.paths.items()})
+            self._views.update({(operation.task, path): written.get(path) for path in operation.paths})
+        return lost
+
+    def _continued(self, operation: Operation) -> Operation:
+        """`operation` as of the task on whose write without an operation it goes on, if it does so."""
+        for path, change in operation.paths.items():
+            if change.origin == stored_version(self._before.get(path), path):
+                continue
+            for (task, known), earlier in self._changes.items():
+                if known == path and earlier.result == change.base:
+                    paths = {**operation.paths, path: transition(earlier, change.base, change.result, None)}
+                    return Operation(paths, task, operation.step, operation.node)
+        return operation
+
+
+def _rebased(path: str, before: Any, data: Any, view: Any) -> Any:
+    """`data`, which a task made of `before`, with its own earlier changes that made `view`, where they are disjoint."""
+    texts = [_text(path, each) for each in (before, data, view)]
+    if any(text is None for text in texts):
+        return data
+    text = joined(*texts)  # type: ignore[arg-type]
+    if text is None:
+        return data
+    return {**data, "content": text.split("\n") if isinstance(data["content"], list) else text}
+
+
+def _places(path: str, before: Any, after: Any) -> Places:
+    """Where two texts differ; None where one of the two is no text."""
+    old, new = _text(path, before), _text(path, after)
+    return None if old is None or new is None else changed_places(old, new)
+
+
+def _text(path: str, data: Any) -> str | None:
+    """The text of a stored file; None where it is none."""
+    try:
+        file = None if data is None else decode_file(data, path)
+    except DeepFSError:
+        return None
+    return file.content if file is not None and file.encoding == "utf-8" else None
+
+
+# --- conflicts -------------------------------------------------------------------------------------------------------
+
+
+def fold_conflicts(conflicts: Iterable[Any] | None, writes: Iterable[Any]) -> list[dict[str, Any]]:
+    """`conflicts` and the losses among `writes`, as dicts: path, operation, node, step, reason.
+
+    A write is the header of an operation that was sent to the files, a list of conflicts, or None to forget them all.
+    """
+    folded = _Conflicts(conflicts or ())
+    folded.ledger = conflicts.ledger.copy() if isinstance(conflicts, _Conflicts) else Ledger()
+    for write in writes:
+        folded.apply(write)
+    return folded if folded.ledger.records else list(folded)
+
+
+class _Conflicts(list[dict[str, Any]]):
+    __slots__ = ("ledger",)
+    ledger: Ledger
+
+    def __reduce__(self) -> tuple[type[list[Any]], tuple[list[Any]]]:
+        return list, (list(self),)
+
+    def apply(self, write: Any) -> None:
+        if write is None:
+            self.clear()
+        elif isinstance(write, str):
+            self._judge(operation_in([write]))
+        else:
+            self.extend(conflict for conflict in write if conflict not in self)
+
+    def _judge(self, operation: Operation | None) -> None:
+        lost = self.ledger.enter(operation) if operation else []
+        if operation and lost:
+            self.extend(_told(operation, lost))
+
+
+def _told(operation: Operation, lost: list[str]) -> list[dict[str, Any]]:
+    """The conflicts of an operation that collides at the paths in `lost`."""
+    first = "A parallel task changed it first, in the same place."
+    other = f"It was one with a change of {lost[0]}, which a parallel task changed first."
+    return [
+        {**conflict, "reason": first if conflict["path"] in lost else other}
+        for conflict in conflicts_of(operation, first)
+    ]
+
+
+def conflicts_of(operation: Operation, reason: str) -> list[dict[str, Any]]:
+    """The changes of an operation that took no effect, as `file_conflicts` holds them."""
+    return [
+        {
+            "path": path,
+            "operation": change.kind,
+            "node": operation.node,
+            "step": operation.step,
+            "reason": reason,
+        }
+        for path, change in operation.paths.items()
+    ]

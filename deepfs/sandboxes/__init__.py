@@ -1,0 +1,33 @@
+"""Sandboxes: machines that run commands, with their files, which are reached by commands as well.
+
+A file operation becomes a call of `script.py` or of `script.sh` in the sandbox. Both do the same; the second needs only
+a POSIX shell and the tools of busybox. A call names a nonce, the largest answer that is wanted and the operation with
+its arguments, all of them as base64; content comes on standard input, as base64 too. Lines with the nonce frame the
+answer, so other output does no harm; between them stands base64 of a gzipped sequence of records. Where the answer is
+larger than asked for, the rest stays in a file in the sandbox, and the operation `more` fetches it.
+"""
+
+from typing import TYPE_CHECKING
+
+from deepfs._lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from deepfs.sandboxes.base import BaseSandbox
+    from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
+    from deepfs.sandboxes.daytona import DaytonaSandbox
+    from deepfs.sandboxes.deno import DenoSandbox
+    from deepfs.sandboxes.modal import ModalSandbox
+
+__all__ = ["BaseSandbox", "BubblewrapSandbox", "DaytonaSandbox", "DenoSandbox", "ModalSandbox"]
+
+if not TYPE_CHECKING:  # Type checkers know the names, and tell of others.
+    __getattr__, __dir__ = lazy_exports(
+        __name__,
+        {
+            "base": ["BaseSandbox"],
+            "bubblewrap": ["BubblewrapSandbox"],
+            "daytona": ["DaytonaSandbox"],
+            "deno": ["DenoSandbox"],
+            "modal": ["ModalSandbox"],
+        },
+    )

@@ -1,0 +1,482 @@
+"""The base of sandboxes: who can run a command there has all the file operations."""
+
+import re
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
+from functools import partial
+from itertools import takewhile
+
+from msgspec.structs import replace as replace_fields
+
+from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol, StoragePlace
+from deepfs.errors import (
+    AccessError,
+    BinaryFileError,
+    ConflictError,
+    DeepFSError,
+    FileMissingError,
+    InvalidPathError,
+    NotDirectoryError,
+)
+from deepfs.sandboxes.responses import (
+    Content,
+    Found,
+    Known,
+    KnownFiles,
+    check,
+    contents,
+    failure_of,
+    found_files,
+    infos,
+    tree_listing,
+)
+from deepfs.sandboxes.wire import Calls, Records
+from deepfs.search.query import check_search, compile_query
+from deepfs.search.results import Grep, Wanted, glob_result
+from deepfs.sync import finish
+from deepfs.text import paths
+from deepfs.text import records as filedata
+from deepfs.text import windows as reading
+from deepfs.text.arguments import bytes_of
+from deepfs.text.edits import replace
+from deepfs.text.entries import EntryChange, TreeListing, flat_place
+from deepfs.text.lines import check_text, decode, version
+from deepfs.threads import lanes
+from deepfs.threads.deadline import Cancellation
+from deepfs.threads.locks import path_locks
+from deepfs.types import (
+    DeleteResult,
+    EditResult,
+    ExecuteResponse,
+    FileDataV2,
+    FileDownloadResponse,
+    FileUploadResponse,
+    GlobResult,
+    GrepResult,
+    LsResult,
+    ReadRawResult,
+    ReadResult,
+    WriteResult,
+)
+
+__all__ = ["BaseSandbox"]
+
+_MAX_WHOLE_BYTES = 256 * 1024 * 1024
+_ATTEMPTS = 100
+"""Edits of one file that others may make before ours gives up."""
+
+
+class BaseSandbox(SandboxBackendProtocol):
+    """Files of a place where commands can be run: a container, a virtual machine, another host.
+
+    A subclass defines `aexecute` and `id`, and `aupload_files` and `adownload_files` where the platform has better
+    ones. The sandbox needs a POSIX shell and the usual tools, those of busybox suffice; with python3 it is faster.
+
+    File operations see the directory `root` of the sandbox as `/`; nothing keeps them, or commands, in there but the
+    sandbox. Each is one command, except that an edit reads the file before where it does not know its content, and that
+    much content takes several. A change is made in one step, under a lock of the sandbox, by a command that is not
+    cancelled: edits hold against other users of deepfs in the same sandbox. Content that was seen is remembered, and
+    not transferred again while it is the same.
+
+    `command_bytes` is the longest command that the platform takes, `answer_bytes` what it returns of the output whole.
+    """
+
+    capabilities: Capabilities = Capabilities(
+        keeps_empty_directories=True, keeps_created_at=False, durable=True, executes=True
+    )
+    command_bytes: int = 120_000
+    answer_bytes: int = 64_000
+
+    def __init__(self, root: str = "/", *, max_file_size_mb: int = 10) -> None:
+        if not root.startswith("/"):
+            raise ValueError(f"root must be an absolute path in the sandbox, not {root!r}")
+        self._root = paths.normalize(root)
+        self._max_bytes = bytes_of(max_file_size_mb)
+        self._known = KnownFiles()
+        self._calls = Calls(self._run_script, self.command_bytes, self.answer_bytes, self._take)
+
+    @abstractmethod
+    async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
+        """Run a command with `sh`, its standard input empty; `exit_code` is None where its time was up."""
+
+    async def _run_script(self, command: str) -> ExecuteResponse:
+        """Run a command of a file operation."""
+        return await self.aexecute(command)
+
+    async def _bring(self, content: bytes) -> bytes:
+        """Bring content that is too long for a command into the sandbox; its name there, or an absolute path."""
+        return await self._calls.stage(content)
+
+    async def _take(self, name: str) -> str | None:
+        """The text of an answer that is too long for an output; None where commands are to bring it."""
+        return None
+
+    # --- paths ---
+
+    def sandbox_path(self, path: str) -> str:
+        """The path by which commands know the file that file operations know as `path`. Errors: InvalidPathError."""
+        return self._inner(paths.normalize(path)).decode()
+
+    def virtual_path(self, path: str) -> str:
+        """The path by which file operations know what commands know as `path`, absolute or relative to the root.
+
+        InvalidPathError where it is not beneath the root.
+        """
+        full = paths.normalize(path if path.startswith("/") else paths.join(self._root, path))
+        if full != self._root and not paths.is_beneath(full, self._root):
+            raise InvalidPathError(path, "it is outside the root of this backend")
+        return full if self._root == "/" else full[len(self._root) :] or "/"
+
+    def _inner(self, path: str) -> bytes:
+        return (path if self._root == "/" else self._root + path.rstrip("/")).encode()
+
+    async def astorage_place(self, path: str) -> StoragePlace:
+        # Links are not followed here, and the directory may be one that others have, too.
+        return flat_place(("sandbox", self.id), paths.normalize(self._inner(paths.normalize(path)).decode()))
+
+    def _hold(self, *held: str) -> AbstractAsyncContextManager[None]:
+        # The scripts have a lock of their own; with this one, tasks of this process wait without a command.
+        return path_locks(("sandbox", self.id)).hold(*held)
+
+    # --- looking ---
+
+    async def als(self, path: str) -> LsResult:
+        path = paths.normalize(path)
+        answer = await self._calls.call("ls", self._inner(path))
+        _check_start(answer, path)
+        return LsResult(entries=sorted(infos(answer, self._root), key=lambda info: info.path))
+
+    async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
+        path = paths.normalize(path)
+        answer = await self._calls.call("entries", self._inner(path))
+        _check_start(answer, path)
+        return tree_listing(answer, path, self._root)
+
+    async def _fetch(self, wanted: list[str], limit: int = _MAX_WHOLE_BYTES) -> list[tuple[Known, str] | DeepFSError]:
+        """The files at the `wanted` paths with their times of modification, in one call if their names fit."""
+        found: dict[str, tuple[Known, str] | DeepFSError] = {}
+        for group in self._calls.groups(dict.fromkeys(wanted), self._fetch_words):
+            before = {path: self._known.get(path) for path in group}
+            words = [word for path in group for word in self._fetch_words(path)]
+            answer = await self._calls.call("fetch", str(limit).encode(), *words)
+            for path, content in zip(group, contents(answer, group, limit), strict=True):
+                found[path] = self._learn(path, before[path], content)
+        return [found[path] for path in wanted]
+
+    def _fetch_words(self, path: str) -> list[bytes]:
+        known = self._known.get(path)
+        return [self._inner(path), known.version.encode() if known else b""]
+
+    def _learn(self, path: str, known: Known | None, found: Content | DeepFSError) -> tuple[Known, str] | DeepFSError:
+        if isinstance(found, DeepFSError):
+            self._known.forget(path)
+            return found
+        if found.data is not None or known is None:
+            known = self._known.put(path, found.data or b"")
+        return known, found.modified_at
+
+    async def _file(self, path: str, limit: int = _MAX_WHOLE_BYTES) -> tuple[Known, str]:
+        (found,) = await self._fetch([path], limit)
+        if isinstance(found, DeepFSError):
+            raise found
+        return found
+
+    async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
+        path = paths.normalize(path)
+        known, modified_at = await self._file(path)
+        return await lanes.run(self._read, path, known, modified_at, offset, limit, abandon_on_cancel=True)
+
+    def _read(self, path: str, known: Known, modified_at: str, offset: int, limit: int) -> ReadResult:
+        data = _data(known.data, modified_at)
+        read = reading.read_data(path, data, offset, limit, max_binary=self._max_bytes)
+        return replace_fields(read, version=known.version)
+
+    async def aread_raw(self, path: str) -> ReadRawResult:
+        known, modified_at = await self._file(paths.normalize(path))
+        return ReadRawResult(data=_data(known.data, modified_at))
+
+    async def aglob(self, pattern: str, path: str = "/") -> GlobResult:
+        check_search(pattern)
+        path = paths.normalize(path or "/")
+        wanted = Wanted(pattern, path)
+        answer = await self._calls.call("tree", self._inner(path), *_hints(pattern))
+        _check_start(answer, path)
+        return await lanes.run_long(self._glob, answer, wanted)
+
+    def _glob(self, cancellation: Cancellation, answer: Records, wanted: Wanted) -> GlobResult:
+        found = [info for info in infos(answer, self._root) if not info.is_dir and info.path in wanted]
+        return glob_result(sorted(found, key=lambda info: info.path))
+
+    async def agrep(
+        self,
+        pattern: str,
+        path: str | None = None,
+        glob: str | None = None,
+        *,
+        regex: bool = False,
+        ignore_case: bool = False,
+        context_lines: int = 0,
+        max_count: int | None = None,
+    ) -> GrepResult:
+        start = paths.normalize(path or "/")
+        wanted = Wanted(glob, start)
+        query = compile_query(pattern, regex=regex, ignore_case=ignore_case, context_lines=context_lines)
+        needle = query.needle if query.regexp is None else b""
+        answer = await self._calls.call(
+            "grep", self._inner(start), *_hints(glob), needle, str(self._max_bytes).encode()
+        )
+        _check_start(answer, start)
+        return await lanes.run_long(self._grep, answer, Grep(query, wanted, max_count, self._max_bytes))
+
+    def _grep(self, cancellation: Cancellation, answer: Records, grep: Grep) -> GrepResult:
+        listed = list(found_files(answer, self._root))
+        found = [file for file in listed if file is not None and file.path in grep.wanted]
+        for file in takewhile(lambda _: not grep.truncated, sorted(found, key=_by_path)):
+            cancellation.check()
+            if file.data is None:
+                grep.skip()
+            else:
+                grep.scan(file.path, file.data)
+        grep.truncated = grep.truncated or None in listed
+        return grep.result()
+
+    async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+        wanted = [_valid(path) for path in paths]
+        fetched = iter(await self._fetch(found) if (found := _paths(wanted)) else [])
+        outcomes = [next(fetched) if isinstance(path, str) else path for path in wanted]
+        return [
+            FileDownloadResponse(given, error=outcome.code.value)
+            if isinstance(outcome, DeepFSError)
+            else FileDownloadResponse(given, outcome[0].data)
+            for given, outcome in zip(paths, outcomes, strict=True)
+        ]
+
+    # --- changing ---
+
+    async def awrite(
+        self, path: str, content: str, *, overwrite: bool = False, if_match: str | None = None
+    ) -> WriteResult:
+        path = paths.normalize(path)
+        check_text(content)
+        mode = "match" if if_match is not None else "replace" if overwrite else "create"
+        data = content.encode()
+        async with self._hold(path):
+            await self._write(path, mode, await self._replaced(path, if_match), data)
+        self._known.put(path, data)
+        return WriteResult(path=path)
+
+    async def _replaced(self, path: str, if_match: str | None) -> str:
+        """What the scripts call the version that a write is to replace; a file that is gone is another version."""
+        try:
+            return "" if if_match is None else await self._script_version(path, if_match)
+        except FileMissingError:
+            raise ConflictError(path) from None
+
+    async def _script_version(self, path: str, if_match: str) -> str:
+        """What the scripts call a version, which they know by another checksum than other backends."""
+        if _is_checksum(if_match):
+            return if_match
+        known, _ = await self._file(path)
+        if version(known.data) != if_match:
+            raise ConflictError(path)
+        return known.version
+
+    async def _changed(self, operation: str, *words: bytes, payload: bytes = b"") -> Records:
+        """The answer to a call that changes files: it is made to its end."""
+        return await finish(partial(self._calls.call, operation, *words, payload=payload))
+
+    async def _write(self, path: str, mode: str, known: str, data: bytes, before: int = 0, after: int = 0) -> None:
+        """Put `data` between the first and the last bytes of what is there."""
+        words = [self._inner(path), mode.encode(), known.encode(), str(before).encode(), str(after).encode()]
+        staged = await self._bring(data) if len(data) > self._calls.room(*words) else b""
+        answer = await self._changed("write", *words, staged, payload=b"" if staged else data)
+        _check_change(answer, path)
+
+    async def aedit(
+        self, path: str, old: str, new: str, replace_all: bool = False, *, if_match: str | None = None
+    ) -> EditResult:
+        path = paths.normalize(path)
+        async with self._hold(path):
+            for _ in range(_ATTEMPTS):
+                with suppress(_Moved):
+                    return await self._try_edit(path, old, new, replace_all, if_match)
+        raise ConflictError(path)
+
+    async def _try_edit(self, path: str, old: str, new: str, replace_all: bool, if_match: str | None) -> EditResult:
+        known = self._known.get(path)
+        if known is not None:
+            # What is remembered may be of yesterday: it can show that an edit is possible, not that it is not.
+            with suppress(DeepFSError):
+                return await self._edit(path, known, old, new, replace_all, if_match)
+        known, _ = await self._file(path)
+        return await self._edit(path, known, old, new, replace_all, if_match)
+
+    async def _edit(
+        self, path: str, known: Known, old: str, new: str, replace_all: bool, if_match: str | None
+    ) -> EditResult:
+        if if_match is not None and if_match not in (known.version, version(known.data)):
+            raise ConflictError(path)
+        content = filedata.text_of(_data(known.data, ""), path)
+        if content is None or decode(known.data) is None:
+            raise BinaryFileError(path)
+        done = await lanes.run(replace, path, content, old, new, replace_all)
+        data = done.content.encode()
+        before, after = _common(known.data, data)
+        try:
+            await self._write(path, "match", known.version, data[before : len(data) - after], before, after)
+        except ConflictError:
+            self._known.forget(path)
+            raise _Moved from None
+        self._known.put(path, data)
+        return EditResult(path=path, occurrences=done.occurrences)
+
+    async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
+        path = paths.normalize(path)
+        if path == "/":
+            raise AccessError(path, "the root cannot be deleted")
+        async with self._hold(path):
+            known = b"" if if_match is None else (await self._script_version(path, if_match)).encode()
+            answer = await self._changed("delete", self._inner(path), known)
+            _check_change(answer, path)
+        return DeleteResult(path=path)
+
+    async def achange_entries(self, changes: Sequence[EntryChange]) -> list[FileUploadResponse]:
+        outcomes: list[FileUploadResponse] = []
+        async with self._hold(*(change.path for change in changes)):
+            for group in self._calls.groups(changes, self._change_words):
+                answer = await self._changed(
+                    "change", *(word for change in group for word in self._change_words(change))
+                )
+                for change in group:
+                    error = _upload_outcome(answer.words(), change.path)
+                    outcomes.append(FileUploadResponse(change.path, error.code.value if error else None))
+        return outcomes
+
+    def _change_words(self, change: EntryChange) -> list[bytes]:
+        mode = b"" if change.mode is None else b"%o" % change.mode
+        return [self._inner(paths.normalize(change.path)), change.change.encode(), mode]
+
+    async def amove(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
+        return await self._relocate("move", src, dst, overwrite)
+
+    async def acopy(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
+        return await self._relocate("copy", src, dst, overwrite)
+
+    async def _relocate(self, operation: str, src: str, dst: str, overwrite: bool) -> WriteResult:
+        src, dst = paths.normalize(src), paths.normalize(dst)
+        arguments = [self._inner(src), self._inner(dst), b"1" if overwrite else b""]
+        async with self._hold(src, dst):
+            answer = await self._changed(operation, *arguments)
+        words = answer.words()
+        if words[0] == b"E":
+            # What is missing is the source; everything else is about where it is to go.
+            raise _about_parent(failure_of(words, src if words[1] == b"not_found" else dst), words, dst)
+        return WriteResult(path=dst)
+
+    async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+        targets = [_valid(path) for path, _ in files]
+        valid = [(path, files[at][1]) for at, path in enumerate(targets) if isinstance(path, str)]
+        async with self._hold(*(path for path, _ in valid)):
+            uploaded = [outcome for batch in self._batches(valid) for outcome in await self._put(batch)]
+        outcomes = iter(uploaded)
+        return [
+            FileUploadResponse(given, error.code.value if error else None)
+            for (given, _), target in zip(files, targets, strict=True)
+            for error in [target if isinstance(target, DeepFSError) else next(outcomes)]
+        ]
+
+    def _batches(self, files: list[tuple[str, bytes]]) -> Iterator[list[tuple[str, bytes]]]:
+        """The files in groups that fit into a command each; one that is larger comes alone."""
+        for group in self._calls.groups(files, self._put_words):
+            batch: list[tuple[str, bytes]] = []
+            size, most = 0, self._calls.room() // 3
+            for file in group:
+                if batch and size + len(file[1]) > most:
+                    yield batch
+                    batch, size = [], 0
+                batch.append(file)
+                size += len(file[1])
+            yield batch
+
+    def _put_words(self, file: tuple[str, bytes]) -> list[bytes]:
+        return [self._inner(file[0]), str(len(file[1])).encode()]
+
+    async def _put(self, files: list[tuple[str, bytes]]) -> list[DeepFSError | None]:
+        content = b"".join(content for _, content in files)
+        words = [word for file in files for word in self._put_words(file)]
+        staged = await self._bring(content) if len(content) > self._calls.room(*words) else b""
+        answer = await self._changed("put", staged, *words, payload=b"" if staged else content)
+        return [_upload_outcome(answer.words(), path) for path, _ in files]
+
+
+_is_checksum = re.compile(r"[0-9a-f]{64}").fullmatch
+
+
+class _Moved(Exception):  # noqa: N818
+    """The file is not what it was thought to be."""
+
+
+def _common(old: bytes, new: bytes) -> tuple[int, int]:
+    """How many bytes at the beginning, and then at the end, are the same."""
+    most = min(len(old), len(new))
+    before = _same(old, new, most)
+    after = _same(old[::-1], new[::-1], most - before)
+    return before, after
+
+
+def _same(one: bytes, other: bytes, most: int) -> int:
+    """The length of the common beginning, `most` at most."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if one[low:middle] == other[low:middle] else (low, middle - 1)
+    return low
+
+
+def _hints(glob: str | None) -> list[bytes]:
+    """What the sandbox can leave out: dot-names, and names that are not like this; `*` is like all."""
+    plain = glob is not None and "/" not in glob and not set(glob) - _PLAIN
+    hidden = glob is not None and ("/." in f"/{glob}" or ("." in glob and not _UNCLEAR.isdisjoint(glob)))
+    return [b"" if hidden else b"1", glob.encode() if glob is not None and plain else b"*"]
+
+
+_UNCLEAR = frozenset("{[\\")
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.*")
+
+
+def _data(content: bytes, modified_at: str) -> FileDataV2:
+    return replace_fields(filedata.new_file(content, now=modified_at), created_at=None)
+
+
+def _about_parent(error: DeepFSError, words: list[bytes], path: str) -> DeepFSError:
+    return NotDirectoryError(paths.parent(path)) if words[1] == b"not_dir" else error
+
+
+def _check_start(answer: Records, path: str) -> None:
+    check(answer, path)
+
+
+def _check_change(answer: Records, path: str) -> None:
+    words = answer.words()
+    if words[0] == b"E":
+        raise _about_parent(failure_of(words, path), words, path)
+
+
+def _upload_outcome(words: list[bytes], path: str) -> DeepFSError | None:
+    return None if words[0] == b"ok" else _about_parent(failure_of(words, path), words, path)
+
+
+def _by_path(file: Found) -> str:
+    return file.path
+
+
+def _valid(path: str) -> str | DeepFSError:
+    try:
+        return paths.normalize(path)
+    except DeepFSError as error:
+        return error
+
+
+def _paths(targets: Iterable[str | DeepFSError]) -> list[str]:
+    return [target for target in targets if isinstance(target, str)]

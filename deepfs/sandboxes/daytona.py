@@ -1,0 +1,60 @@
+"""A sandbox of Daytona."""
+
+from shlex import quote
+from typing import TYPE_CHECKING
+
+from deepfs.sandboxes.remote import Done, RemoteSandbox, check_installed
+
+if TYPE_CHECKING:
+    from daytona import AsyncSandbox
+
+__all__ = ["DaytonaSandbox"]
+
+
+class DaytonaSandbox(RemoteSandbox):
+    """Files and commands of a sandbox that Daytona's SDK has made: `await AsyncDaytona().create()`.
+
+    Commands run in `root`, stdout and stderr as one; after `timeout` seconds the service ends them, and their output
+    is lost. The caller stops and deletes `sandbox`. Needs the extra `daytona`, and asyncio.
+    """
+
+    service: str = "Daytona"
+    # The command is quoted once more, for the shell of the service.
+    command_bytes: int = 90_000
+
+    def __init__(
+        self,
+        sandbox: "AsyncSandbox",
+        root: str = "/",
+        *,
+        timeout: float = 120,
+        max_output_bytes: int = 100_000,
+        max_file_size_mb: int = 10,
+    ) -> None:
+        check_installed("daytona", "daytona")
+        super().__init__(root, timeout=timeout, max_output_bytes=max_output_bytes, max_file_size_mb=max_file_size_mb)
+        self.sandbox: AsyncSandbox = sandbox
+
+    @property
+    def id(self) -> str:
+        return self.sandbox.id
+
+    def _errors(self) -> tuple[type[Exception], ...]:
+        from daytona import DaytonaError
+
+        return (DaytonaError, OSError)
+
+    async def _run(self, command: str, seconds: int) -> Done:
+        from daytona import DaytonaTimeoutError
+
+        try:
+            done = await self.sandbox.process.exec(f"sh -c {quote(command)}", timeout=seconds)
+        except DaytonaTimeoutError:
+            return Done(b"", b"", None)
+        return Done(done.result.encode(), b"", int(done.exit_code))
+
+    async def _send(self, path: str, content: bytes) -> None:
+        await self.sandbox.fs.upload_file(content, path)
+
+    async def _receive(self, path: str) -> bytes:
+        return await self.sandbox.fs.download_file(path)

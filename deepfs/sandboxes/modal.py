@@ -1,0 +1,69 @@
+"""A sandbox of Modal."""
+
+from typing import TYPE_CHECKING
+
+import anyio
+
+from deepfs.sandboxes.remote import Done, RemoteSandbox, check_installed
+
+if TYPE_CHECKING:
+    from modal import Sandbox
+    from modal.io_streams import StreamReader
+
+__all__ = ["ModalSandbox"]
+
+
+class ModalSandbox(RemoteSandbox):
+    """Files and commands of a sandbox that Modal's SDK has made: `await modal.Sandbox.create.aio(app=app)`.
+
+    Commands run in `root`; after `timeout` seconds the service kills them, and so it does with one that was cancelled,
+    which it gives no other way to end. The caller terminates `sandbox`. Needs the extra `modal`, and asyncio.
+    """
+
+    service: str = "Modal"
+    # The SDK has an event loop for itself.
+    loop_bound: bool = False
+    # The SDK takes arguments of 65,536 bytes.
+    command_bytes: int = 60_000
+
+    def __init__(
+        self,
+        sandbox: "Sandbox",
+        root: str = "/",
+        *,
+        timeout: float = 120,
+        max_output_bytes: int = 100_000,
+        max_file_size_mb: int = 10,
+    ) -> None:
+        check_installed("modal", "modal")
+        super().__init__(root, timeout=timeout, max_output_bytes=max_output_bytes, max_file_size_mb=max_file_size_mb)
+        self.sandbox: Sandbox = sandbox
+
+    @property
+    def id(self) -> str:
+        return self.sandbox.object_id
+
+    def _errors(self) -> tuple[type[Exception], ...]:
+        from modal.exception import Error
+
+        return (Error, OSError)
+
+    async def _run(self, command: str, seconds: int) -> Done:
+        process = await self.sandbox.exec.aio("sh", "-c", command, timeout=seconds, text=False)
+        stdout, stderr = bytearray(), bytearray()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_read, process.stdout, stdout)
+            tasks.start_soon(_read, process.stderr, stderr)
+        code = await process.wait.aio()
+        return Done(bytes(stdout), bytes(stderr), None if code < 0 else code)
+
+    async def _send(self, path: str, content: bytes) -> None:
+        await self.sandbox.filesystem.write_bytes.aio(content, path)
+
+    async def _receive(self, path: str) -> bytes:
+        return await self.sandbox.filesystem.read_bytes.aio(path)
+
+
+async def _read(stream: "StreamReader[bytes]", into: bytearray) -> None:
+    # Not piece by piece: the SDK does not stand it that an iteration is cancelled.
+    into += await stream.read.aio()

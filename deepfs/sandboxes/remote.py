@@ -1,0 +1,124 @@
+"""What the sandboxes of services have in common: their SDKs run commands and move files."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Coroutine
+from functools import partial
+from importlib.util import find_spec
+from math import ceil
+from secrets import token_hex
+from shlex import quote
+from typing import Any, Final, NamedTuple, TypeVar
+
+from deepfs.errors import BackendError
+from deepfs.process.output import Captured, Chunk
+from deepfs.sandboxes.base import BaseSandbox
+from deepfs.sandboxes.loop_affinity import HomeLoop
+from deepfs.text.arguments import check_integer, check_number, seconds_of
+from deepfs.types import ExecuteResponse
+
+__all__ = ["Done", "RemoteSandbox", "check_installed"]
+
+T = TypeVar("T")
+
+_HELD: Final = "/tmp/.~deepfs-"
+"""What the scripts in a sandbox hold for a moment, where its `TMPDIR` is the usual one; they sweep leftovers away."""
+
+
+class Done(NamedTuple):
+    """What a command printed, and its exit code, None where its time was up."""
+
+    stdout: bytes
+    stderr: bytes
+    exit_code: int | None
+
+
+class RemoteSandbox(BaseSandbox):
+    """A sandbox of a service, by its SDK; a subclass says how that runs commands and moves files.
+
+    Commands run in `root`, which is made where it is missing. Content and answers too long for a command go the way
+    that the SDK has for files, and are put in place by one: changes are as atomic as those of small files.
+
+    Where the connections of the SDK belong to an event loop (`loop_bound`), that is the one that runs where the backend
+    is made, or that of `run_sync` where none does. Calls from elsewhere are carried out there.
+    """
+
+    service: str
+    loop_bound: bool = True
+
+    def __init__(
+        self, root: str = "/", *, timeout: float = 120, max_output_bytes: int = 100_000, max_file_size_mb: int = 10
+    ) -> None:
+        check_number("timeout", timeout)
+        check_integer("max_output_bytes", max_output_bytes)
+        super().__init__(root, max_file_size_mb=max_file_size_mb)
+        self._timeout = timeout
+        self._max_output_bytes = max_output_bytes
+        self._home = HomeLoop() if self.loop_bound else None
+
+    def bound_to_this_thread(self) -> bool:
+        return self._home is not None and self._home.is_here()
+
+    async def _at_home(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        return await (call() if self._home is None else self._home.run(call))
+
+    @abstractmethod
+    async def _run(self, command: str, seconds: int) -> Done:
+        """Run `command` with `sh` for so many seconds at most."""
+
+    @abstractmethod
+    async def _send(self, path: str, content: bytes) -> None:
+        """Write a file of the sandbox."""
+
+    @abstractmethod
+    async def _receive(self, path: str) -> bytes:
+        """Read a file of the sandbox."""
+
+    @abstractmethod
+    def _errors(self) -> tuple[type[Exception], ...]:
+        """The errors of the SDK."""
+
+    async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
+        """Run a command with `sh`; time is counted in whole seconds. Errors: BackendError where the service fails."""
+        seconds = ceil(seconds_of(timeout, self._timeout))
+        done = await self._ran(command, seconds)
+        captured = Captured(self._max_output_bytes)
+        await captured.add(Chunk("stdout", done.stdout))
+        await captured.add(Chunk("stderr", done.stderr))
+        output = captured.text()
+        if done.exit_code is None:
+            output += f"\n[The command was stopped: its time of {seconds} s was up]\n"
+        return ExecuteResponse(output, done.exit_code, captured.truncated)
+
+    async def _run_script(self, command: str) -> ExecuteResponse:
+        done = await self._ran(command, ceil(self._timeout))
+        return ExecuteResponse((done.stdout or done.stderr).decode(errors="replace"), done.exit_code)
+
+    async def _ran(self, command: str, seconds: int) -> Done:
+        root = quote(self.sandbox_path("/"))
+        entered = (
+            f"cd {root} 2>/dev/null || {{ mkdir -p {root} && cd {root}; }} || exit 125\nexec </dev/null\n{command}"
+        )
+        try:
+            return await self._at_home(partial(self._run, entered, seconds))
+        except self._errors() as error:
+            raise BackendError(f"Error: {self.service} did not run the command: {error}") from error
+
+    async def _bring(self, content: bytes) -> bytes:
+        path = f"{_HELD}{token_hex(8)}"
+        try:
+            await self._at_home(partial(self._send, path, content))
+        except self._errors() as error:
+            raise BackendError(f"Error: {self.service} did not take the file: {error}") from error
+        return path.encode()
+
+    async def _take(self, name: str) -> str | None:
+        try:
+            return (await self._at_home(partial(self._receive, f"{_HELD}{name}"))).decode()
+        except self._errors():
+            return None  # Another TMPDIR, or a file that the SDK may not read: commands bring it as well.
+
+
+def check_installed(package: str, extra: str) -> None:
+    """Raises ImportError, with the extra to install, where `package` is not there."""
+    if find_spec(package) is None:
+        raise ImportError(f"{extra.capitalize()}Sandbox needs {package}: pip install 'deepfs[{extra}]'")

@@ -1,0 +1,204 @@
+"""This side of the wire: the text of a command, and what an answer says."""
+
+import re
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from hashlib import sha256
+from importlib.resources import files
+from secrets import token_hex
+from shlex import quote
+from typing import Final, TypeVar
+
+from msgspec import Struct
+
+from deepfs.errors import BackendError, DeadlineError
+from deepfs.types import ExecuteResponse
+
+__all__ = ["Calls", "Engine", "Frame", "Records", "command_text", "encoded_size", "parse_frame", "room", "word_cost"]
+
+Engine = str
+"""`py`, `sh`, or nothing where it is not known yet which of them the sandbox can run."""
+
+_MARK = "@deepfs.payload"
+_GZIPPED = b"\x1f\x8b"
+_EITHER_FORM = 47
+"""The `wbits` with which zlib reads the form of gzip, too."""
+
+
+class Frame(Struct, frozen=True):
+    """A part of an answer: which script gave it, the length and the checksum of the whole, and the part."""
+
+    engine: Engine
+    length: int
+    checksum: str
+    part: str
+
+
+def _script(name: str) -> str:
+    return quote(files(__package__).joinpath(name).read_text("utf-8"))
+
+
+# Read when this is imported: later there may be an event loop to be kept waiting.
+# Python is kept from the modules of whatever directory the command runs in.
+_INTERPRETERS: Final = {
+    "py": f"python3 -I -S -c {_script('script.py')}",
+    "sh": f"sh -c {_script('script.sh')} deepfs",
+}
+
+
+def command_text(engine: Engine, words: Sequence[bytes], payload: bytes) -> str:
+    """The command that runs a script with `words` and feeds it `payload`; both travel as base64, so nothing of them is
+    ever read by a shell."""
+    # Never an empty word: some shells of old drop it.
+    arguments = " ".join(quote(b64encode(word).decode()) for word in words)
+    stdin = f"<<'{_MARK}'\n{b64encode(payload).decode()}\n{_MARK}\n"
+    if engine:
+        return f"{_INTERPRETERS[engine]} {arguments} {stdin}"
+    # These tell that there is no python3, or none that can run the script; it ends with no such status once it runs.
+    unusable = "1 | 126 | 127"
+    tried = f"command -v python3 >/dev/null 2>&1 && {_INTERPRETERS['py']} {arguments}"
+    return f"{{ {tried}\ncase $? in {unusable}) {_INTERPRETERS['sh']} {arguments} ;; esac; }} {stdin}"
+
+
+def room(engine: Engine, limit: int) -> int:
+    """How many characters a command of `limit` has for words and payload."""
+    return limit - len(command_text(engine, [], b"").encode())
+
+
+def word_cost(engine: Engine, *words: bytes) -> int:
+    """How many characters `words` take in a command."""
+    # Quotes and a blank; a command for either script holds them twice.
+    return sum(encoded_size(len(word)) + 3 for word in words) * (1 if engine else 2)
+
+
+def encoded_size(size: int) -> int:
+    """How many characters so many bytes become."""
+    return (size + 2) // 3 * 4
+
+
+def parse_frame(output: str, nonce: str) -> Frame:
+    """The framed part in what a command printed. Raises BackendError where there is none, or not all of it."""
+    found = re.search(rf"@deepfs {nonce} (py|sh) (\d+) (\S+)\s+([A-Za-z0-9+/=\s]*?)\s*@end {nonce}", output)
+    if found is None:
+        shown = " ".join(output.split())[:300]
+        raise BackendError(f"Error: The sandbox did not carry the operation out: {shown or 'no output'}")
+    return Frame(found[1], int(found[2]), found[3], "".join(found[4].split()))
+
+
+class Records:
+    """The records of an answer, read one after another: a line each, and content of the length that it tells."""
+
+    def __init__(self, text: str, checksum: str) -> None:
+        if sha256(text.encode()).hexdigest() != checksum:
+            raise BackendError("Error: The answer of the sandbox was damaged on its way")
+        data = b64decode(text)
+        self._data = zlib.decompress(data, _EITHER_FORM) if data.startswith(_GZIPPED) else data
+        self._at = 0
+
+    def until(self, end: bytes) -> bytes:
+        """What comes up to `end`, which is passed."""
+        stop = self._data.index(end, self._at)
+        found, self._at = self._data[self._at : stop], stop + len(end)
+        return found
+
+    def take(self, size: int) -> bytes:
+        """The next `size` bytes."""
+        found = self._data[self._at : self._at + size]
+        self._at += size
+        return found
+
+    def __bool__(self) -> bool:
+        return self._at < len(self._data)
+
+    def words(self) -> list[bytes]:
+        """The words of a line."""
+        return self.until(b"\n").split(b" ")
+
+    def named(self, words: int) -> list[bytes]:
+        """So many words and a path, which may hold anything but `//`."""
+        return self.until(b"//\n").split(b" ", words)
+
+
+ItemT = TypeVar("ItemT")
+
+
+class Calls:
+    """The scripts of one sandbox; `execute` runs a command there.
+
+    Of a command, `command_bytes` are taken as they are; of its output, `answer_bytes` come back whole. `rest` gives the
+    text of a longer answer by its name, or None where that takes commands, too.
+    """
+
+    def __init__(
+        self,
+        execute: Callable[[str], Awaitable[ExecuteResponse]],
+        command_bytes: int,
+        answer_bytes: int,
+        rest: Callable[[str], Awaitable[str | None]],
+    ) -> None:
+        self._execute = execute
+        self._rest = rest
+        self._command_bytes = command_bytes
+        self._answer_bytes = answer_bytes
+        self._engine: Engine = ""
+
+    async def call(self, operation: str, *arguments: bytes, payload: bytes = b"") -> Records:
+        """Carry an operation out. Raises BackendError where no answer comes, DeadlineError where it comes too late."""
+        nonce = token_hex(8)
+        frame = await self._part(nonce, [operation.encode(), *arguments], payload)
+        text = frame.part
+        if len(text) < frame.length:
+            text = await self._rest(nonce) or text
+        while len(text) < frame.length:
+            text += (await self._part(token_hex(8), [b"more", nonce.encode(), str(len(text)).encode()])).part
+        return Records(text, frame.checksum)
+
+    async def _part(self, nonce: str, words: list[bytes], payload: bytes = b"") -> Frame:
+        command = command_text(self._engine, [*self._heading(nonce), *words], payload)
+        response = await self._execute(command)
+        if response.exit_code is None:
+            raise DeadlineError("Error: The sandbox took too long")
+        frame = parse_frame(response.output, nonce)
+        self._engine = frame.engine
+        return frame
+
+    def _heading(self, nonce: str) -> list[bytes]:
+        return [nonce.encode(), str(self._answer_bytes).encode()]
+
+    def room(self, *arguments: bytes) -> int:
+        """How many bytes of content go with a call of these arguments; none or less where not even they fit."""
+        heading = [*self._heading("0" * 16), b"operation", b"0" * 16]
+        left = room(self._engine, self._command_bytes) - word_cost(self._engine, *heading, *arguments)
+        return left // 4 * 3
+
+    def groups(self, items: Iterable[ItemT], words: Callable[[ItemT], Sequence[bytes]]) -> Iterator[list[ItemT]]:
+        """The items, in order, in groups whose words fit into a command each, with some content beside."""
+        group: list[ItemT] = []
+        spent, most = 0, self.room() // 2
+        for item in items:
+            cost = word_cost(self._engine, *words(item))
+            if group and spent + cost > most:
+                yield group
+                group, spent = [], 0
+            group.append(item)
+            spent += cost
+        if group:
+            yield group
+
+    async def stage(self, content: bytes) -> bytes:
+        """Bring content into the sandbox, part by part; returns its name there, for the call that takes it."""
+        name = token_hex(8).encode()
+        at = 0
+        while at < len(content):
+            size = self.room(name, str(at).encode())
+            answer = await self.call("stage", name, str(at).encode(), payload=content[at : at + size])
+            _check_staged(answer)
+            at += size
+        return name
+
+
+def _check_staged(answer: Records) -> None:
+    words = answer.words()
+    if words[0] != b"ok":
+        raise BackendError(f"Error: The sandbox could not store a part of the file: {b' '.join(words[1:]).decode()}")

@@ -1,0 +1,1 @@
+"""One search for every backend: what is looked for, in which files, and the engines that look."""

@@ -1,0 +1,322 @@
+"""What searches pass over: gitignore rules, given as patterns or read from the `.gitignore` files of a tree.
+
+As in git, the last rule about a file or directory decides, the rules of a directory come before those of the one above
+it, and what lies in an ignored directory is ignored, whatever the rules say of it.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from importlib import import_module
+from typing import Literal, NamedTuple, Protocol, TypeAlias
+
+from deepfs.text import paths
+from deepfs.text.lines import BOM, is_text
+
+__all__ = ["GITIGNORE", "IgnoreOption", "Ignoring", "Rules", "compile_rules", "rules_of_file"]
+
+IgnoreOption: TypeAlias = Literal["git"] | Sequence[str] | None
+"""`"git"` honours `.gitignore` files, a sequence gives their lines, None ignores nothing."""
+
+GITIGNORE = ".gitignore"
+
+_GROUP = re.compile(r"\(\?P<\w+>/\)")
+
+_MAX_REMEMBERED = 10_000
+"""Names of which each set of rules remembers whether they are in question."""
+_MAX_RULES = 4000
+_MAX_LINE = 4096
+_GROUP_OF = 64
+_MAX_MEMORY = 1024 * 1024
+"""Bytes for one expression; a pattern that needs more is none."""
+_MAX_HINTS = 100
+_is_plain_pattern = re.compile(r"[\w.*?/-]{1,200}", re.ASCII).fullmatch
+
+
+class _Match(Protocol):
+    def groups(self) -> tuple[bytes | None, ...]: ...
+
+
+_Search: TypeAlias = Callable[[bytes], _Match | None]
+
+
+class _Rule:
+    """What a pattern says: whether it `ignores` what it is about."""
+
+    __slots__ = ("_search", "by_name", "directories_only", "expression", "ignores")
+
+    def __init__(self, expression: str, ignores: bool, directories_only: bool, by_name: bool) -> None:
+        self.expression = expression
+        self.ignores = ignores
+        self.directories_only = directories_only
+        self.by_name = by_name
+        self._search: _Search | None = None
+
+    def is_about(self, subject: bytes) -> bool:
+        """Whether it is about a path, or a name where it is `by_name`."""
+        # pathspec's expressions also match what lies beneath, by way of their group.
+        match = self.search(subject)
+        return match is not None and not any(match.groups())
+
+    @property
+    def search(self) -> _Search:
+        """The expression, compiled when it is first needed; ValueError where it is none."""
+        if self._search is None:
+            self._search = _linear(self.expression)
+        return self._search
+
+    def is_usable(self) -> bool:
+        """Whether the expression can be compiled."""
+        with suppress(ValueError):
+            return self.search is not None
+        return False
+
+
+class _Group:
+    """Some rules in a row, which are asked together whether any is about something."""
+
+    def __init__(self, rules: Sequence[_Rule]) -> None:
+        self._by_name: _Search | None
+        self._by_path: _Search | None
+        try:
+            self._unite(rules)
+        except ValueError:
+            rules = [rule for rule in rules if rule.is_usable()]
+            try:
+                self._unite(rules)
+            except ValueError:  # All right by themselves, and too much together.
+                self._by_name = self._by_path = _maybe
+        self._last_first = rules[::-1]
+
+    def _unite(self, rules: Sequence[_Rule]) -> None:
+        self._by_name = _any_of(rule for rule in rules if rule.by_name)
+        self._by_path = _any_of(rule for rule in rules if not rule.by_name)
+
+    def is_name_in_question(self, name: bytes) -> bool:
+        return self._by_name is not None and self._by_name(name) is not None
+
+    def is_path_in_question(self, path: bytes) -> bool:
+        return self._by_path is not None and self._by_path(path) is not None
+
+    def verdict(self, path: bytes, name: bytes, is_dir: bool) -> bool | None:
+        if self.is_name_in_question(name) or self.is_path_in_question(path):
+            for rule in self._last_first:
+                if (is_dir or not rule.directories_only) and rule.is_about(name if rule.by_name else path):
+                    return rule.ignores
+        return None
+
+
+class Rules:
+    """The rules of one `.gitignore` file; paths are relative to its directory, without leading or trailing slash.
+
+    `plain` are patterns among them that are no exceptions and have no special characters but `*`, `?` and `/`.
+    """
+
+    def __init__(self, rules: Sequence[_Rule], plain: Sequence[str] = ()) -> None:
+        starts = range(len(rules) - len(rules) % _GROUP_OF, -1, -_GROUP_OF)
+        self._last_first = [_Group(rules[start : start + _GROUP_OF]) for start in starts if rules[start:]]
+        self._remembered: dict[str, bool] = {}
+        self.plain = plain
+
+    def __bool__(self) -> bool:
+        return bool(self._last_first)
+
+    def verdict(self, relative: str, *, is_dir: bool) -> bool | None:
+        """Whether the last rule about `relative` itself ignores it; None where no rule is about it."""
+        name = relative[relative.rfind("/") + 1 :]
+        if not self._is_name_in_question(name) and not self._is_path_in_question(relative):
+            return None
+        whole, last = relative.encode(), name.encode()
+        verdicts = (group.verdict(whole, last, is_dir) for group in self._last_first)
+        return next((verdict for verdict in verdicts if verdict is not None), None)
+
+    def _is_name_in_question(self, name: str) -> bool:
+        # Few names make up most of a tree, and most rules are about names.
+        known = self._remembered.get(name)
+        if known is None:
+            if len(self._remembered) >= _MAX_REMEMBERED:
+                self._remembered.clear()
+            subject = name.encode()
+            known = any(group.is_name_in_question(subject) for group in self._last_first)
+            self._remembered[name] = known
+        return known
+
+    def _is_path_in_question(self, relative: str) -> bool:
+        subject = relative.encode()
+        return any(group.is_path_in_question(subject) for group in self._last_first)
+
+
+_NO_RULES = Rules([])
+
+
+def _any_of(rules: Iterable[_Rule]) -> _Search | None:
+    """One search that finds nothing where none of `rules` is about something; None where there are no rules."""
+    # The group is the one place with a slash in parentheses: a slash within a set would have ended the set's segment.
+    expressions = [f"(?:{_GROUP.sub('/', rule.expression)})" for rule in rules]
+    return _linear("|".join(expressions)) if expressions else None
+
+
+class _Maybe:
+    def groups(self) -> tuple[bytes | None, ...]:
+        return ()
+
+
+def _maybe(_: bytes) -> _Match | None:
+    """A search that finds something everywhere."""
+    return _Maybe()
+
+
+def compile_rules(lines: Iterable[str]) -> Rules:
+    """The rules of these lines; ValueError for one that is no pattern."""
+    rules: list[_Rule] = []
+    plain: list[str] = []
+    for line in lines:
+        try:
+            found = list(_rules(line))
+            for rule in found:
+                rule.search  # noqa: B018
+        except ValueError as error:
+            raise ValueError(f"ignore= takes patterns as in .gitignore files, not {line!r}") from error
+        rules += found
+        plain += _plain(line, found)
+    return Rules(rules, plain)
+
+
+@lru_cache(maxsize=64)
+def rules_of_file(content: bytes) -> Rules:
+    """The rules of a `.gitignore` file; what is no pattern is passed over, as by git, and a file of too many lines."""
+    if content.count(b"\n") >= _MAX_RULES:
+        return _NO_RULES
+    rules: list[_Rule] = []
+    plain: list[str] = []
+    for line in content.removeprefix(BOM.encode()).decode("utf-8", "replace").split("\n"):
+        with suppress(ValueError):
+            found = list(_rules(line.removesuffix("\r")))
+            rules += found
+            plain += _plain(line.strip(), found)
+    return Rules(rules, plain[:_MAX_HINTS])
+
+
+def _plain(line: str, rules: list[_Rule]) -> list[str]:
+    return [line] if rules and _is_plain_pattern(line) else []
+
+
+def _rules(line: str) -> Iterator[_Rule]:
+    """The rule of `line`, unless it is blank or a comment; ValueError where it is no pattern.
+
+    The marks around a pattern are taken off here: pathspec judges a file together with the directories above it, and
+    not a directory by itself, which is what a walk asks about.
+    """
+    if "\n" in line or not is_text(line) or len(line) > _MAX_LINE:
+        raise ValueError("a pattern is one line of text")
+    if not line.endswith("\\ "):
+        line = line.rstrip(" ")
+    body = line.removeprefix("!")
+    pattern = body.removesuffix("/")
+    if line.startswith("#") or not pattern:
+        return
+    by_name = "/" not in pattern
+    expression = _expression(pattern if by_name else f"/{pattern.removeprefix('/')}")
+    if expression is not None:
+        yield _Rule(expression, body == line, pattern != body, by_name)
+
+
+def _expression(pattern: str) -> str | None:
+    """The regular expression of a pattern without marks; None where git would not match it with anything."""
+    # What was not the first character of the line is no mark.
+    escaped = f"\\{pattern}" if pattern.startswith(("#", "!")) else pattern
+    # The class by itself: a whole spec compiles every pattern three times over.
+    translated = import_module("pathspec.patterns.gitignore.spec").GitIgnoreSpecPattern.pattern_to_regex(escaped)
+    return None if translated[0] is None else str(translated[0])
+
+
+def _linear(expression: str) -> _Search:
+    """Search in time that no pattern, which may come with the tree, can make long."""
+    re2 = import_module("re2")
+    options = re2.Options()
+    options.log_errors = False
+    options.dot_nl = True
+    options.max_mem = _MAX_MEMORY
+    try:
+        search: _Search = re2.compile(expression, options).search
+    except re2.error as error:
+        raise ValueError(str(error)) from error
+    return search
+
+
+class Ignoring:
+    """Tells what one search, which starts at the directory `root`, passes over.
+
+    `rules` hold from the directory `base`, which `root` is or lies beneath; `read`, where it is given, gets the content
+    of a `.gitignore` by its path, or None. What a search starts in is wanted even where it is ignored: the rules from
+    above do not hold there.
+    """
+
+    def __init__(self, base: str, root: str, rules: Rules, read: Callable[[str], bytes | None] | None = None) -> None:
+        self._root = root
+        self._read = read
+        self._holding: dict[str, _Chain] = {}
+        self._ignored: dict[str, bool] = {}
+        chain = self._with_own(base, _with(base, rules, ()))
+        for directory in _way(base, root):
+            above = () if _is_ignored(chain, directory, is_dir=True) else chain
+            chain = self._with_own(directory, above)
+        self._ignored[root], self._holding[root] = False, chain
+
+    def plain(self) -> list[str]:
+        """Patterns about what is likely to be ignored beneath the root, not all and perhaps wrongly; some at most."""
+        return [line for holding in self._holding[self._root] for line in holding.rules.plain][:_MAX_HINTS]
+
+    def __call__(self, path: str, *, is_dir: bool) -> bool:
+        """Whether `path`, beneath the root, is ignored, or a directory above it."""
+        directory = path if is_dir else paths.parent(path)
+        if directory not in self._ignored:
+            self._judge(directory)
+        if is_dir or self._ignored[directory]:
+            return self._ignored[directory]
+        return _is_ignored(self._holding[directory], path, is_dir=False)
+
+    def _judge(self, directory: str) -> None:
+        """Find out about a directory, and about those above it; a walk has asked about them before."""
+        known = paths.parent(directory) in self._ignored
+        for each in [directory] if known else _way(self._root, directory):
+            if each in self._ignored:
+                continue
+            above = paths.parent(each)
+            chain = self._holding[above]
+            ignored = self._ignored[above] or _is_ignored(chain, each, is_dir=True)
+            self._ignored[each] = ignored
+            self._holding[each] = chain if ignored else self._with_own(each, chain)
+
+    def _with_own(self, directory: str, chain: "_Chain") -> "_Chain":
+        content = None if self._read is None else self._read(paths.join(directory, GITIGNORE))
+        return _with(directory, rules_of_file(content), chain) if content else chain
+
+
+class _Holding(NamedTuple):
+    """Rules, and how much of a path lies above their directory."""
+
+    start: int
+    rules: Rules
+
+
+_Chain: TypeAlias = tuple[_Holding, ...]
+"""The rules that hold in a directory, nearest first."""
+
+
+def _with(directory: str, rules: Rules, chain: _Chain) -> _Chain:
+    return (_Holding(len(paths.join(directory, "_")) - 1, rules), *chain) if rules else chain
+
+
+def _is_ignored(chain: _Chain, path: str, *, is_dir: bool) -> bool:
+    for start, rules in chain:
+        verdict = rules.verdict(path[start:], is_dir=is_dir)
+        if verdict is not None:
+            return verdict
+    return False
+
+
+def _way(base: str, directory: str) -> list[str]:
+    """The directories beneath `base` down to `directory`, itself included."""
+    return [each for each in [*paths.ancestors(directory), directory] if paths.is_beneath(each, base)]

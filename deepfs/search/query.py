@@ -1,0 +1,387 @@
+"""Looking for a regular expression in content of any size, with a look in between whether anybody still wants it.
+
+RE2 takes time linear in the content, yet up to some 8 ns for each byte and each instruction of the expression, and
+nothing stops it amid a call. So content is searched by stretches of whole lines, each of which takes 40 ms at worst.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from importlib import import_module
+from itertools import islice
+from typing import AnyStr, Generic, NamedTuple, Protocol
+
+from msgspec import Struct
+
+from deepfs.errors import InvalidPatternError, clipped
+from deepfs.text import media
+from deepfs.text.arguments import check_integer, check_string
+from deepfs.text.lines import BOM, decode, is_text
+from deepfs.types import ContextLine, GrepMatch
+
+__all__ = [
+    "MAX_CONTEXT_LINES",
+    "MAX_LINE",
+    "FileHits",
+    "Match",
+    "Query",
+    "Regexp",
+    "Stretches",
+    "TooMuchWorkError",
+    "check_search",
+    "compile_query",
+    "is_plain",
+    "search",
+    "search_plain",
+]
+
+_WORK = 5_000_000
+"""The bytes of a stretch times the instructions of the expression."""
+_MAX_WORK = 2_000_000_000
+"""The same for the longest line that is searched, which takes some sixteen seconds at worst."""
+_SHORTEST = 64
+
+
+class Match(Protocol):
+    """What was found."""
+
+    def start(self) -> int:
+        """Where it begins."""
+        ...
+
+
+class Regexp(Protocol):
+    """A compiled expression, nothing in which matches a line break."""
+
+    @property
+    def programsize(self) -> int:
+        """How many instructions it has."""
+        ...
+
+    def search(self, text: bytes, pos: int = 0, endpos: int | None = None) -> Match | None:
+        """The first match between the two positions, which see what is around them."""
+        ...
+
+
+class TooMuchWorkError(Exception):
+    """A line is so long that the expression might take longer over it than anybody waits."""
+
+
+class Stretches:
+    """Finds `regexp` in `content`; `check` raises where nobody wants it any more."""
+
+    def __init__(self, regexp: Regexp, content: bytes, check: Callable[[], object]) -> None:
+        self._regexp = regexp
+        self._content = content
+        self._check = check
+        self._size = max(_WORK // regexp.programsize, _SHORTEST)
+        self._most = _MAX_WORK // regexp.programsize + self._size
+
+    def find(self, start: int) -> int:
+        """The place of the first match from `start`, where a line begins; -1 where there is none."""
+        while start < len(self._content):
+            self._check()
+            end = self._line_end(start, start + self._size)
+            match = self._regexp.search(self._content, start, end)
+            if match is not None:
+                return match.start()
+            start = end + 1
+        return -1
+
+    def find_by_line(self, start: int) -> int:
+        """The start of the first line from `start` that matches by itself; -1 where there is none."""
+        while start < len(self._content):
+            self._check()
+            end = self._line_end(start, start)
+            if self._regexp.search(self._content[start:end]) is not None:
+                return start
+            start = end + 1
+        return -1
+
+    def _line_end(self, start: int, place: int) -> int:
+        """Where the line at `place` ends, as long as there is not too much between that and `start`."""
+        end = self._content.find(b"\n", place)
+        if end < 0:
+            end = len(self._content)
+        if end - start > self._most:
+            raise TooMuchWorkError
+        return end
+
+
+MAX_LINE = 5000
+MAX_CONTEXT_LINES = 1000
+
+_BYTES_A_CHARACTER = 4
+_ONLY_BY_LINE = re.compile(r"\\[AzC]|\(\?[a-zA-Z]*-[a-zA-Z]*m")
+
+
+class Query(Struct, frozen=True):
+    """What to look for, compiled; `regexp` is None for text that is looked for as it is."""
+
+    pattern: str
+    needle: bytes
+    context_lines: int
+    max_line: int
+    regexp: Regexp | None
+    by_line: bool
+
+
+class FileHits(Struct, frozen=True):
+    """What a search found in one file; `skipped` where it would have found something but the file is binary, or where a
+    line of it is too long for the regular expression."""
+
+    matches: list[GrepMatch] = []
+    skipped: bool = False
+
+
+def compile_query(
+    pattern: str, *, regex: bool = False, ignore_case: bool = False, context_lines: int = 0, max_line: int = MAX_LINE
+) -> Query:
+    """A query for the lines with `pattern`, each clipped to `max_line` characters, with `context_lines` around it.
+
+    An empty pattern matches each line. Raises InvalidPatternError for a pattern that no line can hold or that is no
+    regular expression of RE2, and for `context_lines` out of range.
+    """
+    check_search(pattern, context_lines)
+    if "\n" in pattern:
+        raise InvalidPatternError("Error: Invalid search pattern: it holds a line break, but the search is by line.")
+    if not is_text(pattern):
+        raise InvalidPatternError("Error: Invalid search pattern: it holds NUL or half a surrogate pair.")
+    if not 0 <= context_lines <= MAX_CONTEXT_LINES:
+        raise InvalidPatternError(f"Error: context_lines must be from 0 to {MAX_CONTEXT_LINES}, not {context_lines}.")
+    regexp = _compiled(pattern, regex=regex, ignore_case=ignore_case) if regex or ignore_case else None
+    by_line = regex and _ONLY_BY_LINE.search(pattern) is not None
+    return Query(pattern, pattern.encode(), context_lines, max_line, regexp, by_line)
+
+
+def check_search(pattern: str, context_lines: int = 0, max_count: int | None = None) -> None:
+    """Raise TypeError where an argument of a search has not the type that it must have."""
+    check_string("pattern", pattern)
+    check_integer("context_lines", context_lines)
+    if max_count is not None:
+        check_integer("max_count", max_count)
+
+
+def _never() -> None:
+    return None
+
+
+def search(
+    query: Query, path: str, data: bytes | str, limit: int | None = None, check: Callable[[], object] = _never
+) -> FileHits:
+    """The first `limit` lines of a file that match; a file that is binary by name or content is skipped.
+
+    `check` is called every few milliseconds, to raise where nobody wants the answer any more.
+    """
+    if query.regexp is None:
+        return _search_literal(query, path, data, limit, check)
+    try:
+        return _search_regexp(query, query.regexp, path, data, limit, check)
+    except TooMuchWorkError:
+        return FileHits(skipped=True)
+
+
+def _search_literal(
+    query: Query, path: str, data: bytes | str, limit: int | None, check: Callable[[], object]
+) -> FileHits:
+    # Most files end here, before anything is decoded.
+    found = query.pattern in data if isinstance(data, str) else query.needle in data
+    if not found:
+        return FileHits()
+    text = _text(data)
+    if text is None:
+        return FileHits(skipped=True)
+    text = text.removeprefix(BOM)
+    if "\r" in text:
+        text = text.replace("\r\n", "\n")
+
+    def find(start: int) -> int:
+        check()
+        return text.find(query.pattern, start)
+
+    return _hits(query, path, _Lines(text, "\n", find, str), limit)
+
+
+def _search_regexp(
+    query: Query, regexp: Regexp, path: str, data: bytes | str, limit: int | None, check: Callable[[], object]
+) -> FileHits:
+    content = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
+    content = content.removeprefix(BOM.encode())
+    if b"\r" in content:
+        content = content.replace(b"\r\n", b"\n")
+    stretches = Stretches(regexp, content, check)
+    find = stretches.find_by_line if query.by_line else stretches.find
+    lines = _Lines(content, b"\n", find, partial(str, encoding="utf-8", errors="ignore"))
+    if _text(data) is None:
+        return FileHits(skipped=lines.any_matching())
+    return _hits(query, path, lines, limit)
+
+
+def _text(data: bytes | str) -> str | None:
+    if isinstance(data, str):
+        return data if is_text(data) else None
+    return decode(data)
+
+
+# --- regular expressions ---
+
+
+def _compiled(pattern: str, *, regex: bool, ignore_case: bool) -> Regexp:
+    re2 = import_module("re2")
+    options = re2.Options()
+    options.log_errors = False
+    options.never_nl = True
+    options.never_capture = True
+    options.case_sensitive = not ignore_case
+    options.literal = not regex
+    try:
+        compiled: Regexp = re2.compile(f"(?m){pattern}" if regex else pattern, options)
+    except re2.error as error:
+        reason = error.args[0].decode("utf-8", "replace").replace(": (?m)", ": ", 1)
+        kind = "Invalid regex pattern" if regex else "Error: Invalid search pattern"
+        raise InvalidPatternError(
+            f"{kind}: {clipped(reason)} (RE2 syntax: no look-around, no backreferences)"
+        ) from error
+    return compiled
+
+
+# --- lines ---
+
+
+class _Line(NamedTuple):
+    """A line by its number and its borders, without its terminator."""
+
+    number: int
+    start: int
+    end: int
+
+
+class _Lines(Generic[AnyStr]):
+    """Content by line, each ended by `newline`; `find` gives the place of the first match from a place on, or -1.
+
+    `as_text` decodes a piece that may end within a character.
+    """
+
+    def __init__(
+        self, content: AnyStr, newline: AnyStr, find: Callable[[int], int], as_text: Callable[[AnyStr], str]
+    ) -> None:
+        self._content: AnyStr = content
+        self._newline: AnyStr = newline
+        self._find = find
+        self._as_text: Callable[[AnyStr], str] = as_text
+
+    def any_matching(self) -> bool:
+        """Whether there is a line with a match."""
+        return next(self.matching(), None) is not None
+
+    def matching(self) -> Iterator[_Line]:
+        """Each line with a match."""
+        number, start = 1, 0
+        while (place := self._find(start)) >= 0 and not self._is_behind(place):
+            number += self._content.count(self._newline, start, place)
+            line = _Line(number, self._content.rfind(self._newline, start, place) + 1 or start, self._end(place))
+            yield line
+            if line.end == len(self._content):
+                return
+            number, start = number + 1, line.end + 1
+
+    def before(self, line: _Line, count: int) -> list[_Line]:
+        """The `count` lines before `line`, or those there are."""
+        lines: list[_Line] = []
+        while line.start > 0 and len(lines) < count:
+            end = line.start - 1
+            line = _Line(line.number - 1, self._content.rfind(self._newline, 0, end) + 1, end)
+            lines.append(line)
+        return lines[::-1]
+
+    def after(self, line: _Line, count: int) -> list[_Line]:
+        """The `count` lines after `line`, or those there are."""
+        lines: list[_Line] = []
+        while line.end + 1 < len(self._content) and len(lines) < count:
+            line = _Line(line.number + 1, line.end + 1, self._end(line.end + 1))
+            lines.append(line)
+        return lines
+
+    def text(self, line: _Line, most: int) -> str:
+        """The first `most` characters of `line`."""
+        end = min(line.end, line.start + most * _BYTES_A_CHARACTER)
+        return self._as_text(self._content[line.start : end])[:most]
+
+    def _end(self, place: int) -> int:
+        end = self._content.find(self._newline, place)
+        return len(self._content) if end < 0 else end
+
+    def _is_behind(self, place: int) -> bool:
+        """Whether `place` is the end of the content and no line is there."""
+        return place == len(self._content) and (place == 0 or self._content.endswith(self._newline))
+
+
+def _hits(query: Query, path: str, lines: _Lines[AnyStr], limit: int | None) -> FileHits:
+    if media.is_binary_name(path):
+        return FileHits(skipped=lines.any_matching())
+    found = islice(lines.matching(), limit)
+    if not query.context_lines:
+        return FileHits([GrepMatch(path, line.number, lines.text(line, query.max_line)) for line in found])
+
+    @cache
+    def beside(line: _Line) -> ContextLine:
+        return ContextLine(line.number, lines.text(line, query.max_line))
+
+    def match(line: _Line) -> GrepMatch:
+        before = [beside(other) for other in lines.before(line, query.context_lines)]
+        after = [beside(other) for other in lines.after(line, query.context_lines)]
+        return GrepMatch(path, line.number, lines.text(line, query.max_line), before, after)
+
+    return FileHits([match(line) for line in found])
+
+
+_CHECK_EVERY = 1000
+"""Matches in one file between two checks: about a millisecond."""
+
+
+def is_plain(query: Query) -> bool:
+    """Whether `search_plain` serves the query."""
+    return query.regexp is None and not query.context_lines and query.pattern != ""
+
+
+def search_plain(
+    query: Query, path: str, data: bytes | str, limit: int | None, check: Callable[[], object]
+) -> FileHits | None:
+    """What `scan.search` says of a file; None where that is nothing. `check` is called now and then, and may raise."""
+    if isinstance(data, bytes):
+        if query.needle not in data:
+            return None
+        text = decode(data)
+    else:
+        if query.pattern not in data:
+            return None
+        text = data if is_text(data) else None
+    if text is None:
+        return FileHits(skipped=True)
+    text = text.removeprefix(BOM)
+    if "\r" in text:
+        text = text.replace("\r\n", "\n")
+    if media.is_binary_name(path):
+        return FileHits(skipped=query.pattern in text)
+    return FileHits(_matches(query, path, text, limit, check))
+
+
+def _matches(query: Query, path: str, text: str, limit: int | None, check: Callable[[], object]) -> list[GrepMatch]:
+    needle, most = query.pattern, query.max_line
+    find, find_back, count = text.find, text.rfind, text.count
+    matches: list[GrepMatch] = []
+    number, start = 1, 0
+    place = find(needle)
+    while place >= 0 and len(matches) != limit:
+        number += count("\n", start, place)
+        start = find_back("\n", start, place) + 1 or start
+        end = find("\n", place)
+        if end < 0:
+            end = len(text)
+        line = text[start:end]
+        matches.append(GrepMatch(path, number, line if len(line) <= most else line[:most]))
+        if len(matches) % _CHECK_EVERY == 0:
+            check()
+        number, start = number + 1, end + 1
+        place = find(needle, start)
+    return matches

@@ -1,0 +1,1 @@
+"""Pure functions on paths and content: nothing here waits, and nothing knows where files are kept."""

@@ -1,0 +1,165 @@
+"""Arithmetic of replaced places: joining the edits of one writer, telling whether two writers collide, merging them.
+
+A `Place` is `(start, end, length)`: `before[start:end]` became `length` characters; what they are, the text after
+tells. The places of a change are in order, disjoint, and not empty in the text before.
+"""
+
+from collections.abc import Iterable, Sequence
+from difflib import SequenceMatcher
+from itertools import accumulate
+from typing import Final, TypeAlias
+
+from deepfs.text.edits import Replacement, Span
+
+__all__ = ["Place", "changed_places", "compose", "difference", "disjoint", "joined", "transplant"]
+
+Place: TypeAlias = tuple[int, int, int]
+
+
+def compose(first: Sequence[Place], second: Sequence[Place]) -> list[Place]:
+    """The change that `first` and then `second` make; neighbouring places become one."""
+    composed: list[Place] = []
+    shift = 0
+    for start, end, first_growth, second_growth in _groups(_between(first, second)):
+        composed.append((start - shift, end - shift - first_growth, end - start + second_growth))
+        shift += first_growth
+    return composed
+
+
+def _between(first: Sequence[Place], second: Sequence[Place]) -> list[tuple[int, int, int, int]]:
+    """All places in the text between the two changes: start, end, growth by the first, growth by the second."""
+    places = [(start, end, 0, length - (end - start)) for start, end, length in second]
+    shift = 0
+    for start, end, length in first:
+        places.append((start + shift, start + shift + length, length - (end - start), 0))
+        shift += length - (end - start)
+    return sorted(places)
+
+
+def _groups(places: Iterable[tuple[int, int, int, int]]) -> list[tuple[int, int, int, int]]:
+    """`places` with those that overlap or touch made one."""
+    groups: list[tuple[int, int, int, int]] = []
+    for place in places:
+        if groups and place[0] <= groups[-1][1]:
+            start, end, first_growth, second_growth = groups[-1]
+            groups[-1] = start, max(end, place[1]), first_growth + place[2], second_growth + place[3]
+        else:
+            groups.append(place)
+    return groups
+
+
+def disjoint(one: Sequence[Place], other: Sequence[Place]) -> bool:
+    """Whether two changes of the same text have no character in common; they may touch."""
+    i = j = 0
+    while i < len(one) and j < len(other):
+        if one[i][1] <= other[j][0]:
+            i += 1
+        elif other[j][1] <= one[i][0]:
+            j += 1
+        else:
+            return False
+    return True
+
+
+def transplant(places: Sequence[Place], result: str, current: str, present: Sequence[Place]) -> str:
+    """`current` with the change that made `result`.
+
+    Both come from one text: `places` made it `result`, `present` made it `current`. A place of `present` is covered by
+    one of `places`, whose text then replaces it, or disjoint from them all.
+    """
+    pieces: list[str] = []
+    copied = 0
+    grown = shift = done = 0
+    for start, end, length in places:
+        shift, done = _shifted(present, done, start, shift)
+        pieces += current[copied : start + shift], result[start + grown : start + grown + length]
+        shift, done = _shifted(present, done, end, shift)
+        copied = end + shift
+        grown += length - (end - start)
+    return "".join([*pieces, current[copied:]])
+
+
+def _shifted(present: Sequence[Place], done: int, position: int, shift: int) -> tuple[int, int]:
+    """How far `position` moved by the places that end before it, and how many these are."""
+    while done < len(present) and present[done][1] <= position:
+        start, end, length = present[done]
+        shift += length - (end - start)
+        done += 1
+    return shift, done
+
+
+_COMPARED: Final = 2_000
+"""Lines beyond the common ones at both ends; more of them are one difference."""
+
+
+def difference(before: str, after: str) -> Replacement | None:
+    """How `before` became `after`, as spans of whole lines that are not empty; None where `before` is empty."""
+    if not before:
+        return None
+    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
+    spans: list[Span] = []
+    for span in _spans(old, new):
+        if spans and spans[-1].end >= span.start:
+            last = spans.pop()
+            spans.append(Span(last.start, span.end, last.text + span.text))
+        else:
+            spans.append(_anchored(before, span))
+    return Replacement(after, len(spans), spans)
+
+
+def changed_places(before: str, after: str) -> list[Place] | None:
+    """Where `before` and `after` differ, as places of whole lines; None where `before` is empty."""
+    change = difference(before, after)
+    return None if change is None else _places(change)
+
+
+def joined(base: str, mine: str, theirs: str) -> str | None:
+    """`theirs` with what made `mine` of `base`; None where both changed the same place, but not alike."""
+    my_change, their_change = difference(base, mine), difference(base, theirs)
+    if my_change is None or their_change is None:
+        return None
+    agreed = {(span.start, span.end, span.text) for span in my_change.spans}
+    other = [span for span in their_change.spans if (span.start, span.end, span.text) not in agreed]
+    if not disjoint(_places(my_change), _places(Replacement(theirs, len(other), other))):
+        return None
+    return transplant(_places(my_change), mine, theirs, _places(their_change))
+
+
+def _places(change: Replacement) -> list[Place]:
+    return [(span.start, span.end, len(span.text)) for span in change.spans]
+
+
+def _spans(old: Sequence[str], new: Sequence[str]) -> list[Span]:
+    starts = [0, *accumulate(map(len, old))]
+    return [
+        Span(starts[first], starts[last], "".join(new[new_first:new_last]))
+        for first, last, new_first, new_last in _changed_lines(old, new)
+    ]
+
+
+def _changed_lines(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int, int, int]]:
+    """The ranges of lines that differ: of the old text, and what stands there in the new one."""
+    head = _common(old, new)
+    tail = _common(old[head:][::-1], new[head:][::-1])
+    middle, new_middle = old[head : len(old) - tail], new[head : len(new) - tail]
+    if not middle and not new_middle:
+        return []
+    if len(middle) + len(new_middle) > _COMPARED:
+        return [(head, head + len(middle), head, head + len(new_middle))]
+    found = SequenceMatcher(None, middle, new_middle, autojunk=False).get_opcodes()
+    return [(head + i, head + j, head + k, head + m) for tag, i, j, k, m in found if tag != "equal"]
+
+
+def _common(one: Sequence[str], other: Sequence[str]) -> int:
+    """How many items both begin with."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((index for index, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+def _anchored(before: str, span: Span) -> Span:
+    """`span`, which takes in a character beside it where it replaces none, so that it has a place."""
+    if span.end > span.start:
+        return span
+    if span.start:
+        return Span(span.start - 1, span.end, before[span.start - 1] + span.text)
+    return Span(0, 1, span.text + before[0])

@@ -1,0 +1,316 @@
+r"""Literal replacement in a text, which keeps the line ends of the file.
+
+In a file with `\r\n`, a `\n` of the text to replace stands for either line end, and each line end of the new text is
+spelt as the one in the same place of the text it replaces, further ones as the last of these; where that text has none,
+as most lines of the file end. A `\r\n` in the new text stays. Where the text to replace holds `\r`, it names its line
+ends itself, and both texts are taken as they are.
+"""
+
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from difflib import SequenceMatcher
+from functools import cache
+from heapq import nlargest
+from itertools import chain, repeat
+
+from msgspec import Struct
+
+from deepfs.errors import AmbiguousMatchError, InvalidContentError, NoMatchError, quoted
+from deepfs.text.arguments import check_string
+from deepfs.text.lines import check_text
+
+__all__ = ["MAX_SPANS", "Replacement", "Span", "hint", "replace"]
+
+MAX_SPANS = 1000
+
+_COUNTED_SINGLY = 10_000
+_COUNTING_WORK = 20_000_000
+
+
+class Span(Struct, frozen=True, gc=False):
+    """`content[start:end]` becomes `text`."""
+
+    start: int
+    end: int
+    text: str
+
+
+class Replacement(Struct, frozen=True):
+    """The new content, how many places changed, and what was replaced in the old content.
+
+    `spans` are in order and do not overlap. More than `MAX_SPANS` places are one span from the first to the last.
+    """
+
+    content: str
+    occurrences: int
+    spans: list[Span]
+
+
+def replace(path: str, content: str, old: str, new: str, replace_all: bool = False) -> Replacement:
+    """`content` with `old` replaced by `new`: once, or with `replace_all` wherever it stands, from left to right.
+
+    Raises InvalidContentError for an empty or unchanged text and for a new one that is not text, NoMatchError with what
+    comes nearest, and, without `replace_all`, AmbiguousMatchError where `old` stands in several places, which may
+    overlap. It tells how many; beyond 10,000, or fewer of a very long text, without the overlaps.
+    """
+    check_string("the text to replace", old)
+    if not old:
+        raise InvalidContentError("Error: The text to replace is empty.")
+    if old == new:
+        raise InvalidContentError("Error: The text to replace and the new text are the same.")
+    check_text(new, "new text")
+    crlf, lf = _line_ends(content, old, new)
+    if crlf and lf:
+        searched = content.replace("\r\n", "\n") if "\n" in old else content
+        _check_place(path, content, old, searched, old, replace_all)
+        return _replace_mixed(content, searched, old, new, "\r\n" if crlf > lf else "\n")
+    wanted, wanted_new = (_with_crlf(old), _with_crlf(new)) if crlf else (old, new)
+    _check_place(path, content, old, content, wanted, replace_all)
+    return _replace_literal(content, wanted, wanted_new)
+
+
+def _line_ends(content: str, old: str, new: str) -> tuple[int, int]:
+    """How many lines of `content` end with CRLF and with LF, where that matters to the replacement; else none."""
+    if "\r" in old or ("\n" not in old and "\n" not in new):
+        return 0, 0
+    crlf = content.count("\r\n")
+    return crlf, content.count("\n") - crlf
+
+
+def _with_crlf(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\n", "\r\n")
+
+
+def _check_place(path: str, content: str, old: str, searched: str, wanted: str, replace_all: bool) -> None:
+    """Raise unless `wanted`, which is `old` as it is spelt in `searched`, stands there in as many places as it may."""
+    first = searched.find(wanted)
+    if first < 0:
+        raise NoMatchError(path, hint(content, old))
+    if not replace_all and searched.find(wanted, first + 1) >= 0:
+        raise AmbiguousMatchError(path, _count(searched, wanted))
+
+
+def _count(text: str, old: str) -> int:
+    """In how many places `old` stands in `text`."""
+    # Each search for a long text has a cost of its length, so few of those are made.
+    singly = max(2, min(_COUNTED_SINGLY, _COUNTING_WORK // len(old)))
+    found, place = 0, text.find(old)
+    while place >= 0 and found < singly:
+        found, place = found + 1, text.find(old, place + 1)
+    return found + (text.count(old, place) if place >= 0 else 0)
+
+
+def _places(text: str, old: str) -> Iterator[int]:
+    """Where `old` stands in `text`, from left to right and without overlaps."""
+    place = text.find(old)
+    while place >= 0:
+        yield place
+        place = text.find(old, place + len(old))
+
+
+def _replace_literal(content: str, old: str, new: str) -> Replacement:
+    result = content.replace(old, new)
+    occurrences = content.count(old)
+    if occurrences > MAX_SPANS:
+        last_end = content.rfind(old) + len(old)
+        return Replacement(result, occurrences, [_one_span(content, result, content.find(old), last_end)])
+    return Replacement(result, occurrences, [Span(place, place + len(old), new) for place in _places(content, old)])
+
+
+def _replace_mixed(content: str, searched: str, old: str, new: str, usual: str) -> Replacement:
+    r"""Replace in a file of both line ends; `searched` is `content`, where `old` has a line end with `\n` only."""
+    folded = [] if searched is content else [end.start() - i for i, end in enumerate(re.finditer("\r\n", content))]
+    spelt = cache(lambda replaced: _spelt(new, replaced, usual))
+    spans = []
+    for place in _places(searched, old):
+        end = place + len(old)
+        start, end = place + bisect_left(folded, place), end + bisect_left(folded, end)
+        spans.append(Span(start, end, spelt(content[start:end])))
+    result = _joined(content, spans)
+    if len(spans) > MAX_SPANS:
+        return Replacement(result, len(spans), [_one_span(content, result, spans[0].start, spans[-1].end)])
+    return Replacement(result, len(spans), spans)
+
+
+def _spelt(new: str, replaced: str, usual: str) -> str:
+    r"""`new` with each of its `\n` spelt as the line end in the same place of `replaced`, or else as `usual`."""
+    ends = re.findall("\r?\n", replaced) or [usual]
+    spellings = chain(ends, repeat(ends[-1]))
+    return re.sub("\r?\n", lambda end: max(end[0], next(spellings), key=len), new)
+
+
+def _joined(content: str, spans: list[Span]) -> str:
+    pieces: list[str] = []
+    done = 0
+    for span in spans:
+        pieces += content[done : span.start], span.text
+        done = span.end
+    return "".join([*pieces, content[done:]])
+
+
+def _one_span(content: str, result: str, start: int, end: int) -> Span:
+    """The span from `start` to `end` that makes `content` `result`; nothing outside it may differ."""
+    return Span(start, end, result[start : len(result) - (len(content) - end)])
+
+
+_REGION = 1_000_000
+_LINES = 50_000
+_ANCHORS = 5
+_BEFORE = 20_000
+_LINE = 400
+_WANTED_LINES = 50
+_SHOWN = 120
+_STARTS = 200
+_COMPARED = 12
+_SIMILAR = 0.6
+
+
+def hint(content: str, old: str) -> str:
+    """Where `old` nearly stands in `content`, and how it differs; empty where there is nothing to tell."""
+    names_line_ends = "\r\n" in old
+    content, old = content.replace("\r\n", "\n"), old.replace("\r\n", "\n")
+    if names_line_ends and (place := content.find(old)) >= 0:
+        return rf"It stands on {_line_at(content, place)}, but the line ends (\r\n or \n) differ."
+    if len(old) > 1 and old.endswith("\n") and content.endswith(old[:-1]):
+        return f"It ends with a line break, but {_line_at(content, len(content))} is the last and has none."
+    if not old.strip():
+        return ""
+    region = _Region(content, _wanted_lines(old))
+    return _misread(content, old) or region.same_but_for() or _inner(content, old) or region.most_similar()
+
+
+# --- the whole text is there, but for something that does not belong to it ---
+
+
+def _misread(content: str, old: str) -> str:
+    for text, extra in _plainer(old):
+        if text.strip() and (place := content.find(text)) >= 0:
+            return f"Without its {extra}, it stands on {_line_at(content, place)}."
+    return ""
+
+
+def _plainer(old: str) -> Iterator[tuple[str, str]]:
+    """`old` without what a tool may have added to the text of a file."""
+    yield re.sub(r"(?m)^ *\d+(?:\t|→)", "", old), "line numbers"
+    yield re.sub(r"\\([nt\"'\\])", lambda escape: {"n": "\n", "t": "\t"}.get(escape[1], escape[1]), old), "backslashes"
+
+
+def _inner(content: str, old: str) -> str:
+    place = content.find(old.strip())
+    return f"Without the white space around it, it stands on {_line_at(content, place)}." if place >= 0 else ""
+
+
+def _line_at(content: str, place: int) -> str:
+    """The number and the text of the line around `place`."""
+    number = content.count("\n", 0, place) + 1
+    start = content.rfind("\n", 0, place) + 1
+    if place - start > _SHOWN:
+        start = place
+    line, _, _ = content[start : start + _LINE].partition("\n")
+    return f"line {number} {_shown(line)}"
+
+
+def _shown(line: str) -> str:
+    return quoted((line if len(line) <= _SHOWN else f"{line[:_SHOWN]}…").replace("\t", "\\t"))
+
+
+# --- line by line ---
+
+
+def _wanted_lines(old: str) -> list[str]:
+    """The first lines of `old`, from the first that is not blank."""
+    text = re.sub(r"^\s*\n", "", old).rstrip("\n")
+    return [line[:_LINE] for line in text[: _WANTED_LINES * _LINE].split("\n", _WANTED_LINES)[:_WANTED_LINES]]
+
+
+def _squeezed(line: str) -> str:
+    return " ".join(line.split())
+
+
+def _key(line: str) -> str:
+    return _squeezed(line).casefold()
+
+
+_DIFFERENCES: tuple[tuple[Callable[[str], str], str], ...] = (
+    (str.rstrip, "white space at the end"),
+    (str.strip, "indentation"),
+    (_squeezed, "white space"),
+    (str.casefold, "upper and lower case"),
+    (_key, "white space and in upper and lower case"),
+)
+
+
+class _Region:
+    """Lines of a file to compare with those `wanted`; the first and the last of these may be parts of a line."""
+
+    def __init__(self, content: str, wanted: Sequence[str]) -> None:
+        start = _region_start(content, wanted)
+        self._first = content.count("\n", 0, start) + 1
+        self._lines = [line[:_LINE] for line in content[start : start + _REGION].split("\n", _LINES)[:_LINES]]
+        self._keys = [_key(line) for line in self._lines]
+        self._wanted = wanted
+        self._wanted_keys = [_key(line) for line in wanted]
+
+    def same_but_for(self) -> str:
+        """Where the wanted lines stand but for white space or case, or begin to stand."""
+        starts = [i for i, key in enumerate(self._keys) if self._fits(key, self._wanted_keys[0], 0)]
+        if not starts:
+            return ""
+        start = max(starts[:_STARTS], key=self._run)
+        run = self._run(start)
+        for i in range(run):
+            if not self._fits(self._lines[start + i], self._wanted[i], i):
+                return self._difference(start + i, i)
+        return "" if run == len(self._wanted) else self._break(start + run, run)
+
+    def most_similar(self) -> str:
+        """The line that is most like the first wanted one, where one is like it at all."""
+        wanted = self._wanted_keys[0][:_SHOWN]
+        words = set(re.findall(r"\w+", wanted))
+        candidates = nlargest(
+            _COMPARED, range(len(self._keys)), key=lambda i: len(words.intersection(re.findall(r"\w+", self._keys[i])))
+        )
+        ratios = {i: SequenceMatcher(None, self._keys[i][:_SHOWN], wanted, autojunk=False).ratio() for i in candidates}
+        nearest = max(candidates, key=ratios.__getitem__)
+        return f"The nearest is {self._pair(nearest, 0)}." if ratios[nearest] >= _SIMILAR else ""
+
+    def _fits(self, line: str, wanted: str, i: int) -> bool:
+        """Whether `line` has what the wanted line `i` asks, as far as this line goes."""
+        if len(self._wanted) == 1:
+            return wanted in line
+        if i == 0:
+            return line.endswith(wanted)
+        return line.startswith(wanted) if i == len(self._wanted) - 1 else line == wanted
+
+    def _run(self, start: int) -> int:
+        """How many wanted lines stand from line `start` on, but for white space and case."""
+        run = 0
+        for key in self._keys[start : start + len(self._wanted)]:
+            if not self._fits(key, self._wanted_keys[run], run):
+                break
+            run += 1
+        return run
+
+    def _pair(self, line: int, i: int) -> str:
+        there, wanted = _shown(self._lines[line]), _shown(self._wanted[i])
+        return f"line {self._first + line}, which is {there} where the text to replace has {wanted}"
+
+    def _difference(self, line: int, i: int) -> str:
+        there, wanted = self._lines[line], self._wanted[i]
+        name = next(name for relaxed, name in _DIFFERENCES if self._fits(relaxed(there), relaxed(wanted), i))
+        return f"It differs in {name} from {self._pair(line, i)}."
+
+    def _break(self, line: int, i: int) -> str:
+        begin = f"It matches from line {self._first + line - i} on, but "
+        return begin + (f"not {self._pair(line, i)}." if line < len(self._lines) else "the file ends before it does.")
+
+
+def _region_start(content: str, wanted: Sequence[str]) -> int:
+    """Where to compare lines: from the start of a small file, in a large one from somewhat before a wanted line."""
+    if len(content) <= _REGION:
+        return 0
+    telling = sorted((line.strip() for line in wanted), key=len, reverse=True)[:_ANCHORS]
+    place = next((place for line in telling if (place := content.find(line)) >= 0), 0)
+    start = max(0, place - _BEFORE)
+    return (content.find("\n", start, place) + 1 or start) if start else 0

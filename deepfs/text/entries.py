@@ -1,0 +1,226 @@
+"""Everything at or under a path, as data: what a transfer between two storages plans by.
+
+A `TreeListing` tells what a listing for people leaves out: links, special files, mode bits, and how many entries cannot
+be told at all. The functions are pure; `backends/transfer.py` carries a plan out.
+"""
+
+from collections.abc import Hashable, Iterable, Sequence
+from contextvars import ContextVar
+from enum import Enum
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from deepfs.errors import DeepFSError, ErrorCode, InvalidPathError, error_of, quoted
+from deepfs.text import paths
+
+__all__ = [
+    "Change",
+    "EntryChange",
+    "Kind",
+    "Omission",
+    "Relation",
+    "StoragePlace",
+    "TreeEntry",
+    "TreeListing",
+    "check_transferable",
+    "directories_of",
+    "empty_directories",
+    "files_of",
+    "flat_place",
+    "implied_listing",
+    "is_probing",
+    "is_valid",
+    "joined",
+    "omission_of_name",
+    "relation",
+    "unreadable_omission",
+]
+
+Kind: TypeAlias = Literal["file", "directory", "link", "special"]
+Change: TypeAlias = Literal["make_directory", "remove_directory", "set_mode"]
+
+
+class TreeEntry(Struct, frozen=True):
+    """One entry of a tree, itself where it is a link."""
+
+    path: str
+    kind: Kind
+    size: int | None = None
+    """Bytes of a file, where they are known."""
+    mode: int | None = None
+    """The permission bits, where the storage has some."""
+    leads_to: Kind | None = None
+    """What a link leads to; None where that is nothing that can be reached."""
+
+
+class Omission(Struct, frozen=True):
+    """Entries that are there and cannot be told: how many, and why not the first of them."""
+
+    count: int
+    code: ErrorCode
+    reason: str
+    """No path is named, so that it holds in any tree that the storage is mounted in."""
+
+
+class TreeListing(Struct, frozen=True):
+    """What lies at or under a path: the entry of the path first, directories before what they hold."""
+
+    entries: list[TreeEntry]
+    omission: Omission | None = None
+
+
+class EntryChange(Struct, frozen=True):
+    """A change of one entry that no public operation makes.
+
+    `make_directory` makes a directory that is not there yet, `remove_directory` removes one that is empty, `set_mode`
+    sets the permission bits of a file or directory.
+    """
+
+    path: str
+    change: Change
+    mode: int | None = None
+
+
+# --- making listings ---
+
+
+def is_valid(path: str) -> bool:
+    """Whether `path`, which a storage tells, is a path of the contract in its normal form."""
+    try:
+        return paths.normalize(path) == path
+    except InvalidPathError:
+        return False
+
+
+def omission_of_name(name: str) -> Omission:
+    """The omission of an entry whose name is in no path of the contract."""
+    return Omission(1, ErrorCode.INVALID_PATH, f"the name {quoted(name)} in it is in no valid path")
+
+
+def unreadable_omission() -> Omission:
+    """The omission of what lies in a directory that cannot be listed."""
+    return Omission(1, ErrorCode.PERMISSION_DENIED, "a directory in it cannot be listed")
+
+
+def joined(*omissions: Omission | None) -> Omission | None:
+    """Several omissions as one, with the reason of the first."""
+    told = [omission for omission in omissions if omission is not None]
+    return replace(told[0], count=sum(omission.count for omission in told)) if told else None
+
+
+def implied_listing(top: str, files: Iterable[tuple[str, int | None]]) -> TreeListing:
+    """The listing of `top` in a flat storage: the files at or under it, with their sizes, and what they imply."""
+    entries: dict[str, TreeEntry] = {}
+    omission: Omission | None = None
+    for path, size in sorted(files):
+        if not is_valid(path):
+            omission = joined(omission, omission_of_name(paths.name(path)))
+            continue
+        for directory in ("/", *paths.ancestors(path)):
+            if directory == top or paths.is_beneath(directory, top):
+                entries.setdefault(directory, TreeEntry(directory, "directory"))
+        entries[path] = TreeEntry(path, "file", size)
+    if not entries and (omission or top == "/"):
+        entries[top] = TreeEntry(top, "directory")
+    return TreeListing(sorted(entries.values(), key=lambda entry: entry.path), omission)
+
+
+# --- reading listings ---
+
+
+def files_of(entries: Iterable[TreeEntry]) -> list[TreeEntry]:
+    """What arrives as a file: files, and links to files."""
+    return [entry for entry in entries if entry.kind != "directory"]
+
+
+def directories_of(entries: Iterable[TreeEntry]) -> list[TreeEntry]:
+    """The directories, those above before those beneath."""
+    return [entry for entry in entries if entry.kind == "directory"]
+
+
+def empty_directories(entries: Sequence[TreeEntry]) -> list[TreeEntry]:
+    """The directories in which nothing lies."""
+    filled = {paths.parent(entry.path) for entry in entries if entry.path != "/"}
+    return [entry for entry in directories_of(entries) if entry.path not in filled]
+
+
+def check_transferable(listing: TreeListing, src: str, *, moves: bool) -> None:
+    """Raise unless all at or under `src` can be carried to another storage."""
+    if listing.omission is not None:
+        raise _refused(src, listing.omission.code, listing.omission.reason, moves=moves)
+    for entry in listing.entries:
+        if entry.path != src and not (is_valid(entry.path) and paths.is_beneath(entry.path, src)):
+            reason = f"the storage told {quoted(entry.path)}, which does not lie in it"
+            raise _refused(src, ErrorCode.BACKEND_ERROR, reason, moves=moves)
+        objection = _objection(entry, moves=moves)
+        if objection is not None:
+            raise _refused(src, ErrorCode.UNSUPPORTED, f"{quoted(entry.path)} {objection}", moves=moves)
+
+
+def _objection(entry: TreeEntry, *, moves: bool) -> str | None:
+    """Why an entry cannot be carried."""
+    if entry.kind == "special":
+        return "is neither a file nor a directory"
+    if entry.kind != "link":
+        return None
+    if moves:
+        return "is a link, which no other storage can hold"
+    if entry.leads_to == "file":
+        return None
+    return "is a link to a directory" if entry.leads_to == "directory" else "is a link that leads to no file"
+
+
+def _refused(src: str, code: ErrorCode, reason: str, *, moves: bool) -> DeepFSError:
+    done = "moved" if moves else "copied"
+    return error_of(code, f"Error: {quoted(src)} cannot be {done} to another storage whole: {reason}. Nothing changed.")
+
+
+is_probing: ContextVar[bool] = ContextVar("deepfs_is_probing", default=False)
+"""Whether the change under way is of a file made for a moment, of which no version is kept."""
+
+
+class StoragePlace(Struct, frozen=True):
+    """A place of a storage, by names that do not depend on the backend or the path that leads there."""
+
+    keys: frozenset[Hashable]
+    """The names of the place itself: one in common is enough for two places to be the same."""
+    above: frozenset[Hashable]
+    """The names of the directories above it."""
+    storage: Hashable = None
+    """Places of one storage are told apart by their keys; None where that cannot be relied on."""
+    is_sole: bool = False
+    """Nothing that names another storage leads here."""
+
+
+class Relation(Enum):
+    """How a destination lies to a source."""
+
+    SAME = "the same place"
+    INSIDE = "beneath the source"
+    APART = "elsewhere"
+    UNKNOWN = "one of the storages does not say where it is"
+
+
+def flat_place(scope: Hashable, path: str, *, storage: Hashable = None, is_sole: bool = False) -> StoragePlace:
+    """The place of a normalised path in a `scope` of its `storage` where paths are the names of things."""
+    above = () if path == "/" else ("/", *paths.ancestors(path))
+    return StoragePlace(
+        keys=frozenset([(scope, path)]),
+        above=frozenset((scope, directory) for directory in above),
+        storage=storage,
+        is_sole=is_sole,
+    )
+
+
+def relation(source: StoragePlace | None, destination: StoragePlace | None) -> Relation:
+    """How `destination` lies to `source`; a None tells nothing."""
+    if source is None or destination is None:
+        return Relation.UNKNOWN
+    if source.keys & destination.keys:
+        return Relation.SAME
+    if source.keys & destination.above:
+        return Relation.INSIDE
+    in_one = source.storage is not None and source.storage == destination.storage
+    return Relation.APART if in_one or (source.is_sole and destination.is_sole) else Relation.UNKNOWN

@@ -1,0 +1,150 @@
+"""Text of the contract: what counts as text, its lines, a window of them, and the version of content.
+
+A line ends at LF; a CR before it belongs to the terminator, and nothing else ends a line.
+"""
+
+from hashlib import blake2b
+
+from msgspec import Struct
+
+from deepfs.errors import InvalidContentError
+from deepfs.text.arguments import check_integer, check_string
+
+__all__ = [
+    "BOM",
+    "Window",
+    "check_text",
+    "check_window",
+    "decode",
+    "digest",
+    "is_text",
+    "line_count",
+    "version",
+    "window",
+]
+
+BOM = "\ufeff"
+
+_BLOCK = 4096
+
+
+class Window(Struct, frozen=True):
+    """Some lines of a text with their terminators as stored.
+
+    `start_line` and `end_line` count from 1 and are None where no line is shown; `next_offset` is the offset that reads
+    on, None at the end. `total_lines` is None of a text that was not read to its end.
+    """
+
+    text: str
+    start_line: int | None
+    end_line: int | None
+    total_lines: int | None
+    next_offset: int | None
+
+
+def decode(data: bytes) -> str | None:
+    """`data` as text with its BOM, or None where it holds NUL or is not UTF-8."""
+    if b"\0" in data:
+        return None
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def is_text(content: str) -> bool:
+    """Whether `content` has neither NUL nor lone surrogates."""
+    return "\0" not in content and _surrogate(content) is None
+
+
+def check_text(content: str, what: str = "content") -> None:
+    """Raise InvalidContentError where `content` is not text, TypeError where it is no string; `what` names it."""
+    check_string(f"the {what}", content)
+    nul = content.find("\0")
+    if nul >= 0:
+        raise InvalidContentError(f"Error: The {what} holds a NUL character {_place(content, nul)}; text must not.")
+    surrogate = _surrogate(content)
+    if surrogate is not None:
+        code = f"U+{ord(content[surrogate]):04X}"
+        raise InvalidContentError(
+            f"Error: The {what} holds half a surrogate pair ({code}) {_place(content, surrogate)}; text must not."
+        )
+
+
+def line_count(text: str) -> int:
+    """How many lines `text` has; a BOM alone is no line."""
+    if text in ("", BOM):
+        return 0
+    return text.count("\n") + (not text.endswith("\n"))
+
+
+def check_window(offset: int, limit: int) -> None:
+    """Raise TypeError unless both are integers."""
+    if type(offset) is not int or type(limit) is not int:  # Every read asks, and nearly always both are.
+        check_integer("offset", offset)
+        check_integer("limit", limit)
+
+
+def window(text: str, offset: int, limit: int) -> Window:
+    """At most `limit` lines from line `offset`, which counts from 0; a negative number counts as 0.
+
+    The windows that `next_offset` leads through, joined, are the text without its BOM. With a `limit` of 0 no line is
+    shown and `next_offset` is `offset`. An empty text is an empty window at any offset; beyond the end of another one
+    InvalidContentError tells how long it is.
+    """
+    check_window(offset, limit)
+    total = line_count(text)
+    if total == 0:
+        return Window("", None, None, 0, None)
+    offset, limit = max(offset, 0), max(limit, 0)
+    if offset >= total:
+        raise InvalidContentError(f"Error: Line offset {offset} exceeds file length ({total} lines)")
+    if limit == 0:
+        return Window("", None, None, total, offset)
+    last = min(offset + limit, total)
+    start = _skip_lines(text, 0, offset)
+    end = len(text) if last == total else _skip_lines(text, start, last - offset)
+    if offset == 0:
+        start = len(BOM) if text.startswith(BOM) else 0
+    return Window(text[start:end], offset + 1, last, total, None if last == total else last)
+
+
+def version(data: bytes | str) -> str:
+    """What identifies content: equal for equal bytes, a text counting as its UTF-8."""
+    content = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
+    return digest(content).hexdigest()
+
+
+def digest(start: bytes = b"") -> blake2b:
+    """The hash whose hexdigest is the version of `start` and what is added to it."""
+    return blake2b(start, digest_size=16)
+
+
+def _surrogate(content: str) -> int | None:
+    """Where the first lone surrogate stands."""
+    if content.isascii():
+        return None
+    try:
+        content.encode("utf-8")
+    except UnicodeEncodeError as error:
+        return error.start
+    return None
+
+
+def _place(content: str, index: int) -> str:
+    line = content.count("\n", 0, index) + 1
+    column = index - content.rfind("\n", 0, index)
+    return f"at line {line}, column {column}"
+
+
+def _skip_lines(text: str, start: int, count: int) -> int:
+    """The position `count` lines after `start`; there must be so many."""
+    if count == 0:
+        return start
+    # Counting a block costs far less than finding its lines one by one.
+    while (in_block := text.count("\n", start, start + _BLOCK)) < count:
+        count -= in_block
+        start += _BLOCK
+    for _ in range(count):
+        start = text.index("\n", start) + 1
+    return start

@@ -1,0 +1,173 @@
+"""Paths of the contract: absolute, POSIX, normalised once.
+
+`normalize` takes what a caller wrote; every other function takes and returns normalised paths and checks nothing.
+Names are compared as they are: case matters, and no Unicode normalisation takes place.
+"""
+
+import os
+import re
+from collections.abc import Collection
+from typing import Any
+
+from deepfs.errors import InvalidPathError
+from deepfs.text.arguments import check_string
+
+__all__ = [
+    "MAX_NAME_BYTES",
+    "MAX_PATH_BYTES",
+    "ancestors",
+    "are_plainly_normal",
+    "host_path",
+    "is_beneath",
+    "is_normal",
+    "join",
+    "name",
+    "normalize",
+    "parent",
+    "relative",
+]
+
+MAX_NAME_BYTES = 255
+"""The longest name of a file or directory, in UTF-8."""
+MAX_PATH_BYTES = 4096
+"""The longest normalised path, in UTF-8."""
+
+# Most paths arrive normal, and one scan proves it. The scan is stricter than the rules so that it stays short: names of
+# 64 characters in a path of 1,000 fit their limits at four bytes a character, and a name that starts with two dots or
+# holds a backslash or a colon is left to the long way.
+_ORDINARY = r"[^/\\:.\0\ud800-\udfff]"
+_ORDINARY_OR_DOT = r"[^/\\:\0\ud800-\udfff]"
+_is_plainly_normal = re.compile(
+    rf"(?=.{{1,1000}}\Z)(?:/|(?:/(?:{_ORDINARY}|\.{_ORDINARY}){_ORDINARY_OR_DOT}{{0,62}}+)++)", re.DOTALL
+).fullmatch
+
+_has_parent_segment = re.compile(r"(?:\A|[/\\])\.\.(?:[/\\]|\Z)").search
+_is_windows_path = re.compile(r"\\|[A-Za-z]:|/[A-Za-z]:(?:[/\\]|\Z)").match
+
+
+def normalize(path: str) -> str:
+    """The normal form of `path`: absolute, without trailing slash; the root is `/`.
+
+    Runs of `/` and `.` segments collapse, a missing leading `/` is added, so the empty path is the root. A backslash
+    inside a name is a character like any other, except that no `..` may stand beside it.
+
+    Raises `InvalidPathError`, with the reason, for a `..` segment, a leading `~`, a NUL, a lone surrogate, a Windows
+    path (drive letter, also behind a slash; UNC; a leading backslash), a name over 255 bytes or a path over 4,096;
+    `TypeError` where `path` is not a string.
+    """
+    check_string("path", path)
+    if _is_plainly_normal(path):
+        return path
+    names = [segment for segment in path.split("/") if segment not in ("", ".")]
+    normal = "/" + "/".join(names)
+    objection = _objection(path, normal) or _length_objection(normal, names)
+    if objection:
+        raise InvalidPathError(path, objection)
+    return normal
+
+
+def is_normal(path: str) -> bool:
+    """Whether `path` is the normal form of a path."""
+    try:
+        return normalize(path) == path
+    except InvalidPathError:
+        return False
+
+
+def are_plainly_normal(given: Collection[Any]) -> bool:
+    """Whether all are normal paths other than the root, for certain; it costs a few passes over all of them at once."""
+    try:
+        joined = "\0".join(("", *given, ""))
+    except TypeError:
+        return False
+    return (
+        joined.count("\0/") == joined.count("\0") - 1 == len(given)
+        and joined.isascii()
+        and max(map(len, given), default=0) <= MAX_NAME_BYTES
+        and not any(part in joined for part in _UNPLAIN)
+    )
+
+
+_UNPLAIN = ("//", "/\0", "/./", "/.\0", "..", "\\", ":")
+"""What paths that are not normal have somewhere, where several are joined by NUL; some normal ones have it, too."""
+
+
+def _objection(path: str, normal: str) -> str | None:
+    if path.startswith("~"):
+        return "'~' is not expanded; start the path with '/'"
+    if _is_windows_path(path) or _is_windows_path(normal):
+        return "Windows paths are not supported; start the path with '/' and separate names with '/'"
+    if _has_parent_segment(path):
+        return "'..' is not allowed; name the path from '/'"
+    if "\0" in path:
+        return "it holds a NUL character"
+    return None
+
+
+def _length_objection(normal: str, names: list[str]) -> str | None:
+    try:
+        size = len(normal.encode())
+    except UnicodeEncodeError:
+        return "it holds a lone surrogate, which is not text"
+    if size > MAX_PATH_BYTES:
+        return f"it is {size:,} bytes long, the limit is {MAX_PATH_BYTES:,}"
+    if any(len(segment.encode()) > MAX_NAME_BYTES for segment in names):
+        return f"a name in it is over {MAX_NAME_BYTES} bytes"
+    return None
+
+
+def parent(path: str) -> str:
+    """The directory that holds `path`; the root is its own parent."""
+    return path[: path.rindex("/")] or "/"
+
+
+def name(path: str) -> str:
+    """The last segment of `path`; empty for the root."""
+    return path[path.rindex("/") + 1 :]
+
+
+def ancestors(path: str) -> list[str]:
+    """The directories above `path`, outermost first, without the root: `/a` and `/a/b` for `/a/b/c`."""
+    found = []
+    end = path.find("/", 1)
+    while end > 0:
+        found.append(path[:end])
+        end = path.find("/", end + 1)
+    return found
+
+
+def is_beneath(path: str, directory: str) -> bool:
+    """Whether `path` lies under `directory`, at any depth; nothing lies beneath itself."""
+    return path != "/" if directory == "/" else path.startswith(f"{directory}/")
+
+
+def join(directory: str, name: str) -> str:
+    """The path of `name`, or of several names with `/` between them, under `directory`; undoes `relative`."""
+    if not name:
+        return directory
+    return f"/{name}" if directory == "/" else f"{directory}/{name}"
+
+
+def relative(path: str, directory: str) -> str:
+    """`path` as seen from `directory`, without leading slash; empty where both are the same.
+
+    Raises `ValueError` where `path` is neither `directory` nor beneath it.
+    """
+    if path == directory:
+        return ""
+    if not is_beneath(path, directory):
+        raise ValueError(f"{path!r} is not beneath {directory!r}")
+    return path[1:] if directory == "/" else path[len(directory) + 1 :]
+
+
+def host_path(path: str, root: str) -> str:
+    """`path` as an absolute path of the host; a relative one starts at `root`. `..` takes back the name before it."""
+    check_string("path", path)
+    if "\0" in path:
+        raise InvalidPathError(path, "it holds a NUL character")
+    try:
+        path.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidPathError(path, "it holds a lone surrogate, which is not text") from error
+    absolute = os.path.normpath(os.path.join(os.path.abspath(root), path))
+    return f"/{absolute.lstrip('/')}"

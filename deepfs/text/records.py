@@ -1,0 +1,163 @@
+"""Stored files: reading every form they come in, and making the two that are written.
+
+Three forms are read: version 2 (text, or bytes as base64), version 1 (a list of lines, of text or of base64), and what
+the JavaScript library stores (`mimeType`, and bytes as such or as a mapping of index to byte). All become `FileDataV2`.
+"""
+
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, cast, get_args
+
+from msgspec.structs import asdict
+
+from deepfs.errors import InvalidContentError, quoted
+from deepfs.text import media
+from deepfs.text.lines import check_text, decode, is_text
+from deepfs.types import Encoding, FileDataV1, FileDataV2, FileFormat
+
+__all__ = [
+    "content_bytes",
+    "decode_file",
+    "encode_file",
+    "new_file",
+    "searchable",
+    "size_of",
+    "text_of",
+    "timestamp",
+    "to_v1",
+]
+
+_ENCODINGS: Final = get_args(Encoding)
+_BASE64_SPACE = " \t\r\n"
+
+
+def timestamp() -> str:
+    """Now as ISO 8601, UTC, with microseconds."""
+    return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+def new_file(
+    content: str | bytes, *, created_at: str | None = None, now: str | None = None, mime_type: str | None = None
+) -> FileDataV2:
+    """A file modified `now` with `content`; bytes are stored as text where they are text, else as base64.
+
+    `created_at` defaults to `now`. Raises InvalidContentError for a str that is not text.
+    """
+    now = now or timestamp()
+    if isinstance(content, str):
+        check_text(content)
+        encoding: Encoding = "utf-8"
+    else:
+        content, encoding = _stored(content)
+    return FileDataV2(content, encoding, created_at or now, now, mime_type)
+
+
+def decode_file(value: Mapping[str, Any], path: str) -> FileDataV2:
+    """The file stored as `value` at `path`; keys that no form knows are ignored, timestamps may be missing.
+
+    Raises InvalidContentError naming the field that has none of the forms. Whether base64 is valid shows at its use.
+    """
+    if isinstance(value, FileDataV2):
+        return value
+    if not isinstance(value, Mapping):
+        raise _malformed(path, "the file", "a mapping", value)
+    content, encoding = _decoded_content(value, path)
+    mime_type = _optional_text(value, "mime_type", path) or _optional_text(value, "mimeType", path)
+    created_at, modified_at = (_optional_text(value, field, path) for field in ("created_at", "modified_at"))
+    return FileDataV2(content, encoding, created_at, modified_at, mime_type)
+
+
+def to_v1(data: FileDataV2, path: str = "") -> FileDataV1:
+    """`data` in the legacy form, which holds text only: InvalidContentError for a binary file."""
+    text = data.content if data.encoding == "utf-8" else decode(content_bytes(data, path))
+    if text is None:
+        raise InvalidContentError.about(path, "Error: File ", " is binary; the file format v1 holds text only.")
+    return FileDataV1(text.split("\n"), data.created_at, data.modified_at)
+
+
+def encode_file(data: FileDataV2, file_format: FileFormat = "v2", path: str = "") -> dict[str, Any]:
+    """The plain dict to store; a field that is not set is absent."""
+    fields = asdict(to_v1(data, path) if file_format == "v1" else data)
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def content_bytes(data: FileDataV2, path: str = "") -> bytes:
+    """The bytes of the file. Raises InvalidContentError where its base64 is none."""
+    if data.encoding == "utf-8":
+        return data.content.encode("utf-8", "surrogatepass")
+    try:
+        return b64decode("".join(data.content.split()), validate=True)
+    except ValueError as error:
+        raise InvalidContentError.about(path, "Error: File ", f" is stored as invalid base64: {error}") from error
+
+
+def size_of(data: FileDataV2) -> int:
+    """The bytes of the file, counted without decoding it."""
+    content = data.content
+    if data.encoding == "utf-8":
+        return len(content) if content.isascii() else len(content.encode("utf-8", "surrogatepass"))
+    digits = len(content) - sum(map(content.count, _BASE64_SPACE))
+    return max(0, digits * 3 // 4 - content.count("="))
+
+
+def text_of(data: FileDataV2, path: str) -> str | None:
+    """The text of the file, with its BOM; None where it is binary by the name in `path` or by content."""
+    if media.is_binary_name(path):
+        return None
+    if data.encoding == "utf-8":
+        return data.content if is_text(data.content) else None
+    return decode(content_bytes(data, path))
+
+
+def searchable(data: FileDataV2, path: str = "") -> str | bytes:
+    """The content as it is cheapest to have: text as stored, or bytes."""
+    return data.content if data.encoding == "utf-8" else content_bytes(data, path)
+
+
+def _decoded_content(value: Mapping[str, Any], path: str) -> tuple[str, Encoding]:
+    content = value.get("content")
+    if isinstance(content, str):
+        return content, _encoding(value, path)
+    if isinstance(content, list | tuple) and all(isinstance(line, str) for line in content):
+        return "\n".join(content), _encoding(value, path)
+    data = _bytes(content)
+    if data is None:
+        raise _malformed(path, "content", "a text, a list of lines or bytes", content)
+    return _stored(data)
+
+
+def _encoding(value: Mapping[str, Any], path: str) -> Encoding:
+    encoding = value.get("encoding", "utf-8")
+    if encoding not in _ENCODINGS:
+        raise _malformed(path, "encoding", "'utf-8' or 'base64'", encoding)
+    return cast("Encoding", encoding)
+
+
+def _stored(content: bytes) -> tuple[str, Encoding]:
+    text = decode(content)
+    return (b64encode(content).decode("ascii"), "base64") if text is None else (text, "utf-8")
+
+
+def _bytes(content: object) -> bytes | None:
+    """Binary content: bytes, or a JavaScript array of bytes, which JSON makes an object of its indices."""
+    if isinstance(content, bytes | bytearray | memoryview):
+        return bytes(content)
+    if not isinstance(content, Mapping):
+        return None
+    try:
+        return bytes(content[str(index)] for index in range(len(content)))
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _optional_text(value: Mapping[str, Any], field: str, path: str) -> str | None:
+    text = value.get(field)
+    if text is None or isinstance(text, str):
+        return text
+    raise _malformed(path, field, "a text", text)
+
+
+def _malformed(path: str, field: str, expected: str, value: object) -> InvalidContentError:
+    found = quoted(value) if isinstance(value, str) else type(value).__name__
+    return InvalidContentError.about(path, "Error: File ", f" is malformed: {field} is {found}, not {expected}.")

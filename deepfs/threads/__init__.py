@@ -1,0 +1,1 @@
+"""Blocking work off the event loop, the way back to the loop, and what bounds and orders that work."""

@@ -1,0 +1,261 @@
+"""The one background event loop, and the calls that threads make on it.
+
+A caller may be a signal handler or a finaliser, which interrupts its own thread anywhere, in this module as well. So no
+thread waits here for a lock that an interrupted one may hold, and who hands over an outcome waits for nobody.
+"""
+
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from contextvars import copy_context
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from deepfs.threads.loop_bridge import Mailbox, mailbox, name_asyncio, waiting_threads
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+
+__all__ = ["BackgroundLoop", "Call", "background_loop"]
+
+T = TypeVar("T")
+
+
+class _Here(threading.local):
+    is_starting = False
+    """The calling thread starts a loop."""
+
+
+_here = _Here()
+
+
+class BackgroundLoop:
+    """An event loop on a daemon thread; it is started on first use, and anew where it has ended."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: _Running | None = None
+
+    def is_here(self) -> bool:
+        """Whether the calling thread runs this loop."""
+        return self._running is not None and self._running.thread == threading.get_ident()
+
+    def take(self, call: "Call[Any]") -> "_Running | None":
+        """Have `call` made; returns where, or None where no thread can be started, as when the interpreter ends.
+
+        Raises RuntimeError where the caller interrupts the start of the loop in its own thread.
+        """
+        while (running := self._current()) is not None:
+            if running.take(call):
+                return running
+        return None
+
+    def _current(self) -> "_Running | None":
+        running = self._running
+        return self._start() if running is None or running.has_ended else running
+
+    def _start(self) -> "_Running | None":
+        if _here.is_starting:
+            raise RuntimeError("a signal handler or finaliser interrupted the start of deepfs's event loop")
+        _here.is_starting = True
+        try:
+            with self._lock:
+                if self._running is None or self._running.has_ended:
+                    self._running = _started()
+                return self._running
+        finally:
+            _here.is_starting = False
+
+
+class _Running:
+    """One life of the loop."""
+
+    _tasks: "TaskGroup"
+
+    def __init__(self) -> None:
+        self.thread: int | None = None
+        self.has_ended = False
+        """It takes no calls any more; those that it has taken fail."""
+        self._home: Mailbox | None = None
+        self._calls: dict[Call[Any], None] = {}
+
+    def take(self, call: "Call[Any]") -> bool:
+        """Begin `call` soon; False where the loop has ended."""
+        self._calls[call] = None
+        if self.has_ended and self._calls.pop(call, call) is None:
+            return False
+        # Before the loop has a home, it looks for calls by itself.
+        self.post(partial(self._begin, call))
+        return True
+
+    def post(self, callback: Callable[[], object]) -> None:
+        """Have the loop run `callback`, if it still runs."""
+        if self._home is not None:
+            with suppress(RuntimeError):
+                self._home.call(callback)
+
+    def forget(self, call: "Call[Any]") -> None:
+        """Nobody waits for `call` any more."""
+        self._calls.pop(call, None)
+
+    def serve(self) -> None:
+        """Run the loop until something ends it; whoever waits then gets the reason."""
+        self.thread = threading.get_ident()
+        reason: BaseException | None = None
+        try:
+            anyio.run(self._serve)
+        except BaseException as error:
+            reason = error
+        finally:
+            self.has_ended = True
+            self._fail_calls(reason)
+
+    async def _serve(self) -> None:
+        async with anyio.create_task_group() as self._tasks:
+            self._home = mailbox()
+            for call in list(self._calls):
+                self._begin(call)
+            try:
+                await anyio.Event().wait()
+            finally:
+                self.has_ended = True
+
+    def _begin(self, call: "Call[Any]") -> None:
+        call.context.run(self._spawn, call)
+
+    def _spawn(self, call: "Call[Any]") -> None:
+        if self.has_ended:
+            return
+        name_asyncio()
+        self._tasks.start_soon(self._run, call)
+
+    async def _run(self, call: "Call[Any]") -> None:
+        error = await call.run()
+        if isinstance(error, anyio.get_cancelled_exc_class()):
+            with anyio.CancelScope(shield=True), suppress(anyio.get_cancelled_exc_class()):
+                await checkpoint()  # Where the loop ends, it has cancelled this as well, and says so by now.
+        if error is not None:
+            call.fail(_ended(error) if self.has_ended else error)
+
+    def _fail_calls(self, reason: BaseException | None) -> None:
+        with suppress(KeyError):
+            while self._calls:
+                self._calls.popitem()[0].fail(_ended(reason))
+
+
+def _started() -> _Running | None:
+    running = _Running()
+    try:
+        threading.Thread(target=running.serve, name="deepfs-sync", daemon=True).start()
+    except RuntimeError:
+        return None
+    return running
+
+
+def _ended(reason: BaseException | None) -> RuntimeError:
+    """Each caller gets an error of its own, since raising adds to the traceback."""
+    ended = RuntimeError("deepfs's event loop ended before the call did; the next call starts it anew")
+    ended.__cause__ = reason
+    return ended
+
+
+class Call(Generic[T]):
+    """A call of another thread, on its way to the loop and back."""
+
+    _value: T
+    _scope: anyio.CancelScope
+
+    def __init__(self, function: Callable[[], Awaitable[T]]) -> None:
+        # Whoever pops it decides whether the call is made, or what came of it; popping is atomic.
+        self._claim = [function]
+        self._outcome = [None]
+        self._error: BaseException | None = None
+        self._is_done = False
+        # Unlike a condition, it is opened without waiting for whoever waits before it.
+        self._gate = threading.Lock()
+        self._gate.acquire()
+        self.context = copy_context()
+        self.context.run(waiting_threads.set, waiting_threads.get() | {threading.get_ident()})
+
+    def wait(self, running: _Running) -> T:
+        """What the call returns or raises; interrupted, cancel it and wait for its end."""
+        try:
+            self._gate.acquire()
+        except BaseException:
+            if self._take() is None and not self._is_done:
+                running.post(self._cancel)
+                self._gate.acquire()
+            raise
+        finally:
+            running.forget(self)
+        try:
+            if self._error is not None:
+                raise self._error
+            return self._value
+        finally:
+            del self  # The traceback holds this frame: no cycle through the call.
+
+    async def run(self) -> BaseException | None:
+        """Make the call; returns what it raised, even SystemExit, which is the caller's and does not end the loop."""
+        function = self._take()
+        if function is None:
+            return None
+        try:
+            with anyio.CancelScope() as self._scope:
+                self._settle(await function())
+        except BaseException as error:
+            return error
+        return anyio.get_cancelled_exc_class()() if self._scope.cancelled_caught else None
+
+    def fail(self, error: BaseException) -> None:
+        """End the call with `error`, unless it has ended."""
+        if self._settles():
+            self._error = error
+            self._open()
+
+    def _settle(self, value: T) -> None:
+        if self._settles():
+            self._value = value
+            self._open()
+
+    def _settles(self) -> bool:
+        try:
+            self._outcome.pop()
+        except IndexError:
+            return False
+        return True
+
+    def _open(self) -> None:
+        self._is_done = True
+        self._gate.release()
+
+    def _cancel(self) -> None:
+        self._scope.cancel()
+
+    def _take(self) -> Callable[[], Awaitable[T]] | None:
+        try:
+            return self._claim.pop()
+        except IndexError:
+            return None
+
+
+_loop = BackgroundLoop()
+
+
+def background_loop() -> BackgroundLoop:
+    """The one of this process."""
+    return _loop
+
+
+def _forget_after_fork() -> None:
+    global _loop
+    _loop = BackgroundLoop()
+    _here.is_starting = False
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_after_fork)

@@ -1,0 +1,315 @@
+"""Who holds which paths, and who comes next: a table that threads share without ever waiting for each other."""
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from functools import partial
+from itertools import takewhile
+from operator import is_not
+from weakref import WeakValueDictionary
+
+from deepfs.threads.loop_bridge import mailbox, waiting_threads
+
+__all__ = ["LockTable", "PathLocks", "Request", "StepLock", "path_locks"]
+
+
+class Request:
+    """A claim on several paths, granted as a whole."""
+
+    __slots__ = ("claims", "is_granted", "notify", "obstacles", "thread")
+
+    def __init__(self, paths: Iterable[str], shared: Iterable[str] = ()) -> None:
+        self.thread: int = threading.get_ident()
+        """Where the holder runs, on an event loop or without one."""
+        self.claims: dict[str, bool] = dict.fromkeys(shared, False) | _claims(paths)
+        self.obstacles: set[str] = set()
+        """The claimed paths at which others come first."""
+        self.is_granted: bool = False
+        self.notify: Callable[[], object] | None = None
+        """Called in any thread when the request is granted; must not block. Look at `is_granted` after setting it."""
+
+    def advance(self, path: str) -> None:
+        """Nobody else comes first at `path`."""
+        self.obstacles.discard(path)
+        self.grant_if_free()
+
+    def grant_if_free(self) -> None:
+        if self.obstacles or self.is_granted:
+            return
+        self.is_granted = True
+        if self.notify is not None:
+            self.notify()
+
+
+def _claims(paths: Iterable[str]) -> dict[str, bool]:
+    """Whether each path is claimed exclusively: the given ones are, the directories above them are not."""
+    claims = dict.fromkeys(paths, True)
+    for path in tuple(claims):
+        above = path
+        while above != "/":
+            above = above[: above.rindex("/")] or "/"
+            if above in claims:  # So are those above it, or they will be.
+                break
+            claims[above] = False
+    return claims
+
+
+class _Line(dict[Request, bool]):
+    """The requests that claim one path, in order of arrival, granted or not, and whether exclusively."""
+
+    exclusives = 0
+    """How many of them do so exclusively."""
+
+    def join(self, request: Request, exclusive: bool) -> bool:
+        """Whether nobody in line excludes the newcomer."""
+        free = not (self if exclusive else self.exclusives)
+        self[request] = exclusive
+        if exclusive:
+            self.exclusives += 1
+        return free
+
+    def leave(self, request: Request) -> Iterable[Request]:
+        """Those whom nobody in front excludes now, as far as `request` did before."""
+        if self.pop(request):
+            self.exclusives -= 1
+            return self._front()
+        return self._front() if self.exclusives and next(iter(self.values())) else ()
+
+    def _front(self) -> list[Request]:
+        front: list[Request] = []
+        for request, exclusive in self.items():
+            if not (exclusive and front):
+                front.append(request)
+            if exclusive:
+                break
+        return front
+
+
+class LockTable:
+    """Requests by path.
+
+    A request is granted when no earlier one, granted or waiting, claims a path of it exclusively, or shares a path that
+    it claims exclusively. So the order is that of arrival, nobody starves, and nobody deadlocks.
+
+    Changes are queued, and whichever thread finds the table free carries out all of them: nobody blocks, not even in a
+    finaliser that interrupts a change.
+    """
+
+    __slots__ = ("_changes", "_lines", "_turn")
+
+    def __init__(self) -> None:
+        self._lines: dict[str, _Line] = {}
+        self._changes: deque[tuple[Callable[[Request], None], Request]] = deque()
+        self._turn = threading.Lock()
+
+    def __len__(self) -> int:
+        """The number of paths that someone holds or wants."""
+        return len(self._lines)
+
+    def enter(self, request: Request) -> None:
+        """Put `request` in line; often it is granted at once."""
+        self._change(self._enter, request)
+
+    def leave(self, request: Request) -> None:
+        """Take `request`, granted or not, out of line."""
+        self._change(self._leave, request)
+
+    def threads_before(self, request: Request) -> set[int]:
+        """The threads of those that `request` waits for, and of those that these wait for."""
+        before: dict[Request, None] = {}
+        pending = [request]
+        while pending:
+            waiting = pending.pop()
+            for path in tuple(waiting.obstacles):
+                line = list(self._lines.get(path, ()))
+                first = takewhile(partial(is_not, waiting), line)
+                pending += (new := [other for other in first if other not in before])
+                before |= dict.fromkeys(new)
+        return {other.thread for other in before}
+
+    def _change(self, change: Callable[[Request], None], request: Request) -> None:
+        self._changes.append((change, request))
+        # Looked at again after each turn: what came while the turn was taken may have found nobody to carry it out.
+        while self._changes and self._turn.acquire(blocking=False):
+            try:
+                while self._changes:
+                    change, request = self._changes.popleft()
+                    change(request)
+            finally:
+                self._turn.release()
+
+    def _enter(self, request: Request) -> None:
+        for path, exclusive in request.claims.items():
+            line = self._lines.get(path)
+            if line is None:
+                line = self._lines[path] = _Line()
+            if not line.join(request, exclusive):
+                request.obstacles.add(path)
+        request.grant_if_free()
+
+    def _leave(self, request: Request) -> None:
+        for path in request.claims:
+            line = self._lines[path]
+            if len(line) == 1:
+                del self._lines[path]
+            else:
+                for freed in line.leave(request):
+                    freed.advance(path)
+
+
+_FOR_ITSELF = (
+    "this call could only wait for itself: what it needs is held by an operation of a thread that waits for it, such "
+    "as one that a signal handler or a finaliser interrupted, or an event loop on which a sync method was called"
+)
+
+
+class _Hold:
+    __slots__ = ("_locks", "_request", "_table")
+
+    def __init__(self, locks: "PathLocks", paths: Iterable[str], shared: Iterable[str] = ()) -> None:
+        self._locks = locks  # The registry must know them while somebody holds or waits.
+        self._table = locks.table
+        self._request = Request(paths, shared)
+
+    def _enter(self) -> bool:
+        self._table.enter(self._request)
+        return self._request.is_granted
+
+    def _leave(self) -> None:
+        self._table.leave(self._request)
+
+    def _check_wait(self, *threads: int) -> None:
+        """Raise RuntimeError where the holder, or one that comes first, is on a thread that waits for this call."""
+        waiting = waiting_threads.get().union(threads)
+        if waiting and not waiting.isdisjoint(self._table.threads_before(self._request)):
+            raise RuntimeError(_FOR_ITSELF)
+
+    def _wait_blocking(self) -> None:
+        self._check_wait(threading.get_ident())
+        gate = threading.Lock()
+        gate.acquire()
+        self._request.notify = gate.release
+        if not self._request.is_granted:
+            gate.acquire()
+
+
+class _BlockingHold(_Hold, AbstractContextManager[None]):
+    def __enter__(self) -> None:
+        try:
+            if not self._enter():
+                self._wait_blocking()
+        except BaseException:
+            self._leave()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self._leave()
+
+
+class _AsyncHold(_Hold, AbstractAsyncContextManager[None]):
+    async def __aenter__(self) -> None:
+        if self._enter():
+            return
+        try:
+            await self._wait()
+        except BaseException:
+            self._leave()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self._leave()
+
+    async def _wait(self) -> None:
+        try:
+            signal = mailbox().signal()
+        except RuntimeError:
+            # This coroutine is driven without an event loop, where only the thread can wait.
+            self._wait_blocking()
+            return
+        self._check_wait()
+        self._request.notify = signal.set
+        if not self._request.is_granted:
+            await signal.wait()
+
+
+class StepLock:
+    """A lock of threads, for steps that wait for nothing else."""
+
+    __slots__ = ("_inside", "_lock")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside: dict[int, None] = {}
+        """The threads that hold it, or are about to."""
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Hold the lock. RuntimeError where its holder is on a thread that waits for this call, this one included."""
+        me = threading.get_ident()
+        if me in self._inside:
+            raise RuntimeError(_FOR_ITSELF)
+        self._inside[me] = None
+        try:
+            if not waiting_threads.get().isdisjoint(self._inside):
+                raise RuntimeError(_FOR_ITSELF)
+            with self._lock:
+                yield
+        finally:
+            self._inside.pop(me, None)
+
+
+class PathLocks:
+    """The locks of one storage.
+
+    Several paths are granted at once or not at all, so holders cannot deadlock each other. Requests that exclude each
+    other are granted in the order of their arrival. Not reentrant: a holder never asks for what its own paths exclude.
+    """
+
+    __slots__ = ("__weakref__", "table")
+
+    def __init__(self) -> None:
+        self.table: LockTable = LockTable()
+
+    def hold(self, *paths: str) -> AbstractAsyncContextManager[None]:
+        """Hold normalised `paths` for an `async with`; does not suspend where nobody is in the way."""
+        return _AsyncHold(self, paths)
+
+    def hold_places(self, places: Iterable[Hashable], above: Iterable[Hashable]) -> AbstractAsyncContextManager[None]:
+        """Hold `places`, told by any names, with all beneath them; `above` are the names of what lies above them."""
+        return _AsyncHold(self, map(_name, places), map(_name, above))
+
+    def hold_blocking(self, *paths: str) -> AbstractContextManager[None]:
+        """The same for a worker thread, which it blocks."""
+        return _BlockingHold(self, paths)
+
+
+def _name(place: Hashable) -> str:
+    # Two places of one hash exclude each other in vain, which harms nobody.
+    return f"/{hash(place)}"
+
+
+_known: WeakValueDictionary[Hashable, PathLocks] = WeakValueDictionary()
+_known_lock = threading.RLock()
+
+
+def path_locks(scope: Hashable) -> PathLocks:
+    """The locks of the storage that `scope` names: the same for equal scopes, as long as somebody refers to them."""
+    with _known_lock:
+        found = _known.get(scope)
+        if found is None:
+            found = _known[scope] = PathLocks()
+        return found
+
+
+def _after_fork() -> None:
+    """What other threads held or changed when the process forked, nobody would ever release."""
+    global _known_lock
+    _known_lock = threading.RLock()
+    for locks in list(_known.values()):
+        locks.table = LockTable()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

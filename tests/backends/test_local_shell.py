@@ -1,0 +1,277 @@
+"""LocalShellBackend: commands end in time with all they started, and their output is bounded."""
+
+import math
+import os
+import resource
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from deepfs.backends.local_shell import LocalShellBackend
+from deepfs.backends.protocol import supports_execute
+from deepfs.errors import InvalidPathError
+from deepfs.process import MAX_COMMANDS
+from deepfs.testing.tasks import at_once
+from deepfs.types import ExecuteResponse
+from support.processes import appeared, gone, pause
+
+__all__ = ["pause"]
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> LocalShellBackend:
+    return LocalShellBackend(tmp_path)
+
+
+# --- output -----------------------------------------------------------------------------------------------------------
+
+
+async def test_output_and_exit_code(shell: LocalShellBackend) -> None:
+    assert await shell.aexecute("echo out; exit 3") == ExecuteResponse("out\n", 3, False)
+    assert supports_execute(shell)
+
+
+async def test_stderr_follows_marked(shell: LocalShellBackend) -> None:
+    response = await shell.aexecute("echo bad >&2; printf good; printf 'worse\\nworst' >&2")
+    assert response.output == "good\n[stderr] bad\n[stderr] worse\n[stderr] worst\n"
+
+
+async def test_nothing_can_be_typed(shell: LocalShellBackend) -> None:
+    with anyio.fail_after(5):
+        assert await shell.aexecute("cat; echo end") == ExecuteResponse("end\n", 0)
+
+
+async def test_head_and_tail_are_kept(tmp_path: Path) -> None:
+    shell = LocalShellBackend(tmp_path, max_output_bytes=1000)
+    response = await shell.aexecute("echo first; seq 100000; echo last; echo error >&2")
+    assert response.truncated
+    assert response.output.startswith("first\n1\n2\n")
+    assert response.output.endswith("100000\nlast\n[stderr] error\n")
+    assert "bytes left out" in response.output
+    assert len(response.output) < 1200
+
+
+@pytest.mark.parametrize("size", range(96, 106))
+async def test_a_cut_is_between_characters(tmp_path: Path, size: int) -> None:
+    shell = LocalShellBackend(tmp_path, max_output_bytes=size)
+    response = await shell.aexecute("i=0; while [ $i -lt 200 ]; do printf 'aé€😀'; i=$((i+1)); done")
+    assert response.truncated
+    assert "\ufffd" not in response.output
+
+
+async def test_what_fits_is_not_cut(tmp_path: Path) -> None:
+    shell = LocalShellBackend(tmp_path, max_output_bytes=10)
+    assert await shell.aexecute("printf 0123456789") == ExecuteResponse("0123456789", 0, False)
+    assert (await shell.aexecute("printf 0123456789a")).truncated
+
+
+async def test_stderr_does_not_lose_to_much_stdout(tmp_path: Path) -> None:
+    shell = LocalShellBackend(tmp_path, max_output_bytes=1000)
+    response = await shell.aexecute("seq 10000; echo why >&2")
+    assert response.output.endswith("[stderr] why\n")
+
+
+async def test_300_megabytes_take_little_memory(shell: LocalShellBackend) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    response = await shell.aexecute("head -c 300000000 /dev/zero | tr '\\0' x")
+    assert response.truncated
+    assert len(response.output) < 101_000
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20 * 1024
+
+
+# --- the end ----------------------------------------------------------------------------------------------------------
+
+
+async def test_the_whole_group_ends_at_the_timeout(shell: LocalShellBackend, pause: str) -> None:
+    begun = time.perf_counter()
+    response = await shell.aexecute(f"echo begun; sleep {pause} & sleep {pause}", timeout=1)
+    assert time.perf_counter() - begun < 1.5
+    assert response.exit_code is None
+    assert response.output.startswith("begun\n")
+    assert "1 s" in response.output
+    assert await gone(pause)
+
+
+async def test_the_whole_group_ends_on_cancellation(shell: LocalShellBackend, pause: str) -> None:
+    with anyio.move_on_after(0.3) as scope:
+        await shell.aexecute(f"sleep {pause} & sleep {pause}")
+    assert scope.cancelled_caught
+    assert await gone(pause)
+
+
+@pytest.mark.parametrize("turns", range(12))
+async def test_a_command_that_is_cancelled_as_it_starts_does_not_run_on(
+    shell: LocalShellBackend, pause: str, turns: int
+) -> None:
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(shell.aexecute, f"sleep {pause}")
+        for _ in range(turns):
+            await anyio.lowlevel.checkpoint()
+        await anyio.sleep(turns / 4000)
+        tasks.cancel_scope.cancel()
+    assert await gone(pause)
+
+
+async def test_a_background_child_does_not_hold_the_call(shell: LocalShellBackend, pause: str) -> None:
+    begun = time.perf_counter()
+    response = await shell.aexecute(f"sleep {pause} & echo started")
+    assert response == ExecuteResponse("started\n", 0)
+    assert time.perf_counter() - begun < 1
+    assert await appeared(pause), "it lives on"
+    await shell.aexecute(f"pkill -f 'sleep {pause}' || true")
+
+
+async def test_all_that_was_written_before_the_end_is_returned(shell: LocalShellBackend) -> None:
+    for _ in range(20):
+        response = await shell.aexecute("sleep 2.0625 & seq 8000; echo last")
+        assert response.output.endswith("8000\nlast\n")
+        assert response.output.count("\n") == 8001
+
+
+async def test_a_background_child_that_floods_the_pipe_does_not_hold_the_call(shell: LocalShellBackend) -> None:
+    with anyio.fail_after(5):
+        response = await shell.aexecute("timeout 3 yes & sleep 0.1; echo done")
+    assert response.exit_code == 0
+
+
+async def test_a_signal_is_told_as_shells_do(shell: LocalShellBackend) -> None:
+    assert (await shell.aexecute("kill -9 $$")).exit_code == 137
+
+
+async def test_a_command_that_cannot_start_is_told(shell: LocalShellBackend) -> None:
+    response = await shell.aexecute(f"echo {'x' * 300_000}")
+    assert response.exit_code == 126
+    assert "cannot be started" in response.output
+
+
+@pytest.mark.parametrize("command", [None, b"true", ["true"]])
+async def test_a_command_is_a_string(shell: LocalShellBackend, command: Any) -> None:
+    with pytest.raises(TypeError, match="command must be a string, not"):
+        await shell.aexecute(command)
+
+
+@pytest.mark.parametrize("timeout", [0, -1, math.nan])
+async def test_a_timeout_is_positive(shell: LocalShellBackend, timeout: float) -> None:
+    with pytest.raises(ValueError, match="positive"):
+        await shell.aexecute("true", timeout=timeout)
+    with pytest.raises(ValueError, match="positive"):
+        LocalShellBackend(timeout=timeout)
+
+
+# --- many -------------------------------------------------------------------------------------------------------------
+
+
+async def test_many_at_once_are_bounded_and_fair(shell: LocalShellBackend) -> None:
+    comes: list[int] = []
+    ends: list[int] = []
+
+    async def run(number: int) -> None:
+        comes.append(number)
+        response = await shell.aexecute("echo + >> log; sleep 0.02; wc -l < log; echo - >> log")
+        assert response.exit_code == 0
+        ends.append(number)
+
+    await at_once(partial(run, number) for number in range(200))
+    log = (await shell.aexecute("cat log")).output.split()
+    running = most = 0
+    for event in log:
+        running += 1 if event == "+" else -1
+        most = max(most, running)
+    assert 1 < most <= MAX_COMMANDS
+    assert max(abs(at - comes.index(number)) for at, number in enumerate(ends)) <= 2 * MAX_COMMANDS, (
+        "first come, first served"
+    )
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+async def test_no_descriptor_is_left_open(shell: LocalShellBackend) -> None:
+    await shell.aexecute("true")
+    before = await anyio.to_thread.run_sync(descriptors)
+    await at_once(partial(shell.aexecute, "echo x; sleep 0.01 &") for _ in range(40))
+    with anyio.move_on_after(0.05):
+        await shell.aexecute("sleep 9")
+    assert await anyio.to_thread.run_sync(descriptors) <= before
+
+
+def test_sync_calls_from_many_threads(shell: LocalShellBackend) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        outputs = list(threads.map(lambda number: shell.execute(f"echo {number}").output, range(40)))
+    assert outputs == [f"{number}\n" for number in range(40)]
+
+
+# --- streams ----------------------------------------------------------------------------------------------------------
+
+
+async def test_output_streams_as_it_comes(shell: LocalShellBackend, pause: str) -> None:
+    seen = []
+    async with shell.astream_execute(
+        f"echo one; echo two >&2; sleep {pause} & while [ ! -e go ]; do sleep 0.01; done"
+    ) as run:
+        async for chunk in run:
+            seen.append((chunk.stream, chunk.text))
+            if len(seen) == 2:
+                await shell.awrite("/go", "")
+    assert sorted(seen) == [("stderr", "two\n"), ("stdout", "one\n")]
+    assert (run.exit_code, run.stopped) == (0, None)
+    await shell.aexecute(f"pkill -f 'sleep {pause}' || true")
+
+
+async def test_leaving_the_stream_ends_the_command(shell: LocalShellBackend, pause: str) -> None:
+    async with shell.astream_execute(f"while :; do echo more; sleep 0.001; done; echo {pause}") as run:
+        async for chunk in run:
+            assert chunk.text.startswith("more\n")
+            break
+    assert await gone(pause)
+
+
+async def test_a_stream_ends_at_the_timeout(shell: LocalShellBackend) -> None:
+    async with shell.astream_execute("echo one; sleep 100.125", timeout=0.3) as run:
+        assert [chunk.text async for chunk in run] == ["one\n"]
+    assert (run.exit_code, run.stopped) == (None, "its time of 0.3 s was up")
+
+
+# --- where ------------------------------------------------------------------------------------------------------------
+
+
+async def test_commands_and_file_operations_see_the_same_files(shell: LocalShellBackend) -> None:
+    await shell.awrite("/dir/a.txt", "one\n")
+    assert (await shell.aexecute("cat dir/a.txt; echo two > dir/b.txt")).output == "one\n"
+    read = await shell.aread("/dir/b.txt")
+    assert read.file_data is not None
+    assert read.file_data.content == "two\n"
+
+
+async def test_paths_map_both_ways(shell: LocalShellBackend, tmp_path: Path) -> None:
+    printed = (await shell.aexecute("pwd")).output.strip()
+    assert shell.virtual_path(printed) == "/"
+    assert shell.host_path("/dir/a.txt") == os.path.join(printed, "dir/a.txt")
+    assert shell.virtual_path(os.path.join(printed, "dir/a.txt")) == "/dir/a.txt"
+    assert shell.virtual_path("dir/a.txt") == "/dir/a.txt"
+    for outside in ("/etc/passwd", "..", "../x", f"{printed}-sibling"):
+        with pytest.raises(InvalidPathError):
+            shell.virtual_path(outside)
+
+
+@pytest.mark.parametrize("inherit", [False, True])
+async def test_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inherit: bool) -> None:
+    monkeypatch.setenv("A_SECRET", "x")
+    shell = LocalShellBackend(tmp_path, env={"GIVEN": "y"}, inherit_env=inherit)
+    assert (await shell.aexecute("echo $A_SECRET-$GIVEN; ls >/dev/null")) == ExecuteResponse(
+        "x-y\n" if inherit else "-y\n", 0
+    )
+
+
+def test_ids_tell_backends_apart() -> None:
+    one, other = LocalShellBackend("."), LocalShellBackend(".")
+    assert one.id != other.id

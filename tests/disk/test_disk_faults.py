@@ -1,0 +1,184 @@
+"""A failure injected at every system call of every change: the old content or the new, and nothing else left."""
+
+import errno
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from deepfs.disk import Disk
+from deepfs.errors import DeepFSError
+from support.disks import Faults, open_descriptors, tree
+
+CALLS = [
+    "close",
+    "dup",
+    "fchmod",
+    "fchown",
+    "fstat",
+    "fsync",
+    "link",
+    "lseek",
+    "mkdir",
+    "open",
+    "read",
+    "readlink",
+    "rename",
+    "rmdir",
+    "scandir",
+    "stat",
+    "symlink",
+    "unlink",
+    "write",
+]
+
+Tree = dict[str, bytes | str | None]
+
+BEFORE: Tree = {
+    "dir": None,
+    "dir/file": b"old",
+    "dir/link": "-> file",
+    "dir/sub": None,
+    "dir/sub/deep": b"deep",
+    "other": b"other",
+}
+
+
+def changed(changes: Tree, *removed: str) -> Tree:
+    return {path: content for path, content in (BEFORE | changes).items() if path not in removed}
+
+
+MOVED: Tree = {f"moved{path[3:]}": content for path, content in BEFORE.items() if path.startswith("dir")}
+
+CHANGES: dict[str, tuple[Callable[[Disk], None], Tree]] = {
+    "create": (lambda disk: disk.write_file("/new", b"new"), changed({"new": b"new"})),
+    "create deep": (
+        lambda disk: disk.write_file("/x/y/new", b"new"),
+        changed({"x": None, "x/y": None, "x/y/new": b"new"}),
+    ),
+    "overwrite": (lambda disk: disk.write_file("/dir/file", b"new", overwrite=True), changed({"dir/file": b"new"})),
+    "overwrite through a link": (
+        lambda disk: disk.write_file("/dir/link", b"new", overwrite=True),
+        changed({"dir/file": b"new"}),
+    ),
+    "edit": (lambda disk: disk.edit_file("/dir/file", bytes.upper), changed({"dir/file": b"OLD"})),
+    "copy": (lambda disk: disk.copy("/other", "/x/new"), changed({"x": None, "x/new": b"other"})),
+    "copy over": (lambda disk: disk.copy("/other", "/dir/file", overwrite=True), changed({"dir/file": b"other"})),
+    "copy a tree": (lambda disk: disk.copy("/dir", "/moved"), changed(MOVED)),
+    "move": (lambda disk: disk.move("/other", "/x/new"), changed({"x": None, "x/new": b"other"}, "other")),
+    "move over": (
+        lambda disk: disk.move("/other", "/dir/file", overwrite=True),
+        changed({"dir/file": b"other"}, "other"),
+    ),
+    "move a tree": (lambda disk: disk.move("/dir", "/moved"), {"other": b"other", **MOVED}),
+    "delete": (lambda disk: disk.delete("/other"), changed({}, "other")),
+}
+
+FAILURES: dict[str, Callable[[], BaseException]] = {
+    "ENOSPC": lambda: OSError(errno.ENOSPC, "injected"),
+    "EIO": lambda: OSError(errno.EIO, "injected"),
+    "EACCES": lambda: PermissionError(errno.EACCES, "injected"),
+    "KeyboardInterrupt": KeyboardInterrupt,
+}
+
+
+def fill(root: Path) -> None:
+    for path, content in BEFORE.items():
+        if content is None:
+            (root / path).mkdir(parents=True)
+        elif isinstance(content, bytes):
+            (root / path).write_bytes(content)
+        else:
+            (root / path).symlink_to(content.removeprefix("-> "))
+
+
+@pytest.mark.parametrize("durable", [False, True], ids=["", "durable"])
+@pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
+@pytest.mark.parametrize(("change", "after"), CHANGES.values(), ids=CHANGES)
+def test_a_failure_anywhere_leaves_the_old_content_or_the_new(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[Disk], None],
+    after: Tree,
+    failure: Callable[[], BaseException],
+    durable: bool,
+) -> None:
+    faults = Faults(monkeypatch, os, CALLS)
+    before = open_descriptors()
+    for at in range(1000):
+        root = tmp_path / str(at)
+        root.mkdir()
+        fill(root)
+        disk = Disk(str(root), durable=durable)
+        faults.arm(at, failure)
+        try:
+            change(disk)
+            told = False
+        except (DeepFSError, KeyboardInterrupt):
+            told = True
+        finally:
+            faults.disarm()
+        allowed = [BEFORE, after] if told else [after]
+        assert tree(root) in allowed, f"call {at}, {faults.hit}"
+        assert open_descriptors() == before, f"call {at}, {faults.hit}"
+        if faults.hit is None:
+            break
+    assert 5 < at < 1000
+
+
+def test_what_closing_tells_is_heeded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network file system may tell of a full disk only when a descriptor that was written through is closed."""
+    fill(tmp_path)
+    dup, close, written = os.dup, os.close, set[int]()
+
+    def note(descriptor: int) -> int:
+        written.add(copy := dup(descriptor))
+        return copy
+
+    def fail(descriptor: int) -> None:
+        close(descriptor)
+        if descriptor in written:
+            written.remove(descriptor)
+            raise OSError(errno.ENOSPC, "injected")
+
+    monkeypatch.setattr(os, "dup", note)
+    monkeypatch.setattr(os, "close", fail)
+    disk = Disk(str(tmp_path))
+    for change in (lambda: disk.write_file("/new", b"new"), lambda: disk.edit_file("/dir/file", bytes.upper)):
+        with pytest.raises(DeepFSError, match="No space is left"):
+            change()
+    assert tree(tmp_path) == BEFORE
+
+
+def test_a_failure_to_lock_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(tmp_path)
+    faults = Faults(monkeypatch, fcntl, ["flock"])
+    faults.arm(0, FAILURES["EIO"])
+    with pytest.raises(DeepFSError):
+        Disk(str(tmp_path)).edit_file("/dir/file", bytes.upper)
+    assert tree(tmp_path) == BEFORE
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (errno.ENOSPC, "Error: No space is left on the disk ('/dir/file')"),
+        (errno.EDQUOT, "Error: The disk quota is used up ('/dir/file')"),
+        (errno.EROFS, "Error: Permission denied for '/dir/file': the file system is read-only"),
+        (errno.EIO, "Error: The disk failed to read or write ('/dir/file')"),
+        (errno.EMFILE, "Error: Too many files are open ('/dir/file')"),
+        (errno.ESTALE, "Error: Stale file handle ('/dir/file')"),
+    ],
+)
+def test_a_failure_is_told_by_its_cause_and_the_virtual_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, text: str
+) -> None:
+    fill(tmp_path)
+    faults = Faults(monkeypatch, os, ["rename"])
+    faults.arm(0, lambda: OSError(number, "injected", str(tmp_path)))
+    with pytest.raises(DeepFSError) as caught:
+        Disk(str(tmp_path)).edit_file("/dir/file", bytes.upper)
+    assert str(caught.value) == text
+    assert isinstance(caught.value.__cause__, OSError)

@@ -1,0 +1,345 @@
+import ctypes
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deepfs.disk import Disk
+from deepfs.errors import AccessError, ConflictError, DeepFSError, DirectoryError, FileMissingError, InvalidPathError
+from deepfs.text.lines import version
+from support.disks import open_descriptors, tree
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A root with two files, beside a directory outside it."""
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "secret").write_bytes(b"secret")
+    root = tmp_path / "root"
+    (root / "a" / "b").mkdir(parents=True)
+    (root / "a" / "b" / "file").write_bytes(b"deep")
+    (root / "top").write_bytes(b"top")
+    return root
+
+
+@pytest.fixture
+def disk(root: Path) -> Disk:
+    return Disk(str(root))
+
+
+def read(disk: Disk, path: str) -> bytes:
+    return disk.read_file(path)[0]
+
+
+# --- the root ---
+
+
+@pytest.mark.anyio
+async def test_creating_a_disk_does_no_io() -> None:
+    Disk("relative/and/missing")
+    Disk("/missing")
+
+
+def test_a_missing_root_is_empty_until_the_first_write(tmp_path: Path) -> None:
+    disk = Disk(str(tmp_path / "new" / "root"))
+    assert disk.list_directory("/").entries == []
+    assert list(disk.walk("/")) == []
+    with pytest.raises(FileMissingError):
+        disk.read_file("/x")
+    assert not (tmp_path / "new").exists()
+    disk.write_file("/x", b"1")
+    assert tree(tmp_path) == {"new": None, "new/root": None, "new/root/x": b"1"}
+
+
+def test_a_root_that_is_replaced_is_seen_anew(root: Path, disk: Disk) -> None:
+    assert read(disk, "/top") == b"top"
+    root.rename(root.with_name("old"))
+    root.mkdir()
+    (root / "top").write_bytes(b"new")
+    assert read(disk, "/top") == b"new"
+
+
+def test_a_linked_root_works(root: Path) -> None:
+    link = root.with_name("link")
+    link.symlink_to(root)
+    (root / "absolute").symlink_to(root / "top")
+    (root / "through-link").symlink_to(link / "top")
+    disk = Disk(str(link))
+    assert [read(disk, path) for path in ("/top", "/absolute", "/through-link")] == [b"top"] * 3
+
+
+def test_a_relative_root_is_below_the_directory_of_the_process(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(root.parent)
+    assert read(Disk("root"), "/top") == b"top"
+
+
+# --- links inside ---
+
+
+@pytest.mark.parametrize(
+    ("link", "target"),
+    [
+        ("link", "top"),
+        ("link", "./a/../top"),
+        ("a/link", "../top"),
+        ("a/b/link", "../../top"),
+        ("a/b/link", ".././/../top"),
+        ("a/link", "b/../../top"),
+    ],
+)
+def test_a_relative_link_inside_leads_on(root: Path, disk: Disk, link: str, target: str) -> None:
+    (root / link).symlink_to(target)
+    assert read(disk, f"/{link}") == b"top"
+
+
+def test_an_absolute_link_inside_leads_on(root: Path, disk: Disk) -> None:
+    (root / "link").symlink_to(root / "a" / "b" / "file")
+    assert read(disk, "/link") == b"deep"
+
+
+def test_links_on_the_way_and_to_links_lead_on(root: Path, disk: Disk) -> None:
+    (root / "one").symlink_to("two")
+    (root / "two").symlink_to("a")
+    (root / "a" / "up").symlink_to("..")
+    assert read(disk, "/one/b/file") == b"deep"
+    assert read(disk, "/one/up/two/up/top") == b"top"
+    assert [entry.name for entry in disk.list_directory("/one").entries] == ["b", "up"]
+
+
+def test_dotdot_after_a_link_leaves_what_the_link_led_to(root: Path, disk: Disk) -> None:
+    (root / "into").symlink_to("a/b")
+    (root / "link").symlink_to("into/../../top")
+    assert read(disk, "/link") == b"top"
+
+
+def test_a_link_to_the_root_is_the_root(root: Path, disk: Disk) -> None:
+    (root / "a" / "self").symlink_to("..")
+    assert read(disk, "/a/self/top") == b"top"
+    with pytest.raises(DirectoryError):
+        disk.read_file("/a/self")
+
+
+def test_links_may_be_refused(root: Path) -> None:
+    (root / "link").symlink_to("top")
+    disk = Disk(str(root), follow_links_inside=False)
+    assert read(disk, "/top") == b"top"
+    with pytest.raises(AccessError):
+        disk.read_file("/link")
+
+
+# --- links outside, nowhere, in circles ---
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["/etc/passwd", "../outside/secret", "../outside/missing", "a/../../outside/secret", "../root/top", "..", "/"],
+)
+def test_a_link_that_leaves_is_refused_and_tells_nothing(root: Path, disk: Disk, target: str) -> None:
+    (root / "link").symlink_to(target)
+    for path in ("/link", "/link/secret"):
+        with pytest.raises(AccessError) as caught:
+            disk.read_file(path)
+        assert str(caught.value) == f"Error: Permission denied for '{path}': a link leads outside"
+
+
+def test_an_absolute_link_that_leaves_is_refused_with_the_same_text(root: Path, disk: Disk) -> None:
+    (root / "exists").symlink_to(root.parent / "outside" / "secret")
+    (root / "misses").symlink_to(root.parent / "outside" / "missing")
+    (root / "sibling").symlink_to(f"{root}-2/x")
+    texts = set()
+    for name in ("exists", "misses", "sibling"):
+        with pytest.raises(AccessError) as caught:
+            disk.read_file(f"/{name}")
+        texts.add(str(caught.value).replace(name, ""))
+    assert len(texts) == 1
+    assert str(root.parent) not in texts.pop()
+
+
+def test_no_operation_passes_a_link_that_leaves(root: Path, disk: Disk) -> None:
+    (root / "link").symlink_to("../outside")
+    before = tree(root.parent)
+    calls = [
+        lambda: disk.read_file("/link/secret"),
+        lambda: disk.open_file("/link/secret"),
+        lambda: disk.read_window("/link/secret", 0, 1),
+        lambda: disk.stat("/link/secret"),
+        lambda: disk.list_directory("/link"),
+        lambda: list(disk.walk("/link")),
+        lambda: disk.write_file("/link/new", b""),
+        lambda: disk.write_file("/link/secret", b"", overwrite=True),
+        lambda: disk.edit_file("/link/secret", bytes.upper),
+        lambda: disk.delete("/link/secret"),
+        lambda: disk.move("/link/secret", "/stolen"),
+        lambda: disk.copy("/link/secret", "/stolen"),
+        lambda: disk.move("/top", "/link/top"),
+        lambda: disk.copy("/top", "/link/top"),
+    ]
+    for call in calls:
+        with pytest.raises(AccessError):
+            call()
+    assert tree(root.parent) == before
+
+
+def test_a_dangling_link_reads_as_missing(root: Path, disk: Disk) -> None:
+    (root / "link").symlink_to("a/nothing")
+    with pytest.raises(FileMissingError):
+        disk.read_file("/link")
+
+
+@pytest.mark.parametrize("target", ["loop", "./loop/x", "a/../loop"])
+def test_a_loop_ends(root: Path, disk: Disk, target: str) -> None:
+    (root / "loop").symlink_to(target)
+    with pytest.raises(AccessError, match="too many links"):
+        disk.read_file("/loop")
+    with pytest.raises(AccessError, match="too many links"):
+        disk.write_file("/loop/new", b"")
+
+
+def test_a_long_chain_of_links_is_followed_and_an_endless_one_is_not(root: Path, disk: Disk) -> None:
+    (root / "0").symlink_to("top")
+    for number in range(1, 100):
+        (root / str(number)).symlink_to(str(number - 1))
+    assert read(disk, "/30") == b"top"
+    with pytest.raises(AccessError, match="too many links"):
+        disk.read_file("/99")
+
+
+def test_dotdot_in_a_given_path_never_leaves(disk: Disk) -> None:
+    for path in ("/../outside/secret", "/a/../../outside/secret", "/.."):
+        with pytest.raises(AccessError):
+            disk.read_file(path)
+
+
+# --- changes through links ---
+
+
+def test_writing_through_a_link_inside_changes_the_target(root: Path, disk: Disk) -> None:
+    (root / "link").symlink_to("a/b/file")
+    disk.write_file("/link", b"written", overwrite=True)
+    disk.edit_file("/link", bytes.upper)
+    assert tree(root)["a/b/file"] == b"WRITTEN"
+    assert tree(root)["link"] == "-> a/b/file"
+
+
+def test_creating_through_a_dangling_link_makes_its_target(root: Path, disk: Disk) -> None:
+    (root / "link").symlink_to("a/new/file")
+    disk.write_file("/link", b"new")
+    assert (root / "a" / "new" / "file").read_bytes() == b"new"
+    assert (root / "link").is_symlink()
+
+
+def test_deleting_and_moving_a_link_touch_the_link_only(root: Path, disk: Disk) -> None:
+    for target in ("a", "../outside", "nothing"):
+        (root / "link").symlink_to(target)
+        disk.move("/link", "/moved")
+        assert tree(root)["moved"] == f"-> {target}"
+        disk.delete("/moved")
+    assert {"a/b/file": b"deep", "top": b"top"}.items() <= tree(root).items()
+    assert (root.parent / "outside" / "secret").exists()
+
+
+def test_a_version_of_a_link_is_that_of_its_file(root: Path, disk: Disk) -> None:
+    (root / "link").symlink_to("top")
+    (root / "to_dir").symlink_to("a")
+    with pytest.raises(ConflictError):
+        disk.delete("/link", if_match=version(b"other"))
+    with pytest.raises(DirectoryError):
+        disk.delete("/to_dir", if_match=version(b"top"))
+    disk.delete("/link", if_match=version(b"top"))
+    assert tree(root) == {"a": None, "a/b": None, "a/b/file": b"deep", "to_dir": "-> a", "top": b"top"}
+
+
+def test_reserved_names_are_no_paths(root: Path, disk: Disk) -> None:
+    name = ".~deepfs-0123456789abcdef"
+    (root / name).write_bytes(b"")
+    for call in (disk.read_file, lambda path: disk.write_file(path, b""), disk.delete, disk.list_directory):
+        with pytest.raises(InvalidPathError):
+            call(f"/{name}")
+        with pytest.raises(InvalidPathError):
+            call(f"/{name}/x")
+    disk.write_file("/.~deepfs-notes", b"fine")
+
+
+# --- unconfined ---
+
+
+def test_unconfined_paths_are_the_hosts_and_links_lead_anywhere(root: Path) -> None:
+    disk = Disk("ignored", confined=False)
+    (root / "out").symlink_to("../outside")
+    (root / "absolute").symlink_to(root.parent / "outside" / "secret")
+    assert read(disk, f"{root}/top") == b"top"
+    assert read(disk, f"{root}/out/secret") == b"secret"
+    assert read(disk, f"{root}/absolute") == b"secret"
+    disk.write_file(f"{root}/absolute", b"written", overwrite=True)
+    disk.write_file(f"{root}/out/new", b"new")
+    outside = tree(root.parent / "outside")
+    assert outside == {"secret": b"written", "new": b"new"}
+    assert [found.path for found in disk.walk(f"{root}/a")] == [f"{root}/a/b/file"]
+    with pytest.raises(FileMissingError):
+        disk.read_file(f"{root}/top/below")
+
+
+# --- against the kernel ---
+
+_BENEATH = 0x08
+_OPENAT2 = 437
+
+
+class _How(ctypes.Structure):
+    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
+
+
+def kernel_reads(root: Path, path: str) -> bytes | None:
+    """What openat2 with RESOLVE_BENEATH, Linux's own confinement, finds at `path`; None where it refuses."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    directory = os.open(root, os.O_PATH)
+    try:
+        how = _How(os.O_RDONLY | os.O_NONBLOCK, 0, _BENEATH)
+        found = libc.syscall(_OPENAT2, directory, path.encode(), ctypes.byref(how), ctypes.sizeof(how))
+        if found < 0:
+            return None
+        try:
+            return os.read(found, 1000)
+        except IsADirectoryError:
+            return None
+        finally:
+            os.close(found)
+    finally:
+        os.close(directory)
+
+
+names = st.sampled_from(["a", "b", "c"])
+# Not `a/.` at the end: the kernel then insists on a directory, where the disk takes a file as well.
+targets = (
+    st.lists(st.sampled_from(["a", "b", "c", "..", "."]), min_size=1, max_size=4)
+    .filter(lambda segments: segments[-1] != ".")
+    .map("/".join)
+)
+places = st.lists(names, min_size=1, max_size=3).map("/".join)
+
+
+@given(links=st.dictionaries(places, targets, max_size=6), files=st.sets(places, max_size=4), path=places)
+def test_resolution_agrees_with_the_kernel(
+    tmp_path_factory: pytest.TempPathFactory, links: dict[str, str], files: set[str], path: str
+) -> None:
+    root = tmp_path_factory.mktemp("beneath") / "root"
+    root.mkdir()
+    for outer in ("a", "b", "c"):
+        (root.parent / outer).write_bytes(b"outside")
+    for file in sorted(files):
+        if not any(parent.is_file() for parent in (root / file).parents) and not (root / file).exists():
+            (root / file).parent.mkdir(parents=True, exist_ok=True)
+            (root / file).write_bytes(file.encode())
+    for link, target in sorted(links.items()):
+        parent = (root / link).parent
+        if parent.is_dir() and not os.path.lexists(root / link):
+            (root / link).symlink_to(target)
+    before = open_descriptors()
+    try:
+        found = read(Disk(str(root)), f"/{path}")
+    except DeepFSError:
+        found = None
+    assert found == kernel_reads(root, path)
+    assert open_descriptors() == before

@@ -1,0 +1,265 @@
+"""Copies and moves between two names of one file or directory: links, linked directories, hard links, mounts."""
+
+import errno
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from deepfs.disk import Disk, Patience
+from deepfs.errors import DeepFSError, DirectoryError, ExistsError, FileMissingError, InvalidPathError
+from support.disks import open_descriptors, tree
+from support.mounts import bound
+
+FILES = {"f": b"content of f", "d/g": b"content of g", "other": b"content of other"}
+LINKS = {
+    "link": "f",
+    "chain": "link",
+    "absolute": "{root}/f",
+    "d/up": "../f",
+    "d/self": "up",
+    "dir": "d",
+    "dir2": "dir",
+    "d/loop": ".",
+    "dangling": "missing",
+    "beneath": "missing/deep",
+    "round": "round",
+}
+NAMES = [
+    "/f", "/link", "/chain", "/absolute", "/d/up", "/dir/up", "/twin", "/dir/twin", "/d/g", "/d/loop/g", "/d", "/dir",
+    "/d/loop", "/dangling", "/missing", "/round", "/dir/new", "/",
+]  # fmt: skip
+
+
+def made(root: Path) -> Path:
+    """A tree where most files have several names."""
+    (root / "d").mkdir(parents=True)
+    for name, content in FILES.items():
+        (root / name).write_bytes(content)
+    for twin in ("twin", "d/twin"):
+        os.link(root / "f", root / twin)
+    for name, target in LINKS.items():
+        (root / name).symlink_to(target.format(root=root))
+    return root
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return made(tmp_path / "root")
+
+
+def shown(disk: Disk, path: str) -> bytes | None:
+    try:
+        return disk.read_file(path)[0]
+    except DeepFSError:
+        return None
+
+
+def contents_of(found: dict[str, bytes | str | None]) -> set[bytes]:
+    """What the files hold, by any name; a link is no content."""
+    return {content for content in found.values() if isinstance(content, bytes)}
+
+
+def is_one(root: Path, src: str, dst: str) -> bool:
+    """Whether both paths lead to one entry, as the system sees it."""
+    return os.path.realpath(f"{root}{src}") == os.path.realpath(f"{root}{dst}")
+
+
+@pytest.mark.parametrize("overwrite", [False, True], ids=["keeping", "overwriting"])
+@pytest.mark.parametrize("operation", [Disk.move, Disk.copy], ids=["move", "copy"])
+@pytest.mark.parametrize("src", NAMES)
+def test_of_each_pair_of_names_nothing_is_lost(
+    tmp_path: Path, root: Path, src: str, operation: Callable[..., None], overwrite: bool
+) -> None:
+    """What is gone afterwards is the file that was to be replaced, and only where it was another one."""
+    place, before = root, tree(root)
+    for number, dst in enumerate(NAMES):
+        if tree(place) != before:
+            place = made(tmp_path / str(number))
+            before = tree(place)
+        disk = Disk(str(place))
+        content, replaced, one = shown(disk, src), shown(disk, dst), is_one(place, src, dst)
+        is_link = os.path.islink(f"{place}{src}")
+        try:
+            operation(disk, src, dst, overwrite=overwrite, patience=Patience(1))
+        except DeepFSError:
+            assert tree(place) == before, (src, dst)
+            continue
+        lost = contents_of(before) - contents_of(tree(place))
+        assert lost <= ({replaced} if overwrite and not one else set()), (src, dst)
+        if one:
+            assert tree(place) == before, (src, dst)
+        elif content is not None and not is_link:
+            assert shown(disk, dst) == content, (src, dst)
+            assert operation is not Disk.move or not os.path.lexists(f"{place}{src}"), (src, dst)
+
+
+# --- single cases, with what they answer ---
+
+ONE_FILE = [
+    ("/link", "/f"), ("/f", "/link"), ("/link", "/link"), ("/chain", "/f"), ("/chain", "/link"), ("/link", "/chain"),
+    ("/f", "/chain"), ("/absolute", "/f"), ("/f", "/absolute"), ("/d/up", "/f"), ("/d/self", "/link"),
+    ("/dir/up", "/f"), ("/d/g", "/dir/g"), ("/dir2/g", "/d/g"), ("/d/loop/g", "/dir/g"), ("/dir/up", "/d/up"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("src", "dst"), ONE_FILE)
+def test_a_file_onto_itself_by_another_name_stays(root: Path, src: str, dst: str) -> None:
+    disk, before, descriptors = Disk(str(root)), tree(root), open_descriptors()
+    disk.move(src, dst, overwrite=True)
+    disk.move(src, dst)
+    disk.copy(src, dst, overwrite=True)
+    with pytest.raises(ExistsError):
+        disk.copy(src, dst)
+    assert tree(root) == before
+    assert open_descriptors() == descriptors
+
+
+@pytest.mark.parametrize(("src", "dst"), [("/d", "/dir"), ("/dir", "/d"), ("/d", "/d/loop"), ("/dir2", "/dir")])
+def test_a_directory_onto_itself_by_another_name_stays(root: Path, src: str, dst: str) -> None:
+    disk, before = Disk(str(root)), tree(root)
+    if dst != "/d/loop":
+        disk.move(src, dst)
+        disk.move(src, dst, overwrite=True)
+        with pytest.raises(ExistsError):
+            disk.copy(src, dst)
+        with pytest.raises(DirectoryError):
+            disk.copy(src, dst, overwrite=True)
+    assert tree(root) == before
+
+
+def test_a_link_that_leads_nowhere_does_not_go_where_it_leads(root: Path) -> None:
+    disk, before = Disk(str(root)), tree(root)
+    for operation in (disk.move, disk.copy):
+        for src, dst in (("/dangling", "/missing"), ("/beneath", "/missing/deep"), ("/dangling", "/dangling")):
+            if operation == disk.move and src == dst:
+                continue
+            with pytest.raises(FileMissingError):
+                operation(src, dst, overwrite=True)
+    assert tree(root) == before
+
+
+@pytest.mark.parametrize("twin", ["/twin", "/d/twin", "/dir/twin"])
+def test_of_two_hard_links_one_may_replace_the_other(root: Path, twin: str) -> None:
+    disk = Disk(str(root))
+    with pytest.raises(ExistsError):
+        disk.move(twin, "/f")
+    disk.copy(twin, "/f", overwrite=True)
+    assert shown(disk, twin) == shown(disk, "/f") == FILES["f"]
+    os.unlink(root / "f")
+    os.link(root / twin[1:], root / "f")
+    disk.move(twin, "/f", overwrite=True)
+    assert shown(disk, "/f") == FILES["f"]
+    assert not os.path.lexists(f"{root}{twin}")
+
+
+def test_links_stay_links(root: Path) -> None:
+    disk = Disk(str(root))
+    disk.copy("/link", "/copied")
+    disk.copy("/dir", "/copied-dir")
+    disk.copy("/d/up", "/other", overwrite=True)
+    disk.move("/chain", "/new/moved")
+    found = tree(root)
+    assert [found[name] for name in ("copied", "copied-dir", "other", "new/moved")] == [
+        "-> f", "-> d", "-> ../f", "-> link",
+    ]  # fmt: skip
+    assert found["f"] == FILES["f"]
+    assert not [name for name in found if ".~deepfs" in name]
+
+
+def test_a_link_goes_to_another_file_system_as_a_link(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rename, link = os.rename, os.link
+
+    def apart(call: Callable[..., None]) -> Callable[..., None]:
+        def cross(source: str, target: str, **where: object) -> None:
+            if not source.startswith(".~"):
+                raise OSError(errno.EXDEV, "another file system")
+            call(source, target, **where)
+
+        return cross
+
+    monkeypatch.setattr(os, "rename", apart(rename))
+    monkeypatch.setattr(os, "link", apart(link))
+    Disk(str(root)).move("/link", "/moved")
+    Disk(str(root)).move("/chain", "/other", overwrite=True)
+    found = tree(root)
+    assert (found["moved"], found["other"], found["f"]) == ("-> f", "-> link", FILES["f"])
+    assert "link" not in found
+    assert "chain" not in found
+
+
+def test_names_that_differ_by_case_alone_are_exchanged(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the file system ignores case: there both names are one entry."""
+    stat_of = os.stat
+
+    def ignoring_case(name: str, **options: object) -> os.stat_result:
+        return stat_of("other" if name == "OTHER" and "OTHER" not in os.listdir(root) else name, **options)
+
+    monkeypatch.setattr(os, "stat", ignoring_case)
+    Disk(str(root)).move("/other", "/OTHER")
+    monkeypatch.undo()
+    assert tree(root)["OTHER"] == FILES["other"]
+    assert "other" not in tree(root)
+
+
+# --- one directory in two places of the file system ---
+
+
+@pytest.fixture
+def bound_root(root: Path) -> Iterator[Path]:
+    """The root, where `/m` is the directory `/d` once more, and no link."""
+    (root / "m").mkdir()
+    with bound(root / "d", root / "m", root) as seen:
+        yield seen
+
+
+def test_a_directory_that_is_mounted_twice_is_one(bound_root: Path) -> None:
+    disk, before = Disk(str(bound_root)), tree(bound_root)
+    disk.move("/d/g", "/m/g", overwrite=True)
+    disk.move("/m/g", "/d/g")
+    disk.copy("/d/g", "/m/g", overwrite=True)
+    for operation in (disk.move, disk.copy):
+        for dst in ("/m/new", "/m/new/deep"):
+            with pytest.raises(InvalidPathError, match="it lies inside /d"):
+                operation("/d", dst)
+    assert tree(bound_root) == before
+
+
+def test_what_changed_while_a_move_waited_is_looked_at_anew(root: Path) -> None:
+    """Two names of one file were told apart from two files before the wait; by then they are two files."""
+    waiting = os.open(root / "twin", os.O_RDWR)
+    fcntl.flock(waiting, fcntl.LOCK_EX)
+
+    def change() -> bool:
+        if (root / "f").stat().st_nlink > 1:
+            (root / "f").unlink()
+            (root / "f").write_bytes(b"another")
+            fcntl.flock(waiting, fcntl.LOCK_UN)
+        return False
+
+    try:
+        Disk(str(root)).move("/twin", "/f", overwrite=True, patience=Patience(cancelled=change))
+    finally:
+        os.close(waiting)
+    assert (root / "f").read_bytes() == FILES["f"]
+    assert not (root / "twin").exists()
+
+
+def test_a_destination_that_is_gone_by_the_time_of_the_move_is_no_error(root: Path) -> None:
+    waiting = os.open(root / "other", os.O_RDWR)
+    fcntl.flock(waiting, fcntl.LOCK_EX)
+
+    def change() -> bool:
+        if (root / "other").exists():
+            (root / "other").rename(root / "away")
+            fcntl.flock(waiting, fcntl.LOCK_UN)
+        return False
+
+    try:
+        Disk(str(root)).move("/d/g", "/other", overwrite=True, patience=Patience(cancelled=change))
+    finally:
+        os.close(waiting)
+    assert (root / "other").read_bytes() == FILES["d/g"]
+    assert (root / "away").read_bytes() == FILES["other"]

@@ -1,0 +1,132 @@
+"""Changes by several processes at once, and by processes that are killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from deepfs.disk import Disk, is_temporary
+
+EDITOR = """
+import sys
+from deepfs.disk import Disk
+from deepfs.errors import DeepFSError
+
+root, name, edits = sys.argv[1], sys.argv[2], int(sys.argv[3])
+disk, done = Disk(root), 0
+for number in range(edits):
+    try:
+        disk.edit_file("/log", lambda data: data + f"{name}-{number}\\n".encode())
+    except DeepFSError:
+        continue
+    print(f"{name}-{number}")
+"""
+
+CREATOR = """
+import sys
+from deepfs.disk import Disk
+from deepfs.errors import ExistsError
+
+disk = Disk(sys.argv[1])
+for number in range(int(sys.argv[3])):
+    try:
+        disk.write_file(f"/new/{number}", sys.argv[2].encode())
+    except ExistsError:
+        continue
+    print(number)
+"""
+
+WRITER = """
+import sys
+from deepfs.disk import Disk
+
+disk = Disk(sys.argv[1])
+print("ready", flush=True)
+while True:
+    for number in range(8):
+        disk.write_file("/file", bytes([number]) * 200_000, overwrite=True)
+        disk.edit_file("/file", lambda data: data[::-1])
+"""
+
+HOLDER = """
+import sys, time
+from deepfs.disk import Disk
+
+def hang(data):
+    print("held", flush=True)
+    time.sleep(60)
+    return data
+
+Disk(sys.argv[1]).edit_file("/file", hang)
+"""
+
+
+def start(script: str, *arguments: object) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", script, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+
+
+def outcomes(script: str, root: Path, processes: int, count: int) -> list[str]:
+    """What `processes` running at once print, all of which must end well."""
+    running = [start(script, root, name, count) for name in range(processes)]
+    printed = [process.communicate()[0].splitlines() for process in running]
+    assert [process.returncode for process in running] == [0] * processes
+    return [line for lines in printed for line in lines]
+
+
+def kill(process: "subprocess.Popen[str]") -> None:
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert process.stdout is not None
+    process.stdout.close()
+
+
+@pytest.mark.parametrize("edits", [50, pytest.param(2_000, marks=pytest.mark.stress)])
+def test_every_edit_that_succeeded_is_in_the_file(tmp_path: Path, edits: int) -> None:
+    (tmp_path / "log").write_bytes(b"")
+    succeeded = outcomes(EDITOR, tmp_path, 4, edits)
+    assert len(succeeded) == 4 * edits
+    assert sorted((tmp_path / "log").read_text().split()) == sorted(succeeded)
+    assert os.listdir(tmp_path) == ["log"]
+
+
+def test_of_several_creations_one_succeeds(tmp_path: Path) -> None:
+    succeeded = outcomes(CREATOR, tmp_path, 4, 100)
+    assert sorted(succeeded, key=int) == [str(number) for number in range(100)]
+
+
+@pytest.mark.parametrize("kills", [10, pytest.param(300, marks=[pytest.mark.stress, pytest.mark.timeout(1200)])])
+def test_a_writer_killed_at_any_moment_leaves_one_whole_version(tmp_path: Path, kills: int) -> None:
+    disk = Disk(str(tmp_path))
+    disk.write_file("/file", bytes(200_000))
+    whole = {bytes([number]) * 200_000 for number in range(8)}
+    for number in range(kills):
+        process = start(WRITER, tmp_path)
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(0.002 + 0.013 * (number % 7) / 7)
+        kill(process)
+        assert disk.read_file("/file")[0] in whole
+        disk.edit_file("/file", lambda data: data[::-1])
+        assert [entry.name for entry in disk.list_directory("/").entries] == ["file"]
+        left = [name for name in os.listdir(tmp_path) if name != "file"]
+        assert all(map(is_temporary, left))
+
+
+def test_a_killed_process_frees_its_lock(tmp_path: Path) -> None:
+    disk = Disk(str(tmp_path))
+    disk.write_file("/file", b"old")
+    process = start(HOLDER, tmp_path)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    kill(process)
+    disk.edit_file("/file", bytes.upper)
+    assert disk.read_file("/file")[0] == b"OLD"

@@ -1,0 +1,211 @@
+"""A directory or file swapped for a link that leads outside, again and again, while every operation runs."""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from deepfs.disk import Disk
+from deepfs.disk import resolve as places
+from deepfs.errors import DeepFSError, FileMissingError
+from support.disks import Swapping, open_descriptors, tree
+
+SWAPS = [2_000, pytest.param(100_000, marks=[pytest.mark.stress, pytest.mark.timeout(1200)])]
+
+OUTSIDE = {"secret": b"secret", "inner": None, "inner/secret": b"secret", "kept": b"kept"}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A root whose directory `dir` has the same names as the directory outside, and other contents."""
+    outside, inside = tmp_path / "outside", tmp_path / "root" / "dir"
+    for directory, content in ((outside, b"secret"), (inside, b"public")):
+        (directory / "inner").mkdir(parents=True)
+        (directory / "secret").write_bytes(content)
+        (directory / "inner" / "secret").write_bytes(content)
+    (outside / "kept").write_bytes(b"kept")
+    return tmp_path / "root"
+
+
+@pytest.fixture
+def disk(root: Path) -> Disk:
+    return Disk(str(root))
+
+
+def look(disk: Disk, number: int) -> None:
+    for path in ("/dir/secret", "/dir/inner/secret"):
+        with suppress(DeepFSError):
+            assert disk.read_file(path)[0] == b"public"
+        with suppress(DeepFSError):
+            assert disk.read_window(path, 0, 1).shown.text == "public"
+    with suppress(DeepFSError):
+        assert {entry.name for entry in disk.list_directory("/dir").entries} <= {"secret", "inner", ".link"}
+    with suppress(DeepFSError):
+        assert {entry.name for entry in disk.list_directory("/").entries} <= {"dir", ".link"}
+    with suppress(DeepFSError):
+        assert disk.read_file("/dir/kept") is None
+
+
+def search(disk: Disk, number: int) -> None:
+    with suppress(DeepFSError):
+        for found in disk.walk("/"):
+            assert "kept" not in found.path
+            with suppress(DeepFSError):
+                assert found.read() == b"public"
+            with suppress(DeepFSError):
+                assert found.stat().st_size == 6
+    with suppress(DeepFSError):
+        for found in disk.walk("/dir"):
+            assert found.path.replace(".link", "inner") in {"/dir/secret", "/dir/inner", "/dir/inner/secret"}
+
+
+def write(disk: Disk, number: int) -> None:
+    for path in ("/dir/secret", "/dir/inner/secret"):
+        with suppress(DeepFSError):
+            disk.write_file(path, b"public", overwrite=True)
+        with suppress(DeepFSError):
+            disk.edit_file(path, lambda data: data)
+    with suppress(DeepFSError):
+        disk.write_file(f"/dir/new-{number % 5}/file", b"public")
+
+
+def delete(disk: Disk, number: int) -> None:
+    with suppress(DeepFSError):
+        disk.write_file(f"/dir/kept/{number % 5}", b"public")
+    with suppress(DeepFSError):
+        disk.delete("/dir/kept")
+    for path in ("/dir/inner", "/dir/secret"):
+        with suppress(DeepFSError):
+            disk.delete(path)
+    for path in ("/dir/inner/secret", "/dir/secret"):
+        with suppress(DeepFSError):
+            disk.write_file(path, b"public")
+
+
+def relocate(disk: Disk, number: int) -> None:
+    for change in (disk.move, disk.copy):
+        for src, dst in (("/dir/secret", "/moved"), ("/moved", "/dir/secret"), ("/dir/inner", "/dir/kept")):
+            with suppress(DeepFSError):
+                change(src, dst, overwrite=True)
+        with suppress(DeepFSError):
+            disk.delete("/dir/kept")
+        with suppress(DeepFSError):
+            disk.write_file("/dir/inner/secret", b"public", overwrite=True)
+
+
+@pytest.mark.parametrize("swapped", ["dir", "dir/inner", "dir/secret"])
+@pytest.mark.parametrize("operate", [look, search, write, delete, relocate])
+@pytest.mark.parametrize("swaps", SWAPS)
+def test_nothing_outside_is_read_listed_or_touched(
+    root: Path, disk: Disk, operate: Callable[[Disk, int], None], swapped: str, swaps: int
+) -> None:
+    outside, before = root.parent / "outside", open_descriptors()
+    with Swapping(root / swapped, outside / swapped.removeprefix("dir").removeprefix("/")) as swapping:
+        for number in count():
+            operate(disk, number)
+            if swapping.count >= swaps and number >= swaps / 25:
+                break
+    assert tree(outside) == OUTSIDE
+    assert b"secret" not in tree(root).values()
+    assert open_descriptors() == before
+
+
+@pytest.mark.parametrize("swapped", ["dir/inner", "dir/secret"])
+@pytest.mark.parametrize("operate", [look, search, write, delete, relocate])
+def test_what_becomes_a_link_just_before_it_is_opened_is_not_followed(
+    root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, operate: Callable[[Disk, int], None], swapped: str
+) -> None:
+    """The worst instant, each time that the name is opened: after every look at it."""
+    outside, inside = root.parent / "outside", root / swapped
+    open_, open_unlinked = os.open, places.open_unlinked
+    opened: list[str] = []
+
+    @contextmanager
+    def swapped_away() -> Iterator[None]:
+        away = inside.with_name(".away")
+        inside.rename(away)
+        inside.symlink_to(outside / swapped.removeprefix("dir/"))
+        try:
+            yield
+        finally:
+            # A change that came through took what stood there, or put something else in its place.
+            if inside.is_symlink():
+                inside.unlink()
+            if not inside.exists():
+                away.rename(inside)
+
+    def swap_then_open(name: str, flags: int, *rest: int, **where: int) -> int:
+        if name != inside.name or inside.is_symlink() or not inside.exists():
+            return open_(name, flags, *rest, **where)
+        opened.append(name)
+        with swapped_away():
+            return open_(name, flags, *rest, **where)
+
+    def swap_then_open_unlinked(path: str, *how: int) -> int | None:
+        if inside.name not in path.split("/") or inside.is_symlink() or not inside.exists():
+            return open_unlinked(path, *how)
+        opened.append(path)
+        with swapped_away():
+            return open_unlinked(path, *how)
+
+    monkeypatch.setattr(os, "open", swap_then_open)
+    monkeypatch.setattr(places, "open_unlinked", swap_then_open_unlinked)
+    operate(disk, 0)
+    assert opened
+    assert tree(outside) == OUTSIDE
+    assert b"secret" not in tree(root).values()
+
+
+def replace_by_links(root: Path, away: str, outside: Path) -> None:
+    for directory in (root / "tree").glob("*"):
+        with suppress(OSError):
+            directory.rename(root / f"{away}-{directory.name}")
+            directory.symlink_to(outside)
+
+
+@pytest.mark.parametrize("rounds", [50, pytest.param(2_000, marks=pytest.mark.stress)])
+def test_deleting_never_follows_a_directory_that_becomes_a_link(root: Path, disk: Disk, rounds: int) -> None:
+    outside = root.parent / "outside"
+    for number in range(rounds):
+        for name in map(str, range(20)):
+            (root / "tree" / name / "inner").mkdir(parents=True)
+
+        thread = threading.Thread(target=replace_by_links, args=(root, f"away-{number}", outside))
+        thread.start()
+        with suppress(DeepFSError):
+            disk.delete("/tree")
+        thread.join()
+        with suppress(FileMissingError):
+            disk.delete("/tree")
+        assert not (root / "tree").exists()
+    assert tree(outside) == OUTSIDE
+
+
+def test_a_write_survives_the_deletion_of_its_directory(root: Path, disk: Disk) -> None:
+    """Writes and deletions follow one another in some order, so none of either fails."""
+    errors: list[Exception] = []
+    done = threading.Event()
+
+    def keep_deleting() -> None:
+        deleting = Disk(str(root))
+        while not done.is_set():
+            try:
+                deleting.delete("/x")
+            except FileMissingError:
+                pass
+            except DeepFSError as error:
+                errors.append(error)
+
+    thread = threading.Thread(target=keep_deleting)
+    thread.start()
+    try:
+        for number in range(500):
+            disk.write_file(f"/x/y/z/{number}", b"", overwrite=True)
+    finally:
+        done.set()
+        thread.join()
+    assert errors == []

@@ -1,0 +1,441 @@
+import os
+import socket
+import time
+import tracemalloc
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deepfs.disk import Disk, Limits, Patience, modified_at
+from deepfs.disk import reading as files
+from deepfs.disk import reading as windows
+from deepfs.errors import (
+    AccessError,
+    ConflictError,
+    DeadlineError,
+    DirectoryError,
+    FileMissingError,
+    InvalidContentError,
+    InvalidPathError,
+    TooLargeError,
+)
+from deepfs.text import lines as text
+from support.disks import open_descriptors, public_directory, seen_by_nobody
+
+MIB = 1024 * 1024
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "root"
+    root.mkdir()
+    return root
+
+
+@pytest.fixture
+def disk(root: Path) -> Disk:
+    return Disk(str(root))
+
+
+# --- whole files ---
+
+
+@pytest.mark.parametrize("content", [b"", b"x", b"\0\xff" * 5000, b"y" * (3 * MIB + 1)])
+def test_reading_a_file_gives_its_bytes_and_status(root: Path, disk: Disk, content: bytes) -> None:
+    (root / "file").write_bytes(content)
+    data, status = disk.read_file("/file")
+    assert data == content
+    assert status.st_size == len(content)
+    file, status = disk.open_file("/file")
+    with file:
+        assert file.read() == content
+        assert status.st_ino == (root / "file").stat().st_ino
+
+
+def test_a_limit_is_inclusive(root: Path, disk: Disk) -> None:
+    (root / "file").write_bytes(b"12345")
+    assert disk.read_file("/file", limit=5)[0] == b"12345"
+    with pytest.raises(TooLargeError):
+        disk.read_file("/file", limit=4)
+
+
+def test_a_file_that_tells_no_size_is_read_to_its_end_and_limited() -> None:
+    disk = Disk("/", confined=False)
+    data, status = disk.read_file("/proc/self/status")
+    assert status.st_size == 0
+    assert b"Pid:" in data
+    with pytest.raises(TooLargeError):
+        disk.read_file("/proc/self/status", limit=10)
+
+
+def test_what_is_not_there_is_missing(root: Path, disk: Disk) -> None:
+    (root / "file").write_bytes(b"")
+    for path in ("/missing", "/missing/below", "/file/below", "/file/below/deep"):
+        for call in (disk.read_file, disk.open_file, disk.stat, lambda path: disk.read_window(path, 0, 1)):
+            with pytest.raises(FileMissingError) as caught:
+                call(path)
+            assert str(caught.value) == f"Error: File '{path}' not found"
+
+
+def test_a_directory_is_no_file(root: Path, disk: Disk) -> None:
+    (root / "dir").mkdir()
+    for path in ("/", "/dir"):
+        with pytest.raises(DirectoryError):
+            disk.read_file(path)
+
+
+def test_special_files_are_refused_at_once(root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(root / "fifo")
+    monkeypatch.chdir(root)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind("socket")
+    before = open_descriptors()
+    for path in ("/fifo", "/socket"):
+        calls = [
+            lambda path=path: disk.read_file(path),
+            lambda path=path: disk.read_window(path, 0, 1),
+            lambda path=path: disk.write_file(path, b"", overwrite=True),
+            lambda path=path: disk.edit_file(path, bytes.upper),
+            lambda path=path: disk.copy(path, "/copy"),
+        ]
+        for call in calls:
+            with pytest.raises(AccessError, match=f"'{path}': it is not a regular file"):
+                call()
+    assert open_descriptors() == before
+    listener.close()
+    assert sorted(os.listdir(root)) == ["fifo", "socket"]
+
+
+@pytest.mark.parametrize("device", ["/dev/zero", "/dev/null", "/dev/tty"])
+def test_devices_are_refused(device: str) -> None:
+    with pytest.raises(AccessError, match="not a regular file"):
+        Disk("/", confined=False).read_file(device)
+
+
+def test_what_may_not_be_read_is_refused() -> None:
+    with public_directory() as root:
+        (root / "closed").mkdir()
+        (root / "closed" / "file").write_bytes(b"")
+        (root / "closed").chmod(0)
+        (root / "file").write_bytes(b"")
+        (root / "file").chmod(0)
+        disk = Disk(str(root))
+        with seen_by_nobody():
+            for path in ("/file", "/closed/file"):
+                with pytest.raises(AccessError) as caught:
+                    disk.read_file(path)
+                assert str(caught.value) == f"Error: Permission denied for '{path}'"
+            with pytest.raises(AccessError):
+                disk.list_directory("/closed")
+        (root / "closed").chmod(0o700)
+
+
+def test_walking_a_path_takes_no_permission_to_list() -> None:
+    with public_directory() as root:
+        (root / "dir").mkdir()
+        (root / "dir" / "file").write_bytes(b"1")
+        (root / "dir").chmod(0o711)
+        with seen_by_nobody():
+            assert Disk(str(root)).read_file("/dir/file")[0] == b"1"
+
+
+def test_names_that_the_disk_cannot_hold_are_invalid(disk: Disk) -> None:
+    for path in (f"/{'x' * 256}", "/" + "x/" * 5000 + "x"):
+        with pytest.raises((InvalidPathError, FileMissingError)):
+            disk.read_file(path)
+        with pytest.raises(InvalidPathError):
+            disk.write_file(path.replace("x/", "y" * 256 + "/"), b"")
+
+
+def test_no_message_holds_a_host_path(root: Path, disk: Disk) -> None:
+    (root / "dir").mkdir()
+    for call, path in [
+        (disk.read_file, "/x"),
+        (disk.read_file, "/dir"),
+        (disk.delete, "/"),
+        (disk.list_directory, "/x"),
+    ]:
+        with pytest.raises(OSError, match=path) as caught:
+            call(path)
+        assert str(root) not in str(caught.value)
+
+
+# --- windows ---
+
+LINES = st.lists(st.sampled_from(["a", "bc\r", "", "é", "😀x", "\r"]), max_size=30).map("\n".join)
+
+
+@given(content=LINES, bom=st.booleans(), offset=st.integers(-1, 32), limit=st.integers(-1, 32), block=st.integers(1, 9))
+def test_a_window_of_a_streamed_file_is_that_of_its_text(
+    tmp_path_factory: pytest.TempPathFactory, content: str, bom: bool, offset: int, limit: int, block: int
+) -> None:
+    content = text.BOM + content if bom else content
+    if text.line_count(content) == 0:
+        return
+    root = tmp_path_factory.mktemp("window")
+    (root / "file").write_bytes(content.encode())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(windows, "MAX_WHOLE", 0)
+        patch.setattr(files, "BLOCK", block)
+        if max(offset, 0) >= text.line_count(content):
+            with pytest.raises(InvalidContentError) as caught:
+                Disk(str(root)).read_window("/file", offset, limit)
+            with pytest.raises(InvalidContentError) as expected:
+                text.window(content, offset, limit)
+            assert str(caught.value) == str(expected.value)
+        else:
+            assert Disk(str(root)).read_window("/file", offset, limit).shown == text.window(content, offset, limit)
+
+
+@given(content=LINES, limit=st.integers(1, 5), block=st.integers(1, 9))
+def test_windows_of_a_file_too_large_to_count_join_to_its_text(
+    tmp_path_factory: pytest.TempPathFactory, content: str, limit: int, block: int
+) -> None:
+    if text.line_count(content) == 0:
+        return
+    root = tmp_path_factory.mktemp("window")
+    (root / "file").write_bytes(content.encode())
+    parts, offset = [], 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(windows, "MAX_WHOLE", 0)
+        patch.setattr(files, "BLOCK", block)
+        while offset is not None:
+            shown = Disk(str(root)).read_window("/file", offset, limit, Limits(judged=0)).shown
+            parts.append(shown.text)
+            assert shown.start_line == offset + 1
+            offset = shown.next_offset
+    assert "".join(parts) == content
+
+
+def test_a_small_file_is_windowed_and_binary_comes_whole(root: Path, disk: Disk) -> None:
+    (root / "text").write_bytes(b"1\n2\n3")
+    (root / "nul").write_bytes(b"1\0")
+    (root / "latin").write_bytes(b"caf\xe9")
+    assert disk.read_window("/text", 1, 1).shown == text.Window("2\n", 2, 2, 3, 2)
+    assert disk.read_window("/nul", 0, 1).shown == b"1\0"
+    assert disk.read_window("/latin", 0, 1).shown == b"caf\xe9"
+
+
+def test_a_large_file_is_counted_up_to_a_size(root: Path, disk: Disk) -> None:
+    (root / "log").write_bytes(b"line\n" * 400_000)
+    assert disk.read_window("/log", 0, 2).shown.total_lines == 400_000
+    beyond = disk.read_window("/log", 0, 2, Limits(judged=MIB)).shown
+    assert (beyond.text, beyond.total_lines, beyond.next_offset) == ("line\nline\n", None, 2)
+    end = disk.read_window("/log", 399_999, 2, Limits(judged=MIB)).shown
+    assert (end.text, end.total_lines, end.next_offset) == ("line\n", 400_000, None)
+    with pytest.raises(InvalidContentError, match="400000 lines"):
+        disk.read_window("/log", 400_000, 1, Limits(judged=MIB))
+
+
+@pytest.mark.parametrize("junk", [b"\0", b"\xff", b"\xc3"])
+def test_a_large_file_with_junk_at_its_end_is_binary(root: Path, disk: Disk, junk: bytes) -> None:
+    content = b"line\n" * 400_000 + junk
+    (root / "log").write_bytes(content)
+    assert disk.read_window("/log", 0, 2).shown == content
+    with pytest.raises(TooLargeError):
+        disk.read_window("/log", 0, 2, Limits(binary=MIB))
+    assert disk.read_window("/log", 0, 2, Limits(judged=MIB)).shown.text == "line\nline\n"
+
+
+def peak_of(disk: Disk, path: str, offset: int, limit: int) -> int:
+    """The most memory that a read takes that fails as too large, or gives a short window."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(TooLargeError):
+            disk.read_window(path, offset, limit)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_sparse_file_of_10_gb_is_refused_at_once(root: Path, disk: Disk) -> None:
+    with (root / "sparse").open("wb") as file:
+        file.truncate(10 * 1024**3)
+    start = time.perf_counter()
+    assert peak_of(disk, "/sparse", 0, 10) < 4 * MIB
+    assert time.perf_counter() - start < 2
+    with pytest.raises(TooLargeError):
+        disk.read_file("/sparse", limit=10 * MIB)
+
+
+@pytest.mark.parametrize("size", [30 * MIB, pytest.param(200 * MIB, marks=pytest.mark.stress)])
+def test_an_enormous_line_takes_bounded_memory(root: Path, disk: Disk, size: int) -> None:
+    with (root / "line").open("wb") as file:
+        file.write(b"first\n")
+        for _ in range(size // MIB):
+            file.write(b"x" * MIB)
+        file.write(b"\nlast\n")
+    assert peak_of(disk, "/line", 1, 1) < 30 * MIB
+    assert disk.read_window("/line", 0, 1).shown.text == "first\n"
+    assert disk.read_window("/line", 2, 1).shown.text == "last\n"
+
+
+def test_a_long_read_ends_when_nobody_wants_it(root: Path, disk: Disk) -> None:
+    (root / "log").write_bytes(b"line\n" * 400_000)
+    asked = iter([False, True])
+    with pytest.raises(DeadlineError):
+        disk.read_window("/log", 0, 1, patience=Patience(cancelled=lambda: next(asked)))
+
+
+# --- versions ---
+
+
+SIZES = [1, 100_000, windows.MAX_WHOLE + 1]
+
+
+def version(disk: Disk, path: str = "/file") -> str:
+    read = disk.read_window(path, 0, 10)
+    assert read.version == disk.read_whole(path, 1 << 30).version
+    return read.version
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> None:
+    at = time.time_ns() + 3_000_000_000
+    monkeypatch.setattr(time, "time_ns", lambda: at)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_version_is_that_of_the_content_whatever_else_changes(
+    root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    content = b"line\n" * (size // 5) + b"x"
+    (root / "file").write_bytes(content)
+    seen = {version(disk)}
+    now = time.time_ns()
+    for seconds, change in enumerate(
+        [
+            lambda path: None,
+            lambda path: os.utime(path, (1_000_000_000, 1_000_000_000)),
+            lambda path: path.chmod(0o600),
+            lambda path: os.link(path, root / "linked"),
+            lambda path: (root / "copy").write_bytes(path.read_bytes()),
+            lambda path: os.replace(root / "copy", path),
+        ]
+    ):
+        change(root / "file")
+        at = now + seconds * 3_000_000_000
+        monkeypatch.setattr(time, "time_ns", lambda at=at: at)
+        seen |= {version(disk), version(disk)}
+    assert seen == {text.version(content)}
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_settled_file_that_changes_has_another_version(root: Path, disk: Disk, later: None, size: int) -> None:
+    (root / "file").write_bytes(b"a" * size)
+    assert version(disk) == version(disk) == text.version(b"a" * size)
+    (root / "file").write_bytes(b"b" * size)
+    assert version(disk) == text.version(b"b" * size)
+
+
+def test_a_version_made_while_the_file_changes_is_not_believed_later(
+    root: Path, disk: Disk, later: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / "file").write_bytes(old := b"a" * 100_000)
+    read = windows.read_descriptor
+
+    def and_then_change(*args: object) -> bytes:
+        data = read(*args)
+        with (root / "file").open("r+b") as file:
+            file.write(b"b")
+        return data
+
+    with monkeypatch.context() as patch:
+        patch.setattr(windows, "read_descriptor", and_then_change)
+        assert disk.read_whole("/file", 1 << 20).version == text.version(old)
+    assert version(disk) == text.version(b"b" + old[1:])
+
+
+def test_a_file_that_is_not_read_whole_is_known_by_its_status(root: Path, disk: Disk) -> None:
+    (root / "file").write_bytes(content := b"line\n" * 400_000)
+    limits = Limits(judged=1000)
+    known = disk.read_window("/file", 0, 10, limits).version
+    assert known.startswith("s-")
+    assert disk.read_window("/file", 0, 10, limits).version == known
+    disk.write_file("/file", content, if_match=known)
+    with pytest.raises(ConflictError):
+        disk.write_file("/file", b"", if_match=known)
+    # Its content is a version all the same, and what is known of that is told.
+    disk.edit_file("/file", lambda data: data, if_match=text.version(content))
+    (root / "file").write_bytes(b"")
+    with pytest.raises(ConflictError):
+        disk.write_file("/file", b"", if_match=text.version(content))
+
+
+def test_the_end_of_a_file_that_is_too_large_to_be_hashed(root: Path, disk: Disk) -> None:
+    (root / "file").write_bytes(b"line\n" * 400_000)
+    read = disk.read_window("/file", 399_999, 10, Limits(judged=1000))
+    assert read.shown == text.Window("line\n", 400_000, 400_000, 400_000, None)
+    assert read.version.startswith("s-")
+
+
+def test_changes_of_one_size_within_one_tick_have_different_versions(root: Path, disk: Disk) -> None:
+    seen = set()
+    (root / "file").write_bytes(b"0000")
+    for number in range(200):
+        with (root / "file").open("r+b") as file:
+            file.write(b"%04d" % number)
+        seen.add(version(disk))
+    assert len(seen) == 200
+
+
+@pytest.mark.parametrize("age", [0, 3_000_000_000])
+def test_a_version_holds_until_the_file_changes(
+    root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, age: int
+) -> None:
+    (root / "file").write_bytes(b"1")
+    later = time.time_ns() + age
+    monkeypatch.setattr(time, "time_ns", lambda: later)
+    known = version(disk)
+    assert version(disk) == known
+    disk.edit_file("/file", lambda data: data + b"2", if_match=known)
+    with pytest.raises(ConflictError):
+        disk.edit_file("/file", lambda data: data + b"3", if_match=known)
+    with pytest.raises(ConflictError):
+        disk.write_file("/file", b"3", if_match=known)
+    disk.write_file("/file", b"4", if_match=version(disk))
+    assert (root / "file").read_bytes() == b"4"
+
+
+def test_a_version_is_compared_in_bounded_memory_until_nobody_wants_it(root: Path, disk: Disk) -> None:
+    with (root / "file").open("wb") as file:
+        file.truncate(64 << 20)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ConflictError):
+            disk.write_file("/file", b"", if_match="0" * 32)
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+    asked = iter([False] * 5 + [True])
+    with pytest.raises(DeadlineError):
+        disk.write_file("/file", b"", if_match="0" * 32, patience=Patience(cancelled=lambda: next(asked)))
+
+
+def test_times_are_iso_8601_in_utc(root: Path) -> None:
+    (root / "file").write_bytes(b"")
+    os.utime(root / "file", ns=(0, 1_700_000_000_123_456_789))
+    assert modified_at((root / "file").stat()) == "2023-11-14T22:13:20.123456+00:00"
+    os.utime(root / "file", ns=(0, -1))
+    assert modified_at((root / "file").stat()) == "1969-12-31T23:59:59.999999+00:00"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [
+        (253402300799, "9999-12-31T23:59:59.000000+00:00"),
+        (253402300800, "9999-12-31T23:59:59.000000+00:00"),
+        (999_999_999_999, "9999-12-31T23:59:59.000000+00:00"),
+        (2**62, "9999-12-31T23:59:59.000000+00:00"),
+        (-62135596800, "0001-01-01T00:00:00.000000+00:00"),
+        (-62135596801, "0001-01-01T00:00:00.000000+00:00"),
+        (-(2**62), "0001-01-01T00:00:00.000000+00:00"),
+    ],
+)
+def test_times_that_no_date_has_are_the_nearest_one_that_has(seconds: int, told: str) -> None:
+    status = SimpleNamespace(st_mtime_ns=seconds * 1_000_000_000)
+    assert modified_at(cast("os.stat_result", status)) == told

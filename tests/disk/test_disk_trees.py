@@ -1,0 +1,774 @@
+import errno
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deepfs.disk import Disk, Patience, is_temporary
+from deepfs.errors import (
+    AccessError,
+    BackendError,
+    ConflictError,
+    DeadlineError,
+    DeepFSError,
+    DirectoryError,
+    ExistsError,
+    FileMissingError,
+    InvalidPathError,
+    NotDirectoryError,
+    TooLargeError,
+)
+from support.disks import open_descriptors, public_directory, seen_by_nobody, tree
+from support.processes import started
+
+UNFINISHED = ".~deepfs-0123456789abcdef"
+NOT_UTF8 = os.fsdecode(b"caf\xe9")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "secret").write_bytes(b"secret")
+    root = tmp_path / "root"
+    (root / "dir" / "sub").mkdir(parents=True)
+    (root / "dir" / "file").write_bytes(b"1")
+    (root / "dir" / "sub" / "deep").write_bytes(b"22")
+    (root / "dir.txt").write_bytes(b"333")
+    return root
+
+
+@pytest.fixture
+def disk(root: Path) -> Disk:
+    return Disk(str(root))
+
+
+def names(disk: Disk, path: str) -> list[str]:
+    return [entry.name + "/" * entry.is_dir for entry in disk.list_directory(path).entries]
+
+
+def walked(disk: Disk, path: str = "/") -> list[str]:
+    return [found.path for found in disk.walk(path)]
+
+
+# --- list ---
+
+
+def test_a_listing_tells_names_kinds_sizes_and_times(root: Path, disk: Disk) -> None:
+    os.utime(root / "dir.txt", ns=(0, 1_700_000_000_123_456_789))
+    listing = disk.list_directory("/")
+    assert not listing.truncated
+    assert [(entry.name, entry.is_dir, entry.size) for entry in listing.entries] == [
+        ("dir.txt", False, 3),
+        ("dir", True, None),
+    ]
+    assert listing.entries[0].modified_at == "2023-11-14T22:13:20.123456+00:00"
+    assert disk.list_directory("/dir/sub").entries[0].size == 2
+
+
+def test_only_a_directory_has_children(disk: Disk) -> None:
+    with pytest.raises(NotDirectoryError):
+        disk.list_directory("/dir/file")
+    for path in ("/missing", "/dir/file/below", "/missing/below"):
+        with pytest.raises(FileMissingError):
+            disk.list_directory(path)
+
+
+def test_links_are_listed_by_what_they_lead_to_inside(root: Path, disk: Disk) -> None:
+    for name, target in {
+        "to-dir": "dir",
+        "to-file": "dir/sub/deep",
+        "dangling": "nothing",
+        "loop": "loop",
+        "out-dir": "../outside",
+        "out-file": "../outside/secret",
+        "out-missing": "../outside/missing",
+    }.items():
+        (root / name).symlink_to(target)
+    told = {entry.name: (entry.is_dir, entry.size) for entry in disk.list_directory("/").entries}
+    assert told.pop("to-dir") == (True, None)
+    assert told.pop("to-file") == (False, 2)
+    del told["dir"], told["dir.txt"]
+    assert set(told.values()) == {(False, None)}
+    assert len(told) == 5
+
+
+def test_what_has_no_path_is_hidden(root: Path, disk: Disk) -> None:
+    for name in (UNFINISHED, NOT_UTF8, ".~deepfs-notes", "naïve"):
+        (root / "dir" / name).write_bytes(b"")
+    (root / "dir" / UNFINISHED.replace("0", "1")).mkdir()
+    assert names(disk, "/dir") == [".~deepfs-notes", "file", "naïve", "sub/"]
+    assert walked(disk, "/dir") == ["/dir/.~deepfs-notes", "/dir/file", "/dir/naïve", "/dir/sub/deep"]
+
+
+def test_special_files_are_listed_without_size_and_not_walked(root: Path, disk: Disk) -> None:
+    os.mkfifo(root / "dir" / "fifo")
+    assert names(disk, "/dir") == ["fifo", "file", "sub/"]
+    assert disk.list_directory("/dir").entries[0].size is None
+    assert walked(disk, "/dir") == ["/dir/file", "/dir/sub/deep"]
+
+
+def test_a_child_that_tells_nothing_hides_no_other(root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Mute:
+        def __init__(self, entry: os.DirEntry[str]) -> None:
+            self.name = entry.name
+            self.is_dir = entry.is_dir
+
+        def stat(self, *, follow_symlinks: bool) -> os.stat_result:
+            raise PermissionError(errno.EACCES, "no")
+
+    monkeypatch.setattr("deepfs.disk.walking._patiently", lambda children, *_: map(Mute, children))
+    assert [tuple(entry) for entry in disk.list_directory("/").entries] == [
+        ("dir.txt", False, None, None),
+        ("dir", True, None, None),
+    ]
+
+
+def test_a_listing_may_be_bounded_and_given_up(root: Path, disk: Disk) -> None:
+    for number in range(2100):
+        (root / "dir" / "sub" / str(number)).touch()
+    listing = disk.list_directory("/dir/sub", limit=100)
+    assert (len(listing.entries), listing.truncated) == (100, True)
+    whole = disk.list_directory("/dir/sub", limit=2101)
+    assert (len(whole.entries), whole.truncated) == (2101, False)
+    asked = iter([False, True])
+    with pytest.raises(DeadlineError):
+        disk.list_directory("/dir/sub", patience=Patience(cancelled=lambda: next(asked)))
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(1200)
+def test_a_directory_of_a_million_files_is_listed_and_walked_in_bounds(root: Path, disk: Disk) -> None:
+    directory = os.open(root / "dir" / "sub", os.O_RDONLY)
+    for number in range(1_000_000):
+        os.close(os.open(f"{number:07}", os.O_CREAT | os.O_WRONLY, dir_fd=directory))
+    os.close(directory)
+    listing = disk.list_directory("/dir/sub", limit=100_000)
+    assert (len(listing.entries), listing.truncated) == (100_000, True)
+    assert sum(1 for _ in disk.walk("/dir/sub")) == 1_000_001
+    disk.delete("/dir/sub")
+    assert names(disk, "/dir") == ["file"]
+
+
+# --- walk ---
+
+
+def test_a_walk_finds_all_files_by_path(disk: Disk) -> None:
+    assert walked(disk) == ["/dir.txt", "/dir/file", "/dir/sub/deep"]
+    assert walked(disk, "/dir/sub") == ["/dir/sub/deep"]
+    assert walked(disk, "/dir/file") == ["/dir/file"]
+    for path in ("/missing", "/dir/file/below"):
+        with pytest.raises(FileMissingError):
+            walked(disk, path)
+
+
+@given(st.sets(st.lists(st.sampled_from(["a", "a.b", "a b", "a-", "A", "é", "a/"]), min_size=1, max_size=3).map(tuple)))
+def test_a_walk_is_sorted_by_path(tmp_path_factory: pytest.TempPathFactory, wanted: set[tuple[str, ...]]) -> None:
+    root = tmp_path_factory.mktemp("sorted")
+    for parts in sorted(wanted):
+        path = root.joinpath(*parts)
+        if not path.exists() and not any(parent.is_file() for parent in path.parents):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+    expected = sorted(f"/{path.relative_to(root)}" for path in root.rglob("*") if path.is_file())
+    assert walked(Disk(str(root))) == expected
+
+
+def test_a_file_that_was_found_can_be_looked_at(root: Path, disk: Disk) -> None:
+    (root / "link").symlink_to("dir/sub/deep")
+    seen = [(found.path, found.stat().st_size, found.read()) for found in disk.walk("/")]
+    assert seen == [("/dir.txt", 3, b"333"), ("/dir/file", 1, b"1"), ("/dir/sub/deep", 2, b"22"), ("/link", 2, b"22")]
+    for found in disk.walk("/"):
+        with pytest.raises(TooLargeError):
+            found.read(limit=0)
+
+
+def test_a_file_that_was_found_can_be_looked_at_when_the_walk_is_over(disk: Disk) -> None:
+    before = open_descriptors()
+    assert [(found.path, found.read(), found.stat().st_size) for found in list(disk.walk("/"))] == [
+        ("/dir.txt", b"333", 3),
+        ("/dir/file", b"1", 1),
+        ("/dir/sub/deep", b"22", 2),
+    ]
+    assert open_descriptors() == before
+
+
+def test_a_walk_passes_links_to_files_inside_and_no_others(root: Path, disk: Disk) -> None:
+    for name, target in {
+        "file-link": "file",
+        "dir-link": "sub",
+        "cycle": "..",
+        "self": ".",
+        "dangling": "nothing",
+        "out": "../../outside/secret",
+        "out-dir": "../../outside",
+    }.items():
+        (root / "dir" / name).symlink_to(target)
+    assert walked(disk) == ["/dir.txt", "/dir/file", "/dir/file-link", "/dir/sub/deep"]
+    assert walked(disk, "/dir/cycle/dir/sub") == ["/dir/cycle/dir/sub/deep"]
+
+
+def test_a_walk_enters_what_it_may_and_tells_what_it_cannot() -> None:
+    with public_directory() as root, seen_by_nobody():
+        for name in ("closed", "open", "pruned"):
+            (root / name).mkdir()
+            (root / name / "file").touch()
+        (root / "closed").chmod(0)
+        asked: list[str] = []
+        closed: list[str] = []
+
+        def enter(path: str) -> bool:
+            asked.append(path)
+            return path != "/pruned"
+
+        walk = Disk(str(root)).walk("/", enter=enter, unreadable=lambda path, _: closed.append(path))
+        assert [found.path for found in walk] == ["/open/file"]
+        assert asked == ["/closed", "/open", "/pruned"]
+        assert closed == ["/closed"]
+        (root / "closed").chmod(0o700)
+
+
+def test_a_walk_that_is_left_or_given_up_leaves_nothing_open(disk: Disk) -> None:
+    before = open_descriptors()
+    walk = disk.walk("/")
+    assert next(walk).path == "/dir.txt"
+    assert next(walk).path == "/dir/file"
+    walk.close()
+    asked = iter([False, True])
+    with pytest.raises(DeadlineError):
+        list(disk.walk("/", patience=Patience(cancelled=lambda: next(asked))))
+    assert open_descriptors() == before
+
+
+# --- delete ---
+
+
+def test_deleting_removes_a_file_or_a_whole_directory(root: Path, disk: Disk) -> None:
+    (root / "dir" / UNFINISHED).write_bytes(b"")
+    (root / "dir" / NOT_UTF8).mkdir()
+    (root / "dir" / "out").symlink_to("../../outside")
+    os.mkfifo(root / "dir" / "sub" / "fifo")
+    before = open_descriptors()
+    disk.delete("/dir")
+    assert tree(root) == {"dir.txt": b"333"}
+    disk.delete("/dir.txt")
+    assert tree(root) == {}
+    assert (root.parent / "outside" / "secret").exists()
+    assert open_descriptors() == before
+
+
+def test_what_is_not_there_cannot_be_deleted(disk: Disk) -> None:
+    for path in ("/missing", "/missing/below", "/dir/file/below"):
+        with pytest.raises(FileMissingError):
+            disk.delete(path)
+
+
+def test_the_root_cannot_be_deleted(root: Path, disk: Disk) -> None:
+    before = tree(root)
+    (root / "self").symlink_to(".")
+    for path in ("/", "/."):
+        with pytest.raises(AccessError, match="the root cannot be deleted"):
+            disk.delete(path)
+    disk.delete("/self")
+    assert tree(root) == before
+
+
+def test_a_special_file_can_be_deleted(root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(root / "fifo")
+    monkeypatch.chdir(root)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("socket")
+    disk.delete("/fifo")
+    disk.delete("/socket")
+    assert names(disk, "/") == ["dir.txt", "dir/"]
+
+
+def test_deleting_goes_on_past_what_stays_and_names_it() -> None:
+    with public_directory() as root, seen_by_nobody():
+        for name in ("a", "kept", "z"):
+            (root / "dir" / name).mkdir(parents=True)
+            (root / "dir" / name / "file").touch()
+            (root / "dir" / name / "file2").touch()
+        (root / "dir" / "kept").chmod(0o555)
+        (root / "dir" / "unlistable").mkdir(mode=0)
+        with pytest.raises(AccessError) as caught:
+            Disk(str(root)).delete("/dir")
+        assert str(caught.value) in {
+            f"Error: Permission denied for '/dir': '/dir/kept/{file}' and 1 more could not be deleted "
+            "(Permission denied), the rest is gone"
+            for file in ("file", "file2")
+        }
+        assert tree(root) == {"dir": None, "dir/kept": None, "dir/kept/file": b"", "dir/kept/file2": b""}
+        (root / "dir" / "kept").chmod(0o755)
+
+
+def test_a_failure_of_the_disk_says_what_stayed(root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    unlink = os.unlink
+
+    def fail(name: str, **where: int) -> None:
+        if name == "deep":
+            raise OSError(errno.EIO, "injected")
+        unlink(name, **where)
+
+    monkeypatch.setattr(os, "unlink", fail)
+    with pytest.raises(BackendError, match="'/dir' was not deleted completely: '/dir/sub/deep' could not be deleted"):
+        disk.delete("/dir")
+    assert sorted(tree(root)) == ["dir", "dir.txt", "dir/sub", "dir/sub/deep"]
+
+
+def test_what_comes_into_a_directory_meanwhile_goes_as_well(
+    root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rmdir, arrivals = os.rmdir, iter(["one", "two", "three"])
+
+    def arrive(name: str, **where: int) -> None:
+        for arrival in arrivals:
+            (root / "dir" / arrival).mkdir(exist_ok=True)
+            break
+        rmdir(name, **where)
+
+    monkeypatch.setattr(os, "rmdir", arrive)
+    disk.delete("/dir")
+    assert tree(root) == {"dir.txt": b"333"}
+
+
+def test_a_deep_tree_is_walked_copied_and_deleted(root: Path, disk: Disk) -> None:
+    depth = 400
+    path = root / "dir"
+    for _ in range(depth):
+        path = path / "d"
+    path.mkdir(parents=True)
+    (path / "bottom").touch()
+    assert sum(1 for _ in disk.walk("/dir")) == 3
+    disk.copy("/dir", "/copy")
+    assert sum(1 for _ in disk.walk("/copy")) == 3
+    limit = sys.getrecursionlimit()
+    assert limit > depth
+    disk.delete("/dir")
+    disk.delete("/copy")
+    assert tree(root) == {"dir.txt": b"333"}
+
+
+FEW_DESCRIPTORS = """
+import os, resource, sys
+from deepfs.disk import (Disk, Patience)
+
+root = sys.argv[1]
+top = os.open(root, os.O_RDONLY)
+os.mkdir("dir", dir_fd=top)
+directory = os.open("dir", os.O_RDONLY, dir_fd=top)
+for number in range(1500):
+    for name in "ad":
+        os.mkdir(name, dir_fd=directory)
+    for name in "be":
+        os.close(os.open(name, os.O_WRONLY | os.O_CREAT, dir_fd=directory))
+    below = os.open("d", os.O_RDONLY, dir_fd=directory)
+    os.close(directory)
+    directory = below
+os.close(directory)
+os.close(top)
+Disk(root).stat("/dir")
+resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 32,) * 2)
+disk = Disk(root)
+missed = []
+for path in "/dir", "/copy":
+    if path == "/copy":
+        disk.copy("/dir", "/copy")
+    read = 0
+    for file in disk.walk(path, unreadable=lambda path, _: missed.append(path)):
+        file.stat()
+        read += file.read() == b""
+    print(read, missed)
+print(len(disk.list_tree("/dir", Patience()).entries))
+disk.delete("/dir")
+disk.delete("/copy")
+print(os.listdir(root))
+"""
+
+
+def test_a_tree_of_any_depth_takes_few_descriptors(root: Path) -> None:
+    shutil.rmtree(root)
+    root.mkdir()
+    try:
+        with started(FEW_DESCRIPTORS, root) as process:
+            told, _ = process.communicate(timeout=100)
+    finally:
+        # What pytest does about a tree that stays is recursive.
+        subprocess.run(["rm", "-rf", "--", root], check=True)
+    assert told.splitlines() == ["3000 []", "3000 []", "6001", "[]"]
+
+
+@pytest.fixture
+def deep(root: Path) -> Path:
+    """A directory of twenty levels, with a file and another directory before and after the next one in each."""
+    path = root / "deep"
+    for _ in range(20):
+        for name in ("a", "z"):
+            (path / name).mkdir(parents=True)
+            (path / f"{name}.txt").touch()
+        path = path / "d"
+    path.mkdir()
+    return root / "deep"
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, call: str, at: int, change: Callable[[], object]) -> None:
+    """Have others change something at the `at`-th `call`."""
+    real, left = getattr(os, call), iter(range(at))
+
+    def watched(*args: object, **where: object) -> object:
+        if next(left, at) == at - 1:
+            change()
+        return real(*args, **where)
+
+    monkeypatch.setattr(os, call, watched)
+
+
+SOMEWHERE = ["d", "d/d/d", "d/d/d/d/d/d/d/d", "d/" * 15 + "d"]
+
+
+@pytest.mark.parametrize("where", SOMEWHERE)
+def test_a_directory_that_others_move_away_is_not_deleted_with_the_rest(
+    root: Path, disk: Disk, deep: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    (root / "other").mkdir()
+    (root / "other" / "kept").touch()
+    meanwhile(monkeypatch, "rmdir", 5, lambda: os.rename(deep / where, root / "other" / "d"))
+    with suppress(DeepFSError):
+        disk.delete("/deep")
+    monkeypatch.undo()
+    assert (root / "other" / "kept").exists()
+    disk.delete("/other")
+    if deep.exists():
+        disk.delete("/deep")
+    assert "deep" not in tree(root)
+
+
+@pytest.mark.parametrize("where", SOMEWHERE)
+def test_a_directory_that_others_delete_as_well_is_gone(
+    root: Path, disk: Disk, deep: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    remove = shutil.rmtree
+    meanwhile(monkeypatch, "rmdir", 5, lambda: (monkeypatch.undo(), remove(deep / where)))
+    disk.delete("/deep")
+    assert not deep.exists()
+
+
+@pytest.mark.parametrize("where", SOMEWHERE)
+def test_a_walk_goes_on_above_a_directory_that_others_move(root: Path, disk: Disk, deep: Path, where: str) -> None:
+    (root / "other").mkdir()
+    missed: list[str] = []
+    walk = disk.walk("/deep", unreadable=lambda path, _: missed.append(path))
+    found = [next(walk).path for _ in range(20)]
+    os.rename(deep / where, root / "other" / "d")
+    found += [file.path for file in walk]
+    shown = [f"/deep/{'d/' * level}{name}.txt" for level in range(20) for name in "az"]
+    assert found == sorted(shown)
+    assert missed == []
+
+
+def test_a_copy_of_a_directory_that_others_move_fails(
+    root: Path, disk: Disk, deep: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = tree(deep)
+    meanwhile(monkeypatch, "mkdir", 45, lambda: os.rename(deep / "d/d/d", root / "dir" / "d"))
+    with suppress(DeepFSError):
+        disk.copy("/deep", "/copy")
+    monkeypatch.undo()
+    if (root / "copy").exists():
+        assert tree(root / "copy") == before
+    assert not [name for name in os.listdir(root) if is_temporary(name)]
+
+
+# --- move and copy ---
+
+RELOCATIONS: list[Callable[..., None]] = [Disk.move, Disk.copy]
+
+
+@pytest.fixture(params=RELOCATIONS, ids=["move", "copy"])
+def relocate(request: pytest.FixtureRequest) -> Callable[..., None]:
+    return request.param
+
+
+def test_a_file_goes_where_directories_are_made_for_it(root: Path, disk: Disk, relocate: Callable[..., None]) -> None:
+    (root / "dir.txt").chmod(0o640)
+    relocate(disk, "/dir.txt", "/new/place")
+    assert tree(root)["new/place"] == b"333"
+    assert (root / "new" / "place").stat().st_mode & 0o777 == 0o640
+    assert ("dir.txt" in tree(root)) == (relocate is Disk.copy)
+
+
+def test_a_directory_goes_with_all_in_it(root: Path, disk: Disk, relocate: Callable[..., None]) -> None:
+    (root / "dir" / "link").symlink_to("../../outside/secret")
+    (root / "dir" / "file").chmod(0o444)
+    (root / "dir" / "sub").chmod(0o750)
+    (root / "dir" / NOT_UTF8).write_bytes(b"4")
+    relocate(disk, "/dir", "/new")
+    assert {name: content for name, content in tree(root).items() if name.startswith("new")} == {
+        "new": None,
+        f"new/{NOT_UTF8}": b"4",
+        "new/file": b"1",
+        "new/link": "-> ../../outside/secret",
+        "new/sub": None,
+        "new/sub/deep": b"22",
+    }
+    assert (root / "new" / "file").stat().st_mode & 0o777 == 0o444
+    assert (root / "new" / "sub").stat().st_mode & 0o777 == 0o750
+    assert (root / "dir").exists() == (relocate is Disk.copy)
+
+
+@pytest.mark.parametrize(
+    ("src", "dst", "overwrite", "error"),
+    [
+        ("/missing", "/new", False, FileMissingError("/missing")),
+        ("/missing", "/missing", False, FileMissingError("/missing")),
+        ("/dir.txt/x", "/new", False, FileMissingError("/dir.txt/x")),
+        ("/dir.txt", "/dir/file", False, ExistsError("/dir/file")),
+        ("/dir.txt", "/dir", False, ExistsError("/dir", is_directory=True)),
+        ("/dir.txt", "/dir", True, DirectoryError("/dir")),
+        ("/dir.txt", "/", True, DirectoryError("/")),
+        ("/dir/sub", "/dir", False, ExistsError("/dir", is_directory=True)),
+        ("/dir/sub", "/dir", True, DirectoryError("/dir")),
+        ("/dir", "/dir.txt", False, ExistsError("/dir.txt")),
+        ("/dir", "/dir.txt", True, NotDirectoryError("/dir.txt")),
+        ("/dir/file", "/dir.txt/new/deep", True, NotDirectoryError("/dir.txt")),
+        ("/dir", "/dir/sub/new", False, InvalidPathError("/dir/sub/new", "it lies inside /dir")),
+        ("/dir.txt", "/dir.txt/new", False, InvalidPathError("/dir.txt/new", "it lies inside /dir.txt")),
+        ("/", "/new", False, InvalidPathError("/new", "it lies inside /")),
+        ("/dir", "/link/new/deep", False, InvalidPathError("/link/new/deep", "it lies inside /dir")),
+    ],
+)
+def test_what_cannot_go_stays(
+    root: Path, disk: Disk, relocate: Callable[..., None], src: str, dst: str, overwrite: bool, error: Exception
+) -> None:
+    (root / "link").symlink_to("dir/sub")
+    before, open_before = tree(root.parent), open_descriptors()
+    with pytest.raises(type(error)) as caught:
+        relocate(disk, src, dst, overwrite=overwrite)
+    assert str(caught.value) == str(error)
+    assert tree(root.parent) == before
+    assert open_descriptors() == open_before
+
+
+def test_a_file_replaces_a_file_when_told(root: Path, disk: Disk, relocate: Callable[..., None]) -> None:
+    (root / "link").symlink_to("dir/file")
+    relocate(disk, "/dir/sub/deep", "/link", overwrite=True)
+    assert tree(root)["dir/file"] == b"22"
+    assert tree(root)["link"] == "-> dir/file"
+
+
+def test_a_copy_over_a_file_keeps_its_mode(root: Path, disk: Disk) -> None:
+    (root / "dir.txt").chmod(0o600)
+    disk.copy("/dir/file", "/dir.txt", overwrite=True)
+    assert (root / "dir.txt").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_place_is_left_alone_by_itself(root: Path, disk: Disk) -> None:
+    (root / "link").symlink_to("dir")
+    before = tree(root)
+    for path in ("/dir.txt", "/dir", "/"):
+        disk.move(path, path)
+    disk.move("/dir/file", "/link/file")
+    disk.copy("/dir.txt", "/dir.txt", overwrite=True)
+    with pytest.raises(ExistsError):
+        disk.copy("/dir.txt", "/dir.txt")
+    with pytest.raises(DirectoryError):
+        disk.copy("/dir", "/dir", overwrite=True)
+    assert tree(root) == before
+
+
+def test_one_of_two_names_of_a_file_moves_onto_the_other(root: Path, disk: Disk) -> None:
+    os.link(root / "dir.txt", root / "twin")
+    disk.move("/twin", "/dir.txt", overwrite=True, patience=Patience(1))
+    assert sorted(os.listdir(root)) == ["dir", "dir.txt"]
+
+
+def test_copies_keep_a_link_and_refuse_what_is_no_file(root: Path, disk: Disk) -> None:
+    (root / "link").symlink_to("dir/sub")
+    disk.copy("/link", "/copy")
+    assert tree(root)["copy"] == "-> dir/sub"
+    assert disk.read_file("/copy/deep")[0] == b"22"
+    os.mkfifo(root / "dir" / "sub" / "fifo")
+    before = tree(root / "dir" / "sub")
+    with pytest.raises(AccessError, match="'/dir/sub/fifo': it is not a regular file"):
+        disk.copy("/dir", "/new")
+    assert sorted(os.listdir(root)) == ["copy", "dir", "dir.txt", "link"]
+    assert tree(root / "dir" / "sub").keys() == before.keys()
+
+
+@pytest.fixture
+def two_file_systems(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing but what is put in place within one directory can be renamed."""
+
+    def apart(call: Callable[..., None]) -> Callable[..., None]:
+        def cross(source: str, target: str, **where: int) -> None:
+            if "/" not in str(source) and not source.startswith(".~"):
+                raise OSError(errno.EXDEV, "another file system")
+            call(source, target, **where)
+
+        return cross
+
+    monkeypatch.setattr(os, "rename", apart(os.rename))
+    monkeypatch.setattr(os, "link", apart(os.link))
+
+
+@pytest.mark.usefixtures("two_file_systems")
+@pytest.mark.parametrize("path", ["/dir.txt", "/dir"])
+def test_a_move_to_another_file_system_copies_then_deletes(root: Path, disk: Disk, path: str) -> None:
+    names_before = tree(root)
+    disk.move(path, "/new")
+    moved = {name.replace(path[1:], "new", 1) if f"/{name}/".startswith(f"{path}/") else name for name in names_before}
+    assert tree(root).keys() == moved
+
+
+@pytest.mark.usefixtures("two_file_systems")
+def test_a_move_to_another_file_system_deletes_nothing_but_what_it_copied(root: Path, disk: Disk) -> None:
+    os.link(root / "dir" / "file", root / "dir" / "twin")
+    (root / "dir" / "link").symlink_to("file")
+    (root / "dir" / "sub" / UNFINISHED).touch()
+    written = False
+
+    def write() -> bool:
+        nonlocal written
+        if (root / "new").exists() and not written:
+            written = True
+            (root / "dir" / "sub" / "deep").write_bytes(b"edited")
+            (root / "dir" / "sub" / "added").write_bytes(b"added")
+        return False
+
+    before = open_descriptors()
+    with pytest.raises(ConflictError, match=r"'/dir/sub/.*' and 1 more changed .* stays; .* is in '/new'"):
+        disk.move("/dir", "/new", patience=Patience(cancelled=write))
+    assert open_descriptors() == before
+    found = tree(root)
+    assert {name: found[name] for name in found if name.startswith("dir/")} == {
+        "dir/sub": None, "dir/sub/added": b"added", "dir/sub/deep": b"edited",
+    }  # fmt: skip
+    assert {name: found[name] for name in found if name.startswith("new/")} == {
+        "new/file": b"1", "new/twin": b"1", "new/link": "-> file", "new/sub": None, "new/sub/deep": b"22",
+    }  # fmt: skip
+
+
+@pytest.mark.usefixtures("two_file_systems")
+def test_a_file_that_others_write_while_it_goes_to_another_file_system_stays(root: Path, disk: Disk) -> None:
+    def write() -> bool:
+        if (root / "new").exists():
+            (root / "dir.txt").write_bytes(b"written meanwhile")
+        return False
+
+    (root / "new").write_bytes(b"old")
+    with pytest.raises(ConflictError, match=r"'/dir.txt' changed .* stays"):
+        disk.move("/dir.txt", "/new", overwrite=True, patience=Patience(cancelled=write))
+    assert (root / "dir.txt").read_bytes() == b"written meanwhile"
+    assert (root / "new").read_bytes().startswith(b"333")
+
+
+def test_a_copy_that_is_given_up_leaves_nothing(root: Path, disk: Disk, relocate: Callable[..., None]) -> None:
+    before = tree(root)
+    asked = iter([False] * 2)
+    with pytest.raises(DeadlineError):
+        disk.copy("/dir", "/new/copy", patience=Patience(cancelled=lambda: next(asked, True)))
+    assert tree(root) == before
+
+
+def test_the_time_to_wait_for_others_does_not_bound_the_work(root: Path, disk: Disk) -> None:
+    disk.write_file("/dir/new", b"", patience=Patience(0))
+    disk.delete("/dir/new", Patience(0))
+    disk.copy("/dir", "/copy", patience=Patience(0))
+    disk.move("/copy", "/moved", patience=Patience(0))
+    disk.delete("/dir", Patience(0))
+    assert sorted(tree(root)) == ["dir.txt", "moved", "moved/file", "moved/sub", "moved/sub/deep"]
+
+
+def test_a_deletion_ends_when_nobody_wants_it(disk: Disk) -> None:
+    before = open_descriptors()
+    asked = iter([False])
+    with pytest.raises(DeadlineError):
+        disk.delete("/dir", Patience(cancelled=lambda: next(asked, True)))
+    assert open_descriptors() == before
+
+
+def test_an_end_stands_at_every_instant_of_a_move(root: Path, disk: Disk) -> None:
+    done = threading.Event()
+    moves = 0
+    misses: list[int] = []
+
+    def look() -> None:
+        while not done.is_set():
+            before = moves
+            # The order matters: what is gone from the first has come to the second before.
+            found = any((root / name).exists() for name in ("dir.txt", "moved", "dir.txt"))
+            if not found and moves == before:
+                misses.append(before)
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    for _ in range(200):
+        for source, target in (("/dir.txt", "/moved"), ("/moved", "/dir.txt")):
+            disk.move(source, target)
+            moves += 1
+    done.set()
+    watcher.join()
+    assert misses == []
+
+
+# --- trees for a transfer to another storage ---
+
+
+def test_a_move_out_of_what_may_not_be_changed_blames_the_source() -> None:
+    with public_directory() as root, seen_by_nobody():
+        (root / "in" / "d").mkdir(parents=True)
+        (root / "in" / "a").write_bytes(b"x")
+        (root / "in").chmod(0o555)
+        disk = Disk(str(root))
+        for name in ("a", "d"):
+            with pytest.raises(AccessError, match=f"'/in/{name}'"):
+                disk.move(f"/in/{name}", f"/{name}")
+        assert sorted(path.name for path in root.iterdir()) == ["in"]
+        (root / "in").chmod(0o700)
+
+
+def test_a_tree_tells_how_much_it_cannot_list_or_delete() -> None:
+    with public_directory() as root, seen_by_nobody():
+        for name in ("closed", "kept"):
+            (root / name).mkdir()
+            (root / name / "file").touch()
+        (root / "closed").chmod(0)
+        (root / "kept").chmod(0o555)
+        disk = Disk(str(root))
+        omitted = [disk.list_tree("/", deleting=deleting).omission for deleting in (False, True)]
+        assert [omission and omission.count for omission in omitted] == [1, 2]
+        assert disk.list_tree("/kept").omission is None
+        listed = disk.list_tree("/kept", deleting=True)
+        assert [(entry.path, entry.kind) for entry in listed.entries] == [
+            ("/kept", "directory"),
+            ("/kept/file", "file"),
+        ]
+        assert listed.omission is not None
+        for name in ("closed", "kept"):
+            (root / name).chmod(0o700)
+
+
+def test_links_and_special_files_of_a_tree_are_told_as_they_are(root: Path, disk: Disk) -> None:
+    (root / "t").mkdir(parents=True)
+    (root / "t" / "file").write_bytes(b"x")
+    for name, target in {"to-file": "file", "to-dir": ".", "nowhere": "none", "out": "/etc/passwd"}.items():
+        (root / "t" / name).symlink_to(target)
+    os.mkfifo(root / "t" / "pipe")
+    told = {entry.path[3:]: (entry.kind, entry.leads_to) for entry in disk.list_tree("/t").entries[1:]}
+    assert told == {
+        "file": ("file", None),
+        "nowhere": ("link", None),
+        "out": ("link", None),
+        "pipe": ("special", None),
+        "to-dir": ("link", "directory"),
+        "to-file": ("link", "file"),
+    }
+    assert [entry.kind for entry in disk.list_tree("/t/to-dir").entries] == ["link"]

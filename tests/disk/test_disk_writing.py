@@ -1,0 +1,518 @@
+import errno
+import fcntl
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from deepfs.disk import Disk, Patience, is_temporary
+from deepfs.errors import (
+    AccessError,
+    BackendError,
+    ConflictError,
+    DeadlineError,
+    DirectoryError,
+    ExistsError,
+    FileMissingError,
+    NotDirectoryError,
+    TooLargeError,
+)
+from support.disks import open_descriptors, public_directory, seen_by_nobody, tree
+
+STALE = ".~deepfs-0123456789abcdef"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "file").write_bytes(b"old")
+    (root / "dir").mkdir()
+    return root
+
+
+@pytest.fixture
+def disk(root: Path) -> Disk:
+    return Disk(str(root))
+
+
+def version(disk: Disk, path: str = "/file") -> str:
+    return disk.read_whole(path, 1 << 20).version
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+# --- write ---
+
+
+@pytest.mark.parametrize("data", [b"", b"new", b"\0\xff" * (1 << 20)])
+def test_a_write_makes_the_file_and_the_directories_above(root: Path, disk: Disk, data: bytes) -> None:
+    disk.write_file("/x/y/z", data)
+    assert tree(root) == {"dir": None, "file": b"old", "x": None, "x/y": None, "x/y/z": data}
+
+
+def test_a_write_creates_only_unless_told(root: Path, disk: Disk) -> None:
+    with pytest.raises(ExistsError):
+        disk.write_file("/file", b"new")
+    assert (root / "file").read_bytes() == b"old"
+    disk.write_file("/file", b"new", overwrite=True)
+    disk.write_file("/other", b"new", overwrite=True)
+    assert tree(root) == {"dir": None, "file": b"new", "other": b"new"}
+
+
+def test_a_write_may_replace_one_version_only(root: Path, disk: Disk) -> None:
+    first = version(disk)
+    disk.write_file("/file", b"new", if_match=first)
+    for path in ("/file", "/missing", "/missing/below"):
+        with pytest.raises(ConflictError):
+            disk.write_file(path, b"newer", if_match=first)
+    assert tree(root) == {"dir": None, "file": b"new"}
+
+
+@pytest.mark.parametrize("flags", [{}, {"overwrite": True}, {"if_match": "s-1"}])
+def test_a_write_where_no_file_can_be_is_refused(root: Path, disk: Disk, flags: dict[str, object]) -> None:
+    before = tree(root)
+    for path in ("/", "/dir"):
+        with pytest.raises(DirectoryError):
+            disk.write_file(path, b"new", **flags)
+    for path in ("/file/below", "/file/below/deep"):
+        with pytest.raises(NotDirectoryError, match="'/file'"):
+            disk.write_file(path, b"new", **flags)
+    assert tree(root) == before
+
+
+def test_data_is_written_whole_where_the_system_takes_little(
+    root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:7]))
+    disk.write_file("/new", bytes(range(256)))
+    assert (root / "new").read_bytes() == bytes(range(256))
+
+
+def test_a_reader_keeps_the_file_that_it_opened(disk: Disk) -> None:
+    file, _ = disk.open_file("/file")
+    with file:
+        disk.write_file("/file", b"a new and longer content", overwrite=True)
+        assert file.read() == b"old"
+
+
+def test_a_link_to_a_file_is_another_name_until_the_file_is_replaced(root: Path, disk: Disk) -> None:
+    os.link(root / "file", root / "twin")
+    disk.write_file("/file", b"new", overwrite=True)
+    assert (root / "twin").read_bytes() == b"old"
+
+
+# --- mode, owner, permissions ---
+
+
+def test_a_new_file_has_the_mode_that_the_umask_leaves(root: Path, disk: Disk) -> None:
+    old = os.umask(0o027)
+    try:
+        disk.write_file("/new/file", b"")
+    finally:
+        os.umask(old)
+    assert mode(root / "new" / "file") == 0o640
+    assert mode(root / "new") == 0o750
+
+
+@pytest.mark.parametrize("bits", [0o600, 0o755, 0o666, 0o4755, 0o7777])
+def test_replacing_keeps_the_mode(root: Path, disk: Disk, bits: int) -> None:
+    (root / "file").chmod(bits)
+    disk.write_file("/file", b"new", overwrite=True)
+    assert mode(root / "file") == bits
+    disk.edit_file("/file", bytes.upper)
+    assert mode(root / "file") == bits
+
+
+def test_replacing_keeps_the_owner_where_that_is_allowed(
+    root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int]] = []
+    real = os.stat(root / "file")
+    monkeypatch.setattr(os, "fchown", lambda descriptor, user, group: asked.append((user, group)))
+    foreign = os.stat_result((*real[:4], 1234, 4321, *real[6:]))
+    fstat = os.fstat
+    monkeypatch.setattr(os, "fstat", lambda fd: foreign if fstat(fd).st_ino == real.st_ino else fstat(fd))
+    monkeypatch.setattr("deepfs.disk.file_locks.file_id", lambda status: (0, status.st_ino))
+    disk.edit_file("/file", bytes.upper)
+    assert asked == [(1234, 4321)]
+
+
+def test_a_file_that_changes_its_owner_loses_its_set_id_bits(
+    root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: int) -> None:
+        raise PermissionError(errno.EPERM, "no")
+
+    (root / "file").chmod(0o6755)
+    real, fstat = os.stat(root / "file"), os.fstat
+    foreign = os.stat_result((*real[:4], 1234, 4321, *real[6:]))
+    monkeypatch.setattr(os, "fchown", refuse)
+    monkeypatch.setattr(os, "fstat", lambda fd: foreign if fstat(fd).st_ino == real.st_ino else fstat(fd))
+    monkeypatch.setattr("deepfs.disk.file_locks.file_id", lambda status: (0, status.st_ino))
+    disk.edit_file("/file", bytes.upper)
+    assert mode(root / "file") == 0o755
+
+
+def test_a_file_without_write_permission_is_not_replaced() -> None:
+    with public_directory() as root, seen_by_nobody():
+        (root / "file").write_bytes(b"old")
+        (root / "file").chmod(0o444)
+        (root / "other").write_bytes(b"other")
+        disk = Disk(str(root))
+        changes: list[Callable[[], None]] = [
+            lambda: disk.write_file("/file", b"new", overwrite=True),
+            lambda: disk.write_file("/file", b"new", if_match=version(disk)),
+            lambda: disk.edit_file("/file", bytes.upper),
+            lambda: disk.copy("/other", "/file", overwrite=True),
+            lambda: disk.move("/other", "/file", overwrite=True),
+        ]
+        for change in changes:
+            with pytest.raises(AccessError, match="'/file'"):
+                change()
+        assert tree(root) == {"file": b"old", "other": b"other"}
+
+
+def test_a_directory_without_write_permission_is_not_written_in() -> None:
+    with public_directory() as root, seen_by_nobody():
+        (root / "dir").mkdir()
+        (root / "dir" / "file").write_bytes(b"old")
+        (root / "dir").chmod(0o555)
+        disk = Disk(str(root))
+        changes: list[Callable[[], None]] = [
+            lambda: disk.write_file("/dir/new", b""),
+            lambda: disk.write_file("/dir/new/deep", b""),
+            lambda: disk.write_file("/dir/file", b"", overwrite=True),
+            lambda: disk.edit_file("/dir/file", bytes.upper),
+            lambda: disk.delete("/dir/file"),
+            lambda: disk.move("/dir/file", "/moved"),
+        ]
+        for change in changes:
+            with pytest.raises(AccessError):
+                change()
+        assert tree(root) == {"dir": None, "dir/file": b"old"}
+        (root / "dir").chmod(0o755)
+
+
+# --- what the file system may lack ---
+
+
+def test_without_hard_links_a_file_is_still_created_once(
+    root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EPERM, "no hard links here")
+
+    monkeypatch.setattr(os, "link", refuse)
+    disk.write_file("/new", b"new")
+    disk.move("/new", "/moved")
+    with pytest.raises(ExistsError):
+        disk.write_file("/moved", b"")
+    with pytest.raises(ExistsError):
+        disk.move("/moved", "/file")
+    assert tree(root) == {"dir": None, "file": b"old", "moved": b"new"}
+
+
+def test_without_file_locks_threads_still_exclude_each_other(
+    root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: int) -> None:
+        raise OSError(errno.ENOLCK, "no locks here")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    monkeypatch.setattr("deepfs.disk.file_locks._process_locks._told", False)
+    assert edits_by_threads(root, 4, 25) == 100
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+def test_durable_changes_sync_the_file_and_its_directory(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def note(descriptor: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        synced.append("temporary" if is_temporary(os.path.basename(path)) else os.path.relpath(path, root))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    Disk(str(root)).write_file("/file", b"", overwrite=True)
+    assert synced == []
+    disk = Disk(str(root), durable=True)
+    for change in (
+        lambda: disk.write_file("/dir/new", b"1"),
+        lambda: disk.write_file("/dir/new", b"2", overwrite=True),
+        lambda: disk.edit_file("/dir/new", bytes.upper),
+        lambda: disk.copy("/dir/new", "/dir/copy"),
+    ):
+        synced.clear()
+        change()
+        assert synced == ["temporary", "dir"]
+    synced.clear()
+    disk.move("/dir/new", "/moved")
+    assert sorted(synced) == [".", "dir"]
+
+
+# --- edit ---
+
+
+def test_an_edit_replaces_the_content(root: Path, disk: Disk) -> None:
+    disk.edit_file("/file", bytes.upper)
+    assert tree(root) == {"dir": None, "file": b"OLD"}
+
+
+def test_an_edit_of_what_is_no_file_is_refused(disk: Disk) -> None:
+    for path, error in {
+        "/": DirectoryError,
+        "/dir": DirectoryError,
+        "/x": FileMissingError,
+        "/file/x": FileMissingError,
+    }.items():
+        with pytest.raises(error):
+            disk.edit_file(path, bytes.upper)
+
+
+def test_an_edit_that_fails_leaves_the_file_and_frees_it(root: Path, disk: Disk) -> None:
+    def fail(_: bytes) -> bytes:
+        raise ValueError
+
+    before = open_descriptors()
+    for error in (ValueError, TooLargeError):
+        with pytest.raises(error):
+            disk.edit_file("/file", fail, limit=2 if error is TooLargeError else None)
+    disk.edit_file("/file", bytes.upper, patience=Patience(0))
+    assert tree(root) == {"dir": None, "file": b"OLD"}
+    assert open_descriptors() == before
+
+
+def edits_by_threads(root: Path, threads: int, edits: int) -> int:
+    """How many lines the file has after `threads` of them, each with a Disk of its own, have added `edits` each."""
+    (root / "log").write_bytes(b"")
+    errors: list[BaseException] = []
+
+    def add() -> None:
+        disk = Disk(str(root))
+        try:
+            for _ in range(edits):
+                disk.edit_file("/log", lambda data: data + b"line\n")
+        except BaseException as error:
+            errors.append(error)
+
+    running = [threading.Thread(target=add) for _ in range(threads)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+    assert errors == []
+    return (root / "log").read_bytes().count(b"line\n")
+
+
+def test_edits_of_threads_all_survive(root: Path) -> None:
+    assert edits_by_threads(root, 6, 50) == 300
+
+
+def test_of_many_creations_one_succeeds(root: Path) -> None:
+    outcomes: list[str] = []
+    ready = threading.Barrier(8)
+
+    def create(number: int) -> None:
+        disk = Disk(str(root))
+        ready.wait()
+        for attempt in range(20):
+            try:
+                disk.write_file(f"/race/{attempt}/file", b"%d" % number)
+            except ExistsError:
+                outcomes.append("exists")
+            else:
+                outcomes.append(f"{attempt}")
+
+    running = [threading.Thread(target=create, args=(number,)) for number in range(8)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+    assert outcomes.count("exists") == 7 * 20
+    assert sorted(outcome for outcome in outcomes if outcome != "exists") == sorted(map(str, range(20)))
+
+
+def test_readers_see_whole_contents_only(root: Path, disk: Disk) -> None:
+    contents = {bytes([number]) * 100_000 for number in range(4)}
+    disk.write_file("/file", next(iter(contents)), overwrite=True)
+    done = threading.Event()
+    torn: list[int] = []
+
+    def look() -> None:
+        reader = Disk(str(root))
+        while not done.is_set():
+            data, _ = reader.read_file("/file")
+            if data not in contents:
+                torn.append(len(data))
+
+    readers = [threading.Thread(target=look) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for _ in range(50):
+        for content in contents:
+            disk.write_file("/file", content, overwrite=True)
+    done.set()
+    for reader in readers:
+        reader.join()
+    assert torn == []
+
+
+# --- waiting for others ---
+
+
+@pytest.fixture
+def others(root: Path) -> object:
+    """Somebody else who holds the lock of the file."""
+    descriptor = os.open(root / "file", os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    yield descriptor
+    os.close(descriptor)
+
+
+CHANGES: dict[str, Callable[[Disk, Patience], None]] = {
+    "overwrite": lambda disk, patience: disk.write_file("/file", b"new", overwrite=True, patience=patience),
+    "if_match": lambda disk, patience: disk.write_file("/file", b"new", if_match=version(disk), patience=patience),
+    "edit": lambda disk, patience: disk.edit_file("/file", lambda _: b"new", patience=patience),
+    "delete": lambda disk, patience: disk.delete("/file", patience),
+    "move": lambda disk, patience: disk.move("/file", "/moved", patience=patience),
+    "move over": lambda disk, patience: disk.move("/other", "/file", overwrite=True, patience=patience),
+    "copy over": lambda disk, patience: disk.copy("/other", "/file", overwrite=True, patience=patience),
+}
+
+
+@pytest.mark.usefixtures("others")
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_change_waits_for_others_only_so_long(
+    root: Path, disk: Disk, change: Callable[[Disk, Patience], None]
+) -> None:
+    (root / "other").write_bytes(b"other")
+    before, open_before = tree(root), open_descriptors()
+    start = time.perf_counter()
+    with pytest.raises(DeadlineError):
+        change(disk, Patience(0.05))
+    cancelled = iter([False, False, True])
+    with pytest.raises(DeadlineError):
+        change(disk, Patience(30, lambda: next(cancelled, True)))
+    assert time.perf_counter() - start < 5
+    assert tree(root) == before
+    assert open_descriptors() == open_before
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_change_goes_on_when_others_are_done(
+    root: Path, disk: Disk, others: int, change: Callable[[Disk, Patience], None]
+) -> None:
+    (root / "other").write_bytes(b"other")
+    timer = threading.Timer(0.05, lambda: fcntl.flock(others, fcntl.LOCK_UN))
+    timer.start()
+    change(disk, Patience(20))
+    timer.join()
+    assert (root / "file").exists() is False or (root / "file").read_bytes() in (b"new", b"other")
+
+
+def test_a_lock_on_a_file_that_was_replaced_holds_nobody_up(root: Path, disk: Disk, others: int) -> None:
+    os.rename(root / "file", root / "aside")
+    (root / "file").write_bytes(b"another")
+    disk.edit_file("/file", bytes.upper, patience=Patience(0))
+    assert (root / "file").read_bytes() == b"ANOTHER"
+
+
+def test_who_waited_for_a_file_edits_the_one_that_took_its_place(root: Path, disk: Disk, others: int) -> None:
+    edit = threading.Thread(target=lambda: disk.edit_file("/file", bytes.upper))
+    edit.start()
+    time.sleep(0.05)
+    (root / "next").write_bytes(b"replaced")
+    os.rename(root / "next", root / "file")
+    fcntl.flock(others, fcntl.LOCK_UN)
+    edit.join()
+    assert (root / "file").read_bytes() == b"REPLACED"
+
+
+# --- unfinished files ---
+
+
+def test_what_a_killed_process_left_goes_at_the_next_write(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (root / STALE).write_bytes(b"unfinished")
+    directory = root / STALE.replace("0", "1")
+    (directory / "deep").mkdir(parents=True)
+    (root / ".~deepfs-keep").write_bytes(b"a file of the user")
+    disk = Disk(str(root))
+    disk.write_file("/dir/elsewhere", b"")
+    disk.write_file("/new", b"")
+    assert (root / STALE).exists()
+    hour_later = time.time() + 3600
+    monkeypatch.setattr(time, "time", lambda: hour_later)
+    disk.write_file("/again", b"")
+    assert (root / STALE).exists()
+    Disk(str(root)).write_file("/by-another", b"")
+    assert sorted(os.listdir(root)) == sorted([".~deepfs-keep", "again", "by-another", "dir", "file", "new"])
+
+
+def test_what_somebody_works_on_stays(root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    descriptor = os.open(root / STALE, os.O_CREAT | os.O_WRONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    hour_later = time.time() + 3600
+    monkeypatch.setattr(time, "time", lambda: hour_later)
+    disk.write_file("/new", b"")
+    assert (root / STALE).exists()
+    os.close(descriptor)
+
+
+def test_an_unfinished_file_is_locked_and_closed_to_others(
+    root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[bool, int]] = []
+    rename = os.rename
+
+    def look(source: str, target: str, **where: int) -> None:
+        with open(root / source, "rb") as file, pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        seen.append((is_temporary(source), mode(root / source)))
+        rename(source, target, **where)
+
+    monkeypatch.setattr(os, "rename", look)
+    (root / "file").chmod(0o640)
+    disk.edit_file("/file", bytes.upper)
+    assert seen == [(True, 0o640)]
+
+
+def test_a_write_whose_directory_is_always_deleted_ends(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*_: object, **__: object) -> None:
+        raise FileNotFoundError(errno.ENOENT, "gone")
+
+    monkeypatch.setattr(os, "link", gone)
+    with pytest.raises(BackendError):
+        disk.write_file("/dir/new", b"")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda disk: disk.edit_file("/dir/fifo", lambda data: data),
+        lambda disk: disk.write_file("/dir/fifo", b"", overwrite=True),
+        lambda disk: disk.write_file("/dir/fifo", b"", if_match="none"),
+        lambda disk: disk.copy("/dir/fifo", "/new"),
+        lambda disk: disk.copy("/dir", "/new"),
+    ],
+    ids=["edit", "write", "write over a version", "copy", "copy the directory"],
+)
+def test_a_fifo_is_refused_without_being_opened(
+    root: Path, disk: Disk, change: Callable[[Disk], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(root / "dir" / "fifo")
+    opened: list[object] = []
+    real = os.open
+    monkeypatch.setattr(os, "open", lambda name, *args, **kw: opened.append(name) or real(name, *args, **kw))
+    with pytest.raises(AccessError, match="not a regular file"):
+        change(disk)
+    assert opened
+    assert "fifo" not in opened

@@ -1,0 +1,102 @@
+"""Where paths lead once links are followed, compared with what the system says."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from deepfs import (
+    CompositeBackend,
+    FilesystemBackend,
+    FilesystemPermission,
+    MemoryBackend,
+    PermissionedBackend,
+    run_sync,
+)
+from deepfs.disk import Disk
+from deepfs.errors import BackendError
+
+LINKS = {
+    "d/inside": "../s",
+    "d/absolute": "{root}/s/deep",
+    "d/chain": "inside/deep",
+    "d/dangling": "../s/missing",
+    "d/self": ".",
+    "s/deep/up": "../../d",
+    "outside": "/etc",
+    "above": "../..",
+    "circle": "circle",
+    "through_nothing": "nothing/../s",
+}
+ASKED = [
+    "/", "/d", "/d/file", "/d/inside", "/d/inside/file", "/d/inside/new/er", "/d/absolute/file", "/d/chain/up/inside",
+    "/d/self/self/file", "/d/dangling", "/d/dangling/beneath", "/s/deep/up/file", "/none/at/all", "/d/file/beneath",
+]  # fmt: skip
+NOWHERE = ["/outside", "/outside/passwd", "/above/x", "/circle", "/circle/x", "/through_nothing", "/through_nothing/f"]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "root"
+    (root / "d").mkdir(parents=True)
+    (root / "s" / "deep").mkdir(parents=True)
+    for file in ("d/file", "s/file", "s/deep/file"):
+        (root / file).write_text("x")
+    for link, target in LINKS.items():
+        (root / link).symlink_to(target.format(root=root))
+    return root
+
+
+def test_paths_lead_where_the_system_says(root: Path) -> None:
+    disk = Disk(str(root))
+    for path in ASKED:
+        expected = os.path.realpath(f"{root}{path}").removeprefix(os.path.realpath(root)) or "/"
+        assert disk.real_path(path) == expected, path
+
+
+def test_what_leads_out_or_round_leads_nowhere(root: Path) -> None:
+    disk = Disk(str(root))
+    assert [disk.real_path(path) for path in NOWHERE] == [None] * len(NOWHERE)
+    assert Disk(str(root / "missing")).real_path("/a/b") == "/a/b"
+
+
+def test_no_descriptor_stays_open(root: Path) -> None:
+    disk = Disk(str(root))
+    before = len(os.listdir("/proc/self/fd"))
+    for path in (*ASKED, *NOWHERE):
+        disk.real_path(path)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_backends_tell_in_order_through_mounts(root: Path) -> None:
+    tree = CompositeBackend(MemoryBackend(), {"/disk/": FilesystemBackend(root), "/disk/deep/": MemoryBackend()})
+    asked = ["/a", "/disk/d/inside/file", "/..", "/disk/circle", "/disk/deep/x", "//disk/"]
+    assert run_sync(tree.areal_paths, asked) == ["/a", "/disk/s/file", None, None, "/disk/deep/x", "/disk"]
+
+
+def test_paths_of_the_host_are_resolved_from_its_root(root: Path) -> None:
+    backend = FilesystemBackend(root, virtual_mode=False)
+    asked = [f"{root}/d/inside/file", f"{root}/outside", "d/inside"]
+    expected = [os.path.realpath(path) for path in (asked[0], asked[1], f"{root}/d/inside")]
+    assert run_sync(backend.areal_paths, asked) == expected
+
+
+def test_no_path_leads_nowhere_for_want_of_descriptors(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (root / "d" / "secret").write_text("secret")
+    (root / "open").symlink_to("d/secret")
+    files = FilesystemBackend(root)
+    ruled = PermissionedBackend(files, [FilesystemPermission(["read"], ["/d/**"], "deny")])
+    real = os.open
+
+    def short(name: object, *args: object, **options: object) -> int:
+        if name == str(root):
+            raise OSError(errno.EMFILE, "Too many open files")
+        return real(name, *args, **options)
+
+    monkeypatch.setattr(os, "open", short)
+    with pytest.raises(BackendError, match="Too many files are open"):
+        run_sync(files.areal_paths, ["/open"])
+    assert run_sync(files.areal_paths, ["/../x"]) == [None]
+    told = ruled.glob("*")
+    assert (told.code, told.matches) == ("backend_error", None)

@@ -1,0 +1,336 @@
+"""What `backends/_langgraph.py` takes from inside LangGraph, name by name: fails loudly when LangGraph moves it."""
+
+import asyncio
+import inspect
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pytest
+from langgraph.channels.delta import DeltaChannel
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.config import get_config
+from langgraph.graph import START, StateGraph
+from langgraph.store.base import GetOp, Item, PutOp
+from langgraph.store.memory import InMemoryStore
+from langgraph.store.postgres.aio import AsyncPostgresStore
+from langgraph.store.sqlite.aio import AsyncSqliteStore
+from pydantic import BaseModel
+from typing_extensions import TypedDict
+
+from deepfs import FilesystemState, MemoryBackend, StateBackend
+from deepfs.backends.state import FileConflicts, Files
+from deepfs.errors import BackendError
+from deepfs.langgraph import private as _langgraph
+from deepfs.langgraph.private import (
+    batch,
+    current_runtime,
+    current_store,
+    legacy_namespace,
+    runs_loop_of,
+    store_loop,
+    task_files,
+)
+
+fs = StateBackend()
+A_FILE: Any = {"files": {"/a": {"content": "one two"}}}
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def run(node: Callable[..., Any], *, state: Any = FilesystemState, given: Any = A_FILE, **options: Any) -> Any:
+    builder = StateGraph(state).add_node("node", node).add_edge(START, "node")
+    return builder.compile(checkpointer=options.pop("checkpointer", None), store=options.pop("store", None)).invoke(
+        given, {"configurable": {"thread_id": "t"}, **options}
+    )
+
+
+# --- the running task ------------------------------------------------------------------------------------------------
+
+
+def test_the_names_by_which_a_task_reads_and_sends() -> None:
+    def node(state: FilesystemState) -> None:
+        config = get_config()
+        configurable = config["configurable"]
+        assert configurable["__pregel_read"]("files", False) == A_FILE["files"]
+        configurable["__pregel_send"]([("files", {"/b": {"content": "b"}})])
+        assert set(configurable["__pregel_read"]("files", True)) == {"/a", "/b"}
+        assert set(configurable["__pregel_read"]("files", False)) == {"/a"}
+        with pytest.raises(KeyError):
+            configurable["__pregel_read"]("no such channel", False)
+        assert configurable["__pregel_task_id"]
+        assert config["metadata"]["langgraph_step"] == 1
+        assert config["metadata"]["langgraph_node"] == "node"
+
+    assert set(run(node)["files"]) == {"/a", "/b"}
+
+
+def test_a_task_reads_by_a_partial_that_holds_the_channels_and_its_writes() -> None:
+    def node(state: FilesystemState) -> None:
+        read = get_config()["configurable"]["__pregel_read"]
+        assert isinstance(read, partial)
+        inside = _langgraph._inside(read)
+        assert inside is not None
+        channels, writes = inside
+        assert isinstance(channels["files"], DeltaChannel)
+        assert channels["files"].get() == A_FILE["files"]
+        assert not writes
+        assert fs.edit("/a", "one", "1").ok
+        assert isinstance(writes, deque)
+        assert [channel for channel, _ in writes] == ["files", "file_conflicts"]
+
+    run(node)
+
+
+def test_a_failed_task_has_its_error_at_the_end_of_its_writes_and_nothing_else_saved() -> None:
+    def node(state: FilesystemState) -> None:
+        assert fs.edit("/a", "one", "1").ok
+        raise ValueError("failed")
+
+    saver = InMemorySaver()
+    with pytest.raises(ValueError, match="failed"):
+        run(node, checkpointer=saver)
+    [*_, saved] = saver.list({"configurable": {"thread_id": "t"}}, limit=1)
+    assert [channel for _, channel, _ in saved.pending_writes or ()] == ["__error__"]
+
+
+def test_tasks_of_one_step_share_the_channel_object() -> None:
+    seen = []
+
+    def one(state: FilesystemState) -> None:
+        with task_files() as task:
+            seen.append(task._task)
+
+    builder = StateGraph(FilesystemState).add_node("one", one).add_node("two", one).add_node("later", one)
+    builder.add_edge(START, "one").add_edge(START, "two").add_edge("one", "later")
+    builder.compile().invoke(A_FILE)
+    assert len({id(task) for task in seen}) == 3
+    assert len({id(task.run) for task in seen}) == 1
+    assert [task.step for task in seen] == [1, 1, 2]
+
+
+# --- when LangGraph is made otherwise --------------------------------------------------------------------------------
+
+
+class TestWithoutTheInside:
+    """The calls that a task is given suffice: nothing is merged then, and no loss is silent."""
+
+    @pytest.fixture(autouse=True)
+    def _unknown(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(_langgraph, "_inside", lambda _: None)
+
+    def test_a_task_sees_its_own_writes(self) -> None:
+        def node(state: FilesystemState) -> None:
+            assert fs.edit("/a", "one", "1").ok
+            assert fs.edit("/a", "two", "2").ok
+            assert fs.read("/a").file_data["content"] == "1 2"
+            assert fs.write("/b", "b").ok
+            assert fs.move("/b", "/c").ok
+            assert fs.delete("/c").ok
+
+        result = run(node)
+        assert {path: data["content"] for path, data in result["files"].items()} == {"/a": "1 2"}
+        assert result["file_conflicts"] == []
+
+    def test_parallel_changes_of_one_file_are_told_in_the_channel(self) -> None:
+        def one(state: FilesystemState) -> None:
+            assert fs.edit("/a", "one", "1").ok
+
+        def two(state: FilesystemState) -> None:
+            assert fs.edit("/a", "two", "2").ok
+            assert fs.edit("/a", "2", "II").ok
+            assert fs.write("/b", "b").ok
+
+        builder = StateGraph(FilesystemState).add_node("one", one).add_node("two", two)
+        result = builder.add_edge(START, "one").add_edge(START, "two").compile().invoke(A_FILE)
+        assert {path: data["content"] for path, data in result["files"].items()} == {"/a": "1 two", "/b": "b"}
+        assert [conflict["path"] for conflict in result["file_conflicts"]] == ["/a", "/a"]
+
+    def test_a_state_with_only_files(self) -> None:
+        class Only(TypedDict):
+            files: Files
+
+        assert run(lambda _: fs.edit("/a", "one", "1").error, state=Only)["files"]["/a"]["content"] == "1 two"
+
+    def test_a_state_without_files(self) -> None:
+        with pytest.raises(RuntimeError, match="FilesystemState"):
+            run(lambda _: fs.ls("/"), state=TypedDict("Other", {"n": int}), given={"n": 1})
+
+
+# --- the state that a graph may have ---------------------------------------------------------------------------------
+
+
+@dataclass
+class DataclassState:
+    n: int = 0
+    files: Files = field(default_factory=dict)
+    file_conflicts: FileConflicts = field(default_factory=list)
+
+
+class PydanticState(BaseModel):
+    n: int = 0
+    files: Files = {}
+    file_conflicts: FileConflicts = []
+
+
+class OnlyFiles(TypedDict):
+    files: Files
+
+
+class Mixed(FilesystemState):
+    n: int
+
+
+@pytest.mark.parametrize("state", [FilesystemState, Mixed, OnlyFiles, DataclassState, PydanticState])
+def test_states(state: Any) -> None:
+    def node(given: Any) -> dict[str, Any]:
+        files = given["files"] if isinstance(given, Mapping) else given.files
+        assert files == A_FILE["files"]
+        assert fs.edit("/a", "one", "1").ok
+        return {}
+
+    saver = InMemorySaver()
+    assert run(node, state=state, checkpointer=saver)["files"]["/a"]["content"] == "1 two"
+    again = run(lambda _: fs.edit("/a", "two", "2").error, state=state, given={}, checkpointer=saver)
+    assert again["files"]["/a"]["content"] == "1 2"
+
+
+def test_a_state_without_files_says_what_to_do() -> None:
+    with pytest.raises(RuntimeError, match="FilesystemState"):
+        run(lambda _: fs.ls("/"), state=TypedDict("Other", {"n": int}), given={"n": 1})
+
+
+@pytest.mark.anyio
+async def test_outside_a_graph_every_call_says_what_to_do() -> None:
+    with pytest.raises(RuntimeError, match="MemoryBackend"):
+        fs.ls("/")
+    with pytest.raises(RuntimeError, match="inside a node or a tool"):
+        await fs.awrite("/a", "x")
+    assert (await MemoryBackend().awrite("/a", "x")).ok
+
+
+# --- stores and the runtime ------------------------------------------------------------------------------------------
+
+
+def test_the_store_and_the_runtime_of_the_running_node() -> None:
+    store = InMemoryStore()
+
+    def node(state: FilesystemState) -> None:
+        assert current_store() is store
+        runtime = current_runtime()
+        assert runtime is not None
+        assert runtime.store is store
+
+    run(node, store=store)
+    assert current_runtime() is None
+    with pytest.raises(BackendError, match="compile the graph with one"):
+        current_store()
+    with pytest.raises(BackendError, match="compile the graph with one"):
+        run(lambda _: current_store())
+
+
+def test_the_legacy_namespace_is_the_assistants() -> None:
+    seen = []
+    run(lambda _: seen.append(legacy_namespace()), metadata={"assistant_id": "helper"})
+    run(lambda _: seen.append(legacy_namespace()))
+    assert [*seen, legacy_namespace()] == [("helper", "filesystem"), ("filesystem",), ("filesystem",)]
+
+
+@pytest.mark.parametrize("kind", [AsyncPostgresStore, AsyncSqliteStore])
+def test_how_the_stores_over_a_database_write(kind: Any) -> None:
+    """Where a name is missing here, edits of several processes are no longer kept apart: LangGraph has moved it."""
+    for name in _langgraph._WRITING:
+        assert getattr(kind, name).__module__.startswith("langgraph.store."), name
+    assert kind._cursor.__module__ in _langgraph._KINDS
+    parameters = inspect.signature(kind._cursor).parameters
+    assert parameters.keys() == ({"self", "transaction"} if kind is AsyncSqliteStore else {"self", "pipeline"})
+    assert list(inspect.signature(kind._batch_put_ops).parameters) == ["self", "put_ops", "cur"]
+
+
+@pytest.mark.anyio
+async def test_the_inside_of_a_store_over_sqlite() -> None:
+    async with AsyncSqliteStore.from_conn_string(":memory:") as store:
+        assert _langgraph.database_kind(store) == "sqlite"
+        assert _langgraph.writes_plainly(store)
+        assert _langgraph.lists_all(store)
+        assert _langgraph.connection_of(store) is store.conn
+    assert _langgraph.database_kind(InMemoryStore()) is None
+    assert not _langgraph.writes_plainly(InMemoryStore())
+    assert _langgraph.lists_all(InMemoryStore())
+
+
+@pytest.mark.anyio
+async def test_the_inside_of_a_store_over_postgres(postgres_store: AsyncPostgresStore) -> None:
+    assert _langgraph.database_kind(postgres_store) == "postgres"
+    assert _langgraph.writes_plainly(postgres_store)
+    assert _langgraph.lists_all(postgres_store)
+    assert not _langgraph.omits_expired(postgres_store)
+    postgres_store.ttl_config = {"omit_expired": True}
+    assert _langgraph.omits_expired(postgres_store)
+
+
+@pytest.mark.anyio
+async def test_the_loop_of_a_store() -> None:
+    loop = asyncio.get_running_loop()
+    async with AsyncSqliteStore.from_conn_string(":memory:") as store:
+        assert store_loop(store) is loop
+        assert runs_loop_of(store)
+        assert not await asyncio.to_thread(runs_loop_of, store)
+    assert store_loop(InMemoryStore()) is None
+    assert not runs_loop_of(InMemoryStore())
+
+
+class LoopStore(InMemoryStore):
+    """A store that belongs to a loop in another thread, and works nowhere else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever)
+        self.thread.start()
+
+    async def abatch(self, ops: Any) -> Any:
+        assert asyncio.get_running_loop() is self.loop
+        return await super().abatch(ops)
+
+    def stop(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+
+
+@pytest.fixture
+def loop_store() -> Iterator[LoopStore]:
+    store = LoopStore()
+    yield store
+    if store.thread.is_alive():
+        store.stop()
+    store.loop.close()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+async def test_operations_go_to_the_loop_of_the_store(loop_store: LoopStore) -> None:
+    assert await batch(loop_store, [PutOp(("n",), "k", {"v": 1})]) == [None]
+    [item] = await batch(loop_store, [GetOp(("n",), "k")])
+    assert isinstance(item, Item)
+    assert item.value == {"v": 1}
+
+
+@pytest.mark.anyio
+async def test_a_store_whose_loop_has_ended_is_an_error(loop_store: LoopStore) -> None:
+    await asyncio.to_thread(loop_store.stop)
+    with pytest.raises(BackendError, match="open the store anew"):
+        await batch(loop_store, [GetOp(("n",), "k")])
+
+
+@pytest.mark.anyio
+async def test_operations_on_a_store_without_a_loop_run_here() -> None:
+    store = InMemoryStore()
+    await batch(store, [PutOp(("n",), "k", {"v": 1})])
+    assert isinstance(store.get(("n",), "k"), Item)

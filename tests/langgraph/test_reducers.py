@@ -1,0 +1,547 @@
+"""The reducers of `files` and `file_conflicts`, on writes as the tasks of supersteps make them."""
+
+import copy
+import pickle
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, count, pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
+from deepfs.langgraph.operations import Operation, Places, Transition, header_of, is_header, transition
+from deepfs.langgraph.reducers import fold, fold_conflicts, version_of
+from deepfs.text.diff import Place, compose, disjoint, transplant
+from deepfs.text.edits import replace
+from deepfs.text.records import decode_file, encode_file, new_file
+
+Files = Mapping[str, Any]
+Write = dict[str, Any]
+
+# --- tasks as StateBackend runs them ---------------------------------------------------------------------------------
+
+
+numbers = count()
+
+
+class Task:
+    """One task of a superstep: what it sees, and the writes and headers that it sends."""
+
+    def __init__(self, files: Files, step: int = 1, *, file_format: str = "v2", minute: int = 0) -> None:
+        self.files = dict(files)
+        self.name = f"task {next(numbers)}"
+        self.step = step
+        self.file_format = file_format
+        self.now = f"2026-01-01T00:{minute:02}:00.000000+00:00"
+        self.changes: dict[str, Transition] = {}
+        self.writes: list[Write] = []
+
+    def text(self, path: str) -> str:
+        return decode_file(self.files[path], path).content
+
+    def send(self, written: Mapping[str, tuple[str | bytes | None, Places]]) -> "Task":
+        changes, write = {}, {}
+        for path, (content, places) in written.items():
+            before = decode_file(self.files[path], path) if path in self.files else None
+            after = None if content is None else new_file(content, created_at="2025", now=self.now)
+            base, result = (data and version_of(data) for data in (before, after))
+            changes[path] = transition(self.changes.get(path), base, result, places)
+            write[path] = after and encode_file(after, self.file_format)
+        self.changes |= changes
+        self.files = plain(self.files, [write])
+        self.writes.append({header_of(Operation(changes, self.name, self.step, "node")): None, **write})
+        return self
+
+    def write(self, path: str, content: str | bytes | None) -> "Task":
+        return self.send({path: (content, None)})
+
+    def delete(self, path: str) -> "Task":
+        return self.write(path, None)
+
+    def edit(self, path: str, old: str, new: str, *, replace_all: bool = False) -> "Task":
+        done = replace(path, self.text(path), old, new, replace_all)
+        return self.send({path: (done.content, [(span.start, span.end, len(span.text)) for span in done.spans])})
+
+    def splice(self, path: str, start: int, end: int, new: str) -> "Task":
+        text = self.text(path)
+        return self.send({path: (text[:start] + new + text[end:], [(start, end, len(new))])})
+
+    def move(self, src: str, dst: str) -> "Task":
+        return self.send({dst: (self.text(src), None), src: (None, None)})
+
+
+def plain(files: Files, writes: Iterable[Write]) -> dict[str, Any]:
+    """What a reducer makes of the writes that merges dicts, deletes at None, and knows no operations."""
+    result = dict(files)
+    for write in writes:
+        for key, value in write.items():
+            if value is None:
+                result.pop(key, None)
+            else:
+                result[key] = value
+    return result
+
+
+def files_of(**texts: str) -> dict[str, Any]:
+    return {f"/{name}": encode_file(new_file(text, now="2025")) for name, text in texts.items()}
+
+
+def texts(files: Files) -> dict[str, str]:
+    return {path: decode_file(data, path).content for path, data in files.items()}
+
+
+def headers(writes: Iterable[Write]) -> list[str]:
+    return [key for write in writes for key in write if is_header(key)]
+
+
+def in_order(*tasks: Task) -> list[Write]:
+    return [write for task in tasks for write in task.writes]
+
+
+def outcome(files: Files, *tasks: Task) -> tuple[dict[str, str], list[tuple[str, str]]]:
+    """The texts after a superstep, and the losses told, as path and operation."""
+    writes = in_order(*tasks)
+    return texts(fold(files, writes)), [
+        (conflict["path"], conflict["operation"]) for conflict in fold_conflicts([], headers(writes))
+    ]
+
+
+# --- edits in parallel -----------------------------------------------------------------------------------------------
+
+
+def test_disjoint_edits_of_twenty_tasks_all_survive() -> None:
+    start = files_of(a="".join(f"<{number}>" for number in range(20)))
+    tasks = [Task(start).edit("/a", f"<{number}>", f"[{'x' * number}]") for number in range(20)]
+    assert outcome(start, *tasks) == ({"/a": "".join(f"[{'x' * number}]" for number in range(20))}, [])
+
+
+@pytest.mark.parametrize(
+    ("content", "edits", "merged"),
+    [
+        ("0123", [("0", "aa"), ("1", ""), ("2", "b"), ("3", "0123")], "aab0123"),
+        ("import a\nimport b\nimport c\n", [("import a\n", ""), ("import b\n", ""), ("c", "see")], "import see\n"),
+        ("x = 1\ny = 2\n", [("x = 1", "x = 1  # see y = 2"), ("y = 2", "y = 3")], "x = 1  # see y = 2\ny = 3\n"),
+        ("xyxz", [("xy", ""), ("xz", "q")], "q"),
+        ("a.b.c", [("b", "a"), ("a", "b"), ("c", "a")], "b.a.a"),
+        ("one\r\ntwo\r\n", [("two\n", "2\n"), ("one", "1")], "1\r\n2\r\n"),
+    ],
+    ids=["neighbours", "similar lines", "new text holds old", "ambiguous difference", "swap", "crlf"],
+)
+def test_disjoint_edits_are_merged_by_place(content: str, edits: Sequence[tuple[str, str]], merged: str) -> None:
+    start = files_of(a=content)
+    tasks = [Task(start).edit("/a", old, new) for old, new in edits]
+    assert outcome(start, *tasks) == ({"/a": merged}, [])
+    assert outcome(start, *reversed(tasks)) == ({"/a": merged}, [])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "other"),
+    [
+        ("count = 1", "count = 10", "count = 12"),
+        ("count = 1", "count = 2", "count = 2"),
+        ("count", "total", "number"),
+        ("= 1\n", "= 1 ", ""),
+    ],
+    ids=["new text holds old", "same edit", "same word", "deletion"],
+)
+def test_of_two_edits_in_one_place_the_first_takes_effect_and_the_other_is_told(old: str, new: str, other: str) -> None:
+    start = files_of(a="count = 1\nend")
+    first, second = Task(start).edit("/a", old, new), Task(start).edit("/a", old, other)
+    assert outcome(start, first, second) == (texts(first.files), [("/a", "edit")])
+    assert outcome(start, second, first) == (texts(second.files), [("/a", "edit")])
+
+
+def test_edits_that_share_a_character_collide_even_if_neither_text_is_in_the_other() -> None:
+    start = files_of(a="abcd")
+    assert outcome(start, Task(start).edit("/a", "abc", "x"), Task(start).edit("/a", "cd", "y")) == (
+        {"/a": "xd"},
+        [("/a", "edit")],
+    )
+
+
+def test_a_task_edits_what_it_edited_itself() -> None:
+    start = files_of(a="one two three four")
+    own = Task(start).edit("/a", "one", "1").edit("/a", "1 two", "12").edit("/a", "four", "4").edit("/a", "12 t", "[t")
+    other = Task(start).edit("/a", "ee", "EE")
+    for order in ([own, other], [other, own]):
+        assert outcome(start, *order) == ({"/a": "[thrEE 4"}, [])
+
+
+def test_what_was_built_on_a_lost_edit_is_lost_and_told() -> None:
+    start = files_of(a="one two three")
+    first = Task(start).edit("/a", "one", "1")
+    second = Task(start).edit("/a", "two", "2").edit("/a", "one", "uno").edit("/a", "three", "3")
+    assert outcome(start, first, second) == ({"/a": "1 2 three"}, [("/a", "edit"), ("/a", "edit")])
+
+
+def test_replacing_everywhere_collides_where_any_place_does() -> None:
+    start = files_of(a="a b a")
+    everywhere = Task(start).edit("/a", "a", "x", replace_all=True)
+    assert outcome(start, everywhere, Task(start).edit("/a", "b", "y")) == ({"/a": "x y x"}, [])
+    assert outcome(start, Task(start).edit("/a", "b a", "y"), everywhere) == ({"/a": "a y"}, [("/a", "edit")])
+
+
+def test_merged_edits_keep_the_latest_time_and_the_form_of_the_writer() -> None:
+    start = files_of(a="one\ntwo\n")
+    early = Task(start, minute=1, file_format="v1").edit("/a", "two", "2")
+    late = Task(start, minute=2).edit("/a", "one", "1")
+    merged = fold(start, in_order(late, early))["/a"]
+    assert merged == {"content": ["1", "2", ""], "created_at": "2025", "modified_at": late.now}
+    assert fold(start, in_order(early, late))["/a"]["content"] == "1\n2\n"
+
+
+# --- whole files in parallel -----------------------------------------------------------------------------------------
+
+
+def test_of_two_creates_the_first_wins_and_the_other_is_told() -> None:
+    assert outcome({}, Task({}).write("/a", "1"), Task({}).write("/a", "2")) == ({"/a": "1"}, [("/a", "create")])
+    assert outcome({}, Task({}).write("/a", "1"), Task({}).write("/a", "1")) == ({"/a": "1"}, [("/a", "create")])
+
+
+def test_overwriting_collides_with_everything_but_itself() -> None:
+    start = files_of(a="old")
+    over = Task(start).write("/a", "new").write("/a", "newer")
+    assert outcome(start, over, Task(start).edit("/a", "old", "x")) == ({"/a": "newer"}, [("/a", "edit")])
+    assert outcome(start, Task(start).write("/a", b"\xff"), Task(start).write("/a", "x")) == (
+        {"/a": "/w=="},
+        [("/a", "overwrite")],
+    )
+
+
+def test_of_deletion_and_edit_the_first_takes_effect() -> None:
+    start = files_of(a="old")
+    deletion, edit = Task(start).delete("/a"), Task(start).edit("/a", "old", "new")
+    assert outcome(start, deletion, edit) == ({}, [("/a", "edit")])
+    assert outcome(start, edit, deletion) == ({"/a": "new"}, [("/a", "delete")])
+
+
+def test_deletions_agree() -> None:
+    start = files_of(a="old", b="old")
+    both = Task(start).send({"/a": (None, None), "/b": (None, None)})
+    assert outcome(start, Task(start).delete("/a"), both) == ({}, [])
+
+
+def test_a_task_deletes_and_creates_again() -> None:
+    start = files_of(a="old")
+    again = Task(start).delete("/a").write("/a", "new").edit("/a", "new", "newer")
+    assert outcome(start, again) == ({"/a": "newer"}, [])
+    assert outcome(start, again, Task(start).edit("/a", "old", "x")) == ({"/a": "newer"}, [("/a", "edit")])
+
+
+def test_a_move_takes_effect_at_both_ends_or_at_neither() -> None:
+    start = files_of(a="content")
+    taken, move = Task(start).write("/b", "other"), Task(start).move("/a", "/b")
+    assert outcome(start, taken, move) == ({"/a": "content", "/b": "other"}, [("/b", "create"), ("/a", "delete")])
+    assert outcome(start, move, taken) == ({"/b": "content"}, [("/b", "create")])
+    assert outcome(start, Task(start).edit("/a", "content", "edited"), move)[0] == {"/a": "edited"}
+    assert outcome(start, move, Task(start).move("/a", "/c"))[0] == {"/b": "content"}
+
+
+def test_a_file_is_not_written_anew_where_its_move_took_no_effect() -> None:
+    start = files_of(a="content")
+    taken, move = Task(start).write("/b", "other"), Task(start).move("/a", "/b").write("/a", "new")
+    assert outcome(start, taken, move) == (
+        {"/a": "content", "/b": "other"},
+        [("/b", "create"), ("/a", "delete"), ("/a", "create")],
+    )
+
+
+def test_a_file_where_another_task_needs_a_directory_collides() -> None:
+    directory, file = Task({}).write("/a/b/c", "1"), Task({}).write("/a/b", "2")
+    assert outcome({}, directory, file) == ({"/a/b/c": "1"}, [("/a/b", "create")])
+    assert outcome({}, file, directory) == ({"/a/b": "2"}, [("/a/b/c", "create")])
+    gone = Task({}).write("/a/b/c", "1").delete("/a/b/c")
+    assert outcome({}, gone, file) == ({"/a/b": "2"}, [])
+    assert outcome({}, directory, Task({}).write("/a/b2", "3")) == ({"/a/b/c": "1", "/a/b2": "3"}, [])
+
+
+def test_steps_follow_one_another() -> None:
+    start = files_of(a="one")
+    first = Task(start, 1).edit("/a", "one", "two")
+    second = Task(fold(start, first.writes), 2).edit("/a", "two", "one")
+    third = Task(start, 3).edit("/a", "one", "three")
+    assert outcome(start, first, second, third) == ({"/a": "three"}, [])
+
+
+# --- writes without an operation -------------------------------------------------------------------------------------
+
+
+def test_plain_writes_are_taken_as_they_are() -> None:
+    start = files_of(a="old", b="old")
+    written = {"/a": None, "/c": {"content": ["v1"]}}
+    assert fold(start, [written, None]) == {"/b": start["/b"], "/c": {"content": ["v1"]}}
+    assert type(fold(start, [written])) is dict
+    assert texts(start) == {"/a": "old", "/b": "old"}
+
+
+def test_repeating_what_an_operation_wrote_changes_nothing() -> None:
+    start = files_of(a="one two")
+    tasks = [Task(start).edit("/a", "one", "1"), Task(start).edit("/a", "two", "2").edit("/a", "2", "II")]
+    repeated = [{"/a": write["/a"]} for write in in_order(*tasks)]
+    assert texts(fold(start, in_order(*tasks) + repeated)) == {"/a": "1 II"}
+    lost = Task(start).edit("/a", "one", "uno")
+    assert texts(fold(start, [*in_order(*tasks, lost), *lost.writes, {"/a": lost.files["/a"]}])) == {"/a": "1 II"}
+
+
+def test_an_earlier_file_can_be_put_back() -> None:
+    start = files_of(a="one")
+    task = Task(start).edit("/a", "one", "two")
+    back = [*task.writes, {"/a": start["/a"]}]
+    assert texts(fold(start, back)) == {"/a": "one"}
+    assert texts(fold(start, [*back, {"/a": task.files["/a"]}])) == {"/a": "two"}
+    assert fold(start, [*task.writes, {"/a": None}]) == {}
+
+
+def test_a_plain_write_and_later_operations_of_the_step() -> None:
+    start = files_of(a="one two")
+    tasks = [Task(start).edit("/a", "one", "1"), Task(start).edit("/a", "two", "2")]
+    put = {"/a": {"content": "quite something else"}}
+    assert texts(fold(start, [*tasks[0].writes, put, *tasks[1].writes])) == {"/a": "one 2"}
+
+
+def test_edits_of_a_later_step_are_merged_also_after_a_plain_write() -> None:
+    start = files_of(a="zero")
+    put = {"/a": {"content": "one two"}}
+    before = fold(start, [*Task(start, 1).edit("/a", "zero", "0").writes, put])
+    tasks = [Task(before, 2).edit("/a", "one", "1"), Task(before, 2).edit("/a", "two", "2")]
+    assert texts(fold(before, in_order(*tasks))) == {"/a": "1 2"}
+
+
+def test_an_operation_that_cannot_be_read_leaves_the_files() -> None:
+    assert fold({}, [{"deepfs:{new format}": None, "/a": {"content": "x"}}]) == {"/a": {"content": "x"}}
+
+
+# --- conflicts -------------------------------------------------------------------------------------------------------
+
+
+def test_a_conflict_says_what_was_lost() -> None:
+    start = files_of(a="old")
+    writes = in_order(Task(start, 7).edit("/a", "old", "x"), Task(start, 7).edit("/a", "old", "y"))
+    [told] = fold_conflicts([], headers(writes))
+    assert told.pop("reason")
+    assert told == {"path": "/a", "operation": "edit", "node": "node", "step": 7}
+
+
+def test_conflicts_told_elsewhere_are_taken_in_once_and_can_be_forgotten() -> None:
+    told = {"path": "/x"}
+    assert fold_conflicts([told], [[told, {"path": "/y"}]]) == [told, {"path": "/y"}]
+    assert fold_conflicts([told], [None]) == []
+    assert fold_conflicts(None, ["deepfs:unreadable"]) == []
+
+
+# --- laws ------------------------------------------------------------------------------------------------------------
+
+PATHS = ["/a", "/b", "/a/c"]
+content = st.text(alphabet="ab\n", max_size=6)
+
+
+@st.composite
+def supersteps(draw: st.DrawFn) -> tuple[dict[str, Any], list[list[Task]]]:
+    """Files to start with, and the tasks of the steps that follow, each step on what the one before left."""
+    files = start = files_of(**draw(st.dictionaries(st.sampled_from(["a", "b"]), content, max_size=2)))
+    steps = []
+    for step in range(draw(st.integers(1, 3))):
+        tasks = [Task(files, step, minute=draw(st.integers(0, 59))) for _ in range(draw(st.integers(1, 4)))]
+        for task in tasks:
+            for _ in range(draw(st.integers(1, 3))):
+                operate(draw, task)
+        steps.append(tasks)
+        files = fold(files, in_order(*tasks))
+    return start, steps
+
+
+def operate(draw: st.DrawFn, task: Task) -> None:
+    """Some operation on some file, of those that the backend would let through."""
+    path = draw(st.sampled_from(PATHS))
+    if any(other.startswith(f"{path}/") or path.startswith(f"{other}/") for other in task.files):
+        return
+    if path not in task.files:
+        task.write(path, draw(content))
+        return
+    match draw(st.sampled_from(["edit", "edit", "edit", "edit", "write", "delete", "move"])):
+        case "edit" if text := task.text(path):
+            start = draw(st.integers(0, len(text) - 1))
+            task.splice(path, start, draw(st.integers(start + 1, len(text))), draw(content))
+        case "write":
+            task.write(path, draw(content))
+        case "delete":
+            task.delete(path)
+        case "move" if "/b" not in task.files:
+            task.move(path, "/b")
+
+
+def in_batches(writes: Sequence[Any], cuts: Iterable[int]) -> Iterator[Sequence[Any]]:
+    edges = sorted({0, len(writes), *(cut % (len(writes) + 1) for cut in cuts)})
+    return (writes[start:end] for start, end in pairwise(edges))
+
+
+@given(supersteps(), st.lists(st.integers(0, 99)))
+def test_every_division_into_batches_gives_the_same(
+    run: tuple[dict[str, Any], list[list[Task]]], cuts: list[int]
+) -> None:
+    start, steps = run
+    writes = in_order(*(task for tasks in steps for task in tasks))
+    files: Files = start
+    for batch in in_batches(writes, cuts):
+        files = fold(files, batch)
+    assert files == fold(start, writes)
+    conflicts: list[Any] = []
+    for told in in_batches(headers(writes), cuts):
+        conflicts = fold_conflicts(conflicts, told)
+    assert conflicts == fold_conflicts([], headers(writes))
+
+
+@given(supersteps())
+def test_a_state_loaded_between_steps_goes_on_the_same(run: tuple[dict[str, Any], list[list[Task]]]) -> None:
+    start, steps = run
+    files: Files = start
+    for tasks in steps:
+        files = copy.deepcopy(fold(files, in_order(*tasks)))
+    assert files == fold(start, in_order(*(task for tasks in steps for task in tasks)))
+
+
+@given(supersteps())
+def test_folding_changes_none_of_its_arguments(run: tuple[dict[str, Any], list[list[Task]]]) -> None:
+    start, steps = run
+    writes = in_order(*(task for tasks in steps for task in tasks))
+    half = fold(start, writes[: len(writes) // 2])
+    before = copy.deepcopy((start, writes, half))
+    once = fold(half, writes[len(writes) // 2 :])
+    assert fold(half, writes[len(writes) // 2 :]) == once
+    assert (start, writes, half) == before
+
+
+def test_what_is_folded_from_one_value_is_not_known_to_another() -> None:
+    start = files_of(a="one two")
+    one, two, also_two = (Task(start).edit("/a", old, new) for old, new in [("one", "1"), ("two", "2"), ("two", "II")])
+    files, conflicts = fold(start, one.writes), fold_conflicts([], headers(one.writes))
+    fold(files, [*two.writes, {"/a": {"content": "x"}}])
+    fold_conflicts(conflicts, headers(two.writes))
+    assert texts(fold(files, also_two.writes)) == {"/a": "1 II"}
+    assert fold_conflicts(conflicts, headers(also_two.writes)) == []
+
+
+@given(supersteps())
+def test_a_reducer_that_knows_no_operations_agrees_unless_tasks_changed_the_same_file(
+    run: tuple[dict[str, Any], list[list[Task]]],
+) -> None:
+    start, steps = run
+    files: Files = start
+    for tasks in steps:
+        touched = [path for task in tasks for path in task.changes]
+        folded, merged = fold(files, in_order(*tasks)), plain(files, in_order(*tasks))
+        if not any(is_related(one, other) for i, one in enumerate(touched) for other in touched[:i]):
+            assert folded == merged
+        assert not any(map(is_header, merged))
+        files = folded
+
+
+def is_related(one: str, other: str) -> bool:
+    return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
+
+
+@given(supersteps())
+def test_no_loss_is_silent(run: tuple[dict[str, Any], list[list[Task]]]) -> None:
+    start, steps = run
+    files: Files = start
+    for tasks in steps:
+        told = {(conflict["path"], conflict["operation"]) for conflict in fold_conflicts([], headers(in_order(*tasks)))}
+        folded = fold(files, in_order(*tasks))
+        assert told or merges_all(files, tasks, folded)
+        files = folded
+
+
+def merges_all(files: Files, tasks: Sequence[Task], folded: Files) -> bool:
+    """Whether `folded` shows what each task changed in the end, told by the places in the text they all began with."""
+    return all(
+        shows(path, texts(files).get(path), [task for task in tasks if path in task.changes], texts(folded).get(path))
+        for path in PATHS
+    )
+
+
+def shows(path: str, before: str | None, tasks: Sequence[Task], after: str | None) -> bool:
+    made = [task for task in tasks if texts(task.files).get(path) != before]
+    if len(made) < 2 or before is None or any(path not in task.files for task in made):
+        return after in [texts(task.files).get(path) for task in made or tasks] or not tasks
+    places = (spelled(task.changes[path].places or [], task.text(path)) for task in made)
+    return after == rebuilt(before, sorted(chain.from_iterable(places)))
+
+
+def spelled(places: Iterable[Place], after: str) -> Iterator[tuple[int, int, str]]:
+    grown = 0
+    for start, end, length in places:
+        yield start, end, after[start + grown : start + grown + length]
+        grown += length - (end - start)
+
+
+def rebuilt(before: str, places: Iterable[tuple[int, int, str]]) -> str:
+    for start, end, text in reversed(list(places)):
+        before = before[:start] + text + before[end:]
+    return before
+
+
+@given(st.data(), st.text("ab\n", min_size=2, max_size=20))
+def test_disjoint_edits_all_survive(data: st.DataObject, before: str) -> None:
+    start = files_of(a=before)
+    edges = sorted(data.draw(st.sets(st.integers(0, len(before)), min_size=2)))
+    places = [(first, last, data.draw(content)) for first, last in pairwise(edges)]
+    tasks = [Task(start) for _ in range(3)]
+    for first, last, new in reversed(places):  # From the end, so that a task's own edits do not move its next ones.
+        data.draw(st.sampled_from(tasks)).splice("/a", first, last, new)
+    assert outcome(start, *data.draw(st.permutations(tasks))) == ({"/a": rebuilt(before, places)}, [])
+
+
+@given(st.data(), st.text("ab", min_size=1, max_size=12))
+def test_composed_places_are_what_is_no_longer_original(data: st.DataObject, before: str) -> None:
+    """Against characters that remember where they come from: an int is the place in `before`, a str is new."""
+    characters: list[int | str] = list(range(len(before)))
+    places: list[Place] = []
+    for _ in range(data.draw(st.integers(1, 5))):
+        if not characters:
+            break
+        spots = sorted(data.draw(st.sets(st.integers(0, len(characters)), min_size=2, max_size=6)))
+        step = [(*pair, data.draw(st.integers(0, 3))) for pair in list(pairwise(spots))[::2]]
+        for start, end, length in reversed(step):
+            characters[start:end] = ["n"] * length
+        places = compose(places, step)
+    kept = [-1, *(origin for origin in characters if isinstance(origin, int)), len(before)]
+    assert [(start, end) for start, end, _ in places] == [(a + 1, b) for a, b in pairwise(kept) if b > a + 1]
+    assert sum(length for *_, length in places) == characters.count("n")
+
+
+def test_places_that_touch_are_disjoint() -> None:
+    assert disjoint([(0, 2, 5), (4, 6, 0)], [(2, 4, 1), (6, 7, 1)])
+    assert not disjoint([(0, 2, 5), (4, 6, 0)], [(2, 5, 1)])
+    assert transplant([(2, 4, 1)], "abXef", "-cdef", [(0, 2, 1)]) == "-Xef"
+
+
+# --- what is stored --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stored", [copy.copy, copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value)), dict])
+def test_the_folded_state_is_stored_as_plain_dicts(stored: Any) -> None:
+    start = files_of(a="one")
+    files = fold(start, Task(start).edit("/a", "one", "two").writes)
+    assert type(stored(files)) is dict
+    assert stored(files) == files
+    assert set(files) == {"/a"}
+    assert set(files["/a"]) == {"content", "encoding", "created_at", "modified_at"} - {"encoding"} | set(start["/a"])
+
+
+def test_a_checkpoint_holds_a_plain_dict_and_a_plain_list() -> None:
+    start, serde = files_of(a="one"), JsonPlusSerializer()
+    writes = in_order(Task(start).edit("/a", "one", "x"), Task(start).edit("/a", "one", "y"))
+    for value in (fold(start, writes), fold_conflicts([], headers(writes))):
+        kind, data = serde.dumps_typed(value)
+        assert kind == "msgpack"
+        assert type(serde.loads_typed((kind, data))) in (dict, list)
+        assert serde.loads_typed((kind, data)) == value
+        assert type(pickle.loads(pickle.dumps(value))) in (dict, list)
+
+
+def test_a_write_costs_what_changed() -> None:
+    start = files_of(a="x" * 100_000)
+    [write] = Task(start).splice("/a", 5, 6, "y").writes
+    assert len(next(iter(write))) < 400

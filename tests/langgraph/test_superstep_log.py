@@ -1,0 +1,799 @@
+"""Parallel tasks of a superstep, their failures and what is rebuilt from checkpoints, in real graphs."""
+
+import asyncio
+import gc
+import operator
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from langchain_core.messages import AIMessage
+from langchain_core.tools import BaseTool, tool
+from langgraph._internal._constants import CONFIG_KEY_READ
+from langgraph.cache.memory import InMemoryCache
+from langgraph.channels.delta import DeltaChannel
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+from langgraph.config import get_config
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode
+from langgraph.types import CachePolicy, Command, Overwrite, RetryPolicy, Send, TimeoutPolicy, interrupt
+
+from deepfs import ErrorCode, FilesystemState, StateBackend
+from deepfs.langgraph import private as _langgraph
+from deepfs.langgraph import superstep_log as _supersteps
+from deepfs.text.flat_tree import Directories
+
+fs = StateBackend()
+THREAD: Any = {"configurable": {"thread_id": "t"}}
+Saver = BaseCheckpointSaver[Any]
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class State(FilesystemState):
+    n: int
+    log: Annotated[list[str], operator.add]
+
+
+def graph(*parallel: Callable[..., Any], state: Any = State, **nodes: Any) -> StateGraph[Any]:
+    """Nodes that all run in the first superstep."""
+    builder = StateGraph(state)
+    for node in parallel:
+        builder.add_node(node.__name__, node, **nodes)
+        builder.add_edge(START, node.__name__)
+    return builder
+
+
+def text(value: Mapping[str, Any], path: str = "/a") -> str:
+    return value["files"][path]["content"]
+
+
+def reloaded(builder: StateGraph[Any], saver: Saver) -> dict[str, Any]:
+    return builder.compile(checkpointer=saver).get_state(THREAD).values
+
+
+def file(content: str) -> dict[str, Any]:
+    return {"files": {"/a": {"content": content, "encoding": "utf-8", "created_at": "0", "modified_at": "0"}}}
+
+
+# --- twenty parallel tasks -------------------------------------------------------------------------------------------
+
+TWENTY = "".join(f"<{number}>\n" for number in range(20))
+EDITED = "".join(f"[edited {number}]\n" for number in range(20))
+
+
+def edit_one(state: State) -> dict[str, Any]:
+    done = fs.edit("/a", f"<{state['n']}>", f"[edited {state['n']}]")
+    assert f"[edited {state['n']}]" in fs.read("/a").file_data["content"]
+    return {"log": [done.error or "done"]}
+
+
+async def aedit_one(state: State) -> dict[str, Any]:
+    done = await fs.aedit("/a", f"<{state['n']}>", f"[edited {state['n']}]")
+    await asyncio.sleep(0)
+    assert f"[edited {state['n']}]" in (await fs.aread("/a")).file_data["content"]
+    return {"log": [done.error or "done"]}
+
+
+def twenty(node: Callable[..., Any]) -> StateGraph[Any]:
+    builder = StateGraph(State).add_node("node", node)
+    return builder.add_conditional_edges(START, lambda _: [Send("node", {"n": n}) for n in range(20)], ["node"])
+
+
+def test_twenty_parallel_edits_survive_an_invoke() -> None:
+    builder, saver = twenty(edit_one), InMemorySaver()
+    live = builder.compile(checkpointer=saver).invoke(file(TWENTY), THREAD)
+    assert live["log"] == ["done"] * 20
+    assert text(live) == EDITED
+    assert reloaded(builder, saver) == live
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("node", [edit_one, aedit_one])
+async def test_twenty_parallel_edits_survive_an_ainvoke(node: Callable[..., Any]) -> None:
+    builder, saver = twenty(node), InMemorySaver()
+    live = await builder.compile(checkpointer=saver).ainvoke(file(TWENTY), THREAD)
+    assert live["log"] == ["done"] * 20
+    assert text(live) == EDITED
+    assert reloaded(builder, saver) == live
+
+
+@pytest.mark.anyio
+async def test_twenty_parallel_edits_survive_in_a_database(async_saver: Saver) -> None:
+    builder = twenty(aedit_one)
+    live = await builder.compile(checkpointer=async_saver).ainvoke(file(TWENTY), THREAD)
+    assert text(live) == EDITED
+    assert (await builder.compile(checkpointer=async_saver).aget_state(THREAD)).values == live
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def open_saver(request: pytest.FixtureRequest) -> AbstractAsyncContextManager[Saver]:
+    return request.getfixturevalue(f"open_{request.param}_saver")
+
+
+@pytest.fixture
+async def async_saver(open_saver: AbstractAsyncContextManager[Saver]) -> AsyncIterator[Saver]:
+    async with open_saver as saver:
+        yield saver
+
+
+@pytest.fixture
+def open_sqlite_saver(tmp_path: Path) -> AbstractAsyncContextManager[AsyncSqliteSaver]:
+    return AsyncSqliteSaver.from_conn_string(str(tmp_path / "threads.db"))
+
+
+@pytest.fixture
+def open_postgres_saver(postgres_dsn: str) -> AbstractAsyncContextManager[AsyncPostgresSaver]:
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[AsyncPostgresSaver]:
+        async with AsyncPostgresSaver.from_conn_string(postgres_dsn) as saver:
+            await saver.setup()
+            yield saver
+
+    return opened()
+
+
+FRESH_PROCESS = """
+import sys
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.graph import START, StateGraph
+from deepfs import FilesystemState
+with SqliteSaver.from_conn_string(sys.argv[1]) as saver:
+    builder = StateGraph(FilesystemState).add_node("node", lambda state: None).add_edge(START, "node")
+    print(builder.compile(checkpointer=saver).get_state({"configurable": {"thread_id": "t"}}).values)
+"""
+
+
+@pytest.mark.anyio
+async def test_twenty_parallel_edits_survive_in_a_fresh_process(
+    open_sqlite_saver: AbstractAsyncContextManager[AsyncSqliteSaver], tmp_path: Path
+) -> None:
+    async with open_sqlite_saver as saver:
+        live = await twenty(aedit_one).compile(checkpointer=saver).ainvoke(file(TWENTY), THREAD)
+    command = [sys.executable, "-c", FRESH_PROCESS, str(tmp_path / "threads.db")]
+    output = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=True)
+    assert output.stdout.strip() == str({"files": dict(live["files"]), "file_conflicts": []})
+
+
+@pytest.mark.anyio
+async def test_parallel_nodes_that_do_different_things_to_different_files(
+    async_saver: Saver,
+) -> None:
+    async def edits(state: State) -> None:
+        assert (await fs.aedit("/a", "a", "b", replace_all=True)).ok
+
+    async def creates(state: State) -> None:
+        assert (await fs.awrite("/dir/new", "x")).ok
+        assert (await fs.aedit("/dir/new", "x", "y")).ok
+
+    async def moves(state: State) -> None:
+        assert (await fs.amove("/m", "/n")).ok
+
+    async def deletes(state: State) -> None:
+        assert (await fs.adelete("/d")).ok
+
+    start = {"files": {path: file("aaa")["files"]["/a"] for path in ("/a", "/m", "/d/1", "/d/2")}}
+    builder = graph(edits, creates, moves, deletes)
+    app = builder.compile(checkpointer=async_saver)
+    live = await app.ainvoke(start, THREAD)
+    assert {path: data["content"] for path, data in live["files"].items()} == {
+        "/a": "bbb",
+        "/dir/new": "y",
+        "/n": "aaa",
+    }
+    assert live["file_conflicts"] == []
+    assert (await builder.compile(checkpointer=async_saver).aget_state(THREAD)).values == live
+
+
+# --- collisions in one process ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("one", "other", "code"),
+    [
+        (lambda: fs.aedit("/a", "two", "2"), lambda: fs.aedit("/a", "two", "II"), ErrorCode.CONFLICT),
+        (lambda: fs.aedit("/a", "one two", "12"), lambda: fs.aedit("/a", "two three", "23"), ErrorCode.CONFLICT),
+        (lambda: fs.awrite("/new", "1"), lambda: fs.awrite("/new", "2"), ErrorCode.ALREADY_EXISTS),
+        (lambda: fs.awrite("/new/file", "1"), lambda: fs.awrite("/new", "2"), ErrorCode.CONFLICT),
+        (lambda: fs.awrite("/a", "1", overwrite=True), lambda: fs.aedit("/a", "two", "2"), ErrorCode.CONFLICT),
+        (lambda: fs.adelete("/a"), lambda: fs.aedit("/a", "two", "2"), ErrorCode.CONFLICT),
+        (lambda: fs.aedit("/a", "two", "2"), lambda: fs.amove("/a", "/b"), ErrorCode.CONFLICT),
+    ],
+    ids=["same place", "overlap", "creates", "file and directory", "overwrite", "delete", "move"],
+)
+async def test_the_second_caller_is_told(one: Callable[[], Any], other: Callable[[], Any], code: ErrorCode) -> None:
+    results = []
+
+    async def first(state: State) -> None:
+        results.append(await one())
+
+    async def second(state: State) -> None:
+        results.append(await other())
+
+    builder, saver = graph(first, second), InMemorySaver()
+    live = await builder.compile(checkpointer=saver).ainvoke(file("one two three"), THREAD)
+    assert [result.code for result in results] == [None, code]
+    assert live["file_conflicts"] == []
+    alone = await graph(first).compile().ainvoke(file("one two three"))
+    assert {path: data["content"] for path, data in live["files"].items()} == {
+        path: data["content"] for path, data in alone["files"].items()
+    }
+    assert reloaded(builder, saver) == live
+
+
+def test_a_change_waits_for_the_one_that_another_thread_is_making() -> None:
+    entered, edited = threading.Event(), threading.Event()
+    waited = []
+
+    def changes(state: State) -> None:
+        with _langgraph.task_files():
+            entered.set()
+            waited.append(not edited.wait(0.2))
+
+    def edits(state: State) -> None:
+        entered.wait()
+        assert fs.edit("/a", "a", "b").ok
+        edited.set()
+
+    assert text(graph(changes, edits).compile().invoke(file("a"))) == "b"
+    assert waited == [True]
+
+
+def test_exactly_one_of_twenty_colliding_threads_succeeds() -> None:
+    together = threading.Barrier(20)
+
+    def node(state: State) -> dict[str, Any]:
+        together.wait()
+        done = fs.edit("/a", "x", f"<{state['n']}>")
+        return {"log": [done.code or f"<{state['n']}>"]}
+
+    live = twenty(node).compile().invoke(file("x"), {"max_concurrency": 20})
+    assert sorted(live["log"]) == sorted([text(live), *[ErrorCode.CONFLICT] * 19])
+
+
+@pytest.mark.anyio
+async def test_a_task_of_an_earlier_step_is_no_sibling() -> None:
+    kept = []
+
+    async def node(state: State) -> dict[str, Any]:
+        kept.append(get_config())  # So that its writes outlive the step.
+        old, new = [("x", "y"), ("y", "x"), ("x", "z")][state["n"]]
+        assert (await fs.aedit("/a", old, new)).ok
+        return {"n": state["n"] + 1}
+
+    builder = graph(node).add_conditional_edges("node", lambda state: "node" if state["n"] < 3 else "__end__")
+    assert text(await builder.compile().ainvoke({**file("x"), "n": 0})) == "z"
+
+
+# --- failure, retry, resumption --------------------------------------------------------------------------------------
+
+
+class BrokenError(Exception):
+    """What a node raises once."""
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("retried", ["edits", "fails first"])
+async def test_a_retried_task_takes_effect_once(retried: str) -> None:
+    attempts = []
+
+    async def again(state: State) -> dict[str, Any]:
+        attempts.append(1)
+        if retried == "fails first" and len(attempts) == 1:
+            raise BrokenError
+        done = await fs.aedit("/a", "a", "a" if len(attempts) == 0 else "ab")
+        if len(attempts) == 1:
+            raise BrokenError
+        return {"log": [done.error or "done"]}
+
+    builder = graph(again, retry_policy=RetryPolicy(initial_interval=0, jitter=False, retry_on=BrokenError))
+    saver = InMemorySaver()
+    live = await builder.compile(checkpointer=saver).ainvoke(file("a."), THREAD)
+    assert (text(live), live["log"], len(attempts)) == ("ab.", ["done"], 2)
+    assert reloaded(builder, saver) == live
+
+
+@pytest.mark.anyio
+async def test_what_a_failed_attempt_did_is_no_sibling() -> None:
+    attempts, retrying = [], asyncio.Event()
+
+    async def retried(state: State) -> None:
+        attempts.append(1)
+        if len(attempts) == 1:
+            assert (await fs.aedit("/a", "a", "x")).ok
+            raise BrokenError
+        retrying.set()
+        await asyncio.sleep(0.05)
+
+    async def sibling(state: State) -> None:
+        await retrying.wait()
+        assert (await fs.aedit("/a", "a", "y")).ok
+
+    policy = RetryPolicy(initial_interval=0, jitter=False, retry_on=BrokenError)
+    live = await graph(retried, sibling, retry_policy=policy).compile().ainvoke(file("a"))
+    assert text(live) == "y"
+
+
+def test_a_failed_task_is_no_sibling() -> None:
+    results, edited, may_fail = [], threading.Event(), threading.Event()
+
+    def fails(state: State) -> None:
+        assert fs.edit("/a", "x", "y").ok
+        edited.set()
+        may_fail.wait()
+        raise BrokenError
+
+    def later(state: State) -> None:
+        edited.wait()
+        results.append(fs.edit("/a", "x", "z").code)
+        may_fail.set()
+        time.sleep(0.2)
+        results.append(fs.edit("/a", "x", "z").code)
+
+    with pytest.raises(BrokenError):
+        graph(fails, later).compile().invoke(file("x"))
+    assert results == [ErrorCode.CONFLICT, None]
+
+
+@pytest.mark.anyio
+async def test_a_timed_out_attempt_leaves_nothing() -> None:
+    attempts = []
+
+    async def slow(state: State) -> None:
+        attempts.append(1)
+        assert (await fs.aedit("/a", "a", "ab")).ok
+        assert (await fs.aread("/a")).file_data["content"] == "ab"
+        if len(attempts) == 1:
+            await asyncio.sleep(10)
+
+    builder = graph(slow, timeout=TimeoutPolicy(run_timeout=0.2), retry_policy=RetryPolicy(initial_interval=0))
+    assert text(await builder.compile().ainvoke(file("a"))) == "ab"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_graph_resumed_after_a_failure_does_everything_once(when: str, async_saver: Saver) -> None:
+    """Also the tasks that were cancelled because another one failed."""
+    runs = []
+
+    async def finishes(state: State) -> dict[str, Any]:
+        assert (await fs.aedit("/a", "one", "1")).ok
+        return {"log": ["finishes"]}
+
+    async def is_cancelled(state: State) -> dict[str, Any]:
+        runs.append("is_cancelled")
+        assert (await fs.aedit("/a", "two", "2")).ok
+        await asyncio.sleep(10 if runs.count("is_cancelled") == 1 else 0)
+        assert (await fs.aedit("/a", "three", "3")).ok
+        return {"log": ["is_cancelled"]}
+
+    async def fails(state: State) -> dict[str, Any]:
+        runs.append("fails")
+        first = runs.count("fails") == 1
+        if first:
+            await asyncio.sleep(0.05)
+        if first and when == "before":
+            raise BrokenError
+        assert (await fs.aedit("/a", "four", "4")).ok
+        if first:
+            raise BrokenError
+        return {"log": ["fails"]}
+
+    builder = graph(finishes, is_cancelled, fails)
+    with pytest.raises(BrokenError):
+        await builder.compile(checkpointer=async_saver).ainvoke(file("one two three four"), THREAD)
+    live = await builder.compile(checkpointer=async_saver).ainvoke(None, THREAD)
+    assert text(live) == "1 2 3 4"
+    assert sorted(live["log"]) == ["fails", "finishes", "is_cancelled"]
+    assert live["file_conflicts"] == []
+    assert sorted(runs) == ["fails", "fails", "is_cancelled", "is_cancelled"]
+    assert (await builder.compile(checkpointer=async_saver).aget_state(THREAD)).values == live
+
+
+@pytest.mark.anyio
+async def test_a_task_that_was_cancelled_after_it_returned_keeps_its_files(async_saver: Saver) -> None:
+    """LangGraph saves what it returned and does not run it again, so what it wrote to the files is saved as well."""
+    runs, returned = [], asyncio.Event()
+
+    async def returns(state: State) -> dict[str, Any]:
+        runs.append("returns")
+        assert (await fs.aedit("/a", "one", "1")).ok
+        return {"log": ["returned"]}
+
+    async def edge(state: State) -> str:
+        returned.set()
+        await asyncio.sleep(10)
+        return "__end__"
+
+    async def fails(state: State) -> None:
+        await returned.wait()
+        runs.append("fails")
+        if runs.count("fails") == 1:
+            raise BrokenError
+
+    builder = graph(returns, fails).add_conditional_edges("returns", edge, ["__end__"])
+    with pytest.raises(BrokenError):
+        await builder.compile(checkpointer=async_saver).ainvoke(file("one two"), THREAD)
+    live = await builder.compile(checkpointer=async_saver).ainvoke(None, THREAD)
+    assert (text(live), live["log"]) == ("1 two", ["returned"])
+    # PostgreSQL may be interrupted before it has saved what the task returned; then the task runs again.
+    again = runs.count("returns") - 1 if isinstance(async_saver, AsyncPostgresSaver) else 0
+    assert sorted(runs) == ["fails", "fails", "returns", *["returns"] * min(again, 1)]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("first", [True, False])
+async def test_a_collision_with_a_task_that_finished_before_the_failure_is_told_in_the_channel(
+    first: bool, async_saver: Saver
+) -> None:
+    """The resumed task cannot see what the other one did; the file keeps the change of the task that comes first."""
+    attempts = []
+
+    async def done(state: State) -> None:
+        assert (await fs.aedit("/a", "x", "done")).ok
+        assert (await fs.awrite("/new", "done")).ok
+
+    async def resumed(state: State) -> None:
+        attempts.append(1)
+        if len(attempts) == 1:
+            await asyncio.sleep(0.05)
+            raise BrokenError
+        assert (await fs.aedit("/a", "x", "resumed")).ok
+        assert (await fs.awrite("/new", "resumed")).ok
+
+    # Tasks take effect in the order of their names.
+    builder = StateGraph(State).add_node("b", done).add_node("a" if first else "c", resumed)
+    builder.add_edge(START, "b").add_edge(START, "a" if first else "c")
+    with pytest.raises(BrokenError):
+        await builder.compile(checkpointer=async_saver).ainvoke(file("x"), THREAD)
+    live = await builder.compile(checkpointer=async_saver).ainvoke(None, THREAD)
+    winner, loser = ("resumed", "b") if first else ("done", "c")
+    assert (text(live), text(live, "/new")) == (winner, winner)
+    told = [(conflict["path"], conflict["operation"], conflict["node"]) for conflict in live["file_conflicts"]]
+    assert told == [("/a", "edit", loser), ("/new", "create", loser)]
+    assert (await builder.compile(checkpointer=async_saver).aget_state(THREAD)).values == live
+
+
+@pytest.mark.anyio
+async def test_an_interrupted_node_takes_effect_once() -> None:
+    async def asks(state: State) -> dict[str, Any]:
+        assert (await fs.aedit("/a", "a", "ab")).ok
+        answer = interrupt("?")
+        assert (await fs.aread("/a")).file_data["content"] == "ab."
+        assert (await fs.aedit("/a", ".", answer)).ok
+        return {}
+
+    async def beside(state: State) -> None:
+        assert (await fs.awrite("/b", "b")).ok
+
+    saver = InMemorySaver()
+    builder = graph(asks, beside)
+    app = builder.compile(checkpointer=saver)
+    await app.ainvoke(file("a."), THREAD)
+    assert text(reloaded(builder, saver)) == "a."
+    live = await app.ainvoke(Command(resume="!"), THREAD)
+    assert (text(live), text(live, "/b")) == ("ab!", "b")
+    assert reloaded(builder, saver) == live
+
+
+@pytest.mark.anyio
+async def test_a_cached_task_writes_again() -> None:
+    runs = []
+
+    async def node(state: State) -> None:
+        runs.append(1)
+        assert (await fs.aedit("/a", "a", "b")).ok
+
+    app = graph(node, cache_policy=CachePolicy(key_func=lambda _: "key")).compile(cache=InMemoryCache())
+    assert [text(await app.ainvoke(file("a"))) for _ in range(2)] == ["b", "b"]
+    assert len(runs) == 1
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+async def test_time_travel_finds_the_files_of_each_step(durability: Any) -> None:
+    async def edits(state: State) -> dict[str, Any]:
+        assert (await fs.aedit("/a", f"{state['n']}", f"{state['n'] + 1}")).ok
+        return {"n": state["n"] + 1}
+
+    builder = StateGraph(State).add_node("edits", edits).add_edge(START, "edits")
+    builder.add_conditional_edges("edits", lambda state: "edits" if state["n"] < 4 else "__end__")
+    app = builder.compile(checkpointer=InMemorySaver())
+    await app.ainvoke({**file("0"), "n": 0}, THREAD, durability=durability)
+    history = [snapshot for snapshot in app.get_state_history(THREAD) if "n" in snapshot.values]
+    assert [text(snapshot.values) for snapshot in history] == [str(snapshot.values["n"]) for snapshot in history]
+    if durability != "exit":
+        assert text(await app.ainvoke(None, history[2].config)) == "4"
+        assert text(app.get_state(THREAD).values) == "4"
+
+
+# --- where a backend is called ---------------------------------------------------------------------------------------
+
+
+def tools() -> list[BaseTool]:
+    @tool
+    def edit(old: str, new: str) -> str:
+        """Edit."""
+        return fs.edit("/a", old, new).error or "done"
+
+    @tool
+    async def aedit(old: str, new: str) -> str:
+        """Edit."""
+        return (await fs.aedit("/a", old, new)).error or "done"
+
+    return [edit, aedit]
+
+
+class ToolState(FilesystemState, MessagesState):
+    """Messages and files."""
+
+
+def calls(name: str) -> AIMessage:
+    words = ["one", "two", "three", "one"]
+    return AIMessage(
+        "",
+        tool_calls=[{"name": name, "args": {"old": old, "new": "."}, "id": str(i)} for i, old in enumerate(words)],
+    )
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("name", ["edit", "aedit"])
+async def test_tools_of_one_task_edit_one_after_another(name: str) -> None:
+    builder = StateGraph(ToolState).add_node("tools", ToolNode(tools())).add_edge(START, "tools")
+    live = await builder.compile().ainvoke({**file("one two three"), "messages": [calls(name)]})
+    assert text(live) == ". . ."
+    assert sorted(message.content == "done" for message in live["messages"][1:]) == [False, True, True, True]
+
+
+def test_tools_of_one_task_in_threads() -> None:
+    builder = StateGraph(ToolState).add_node("tools", ToolNode(tools())).add_edge(START, "tools")
+    assert text(builder.compile().invoke({**file("one two three"), "messages": [calls("edit")]})) == ". . ."
+
+
+@pytest.mark.anyio
+async def test_tool_calls_sent_as_tasks_of_their_own() -> None:
+    builder = StateGraph(ToolState).add_node("tools", ToolNode(tools()))
+    builder.add_conditional_edges(
+        START, lambda state: [Send("tools", [call]) for call in state["messages"][-1].tool_calls], ["tools"]
+    )
+    live = await builder.compile().ainvoke({**file("one two three"), "messages": [calls("aedit")]})
+    assert text(live) == ". . ."
+    assert [message.content == "done" for message in live["messages"][1:]] == [True, True, True, False]
+
+
+@pytest.mark.anyio
+async def test_a_conditional_edge_reads_and_writes_as_its_node() -> None:
+    async def node(state: State) -> dict[str, Any]:
+        assert (await fs.aedit("/a", "one", "two")).ok
+        return {"files": {"/b": file("node's own")["files"]["/a"]}}
+
+    async def route(state: State) -> str:
+        assert (await fs.aread("/a")).file_data["content"] == "two"
+        assert (await fs.aread("/b")).file_data["content"] == "node's own"
+        assert (await fs.aedit("/b", "node's", "edge's")).ok
+        return "__end__"
+
+    live = await graph(node).add_conditional_edges("node", route, ["__end__"]).compile().ainvoke(file("one"))
+    assert (text(live), text(live, "/b")) == ("two", "edge's own")
+
+
+@pytest.mark.anyio
+async def test_a_subgraph_has_files_of_its_own_graph() -> None:
+    async def inner(state: State) -> None:
+        assert (await fs.aedit("/a", "two", "2")).ok
+        assert (await fs.awrite("/b", "new")).ok
+
+    async def outer(state: State) -> None:
+        assert (await fs.aedit("/a", "one", "1")).ok
+
+    subgraph = graph(inner).compile()
+    builder = graph(outer).add_node("sub", subgraph).add_edge("outer", "sub")
+    saver = InMemorySaver()
+    live = await builder.compile(checkpointer=saver).ainvoke(file("one two"), THREAD)
+    assert (text(live), text(live, "/b")) == ("1 2", "new")
+    assert reloaded(builder, saver) == live
+
+
+@pytest.mark.anyio
+async def test_updates_of_results_may_be_returned_as_well() -> None:
+    async def one(state: State) -> dict[str, Any]:
+        return {"files": (await fs.aedit("/a", "one", "1")).files_update}
+
+    async def two(state: State) -> dict[str, Any]:
+        return {"files": (await fs.aedit("/a", "two", "2")).files_update}
+
+    builder, saver = graph(one, two), InMemorySaver()
+    live = await builder.compile(checkpointer=saver).ainvoke(file("one two"), THREAD)
+    assert text(live) == "1 2"
+    assert reloaded(builder, saver) == live
+
+
+@pytest.mark.anyio
+async def test_streaming() -> None:
+    async def one(state: State) -> None:
+        await fs.aedit("/a", "one", "1")
+
+    modes: Any = ["values", "updates", "debug", "tasks", "checkpoints"]
+    app = graph(one).compile(checkpointer=InMemorySaver())
+    streamed = [chunk async for chunk in app.astream(file("one"), THREAD, stream_mode=modes)]
+    assert text([value for mode, value in streamed if mode == "values"][-1]) == "1"
+
+
+# --- other reducers --------------------------------------------------------------------------------------------------
+
+
+def merge(files: dict[str, Any], writes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the peer does with writes."""
+    merged = dict(files)
+    for write in writes:
+        for path, data in write.items():
+            if data is None:
+                merged.pop(path, None)
+            else:
+                merged[path] = data
+    return merged
+
+
+class PeerState(MessagesState):
+    files: Annotated[dict[str, Any], DeltaChannel(merge, snapshot_frequency=50)]
+
+
+@pytest.mark.anyio
+async def test_under_a_reducer_that_merges_nothing_parallel_changes_of_one_file_collide() -> None:
+    """As in a graph of the peer: nothing is lost silently there, and no trace of operations stays."""
+    results = []
+
+    async def one(state: PeerState) -> None:
+        results.append(await fs.aedit("/a", "one", "1"))
+
+    async def two(state: PeerState) -> None:
+        results.append(await fs.aedit("/a", "two", "2"))
+        results.append(await fs.awrite("/b", "b"))
+
+    builder, saver = graph(one, two, state=PeerState), InMemorySaver()
+    live = await builder.compile(checkpointer=saver).ainvoke({**file("one two"), "messages": []}, THREAD)
+    assert [result.code for result in results] == [None, ErrorCode.CONFLICT, None]
+    assert (text(live), set(live["files"])) == ("1 two", {"/a", "/b"})
+    assert reloaded(builder, saver)["files"] == live["files"]
+
+
+def peer_graph() -> StateGraph[Any]:
+    return StateGraph(PeerState).add_node("node", lambda _: None).add_edge(START, "node")
+
+
+@pytest.mark.anyio
+async def test_the_peer_rebuilds_the_same_files() -> None:
+    async def edits(state: State) -> None:
+        assert (await fs.aedit("/a", "one", "1")).ok
+        assert (await fs.aedit("/a", "two", "2")).ok
+
+    async def moves(state: State) -> None:
+        assert (await fs.awrite("/b", "b")).ok
+        assert (await fs.amove("/b", "/c")).ok
+
+    builder, saver = graph(edits, moves), InMemorySaver()
+    live = await builder.compile(checkpointer=saver).ainvoke(file("one two"), THREAD)
+    assert reloaded(peer_graph(), saver)["files"] == live["files"]
+
+
+@pytest.mark.anyio
+async def test_the_peer_rebuilds_the_last_of_parallel_edits_until_the_next_snapshot() -> None:
+    """The one documented difference."""
+    builder, saver = twenty(aedit_one), InMemorySaver()
+    await builder.compile(checkpointer=saver).ainvoke(file(TWENTY), THREAD)
+    assert text(reloaded(peer_graph(), saver)).count("edited") == 1
+
+    async def again(state: State) -> dict[str, Any]:
+        await fs.awrite("/count", f"{state['n']}", overwrite=True)
+        return {"n": state["n"] + 1}
+
+    on = StateGraph(State).add_node("again", again).add_edge(START, "again")
+    on.add_conditional_edges("again", lambda state: "again" if state["n"] < 50 else "__end__")
+    await on.compile(checkpointer=saver).ainvoke({"n": 0}, {**THREAD, "recursion_limit": 99})
+    assert text(reloaded(peer_graph(), saver)) == EDITED
+
+
+# --- cost ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+async def test_a_checkpoint_grows_with_what_changed() -> None:
+    saver = InMemorySaver()
+    big = {"files": {f"/{n}": {"content": "x" * 10_000} for n in range(100)}}
+
+    async def edits(state: State) -> None:
+        assert (await fs.awrite("/small", "y", overwrite=True)).ok
+
+    app = graph(edits).compile(checkpointer=saver)
+    await app.ainvoke(big, THREAD)
+
+    def stored() -> int:
+        blobs = sum(len(blob) for _, blob in saver.blobs.values())
+        return blobs + sum(len(value[2][1]) for writes in saver.writes.values() for value in writes.values())
+
+    before = stored()
+    for _ in range(10):
+        await app.ainvoke({}, THREAD)
+    assert stored() - before < 20_000
+
+
+@pytest.mark.anyio
+async def test_reading_takes_in_only_what_was_written_since(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = []
+    take = _supersteps.Task._take
+
+    def counted(self: Any, values: list[Any], *args: Any) -> None:
+        taken.append(len(values))
+        take(self, values, *args)
+
+    async def node(state: State) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(_supersteps.Task, "_take", counted)
+            for number in range(50):
+                assert (await fs.awrite(f"/{number}", "x")).ok
+                assert (await fs.aread(f"/{number}")).ok
+        with _langgraph.task_files() as task:
+            assert task.files == task._wiring.read("files", True)
+
+    await graph(node).compile().ainvoke({})
+    assert sum(taken) == 50
+
+
+@pytest.mark.anyio
+async def test_directories_follow_what_is_written() -> None:
+    def directories() -> list[str]:
+        with _langgraph.task_files() as task:
+            fresh = get_config()["configurable"][CONFIG_KEY_READ]("files", True)
+            assert task.files == fresh
+            children = sorted(task.directories.children("/"))
+            assert children == sorted(Directories(fresh).children("/"))
+            return children
+
+    async def node(state: State) -> dict[str, Any]:
+        assert directories() == ["/a"]
+        assert (await fs.awrite("/d/e/f", "x")).ok
+        assert directories() == ["/a", "/d"]
+        assert (await fs.amove("/d", "/m")).ok
+        assert (await fs.adelete("/a")).ok
+        assert directories() == ["/m"]
+        return {"files": Overwrite({"/o": {"content": "x"}})}
+
+    async def edge(state: State) -> str:
+        assert "/o" in directories()
+        await fs.awrite("/p", "x")
+        assert "/o" in directories()
+        return "__end__"
+
+    await graph(node).add_conditional_edges("node", edge, ["__end__"]).compile().ainvoke(file("a"))
+
+
+@pytest.mark.anyio
+async def test_nothing_of_a_finished_run_is_kept() -> None:
+    async def node(state: State) -> None:
+        await fs.aedit("/a", "a", "b")
+
+    others = known_tasks()
+    await graph(node).compile().ainvoke(file("a"))
+    gc.collect()
+    [ended] = known_tasks() - others
+    assert (ended.files, ended.changes) == ({}, {})
+    await graph(node).compile().ainvoke(file("a"))
+    assert len(known_tasks() - others - {ended}) == 1
+    assert ended not in known_tasks()
+
+
+def known_tasks() -> set[Any]:
+    return {task for run in _supersteps._runs.values() for task in run.tasks.values()}

@@ -1,0 +1,651 @@
+"""What nodes and subgraphs return as `files`, beside what parallel tasks write; writes that come too late; channels."""
+
+import asyncio
+import operator
+import threading
+from base64 import b64encode
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from langchain_core.messages import AIMessage
+from langchain_core.tools import tool
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode
+from langgraph.types import Command, Overwrite, RetryPolicy, Send, interrupt
+from pydantic import BaseModel
+from typing_extensions import TypedDict
+
+from deepfs import FilesystemState, StateBackend
+from deepfs.langgraph.reducers import fold
+from deepfs.types import FileDataV1, FileDataV2
+
+pytestmark = pytest.mark.anyio
+
+fs = StateBackend()
+THREAD: Any = {"configurable": {"thread_id": "t"}}
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
+    """Where checkpoints are kept."""
+    dsn = request.getfixturevalue("postgres_dsn") if request.param == "postgres" else str(tmp_path / "threads.db")
+    return request.param, dsn
+
+
+@pytest.fixture
+async def saver(place: tuple[str, str]) -> AsyncIterator[BaseCheckpointSaver[Any]]:
+    kind, address = place
+    if kind == "memory":
+        yield InMemorySaver()
+    elif kind == "sqlite":
+        async with AsyncSqliteSaver.from_conn_string(address) as sqlite:
+            yield sqlite
+    else:
+        async with AsyncPostgresSaver.from_conn_string(address) as postgres:
+            await postgres.setup()
+            yield postgres
+
+
+class State(FilesystemState):
+    n: int
+    log: Annotated[list[str], operator.add]
+
+
+def file(content: str, modified_at: str = "0") -> dict[str, Any]:
+    return {"content": content, "encoding": "utf-8", "created_at": "0", "modified_at": modified_at}
+
+
+def given(**texts: str) -> dict[str, Any]:
+    return {"files": {f"/{name}": file(text) for name, text in texts.items()}}
+
+
+def texts(values: Any) -> dict[str, str]:
+    return {path: data["content"] for path, data in values["files"].items()}
+
+
+def told(values: Any) -> list[tuple[str, str]]:
+    return [(conflict["path"], conflict["operation"]) for conflict in values["file_conflicts"]]
+
+
+def graph(state: Any = State, **nodes: Any) -> StateGraph[Any]:
+    """Nodes that all run in the first superstep."""
+    builder = StateGraph(state)
+    for name, node in nodes.items():
+        builder.add_node(name, node).add_edge(START, name)
+    return builder
+
+
+def alone(node: Callable[..., Any], state: Any = State) -> Any:
+    return graph(state, inner=node).compile()
+
+
+async def ran(builder: StateGraph[Any], start: Any, saver: BaseCheckpointSaver[Any] | None = None) -> Any:
+    """The values after a run, which are those that are loaded again afterwards."""
+    saver = saver or InMemorySaver()
+    live = await builder.compile(checkpointer=saver).ainvoke(start, THREAD)
+    assert (await builder.compile(checkpointer=saver).aget_state(THREAD)).values == live
+    return live
+
+
+# --- subgraphs -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["a", "z"])
+@pytest.mark.parametrize("compiled", [True, False], ids=["subgraph", "function"])
+async def test_a_subgraph_undoes_nothing_that_a_parallel_node_did(
+    name: str, compiled: bool, saver: BaseCheckpointSaver[Any]
+) -> None:
+    async def edits(state: State) -> None:
+        assert (await fs.aedit("/base", "old", "new")).ok
+        assert (await fs.adelete("/gone")).ok
+        assert (await fs.awrite("/beside", "x")).ok
+
+    async def inner(state: State) -> None:
+        assert (await fs.awrite("/inner", "x")).ok
+
+    subgraph = alone(inner)
+
+    async def calls(state: State) -> Any:
+        return {"files": (await subgraph.ainvoke({"files": state["files"]}))["files"]}
+
+    builder = graph(**{"m": edits, name: subgraph if compiled else calls})
+    live = await ran(builder, given(base="old", gone="x", same="same"), saver)
+    assert texts(live) == {"/base": "new", "/beside": "x", "/inner": "x", "/same": "same"}
+    assert live["file_conflicts"] == []
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("name", ["a", "z"])
+async def test_what_a_subgraph_deletes_and_moves_is_gone(
+    name: str, depth: int, saver: BaseCheckpointSaver[Any]
+) -> None:
+    async def deletes(state: State) -> None:
+        assert (await fs.adelete("/gone")).ok
+
+    async def moves(state: State) -> None:
+        assert (await fs.amove("/from", "/to")).ok
+
+    async def edits(state: State) -> None:
+        assert (await fs.aedit("/base", "old", "new")).ok
+
+    subgraph: Any = StateGraph(State).add_sequence([deletes, moves]).add_edge(START, "deletes").compile()
+    if depth == 2:
+        subgraph = alone(subgraph)
+    start = given(base="old", gone="x", **{"from": "moved"})
+    live = await ran(graph(**{"m": edits, name: subgraph}), start, saver)
+    assert texts(live) == {"/base": "new", "/to": "moved"}
+    assert live["file_conflicts"] == []
+
+
+async def test_a_subgraph_alone_deletes() -> None:
+    async def deletes(state: State) -> None:
+        assert (await fs.adelete("/gone")).ok
+
+    assert texts(await ran(graph(sub=alone(deletes)), given(gone="x", kept="y"))) == {"/kept": "y"}
+
+
+@pytest.mark.parametrize("checkpointer", [None, True, False])
+async def test_what_a_subgraph_deleted_is_gone_after_an_interrupt_beside_it_or_in_it(
+    checkpointer: Any, saver: BaseCheckpointSaver[Any]
+) -> None:
+    async def deletes(state: State) -> None:
+        assert (await fs.adelete("/gone")).ok
+
+    async def asks_inside(state: State) -> None:
+        if checkpointer is not False:
+            interrupt("inside?")
+        assert (await fs.awrite("/inside", "x")).ok
+
+    async def asks(state: State) -> None:
+        assert (await fs.aedit("/base", "old", str(interrupt("?")))).ok
+
+    subgraph = (
+        StateGraph(State)
+        .add_sequence([deletes, asks_inside])
+        .add_edge(START, "deletes")
+        .compile(checkpointer=checkpointer)
+    )
+    builder = graph(asks=asks, sub=subgraph)
+    app = builder.compile(checkpointer=saver)
+    await app.ainvoke(given(base="old", gone="x"), THREAD)
+    while interrupts := (await app.aget_state(THREAD)).interrupts:
+        live = await app.ainvoke(Command(resume={interrupts[0].id: "new"}), THREAD)
+    assert texts(live) == {"/base": "new", "/inside": "x"}
+    assert live["file_conflicts"] == []
+    assert (await builder.compile(checkpointer=saver).aget_state(THREAD)).values == live
+
+
+async def test_what_a_subgraph_deleted_is_gone_if_it_had_ended_before_a_failure_beside_it(
+    saver: BaseCheckpointSaver[Any],
+) -> None:
+    runs: list[str] = []
+    ended = asyncio.Event()
+
+    async def deletes(state: State) -> None:
+        runs.append("deletes")
+        assert (await fs.adelete("/gone")).ok
+
+    subgraph = alone(deletes)
+
+    async def calls(state: State) -> Any:
+        result = await subgraph.ainvoke({"files": state["files"]})
+        runs.append("calls")
+        ended.set()
+        await asyncio.sleep(10 if runs.count("calls") == 1 else 0)
+        return {"files": result["files"]}
+
+    async def fails(state: State) -> None:
+        await ended.wait()
+        runs.append("fails")
+        if runs.count("fails") == 1:
+            raise OSError("once")
+
+    builder = graph(calls=calls, fails=fails)
+    with pytest.raises(OSError, match="once"):
+        await builder.compile(checkpointer=saver).ainvoke(given(base="x", gone="x"), THREAD)
+    live = await builder.compile(checkpointer=saver).ainvoke(None, THREAD)
+    assert (texts(live), runs.count("deletes")) == ({"/base": "x"}, 1)
+
+
+async def test_parallel_subgraphs_merge_their_edits_and_tell_what_collides(saver: BaseCheckpointSaver[Any]) -> None:
+    def edits(old: str, new: str) -> Any:
+        async def edit(state: State) -> None:
+            assert (await fs.aedit("/a", old, new)).ok
+            assert (await fs.aedit("/b", "old", new)).ok
+
+        return alone(edit)
+
+    builder = graph(one=edits("one", "1"), two=edits("two", "2"))
+    live = await ran(builder, given(a="one\nmiddle\ntwo\n", b="old"), saver)
+    assert texts(live) == {"/a": "1\nmiddle\n2\n", "/b": "1"}
+    assert told(live) == [("/b", "edit")]
+
+
+async def test_a_deletion_that_collides_with_an_edit_is_told() -> None:
+    async def deletes(state: State) -> None:
+        assert (await fs.adelete("/a")).ok
+
+    async def edits(state: State) -> None:
+        assert (await fs.aedit("/a", "old", "new")).ok
+
+    live = await ran(graph(m=edits, z=alone(deletes)), given(a="old"))
+    assert (texts(live), told(live)) == ({"/a": "new"}, [("/a", "delete")])
+    live = await ran(graph(m=edits, a=alone(deletes)), given(a="old"))
+    assert (texts(live), told(live)) == ({}, [("/a", "edit")])
+
+
+async def test_a_graph_that_was_given_other_files_deletes_none() -> None:
+    async def deletes(state: State) -> None:
+        assert (await fs.adelete("/scratch")).ok
+        assert (await fs.awrite("/made", "x")).ok
+
+    subgraph = alone(deletes)
+
+    async def calls(state: State) -> Any:
+        return {"files": (await subgraph.ainvoke(given(scratch="x")))["files"]}
+
+    async def drops(state: State) -> None:
+        await subgraph.ainvoke({"files": {**state["files"], **given(scratch="x")["files"]}})
+
+    live = await ran(graph(calls=calls, drops=drops), given(base="old"))
+    assert texts(live) == {"/base": "old", "/made": "x"}
+
+
+async def test_a_subgraph_that_hands_over_by_a_command_gives_its_files() -> None:
+    async def deletes(state: State) -> None:
+        assert (await fs.adelete("/gone")).ok
+        assert (await fs.aedit("/base", "old", "new")).ok
+
+    async def hands_over(state: State) -> Any:
+        return Command(graph=Command.PARENT, update={"files": state["files"]}, goto="after")
+
+    async def after(state: State) -> Any:
+        return {"log": [str(sorted(state["files"]))]}
+
+    async def beside(state: State) -> None:
+        assert (await fs.aedit("/other", "old", "new")).ok
+
+    subgraph = StateGraph(State).add_sequence([deletes, hands_over]).add_edge(START, "deletes").compile()
+    builder = graph(sub=subgraph, zz=beside).add_node("after", after)
+    live = await ran(builder, given(base="old", gone="x", other="old"))
+    assert texts(live) == {"/base": "new", "/other": "new"}
+    assert live["log"] == ["['/base', '/other']"]
+
+
+# --- maps made by hand -----------------------------------------------------------------------------------------------
+
+
+def sent(node: Callable[..., Any], count: int) -> StateGraph[Any]:
+    builder = StateGraph(State).add_node("node", node)
+    return builder.add_conditional_edges(
+        START, lambda state: [Send("node", {"n": n, "files": state["files"]}) for n in range(count)], ["node"]
+    )
+
+
+async def test_whole_maps_by_send_keep_what_each_changed(saver: BaseCheckpointSaver[Any]) -> None:
+    def by_hand(state: State) -> Any:
+        n = state["n"]
+        shared = state["files"]["/shared"]["content"].replace(f"<{n}>", f"[{n}]")
+        return {
+            "files": {**state["files"], f"/{n}": file(f"edited {n}"), "/shared": file(shared), f"/new{n}": file("")}
+        }
+
+    start = given(shared="<0>\n\n<1>\n\n<2>\n\n<3>\n", **{str(n): "old" for n in range(4)})
+    live = await ran(sent(by_hand, 4), start, saver)
+    assert texts(live) == {
+        "/shared": "[0]\n\n[1]\n\n[2]\n\n[3]\n",
+        **{f"/{n}": f"edited {n}" for n in range(4)},
+        **{f"/new{n}": "" for n in range(4)},
+    }
+    assert live["file_conflicts"] == []
+
+
+async def test_whole_maps_that_change_one_place_are_told(saver: BaseCheckpointSaver[Any]) -> None:
+    def by_hand(state: State) -> Any:
+        return {"files": {**state["files"], "/a": file(f"{state['n']}"), "/same": file("same")}}
+
+    live = await ran(sent(by_hand, 3), given(a="old"), saver)
+    assert texts(live) == {"/a": "0", "/same": "same"}
+    assert told(live) == [("/a", "edit")]
+
+
+@pytest.mark.parametrize("by_hand_first", [True, False])
+async def test_a_map_made_by_hand_beside_an_edit(by_hand_first: bool, saver: BaseCheckpointSaver[Any]) -> None:
+    async def edits(state: State) -> None:
+        assert (await fs.aedit("/a", "one", "1")).ok
+        assert (await fs.aedit("/b", "old", "edited")).ok
+
+    def by_hand(state: State) -> Any:
+        files = state["files"]
+        changed = file(files["/a"]["content"].replace("two", "2"))
+        return {"files": {**files, "/a": changed, "/b": file("by hand"), "/c": None}}
+
+    builder = graph(m=edits, **{"a" if by_hand_first else "z": by_hand})
+    live = await ran(builder, given(a="one\n\ntwo\n", b="old", c="x"), saver)
+    assert texts(live) == {"/a": "1\n\n2\n", "/b": "by hand" if by_hand_first else "edited"}
+    assert told(live) == [("/b", "edit")]
+
+
+async def test_a_node_that_edits_and_returns_all_files_that_it_began_with_keeps_its_edit() -> None:
+    async def stale(state: State) -> Any:
+        assert (await fs.aedit("/a", "old", "new")).ok
+        assert (await fs.awrite("/b", "x")).ok
+        return {"files": dict(state["files"])}
+
+    async def other(state: State) -> Any:
+        return {"files": {"/z": file("z")}}
+
+    assert texts(await ran(graph(stale=stale, other=other), given(a="old"))) == {"/a": "new", "/b": "x", "/z": "z"}
+
+
+async def test_a_node_goes_on_from_its_own_writes_by_hand() -> None:
+    async def cleans_up(state: State) -> Any:
+        assert (await fs.awrite("/tmp", "x")).ok
+        assert (await fs.aedit("/a", "old", "newer")).ok
+        data = (await fs.aread_raw("/a")).data
+        assert data is not None
+        return {"files": {"/tmp": None, "/a": {**data, "content": data["content"] + "!"}}}
+
+    async def other(state: State) -> Any:
+        return {"files": {"/z": file("z")}}
+
+    live = await ran(graph(cleans=cleans_up, other=other), given(a="old"))
+    assert (texts(live), told(live)) == ({"/a": "newer!", "/z": "z"}, [])
+
+
+async def test_an_earlier_file_is_put_back_by_a_later_step() -> None:
+    async def edits(state: State) -> None:
+        assert (await fs.aedit("/a", "old", "new")).ok
+
+    def puts_back(state: State) -> Any:
+        return {"files": {"/a": file("old")}}
+
+    def beside(state: State) -> Any:
+        return {"files": {**state["files"], "/b": file("b")}}
+
+    builder = graph(edits=edits).add_node("back", puts_back).add_node("beside", beside)
+    builder.add_edge("edits", "back").add_edge("edits", "beside")
+    assert texts(await ran(builder, given(a="old"))) == {"/a": "old", "/b": "b"}
+
+
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+async def test_files_are_rebuilt_after_steps_of_every_kind(durability: Any, saver: BaseCheckpointSaver[Any]) -> None:
+    def by_hand(state: State) -> Any:
+        return {"files": {**state["files"], f"/hand{len(state['files'])}": file("x")}}
+
+    async def edits(state: State) -> None:
+        assert (await fs.awrite("/count", f"{len(state['files'])}", overwrite=True)).ok
+
+    builder = graph(a=edits, z=by_hand, y=by_hand).add_node("again", edits).add_node("hand", by_hand)
+    builder.add_edge(["a", "z", "y"], "again").add_edge(["a", "z", "y"], "hand")
+    app = builder.compile(checkpointer=saver)
+    for _ in range(3):
+        live = await app.ainvoke(given(base="x"), THREAD, durability=durability)
+        assert (await builder.compile(checkpointer=saver).aget_state(THREAD)).values == live
+    assert len(texts(live)) == 8, texts(live)
+
+
+async def test_updates_forks_and_commands_take_whole_maps(saver: BaseCheckpointSaver[Any]) -> None:
+    async def edits(state: State) -> Any:
+        assert (await fs.aedit("/a", "old", "new")).ok
+        return Command(update={"files": {**state["files"], "/command": file("x")}}, goto="beside")
+
+    def beside(state: State) -> Any:
+        return {"files": {**state["files"], "/beside": file("x")}}
+
+    builder = graph(edits=edits).add_node("beside", beside)
+    app = builder.compile(checkpointer=saver)
+    live = await ran(builder, given(a="old"), saver)
+    assert texts(live) == {"/a": "new", "/command": "x", "/beside": "x"}
+    await app.aupdate_state(THREAD, {"files": {**live["files"], "/update": file("x"), "/a": None}}, as_node="beside")
+    assert texts((await app.aget_state(THREAD)).values) == {"/command": "x", "/beside": "x", "/update": "x"}
+    history = [snapshot async for snapshot in app.aget_state_history(THREAD)]
+    [before] = [snapshot for snapshot in history if snapshot.next == ("beside",)]
+    forked = await app.ainvoke(None, before.config)
+    assert texts(forked) == texts(live)
+
+
+async def test_a_retried_node_that_returns_a_map_takes_effect_once() -> None:
+    attempts = []
+
+    async def again(state: State) -> Any:
+        attempts.append(1)
+        assert (await fs.aedit("/a", "old", f"new {len(attempts)}")).ok
+        if len(attempts) == 1:
+            raise OSError("once")
+        return {"files": dict(state["files"])}
+
+    def beside(state: State) -> Any:
+        return {"files": {**state["files"], "/b": file("b")}}
+
+    builder = StateGraph(State)
+    builder.add_node("again", again, retry_policy=RetryPolicy(initial_interval=0, jitter=False, retry_on=OSError))
+    builder.add_node("beside", beside).add_edge(START, "again").add_edge(START, "beside")
+    assert texts(await ran(builder, given(a="old"))) == {"/a": "new 2", "/b": "b"}
+
+
+async def test_what_stands_beside_a_replacement_of_all_files_is_told(saver: BaseCheckpointSaver[Any]) -> None:
+    async def edits(state: State) -> None:
+        assert (await fs.aedit("/a", "old", "new")).ok
+
+    async def replaces(state: State) -> Any:
+        assert (await fs.awrite("/own", "x")).ok
+        return {"files": Overwrite({"/only": FileDataV2("x", modified_at="0")})}
+
+    live = await ran(graph(edits=edits, replaces=replaces), given(a="old"), saver)
+    assert (texts(live), told(live)) == ({"/only": "x"}, [("/a", "edit")])
+    assert type(live["files"]["/only"]) is dict
+
+
+async def test_tools_of_one_node_that_return_maps() -> None:
+    class ToolState(FilesystemState, MessagesState):
+        pass
+
+    @tool
+    def by_hand(name: str, state: str = "") -> Any:
+        """Return a file."""
+        return Command(update={"files": {f"/{name}": file(name)}, "messages": [AIMessage(name)]})
+
+    @tool
+    async def writes(name: str) -> str:
+        """Write a file."""
+        return (await fs.awrite(f"/{name}", name)).error or "done"
+
+    calls = [{"name": "writes", "args": {"name": name}, "id": name} for name in "abc"]
+    builder = StateGraph(ToolState).add_node("tools", ToolNode([writes])).add_edge(START, "tools")
+    builder.add_node("hand", lambda state: {"files": {**state["files"], "/hand": file("x")}}).add_edge(START, "hand")
+    live = await ran(builder, {**given(a0="x"), "messages": [AIMessage("", tool_calls=calls)]})
+    assert sorted(live["files"]) == ["/a", "/a0", "/b", "/c", "/hand"]
+
+
+# --- records as values -----------------------------------------------------------------------------------------------
+
+RECORDS: dict[str, Any] = {
+    "/v2": FileDataV2("text", created_at="0", modified_at="0"),
+    "/v1": FileDataV1(["one", "two"], "0", "0"),
+    "/b64": FileDataV2(b64encode(b"\xff").decode(), "base64"),
+    "/js": {"content": {"0": 255, "1": 0}, "mimeType": "image/png", "created_at": "0", "modified_at": "0"},
+}
+
+
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+async def test_records_are_taken_as_files(durability: Any, saver: BaseCheckpointSaver[Any]) -> None:
+    async def reads(state: State) -> Any:
+        downloads = await fs.adownload_files(["/v2", "/v1", "/b64", "/js"])
+        assert [download.content for download in downloads] == [b"text", b"one\ntwo", b"\xff", b"\xff\0"]
+        return {"files": {"/made": FileDataV2("made")}}
+
+    builder = graph(reads=reads)
+    app = builder.compile(checkpointer=saver)
+    for _ in range(2):  # A thread that goes on saves its input in another way.
+        live = await app.ainvoke({"files": RECORDS}, THREAD, durability=durability)
+        loaded = (await builder.compile(checkpointer=saver).aget_state(THREAD)).values
+        assert loaded == live
+        for path, data in loaded["files"].items():
+            assert type(data) is dict
+            assert data == {**RECORDS, "/made": FileDataV2("made")}[path]
+
+
+# --- writes that come too late ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("siblings", [0, 1])
+async def test_a_write_of_a_task_that_outlived_its_node_is_an_error(siblings: int) -> None:
+    results: list[Any] = []
+    tasks: list[asyncio.Task[None]] = []
+    may_write, written = asyncio.Event(), asyncio.Event()
+
+    async def late() -> None:
+        await may_write.wait()
+        results.append(await fs.awrite("/late", "x"))
+        written.set()
+
+    async def node(state: State) -> None:
+        tasks.append(asyncio.create_task(late()))
+        assert (await fs.awrite("/early", "x")).ok
+
+    async def sibling(state: State) -> None:
+        while not tasks or "/early" not in str(results):
+            await asyncio.sleep(0.02)
+            may_write.set()
+            await written.wait()
+            return
+
+    async def after(state: State) -> None:
+        may_write.set()
+        await written.wait()
+
+    builder = graph(node=node, **({"sibling": sibling} if siblings else {})).add_node("after", after)
+    builder.add_edge("node", "after")
+    live = await ran(builder, given(a="old"))
+    await asyncio.gather(*tasks)
+    [result] = results
+    assert sorted(texts(live)) == ["/a", "/early", *(["/late"] if result.ok else [])]
+    assert not result.ok
+    assert "has ended" in result.error
+    assert "await the task" in result.error
+
+
+async def test_a_task_that_goes_on_after_the_run_or_an_interrupt_gets_an_error() -> None:
+    results: list[Any] = []
+    tasks: list[asyncio.Task[None]] = []
+
+    async def late(ended: asyncio.Event) -> None:
+        await ended.wait()
+        results.append(await fs.aedit("/a", "old", "late"))
+
+    for asks in (False, True):
+        ended = asyncio.Event()
+
+        async def node(state: State, ended: asyncio.Event = ended, asks: bool = asks) -> None:
+            tasks.append(asyncio.create_task(late(ended)))
+            if asks:
+                interrupt("?")
+
+        app = graph(node=node).compile(checkpointer=InMemorySaver())
+        await app.ainvoke(given(a="old"), THREAD)
+        ended.set()
+        await asyncio.gather(*tasks)
+        assert texts((await app.aget_state(THREAD)).values) == {"/a": "old"}
+    assert [result.ok for result in results] == [False, False]
+    assert all("has ended" in result.error for result in results)
+
+
+def test_a_thread_that_outlives_its_node_gets_an_error() -> None:
+    results: list[Any] = []
+    threads: list[threading.Thread] = []
+    ended = threading.Event()
+
+    def late(context: Any) -> None:
+        ended.wait()
+        results.append(context.run(fs.write, "/late", "x"))
+
+    def node(state: State) -> None:
+        from contextvars import copy_context
+
+        threads.append(threading.Thread(target=late, args=(copy_context(),)))
+        threads[0].start()
+
+    app = graph(node=node).compile(checkpointer=InMemorySaver())
+    app.invoke(given(a="old"), THREAD)
+    ended.set()
+    threads[0].join()
+    assert not results[0].ok
+    assert "join the thread" in results[0].error
+    assert "/late" not in app.get_state(THREAD).values["files"]
+
+
+async def test_a_tool_that_leaves_a_task_behind() -> None:
+    class ToolState(FilesystemState, MessagesState):
+        pass
+
+    tasks: list[asyncio.Task[Any]] = []
+    ended = asyncio.Event()
+
+    async def late() -> Any:
+        await ended.wait()
+        return await fs.awrite("/late", "x")
+
+    @tool
+    async def starts() -> str:
+        """Start a task."""
+        tasks.append(asyncio.create_task(late()))
+        return (await fs.awrite("/early", "x")).error or "done"
+
+    message = AIMessage("", tool_calls=[{"name": "starts", "args": {}, "id": "1"}])
+    builder = StateGraph(ToolState).add_node("tools", ToolNode([starts])).add_edge(START, "tools")
+    live = await ran(builder, {**given(), "messages": [message]})
+    ended.set()
+    assert "has ended" in (await tasks[0]).error
+    assert sorted(live["files"]) == ["/early"]
+
+
+# --- channels --------------------------------------------------------------------------------------------------------
+
+
+class Plain(TypedDict):
+    files: dict[str, Any]
+
+
+class Union(TypedDict):
+    files: Annotated[dict[str, Any], operator.or_]
+
+
+class Latest(BaseModel):
+    files: Annotated[dict[str, Any], lambda old, new: new] = {}
+
+
+class Merging(TypedDict):
+    files: Annotated[dict[str, Any], lambda old, new: fold(old, [new])]
+
+
+@pytest.mark.parametrize("state", [Plain, Union, Latest])
+@pytest.mark.parametrize(
+    "call", [lambda: fs.als("/"), lambda: fs.aread("/a"), lambda: fs.awrite("/b", "x")], ids=["ls", "read", "write"]
+)
+async def test_a_channel_that_loses_files_is_told_at_the_first_use(state: Any, call: Callable[[], Any]) -> None:
+    async def node(state: Any) -> None:
+        await call()
+
+    with pytest.raises(RuntimeError, match=r"'files'.*class State\(FilesystemState\)"):
+        await graph(state, node=node).compile().ainvoke(given(a="x", c="y"))
+
+
+async def test_a_reducer_that_merges_and_deletes_will_do() -> None:
+    async def node(state: Any) -> None:
+        assert (await fs.awrite("/b", "x")).ok
+        assert (await fs.adelete("/a")).ok
+
+    live = await graph(Merging, node=node).compile().ainvoke(given(a="x", c="y"))
+    assert sorted(live["files"]) == ["/b", "/c"]

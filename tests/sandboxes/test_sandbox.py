@@ -1,0 +1,452 @@
+"""BaseSandbox: how many commands an operation takes, content of any size, and nothing that a name could do."""
+
+import os
+import shutil
+import time
+from base64 import b64encode
+from hashlib import sha256
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from deepfs import CompositeBackend, FilesystemBackend, MemoryBackend
+from deepfs.errors import BackendError, InvalidPathError
+from deepfs.sandboxes.base import BaseSandbox
+from deepfs.sandboxes.responses import tree_listing
+from deepfs.sandboxes.wire import Records
+from deepfs.testing.expect import shown, succeeded
+from deepfs.text.entries import EntryChange
+from deepfs.types import ExecuteResponse
+from support.sandboxes import WITH_PYTHON, LocalSandbox
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """One loop is enough: how commands are run has tests of its own."""
+    return "asyncio"
+
+
+@pytest.fixture(
+    params=[
+        "python",
+        pytest.param("busybox", marks=pytest.mark.needs("busybox")),
+        "debian",
+    ]
+)
+def sandbox(request: pytest.FixtureRequest, tmp_path: Path) -> LocalSandbox:
+    root = tmp_path / "root"
+    root.mkdir()
+    if request.param == "debian":
+        plain = tmp_path / "without-python"
+        plain.mkdir()
+        for name in _TOOLS:
+            (plain / name).symlink_to(next(f"{part}/{name}" for part in _PARTS if os.path.exists(f"{part}/{name}")))
+        return LocalSandbox(root, str(plain))
+    return LocalSandbox(root, request.getfixturevalue("busybox") if request.param == "busybox" else WITH_PYTHON)
+
+
+_PARTS = ("/bin", "/usr/bin")
+_TOOLS = [
+    "base64",
+    "cat",
+    "chmod",
+    "cp",
+    "find",
+    "flock",
+    "grep",
+    "gzip",
+    "head",
+    "id",
+    "ln",
+    "mkdir",
+    "mkfifo",
+    "mv",
+    "readlink",
+    "rm",
+    "rmdir",
+    "sed",
+    "sh",
+    "sha256sum",
+    "sleep",
+    "stat",
+    "tail",
+    "test",
+    "tr",
+    "wc",
+]
+"""What the shell script needs; those of a system with the tools of GNU, and no Python."""
+
+_ODD = (
+    "it's",
+    'a "b"',
+    "$(touch evil)",
+    "`touch evil`",
+    "a\nb",
+    "-rf",
+    "; touch evil",
+    "a\\b",
+    "é",
+    "*",
+    "!x",
+    "{a}",
+    "a=b",
+)
+
+
+# --- round trips ------------------------------------------------------------------------------------------------------
+
+
+async def test_ten_operations_take_at_most_eleven_commands(tmp_path: Path) -> None:
+    sandbox = LocalSandbox(tmp_path, delay=0.05)
+    begun = time.perf_counter()
+    succeeded(await sandbox.awrite("/a.txt", "one\ntwo\n"))
+    succeeded(await sandbox.aread("/a.txt"))
+    succeeded(await sandbox.aedit("/a.txt", "two", "three"))
+    succeeded(await sandbox.als("/"))
+    succeeded(await sandbox.aglob("*.txt"))
+    succeeded(await sandbox.agrep("three"))
+    succeeded(await sandbox.acopy("/a.txt", "/b.txt"))
+    succeeded(await sandbox.amove("/b.txt", "/c/d.txt"))
+    assert [item.error for item in await sandbox.aupload_files([("/e", b"\0"), ("/f", b"x" * 9000)])] == [None, None]
+    succeeded(await sandbox.adelete("/c"))
+    assert sandbox.commands <= 11
+    assert time.perf_counter() - begun < 11 * 0.05 + 5
+
+
+async def test_grep_over_many_files_is_one_command(sandbox: LocalSandbox) -> None:
+    def fill() -> None:
+        for number in range(5000):
+            directory = sandbox.root / str(number % 50)
+            directory.mkdir(exist_ok=True)
+            (directory / f"{number}.txt").write_text(f"line {number}\nand another of the {number}\n")
+
+    await anyio.to_thread.run_sync(fill)
+    result = succeeded(await sandbox.agrep("line 4999"))
+    assert [(match.path, match.line) for match in result.matches or ()] == [("/49/4999.txt", 1)]
+    assert sandbox.commands == 1
+
+
+async def test_what_is_known_is_not_transferred_again(sandbox: LocalSandbox) -> None:
+    text = "".join(f"{os.urandom(20).hex()}\n" for _ in range(10_000))
+    await sandbox.awrite("/large.txt", text)
+    before = sandbox.commands
+    assert shown(await sandbox.aread("/large.txt", 5000, 1)) == text.split("\n")[5000] + "\n"
+    succeeded(await sandbox.aedit("/large.txt", text.split("\n")[7000], "changed"))
+    assert sandbox.commands - before == 2
+    assert "changed\n" in await anyio.to_thread.run_sync((sandbox.root / "large.txt").read_text)
+
+
+async def test_what_changed_in_between_is_noticed(sandbox: LocalSandbox) -> None:
+    await sandbox.awrite("/a.txt", "one two three")
+    await sandbox.aexecute("printf 'ONE two three' > a.txt")
+    succeeded(await sandbox.aedit("/a.txt", "two", "2"))
+    assert shown(await sandbox.aread("/a.txt")) == "ONE 2 three"
+    await sandbox.aexecute("printf other > a.txt")
+    assert (await sandbox.aedit("/a.txt", "2", "3")).code == "no_match"
+    await sandbox.aexecute("rm a.txt")
+    assert (await sandbox.aedit("/a.txt", "other", "3")).code == "file_not_found"
+    assert (await sandbox.aread("/a.txt")).code == "file_not_found"
+
+
+# --- content ----------------------------------------------------------------------------------------------------------
+
+
+class Roomy(LocalSandbox):
+    """One that takes commands of any length, by a file, and returns megabytes."""
+
+    command_bytes: int = 2_000_000
+    answer_bytes: int = 2_000_000
+
+    def __init__(self, root: Path, scripts: Path) -> None:
+        super().__init__(root, max_output_bytes=3_000_000)
+        self.scripts = scripts
+
+    async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
+        self.commands += 1
+        script = self.scripts / str(self.commands)
+        await anyio.to_thread.run_sync(script.write_text, command)
+        return await super().aexecute(f". {script}", timeout=timeout)
+
+
+@pytest.fixture
+def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("scripts")
+
+
+async def test_twenty_megabytes_go_in_and_out(tmp_path: Path, scripts: Path) -> None:
+    sandbox = Roomy(tmp_path, scripts)
+    content = os.urandom(1 << 20) * 20
+    (upload,) = await sandbox.aupload_files([("/large.bin", content)])
+    assert upload.error is None
+    assert await anyio.to_thread.run_sync((tmp_path / "large.bin").read_bytes) == content
+    (download,) = await Roomy(tmp_path, scripts).adownload_files(["/large.bin"])
+    assert download.content == content
+    assert await anyio.to_thread.run_sync(os.listdir, tmp_path) == ["large.bin"]
+
+
+async def test_a_megabyte_goes_in_and_out(sandbox: LocalSandbox) -> None:
+    content = os.urandom(1 << 20)
+    assert [
+        item.error for item in await sandbox.aupload_files([("/a", b"a"), ("/large.bin", content), ("/b", b"b")])
+    ] == [
+        None,
+        None,
+        None,
+    ]
+    fresh = LocalSandbox(sandbox.root, sandbox._path)
+    assert [item.content for item in await fresh.adownload_files(["/large.bin", "/b"])] == [content, b"b"]
+    assert sandbox.longest < 128 * 1024, "no command is longer than an argument may be"
+
+
+async def test_very_many_files_go_in_and_out(tmp_path: Path) -> None:
+    sandbox = LocalSandbox(tmp_path)
+    files = [(f"/a long name of a directory/{number}.txt", str(number).encode()) for number in range(3000)]
+    assert not [item.error for item in await sandbox.aupload_files(files) if item.error]
+    fresh = LocalSandbox(tmp_path)
+    assert [item.content for item in await fresh.adownload_files([path for path, _ in files])] == [
+        content for _, content in files
+    ]
+    assert sandbox.longest < 128 * 1024
+    assert fresh.longest < 128 * 1024
+    assert sandbox.commands + fresh.commands < 30
+
+
+async def test_an_edit_keeps_every_other_byte_and_the_mode(sandbox: LocalSandbox) -> None:
+    path = sandbox.root / "run.sh"
+
+    def prepare() -> None:
+        path.write_bytes(b"\xef\xbb\xbf#!/bin/sh\r\necho one\r\nexit\r")
+        path.chmod(0o751)
+
+    await anyio.to_thread.run_sync(prepare)
+    succeeded(await sandbox.aedit("/run.sh", "one\nexit", "two\nend"))
+    assert await anyio.to_thread.run_sync(path.read_bytes) == b"\xef\xbb\xbf#!/bin/sh\r\necho two\r\nend\r"
+    assert await anyio.to_thread.run_sync(lambda: path.stat().st_mode & 0o777) == 0o751
+
+
+async def test_nothing_is_left_behind(sandbox: LocalSandbox, tmp_path: Path) -> None:
+    await sandbox.awrite("/a.txt", "x")
+    await sandbox.aedit("/a.txt", "x", "y")
+    await sandbox.awrite("/a.txt", "z")
+    await sandbox.acopy("/a.txt", "/b.txt")
+    await sandbox.aupload_files([("/c.txt", os.urandom(200_000))])
+    await sandbox.adownload_files(["/c.txt"])
+    assert sorted(await anyio.to_thread.run_sync(os.listdir, sandbox.root)) == ["a.txt", "b.txt", "c.txt"]
+
+
+# --- names and hostility ----------------------------------------------------------------------------------------------
+
+
+async def test_names_are_data(sandbox: LocalSandbox) -> None:
+    for name in _ODD:
+        path = f"/{name}/{name}"
+        succeeded(await sandbox.awrite(path, f"in {name}"))
+        succeeded(await sandbox.aedit(path, "in", "at"))
+        assert shown(await sandbox.aread(path)) == f"at {name}"
+        succeeded(await sandbox.acopy(path, f"{path}2"))
+    listed = succeeded(await sandbox.als("/")).entries or []
+    assert [entry.path for entry in listed] == sorted(f"/{name}/" for name in _ODD)
+    found = succeeded(await sandbox.agrep("at ")).matches or []
+    assert {match.path for match in found} == {f"/{name}/{name}{end}" for name in _ODD for end in ("", "2")}
+    assert len(succeeded(await sandbox.aglob("*2")).matches or ()) == len(_ODD)
+    assert not await anyio.to_thread.run_sync((sandbox.root / "evil").exists)
+
+
+async def test_modules_of_the_workspace_are_not_imported(sandbox: LocalSandbox) -> None:
+    for name in ("os", "zlib", "hashlib", "shutil", "stat", "re", "fnmatch", "binascii"):
+        await sandbox.awrite(f"/{name}.py", "raise SystemExit('imported')")
+    assert len(succeeded(await sandbox.aglob("*.py")).matches or ()) == 8
+    succeeded(await sandbox.acopy("/os.py", "/copy.py"))
+
+
+async def test_links(sandbox: LocalSandbox) -> None:
+    await sandbox.awrite("/dir/a.txt", "one")
+    await sandbox.aexecute("ln -s dir/a.txt link; ln -s dir dirlink; ln -s nowhere broken; ln -s . loop; mkfifo pipe")
+    assert shown(await sandbox.aread("/link")) == "one"
+    succeeded(await sandbox.aedit("/link", "one", "two"))
+    assert shown(await sandbox.aread("/dirlink/a.txt")) == "two"
+    entries = {entry.path for entry in succeeded(await sandbox.als("/")).entries or ()}
+    assert entries == {"/broken", "/dir/", "/dirlink/", "/link", "/loop/", "/pipe"}
+    found = succeeded(await sandbox.agrep("two")).matches or []
+    assert [match.path for match in found] == ["/dir/a.txt", "/link"]
+    with anyio.fail_after(10):
+        assert not (await sandbox.aread("/pipe")).ok
+
+
+async def test_a_file_onto_itself_by_another_name_stays(sandbox: LocalSandbox) -> None:
+    await sandbox.aupload_files([("/d/f", b"content"), ("/d/f\n", b"another")])
+    await sandbox.aexecute("ln -s f d/link; ln -s d/link up; ln -s d dir; ln -s missing nowhere")
+    for src, dst in (
+        ("/d/link", "/d/f"),
+        ("/up", "/d/f"),
+        ("/up", "/d/link"),
+        ("/dir/f", "/d/f"),
+        ("/d/link", "/dir/f"),
+    ):
+        assert (await sandbox.amove(src, dst, overwrite=True)).path == dst
+        assert (await sandbox.amove(dst, src, overwrite=True)).path == src
+    assert (await sandbox.amove("/d", "/dir")).path == "/dir"
+    downloads = await sandbox.adownload_files(["/d/f", "/d/link", "/up", "/dir/link"])
+    assert [download.content for download in downloads] == [b"content"] * 4
+    assert (await sandbox.amove("/d/f\n", "/d/f", overwrite=True)).ok
+    assert [entry.path for entry in (await sandbox.als("/d")).entries or ()] == ["/d/f", "/d/link"]
+    assert [(await sandbox.amove("/nowhere", "/missing")).code for _ in range(2)] == ["file_not_found"] * 2
+
+
+async def test_paths_map_both_ways(tmp_path: Path) -> None:
+    sandbox = LocalSandbox(tmp_path)
+    assert sandbox.sandbox_path("/a/b") == f"{tmp_path}/a/b"
+    assert sandbox.virtual_path(f"{tmp_path}/a/b") == sandbox.virtual_path("a/b") == "/a/b"
+    assert sandbox.virtual_path(str(tmp_path)) == "/"
+    with pytest.raises(InvalidPathError):
+        sandbox.virtual_path("/etc/passwd")
+
+
+async def test_the_root_of_the_system(tmp_path: Path) -> None:
+    class Whole(LocalSandbox):
+        def __init__(self) -> None:
+            super().__init__(Path("/"))
+
+    entries = {entry.path for entry in succeeded(await Whole().als("/")).entries or ()}
+    assert {"/usr/", "/etc/", "/proc/"} <= entries
+    await anyio.to_thread.run_sync((tmp_path / "a.txt").touch)
+    found = succeeded(await Whole().aglob("*.txt", str(tmp_path))).matches or []
+    assert [info.path for info in found] == [f"{tmp_path}/a.txt"]
+
+
+# --- a sandbox in trouble ---------------------------------------------------------------------------------------------
+
+
+class Broken(BaseSandbox):
+    """A sandbox that answers each command in the same way."""
+
+    def __init__(self, response: ExecuteResponse) -> None:
+        super().__init__()
+        self.response = response
+
+    @property
+    def id(self) -> str:
+        return "broken"
+
+    async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
+        return self.response
+
+
+@pytest.mark.parametrize(
+    ("response", "code"),
+    [
+        (ExecuteResponse("OCI runtime exec failed: exec failed", 126), "backend_error"),
+        (ExecuteResponse("", 0), "backend_error"),
+        (ExecuteResponse("@deepfs 00 py 4 0\nAAAA\n@end 00", 0), "backend_error"),
+        (ExecuteResponse("so far", None), "timeout"),
+    ],
+)
+async def test_failure_is_never_an_empty_success(response: ExecuteResponse, code: str) -> None:
+    sandbox = Broken(response)
+    for call in (
+        sandbox.als("/"),
+        sandbox.agrep("x"),
+        sandbox.aglob("*"),
+        sandbox.aread("/a"),
+        sandbox.awrite("/a", ""),
+    ):
+        result = await call
+        assert result.code == code
+
+
+async def test_noise_around_an_answer_does_no_harm(tmp_path: Path) -> None:
+    class Noisy(LocalSandbox):
+        async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
+            response = await super().aexecute(command, timeout=timeout)
+            text = response.output.replace("\n", "\r\n")
+            return ExecuteResponse(f"Welcome!\r\n{text}[stderr] bye\n", response.exit_code)
+
+    sandbox = Noisy(tmp_path)
+    succeeded(await sandbox.awrite("/a.txt", "one"))
+    assert shown(await sandbox.aread("/a.txt")) == "one"
+
+
+async def test_a_damaged_answer_is_noticed(tmp_path: Path) -> None:
+    class Damaging(LocalSandbox):
+        async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
+            response = await super().aexecute(command, timeout=timeout)
+            lines = response.output.split("\n")
+            lines[1] = lines[1][:-8] + "AAAAAAAA"
+            return ExecuteResponse("\n".join(lines), response.exit_code)
+
+    assert "damaged" in ((await Damaging(tmp_path).als("/")).error or "")
+
+
+@pytest.fixture
+def with_old_python(tmp_path: Path, busybox: str) -> LocalSandbox:
+    tools = Path(shutil.copytree(busybox, tmp_path / "tools", symlinks=True))
+    old = tools / "python3"
+    old.write_text("#!/bin/sh\necho SyntaxError: invalid syntax >&2\nexit 1\n")
+    old.chmod(0o755)
+    return LocalSandbox(tmp_path / "root", str(tools))
+
+
+async def test_a_python_that_cannot_run_the_script_is_left_alone(with_old_python: LocalSandbox) -> None:
+    succeeded(await with_old_python.awrite("/a.txt", "one"))
+    assert shown(await with_old_python.aread("/a.txt")) == "one"
+    assert with_old_python.commands == 2
+
+
+# --- trees that go to another storage ---
+
+
+async def test_a_tree_goes_out_and_comes_back(sandbox: LocalSandbox, tmp_path: Path) -> None:
+    tree = CompositeBackend(FilesystemBackend(tmp_path / "out"), {"/box/": sandbox})
+    for path in ("/box/d/run.sh", *(f"/box/d/deep/{name}" for name in _ODD)):
+        assert [stored.error for stored in await tree.aupload_files([(path, b"#!/bin/sh\r\n")])] == [None]
+    await sandbox.aexecute("mkdir -m 700 d/empty; chmod 755 d/run.sh")
+    assert (await tree.amove("/box/d", "/d")).error is None
+    assert (await tree.als("/box/d")).code == "file_not_found"
+    assert (await tree.als("/d/empty")).entries == []
+    assert await anyio.to_thread.run_sync(lambda: (tmp_path / "out" / "d" / "run.sh").stat().st_mode & 0o777) == 0o755
+    assert (await tree.amove("/d", "/box/e")).error is None
+    listed = await sandbox.aexecute("stat -c '%a' e/run.sh e/empty; find e/deep -type f | wc -l")
+    assert listed.output.split()[:2] == ["755", "700"]
+    names = [info.path for info in (await sandbox.als("/e/deep")).entries or ()]
+    assert names == sorted(f"/e/deep/{name}" for name in _ODD)
+    assert await anyio.to_thread.run_sync(os.listdir, tmp_path / "out") == []
+
+
+async def test_what_cannot_leave_the_sandbox_whole_is_refused(sandbox: LocalSandbox) -> None:
+    memory = MemoryBackend()
+    tree = CompositeBackend(memory, {"/box/": sandbox})
+    refused = {
+        "ln -s . d/loop; ln -s . d/again": "unsupported",
+        "ln -s none d/link": "unsupported",
+        "mkfifo d/pipe": "unsupported",
+        "printf x > d/$(printf 'caf\\351')": "invalid_path",
+    }
+    for made, code in refused.items():
+        await sandbox.aexecute(f"mkdir d; printf x > d/a; {made}")
+        for transfer in (tree.amove, tree.acopy):
+            assert ((await transfer("/box/d", "/d")).code, memory._files) == (code, {}), made
+        assert (await sandbox.aexecute("cat d/a; ls d | wc -l; rm -r d")).output.split()[0].startswith("x")
+
+
+async def test_a_directory_is_removed_only_where_it_is_empty(sandbox: LocalSandbox) -> None:
+    await sandbox.aexecute("mkdir full empty; echo x > full/a")
+    made = [EntryChange("/new/dir", "make_directory", 0o500), EntryChange("/full", "make_directory")]
+    assert [each.error for each in await sandbox.achange_entries(made)] == [None, "already_exists"]
+    gone = [EntryChange(path, "remove_directory") for path in ("/full", "/empty", "/none", "/full/a")]
+    codes = [each.error for each in await sandbox.achange_entries(gone)]
+    assert codes[:3] == ["already_exists", None, "file_not_found"]
+    assert codes[3] is not None
+    assert (await sandbox.aexecute("stat -c %a new/dir; cat full/a")).output.split() == ["700", "x"]
+
+
+@pytest.mark.parametrize("forged", ["/other", "/dd/a", "d/a", "", "/d/a//\n81a4 1 0 /etc/passwd"])
+async def test_names_that_lie_elsewhere_are_refused(forged: str) -> None:
+    for root in ("/", "/work"):
+        place = "" if root == "/" else root
+        text = b64encode(f"41ed 0 0 {place}/d//\n81a4 1 0 {place}{forged}//\n".encode()).decode()
+        with pytest.raises(BackendError):
+            tree_listing(Records(text, sha256(text.encode()).hexdigest()), "/d", root)

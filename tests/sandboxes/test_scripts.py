@@ -1,0 +1,79 @@
+"""The scripts that sandboxes run: valid for every shell and Python they may meet, and part of the package."""
+
+import ast
+import os
+import subprocess
+import sys
+from base64 import b64encode
+from importlib.resources import files
+from pathlib import Path
+
+import anyio
+import pytest
+
+from deepfs.sandboxes.wire import Records, command_text, parse_frame
+from support.machines import Machine, Outcome
+
+SCRIPTS = files("deepfs.backends._sandbox")
+
+
+@pytest.mark.parametrize(
+    "shell",
+    [
+        pytest.param(shell, marks=pytest.mark.needs(shell[0]), id=shell[0])
+        for shell in (["dash"], ["bash", "--posix"], ["busybox", "sh"])
+    ],
+)
+def test_every_shell_takes_the_script(shell: list[str]) -> None:
+    checked = subprocess.run([*shell, "-n"], input=SCRIPTS.joinpath("script.sh").read_bytes(), capture_output=True)
+    assert (checked.returncode, checked.stderr) == (0, b"")
+
+
+def test_an_old_python_takes_the_script() -> None:
+    ast.parse(SCRIPTS.joinpath("script.py").read_text(), feature_version=(3, 6))
+
+
+def test_both_have_the_same_operations() -> None:
+    python = ast.parse(SCRIPTS.joinpath("script.py").read_text())
+    (listed,) = [
+        node.value
+        for node in ast.walk(python)
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "operations"
+    ]
+    shell = SCRIPTS.joinpath("script.sh").read_text()
+    defined = {line.removeprefix("do_").split("(")[0] for line in shell.splitlines() if line.startswith("do_")}
+    assert {ast.unparse(name) for name in getattr(listed, "elts", ())} == defined
+
+
+@pytest.mark.parametrize("engine", ["", "py", "sh"])
+def test_arguments_and_content_are_never_read_by_a_shell(engine: str) -> None:
+    hostile = b"'; touch /evil; $(touch /evil) `touch /evil` \n@deepfs.payload\ntouch /evil"
+    command = command_text(engine, [hostile], hostile)
+    assert command.replace(command_text(engine, [b""], b""), "").count("evil") == 0
+    assert b"evil" not in command.encode()
+
+
+def test_a_script_that_runs_never_tells_that_it_cannot() -> None:
+    arguments = [b64encode(word).decode() for word in (b"nonce", b"1000", b"no such operation")]
+    ended = subprocess.run([sys.executable, SCRIPTS.joinpath("script.py"), *arguments], capture_output=True)
+    assert (ended.returncode, b"KeyError" in ended.stderr) == (70, True)
+
+
+@pytest.mark.needs("boxes of bubblewrap")
+@pytest.mark.parametrize("engine", ["py", "sh"])
+def test_leftovers_that_cannot_be_removed_harm_nothing(engine: str, tmp_path: Path) -> None:
+    for name in (".~deepfs-1", ".~deepfs-2", ".~deepfs-3"):
+        inner = tmp_path / name / "inner"
+        inner.mkdir(parents=True)
+        (inner / "file").touch()
+        inner.chmod(0o500 if name.endswith("2") else 0o700)
+        os.utime(inner.parent, (1, 1))
+    command = command_text(engine, [b"nonce", b"1000", b"stage", b"new", b"0"], b"content")
+
+    async def run() -> Outcome:
+        return await (await Machine(tmp_path).start("sh", "-c", command)).wait(30)
+
+    frame = parse_frame(anyio.run(run).stdout.decode(), "nonce")
+    assert Records(frame.part, frame.checksum).words() == [b"ok"]
+    assert sorted(path.name for path in tmp_path.iterdir() if "lock" not in path.name) == [".~deepfs-2", ".~deepfs-new"]
+    (tmp_path / ".~deepfs-2" / "inner").chmod(0o700)

@@ -1,0 +1,283 @@
+"""Questions that come at about the same time are put together, and each is answered by itself."""
+
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
+
+import anyio
+import pytest
+
+from deepfs.search.batching import Ask, Together
+from deepfs.threads import lanes
+from deepfs.threads.loop_bridge import mailbox
+
+pytestmark = pytest.mark.anyio
+
+Group = list[Ask[int, int]]
+
+
+class Answering:
+    """Doubles numbers, and notes which were put together; waits before it does where `gate` is closed."""
+
+    def __init__(self) -> None:
+        self.put: list[tuple[str, list[int]]] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.together: Together[str, int, int] = Together(self._respond)
+
+    def _respond(self, key: str, asks: Group) -> None:
+        self.put.append((key, sorted(ask.question for ask in asks)))
+        for ask in asks:
+            while not self.gate.is_set() and not ask.cancellation.cancelled:
+                time.sleep(0.001)
+            ask.settle(partial(double, ask.question))
+
+
+def double(number: int) -> int:
+    if number < 0:
+        raise ValueError(number)
+    return 2 * number
+
+
+@pytest.fixture
+def answering() -> Iterator[Answering]:
+    answering = Answering()
+    yield answering
+    answering.gate.set()
+
+
+@pytest.fixture
+async def held_lane() -> AsyncIterator[Callable[[], None]]:
+    """Threads for long calls that are all taken, until this is called."""
+    gate, held = threading.Event(), list[None]()
+
+    def hold() -> None:
+        held.append(None)
+        gate.wait(20)
+
+    limit = lanes._lanes.long._limit
+    for _ in range(limit):
+        lanes.start_long(None, hold)
+    await until(lambda: len(held) == limit)
+    yield gate.set
+    gate.set()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    with anyio.fail_after(10):
+        while True:
+            if condition():
+                return
+            await anyio.sleep(0.001)
+
+
+async def answers(answering: Answering, *questions: tuple[str, int]) -> list[object]:
+    """The answers, or errors, of questions that are asked at once."""
+    found: list[object] = [None] * len(questions)
+
+    async def ask(place: int, key: str, number: int) -> None:
+        try:
+            found[place] = await answering.together.ask(key, number)
+        except ValueError as error:
+            found[place] = repr(error)
+
+    async with anyio.create_task_group() as tasks:
+        for place, (key, number) in enumerate(questions):
+            tasks.start_soon(ask, place, key, number)
+    return found
+
+
+async def test_questions_about_one_key_are_put_together(answering: Answering, held_lane: Callable[[], None]) -> None:
+    async with anyio.create_task_group() as tasks:
+        for number in range(5):
+            tasks.start_soon(answering.together.ask, "a", number)
+        tasks.start_soon(answering.together.ask, "b", 7)
+        await anyio.wait_all_tasks_blocked()
+        assert answering.put == []
+        held_lane()
+    assert sorted(answering.put) == [("a", [0, 1, 2, 3, 4]), ("b", [7])]
+    assert await answers(answering, ("a", 8)) == [16]
+    assert answering.put[-1] == ("a", [8])
+
+
+async def test_each_gets_its_own_answer(answering: Answering) -> None:
+    questions = [("ab"[number % 2], number) for number in range(300)]
+    assert await answers(answering, *questions) == [2 * number for _, number in questions]
+
+
+async def test_an_error_is_told_to_whom_it_concerns(answering: Answering, held_lane: Callable[[], None]) -> None:
+    held_lane()
+    assert await answers(answering, ("a", 1), ("a", -1), ("a", 2)) == [2, "ValueError(-1)", 4]
+
+
+async def test_what_fails_as_a_whole_is_put_one_by_one(answering: Answering, held_lane: Callable[[], None]) -> None:
+    def respond(_: str, asks: Group) -> None:
+        answering.put.append(("a", [ask.question for ask in asks]))
+        asks[0].settle(lambda: -len(asks))
+        asks[0].settle(lambda: 0)
+        if len(asks) > 1:
+            raise ValueError
+
+    answering.together = Together(respond)
+    async with anyio.create_task_group() as tasks:
+        found: list[object] = []
+
+        async def ask() -> None:
+            found.extend(await answers(answering, ("a", 1), ("a", 2), ("a", 3)))
+
+        tasks.start_soon(ask)
+        await anyio.wait_all_tasks_blocked()
+        held_lane()
+    (_, first), *rest = answering.put
+    assert sorted(first) == [1, 2, 3]
+    assert rest == [("a", [number]) for number in first[1:]]
+    assert sorted(found) == [-3, -1, -1]
+
+
+async def test_an_error_is_the_answer_of_what_was_left(held_lane: Callable[[], None]) -> None:
+    def respond(_: str, asks: Group) -> None:
+        raise ValueError([ask.question for ask in asks])
+
+    held_lane()
+    answering = Answering()
+    answering.together = Together(respond)
+    assert await answers(answering, ("a", 1), ("a", 2)) == ["ValueError([1])", "ValueError([2])"]
+
+
+# --- cancellation ----------------------------------------------------------------------------------------------------
+
+
+async def test_who_is_cancelled_before_is_not_asked_for(answering: Answering, held_lane: Callable[[], None]) -> None:
+    with anyio.move_on_after(0) as scope:
+        await answering.together.ask("a", 1)
+    assert scope.cancelled_caught
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(answering.together.ask, "a", 2)
+        with anyio.move_on_after(0.01) as scope:
+            await answering.together.ask("a", 3)
+        assert scope.cancelled_caught
+        held_lane()
+    assert answering.put == [("a", [2])]
+
+
+async def test_who_is_cancelled_goes_on_when_it_is_settled_and_the_others_stay(
+    answering: Answering, held_lane: Callable[[], None]
+) -> None:
+    answering.gate.clear()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(answers, answering, ("a", 2))
+        async with anyio.create_task_group() as cancelled:
+            cancelled.start_soon(answering.together.ask, "a", 1)
+            await anyio.wait_all_tasks_blocked()
+            held_lane()
+            await until(lambda: answering.put)
+            answering.gate.set()
+            cancelled.cancel_scope.cancel()
+    assert answering.put == [("a", [1, 2])]
+
+
+async def test_cancelling_sets_the_token(answering: Answering) -> None:
+    answering.gate.clear()
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(answering.together.ask, "a", 1)
+            await until(lambda: answering.put)
+            tasks.cancel_scope.cancel()
+
+
+# --- loops, threads and processes ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_loops_in_many_threads_share_what_they_ask(answering: Answering) -> None:
+    found: list[list[object]] = []
+
+    def in_thread(kind: str, start: int) -> None:
+        async def main() -> None:
+            for step in range(40):
+                numbers = range(start + 10 * step, start + 10 * step + 10)
+                found.append(await answers(answering, *(("a", number) for number in numbers)))
+
+        anyio.run(main, backend=kind)
+
+    threads = [threading.Thread(target=in_thread, args=(kind, 1000 * place)) for place, kind in enumerate(KINDS)]
+    for thread in threads:
+        thread.start()
+    await anyio.to_thread.run_sync(lambda: [thread.join(60) for thread in threads])
+    expected = {2 * (1000 * place + number) for place in range(len(KINDS)) for number in range(400)}
+    assert {answer for each in found for answer in each} == expected
+    assert sum(len(numbers) for _, numbers in answering.put) == len(expected)
+
+
+KINDS = ["asyncio", "trio"] * 2
+
+
+async def test_where_no_thread_can_be_started_the_next_question_tries_anew(
+    answering: Answering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lanes, "start_long", refuse)
+        with pytest.raises(RuntimeError):
+            await answering.together.ask("a", 1)
+    with anyio.fail_after(10):
+        assert await answering.together.ask("a", 1) == 2
+
+
+async def test_who_is_told_so_does_not_ask_anew(answering: Answering, monkeypatch: pytest.MonkeyPatch) -> None:
+    signal = mailbox().signal()
+    other: Ask[int, int] = Ask(2, signal)
+
+    def refuse(*_: object) -> None:
+        [waiting] = answering.together._waiting.values()
+        waiting.append(other)
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(lanes, "start_long", refuse)
+    with pytest.raises(RuntimeError):
+        await answering.together.ask("a", 1)
+    assert signal.is_set
+    assert not other.take()
+
+
+def test_a_forked_process_asks_for_itself() -> None:
+    script = """
+        import os, threading, anyio
+        from deepfs.threads import lanes
+        from deepfs.search.batching import Together
+
+        def respond(key, asks):
+            for ask in asks:
+                ask.settle(lambda: key)
+
+        together = Together(respond)
+
+        async def ask():
+            with anyio.fail_after(10):
+                assert await together.ask("a", 1) == "a"
+
+        async def main():
+            gate = threading.Event()
+            for _ in range(2):
+                lanes.start_long(None, gate.wait, 20)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(ask)
+                await anyio.wait_all_tasks_blocked()
+                child = os.fork()
+                if child == 0:
+                    threading.Thread(target=lambda: (anyio.run(ask), os._exit(7))).start()
+                    threading.Event().wait(10)
+                    os._exit(1)
+                assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+                gate.set()
+
+        anyio.run(main)
+    """
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", textwrap.dedent(script)], timeout=60, check=False)
+    assert done.returncode == 0

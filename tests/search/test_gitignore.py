@@ -1,0 +1,198 @@
+"""Gitignore rules: what git itself says, and what only a search needs."""
+
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deepfs.disk import Disk
+from deepfs.search.disk import LocalSearch
+from deepfs.search.gitignore import Ignoring, compile_rules, rules_of_file
+from deepfs.threads.deadline import Cancellation
+
+# --- rules -----------------------------------------------------------------------------------------------------------
+
+VERDICTS = [
+    # Lines; the path, which is a directory where it ends in `/`; whether it is ignored, None where no rule is about it.
+    (["a"], "a", True),
+    (["a"], "b/a", True),
+    (["a"], "a/b", None),
+    (["a/"], "a", None),
+    (["a/"], "b/a/", True),
+    (["/a"], "a", True),
+    (["/a"], "b/a", None),
+    (["a/b"], "a/b", True),
+    (["a/b"], "c/a/b", None),
+    (["a/b/"], "a/b", None),
+    (["*.log", "!keep.log"], "keep.log", False),
+    (["!keep.log", "*.log"], "keep.log", True),
+    (["*", "!*/", "!*.py"], "a/", False),
+    (["*", "!*/", "!*.py"], "a.py", False),
+    (["*", "!*/", "!*.py"], "a.txt", True),
+    (["*", "!/a/"], "a/", False),
+    (["*", "!/a/"], "a/b", True),
+    (["a/**"], "a/", None),
+    (["a/**"], "a/b/c", True),
+    (["a/**", "!a/b"], "a/b", False),
+    (["a/*"], "a/b/c", None),
+    (["**/a"], "b/c/a", True),
+    (["a/**/b"], "a/b", True),
+    (["a/**/b"], "a/b/c/b", True),
+    (["a/**/b"], "a/b/c", None),
+    (["**/"], "a/", True),
+    (["**/"], "a", None),
+    (["**"], "a", True),
+    (["[ab]?.txt"], "bx.txt", True),
+    (["[!ab]"], "a", None),
+    (["a*z"], "a/z", None),
+    (["\\#a"], "#a", True),
+    (["#a"], "#a", None),
+    (["\\!a"], "!a", True),
+    (["!#a"], "#a", False),
+    (["!!a"], "!a", False),
+    (["a  "], "a", True),
+    (["a\\ "], "a ", True),
+    ([" a"], " a", True),
+    ([" a"], "a", None),
+    (["", "/", "!", "   "], "a", None),
+    (["A"], "a", None),
+    (["é"], "b/é", True),
+]
+
+
+@pytest.mark.parametrize(("lines", "path", "expected"), VERDICTS)
+def test_the_last_rule_about_a_path_decides(lines: list[str], path: str, expected: bool | None) -> None:
+    verdict = compile_rules(lines).verdict(path.removesuffix("/"), is_dir=path.endswith("/"))
+    assert verdict is expected
+    assert (
+        rules_of_file("\n".join(lines).encode()).verdict(path.removesuffix("/"), is_dir=path.endswith("/")) is expected
+    )
+
+
+def test_a_file_of_rules_may_have_any_bytes() -> None:
+    rules = rules_of_file(b"\xef\xbb\xbffirst\r\nsecond\r\n\xff\xfe\n[z-a]\nx\0y\n\\\nlast")
+    ignored = [name for name in ("first", "second", "third", "last") if rules.verdict(name, is_dir=False)]
+    assert ignored == ["first", "second", "last"]
+
+
+@pytest.mark.parametrize("line", ["[z-a]", "a\nb", "a\0b", "\ud800", "a\\"])
+def test_a_given_pattern_that_is_none_is_an_error(line: str) -> None:
+    with pytest.raises(ValueError, match="ignore="):
+        compile_rules(["fine", line])
+
+
+def test_no_pattern_takes_long() -> None:
+    rules = compile_rules(["*a" * 100 + "b", "/x" + "*a" * 100 + "b", "**/*a" * 40 + "*b"])
+    start = time.perf_counter()
+    assert rules.verdict("a" * 250, is_dir=False) is None
+    assert rules.verdict("/".join(["x" + "a" * 200] * 10), is_dir=False) is None
+    assert time.perf_counter() - start < 1
+
+
+def test_many_names_are_not_all_remembered() -> None:
+    rules = compile_rules(["*.o"])
+    verdicts = {rules.verdict(f"{number}.{'oc'[number % 2]}", is_dir=False) for number in range(25_000)}
+    assert verdicts == {True, None}
+    assert len(rules._remembered) <= 10_000
+
+
+# --- directories -----------------------------------------------------------------------------------------------------
+
+
+def _ignoring(root: str, files: dict[str, str], base: str = "/") -> Ignoring:
+    contents = {path: text.encode() for path, text in files.items()}
+    return Ignoring(base, root, compile_rules(()), contents.get)
+
+
+def test_the_nearest_rules_come_first() -> None:
+    ignored = _ignoring("/", {"/.gitignore": "*.log\n/x\n", "/a/.gitignore": "!*.log\n/x\n"})
+    asked = ["/1.log", "/a/1.log", "/a/b/1.log", "/b/1.log", "/x", "/a/x", "/b/x"]
+    assert [path for path in asked if ignored(path, is_dir=False)] == ["/1.log", "/b/1.log", "/x", "/a/x"]
+
+
+def test_what_lies_in_an_ignored_directory_is_ignored() -> None:
+    ignored = _ignoring("/", {"/.gitignore": "a/\n!a/b/c\n", "/a/.gitignore": "!*\n"})
+    assert ignored("/a", is_dir=True)
+    assert ignored("/a/b", is_dir=True)
+    assert ignored("/a/b/c", is_dir=False)
+    assert not ignored("/b/c", is_dir=False)
+
+
+def test_rules_above_the_root_hold_unless_they_ignore_it() -> None:
+    files = {"/.gitignore": "*.log\nclosed/\n", "/closed/.gitignore": "*.tmp"}
+    inside = _ignoring("/open/deep", files)
+    assert inside("/open/deep/1.log", is_dir=False)
+    for root in ("/closed", "/closed/deep"):
+        closed = _ignoring(root, files)
+        assert not closed(f"{root}/1.log", is_dir=False)
+        assert closed(f"{root}/1.tmp", is_dir=False)
+        assert not closed(f"{root}/closed/1", is_dir=False)
+
+
+def test_rules_above_the_base_do_not_hold() -> None:
+    files = {"/.gitignore": "*.log", "/base/.gitignore": "*.tmp"}
+    ignored = _ignoring("/base/sub", files, "/base")
+    assert [ignored(f"/base/sub/1.{kind}", is_dir=False) for kind in ("log", "tmp")] == [False, True]
+
+
+def test_a_path_may_be_very_deep() -> None:
+    ignored = _ignoring("/", {"/.gitignore": "x"})
+    assert not ignored("/a" * 2000, is_dir=False)
+    assert ignored("/a" * 1000 + "/x" + "/a" * 1000, is_dir=False)
+
+
+# --- against git -----------------------------------------------------------------------------------------------------
+
+# For git `?` is a byte, for deepfs a character; names are plain here.
+_NAME = st.sampled_from(["a", "b", "ab", "a.py", "b.txt", "x y", "#a", "!a"])
+_GLOB = st.sampled_from(
+    ["a", "b", "*", "**", "a*", "*b", "?", "[ab]", "[!a]", "*.py", "x y", "\\a", "#a", "!a", "a.p?"]
+)
+_LINE = st.builds(
+    "{}{}{}{}{}".format,
+    st.sampled_from(["", "", "", "!", "!", "#", "\\#", "\\!"]),
+    st.sampled_from(["", "", "/"]),
+    st.lists(_GLOB, min_size=1, max_size=3).map("/".join),
+    st.sampled_from(["", "", "/"]),
+    st.sampled_from(["", "", " ", "\r"]),
+)
+_PATH = st.lists(_NAME, min_size=1, max_size=4).map("/".join)
+
+
+@pytest.mark.needs("git")
+@settings(max_examples=60)
+@given(
+    paths=st.sets(_PATH, min_size=1, max_size=12),
+    rules=st.dictionaries(st.sampled_from(["", "a/", "b/", "a/b/", "ab/"]), st.lists(_LINE, max_size=5), max_size=3),
+)
+def test_git_says_the_same(
+    paths: set[str], rules: dict[str, list[str]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    root = tmp_path_factory.mktemp("repository")
+    _write(root, dict.fromkeys(paths, "") | {f"{place}.gitignore": "\n".join(lines) for place, lines in rules.items()})
+    result = LocalSearch(Disk(str(root)), ignore="git").glob(Cancellation(), "**", "/")
+    assert [info.path[1:] for info in result.matches or ()] == sorted(_shown_by_git(root))
+
+
+def _write(root: Path, files: dict[str, str]) -> None:
+    """Write the files, those for which there is place."""
+    for name, text in files.items():
+        target = root / name
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(text.encode())
+        except OSError:
+            continue
+
+
+def _shown_by_git(root: Path) -> list[str]:
+    def git(*arguments: str) -> bytes:
+        command = ["git", "-c", "core.excludesFile=/dev/null", *arguments]
+        return subprocess.run(command, cwd=root, check=True, capture_output=True).stdout
+
+    git("init", "--quiet", "--template=")
+    listed = git("ls-files", "--others", "--exclude-per-directory=.gitignore", "-z")
+    return [name for name in listed.decode().split("\0") if name and "/." not in f"/{name}"]

@@ -1,0 +1,456 @@
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice, product
+from time import process_time
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from deepfs.errors import ErrorCode, InvalidPatternError
+from deepfs.search.globs import MAX_ALTERNATIVES, MAX_PATTERN, MAX_SEGMENTS, compile_glob
+
+FILES = [
+    ".env",
+    ".git/config.py",
+    ".github/.hidden/x.yml",
+    ".github/ci.yml",
+    ".github/workflows/ci.yml",
+    "README.md",
+    "docs/.env",
+    "docs/README.md",
+    "main.py",
+    "src/.cache/a.py",
+    "src/app/main.py",
+    "src/app/tests/test_main.py",
+    "src/main.py",
+    "src/main.pyc",
+]
+
+
+def matched(pattern: str) -> list[str]:
+    glob = compile_glob(pattern)
+    return [path for path in FILES if glob.matches(path)]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "files"),
+    [
+        # a name at any depth
+        ("*.py", ["main.py", "src/app/main.py", "src/app/tests/test_main.py", "src/main.py"]),
+        ("main.py", ["main.py", "src/app/main.py", "src/main.py"]),
+        ("README.md", ["README.md", "docs/README.md"]),
+        ("ma?n.py", ["main.py", "src/app/main.py", "src/main.py"]),
+        ("*.py?", ["src/main.pyc"]),
+        ("[mt]*_*", ["src/app/tests/test_main.py"]),
+        ("[!mt]*.py", []),
+        ("[^R]*.md", []),
+        ("[^m]*", ["README.md", "docs/README.md", "src/app/tests/test_main.py"]),
+        ("**", [path for path in FILES if not path.startswith(".") and "/." not in path]),
+        ("*", [path for path in FILES if not path.startswith(".") and "/." not in path]),
+        ("readme.md", []),
+        # a path from the start
+        ("src/*.py", ["src/main.py"]),
+        ("/main.py", ["main.py"]),
+        ("./main.py", ["main.py"]),
+        ("/*.py", ["main.py"]),
+        ("/src//./main.py", ["src/main.py"]),
+        ("*/main.py", ["src/main.py"]),
+        ("src/*/main.py", ["src/app/main.py"]),
+        # any directories
+        ("**/*.py", ["main.py", "src/app/main.py", "src/app/tests/test_main.py", "src/main.py"]),
+        ("**/**/main.py", ["main.py", "src/app/main.py", "src/main.py"]),
+        ("src/**/main.py", ["src/app/main.py", "src/main.py"]),
+        ("src/**", ["src/app/main.py", "src/app/tests/test_main.py", "src/main.py", "src/main.pyc"]),
+        ("src/main.py/**", []),
+        ("**/app/**/*.py", ["src/app/main.py", "src/app/tests/test_main.py"]),
+        ("**/app/*/*.py", ["src/app/tests/test_main.py"]),
+        ("s**c/*.py", ["src/main.py"]),
+        ("src**", []),
+        ("src/ma**.py", ["src/main.py"]),
+        ("src/***/main.py", ["src/app/main.py"]),
+        # dot-names
+        (".env", [".env", "docs/.env"]),
+        (".*", [".env", "docs/.env"]),
+        ("**/.*", [".env", "docs/.env"]),
+        ("?env", []),
+        ("[.]env", []),
+        ("*.yml", []),
+        ("**/*.yml", []),
+        (".github/*.yml", [".github/ci.yml"]),
+        (".github/**/*.yml", [".github/ci.yml", ".github/workflows/ci.yml"]),
+        (".github/**/.*/*.yml", [".github/.hidden/x.yml"]),
+        (".*/*", [".git/config.py", ".github/ci.yml"]),
+        ("**/.cache/*", ["src/.cache/a.py"]),
+        # braces
+        ("*.{md,pyc}", ["README.md", "docs/README.md", "src/main.pyc"]),
+        ("{README,main}.{md,py}", ["README.md", "docs/README.md", "main.py", "src/app/main.py", "src/main.py"]),
+        ("*.py{,c}", ["main.py", "src/app/main.py", "src/app/tests/test_main.py", "src/main.py", "src/main.pyc"]),
+        ("{docs,src/{app,lib}}/*.{md,py}", ["docs/README.md", "src/app/main.py"]),
+        ("{*.md,src/*.py}", ["README.md", "docs/README.md", "src/main.py"]),
+        ("{.env,/main.py}", [".env", "docs/.env", "main.py"]),
+        ("{,src/}main.py", ["main.py", "src/app/main.py", "src/main.py"]),
+        ("src/{,**/}test_*.py", ["src/app/tests/test_main.py"]),
+        ("{*,a}*/main.py", ["main.py", "src/app/main.py", "src/main.py"]),
+    ],
+)
+def test_matches(pattern: str, files: list[str]) -> None:
+    assert matched(pattern) == files
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name"),
+    [
+        (r"\*.py", "*.py"),
+        (r"a\[1\].txt", "a[1].txt"),
+        (r"\{a,b\}", "{a,b}"),
+        (r"{\,,x}", ","),
+        (r"a\\b", r"a\b"),
+        (r"\!important", "!important"),
+        ("a,b", "a,b"),
+        ("a]b", "a]b"),
+        ("[]]", "]"),
+        ("[!]]", "a"),
+        ("[]a]", "a"),
+        (r"[\]]", "]"),
+        (r"[a\-z]", "-"),
+        (r"[\\]", "\\"),
+        ("[a-]", "-"),
+        ("[-a]", "-"),
+        ("[--0]", "-"),
+        ("[a^]", "^"),
+        ("[a!]", "!"),
+        ("[{,}]", ","),
+        ("[*?]", "?"),
+        ("[[]", "["),
+        ("[&&||~~]", "~"),
+        ("x[+-9]y", "x5y"),
+        ("(a|b)+$", "(a|b)+$"),
+        ("a\nb", "a\nb"),
+        ("a?b", "a\nb"),
+        ("*", "\n"),
+        ("é?", "é日"),
+        ("...", "..."),
+        ("..a", "..a"),
+        ("..,", "..,"),
+        (r"..\]", "..]"),
+    ],
+)
+def test_matches_an_odd_name(pattern: str, name: str) -> None:
+    assert compile_glob(pattern).matches(name)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name"),
+    [
+        (r"\*.py", "a.py"),
+        (r"[a\-z]", "b"),
+        ("[!]a]", "a"),
+        ("[!a-c]", "b"),
+        ("a?b", "ab"),
+        ("a.b", "axb"),
+        ("*.py", "a.py\n"),
+        ("a", "A"),
+        ("é", "e\u0301"),
+        ("x[+-9]y", "x/y"),
+        ("x?y", "x/y"),
+        ("x*y", "x/y"),
+        ("x[!a]y", "x/y"),
+        ("*.py", ".py"),
+        ("**/*.py", "a/.py"),
+        ("a/*b", "a/.b"),
+    ],
+)
+def test_does_not_match(pattern: str, name: str) -> None:
+    assert not compile_glob(pattern).matches(name)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "reason"),
+    [
+        ("", "names no file"),
+        ("/", "names no file"),
+        (".", "names no file"),
+        ("{,}", "names no file"),
+        ("../*.py", r"'\.\.' is not allowed"),
+        ("a/../b", r"'\.\.' is not allowed"),
+        ("a/..", r"'\.\.' is not allowed"),
+        ("{a,..}/b", r"'\.\.' is not allowed"),
+        ("a/.{.,x}", r"'\.\.' is not allowed"),
+        (r"..\*.py", r"'\.\.' is not allowed"),
+        ("a\0", "NUL"),
+        ("a\ud800", "surrogate"),
+        ("[a", r"'\[' opens no set"),
+        ("a[", r"'\[' opens no set"),
+        ("[]", r"'\[' opens no set"),
+        ("[!]", r"'\[' opens no set"),
+        ("[a/b]", r"'\[' opens no set"),
+        (r"[\d]", r"'\[' opens no set"),
+        ("[z-a]", "'z-a' is the wrong way round"),
+        ("x/[z-a]*", "'z-a' is the wrong way round"),
+        ("[[:alpha:]]", "named sets"),
+        ("{a,b", "'{' is not closed"),
+        ("*.{py", "'{' is not closed"),
+        ("{a,{b,c}", "'{' is not closed"),
+        ("a}", "'}' closes nothing"),
+        ("{a,b}}", "'}' closes nothing"),
+        ("*.{py}", "need a comma"),
+        ("{}", "need a comma"),
+        (r"src\main.py", "separate names with '/'"),
+        (r"*\.py", "separate names with '/'"),
+        ("a\\", "separate names with '/'"),
+        ("src/", "only files are matched"),
+        ("**/", "only files are matched"),
+        ("src/.", "only files are matched"),
+        ("{a/,b}", "only files are matched"),
+        ("!*.py", "exclusion"),
+        ("{a,!b}", "exclusion"),
+        ("{a,b}" * 10, "more than 1,000 alternatives"),
+        ("{a,b}" * 800, "more than 1,000 alternatives"),
+        ("{" + "a," * 500 + "b}" + "x" * 100, "more than 16,384 characters"),
+        ("*/" * MAX_SEGMENTS + "a", "more than 100 segments"),
+        ("a" * (MAX_PATTERN + 1), "4,097 characters, the limit is 4,096"),
+    ],
+)
+def test_refused_with_its_reason(pattern: str, reason: str) -> None:
+    with pytest.raises(InvalidPatternError, match=reason) as caught:
+        compile_glob(pattern)
+    assert caught.value.code is ErrorCode.INVALID_PATTERN
+    assert str(caught.value).startswith("Error: Invalid glob pattern '")
+
+
+def test_the_limits_are_allowed() -> None:
+    assert compile_glob("a" * MAX_PATTERN).matches("a" * MAX_PATTERN)
+    assert compile_glob("a/" * (MAX_SEGMENTS - 1) + "*").matches("a/" * MAX_SEGMENTS + "b") is False
+    assert compile_glob("a/" * (MAX_SEGMENTS - 1) + "*").may_enter("a/" * (MAX_SEGMENTS - 2) + "a")
+    thousand = compile_glob("{0,1,2,3,4,5,6,7,8,9}" * 3)
+    assert sum(thousand.matches(f"{number:03}") for number in range(2000)) == MAX_ALTERNATIVES
+
+
+@pytest.mark.parametrize("thing", [None, 3, b"*.py"])
+def test_what_is_no_string_is_a_programming_error(thing: Any) -> None:
+    with pytest.raises(TypeError):
+        compile_glob(thing)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "entered", "passed_by"),
+    [
+        ("*.py", ["", "src", "src/app"], [".git", "src/.cache", "src/.cache/a"]),
+        ("/*.py", [""], ["src", ".git"]),
+        ("a/b", ["", "a"], ["a/b", "b"]),
+        ("src/*.py", ["", "src"], ["docs", "src/app", "sr"]),
+        ("src/**/*.py", ["src", "src/app", "src/app/tests"], ["docs", "docs/src", "src/.cache", ".src"]),
+        ("src/**", ["src", "src/a/b/c"], ["docs", "src/.a"]),
+        ("**/app/*.py", ["src", "src/lib"], [".git", "src/.app"]),
+        (".github/*.yml", [".github"], [".git", "src", ".github/workflows"]),
+        ("**/.github/*.yml", ["src", "src/.github"], [".git", ".github/a", "a/.github/b", "a/.github/.github"]),
+        ("a/**/.b/c/**/.d/*", ["a", "a/x", "a/x/.b", "a/.b/c/y/.d"], ["a/.d", "a/.b/x", "a/.b/c/.b", "a/.b/c/.d/e"]),
+        ("{src,docs/*}/*.md", ["src", "docs", "docs/a"], ["lib", "src/a", "docs/a/b"]),
+    ],
+)
+def test_may_enter(pattern: str, entered: list[str], passed_by: list[str]) -> None:
+    glob = compile_glob(pattern)
+    assert [directory for directory in entered + passed_by if glob.may_enter(directory)] == entered
+
+
+@pytest.mark.parametrize(
+    ("pattern", "directory", "rest"),
+    [
+        ("*.py", "src", ("**/*.py",)),
+        ("*.{py,md}", "src/app", ("{**/*.py,**/*.md}",)),
+        ("*.py", "src/.cache", ()),
+        ("src/*.py", "src", ("/*.py",)),
+        ("src/*.py", "docs", ()),
+        ("src/*.py", "src/app", ()),
+        ("src/**/a/*", "src", ("**/a/*",)),
+        ("src/**/a/*", "src/a", ("{**/a/*,/*}",)),
+        ("src/a,b", "src", (r"/a\,b",)),
+        ("{src,lib}/{a,b/c}", "lib", ("{/a,/b/c}",)),
+        (".github/*", ".github", ("/*",)),
+    ],
+)
+def test_beneath_a_directory(pattern: str, directory: str, rest: tuple[str, ...]) -> None:
+    assert compile_glob(pattern).beneath(directory) == rest
+
+
+def test_beneath_stays_within_the_limits() -> None:
+    glob = compile_glob("s/{" + ",".join(f"name{number}" for number in range(300)) + "}{x,y}")
+    rests = glob.beneath("s")
+    assert len(rests) == 600
+    assert all(compile_glob(rest) for rest in rests)
+
+
+# --- an oracle: patterns as trees, expanded by a product and matched by trying everything ----------------------------
+
+Element = tuple[str, str]
+"""A kind (`text` for one character, `any`, `star`, `slash`, `set`, `other`) and what it holds."""
+
+SPECIAL = frozenset("*?[]{},!\\")
+elements = (
+    st.sampled_from("aab..-]*,").map(lambda character: ("text", character))
+    | st.sampled_from([("any", "?"), ("star", "*"), ("star", "*"), ("slash", "/"), ("slash", "/")])
+    | st.tuples(st.sampled_from(["set", "other"]), st.sampled_from(["a", "ab", "a-b", ".", "-", "+-9", r"\]", "]a"]))
+)
+common = st.sampled_from(["**/", "/**/", "**/a", "*.a", "/.a/", ".a", "a/**"]).map(
+    lambda text: [({"*": "star", "/": "slash"}.get(character, "text"), character) for character in text]
+)
+sequences = st.lists(elements.map(lambda element: [element]) | common, max_size=5).map(lambda parts: joined(parts))
+trees = st.recursive(
+    sequences,
+    lambda inner: st.lists(sequences | st.lists(inner, min_size=2, max_size=3).map(tuple), max_size=4),
+    max_leaves=8,
+)
+
+
+def joined(parts: Iterable[list[Element]]) -> list[Element]:
+    return list(chain.from_iterable(parts))
+
+
+def written(tree: Any) -> str:
+    if isinstance(tree, list):
+        return "".join(map(written, tree))
+    kind, held = tree if isinstance(tree[0], str) else ("choice", tree)
+    if kind == "choice":
+        return "{" + ",".join(map(written, held)) + "}"
+    if kind in ("set", "other"):
+        return f"[{'!' if kind == 'other' else ''}{held}]"
+    return f"\\{held}" if kind == "text" and held in SPECIAL else held
+
+
+def expanded(tree: Any) -> Iterator[list[Element]]:
+    if isinstance(tree, list):
+        for parts in product(*map(list, map(expanded, tree))):
+            yield joined(parts)
+    elif isinstance(tree[0], str):
+        yield [tree]
+    else:
+        for option in tree:
+            yield from expanded(option)
+
+
+def segmented(alternative: list[Element]) -> list[list[Element]]:
+    segments: list[list[Element]] = [[]]
+    for element in alternative:
+        if element[0] == "slash":
+            segments.append([])
+        else:
+            segments[-1].append(element)
+    return segments
+
+
+DOT, STAR, ANY = ("text", "."), ("star", "*"), [("star", "*")] * 2
+
+
+def understood(alternative: list[Element]) -> list[list[Element]] | None:
+    """The segments to match from the start, or None where the alternative is refused."""
+    segments = segmented(alternative)
+    kept = [segment for segment in segments if segment not in ([], [DOT])]
+    goes_up = any(segment[:2] == [DOT, DOT] and segment[2:3] in ([], [("text", "*")]) for segment in kept)
+    if not kept or goes_up or segments[-1] in ([], [DOT]):
+        return None
+    return kept if len(segments) > 1 else [ANY, *kept]
+
+
+def fits(segments: list[list[Element]], names: list[str]) -> bool:
+    if not segments:
+        return not names
+    first, rest = segments[0], segments[1:]
+    if first == ANY and rest:
+        return fits(rest, names) or (bool(names) and names[0][0] != "." and fits(segments, names[1:]))
+    if first == ANY:
+        return bool(names) and all(name[0] != "." for name in names)
+    if not names or (names[0][0] == "." and first[0] != DOT):
+        return False
+    return fits_name(first, names[0]) and fits(rest, names[1:])
+
+
+def fits_name(segment: list[Element], name: str) -> bool:
+    if not segment:
+        return not name
+    (kind, held), rest = segment[0], segment[1:]
+    if kind == "star":
+        return any(fits_name(rest, name[at:]) for at in range(len(name) + 1))
+    return bool(name) and fits_character(kind, held, name[0]) and fits_name(rest, name[1:])
+
+
+def fits_character(kind: str, held: str, character: str) -> bool:
+    members = {"a-b": "ab", "+-9": "+,-.0123456789", r"\]": "]"}.get(held, held)
+    if kind == "text":
+        return character == held
+    return kind == "any" or (character in members) == (kind == "set")
+
+
+NAMES = ["a", "b", ".a", "a.a", "-", "]"]
+PATHS = [list(names) for depth in (1, 2, 3, 4) for names in product(NAMES[: 7 - depth], repeat=depth)]
+
+
+@given(trees)
+def test_matches_what_the_oracle_matches(tree: object) -> None:
+    alternatives = [alternative for alternative in islice(expanded(tree), 100) if alternative]
+    assume(len(alternatives) < 99)
+    readings = [understood(alternative) for alternative in alternatives]
+    if not readings or None in readings:
+        with pytest.raises(InvalidPatternError):
+            compile_glob(written(tree))
+        return
+    glob = compile_glob(written(tree))
+    expected = [names for names in PATHS if any(fits(reading, names) for reading in readings if reading)]
+    assert [names for names in PATHS if glob.matches("/".join(names))] == expected
+    above = {"/".join(names[:depth]) for names in expected for depth in range(len(names))}
+    assert [directory for directory in above if not glob.may_enter(directory)] == []
+    for directory in ("a", ".a", "a.a/b"):
+        rests = [compile_glob(rest) for rest in glob.beneath(directory)]
+        assert [
+            names
+            for names in PATHS
+            if any(rest.matches("/".join(names)) for rest in rests) != glob.matches("/".join([directory, *names]))
+        ] == []
+
+
+@given(st.text(st.sampled_from("ab.*?/[]{},!^-\\\0\ud800")) | st.text())
+def test_any_text_is_compiled_or_refused(pattern: str) -> None:
+    try:
+        glob = compile_glob(pattern)
+    except InvalidPatternError:
+        return
+    assert glob.matches("a/b") in (True, False)
+    assert glob.may_enter("a/.b") in (True, False)
+
+
+# --- cost ------------------------------------------------------------------------------------------------------------
+
+deep = "/".join(["a"] * 2000)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    ("pattern", "path"),
+    [
+        ("*a*a*a*a*a*b", "a" * 255),
+        ("*a" * 2040 + "b*b", "a" * 255 + "b"),
+        ("*?" * 100 + "b*b", "a" * 255 + "b"),
+        ("*[ab]" * 60 + "c*b", "a" * 255 + "b"),
+        ("**/**/**/**/x", deep + "/ax"),
+        ("**/a/" * 48 + "**/b/x", deep + "/x"),
+        ("a/" + "**/a/" * 48 + "**/.b/x", deep + "/.a/x"),
+        ("**/*a*/" * 48 + "**/b/*x", deep + "/x"),
+        ("**" + "/a*" * 97 + "/b/x", deep + "/x"),
+        ("a/**" + "/*" * 96 + "/.b/x", deep + "/.a/x"),
+        ("{" + ",".join(["**/*a/*" * 20 + f"/b{number}/**/x" for number in range(20)]) + "}", deep + "/x"),
+        ("{" + ",".join("*a" * 20 + "b*b" + str(number) for number in range(80)) + "}", "a" * 255 + "b7"),
+    ],
+)
+def test_a_hostile_pattern_costs_little(pattern: str, path: str) -> None:
+    start = process_time()
+    glob = compile_glob(pattern)
+    compiled = process_time()
+    assert not glob.matches(path)
+    glob.may_enter(path)
+    glob.may_enter(path + "/.a")
+    assert compiled - start < 2
+    assert process_time() - compiled < 2
+
+
+def test_patterns_are_compiled_once() -> None:
+    assert compile_glob("compiled/once/*.py") is compile_glob("compiled/once/*.py")

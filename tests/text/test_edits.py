@@ -1,0 +1,214 @@
+import re
+from time import perf_counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deepfs.errors import AmbiguousMatchError, InvalidContentError, NoMatchError
+from deepfs.text.edits import MAX_SPANS, Replacement, replace
+from deepfs.text.lines import BOM
+
+texts = st.text(st.sampled_from("ab\n\r\t "), max_size=40)
+line_texts = st.lists(st.text("ab", max_size=3), max_size=8).map("\n".join)
+mixed_texts = st.lists(st.tuples(st.text("ab", max_size=2), st.sampled_from(["\n", "\r\n"])), max_size=8).map(
+    lambda lines: "".join(line + end for line, end in lines)
+)
+small_olds = st.text(st.sampled_from("ab\n"), min_size=1, max_size=4)
+
+
+def with_crlf(text: str) -> str:
+    return text.replace("\n", "\r\n")
+
+
+def with_spans_applied(content: str, replacement: Replacement) -> str:
+    for span in reversed(replacement.spans):
+        content = content[: span.start] + span.text + content[span.end :]
+    return content
+
+
+# --- which place ---
+
+
+def test_one_place_is_replaced() -> None:
+    assert replace("/f", "one two three", "two", "2").content == "one 2 three"
+
+
+@pytest.mark.parametrize(("old", "new"), [("", "x"), ("same", "same")])
+def test_nothing_to_do_is_an_error(old: str, new: str) -> None:
+    with pytest.raises(InvalidContentError, match=r"^Error: The text to replace"):
+        replace("/f", "same", old, new, replace_all=True)
+
+
+@pytest.mark.parametrize("new", ["a\0", "\ud800"])
+def test_new_text_must_be_text(new: str) -> None:
+    with pytest.raises(InvalidContentError, match="new text"):
+        replace("/f", "old", "old", new)
+
+
+def test_missing_text_is_no_match() -> None:
+    with pytest.raises(NoMatchError, match=r"^Error: String not found in file '/dir/f'\."):
+        replace("/dir/f", "text", "other", "new")
+
+
+@pytest.mark.parametrize(
+    ("content", "old", "places"),
+    [
+        ("a b a", "a", 2),
+        ("aaa", "aa", 2),
+        ("abababa", "aba", 3),
+        ("a\nb\na\r\nb\r\n", "a\nb", 2),
+        ("a\r\nb\r\na\r\nb\r\n", "a\nb", 2),
+        ("a" * 10_000, "a", 10_000),
+        ("ab" * 50_000, "ab", 50_000),
+    ],
+)
+def test_several_places_are_counted_with_overlaps(content: str, old: str, places: int) -> None:
+    with pytest.raises(AmbiguousMatchError, match=rf"appears {places} times in file '/f' \(multiple"):
+        replace("/f", content, old, "new")
+
+
+@given(texts, st.text(st.sampled_from("ab\n\r"), min_size=1, max_size=3), texts)
+def test_unique_means_that_no_other_place_matches_even_overlapping(content: str, old: str, new: str) -> None:
+    while "\r\n" in content:  # In a CRLF file more matches.
+        content = content.replace("\r\n", "\n")
+    places = sum(content.startswith(old, i) for i in range(len(content)))
+    if old == new:
+        return
+    if places == 1:
+        assert replace("/f", content, old, new).occurrences == 1
+    else:
+        with pytest.raises(NoMatchError if places == 0 else AmbiguousMatchError):
+            replace("/f", content, old, new)
+
+
+def test_replace_all_goes_from_left_to_right() -> None:
+    done = replace("/f", "aaaaa", "aa", "b", replace_all=True)
+    assert (done.content, done.occurrences) == ("bba", 2)
+
+
+@given(texts, st.text("ab ", min_size=1, max_size=2), st.text("abc", max_size=3))
+def test_replace_all_is_what_python_does(content: str, old: str, new: str) -> None:
+    if old != new and old in content:
+        done = replace("/f", content, old, new, replace_all=True)
+        assert (done.content, done.occurrences) == (content.replace(old, new), content.count(old))
+
+
+# --- line ends ---
+
+
+@given(line_texts, small_olds, line_texts)
+def test_a_crlf_file_is_edited_as_its_lf_twin(content: str, old: str, new: str) -> None:
+    if old == new or old not in content:
+        return
+    expected = content.replace(old, new)
+    done = replace("/f", with_crlf(content), old, new, replace_all=True)
+    # A file without a line end has no spelling of it to follow.
+    assert done.content == (with_crlf(expected) if "\n" in content else expected)
+    assert done.occurrences == content.count(old)
+
+
+@given(mixed_texts, small_olds, line_texts, st.booleans())
+def test_in_a_mixed_file_the_text_is_right_and_the_rest_keeps_its_bytes(
+    content: str, old: str, new: str, replace_all: bool
+) -> None:
+    folded = content.replace("\r\n", "\n")
+    if old == new or old not in folded or (not replace_all and len(re.findall(f"(?={re.escape(old)})", folded)) > 1):
+        return
+    done = replace("/f", content, old, new, replace_all)
+    assert done.content.replace("\r\n", "\n") == folded.replace(old, new)
+    assert done.content.count("\r") == done.content.count("\r\n")
+    kept = 0
+    for span in done.spans:
+        assert content[span.start : span.end].replace("\r\n", "\n") == old
+        assert kept <= span.start
+        kept = span.end
+    assert with_spans_applied(content, done) == done.content
+
+
+def test_each_place_keeps_its_own_spelling() -> None:
+    done = replace("/f", "a\nb\n--\r\na\r\nb\r\n", "a\nb\n", "x\ny\nz\n", replace_all=True)
+    assert done.content == "x\ny\nz\n--\r\nx\r\ny\r\nz\r\n"
+
+
+def test_an_unchanged_line_keeps_its_line_end_where_they_are_mixed() -> None:
+    assert replace("/f", "a\r\nb\nc\r\n", "a\nb\nc", "a\nB\nc").content == "a\r\nB\nc\r\n"
+
+
+def test_further_line_ends_follow_the_last_one_replaced() -> None:
+    assert replace("/f", "a\r\nb\nc\r\n", "a\nb\nc", "1\n2\n3\n4\n5").content == "1\r\n2\n3\n4\n5\r\n"
+
+
+def test_a_line_end_at_the_start_takes_its_cr_along() -> None:
+    assert replace("/f", "a\r\nb\r\nc\n", "\nb", "b").content == "ab\r\nc\n"
+    assert replace("/f", "a\r\nb\r\n", "\nb", "b").content == "ab\r\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("a\r\nb\r\n", "a\r\nb1\r\nb2\r\n"),
+        ("a\nb\n", "a\nb1\nb2\n"),
+        ("a\r\nc\r\nb\n", "a\r\nc\r\nb1\r\nb2\n"),
+        ("a\nc\nb\r\n", "a\nc\nb1\nb2\r\n"),
+        ("b", "b1\nb2"),
+    ],
+)
+def test_a_new_line_end_follows_most_of_the_file(content: str, expected: str) -> None:
+    assert replace("/f", content, "b", "b1\nb2").content == expected
+
+
+def test_crlf_in_the_new_text_is_not_doubled() -> None:
+    assert replace("/f", "a\r\nb\r\n", "a\nb", "a\r\nx\nb").content == "a\r\nx\r\nb\r\n"
+    assert replace("/f", "a\r\nb\n", "a\nb", "a\r\nx\nb").content == "a\r\nx\r\nb\n"
+
+
+def test_text_that_names_cr_is_taken_as_it_is() -> None:
+    assert replace("/f", "a\r\nb\r\n", "a\r\nb", "a\nb").content == "a\nb\r\n"
+    with pytest.raises(NoMatchError, match="line ends"):
+        replace("/f", "a\nb\n", "a\r\nb", "c")
+
+
+def test_bom_and_missing_final_newline_stay() -> None:
+    assert replace("/f", f"{BOM}a\r\nb", "a\nb", "c\nd").content == f"{BOM}c\r\nd"
+
+
+# --- spans ---
+
+
+@given(texts, st.text("ab", min_size=1, max_size=2), texts)
+def test_spans_rebuild_the_new_content(content: str, old: str, new: str) -> None:
+    if old != new and old in content:
+        done = replace("/f", content, old, new, replace_all=True)
+        assert with_spans_applied(content, done) == done.content
+        assert len(done.spans) == done.occurrences
+
+
+@pytest.mark.parametrize("content", ["-" + "aa\n" * (MAX_SPANS + 1), "-" + "aa\n" * MAX_SPANS + "aa\r\na"])
+def test_very_many_places_are_one_span(content: str) -> None:
+    done = replace("/f", content, "aa\n", "b\n", replace_all=True)
+    (span,) = done.spans
+    assert done.occurrences == MAX_SPANS + 1
+    assert span.start == 1
+    assert with_spans_applied(content, done) == done.content
+
+
+# --- cost ---
+
+
+@pytest.mark.parametrize(
+    ("content", "old"),
+    [
+        ("a" * 10_000_000, "a"),
+        ("a" * 10_000_000, "a" * 5_000_000),
+        ("a" * 10_000_000, "a" * 9_000_000 + "b"),
+        ("abc, def; " * 2_000_000, "abc,  def;"),
+        ("x = 1\n" * 1_000_000, "x  = 2\ny"),
+        ("\n" * 5_000_000, " \n" * 1000 + "q"),
+    ],
+)
+def test_a_failed_edit_of_a_large_file_takes_bounded_time(content: str, old: str) -> None:
+    begun = perf_counter()
+    with pytest.raises((NoMatchError, AmbiguousMatchError)):
+        replace("/f", content, old, "new")
+    assert perf_counter() - begun < 5

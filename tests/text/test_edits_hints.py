@@ -1,0 +1,70 @@
+from textwrap import dedent
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deepfs.text.edits import hint
+
+SOURCE = dedent(
+    """\
+    import os
+
+    def area(width, height):
+    \treturn width * height
+
+    class Box:
+        size = 1\x20\x20
+        def Double(self):
+            return self.size * 2
+    # the end"""
+)
+
+
+@pytest.mark.parametrize(
+    ("old", "told"),
+    [
+        ("def area(width,  height):", "differs in white space from line 3"),
+        ("    return width * height", "differs in indentation from line 4, which is '\\treturn width * height'"),
+        ("def area(width, height):\n    return", "differs in indentation from line 4"),
+        ("height):\n\treturn width*height", "matches from line 3 on, but not line 4"),
+        ("    size = 1\n    def Double", "differs in white space at the end from line 7"),
+        ("def double(self):", "differs in upper and lower case from line 8"),
+        ("DEF  double(self):", "white space and in upper and lower case from line 8"),
+        ("# the end\n", "ends with a line break, but line 10 '# the end' is the last and has none"),
+        ("3\tdef area(width, height):", "Without its line numbers, it stands on line 3"),
+        ("     5\t\n     6\tclass Box:", "Without its line numbers, it stands on line 5"),
+        ("import os\\n\\ndef", "Without its backslashes, it stands on line 1"),
+        ("def aera(width, height):", "nearest is line 3, which is 'def area(width, height):'"),
+        ("class Box:\n    size = 1  \n    other", "matches from line 6 on, but not line 8, which is"),
+        ("# the end\nmore", "matches from line 10 on, but the file ends before"),
+        ("import os\r\n\r\ndef", "stands on line 1 'import os', but the line ends"),
+        ("\n\n# the end\n\n", "Without the white space around it, it stands on line 10"),
+    ],
+)
+def test_hint_names_the_line_and_the_difference(old: str, told: str) -> None:
+    assert old not in SOURCE
+    assert told in hint(SOURCE, old)
+
+
+@pytest.mark.parametrize("old", ["zzz qqq", "   \n ", "\n\n\n"])
+def test_nothing_near_is_told_as_nothing(old: str) -> None:
+    assert hint(SOURCE, old) == ""
+
+
+def test_lines_count_the_same_in_a_crlf_file() -> None:
+    assert "line 8" in hint(SOURCE.replace("\n", "\r\n"), "def double(self):")
+
+
+def test_what_is_wanted_is_found_far_down_a_large_file() -> None:
+    lines = [f"value_{i} = {i}" for i in range(200_000)]
+    assert "line 150001," in hint("\n".join(lines), "value_149999 = 149999\nvalue_150000  = 150000")
+
+
+def test_long_lines_are_shown_in_part() -> None:
+    assert len(hint("word " * 100_000, "WORD " * 50)) < 400
+
+
+@given(st.text(st.sampled_from("ab \t\n\r\\n1"), max_size=40), st.text(st.sampled_from("abA \t\n\r\\n1"), min_size=1))
+def test_any_texts_have_a_hint(content: str, old: str) -> None:
+    assert isinstance(hint(content, old), str)

@@ -1,0 +1,134 @@
+import codecs
+import tracemalloc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deepfs.errors import InvalidContentError
+from deepfs.text.lines import BOM, Window, check_text, decode, is_text, line_count, version, window
+
+# What ends a line elsewhere but not here: VT, FF, NEL, LS, PS, a lone CR.
+texts = st.text(st.sampled_from("a \n\r\v\f\x85\u2028\u2029é\U0001f600"), max_size=60)
+
+
+def split_lines(text: str) -> list[str]:
+    """The lines of `text` with their terminators, in the plainest way."""
+    pieces = text.split("\n")
+    lines = [f"{piece}\n" for piece in pieces[:-1]]
+    return [*lines, pieces[-1]] if pieces[-1] else lines
+
+
+@given(texts, st.booleans(), st.integers(1, 5))
+def test_following_next_offset_reproduces_the_text(text: str, with_bom: bool, limit: int) -> None:
+    stored = BOM + text if with_bom else text
+    shown, offset = [], 0
+    while offset is not None:
+        step = window(stored, offset, limit)
+        shown.append(step.text)
+        offset = step.next_offset
+    assert "".join(shown) == text
+
+
+@given(texts, st.integers(0, 20), st.integers(1, 10))
+def test_window_is_a_slice_of_the_lines(text: str, offset: int, limit: int) -> None:
+    lines = split_lines(text)
+    if offset >= len(lines) > 0:
+        with pytest.raises(InvalidContentError):
+            window(text, offset, limit)
+        return
+    chosen = lines[offset : offset + limit]
+    last = offset + len(chosen)
+    shown = window(text, offset, limit)
+    assert shown.text == "".join(chosen)
+    assert shown.total_lines == line_count(text) == len(lines)
+    assert (shown.start_line, shown.end_line) == ((offset + 1, last) if chosen else (None, None))
+    assert shown.next_offset == (last if last < len(lines) else None)
+
+
+@pytest.mark.parametrize("text", ["", BOM])
+@pytest.mark.parametrize("offset", [0, 7])
+def test_empty_file_is_an_empty_window(text: str, offset: int) -> None:
+    assert window(text, offset, 10) == Window("", None, None, 0, None)
+
+
+def test_offset_past_the_end_tells_the_length() -> None:
+    with pytest.raises(InvalidContentError, match=r"^Error: Line offset 10 exceeds file length \(3 lines\)$"):
+        window("a\nb\nc\n", 10, 5)
+    with pytest.raises(InvalidContentError, match=r"offset 3 exceeds file length \(3 lines\)"):
+        window("a\nb\nc", 3, 5)
+
+
+def test_negative_offset_reads_from_the_start() -> None:
+    assert window("a\nb\n", -5, 1) == Window("a\n", 1, 1, 2, 1)
+
+
+@pytest.mark.parametrize("limit", [0, -3])
+def test_no_lines_asked_for_leaves_the_offset(limit: int) -> None:
+    assert window("a\nb\n", 1, limit) == Window("", None, None, 2, 1)
+
+
+def test_bom_is_hidden_at_the_very_start_only() -> None:
+    text = f"{BOM}a\n{BOM}b\n"
+    assert window(text, 0, 1).text == "a\n"
+    assert window(text, 1, 1).text == f"{BOM}b\n"
+
+
+def test_window_of_a_large_text_costs_no_copy_of_it() -> None:
+    lines = [f"line {number}\r\n" for number in range(1, 500_001)]
+    text = "".join(lines)
+    tracemalloc.start()
+    try:
+        shown = window(text, 499_990, 5)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (shown.start_line, shown.end_line, shown.next_offset) == (499_991, 499_995, 499_995)
+    assert shown.text == "".join(lines[499_990:499_995])
+    assert peak < 100_000
+
+
+@given(st.binary(max_size=40) | texts.map(str.encode))
+def test_decode_round_trips_text_and_refuses_the_rest(data: bytes) -> None:
+    text = decode(data)
+    if text is None:
+        assert b"\0" in data or data.decode("utf-8", "replace").encode() != data
+    else:
+        assert text.encode() == data
+        assert is_text(text)
+
+
+def test_decode_keeps_the_bom() -> None:
+    assert decode(codecs.BOM_UTF8 + b"a") == f"{BOM}a"
+
+
+@pytest.mark.parametrize("data", [b"a\0b", b"\xff\xfea\0", b"caf\xe9", b"\xed\xa0\x80", b"\xc0\x80"])
+def test_nul_and_broken_utf8_are_not_text(data: bytes) -> None:
+    assert decode(data) is None
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("ab\nc\0d", "NUL character at line 2, column 2"),
+        ("é\ud83d", r"half a surrogate pair \(U\+D83D\) at line 1, column 2"),
+        ("\udc00", r"U\+DC00"),
+    ],
+)
+def test_check_text_names_what_is_wrong_and_where(content: str, told: str) -> None:
+    assert not is_text(content)
+    with pytest.raises(InvalidContentError, match=f"^Error: The new text holds .*{told}"):
+        check_text(content, "new text")
+
+
+@given(texts)
+def test_check_text_accepts_text(text: str) -> None:
+    check_text(text)
+    assert is_text(text)
+
+
+def test_version_identifies_bytes() -> None:
+    assert version("é\r\n") == version("é\r\n".encode())
+    assert version("a\n") != version("a\r\n")
+    assert version("\ud800") != version("?")
+    assert len(version(b"")) == 32

@@ -1,0 +1,203 @@
+from functools import partial
+from timeit import repeat
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deepfs.errors import ErrorCode, InvalidPathError
+from deepfs.text import paths
+
+segments = st.text(st.sampled_from("ab.~:\\é "), min_size=1, max_size=6).filter(lambda name: name not in (".", ".."))
+
+
+def valid(path: str) -> bool:
+    try:
+        paths.normalize(path)
+    except InvalidPathError:
+        return False
+    return True
+
+
+normal_paths = st.lists(segments, max_size=5).map(lambda names: "/" + "/".join(names)).filter(valid)
+
+
+@pytest.mark.parametrize(
+    ("given_path", "normal"),
+    [
+        ("", "/"),
+        ("/", "/"),
+        (".", "/"),
+        ("///", "/"),
+        ("/./", "/"),
+        ("a", "/a"),
+        ("./a", "/a"),
+        ("/a/", "/a"),
+        ("//a///b/./c//", "/a/b/c"),
+        ("/a/b.txt", "/a/b.txt"),
+        ("notes..txt", "/notes..txt"),
+        ("/..notes", "/..notes"),
+        ("/...", "/..."),
+        ("/a/.../b", "/a/.../b"),
+        ("/.env", "/.env"),
+        ("/a/.github/x.yml", "/a/.github/x.yml"),
+        ("/~", "/~"),
+        ("/a~", "/a~"),
+        ("/a b\n", "/a b\n"),
+        ("/a\\x2db", "/a\\x2db"),
+        ("/a:b", "/a:b"),
+        ("/12:30", "/12:30"),
+        ("/a/C:/b", "/a/C:/b"),
+        ("/é/日本/😀", "/é/日本/😀"),
+        ("/" + "x" * 255, "/" + "x" * 255),
+        ("/" + "é" * 127, "/" + "é" * 127),
+        ("/" + "a" * 100 + "/" * 5000, "/" + "a" * 100),
+    ],
+)
+def test_normal_form(given_path: str, normal: str) -> None:
+    assert paths.normalize(given_path) == normal
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("..", r"'\.\.'"),
+        ("/..", r"'\.\.'"),
+        ("../etc/passwd", r"'\.\.'"),
+        ("/a/../b", r"'\.\.'"),
+        ("/a/..", r"'\.\.'"),
+        ("/a/../", r"'\.\.'"),
+        ("..\\etc", r"'\.\.'"),
+        ("/a\\..\\b", r"'\.\.'"),
+        ("~", "'~'"),
+        ("~/x", "'~'"),
+        ("~root/x", "'~'"),
+        ("/a\0b", "NUL"),
+        ("\0", "NUL"),
+        ("/a\ud800", "surrogate"),
+        ("/\udc80/a", "surrogate"),
+        ("C:", "Windows"),
+        ("c:", "Windows"),
+        ("C:\\x", "Windows"),
+        ("C:/x", "Windows"),
+        ("C:x", "Windows"),
+        ("/C:", "Windows"),
+        ("//C:/x", "Windows"),
+        ("/./C:/x", "Windows"),
+        ("./C:/x", "Windows"),
+        ("/C:\\x", "Windows"),
+        ("\\\\server\\share", "Windows"),
+        ("\\x", "Windows"),
+        ("/" + "x" * 256, "255 bytes"),
+        ("/" + "é" * 128, "255 bytes"),
+        ("/a/" + "😀" * 64 + "/b", "255 bytes"),
+        ("/abcdefg" * 513, "4,104 bytes long, the limit is 4,096"),
+        ("/é" * 1366, "4,098 bytes long"),
+    ],
+)
+def test_refused_with_its_reason(path: str, reason: str) -> None:
+    with pytest.raises(InvalidPathError, match=reason) as caught:
+        paths.normalize(path)
+    assert caught.value.code is ErrorCode.INVALID_PATH
+
+
+def test_the_longest_path_is_allowed() -> None:
+    longest = "/abcdefg" * 512
+    assert len(longest) == paths.MAX_PATH_BYTES
+    assert paths.normalize(longest) == longest
+
+
+@pytest.mark.parametrize("thing", [None, 3, b"/a", ["/a"]])
+def test_what_is_no_string_is_a_programming_error(thing: Any) -> None:
+    with pytest.raises(TypeError):
+        paths.normalize(thing)
+
+
+def by_the_rules(path: str) -> str | None:
+    """An independent reading of the contract: the normal form, or None where the path is refused."""
+    kept = [segment for segment in path.split("/") if segment and segment != "."]
+    windows = path[1:2] == ":" and path[0].isascii() and path[0].isalpha()
+    if kept and kept[0][1:2] == ":" and kept[0][2:3] in ("", "\\") and kept[0][0].isascii() and kept[0][0].isalpha():
+        windows = True
+    refused = [
+        windows,
+        path[:1] in ("~", "\\"),
+        ".." in path.replace("\\", "/").split("/"),
+        "\0" in path,
+        any("\ud800" <= character <= "\udfff" for character in path),
+        any(len(segment.encode("utf-8", "surrogatepass")) > 255 for segment in kept),
+        len("/".join(["", *kept]).encode("utf-8", "surrogatepass")) > 4096,
+    ]
+    return None if any(refused) else "/" + "/".join(kept)
+
+
+@given(st.text(st.sampled_from("aCé/.\\~:\0\ud800 "), max_size=10) | st.text(max_size=20))
+def test_normalize_agrees_with_the_rules(path: str) -> None:
+    expected = by_the_rules(path)
+    assert (paths.normalize(path) if valid(path) else None) == expected
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["a", "é", "😀", "/", "."]), st.integers(1, 300)), max_size=20).map(
+        lambda runs: "/" + "/".join(character * times for character, times in runs)
+    )
+)
+def test_lengths_agree_with_the_rules(path: str) -> None:
+    expected = by_the_rules(path)
+    assert (paths.normalize(path) if valid(path) else None) == expected
+
+
+@given(normal_paths)
+def test_a_normal_path_is_its_own_normal_form(path: str) -> None:
+    normal = paths.normalize(path)
+    assert paths.normalize(normal) == normal
+
+
+@given(normal_paths, st.text(st.sampled_from("ab.é"), min_size=1, max_size=4).filter(lambda name: name.strip(".")))
+def test_parent_and_name_undo_join(directory: str, name: str) -> None:
+    path = paths.join(directory, name)
+    assert (paths.parent(path), paths.name(path)) == (directory, name)
+
+
+@given(normal_paths)
+def test_ancestors_are_the_parents_from_the_outside_in(path: str) -> None:
+    climbed = []
+    directory = paths.parent(path)
+    while directory != "/":
+        climbed.insert(0, directory)
+        directory = paths.parent(directory)
+    assert paths.ancestors(path) == climbed
+
+
+@given(normal_paths, normal_paths)
+def test_beneath_is_having_the_directory_among_the_ancestors(path: str, directory: str) -> None:
+    assert paths.is_beneath(path, directory) == (path != "/" and directory in ["/", *paths.ancestors(path)])
+
+
+@given(normal_paths, normal_paths)
+def test_join_undoes_relative(path: str, directory: str) -> None:
+    if path == directory or paths.is_beneath(path, directory):
+        assert paths.join(directory, paths.relative(path, directory)) == path
+    else:
+        with pytest.raises(ValueError, match="is not beneath"):
+            paths.relative(path, directory)
+
+
+def test_the_root() -> None:
+    assert (paths.parent("/"), paths.name("/"), paths.ancestors("/")) == ("/", "", [])
+    assert (paths.parent("/a"), paths.name("/a"), paths.ancestors("/a")) == ("/", "a", [])
+    assert not paths.is_beneath("/", "/")
+    assert (paths.join("/", "a"), paths.join("/", ""), paths.relative("/a", "/")) == ("/a", "/", "a")
+
+
+def test_a_sibling_with_a_common_prefix_is_not_beneath() -> None:
+    assert not paths.is_beneath("/abcde/x", "/abcd")
+    assert paths.is_beneath("/abcd/x", "/abcd")
+
+
+def test_a_normal_path_takes_the_short_way() -> None:
+    clean, unclean = "/src/deepfs/.core/paths.py", "/src//deepfs/.core/paths.py"
+    assert paths.normalize(clean) is clean
+    fast, slow = (min(repeat(partial(paths.normalize, path), number=2000, repeat=7)) for path in (clean, unclean))
+    assert fast < slow / 1.5

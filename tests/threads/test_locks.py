@@ -1,0 +1,383 @@
+"""Locks on paths: what excludes what, in which order they are granted, and that nothing of them stays behind."""
+
+import gc
+import random
+import subprocess
+import sys
+import textwrap
+import threading
+import weakref
+from collections.abc import Coroutine, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deepfs.threads.locks import LockTable, PathLocks, Request, path_locks
+from deepfs.threads.loop_bridge import Mailbox, mailbox
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def locks() -> Iterator[PathLocks]:
+    """Locks that must be free in the end."""
+    locks = PathLocks()
+    yield locks
+    assert len(locks.table) == 0
+
+
+def excludes(one: str, other: str) -> bool:
+    """The rule, told in another way than the code tells it."""
+    return (one + "/").replace("//", "/").startswith((other + "/").replace("//", "/")) or (
+        len(one) < len(other) and excludes(other, one)
+    )
+
+
+def without_loop(coroutine: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine that must not suspend."""
+    with pytest.raises(StopIteration):
+        coroutine.send(None)
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("held", "wanted", "excluded"),
+    [
+        ("/a", "/a", True),
+        ("/a", "/a/b", True),
+        ("/a/b", "/a", True),
+        ("/a/b/c/d", "/a", True),
+        ("/", "/a/b", True),
+        ("/a/b", "/", True),
+        ("/", "/", True),
+        ("/a/b", "/a/c", False),
+        ("/a", "/ab", False),
+        ("/a/b", "/ab", False),
+    ],
+)
+def test_a_path_excludes_itself_and_what_is_above_and_beneath(held: str, wanted: str, excluded: bool) -> None:
+    table = LockTable()
+    first, second = Request([held]), Request([wanted])
+    table.enter(first)
+    table.enter(second)
+    assert first.is_granted
+    assert second.is_granted is not excluded
+    table.leave(first)
+    assert second.is_granted
+    table.leave(second)
+    assert len(table) == 0
+
+
+PATHS = st.lists(st.sampled_from("ab"), max_size=3).map(lambda names: "/" + "/".join(names))
+
+
+@given(st.data())
+def test_a_request_is_granted_exactly_when_no_earlier_one_excludes_it(data: st.DataObject) -> None:
+    table = LockTable()
+    line: list[tuple[Request, list[str]]] = []
+    for _ in range(data.draw(st.integers(1, 25))):
+        if line and data.draw(st.booleans()):
+            request, _ = line.pop(data.draw(st.integers(0, len(line) - 1)))
+            table.leave(request)
+        else:
+            paths = data.draw(st.lists(PATHS, max_size=3))
+            line.append((Request(paths), paths))
+            table.enter(line[-1][0])
+        for position, (request, paths) in enumerate(line):
+            earlier = [path for _, those in line[:position] for path in those]
+            assert request.is_granted is not any(excludes(path, other) for path in paths for other in earlier)
+    for request, _ in line:
+        table.leave(request)
+    assert len(table) == 0
+
+
+def test_a_change_from_inside_a_change_waits_for_its_turn() -> None:
+    """As when the collector ends a task that holds a lock, in the middle of another change."""
+    table = LockTable()
+    first, second, third = Request(["/a"]), Request(["/a"]), Request(["/a"])
+    second.notify = lambda: table.leave(second)
+    for request in (first, second, third):
+        table.enter(request)
+    table.leave(first)
+    assert third.is_granted
+    table.leave(third)
+    assert len(table) == 0
+
+
+# --- tasks -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_free_path_is_held_without_suspending(locks: PathLocks) -> None:
+    async def hold() -> None:
+        async with locks.hold("/a/b/c", "/a/d"), locks.hold("/e"):
+            assert len(locks.table) > 0
+
+    without_loop(hold())
+
+
+def test_a_coroutine_without_a_loop_waits_for_another_thread(locks: PathLocks) -> None:
+    order: list[str] = []
+    held = threading.Event()
+
+    def other() -> None:
+        with locks.hold_blocking("/a"):
+            held.set()
+            while len(locks.table._lines["/a"]) < 2:
+                pass
+            order.append("other")
+
+    async def hold() -> None:
+        async with locks.hold("/a"):
+            order.append("coroutine")
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    assert held.wait(10)
+    without_loop(hold())
+    thread.join(10)
+    assert order == ["other", "coroutine"]
+
+
+async def test_tasks_are_granted_in_the_order_they_asked(locks: PathLocks) -> None:
+    order: list[int] = []
+
+    async def hold(number: int, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+        hold = locks.hold("/a" if number % 2 else "/a/b", f"/x{number}")
+        task_status.started()
+        async with hold:
+            order.append(number)
+            await anyio.lowlevel.checkpoint()
+
+    async with anyio.create_task_group() as group, locks.hold("/a/b/c"):
+        for number in range(20):
+            await group.start(hold, number)
+            await anyio.wait_all_tasks_blocked()
+        assert order == []
+    assert order == list(range(20))
+
+
+async def test_several_paths_are_granted_at_once_or_not_at_all(locks: PathLocks) -> None:
+    granted = anyio.Event()
+
+    async def both() -> None:
+        async with locks.hold("/a", "/b"):
+            granted.set()
+
+    async with anyio.create_task_group() as group, AsyncExitStack() as stack:
+        async with locks.hold("/a"):
+            await stack.enter_async_context(locks.hold("/b"))
+            group.start_soon(both)
+            await anyio.wait_all_tasks_blocked()
+        await anyio.wait_all_tasks_blocked()
+        assert not granted.is_set()
+    assert granted.is_set()
+
+
+async def test_a_cancelled_wait_leaves_no_trace_and_holds_nobody_up(locks: PathLocks) -> None:
+    passed: list[str] = []
+
+    async def hold(path: str) -> None:
+        async with locks.hold(path):
+            passed.append(path)
+
+    async with anyio.create_task_group() as group, locks.hold("/a/b"):
+        async with anyio.create_task_group() as doomed:
+            doomed.start_soon(hold, "/a")
+            await anyio.wait_all_tasks_blocked()
+            group.start_soon(hold, "/a/c")
+            await anyio.wait_all_tasks_blocked()
+            assert passed == []
+            doomed.cancel_scope.cancel()
+        await anyio.wait_all_tasks_blocked()
+        assert passed == ["/a/c"]
+    assert passed == ["/a/c"]
+
+
+async def test_a_grant_just_before_the_wait_is_not_missed(locks: PathLocks, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = locks.hold_blocking("/a")
+
+    def released_meanwhile() -> Mailbox:
+        first.__exit__(None, None, None)
+        return mailbox()
+
+    first.__enter__()
+    monkeypatch.setattr("deepfs.threads.locks.mailbox", released_meanwhile)
+    with anyio.fail_after(10):
+        async with locks.hold("/a"):
+            pass
+
+
+async def test_an_error_inside_releases(locks: PathLocks) -> None:
+    with pytest.raises(ValueError, match="inside"):
+        async with locks.hold("/a"):
+            raise ValueError("inside")
+    async with locks.hold("/a"):
+        pass
+
+
+# --- threads ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_task_waits_for_a_thread_and_a_thread_for_a_task(locks: PathLocks) -> None:
+    order: list[str] = []
+    held, released = threading.Event(), threading.Event()
+
+    def in_thread() -> None:
+        with locks.hold_blocking("/a/b"):
+            held.set()
+            assert released.wait(10)
+            order.append("thread")
+        with locks.hold_blocking("/a"):
+            order.append("thread again")
+
+    async def in_task() -> None:
+        async with locks.hold("/a"):
+            order.append("task")
+            await anyio.sleep(0.02)
+            order.append("task ends")
+
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            group.start_soon(anyio.to_thread.run_sync, in_thread)
+            await anyio.to_thread.run_sync(held.wait)
+            group.start_soon(in_task)
+            await anyio.wait_all_tasks_blocked()
+            released.set()
+    assert order == ["thread", "task", "task ends", "thread again"]
+
+
+class Watch:
+    """Fails where two are inside that exclude each other."""
+
+    def __init__(self) -> None:
+        self._guard = threading.RLock()
+        self._inside: list[tuple[str, ...]] = []
+        self.entries = 0
+
+    @contextmanager
+    def entered(self, paths: tuple[str, ...]) -> Iterator[None]:
+        with self._guard:
+            for others in self._inside:
+                assert not any(excludes(path, other) for path in paths for other in others), (paths, others)
+            self._inside.append(paths)
+            self.entries += 1
+        try:
+            yield
+        finally:
+            with self._guard:
+                self._inside.remove(paths)
+
+
+def some_paths(chance: random.Random) -> tuple[str, ...]:
+    return tuple("/" + "/".join(chance.choices("abc", k=chance.randint(1, 3))) for _ in range(chance.randint(1, 2)))
+
+
+def test_mutual_exclusion_across_loops_and_threads(locks: PathLocks) -> None:
+    watch = Watch()
+    errors: list[BaseException] = []
+
+    async def visit(seed: int) -> None:
+        chance = random.Random(seed)
+        for _ in range(20):
+            paths = some_paths(chance)
+            with anyio.move_on_after(chance.choice([0.0005, 10, 10])):
+                async with locks.hold(*paths):
+                    with watch.entered(paths):
+                        await anyio.sleep(chance.choice([0, 0, 0.0002]))
+
+    async def visitors(seed: int) -> None:
+        async with anyio.create_task_group() as group:
+            for number in range(10):
+                group.start_soon(visit, seed + number)
+
+    def visit_blocking(seed: int) -> None:
+        chance = random.Random(seed)
+        for _ in range(100):
+            paths = some_paths(chance)
+            with locks.hold_blocking(*paths), watch.entered(paths):
+                pass
+
+    def in_thread(kind: str, seed: int) -> None:
+        try:
+            if kind == "blocking":
+                visit_blocking(seed)
+            else:
+                anyio.run(visitors, seed, backend=kind)
+        except BaseException as error:
+            errors.append(error)
+
+    kinds = ["asyncio", "trio", "blocking"] * 2
+    threads = [threading.Thread(target=in_thread, args=(kind, 100 * place)) for place, kind in enumerate(kinds)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(40)
+    assert not any(thread.is_alive() for thread in threads)
+    assert errors == []
+    assert watch.entries > 400
+
+
+# --- scopes ----------------------------------------------------------------------------------------------------------
+
+
+async def test_equal_scopes_share_their_locks() -> None:
+    async with path_locks(("disk", "/srv")).hold("/a"):
+        with anyio.move_on_after(0.01) as waited:
+            async with path_locks(("disk", "/srv")).hold("/a"):
+                pytest.fail("held twice")
+        assert waited.cancelled_caught
+        async with path_locks(("disk", "/srv/other")).hold("/a"):
+            pass
+
+
+def test_a_scope_is_forgotten_with_the_last_reference() -> None:
+    class Scope:
+        pass
+
+    scope = Scope()
+    locks = path_locks(scope)
+    with locks.hold_blocking("/a"):
+        pass
+    kept = weakref.ref(scope)
+    del scope, locks
+    gc.collect()
+    assert kept() is None
+
+
+def test_a_forked_child_finds_every_path_free() -> None:
+    script = """
+        import os, threading, warnings
+        warnings.simplefilter("ignore")
+        from deepfs.threads.locks import path_locks
+
+        locks = path_locks("store")
+        held, done = threading.Event(), threading.Event()
+
+        def keep():
+            with locks.hold_blocking("/a"):
+                held.set()
+                done.wait()
+
+        threading.Thread(target=keep).start()
+        held.wait()
+        with locks.hold_blocking("/b"):
+            child = os.fork()
+            if not child:
+                with locks.hold_blocking("/a"), path_locks("store").hold_blocking("/c"):
+                    print("free", flush=True)
+        if not child:
+            os._exit(0)
+        os.waitpid(child, 0)
+        done.set()
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "free\n", "")

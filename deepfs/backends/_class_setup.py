@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 
-from deepfs.backends.older_protocols import V1_NAMES, adapters, add_v1_names, speaks_v1
+from deepfs.backends.older_protocols import V1_NAMES, adapters, add_v1_names, speaks_v1, takes_overwrite
 from deepfs.errors import DeepFSError, NotSupportedError
 from deepfs.sync import OPERATIONS, sync_shims
 from deepfs.text.arguments import Argument, arguments_of, check_string, path_list, upload_list
@@ -136,7 +136,7 @@ def _is_older(cls: type) -> bool:
     """Whether the body of `cls` may have been written for an older protocol, as its names or its `write` tell."""
     by_name = any(name in vars(cls) for name in V1_NAMES.values()) or any(map(speaks_v1, cls.__bases__))
     return by_name or any(
-        inspect.isfunction(method) and "overwrite" not in inspect.signature(method).parameters
+        inspect.isfunction(method) and not takes_overwrite(method)
         for method in (vars(cls).get("write"), vars(cls).get("awrite"))
     )
 

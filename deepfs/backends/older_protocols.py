@@ -3,6 +3,7 @@
 `deepfs.compat` registers the adapters. It is loaded by name, when a backend of another protocol first comes along.
 """
 
+import inspect
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, Final, Protocol
@@ -21,6 +22,7 @@ __all__ = [
     "mark_v1",
     "register",
     "speaks_v1",
+    "takes_overwrite",
 ]
 
 
@@ -98,6 +100,12 @@ def mark_v1(cls: type) -> None:
 def speaks_v1(cls: type) -> bool:
     """Whether the sync methods of `cls` are those of V1."""
     return bool(getattr(cls, _MARK, False))
+
+
+def takes_overwrite(method: Callable[..., Any]) -> bool:
+    """Whether a `write` tells creating from replacing; that of deepagents replaces."""
+    own = inspect.signature(method).parameters
+    return "overwrite" in own or any(parameter.kind is parameter.VAR_KEYWORD for parameter in own.values())
 
 
 # --- the old names, on every backend ---------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final
 
+from deepfs.backends.older_protocols import takes_overwrite
 from deepfs.compat.adapters import own_operation
 from deepfs.compat.first_protocol import v1_operations
 from deepfs.compat.responses import shows_file
@@ -26,7 +27,7 @@ def adapt_body(cls: type, protocol: type) -> None:
 def _adapt_v1(cls: type, protocol: type) -> None:
     """Make the async operations of what the body of `cls` defines in V1."""
     for operation in list(v1_operations(cls)):
-        setattr(cls, f"a{operation}", _adapted(cls, operation, vars(protocol).get(f"a{operation}")))
+        setattr(cls, f"a{operation}", _adapted(cls, operation, getattr(protocol, f"a{operation}", None)))
 
 
 def _adapted(cls: type, operation: str, like: Callable[..., Any] | None) -> Callable[..., Any]:
@@ -96,21 +97,16 @@ def _creating(method: Callable[..., Any], *, is_async: bool) -> Callable[..., An
     return made
 
 
-def _make_write_create(cls: type, protocol: type) -> None:
+def _make_write_create(cls: type, protocol: Any) -> None:
     """Where `write` knows no `overwrite`, and nothing above `cls` writes, see to it that it creates.
 
     Such a body was written for deepagents, where `write` replaces; here, a caller that did not ask for it would lose
     the file that is there. Where a class above writes, its own check holds.
     """
-    if getattr(super(cls, cls), "awrite", None) is not vars(protocol)["awrite"]:
+    if getattr(super(cls, cls), "awrite", None) is not protocol.awrite:
         return
     bodies = {name: vars(cls)[name] for name in ("write", "awrite") if inspect.isfunction(vars(cls).get(name))}
-    if any(_takes_overwrite(body) for body in bodies.values()):
+    if any(takes_overwrite(body) for body in bodies.values()):
         return
     for name, body in bodies.items():
         setattr(cls, name, _creating(body, is_async=name == "awrite"))
-
-
-def _takes_overwrite(method: Callable[..., Any]) -> bool:
-    own = inspect.signature(method).parameters
-    return "overwrite" in own or any(parameter.kind is parameter.VAR_KEYWORD for parameter in own.values())

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from deepagents.backends import CompositeBackend as PeerCompositeBackend
 from deepagents.backends import FilesystemBackend as PeerFilesystemBackend
@@ -15,7 +15,6 @@ from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.backends.operations import without_defaults
 from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol, SandboxBackendProtocol, supports_execute
 from deepfs.backends.state import StateBackend
-from deepfs.backends.wrapper import WrapperBackend
 from deepfs.compat import peer_results as told
 from deepfs.compat.adapters import AdaptedBackend
 from deepfs.compat.factories import FactoryBackend, backend_from
@@ -34,6 +33,9 @@ from deepfs.types import (
     WriteResult,
     failure,
 )
+
+if TYPE_CHECKING:
+    from deepfs.backends.wrapper import WrapperBackend
 
 __all__ = ["ToDeepagents", "ToDeepagentsComposite", "ToDeepagentsOnDisk", "ToDeepagentsSandbox", "to_deepagents"]
 

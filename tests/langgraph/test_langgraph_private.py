@@ -1,4 +1,4 @@
-"""What `backends/_langgraph.py` takes from inside LangGraph, name by name: fails loudly when LangGraph moves it."""
+"""What `langgraph/private.py` takes from inside LangGraph, name by name: fails loudly when LangGraph moves it."""
 
 import asyncio
 import inspect

@@ -29,9 +29,10 @@ def warn_deprecated(message: str, *, is_risk: bool = False) -> None:
 
 @contextmanager
 def already_warned(told: set[str]) -> Iterator[None]:
-    """Code of a user that was warned about as a whole is not warned about again, in its parts, at each call.
+    """Issue no deprecation warnings in this context, except each warning about a risk once.
 
-    A risk in it is told once: `told` holds the warnings that were.
+    It is for calls of code, such as a backend factory, whose deprecation was already warned about. `told` keeps the
+    warnings about risks between calls.
     """
     token = _told.set(told)
     try:

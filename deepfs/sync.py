@@ -57,12 +57,12 @@ OPERATIONS: Final = (
 
 
 class _Here(threading.local):
-    """What the calling thread is doing."""
+    """The state of the calling thread."""
 
     is_inline = False
-    """Driving a coroutine of a backend that never waits."""
+    """The thread drives a coroutine of a backend that never waits."""
     is_worker = False
-    """Running a sync method for an event loop."""
+    """The thread runs a sync method for an event loop."""
 
 
 _here = _Here()

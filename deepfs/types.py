@@ -161,7 +161,10 @@ class _Coded(Struct, kw_only=True, dict=True):
 
 
 class Result(_Coded):
-    """What every operation returns: an error, or a payload. Fields come in the order in which deepagents has them."""
+    """The base of the results of operations: an error, or else a payload.
+
+    The fields have the order of those in deepagents.
+    """
 
     error: str | None = None
     """A text for people and models, None on success."""
@@ -278,7 +281,10 @@ class DeleteResult(Result):
 
 
 class ExecuteResponse(Struct):
-    """Output of a command, stdout and stderr together; `exit_code` is None where the command did not end by itself."""
+    """The output of a command, stdout and stderr together.
+
+    `exit_code` is None if the command was stopped, for example at its timeout. `truncated` says that output was cut.
+    """
 
     output: str
     exit_code: int | None = None
@@ -315,7 +321,7 @@ def failed_as(result: type[ResultT], failed: Result) -> ResultT:
 
 
 def error_behind(result: Result) -> DeepFSError | None:
-    """What a failed result tells, as data; None where there is only the text, as from a backend of others."""
+    """The exception behind a failed result; None if the result has only a text, as from a foreign backend."""
     error = vars(result).get(_BEHIND)
     return error if isinstance(error, DeepFSError) and str(error) == result.error else None
 

@@ -27,7 +27,7 @@ __all__ = ["pytest_make_collect_report", "pytest_runtest_makereport"]
 pytest_plugins = ["support.requirements"]
 
 # Seeds are fresh in each run unless `--hypothesis-seed` sets them; a failure prints how to repeat it. CI takes them
-# from the commit: what passed passes again, and the next commit is tried with others. No deadline for an example: it
+# from the commit, so that a commit always has the same input, and the next one another. No deadline for an example: it
 # would measure what else the machine does. `quick` is for running the same tests again, on another interpreter.
 hypothesis.settings.register_profile("full", deadline=None, derandomize=False, print_blob=True)
 hypothesis.settings.register_profile("quick", hypothesis.settings.get_profile("full"), max_examples=20)

@@ -77,7 +77,7 @@ def code_told(error: str) -> ErrorCode:
     return next((code for code, told in _CONDITIONS if re.search(told, said, re.I)), ErrorCode.BACKEND_ERROR)
 
 
-_THERE: Final = frozenset({ErrorCode.BINARY_FILE, ErrorCode.TOO_LARGE, ErrorCode.INVALID_CONTENT})
+_EXISTS: Final = frozenset({ErrorCode.BINARY_FILE, ErrorCode.TOO_LARGE, ErrorCode.INVALID_CONTENT})
 """A read fails with these only if a file is at the path."""
 _UNKNOWN: Final = frozenset({ErrorCode.PERMISSION_DENIED, ErrorCode.TIMEOUT})
 """A read can fail with these whether or not a file is at the path."""
@@ -93,7 +93,7 @@ def shows_file(read: ReadResult) -> bool:
     code = read.code or code_told(read.error)
     if code in _UNKNOWN:
         raise error_of(code, read.error)
-    return code in _THERE
+    return code in _EXISTS
 
 
 class NumberedText(Struct, frozen=True):

@@ -25,8 +25,8 @@ class Disk:
     """The files below the directory `root` of the host.
 
     Paths are normalised virtual ones (`/a/b`); with `confined=False` they are absolute paths of the host, and links
-    lead anywhere. Creating a Disk does no I/O; a root that does not exist is empty. The first write makes
-    it, and so does a change of `/` itself, even one that is refused.
+    lead anywhere. Creating a Disk does no I/O; a root that does not exist is empty. The first write makes it, and so
+    does a change of `/` itself, even one that is refused.
 
     Nothing outside the root is read, listed or changed, whatever others do to directories and links meanwhile. Links
     that stay inside work, unless `follow_links_inside=False`: relative ones, and absolute ones that start with the

@@ -182,7 +182,10 @@ class Call(Generic[T]):
         self.context.run(waiting_threads.set, waiting_threads.get() | {threading.get_ident()})
 
     def wait(self, running: _Running) -> T:
-        """What the call returns or raises; interrupted, cancel it and wait for its end."""
+        """Wait for the call; return its value, or raise its error.
+
+        If an exception such as KeyboardInterrupt interrupts the wait, the call is cancelled and its end awaited first.
+        """
         try:
             self._gate.acquire()
         except BaseException:
@@ -200,7 +203,10 @@ class Call(Generic[T]):
             del self  # The traceback holds this frame: no cycle through the call.
 
     async def run(self) -> BaseException | None:
-        """Make the call; returns what it raised, even SystemExit, which is the caller's and does not end the loop."""
+        """Make the call, and return the exception that it raised, if any.
+
+        Even SystemExit is returned: it belongs to the caller, and must not end the loop.
+        """
         function = self._take()
         if function is None:
             return None

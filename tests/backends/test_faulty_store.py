@@ -285,7 +285,7 @@ class Player:
             assert raw == after.files, told
         else:
             # An old listing may be older than several changes, so it may show any of the earlier files.
-            shown = earlier if "stale" in self.store.happened else earlier[-1:]
+            shown = earlier if "stale" in self.store.happened else []
             ends = [before, after.files, *(_after(files, step) for files in shown)]
             self._explain(step, before, raw, actual, after, expected, ends, told)
         if "stale" not in self.store.happened:

@@ -178,7 +178,7 @@ EVERY = pytest.mark.parametrize(
     ("kind", "wrapper", "anyio_backend"),
     [
         *((kind, "nothing", "asyncio") for kind in (*TOLD, *UNTOLD, "composite")),
-        # What goes by commands takes long, and what decides does not depend on the loop: one kind of each on trio.
+        # The decision hardly depends on the event loop, and sandboxes are slow: trio gets four of the kinds.
         *((kind, "nothing", "trio") for kind in ("disk", "memory", "foreign", "composite")),
         *((kind, wrapper, "asyncio") for kind in ("disk", "foreign") for wrapper in WRAPPERS if wrapper != "nothing"),
     ],

@@ -132,7 +132,7 @@ async def test_what_is_written_is_what_the_store_would_have_written(opener: Open
     assert (await backend.awrite("/by-backend", record["content"])).ok
     before = await rows_of(store)
     assert shape(before["/by-store"], record) == shape(before["/by-backend"], record)
-    await anyio.sleep(1.1)  # SQLite has times in whole seconds: what moves on has to show.
+    await anyio.sleep(1.1)  # SQLite keeps times in whole seconds.
     await store.aput(SPACE, "/by-store", {**record, "content": "2"})
     assert (await backend.aedit("/by-backend", record["content"], "2")).ok
     after = await rows_of(store)

@@ -429,9 +429,9 @@ async def test_a_task_that_was_cancelled_after_it_returned_keeps_its_files(async
         await builder.compile(checkpointer=async_saver).ainvoke(file("one two"), THREAD)
     live = await builder.compile(checkpointer=async_saver).ainvoke(None, THREAD)
     assert (text(live), live["log"]) == ("1 two", ["returned"])
-    # PostgreSQL may be interrupted before it has saved what the task returned; then the task runs again.
-    again = runs.count("returns") - 1 if isinstance(async_saver, AsyncPostgresSaver) else 0
-    assert sorted(runs) == ["fails", "fails", "returns", *["returns"] * min(again, 1)]
+    # The cancellation may reach PostgreSQL before it has saved what the task returned; then the task runs again.
+    ran_again = isinstance(async_saver, AsyncPostgresSaver) and runs.count("returns") == 2
+    assert sorted(runs) == ["fails", "fails", "returns", *(["returns"] if ran_again else [])]
 
 
 @pytest.mark.anyio

@@ -1,6 +1,7 @@
 """Other processes that use deepfs, and whether this one is still at work."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -55,28 +56,35 @@ _numbers = count()
 
 
 @pytest.fixture
-def pause() -> str:
-    """For how long to sleep, in seconds: by this text the processes of one test are told from those of all others."""
-    return f"100.{os.getpid():07}{next(_numbers):03}"
+def pause() -> Iterator[str]:
+    """A duration for `sleep`, in seconds, that no other test uses: the text identifies the processes of this test.
+
+    Those that are left at its end are killed.
+    """
+    mark = f"100.{os.getpid():07}{next(_numbers):03}"
+    yield mark
+    for process in _processes_with(mark):
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
 
 
-def _processes_with(mark: str) -> list[str]:
-    """The processes of this machine whose command line holds `mark`."""
+def _processes_with(mark: str) -> list[int]:
+    """The process ids of this machine whose command line contains `mark`."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if mark.encode() in (process / "cmdline").read_bytes():
-                found.append(process.name)
+                found.append(int(process.name))
     return found
 
 
 async def appeared(mark: str) -> bool:
-    """Whether a process with `mark` is there, a second later at most: while one begins a program it shows none."""
+    """Whether a process with `mark` appears within a second. During an exec, a process has no command line."""
     return await _within_a_second(lambda: bool(_processes_with(mark)))
 
 
 async def gone(mark: str) -> bool:
-    """Whether no process with `mark` is there any more; those that were killed may need a moment."""
+    """Whether no process with `mark` is left within a second. A killed process may need a moment to end."""
     return await _within_a_second(lambda: not _processes_with(mark))
 
 

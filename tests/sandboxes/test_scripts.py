@@ -14,7 +14,7 @@ import pytest
 from deepfs.sandboxes.wire import Records, command_text, parse_frame
 from support.machines import Machine, Outcome
 
-SCRIPTS = files("deepfs.backends._sandbox")
+SCRIPTS = files("deepfs.sandboxes")
 
 
 @pytest.mark.parametrize(

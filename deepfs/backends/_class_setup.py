@@ -146,7 +146,7 @@ def complete(cls: type[Any], protocol: type) -> None:
 
     Bases that are no backends may override operations, too. `never_waits` is told anew unless the body declares it.
     """
-    mixins = [base for base in cls.__mro__[1:] if protocol not in base.__mro__]
+    mixins = [base for base in cls.__mro__[1:] if protocol not in base.__mro__ and base not in protocol.__mro__]
     if "never_waits" not in vars(cls):
         cls.never_waits = _never_waits(cls, mixins)
     _adopt_operations(cls, mixins)

@@ -73,15 +73,23 @@ OutcomeT = TypeVar("OutcomeT", FileUploadResponse, FileDownloadResponse)
 class CompositeBackend(BackendProtocol, SyncCommands):
     """Routes each path to the backend mounted at its longest prefix, and everything else to `default`.
 
-    Mounts may lie at any depth; each appears in the listing of the directory above it and hides what the backends above
-    store at or under it. Searches visit the mounts under the searched path at once; where one fails, the result has the
-    matches of the others and an error that names the route; so it has where a mount takes over `route_timeout` seconds
-    (None: it may take any time). Raises ValueError for a relative, malformed, repeated or root route.
+    Mounts may lie at any depth. Each appears in the listing of the directory above it, and hides what the backends
+    above store at or under its path. A search visits the mounts under the searched path concurrently; if one of them
+    fails, the result has the matches of the others and an error that names the mount.
 
-    Commands run in `default`, or else in the mount that `executor` names: a route of this table, ValueError otherwise.
+    Commands run in `default`, or in the mount named by `executor`. Backends of the first protocol (V1) and factories of
+    backends, which are deprecated, are adapted.
 
-    Backends of the first protocol (V1) and backend factories, which are deprecated, are adapted. `artifacts_root` is
-    where a middleware may put what it offloads.
+    Args:
+        default: The backend for all paths under no mount.
+        routes: The mounts: an absolute path for each backend.
+        artifacts_root: The directory in which middleware stores what it offloads.
+        route_timeout: The most seconds that a search waits for one mount; None sets no limit.
+        executor: The route of the backend that runs commands; None is `default`.
+
+    Raises:
+        ValueError: For a route that is relative, malformed, repeated or `/`, and for an `executor` that is no route.
+        TypeError: For an argument of another type.
     """
 
     def __init__(
@@ -267,7 +275,15 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         return await are_one(self, src, dst, sources, End(target.backend, inner_dst), moving=moving)
 
     async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
-        """Run a command in the backend that runs them here, where it does; commands see that backend's files alone."""
+        """Run a command in the backend that runs commands here. It sees the files of that backend only.
+
+        Args:
+            command: The shell command.
+            timeout: The most seconds it may take; None is the limit of that backend.
+
+        Raises:
+            NotSupportedError: Where that backend runs no commands.
+        """
         if not supports_execute(self._executor):
             raise NotSupportedError(f"Error: {self._executor_name} does not run commands")
         return await cast("SandboxBackendProtocol", self._executor).aexecute(

@@ -56,20 +56,29 @@ _UPLOADS_A_HOP = 16
 
 
 class FilesystemBackend(BackendProtocol):
-    """Files on disk, below `root_dir` (by default the working directory of the process).
+    """Files on disk, below a directory.
 
-    With `virtual_mode`, `/` is that directory and nothing outside is reached, through links neither. Without it paths
-    are those of the host: nothing is confined, relative paths and searches without a path start at `root_dir`, which
-    stays, as does all above it.
+    With `virtual_mode`, `/` is `root_dir`, and nothing outside of it is reached, not through links either. Without it,
+    paths are those of the host and nothing is confined: relative paths, and searches without a path, start at
+    `root_dir`; that directory and all above it cannot be changed.
 
-    Files are replaced in one step; edits hold against other tasks, threads and processes that use deepfs. `durable`
-    waits until the disk has every change.
+    Files are replaced in one step. Edits exclude one another across the tasks, threads and processes that use deepfs.
 
-    A search ends after `search_timeout` seconds with what it found, `truncated`. It passes over what `ignore` says:
-    `"git"` honours the `.gitignore` files from `root_dir` down, a list gives patterns as one there would hold, None
-    (the default) ignores nothing; a `.gitignore` that is no regular file, or over 128 KiB or 4,000 lines, has no rules.
-    What a search starts in is searched in any case, and other operations ignore nothing. Where `ripgrep`
-    is installed, it helps with large trees, unless that is False; results are the same.
+    Args:
+        root_dir: The directory; None is the working directory of the process. It is created by the first write.
+        virtual_mode: Whether to confine all operations to `root_dir`.
+        max_file_size_mb: The largest file, in units of 1,048,576 bytes, that is read whole or searched.
+        durable: Whether a change returns only when the disk has stored it.
+        search_timeout: Seconds after which a search ends with what it found, `truncated`.
+        ignore: What searches leave out: `"git"` for what the `.gitignore` files from `root_dir` down say, a list of
+            patterns in the syntax of such a file, or None for nothing. The directory that a search starts in is
+            searched in any case, and other operations ignore nothing. A `.gitignore` that is no regular file, or is
+            over 128 KiB or 4,000 lines, has no rules.
+        ripgrep: Whether to use ripgrep for large trees where it is installed. Results are the same.
+
+    Raises:
+        TypeError: For an argument of another type.
+        ValueError: For a number or an `ignore` that cannot be used.
     """
 
     capabilities: Capabilities = Capabilities(keeps_empty_directories=True, keeps_created_at=False, durable=True)
@@ -141,7 +150,17 @@ class FilesystemBackend(BackendProtocol):
         return [self.real_path(path) for path in paths]
 
     def real_path(self, path: str) -> str | None:
-        """`areal_paths` for one path, by system calls in the calling thread."""
+        """Resolve the links of one path, by system calls in the calling thread.
+
+        Args:
+            path: The path. It need not exist.
+
+        Returns:
+            The path once links are followed; None where it leads outside, or cannot be followed.
+
+        Raises:
+            DeepFSError: Where the machine lacks a resource, such as descriptors: then no access check must pass.
+        """
         try:
             return self._disk.real_path(self._path(path))
         except DeepFSError as error:

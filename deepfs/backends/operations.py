@@ -148,7 +148,7 @@ class Operations(SyncSurface, ABC):
 
         Returns:
             `entries`, each with its path, size in bytes and time of modification where they are known; the path of a
-            directory ends in `/`. Error codes: `file_not_found`, `not_a_directory`.
+            directory ends in `/`. Errors: `file_not_found`, `not_a_directory`.
             See the contract under "ls".
         """
 
@@ -166,7 +166,7 @@ class Operations(SyncSurface, ABC):
 
         Returns:
             `file_data` with the text, or with base64 and `mime_type` for a binary file; `start_line`, `end_line`,
-            `next_offset` and `total_lines`; `version`, to be given as `if_match`. Error codes: `file_not_found`,
+            `next_offset` and `total_lines`; `version`, to be given as `if_match`. Errors: `file_not_found`,
             `is_directory`, `too_large` over `max_file_size_mb`, `invalid_content` where `offset` is past the end.
             See the contract under "read and read_raw".
         """
@@ -184,7 +184,7 @@ class Operations(SyncSurface, ABC):
             if_match: Replace the file if it is this version, which a read returned; None asks for none.
 
         Returns:
-            The path. Error codes: `already_exists` without `overwrite`, `conflict` where `if_match` is not the version
+            The path. Errors: `already_exists` without `overwrite`, `conflict` where `if_match` is not the version
             that is there, `is_directory`, `not_a_directory` where a file is above the path, `invalid_content`.
             See the contract under "write".
         """
@@ -206,7 +206,7 @@ class Operations(SyncSurface, ABC):
             if_match: Edit the file if it is this version, which a read returned; None asks for none.
 
         Returns:
-            The path and the number of `occurrences` replaced. Error codes: `file_not_found`, `is_directory`, `no_match`
+            The path and the number of `occurrences` replaced. Errors: `file_not_found`, `is_directory`, `no_match`
             with a hint where the text nearly occurs, `ambiguous_match` with the number of occurrences, `binary_file`,
             `conflict`, `invalid_content` where `old` is empty or the same as `new`.
             See the contract under "edit".
@@ -223,7 +223,7 @@ class Operations(SyncSurface, ABC):
             path: The directory to search.
 
         Returns:
-            `matches`, and `truncated` if there are more. Error codes: `invalid_pattern`, `file_not_found`,
+            `matches`, and `truncated` if there are more. Errors: `invalid_pattern`, `file_not_found`,
             `not_a_directory`. See the contract under "glob".
         """
 
@@ -267,7 +267,7 @@ class Operations(SyncSurface, ABC):
             if_match: Delete the file if it is this version, which a read returned; None asks for none.
 
         Returns:
-            The path. Error codes: `file_not_found`, `conflict`, `is_directory` where `if_match` is given for a
+            The path. Errors: `file_not_found`, `conflict`, `is_directory` where `if_match` is given for a
             directory, `permission_denied` for `/`, `unsupported` where the backend cannot delete. See the contract
             under "delete, move and copy".
         """
@@ -280,7 +280,7 @@ class Operations(SyncSurface, ABC):
             path: The file.
 
         Returns:
-            `data`, with the content and both times. Error codes: `file_not_found`, `is_directory`, `too_large`.
+            `data`, with the content and both times. Errors: `file_not_found`, `is_directory`, `too_large`.
             See the contract under "read and read_raw".
         """
 
@@ -294,7 +294,7 @@ class Operations(SyncSurface, ABC):
             overwrite: Replace a file at `dst`. A directory is never replaced.
 
         Returns:
-            The path of the copy. Error codes: `file_not_found`, `already_exists`, `is_directory`, `not_a_directory`,
+            The path of the copy. Errors: `file_not_found`, `already_exists`, `is_directory`, `not_a_directory`,
             `invalid_path` for a copy of a directory into itself. See the contract under "delete, move and copy".
         """
 
@@ -308,7 +308,7 @@ class Operations(SyncSurface, ABC):
             overwrite: Replace a file at `dst`. A directory is never replaced.
 
         Returns:
-            The new path. Error codes are those of `acopy`. See the contract under "delete, move and copy".
+            The new path. Errors: as of `acopy`. See the contract under "delete, move and copy".
         """
 
     @abstractmethod

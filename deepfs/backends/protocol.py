@@ -184,7 +184,18 @@ class SandboxBackendProtocol(BackendProtocol, SyncCommands):
 
     @abstractmethod
     async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
-        """Run a shell command and return its output; `timeout` is in seconds."""
+        """Run a shell command.
+
+        Args:
+            command: The command.
+            timeout: Seconds after which it is ended; None is the limit of the backend.
+
+        Returns:
+            Its output and exit code; the code is None where it was ended.
+
+        Raises:
+            DeepFSError: BackendError where the command cannot be run, NotSupportedError where the backend runs none.
+        """
 
 
 FileOperationError: TypeAlias = Literal["file_not_found", "permission_denied", "is_directory", "invalid_path"]

@@ -112,10 +112,13 @@ def awaitable(method: Callable[..., Any]) -> Call:
 
 
 class AdaptedBackend(BackendProtocol, SyncCommands):
-    """A backend of deepagents, old or new, as one of deepfs.
+    """A backend of deepagents, of its present or its first protocol, as one of deepfs.
 
-    V1 is told by what its class defines. What a backend lacks is `unsupported`, or made of what it has: conditions on
-    versions hold within the process, and searches that it cannot do read the files into memory.
+    V1 is recognised by the methods of its class. What a backend lacks is `unsupported`, or made of what it has:
+    conditions on versions hold within the process, and searches that it cannot do read the files into memory.
+
+    Args:
+        backend: The backend to adapt.
     """
 
     def __init__(self, backend: Any) -> None:
@@ -395,7 +398,15 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         return done
 
     async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
-        """Run a command in the backend, where it executes."""
+        """Run a command in the adapted backend.
+
+        Args:
+            command: The shell command.
+            timeout: The most seconds it may take; None is the limit of that backend.
+
+        Raises:
+            NotSupportedError: Where that backend runs no commands.
+        """
         call = self._offered("execute")
         answer = await (call(command) if timeout is None else call(command, timeout=timeout))
         return ExecuteResponse(answer.output, answer.exit_code, getattr(answer, "truncated", False))

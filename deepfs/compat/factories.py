@@ -43,9 +43,12 @@ def backend_from(meant: BACKEND_TYPES) -> BackendProtocol:
 class FactoryBackend(BackendProtocol):
     """The backend that a factory returns for the runtime of the running node, made anew for each operation.
 
-    The factory gets a `BackendContext`, or None outside a graph. Where it fails, or returns no backend, the operation
-    fails with `backend_error`, and nothing is read or written. What it would run cannot be told before, so it runs no
-    commands.
+    The factory gets a `BackendContext`, or None outside a graph. If it fails, or returns no backend, the operation
+    fails with `backend_error`, and nothing is read or written. It runs no commands, since it is not known before the
+    call whether the backend does.
+
+    Args:
+        factory: The factory. It is called in the task that awaits the operation.
     """
 
     def __init__(self, factory: BackendFactory) -> None:
@@ -130,9 +133,13 @@ class FactoryBackend(BackendProtocol):
 
 
 class BackendContext(Runtime[Any]):
-    """A `Runtime` that has also what older factories ask for: `runtime`, `config` and `state`, all deprecated.
+    """A `Runtime` with what older factories ask for in addition: `runtime`, `config` and `state`, all deprecated.
 
     Factories of namespaces and of backends get it, so they may be written for either.
+
+    Args:
+        state: The state of the running graph.
+        runtime: The runtime of the running node; None is an empty one.
     """
 
     def __init__(self, state: Any = None, runtime: Runtime[Any] | None = None) -> None:

@@ -46,9 +46,12 @@ ResultT = TypeVar("ResultT", bound=Result)
 
 @sync_shims
 class ToDeepagents(peer.BackendProtocol):
-    """The operations of deepagents on `inner`; the sync ones are generated.
+    """The operations of deepagents on a backend of deepfs; the sync ones are generated.
 
-    Rules of deepagents judge the text of a path, so one that is not in its normal form is refused.
+    Rules of deepagents judge the text of a path, so a path that is not in normal form is refused.
+
+    Args:
+        inner: The backend.
     """
 
     def __init__(self, inner: BackendProtocol) -> None:
@@ -209,10 +212,16 @@ class ToDeepagentsOnDisk(ToDeepagents, PeerFilesystemBackend):
 
 
 class ToDeepagentsComposite(ToDeepagents, PeerCompositeBackend):
-    """The same, where `inner` mounts backends, or stands before one that does.
+    """The operations of deepagents on a backend that mounts backends, or on a wrapper of one.
 
-    `default` and `routes` tell deepagents where links lead, which files lie in state and what runs commands; every
-    operation is that of `inner`.
+    deepagents reads `default` and `routes` to learn where links lead, which files are in state and which backend runs
+    commands; every operation is that of `inner`.
+
+    Args:
+        inner: The backend.
+        default: Its default backend.
+        routes: Its mounts by path.
+        artifacts_root: The directory in which middleware stores what it offloads.
     """
 
     def __init__(

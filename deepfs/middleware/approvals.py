@@ -87,13 +87,20 @@ def _asks(
 
 
 class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
-    """Asks a person before the calls that `interrupt_on` names, and those that a rule of mode `"interrupt"` matches.
+    """Asks a person before calls of tools.
 
-    What was approved then passes those rules; what is denied stays denied. Where `interrupt_on` names one of
-    `write_file`, `edit_file` and `delete`, it holds for `move` and `copy` as well, and where it names `edit_file` or
-    `delete`, for a `write_file` that overwrites, unless it names these themselves.
+    It asks before the calls that `interrupt_on` names, and before those that a rule of mode `"interrupt"` matches. An
+    approved call passes those rules; a denied one stays denied. An answer of another form is a ValueError that
+    describes the form; then nothing is done, and the interrupt stays.
 
-    An answer of another form is a ValueError that tells the form. Nothing is done then, and the interrupt stays.
+    Args:
+        rules: The rules about files.
+        interrupt_on: Tools by name, as in LangChain's HumanInTheLoopMiddleware. `write_file`, `edit_file` or `delete`
+            includes `move` and `copy`; `edit_file` or `delete` includes a `write_file` that overwrites. A tool that has
+            an entry of its own is judged by that.
+
+    Raises:
+        TypeError: For what is no rule.
     """
 
     def __init__(self, rules: Sequence[FilesystemPermission] = (), interrupt_on: InterruptOn | None = None) -> None:

@@ -66,16 +66,26 @@ class CompiledSubAgent(TypedDict):
 
 
 class SubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
-    """Gives an agent the tool `task`, which runs one of `subagents` in a context of its own.
+    """Gives an agent the tool `task`, which runs a subagent in a context of its own.
 
-    Subagents run in parallel where the model calls several at once. Files in state are handed to each and come back
-    merged. With `backend`, a subagent that has no FilesystemMiddleware gets one over it. `general_purpose_agent` adds
-    one that has the default tools, where there is a `default_model`. `system_prompt` is put at the end of the
-    agent's, `task_description` replaces that of the tool (`{available_agents}` in it becomes the list of them).
-    `permissions` hold for the files of subagents that have no rules of their own.
+    Subagents run in parallel if the model calls several at once. Files in state are handed to each and come back
+    merged.
 
-    Raises TypeError without `default_model` and `backend`, and for what is no subagent or no rule; ValueError for
-    subagents that lack something, have a key that is not known, share a name, or are none at all.
+    Args:
+        default_model: The model of subagents that name none.
+        default_tools: The tools of subagents that name none.
+        default_middleware: Middleware that each subagent gets.
+        default_interrupt_on: The `interrupt_on` of subagents that have none.
+        subagents: The subagents.
+        system_prompt: A text at the end of the agent's system prompt.
+        general_purpose_agent: Whether to add a subagent with the default tools, if there is a `default_model`.
+        task_description: The description of the tool; `{available_agents}` in it becomes the list of subagents.
+        backend: Files for the subagents that have no FilesystemMiddleware.
+        permissions: Rules about files for subagents that have none of their own.
+
+    Raises:
+        TypeError: Without both `default_model` and `backend`, and for what is no subagent or no rule.
+        ValueError: For subagents that lack something, have an unknown key or share a name, and if there are none.
     """
 
     def __init__(

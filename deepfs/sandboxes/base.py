@@ -68,18 +68,25 @@ _ATTEMPTS = 100
 
 
 class BaseSandbox(SandboxBackendProtocol):
-    """Files of a place where commands can be run: a container, a virtual machine, another host.
+    """Files of a place in which commands can be run: a container, a virtual machine, another host.
 
-    A subclass defines `aexecute` and `id`, and `aupload_files` and `adownload_files` where the platform has better
-    ones. The sandbox needs a POSIX shell and the usual tools, those of busybox suffice; with python3 it is faster.
+    A subclass defines `aexecute` and `id`, and `aupload_files` and `adownload_files` if the platform has better ones.
+    The sandbox needs a POSIX shell and the usual tools, those of busybox suffice; with python3 it is faster. The class
+    attribute `command_bytes` is the longest command that the platform takes, `answer_bytes` the most output that it
+    returns whole.
 
-    File operations see the directory `root` of the sandbox as `/`; nothing keeps them, or commands, in there but the
-    sandbox. Each is one command, except that an edit reads the file before where it does not know its content, and that
-    much content takes several. A change is made in one step, under a lock of the sandbox, by a command that is not
-    cancelled: edits hold against other users of deepfs in the same sandbox. Content that was seen is remembered, and
-    not transferred again while it is the same.
+    File operations see the directory `root` of the sandbox as `/`. Only the sandbox itself confines them and the
+    commands. Each operation is one command; long content takes several, and an edit first reads a file whose content is
+    not known. A change is made in one step, under a lock in the sandbox, by a command that is not cancelled: edits
+    exclude those of other users of deepfs in the same sandbox. Content that was seen is remembered, and not transferred
+    again while it is the same.
 
-    `command_bytes` is the longest command that the platform takes, `answer_bytes` what it returns of the output whole.
+    Args:
+        root: The absolute path of the directory in the sandbox.
+        max_file_size_mb: The largest file, in units of 1,048,576 bytes, that is read whole or searched.
+
+    Raises:
+        ValueError: For a `root` that is relative, and a size that is not positive.
     """
 
     capabilities: Capabilities = Capabilities(
@@ -115,13 +122,24 @@ class BaseSandbox(SandboxBackendProtocol):
     # --- paths ---
 
     def sandbox_path(self, path: str) -> str:
-        """The path by which commands know the file that file operations know as `path`. Errors: InvalidPathError."""
+        """The path by which commands know a file.
+
+        Args:
+            path: The path for file operations.
+
+        Raises:
+            InvalidPathError: For what is no path of the contract.
+        """
         return self._inner(paths.normalize(path)).decode()
 
     def virtual_path(self, path: str) -> str:
-        """The path by which file operations know what commands know as `path`, absolute or relative to the root.
+        """The path by which file operations know a file.
 
-        InvalidPathError where it is not beneath the root.
+        Args:
+            path: The path for commands, absolute or relative to `root`.
+
+        Raises:
+            InvalidPathError: Where it is not under `root`.
         """
         full = paths.normalize(path if path.startswith("/") else paths.join(self._root, path))
         if full != self._root and not paths.is_beneath(full, self._root):

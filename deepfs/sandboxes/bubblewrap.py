@@ -40,16 +40,30 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
     """Files in a directory of this machine, and commands that reach nothing else of it.
 
     A command sees the programs of the system, read-only, its workspace at `/workspace`, a small `/tmp` of its own, and
-    what `read_only` names; no other file, process or user of the machine, and no network unless `network` is set. It
-    has no privileges and cannot get any. It and all that it starts end with it, at the timeout, on cancellation, and
-    when this process ends. `limits` says what it may use.
+    what `read_only` names. It sees no other file, process or user of the machine, and no network unless `network` is
+    set. It has no privileges and cannot get any. It ends with all that it started at the timeout, on cancellation, and
+    when this process ends.
 
-    `root_dir` is the workspace. Without it the workspace is a new directory that goes with `aclose`, the end of an
-    `async with` block, or the end of the process. File operations are those of `FilesystemBackend`, confined to the
-    workspace: links that commands make lead them nowhere else, and a link that starts with `/workspace` nowhere.
+    File operations are those of `FilesystemBackend`, confined to the workspace: links that commands make lead them
+    nowhere else, and a link that starts with `/workspace` leads nowhere.
 
-    Needs Linux and bubblewrap: `bwrap` of the system, or else the extra `bubblewrap`. Better not as root, which needs
-    control groups, too: nothing else limits the number of its processes.
+    Needs Linux and bubblewrap: `bwrap` of the system, or the extra `bubblewrap`. Run as root it also needs control
+    groups, since nothing else limits the number of its processes.
+
+    Args:
+        root_dir: The workspace. None creates a directory that is removed by `aclose`, by the end of an `async with`
+            block, or by the end of the process.
+        timeout: Seconds after which a command is ended; the output so far is returned.
+        max_output_bytes: The most bytes of output that are kept, of the head and of the tail.
+        env: Environment variables of the commands.
+        network: Whether commands have the network of this machine.
+        read_only: Paths of this machine that commands see, read-only.
+        limits: What commands may use of the machine; None is `Limits()`.
+        max_file_size_mb: As in `FilesystemBackend`.
+
+    Raises:
+        TypeError: For an argument of another type.
+        ValueError: For a number or a name in `env` that cannot be used.
     """
 
     capabilities: Capabilities = Capabilities(
@@ -118,13 +132,24 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
         return await super().aupload_files(files)
 
     def sandbox_path(self, path: str) -> str:
-        """The path by which commands know the file that file operations know as `path`. Errors: InvalidPathError."""
+        """The path by which commands know a file.
+
+        Args:
+            path: The path for file operations.
+
+        Raises:
+            InvalidPathError: For what is no path of the contract.
+        """
         return WORKSPACE + paths.normalize(path).rstrip("/")
 
     def virtual_path(self, path: str) -> str:
-        """The path by which file operations know what commands know as `path`, absolute or relative to the workspace.
+        """The path by which file operations know a file.
 
-        InvalidPathError where it is not in the workspace.
+        Args:
+            path: The path for commands, absolute or relative to the workspace.
+
+        Raises:
+            InvalidPathError: Where it is not in the workspace.
         """
         full = os.path.normpath(os.path.join(WORKSPACE, path))
         if full != WORKSPACE and not paths.is_beneath(full, WORKSPACE):
@@ -142,9 +167,17 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
             return await commands.capture(boxed, self._max_output_bytes)
 
     def astream_execute(self, command: str, *, timeout: float | None = None) -> AbstractAsyncContextManager[Running]:
-        """Run a shell command within an `async with` block; iterating over what it gives is the output as it comes.
+        """Run a shell command within an `async with` block, and iterate over its output as it comes.
 
-        Its `exit_code` and `stopped` are known when the iteration has ended. Leaving the block ends the command.
+        Leaving the block ends the command.
+
+        Args:
+            command: The shell command.
+            timeout: The most seconds it may take; None is the limit of this backend.
+
+        Returns:
+            A context manager of the running command. Its `exit_code` and `stopped` are known when the iteration has
+            ended.
         """
         return self._streamed(command, timeout)
 

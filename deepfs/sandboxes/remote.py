@@ -33,13 +33,23 @@ class Done(NamedTuple):
 
 
 class RemoteSandbox(BaseSandbox):
-    """A sandbox of a service, by its SDK; a subclass says how that runs commands and moves files.
+    """A sandbox of a service, reached by its SDK; a subclass defines how the SDK runs commands and moves files.
 
-    Commands run in `root`, which is made where it is missing. Content and answers too long for a command go the way
-    that the SDK has for files, and are put in place by one: changes are as atomic as those of small files.
+    Commands run in `root`, which is created if it is missing. Content and output too long for a command go by the files
+    of the SDK, and are put in place by one command: changes are as atomic as those of small files.
 
-    Where the connections of the SDK belong to an event loop (`loop_bound`), that is the one that runs where the backend
-    is made, or that of `run_sync` where none does. Calls from elsewhere are carried out there.
+    If the connections of the SDK belong to an event loop (`loop_bound`), it is the one that runs where the backend is
+    made, or that of `run_sync` if none runs there. Calls from elsewhere are carried out on it.
+
+    Args:
+        root: The absolute path of the directory in the sandbox in which commands run and files are.
+        timeout: Seconds after which a command is ended.
+        max_output_bytes: The most bytes of output that are kept, of the head and of the tail.
+        max_file_size_mb: The largest file, in units of 1,048,576 bytes, that is read whole or searched.
+
+    Raises:
+        TypeError: For an argument of another type.
+        ValueError: For a number or a `root` that cannot be used.
     """
 
     service: str

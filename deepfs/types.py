@@ -81,7 +81,12 @@ class Record(Struct, frozen=True, eq=False, omit_defaults=True):
         return dict(self)
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value of `key`, or `default` where it is absent."""
+        """The value of a field.
+
+        Args:
+            key: The name of the field.
+            default: What is returned where the field is absent.
+        """
         return getattr(self, key) if key in self else default
 
     def keys(self) -> KeysView[str]:

@@ -34,22 +34,55 @@ class BackendProtocolV1(Protocol):
     """What a backend of the first protocol defines, synchronous; `adapt_backend_protocol` makes it a backend."""
 
     def ls_info(self, path: str) -> list[Any]:
-        """List the direct children of a directory."""
+        """List the direct children of a directory.
+
+        Args:
+            path: The directory.
+        """
 
     def read(self, file_path: str, offset: int = 0, limit: int = 2000) -> str:
-        r"""Read lines, each as `f"{number:6d}\t{line}"`, or an error text."""
+        r"""Read lines, each as `f"{number:6d}\t{line}"`, or an error text.
+
+        Args:
+            file_path: The file.
+            offset: The first line; the first of the file is 0.
+            limit: The most lines.
+        """
 
     def grep_raw(self, pattern: str, path: str | None = None, glob: str | None = None) -> list[Any] | str:
-        """Find lines; an error is a text."""
+        """Find the lines that contain a text; an error is a text.
+
+        Args:
+            pattern: The text.
+            path: The directory to search; None is `/`.
+            glob: Which files to search; None is all.
+        """
 
     def glob_info(self, pattern: str, path: str = "/") -> list[Any]:
-        """List the files that match."""
+        """List the files that match.
+
+        Args:
+            pattern: The glob.
+            path: The directory to search.
+        """
 
     def write(self, file_path: str, content: str) -> Any:
-        """Create a file."""
+        """Create a file.
+
+        Args:
+            file_path: The file.
+            content: Its text.
+        """
 
     def edit(self, file_path: str, old_string: str, new_string: str, replace_all: bool = False) -> Any:
-        """Replace a literal text."""
+        """Replace a literal text.
+
+        Args:
+            file_path: The file.
+            old_string: The text to replace.
+            new_string: The text to put in its place.
+            replace_all: Whether to replace every occurrence.
+        """
 
 
 class SandboxBackendProtocolV1(BackendProtocolV1, Protocol):
@@ -60,7 +93,11 @@ class SandboxBackendProtocolV1(BackendProtocolV1, Protocol):
         """What tells this sandbox from others."""
 
     def execute(self, command: str) -> Any:
-        """Run a shell command."""
+        """Run a shell command.
+
+        Args:
+            command: The command.
+        """
 
 
 class Adapters(Struct, frozen=True):

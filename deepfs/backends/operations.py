@@ -120,7 +120,8 @@ class Operations(SyncSurface, ABC):
             changes: The changes, carried out in order.
 
         Returns:
-            One outcome for each change, in order.
+            One outcome for each change, in order. Errors: `unsupported`, `permission_denied`, `file_not_found`, and what
+            `adelete` has.
         """
 
     @abstractmethod
@@ -254,7 +255,7 @@ class Operations(SyncSurface, ABC):
             max_count: The most matches to return; None sets no limit of its own.
 
         Returns:
-            `matches`, sorted by path, then line; `truncated` if the search ended before all was searched. Error codes:
+            `matches`, sorted by path, then line; `truncated` if the search ended before all was searched. Errors:
             `invalid_pattern`, `file_not_found`. See the contract under "grep".
         """
 
@@ -319,7 +320,7 @@ class Operations(SyncSurface, ABC):
             files: The path and the bytes of each file.
 
         Returns:
-            One outcome for each file, in order. Its `error` is None or an error code: `is_directory`,
+            One outcome for each file, in order; its `error` is None or a code. Errors: `is_directory`,
             `not_a_directory`, `invalid_path`, `permission_denied`, `too_large`, `unsupported` where the backend stores
             text only. See the contract under "upload_files and download_files".
         """
@@ -332,7 +333,7 @@ class Operations(SyncSurface, ABC):
             paths: The files.
 
         Returns:
-            One outcome for each path, in order, with `content` or with an error code as `error`: `file_not_found`,
+            One outcome for each path, in order, with `content` or a code as `error`. Errors: `file_not_found`,
             `is_directory`, `invalid_path`, `permission_denied`, `too_large`.
             See the contract under "upload_files and download_files".
         """

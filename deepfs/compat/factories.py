@@ -56,8 +56,11 @@ class FactoryBackend(BackendProtocol):
         self._told: set[str] = set()
 
     def current(self) -> BackendProtocol:
-        """The backend for the running node."""
+        """The backend for the running node.
 
+        Raises:
+            BackendError: Where the factory fails, or returns no backend.
+        """
         try:
             with already_warned(self._told):
                 return adapt_backend_protocol(self._factory(current_context()))

@@ -120,8 +120,8 @@ class Operations(SyncSurface, ABC):
             changes: The changes, carried out in order.
 
         Returns:
-            One outcome for each change, in order. Errors: `unsupported`, `permission_denied`, `file_not_found`, and what
-            `adelete` has.
+            One outcome for each change, in order. Errors: `unsupported`, `permission_denied`, `file_not_found`, and
+            what `adelete` has.
         """
 
     @abstractmethod

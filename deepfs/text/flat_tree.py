@@ -78,7 +78,7 @@ class PartlyDoneError(BackendError):
 
 
 def file_paths(keys: Collection[Any]) -> list[str]:
-    """Those of the keys of a storage that are paths of files."""
+    """The keys of a storage that are paths of files."""
     return list(keys) if paths.are_plainly_normal(keys) else [key for key in keys if _is_file_path(key)]
 
 
@@ -105,7 +105,7 @@ class Directories:
         return list(self._children.get(directory, ()))
 
     def add(self, path: str) -> None:
-        """Take the file `path` in."""
+        """Add the file `path`."""
         if _is_file_path(path):
             self._add(path)
 
@@ -119,7 +119,7 @@ class Directories:
             path = directory
 
     def discard(self, path: str) -> None:
-        """Drop the file `path`, and the directories that are empty without it."""
+        """Remove the file `path`, and the directories that become empty."""
         if _is_file_path(path):
             self._discard(path)
 
@@ -136,7 +136,7 @@ class Directories:
             path = directory
 
     def apply(self, changes: Iterable[Change]) -> None:
-        """Follow the changes of an operation."""
+        """Apply the changes of an operation."""
         for change in changes:
             if change.after is None:
                 self.discard(change.path)
@@ -160,7 +160,7 @@ class DecodedFiles(Mapping[str, FileDataV2]):
         return len(self._records)
 
     def record(self, path: str) -> Any:
-        """What is stored at `path`, as it is; None where there is nothing."""
+        """The stored record of `path`, undecoded; None if there is none."""
         return self._records.get(path)
 
     def __contains__(self, path: object) -> bool:
@@ -202,13 +202,13 @@ class FileTree:
         return found
 
     def _candidates(self, path: str) -> list[str]:
-        """The keys that begin as a path at or under `path` does."""
+        """The keys that start like a path at or under `path`."""
         inside = f"{path}/"
         keys: Iterable[Any] = self.files
         return [key for key in keys if isinstance(key, str) and (key == path or key.startswith(inside))]
 
     def foreign(self) -> int:
-        """How many keys of the storage are no paths of files."""
+        """The number of keys of the storage that are not paths of files."""
         return len(self.files) - len(file_paths(self.files))
 
 
@@ -272,7 +272,7 @@ def check_parents(path: str, files: Container[str]) -> None:
 
 
 def relocation(src: str, dst: str, sources: Mapping[str, FileDataV2]) -> dict[str, str]:
-    """Where each of `sources`, which lie at or under `src`, goes when `src` becomes `dst`."""
+    """The new path of each of `sources`, which are at or under `src`, when `src` becomes `dst`."""
     if paths.is_beneath(dst, src):
         raise InvalidPathError(dst, "it lies inside {other}", src)
     return {path: dst + path[len(src) :] for path in sources}
@@ -315,7 +315,7 @@ class Uploads:
 
     @property
     def changes(self) -> list[Change]:
-        """What to store: one change for each path."""
+        """The changes to store, one for each path."""
         return list(self._changes.values())
 
     def add(self, path: str, content: bytes) -> DeepFSError | None:

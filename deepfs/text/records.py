@@ -1,4 +1,4 @@
-"""Stored files: reading every form they come in, and making the two that are written.
+"""Stored files: reads every form of record, and writes two of them.
 
 Three forms are read: version 2 (text, or bytes as base64), version 1 (a list of lines, of text or of base64), and what
 the JavaScript library stores (`mimeType`, and bytes as such or as a mapping of index to byte). All become `FileDataV2`.
@@ -54,9 +54,9 @@ def new_file(
 
 
 def decode_file(value: Mapping[str, Any], path: str) -> FileDataV2:
-    """The file stored as `value` at `path`; keys that no form knows are ignored, timestamps may be missing.
+    """The file stored as `value` at `path`; unknown keys are ignored, timestamps may be missing.
 
-    Raises InvalidContentError naming the field that has none of the forms. Whether base64 is valid shows at its use.
+    Raises InvalidContentError, naming the field, if it has none of the forms. base64 is validated when it is used.
     """
     if isinstance(value, FileDataV2):
         return value
@@ -69,7 +69,7 @@ def decode_file(value: Mapping[str, Any], path: str) -> FileDataV2:
 
 
 def to_v1(data: FileDataV2, path: str = "") -> FileDataV1:
-    """`data` in the legacy form, which holds text only: InvalidContentError for a binary file."""
+    """`data` in the legacy form. Raises InvalidContentError for a binary file, which that form cannot hold."""
     text = data.content if data.encoding == "utf-8" else decode(content_bytes(data, path))
     if text is None:
         raise InvalidContentError.about(path, "Error: File ", " is binary; the file format v1 holds text only.")
@@ -77,13 +77,13 @@ def to_v1(data: FileDataV2, path: str = "") -> FileDataV1:
 
 
 def encode_file(data: FileDataV2, file_format: FileFormat = "v2", path: str = "") -> dict[str, Any]:
-    """The plain dict to store; a field that is not set is absent."""
+    """The dict to store. A field that is not set is absent."""
     fields = asdict(to_v1(data, path) if file_format == "v1" else data)
     return {name: value for name, value in fields.items() if value is not None}
 
 
 def content_bytes(data: FileDataV2, path: str = "") -> bytes:
-    """The bytes of the file. Raises InvalidContentError where its base64 is none."""
+    """The bytes of the file. Raises InvalidContentError if its base64 is invalid."""
     if data.encoding == "utf-8":
         return data.content.encode("utf-8", "surrogatepass")
     try:
@@ -93,7 +93,7 @@ def content_bytes(data: FileDataV2, path: str = "") -> bytes:
 
 
 def size_of(data: FileDataV2) -> int:
-    """The bytes of the file, counted without decoding it."""
+    """The size of the file in bytes, without decoding it."""
     content = data.content
     if data.encoding == "utf-8":
         return len(content) if content.isascii() else len(content.encode("utf-8", "surrogatepass"))
@@ -111,7 +111,7 @@ def text_of(data: FileDataV2, path: str) -> str | None:
 
 
 def searchable(data: FileDataV2, path: str = "") -> str | bytes:
-    """The content as it is cheapest to have: text as stored, or bytes."""
+    """The content in its cheapest form: text as stored, or bytes."""
     return data.content if data.encoding == "utf-8" else content_bytes(data, path)
 
 
@@ -140,7 +140,7 @@ def _stored(content: bytes) -> tuple[str, Encoding]:
 
 
 def _bytes(content: object) -> bytes | None:
-    """Binary content: bytes, or a JavaScript array of bytes, which JSON makes an object of its indices."""
+    """Binary content: bytes, or a JavaScript array of bytes, which JSON stores as an object by index."""
     if isinstance(content, bytes | bytearray | memoryview):
         return bytes(content)
     if not isinstance(content, Mapping):

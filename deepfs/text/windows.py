@@ -1,4 +1,4 @@
-"""The result of a read, from the content of a file."""
+"""Builds the result of a read from the content of a file."""
 
 from base64 import b64encode
 
@@ -21,7 +21,7 @@ def read_text(path: str, text: str, offset: int, limit: int, *, at: FileDataV2) 
 
 
 def read_window(data: FileDataV2, shown: Window, content_version: str) -> ReadResult:
-    """The window `shown` of a text, whose lines `data` holds."""
+    """The result for the window `shown`, whose lines `data` holds."""
     return ReadResult(
         file_data=data,
         start_line=shown.start_line,
@@ -43,7 +43,7 @@ def read_binary(path: str, content: bytes, *, at: FileDataV2, content_version: s
 
 
 def read_data(path: str, data: FileDataV2, offset: int, limit: int, *, max_binary: int) -> ReadResult:
-    """A read of a file that is held whole."""
+    """The result of a read of a file that is in memory."""
     text = filedata.text_of(data, path)
     if text is not None:
         return read_text(path, text, offset, limit, at=data)

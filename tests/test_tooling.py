@@ -5,7 +5,7 @@ import importlib
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import copytree
@@ -179,6 +179,82 @@ def checkout(root: Path, modules: dict[str, str]) -> Path:
 def structure(root: Path, *options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-X", "utf8", str(root / "tools/structure.py"), *options]
     return subprocess.run(command, check=False, capture_output=True, text=True, encoding="utf-8")
+
+
+class TestSurface:
+    """`tools/surface.py --compare`, on small packages of this name."""
+
+    OLD: Final = """
+from typing import Literal
+__all__ = ["Base", "Code", "Disk", "find"]
+Code = Literal["missing", "denied"]
+class Base:
+    def close(self): pass
+class Disk(Base):
+    def __init__(self, root, *, size: int = 1): pass
+    async def read(self, path: str, limit: int = 10) -> str: pass
+def find(pattern, path="/"): pass
+"""
+
+    ADDED: Final = (
+        ('"find"]', '"find", "more"]\nmore = 1'),
+        ('path="/"', 'path="/", *, depth=None'),
+        ("def close(self)", "def close(self, *, now=True)"),
+        ('"find"]', "]"),
+    )
+    CHANGED: Final = (
+        ("def find(", "def found(", "find: is gone"),
+        (', "denied"', "", "Code.denied: is gone"),
+        ("def close(", "def _close(", "Base.close: is gone", "Disk.close: is gone"),
+        ("Disk(Base)", "Disk", "Disk: is no Base any more", "Disk.close: is gone"),
+        ("async def read", "def read", "Disk.read: was async function, is function"),
+        ("limit: int = 10", "limit: int = 9", "Disk.read: limit: default was 10, is 9"),
+        ("path: str", "path: bytes", "Disk.read: path: was str, is bytes"),
+        ("-> str", "-> bytes", "Disk.read: returned str, returns bytes"),
+        ("size: int", "bytes: int", "Disk: size is gone"),
+        ("root, *,", "root, user, *,", "Disk: user is new and must be passed"),
+        ("pattern, path", "path, pattern", "find: parameters in another order", "find: path: default was '/', is gone"),
+        ("path: str, limit", "path: str, *, limit", "Disk.read: limit: was POSITIONAL_OR_KEYWORD, is KEYWORD_ONLY"),
+    )
+
+    def test_additions_pass(self, tmp_path: Path) -> None:
+        old, new = self.versions(self.ADDED)
+        ended = self.compare(tmp_path, old, new)
+        assert self.changes(ended) == []
+        assert ended.returncode == 0
+        assert "deepfs.case0.more" in ended.stdout
+
+    def test_each_removal_and_change_is_told(self, tmp_path: Path) -> None:
+        old, new = self.versions(self.CHANGED)
+        ended = self.compare(tmp_path, old, new)
+        expected = [f"deepfs.case{number}.{each}" for number, case in enumerate(self.CHANGED) for each in case[2:]]
+        assert [change for change in self.changes(ended) if change not in expected] == []
+        assert [each for each in expected if each not in self.changes(ended)] == []
+        assert ended.returncode == 1
+
+    def test_what_moved_is_found_by_its_former_path(self, tmp_path: Path) -> None:
+        old = {"kept.py": self.OLD, "made.py": self.OLD, "gone.py": self.OLD}
+        new = {
+            "room/files.py": self.OLD,
+            "kept.py": "from deepfs.room.files import Base, Code, Disk, find\n",
+            "__init__.py": "import sys\nfrom deepfs.room import files\nsys.modules['deepfs.made'] = files\n",
+        }
+        assert self.changes(self.compare(tmp_path, old, new)) == ["deepfs.gone: is gone"]
+
+    def versions(self, cases: Sequence[Sequence[str]]) -> tuple[dict[str, str], dict[str, str]]:
+        """A module for each case, before and after."""
+        new = {f"case{number}.py": self.OLD.replace(*case[:2]) for number, case in enumerate(cases)}
+        assert self.OLD not in new.values()
+        return dict.fromkeys(new, self.OLD), new
+
+    def compare(self, root: Path, old: dict[str, str], new: dict[str, str]) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(ROOT / "tools/surface.py"), "--compare"]
+        roots = [str(checkout(root / "old", old)), str(checkout(root / "new", new))]
+        return subprocess.run([*command, *roots], check=False, capture_output=True, text=True)
+
+    def changes(self, ended: subprocess.CompletedProcess[str]) -> list[str]:
+        assert ended.stderr == ""
+        return [line.strip() for line in ended.stdout.partition("removals and changes:\n")[2].splitlines()]
 
 
 class TestNewcomersCommands:

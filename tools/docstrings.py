@@ -54,7 +54,7 @@ class Names:
         found = (
             self.find(module, name)
             for module in self._modules.values()
-            if _is_public(module.name)
+            if is_public(module.name)
             for name in _listed(module)
         )
         return {each.name: each for each in found if each is not None}
@@ -84,7 +84,7 @@ def _bases(of: Class) -> list[str]:
     return [ast.unparse(base.value if isinstance(base, ast.Subscript) else base) for base in of.node.bases]
 
 
-def _is_public(module: str) -> bool:
+def is_public(module: str) -> bool:
     within = module.partition(".")[2]
     return "._" not in module and not any(f"{within}.".startswith(f"{inner}.") for inner in INNER)
 

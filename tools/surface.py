@@ -6,8 +6,8 @@
 OLD and NEW are checkouts; OLD may be such JSON instead. Where something is gone or changed, it ends with 1. The package
 is imported: its dependencies must be installed.
 
-The surface is what the public modules have in their `__all__` (`docstrings.py` says which these are), and so do modules
-of inner rooms that the README, the docs or the examples import from. Where a name is defined does not matter, and the
+The surface is what the public modules have in their `__all__` (`docstrings.py` says which these are), and what the
+README, the docs or the examples import of other modules. Where a name is defined does not matter, and the
 new checkout answers for each path of the old one: a former path that still imports is not gone. A parameter that need
 not be passed is an addition; any other change of names, order, defaults or annotations is a change, and so is a base
 that a class lost.
@@ -46,17 +46,19 @@ Surface = dict[str, dict[str, Described]]
 # --- which paths -----------------------------------------------------------------------------------------------------
 
 
-def public_paths(root: Path) -> list[str]:
+def public_paths(root: Path) -> set[str]:
     files = (path.relative_to(root).with_suffix("") for path in (root / PACKAGE).rglob("*.py"))
-    modules = {".".join(file.parts).removesuffix(".__init__") for file in files}
-    return sorted({*filter(is_public, modules), *(path for path in documented(root) if "._" not in path)})
+    return {*filter(is_public, (".".join(file.parts).removesuffix(".__init__") for file in files))}
 
 
-def documented(root: Path) -> set[str]:
-    """The modules that the README, the docs and the examples import from."""
+def documented(root: Path) -> dict[str, set[str]]:
+    """What the README, the docs and the examples import, by module."""
     texts = [*root.glob("README.md"), *root.glob("docs/**/*.md"), *root.glob("examples/*.py")]
-    pattern = re.compile(rf"^ *from ({PACKAGE}[\w.]*) import |^ *import ({PACKAGE}\.[\w.]+)", re.MULTILINE)
-    return {"".join(found) for text in texts for found in pattern.findall(text.read_text())}
+    found: dict[str, set[str]] = {}
+    for text in texts:
+        for module, names in re.findall(rf"from ({PACKAGE}[\w.]*) import (\([^)]*\)|[\w, ]+)", text.read_text()):
+            found.setdefault(module, set()).update(re.findall(r"\w+", re.sub(r" as \w+", "", names)))
+    return found
 
 
 # --- describing, in an interpreter that imports the checkout ----------------------------------------------------------
@@ -73,16 +75,20 @@ def surface(root: Path, asked: Surface) -> Surface:
 
 
 def describe_modules(root: Path, asked: Mapping[str, Sequence[str]]) -> Surface:
-    paths = sorted({*public_paths(root), *asked})
-    return {path: found for path in paths if (found := _describe_module(path, asked.get(path, ()))) is not None}
+    public, used = public_paths(root), documented(root)
+    described = {
+        path: _describe_module(path, {*asked.get(path, ()), *used.get(path, ())}, whole=path in public)
+        for path in sorted({*public, *used, *asked})
+    }
+    return {path: found for path, found in described.items() if found is not None}
 
 
-def _describe_module(path: str, asked: Sequence[str]) -> dict[str, Described] | None:
+def _describe_module(path: str, asked: set[str], *, whole: bool) -> dict[str, Described] | None:
     try:
         module = import_module(path)
     except ImportError:
         return None
-    names = sorted({*getattr(module, "__all__", ()), *asked})
+    names = sorted({*(getattr(module, "__all__", ()) if whole else ()), *asked})
     return {name: describe(getattr(module, name)) for name in names if hasattr(module, name)}
 
 

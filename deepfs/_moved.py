@@ -35,6 +35,8 @@ MOVED: Final[Mapping[str, Sequence[str]]] = {
     "deepfs.core.replace": ["deepfs.text.edits"],
     "deepfs.core.scan": ["deepfs.search.query"],
     "deepfs.core.trees": ["deepfs.text.entries"],
+    "deepfs.middleware.unanswered": ["deepfs.middleware.dangling_tool_calls"],
+    "deepfs.policy.calls": ["deepfs.policy.hooks"],
     "deepfs.policy.wrapper": ["deepfs.backends.wrapper"],
 }
 """The former modules, each with the modules that now have its names."""

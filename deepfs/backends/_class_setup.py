@@ -221,7 +221,7 @@ class Parameters:
         lacking = {name: kwargs[name] for name in self._lacking & kwargs.keys()}
         limit = lacking.pop("max_count", None)
         for name in (name for name, value in lacking.items() if value or value == ""):
-            raise NotSupportedError(f"Error: {self._name} has no parameter {name!r}")
+            raise NotSupportedError(None, f"{self._name} has no parameter {name!r}")
         return {self._respelled.get(name, name): kwargs[name] for name in kwargs if name not in self._lacking}, limit
 
 

@@ -33,12 +33,12 @@ from deepfs.backends.protocol import (
 )
 from deepfs.backends.transfer import closed_after, copy_tree, move_tree
 from deepfs.errors import (
-    AccessError,
     DeepFSError,
-    DirectoryError,
-    FileMissingError,
     InvalidPathError,
+    IsDirectoryError,
+    NotFoundError,
     NotSupportedError,
+    PermissionDeniedError,
 )
 from deepfs.search.globs import compile_glob
 from deepfs.search.query import check_search
@@ -152,7 +152,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         below = self._table.beneath(path)
         try:
             listings = [await self._mounted_tree(mount, inner, deleting)]
-        except FileMissingError:
+        except NotFoundError:
             if not below:
                 raise
             listings = []
@@ -196,13 +196,13 @@ class CompositeBackend(BackendProtocol, SyncCommands):
     def _check_no_mount_beneath(self, path: str) -> None:
         if self._table.beneath(path):
             # Which one a rule could keep from the caller.
-            raise AccessError(path, "a backend is mounted beneath it")
+            raise PermissionDeniedError(path, "a backend is mounted beneath it")
 
     def _file_route(self, path: str) -> tuple[Mount, str, str]:
         """`_route`, for a path that may be a file: one that leads to a mount is a directory."""
         mount, inner, path = self._route(path)
         if self._table.children(path):
-            raise DirectoryError(path)
+            raise IsDirectoryError(path)
         return mount, inner, path
 
     async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
@@ -249,7 +249,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         target, inner_dst, dst = self._file_route(dst)
         self._check_no_mount_beneath(src)
         if mount.prefix and inner_src == "/":
-            raise AccessError(src, "a mount cannot be moved")
+            raise PermissionDeniedError(src, "a mount cannot be moved")
         if target is mount:
             moved = await mount.backend.amove(inner_src, inner_dst, **without_defaults(overwrite=overwrite))
             return _at(mount.told(moved, inner_src, inner_dst), dst)
@@ -269,7 +269,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
     async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
         """Run a command in the backend that runs them here, where it does; commands see that backend's files alone."""
         if not supports_execute(self._executor):
-            raise NotSupportedError(f"Error: {self._executor_name} does not run commands")
+            raise NotSupportedError(None, f"{self._executor_name} does not run commands")
         return await cast("SandboxBackendProtocol", self._executor).aexecute(
             command, **without_defaults(timeout=timeout)
         )

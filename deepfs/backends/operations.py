@@ -80,8 +80,8 @@ class Operations(SyncSurface, ABC):
 
         It is made of `als` and `areal_paths` here. A backend overrides it where it knows of links, special files, mode
         bits, or names that are in no valid path. With `deleting`, what may be read but not deleted counts as omitted.
-        Raises leaves of `deepfs.errors`: FileMissingError where nothing is at `path`, AccessError and NotSupportedError
-        where nothing can be deleted.
+        Raises leaves of `deepfs.errors`: NotFoundError where nothing is at `path`, PermissionDeniedError and
+        NotSupportedError where nothing can be deleted.
         """
 
     @abstractmethod

@@ -19,8 +19,8 @@ from deepfs import (
     StoreBackend,
 )
 from deepfs.backends import LocalShellBackend
-from deepfs.errors import AccessError, BackendError, DeepFSError, FileMissingError, error_of
-from deepfs.policy import AuditedBackend, GuardedBackend, HistoryBackend, WrapperBackend
+from deepfs.errors import BackendError, DeepFSError, NotFoundError, PermissionDeniedError, error_of
+from deepfs.policy import AuditedBackend, HistoryBackend, HookedBackend, WrapperBackend
 from deepfs.types import DeleteResult, EditResult, ReadResult, Result, error_behind
 
 pytestmark = pytest.mark.anyio
@@ -33,7 +33,7 @@ MOUNTED: dict[str, Callable[[Path], BackendProtocol]] = {
     "disk": FilesystemBackend,
     "shell": lambda root: LocalShellBackend(root),
     "audited": lambda _: AuditedBackend(MemoryBackend(), lambda _: None),
-    "guarded": lambda _: GuardedBackend(MemoryBackend()),
+    "guarded": lambda _: HookedBackend(MemoryBackend()),
     "history": lambda _: HistoryBackend(MemoryBackend()),
     "permissioned": lambda _: PermissionedBackend(MemoryBackend(), [DENIED]),
     "composite": lambda _: CompositeBackend(MemoryBackend(), {"/deep/": MemoryBackend()}),
@@ -95,7 +95,7 @@ async def test_only_the_path_differs(kind: str, failure: str, prefix: str, tmp_p
 
 async def test_a_stream_names_them_too(tmp_path: Path) -> None:
     tree = CompositeBackend(MemoryBackend(), {"/m/": FilesystemBackend(tmp_path)})
-    with pytest.raises(FileMissingError) as caught:
+    with pytest.raises(NotFoundError) as caught:
         [chunk async for chunk in tree.adownload_stream("/m/none")]
     assert str(caught.value) == "Error: File '/m/none' not found"
     assert caught.value.path == "/m/none"
@@ -132,7 +132,7 @@ class Told(WrapperBackend):
 async def test_of_a_text_that_others_made_only_a_certain_path_is_changed(text: str, shown: str) -> None:
     tree = CompositeBackend(MemoryBackend(), {"/m/": Told(text)})
     assert (await tree.aedit("/m/a", "x", "y")).error == shown
-    with pytest.raises(FileMissingError) as caught:
+    with pytest.raises(NotFoundError) as caught:
         [chunk async for chunk in tree.adownload_stream("/m/a")]
     assert str(caught.value) == shown
 
@@ -140,7 +140,7 @@ async def test_of_a_text_that_others_made_only_a_certain_path_is_changed(text: s
 async def test_a_mount_that_raises_is_told_by_the_paths_of_the_tree() -> None:
     class Raising(WrapperBackend):
         async def through(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
-            raise AccessError("/d", "'/d' is closed")
+            raise PermissionDeniedError("/d", "'/d' is closed")
 
     tree = CompositeBackend(MemoryBackend(), {"/m/": Raising(MemoryBackend())})
     assert (await tree.aglob("*", "/m/d")).error == "Error: Permission denied for '/m/d': '/d' is closed"
@@ -179,7 +179,7 @@ async def test_it_is_no_part_of_the_result() -> None:
     assert msgspec.structs.asdict(failed) == msgspec.structs.asdict(plain)
     assert error_behind(plain) is None
     error = error_behind(failed)
-    assert isinstance(error, FileMissingError)
+    assert isinstance(error, NotFoundError)
     assert error.__traceback__ is None
     assert error.__context__ is None
 
@@ -191,9 +191,7 @@ def test_a_text_that_was_put_in_its_place_counts() -> None:
     assert error_behind(ReadResult()) is None
 
 
-@pytest.mark.parametrize(
-    "error", [FileMissingError("/a"), BackendError("Error: told"), BackendError.about("/a", "Error: ", " burns")]
-)
+@pytest.mark.parametrize("error", [NotFoundError("/a"), BackendError("Error: told"), BackendError("/a", "it burns")])
 def test_an_error_survives_pickling_and_copying(error: DeepFSError) -> None:
     for copied in (pickle.loads(pickle.dumps(error)), error.renamed(str)):
         assert type(copied) is type(error)

@@ -142,8 +142,10 @@ class DeepFSError(Exception):
 
     def __init__(self, path: str | None = "", reason: str | None = None, other: str | None = None) -> None:
         if reason is None:
-            path, self._given = None, _GivenText(path or "")
-        self._set(path, reason or "", other=other)
+            self._given = _GivenText(path or "")
+            self._set(None)
+        else:
+            self._set(path, reason, other=other)
 
     @classmethod
     def because(cls, path: str | None, reason: str, **named: "str | DeepFSError | None") -> Self:

@@ -338,6 +338,13 @@ def renamed(result: ResultT, error: DeepFSError, name: Callable[[str], str]) -> 
     return carrying(replace(result, error=str(shown)), shown)
 
 
+def replaced(result: ResultT, **fields: Any) -> ResultT:
+    """A copy of `result` with other values of `fields`, and the same error behind it."""
+    error = error_behind(result)
+    copied = replace(result, **fields)
+    return copied if error is None else carrying(copied, error)
+
+
 _BEHIND = "_error"
 """Where a result keeps its error: no field, so it is neither shown nor compared nor sent."""
 

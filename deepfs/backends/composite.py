@@ -61,6 +61,7 @@ from deepfs.types import (
     ReadResult,
     Result,
     WriteResult,
+    replaced,
 )
 
 __all__ = ["CompositeBackend"]
@@ -287,12 +288,12 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         shown = self._listed(mount, mount.told(listing, inner))
         entries = {info.path: info for info in shown.entries or () if info.path.rstrip("/") not in mounted}
         entries |= {f"{child}/": FileInfo(f"{child}/", is_dir=True) for child in mounted}
-        return replace(shown, entries=sorted(entries.values(), key=lambda info: info.path))
+        return replaced(shown, entries=sorted(entries.values(), key=lambda info: info.path))
 
     def _listed(self, mount: Mount, listing: LsResult) -> LsResult:
         if listing.entries is None or not mount.prefix:
             return listing
-        return replace(listing, entries=[mount.info(info) for info in listing.entries])
+        return replaced(listing, entries=[mount.info(info) for info in listing.entries])
 
     async def aglob(self, pattern: str, path: str = "/", *, hidden: Hidden | None = None) -> GlobResult:
         async def look(visit: Visit) -> GlobResult:
@@ -359,7 +360,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         matches = [shown(match) for match in result.matches]
         if leads_to_mounts:
             matches = [match for match in matches if self._table.owns(visit.mount, match.path)]
-        return replace(visit.mount.told(result, visit.inner), matches=matches)
+        return replaced(visit.mount.told(result, visit.inner), matches=matches)
 
     # --- batches ---
 

@@ -40,6 +40,7 @@ from deepfs.types import (
     ReadRawResult,
     ReadResult,
     WriteResult,
+    replaced,
 )
 
 __all__ = [
@@ -224,7 +225,7 @@ class PermissionedBackend(WrapperBackend):
         listing = await super().als(path)
         if listing.entries is None or not self._watched(["read"]):
             return listing
-        return replace(listing, entries=await self._visible(listing.entries))
+        return replaced(listing, entries=await self._visible(listing.entries))
 
     async def aglob(self, pattern: str, path: str = "/", *, hidden: Hidden | None = None) -> GlobResult:
         path = await self._checked(path or "/", "read")
@@ -232,7 +233,7 @@ class PermissionedBackend(WrapperBackend):
         found = await self.through("glob", self.inner.aglob, pattern, path, **options)
         if found.matches is None or not self._watched(["read"]):
             return found
-        return replace(found, matches=await self._visible(found.matches))
+        return replaced(found, matches=await self._visible(found.matches))
 
     async def agrep(
         self,
@@ -264,7 +265,7 @@ class PermissionedBackend(WrapperBackend):
             found = await ask(start, glob)
             visible = await self._visible(found.matches or [])
         limit = len(visible) if max_count is None else max(0, max_count)
-        return replace(
+        return replaced(
             found,
             matches=visible[:limit],
             truncated=found.truncated or len(visible) > limit,

@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import AsyncIterator, Awaitable, Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,29 @@ from deepfs import (
     StoreBackend,
 )
 from deepfs.backends import LocalShellBackend
-from deepfs.errors import BackendError, DeepFSError, NotFoundError, PermissionDeniedError, error_of
+from deepfs.errors import (
+    BackendError,
+    DeepFSError,
+    ErrorCode,
+    NotFoundError,
+    PermissionDeniedError,
+    error_about,
+    error_of,
+)
 from deepfs.policy import AuditedBackend, HistoryBackend, HookedBackend, WrapperBackend
-from deepfs.types import DeleteResult, EditResult, ReadResult, Result, error_behind
+from deepfs.types import (
+    DeleteResult,
+    EditResult,
+    GlobResult,
+    GrepResult,
+    LsResult,
+    ReadRawResult,
+    ReadResult,
+    Result,
+    WriteResult,
+    error_behind,
+    failure,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -91,6 +112,113 @@ async def test_only_the_path_differs(kind: str, failure: str, prefix: str, tmp_p
         assert mounted.error == f"Error: String not found in file '{prefix}/a'. {quoted}"
         assert (alone.error or "").endswith(quoted)
         assert QUOTING in quoted
+
+
+# --- every code, by every operation, through mounts and wrappers ---
+
+
+class Failing(WrapperBackend):
+    """Fails with one code in every operation, by a result or by raising; the text names three paths and a cause."""
+
+    def __init__(self, code: ErrorCode, *, raises: bool) -> None:
+        super().__init__(MemoryBackend())
+        self.code = code
+        self.raises = raises
+
+    def error(self, path: str) -> DeepFSError:
+        cause = NotFoundError(f"{path}/cause")
+        return error_about(self.code, path, "as '{other}' and '{more}': {cause}", other="/o", more="/", cause=cause)
+
+    async def through(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
+        error = self.error(args[1] if operation in ("glob", "grep") else args[0])
+        if self.raises:
+            raise error
+        return failure(RESULTS[operation], error)
+
+    async def adownload_stream(self, path: str, *, chunk_size: int = 1) -> AsyncIterator[bytes]:
+        raise self.error(path)
+        yield b""
+
+
+RESULTS: dict[str, type[Result]] = {
+    "ls": LsResult,
+    "read": ReadResult,
+    "read_raw": ReadRawResult,
+    "write": WriteResult,
+    "edit": EditResult,
+    "delete": DeleteResult,
+    "glob": GlobResult,
+    "grep": GrepResult,
+    "copy": WriteResult,
+    "move": WriteResult,
+}
+
+CALLS: dict[str, Callable[[BackendProtocol, str], Awaitable[Result]]] = {
+    "ls": lambda b, path: b.als(path),
+    "read": lambda b, path: b.aread(path),
+    "read_raw": lambda b, path: b.aread_raw(path),
+    "write": lambda b, path: b.awrite(path, "x"),
+    "edit": lambda b, path: b.aedit(path, "x", "y"),
+    "delete": lambda b, path: b.adelete(path),
+    "glob": lambda b, path: b.aglob("*", path),
+    "grep": lambda b, path: b.agrep("x", path),
+    "copy": lambda b, path: b.acopy(path, f"{path}2"),
+    "move": lambda b, path: b.amove(path, f"{path}2"),
+}
+
+WRAPPED: list[Callable[[BackendProtocol], BackendProtocol]] = [
+    HookedBackend,
+    lambda backend: PermissionedBackend(backend, []),
+    lambda backend: AuditedBackend(backend, lambda _: None),
+]
+
+
+def mounted_twice(backend: BackendProtocol) -> BackendProtocol:
+    """`backend` at /m/n: a mount in a mount, with wrappers between them."""
+    wrap, between, outside = WRAPPED
+    inner = between(CompositeBackend(MemoryBackend(), {"/n/": wrap(backend)}))
+    return outside(CompositeBackend(MemoryBackend(), {"/m/": inner}))
+
+
+def in_tree(path: str) -> str:
+    return "/m/n" if path == "/" else f"/m/n{path}"
+
+
+@pytest.mark.parametrize("code", ErrorCode)
+async def test_each_code_names_the_paths_of_the_tree(code: ErrorCode) -> None:
+    for raises, operation in product([False, True], CALLS):
+        backend = Failing(code, raises=raises)
+        failed = await CALLS[operation](mounted_twice(backend), "/m/n/f")
+        expected = str(backend.error("/f").renamed(in_tree))
+        assert (operation, raises, failed.code, failed.error) == (operation, raises, code, expected)
+        assert "as '/m/n/o' and '/m/n': " in expected
+        assert "'/m/n/f/cause'" in expected
+        error = error_behind(failed)
+        assert error is not None
+        assert (error.code, error.path, error.other) == (code, "/m/n/f", "/m/n/o")
+
+
+@pytest.mark.parametrize("code", ErrorCode)
+async def test_each_code_of_a_stream_names_the_paths_of_the_tree(code: ErrorCode) -> None:
+    backend = Failing(code, raises=True)
+    tree = CompositeBackend(MemoryBackend(), {"/m/": CompositeBackend(MemoryBackend(), {"/n/": backend})})
+    with pytest.raises(DeepFSError) as caught:
+        [chunk async for chunk in tree.adownload_stream("/m/n/f")]
+    assert (caught.value.code, str(caught.value)) == (code, str(backend.error("/f").renamed(in_tree)))
+
+
+@pytest.mark.parametrize("code", ErrorCode)
+async def test_a_search_of_all_mounts_names_those_that_failed(code: ErrorCode) -> None:
+    for raises, operation in product([False, True], ["glob", "grep"]):
+        backend = Failing(code, raises=raises)
+        failed = await CALLS[operation](mounted_twice(backend), "/")
+        told = str(backend.error("/").renamed(in_tree))
+        assert (operation, raises, failed.code, failed.error) == (
+            operation,
+            raises,
+            code,
+            f"{told} (in '/m/n/') (in '/m/')",
+        )
 
 
 async def test_a_stream_names_them_too(tmp_path: Path) -> None:

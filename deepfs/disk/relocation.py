@@ -252,10 +252,10 @@ def _partly_moved(task: _Task, stayed: Stayed) -> DeepFSError:
     others = f" and {len(stayed) - 1:,} more" if len(stayed) > 1 else ""
     number = errno_of(reason)
     if number == errno.ESTALE:
-        what = f"this file{others} changed during the move, so it stays; what was copied is in '{{other}}'"
+        what = f"it{others} {'stay' if others else 'stays'}; what was copied is in '{{other}}'"
         return ConflictError(first, what, task.dst)
     why = os.strerror(number) if number else "others use it"
-    what = f"this{others} could not be deleted ({why}); all of it is in '{{other}}' as well"
+    what = f"it{others} could not be deleted ({why}); all of it is in '{{other}}' as well"
     return error_about(leaf(reason, first).code, first, what, other=task.dst)
 
 

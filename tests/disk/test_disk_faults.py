@@ -169,7 +169,7 @@ def test_a_failure_to_lock_changes_nothing(tmp_path: Path, monkeypatch: pytest.M
         (errno.EROFS, "Error: Permission denied for '/dir/file': the file system is read-only"),
         (errno.EIO, "Error: '/dir/file': The disk failed to read or write"),
         (errno.EMFILE, "Error: '/dir/file': Too many files are open"),
-        (errno.ESTALE, "Error: Stale file handle ('/dir/file')"),
+        (errno.ESTALE, "Error: '/dir/file': Stale file handle"),
     ],
 )
 def test_a_failure_is_told_by_its_cause_and_the_virtual_path(

@@ -646,7 +646,7 @@ def test_a_move_to_another_file_system_deletes_nothing_but_what_it_copied(root: 
         return False
 
     before = open_descriptors()
-    with pytest.raises(ConflictError, match=r"'/dir/sub/.*' and 1 more changed .* stays; .* is in '/new'"):
+    with pytest.raises(ConflictError, match=r"'/dir/sub/.*' changed .* and 1 more stay; .* is in '/new'"):
         disk.move("/dir", "/new", patience=Patience(cancelled=write))
     assert open_descriptors() == before
     found = tree(root)

@@ -249,7 +249,7 @@ def _made(kind: type[DeepFSError]) -> DeepFSError:
 
 
 class NotFoundError(DeepFSError):
-    """Nothing is stored at `path`."""
+    """Nothing is stored at `path`; `reason` may say more."""
 
     code = ErrorCode.FILE_NOT_FOUND
 
@@ -309,7 +309,13 @@ class InvalidPathError(DeepFSError, ValueError):
 
 
 class AlreadyExistsError(DeepFSError):
-    """Something is stored at `path` and may not be replaced; `is_directory` tells what."""
+    """Something is stored at `path` and may not be replaced.
+
+    Args:
+        path: The path.
+        reason: What may be said besides; it takes the place of the advice what to do.
+        is_directory: Whether a directory is stored there.
+    """
 
     code = ErrorCode.ALREADY_EXISTS
     is_directory: bool = False
@@ -328,7 +334,12 @@ class AlreadyExistsError(DeepFSError):
 
 
 class NoMatchError(DeepFSError):
-    """The text to replace is not in the file; `hint`, which is the reason too, says what comes nearest."""
+    """The text to replace is not in the file.
+
+    Args:
+        path: The path of the file.
+        hint: What comes nearest and how it differs, also the `reason`; empty where nothing does.
+    """
 
     code = ErrorCode.NO_MATCH
 
@@ -348,7 +359,12 @@ class NoMatchError(DeepFSError):
 
 
 class AmbiguousMatchError(DeepFSError):
-    """The text to replace occurs `occurrences` times; None where the number is not known."""
+    """The text to replace occurs more than once.
+
+    Args:
+        path: The path of the file.
+        occurrences: How many times. The attribute is None where that is not known.
+    """
 
     code = ErrorCode.AMBIGUOUS_MATCH
     occurrences: int | None = None
@@ -410,7 +426,13 @@ class InvalidPatternError(DeepFSError, ValueError):
 
 
 class TooLargeError(DeepFSError):
-    """The file has `size` bytes, and `limit` bytes are allowed; both are None where they are not known."""
+    """The file is over a limit of the backend.
+
+    Args:
+        path: The path of the file.
+        size: The size in bytes. The attribute is None where that is not known.
+        limit: The greatest size in bytes. The attribute is None where that is not known.
+    """
 
     code = ErrorCode.TOO_LARGE
     size: int | None = None

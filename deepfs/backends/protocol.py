@@ -223,4 +223,4 @@ def _code(result: Result) -> str | None:
 
 
 def _unsupported(backend: object, operation: str) -> NotSupportedError:
-    return NotSupportedError(None, backend=type(backend).__name__, operation=operation)
+    return NotSupportedError(backend=type(backend).__name__, operation=operation)

@@ -106,7 +106,7 @@ def awaitable(method: Callable[..., Any]) -> Call:
         except NotImplementedError as error:
             owner = type(getattr(method, "__self__", method)).__name__
             name = getattr(method, "__name__", "it").removeprefix("a")
-            raise NotSupportedError(None, backend=owner, operation=name) from error
+            raise NotSupportedError(backend=owner, operation=name) from error
 
     return call
 
@@ -140,7 +140,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
     def _offered(self, operation: str) -> Call:
         call = self._call(operation)
         if call is None:
-            raise NotSupportedError(None, backend=type(self.adapted).__name__, operation=operation)
+            raise NotSupportedError(backend=type(self.adapted).__name__, operation=operation)
         return call
 
     def _hold(self, path: str) -> AbstractAsyncContextManager[None]:

@@ -147,7 +147,8 @@ def _done(result: ResultT) -> ResultT:
 def _advised(error: str, code: ErrorCode | None) -> str:
     """The text of an error, with what to do next where it does not say so."""
     advice = _NEXT.get(code) if code else None
-    return f"{error.rstrip('.')}. {advice}" if advice else error
+    end = "" if error.endswith(".") else "."
+    return f"{error}{end} {advice}" if advice else error
 
 
 MIN_CHARS = 400

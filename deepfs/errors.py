@@ -104,10 +104,8 @@ _NAMES_A_PATH: Final = re.compile(
 )
 """A text up to the first thing that it quotes, where that can only be a path."""
 
-
 _NAME: Final = re.compile(r"\{(\w+)\}")
 """What a reason names, as in `it lies inside {other}`."""
-
 
 _MARK: Final = "Error: "
 """How a text starts; an error that is quoted in another one is shown without it."""
@@ -408,7 +406,7 @@ class InvalidPatternError(DeepFSError, ValueError):
 
     code = ErrorCode.INVALID_PATTERN
     pattern: str | None = None
-    kind: str = "pattern"
+    kind: str = ""
 
     def __init__(self, pattern: str | None = "", reason: str | None = None, *, kind: str = "pattern") -> None:
         super().__init__(pattern if reason is None else None, reason)
@@ -419,7 +417,7 @@ class InvalidPatternError(DeepFSError, ValueError):
         return super().__str__() if self.kind != "regex pattern" else self._rendered()
 
     def _rendered(self) -> str:
-        if self.path is not None:
+        if not self.kind:
             return super()._rendered()
         shown = "" if self.pattern is None or self.kind in _NOT_SHOWN else f" {quoted(self.pattern)}"
         return f"Invalid {self.kind}{shown}: {self.reason}"

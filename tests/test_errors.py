@@ -152,6 +152,7 @@ class TestData:
         assert error.reason == "it lies in '/p', see: File '/c' not found"
         assert error.reason in str(error)
         assert "'/x'" in str(error)
+        assert str(error_about(code, None, "Why")) == "Error: Why"
         assert str(error.renamed(elsewhere)) == re.sub("'/", "'/m/", str(error))
 
     @pytest.mark.parametrize("code", ErrorCode)

@@ -240,7 +240,7 @@ def _with_failures(merged: ResultT, visits: Sequence[Visit], results: Sequence[R
 
 
 def _failures(failed: Sequence[tuple[Visit, Result]]) -> DeepFSError:
-    """One error of all mounts that failed."""
+    """One error of all mounts that failed, with the code of the first."""
     named: dict[str, str | DeepFSError] = {}
     told: dict[tuple[str, str], str] = {}
     for index, (visit, result) in enumerate(failed):
@@ -249,7 +249,7 @@ def _failures(failed: Sequence[tuple[Visit, Result]]) -> DeepFSError:
         elif (key := (visit.mount.prefix, result.error or "")) not in told:
             named |= {f"error{index}": error_told(result), f"mount{index}": f"{visit.mount.prefix}/"}
             told[key] = f"{{error{index}}} (in '{{mount{index}}}')"
-    return BackendError.because(None, "; ".join(told.values()), **named)
+    return error_about(failed[0][1].code or ErrorCode.BACKEND_ERROR, None, "; ".join(told.values()), **named)
 
 
 async def at_once(

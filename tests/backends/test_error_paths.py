@@ -219,6 +219,9 @@ async def test_a_search_of_all_mounts_names_those_that_failed(code: ErrorCode) -
             code,
             f"{told} (in '/m/n/') (in '/m/')",
         )
+        error = error_behind(failed)
+        assert error is not None
+        assert error.code is code
 
 
 async def test_a_stream_names_them_too(tmp_path: Path) -> None:

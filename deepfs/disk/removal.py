@@ -171,7 +171,7 @@ class _Removal:
             if is_dir and self._entered(name, rounds):
                 return
             self._unlink(self._parent, name)
-        except (FileNotFoundError, NotFoundError):
+        except FileNotFoundError:
             return
         except DeepFSError as error:  # Locking it failed.
             self._keep(name, error)

@@ -420,7 +420,7 @@ class _Resolution:
         for _ in range(2 * _MAX_LINKS):
             try:
                 found = self._descend(names, follow=True)
-            except (FileNotFoundError, NotFoundError, NotDirectoryError):
+            except (FileNotFoundError, NotDirectoryError):
                 return names
             if isinstance(found, Place):
                 release(found.directory)

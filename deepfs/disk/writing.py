@@ -159,6 +159,6 @@ class Upload:
 def _stage(root: Root, path: str) -> Place:
     """A place in the nearest directory above `path` that exists, so that one given up leaves no directory behind."""
     for target in (path, *reversed(paths.ancestors(path))):
-        with suppress(FileNotFoundError, NotFoundError):
+        with suppress(FileNotFoundError):
             return root.locate_target(target, make=False)
     return root.locate_target(path)

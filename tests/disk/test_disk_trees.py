@@ -1,4 +1,5 @@
 import errno
+import fcntl
 import os
 import shutil
 import socket
@@ -670,6 +671,19 @@ def test_a_file_that_others_write_while_it_goes_to_another_file_system_stays(roo
         disk.move("/dir.txt", "/new", overwrite=True, patience=Patience(cancelled=write))
     assert (root / "dir.txt").read_bytes() == b"written meanwhile"
     assert (root / "new").read_bytes().startswith(b"333")
+
+
+@pytest.mark.usefixtures("two_file_systems")
+def test_a_file_that_others_hold_while_its_tree_goes_to_another_file_system_stays(root: Path, disk: Disk) -> None:
+    with (root / "dir" / "sub" / "deep").open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(DeadlineError) as caught:
+            disk.move("/dir", "/new", patience=Patience(0))
+    assert (caught.value.path, caught.value.other) == ("/dir/sub/deep", "/new")
+    assert caught.value.reason == "it could not be deleted (others use it); all of it is in '/new' as well"
+    found = tree(root)
+    assert {name for name in found if name.startswith("dir/")} == {"dir/sub", "dir/sub/deep"}
+    assert found["new/sub/deep"] == found["dir/sub/deep"]
 
 
 def test_a_copy_that_is_given_up_leaves_nothing(root: Path, disk: Disk, relocate: Callable[..., None]) -> None:

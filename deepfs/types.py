@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, cast
 from msgspec import Struct, convert, field
 from msgspec.structs import replace
 
-from deepfs.errors import DeepFSError, ErrorCode
+from deepfs.errors import DeepFSError, ErrorCode, error_of
 
 __all__ = [
     "ContextLine",
@@ -316,13 +316,14 @@ ResultT = TypeVar("ResultT", bound=Result)
 
 def failure(result: type[ResultT], error: DeepFSError) -> ResultT:
     """The Result that tells `error`."""
-    return _carrying(result(error=str(error), code=error.code), error)
+    return carrying(result(error=str(error), code=error.code), error)
 
 
 def failed_as(result: type[ResultT], failed: Result) -> ResultT:
     """The failure that one Result tells, as another kind of Result."""
     error = error_behind(failed)
-    return result(error=failed.error, code=failed.code) if error is None else failure(result, error)
+    made = result(error=failed.error, code=failed.code)
+    return made if error is None else carrying(made, error)
 
 
 def error_behind(result: Result) -> DeepFSError | None:
@@ -331,17 +332,30 @@ def error_behind(result: Result) -> DeepFSError | None:
     return error if isinstance(error, DeepFSError) and str(error) == result.error else None
 
 
+def error_told(result: Result) -> DeepFSError:
+    """The exception that a failed result tells; one with the text of the result if there is none behind it."""
+    return error_behind(result) or error_of(result.code or ErrorCode.BACKEND_ERROR, result.error or "")
+
+
 def renamed(result: ResultT, error: DeepFSError, name: Callable[[str], str]) -> ResultT:
-    """`result`, which tells `error`, with each path in its text as `name` has it."""
+    """`result`, which tells `error`, with each path of it replaced by what `name` returns for it."""
     shown = error.renamed(name)
-    return _carrying(replace(result, error=str(shown)), shown)
+    return carrying(replace(result, error=str(shown)), shown)
+
+
+def replaced(result: ResultT, **fields: Any) -> ResultT:
+    """A copy of `result` with other values of `fields`, and the same error behind it."""
+    error = error_behind(result)
+    copied = replace(result, **fields)
+    return copied if error is None else carrying(copied, error)
 
 
 _BEHIND = "_error"
 """Where a result keeps its error: no field, so it is neither shown nor compared nor sent."""
 
 
-def _carrying(result: ResultT, error: DeepFSError) -> ResultT:
+def carrying(result: ResultT, error: DeepFSError) -> ResultT:
+    """`result`, whose text is that of `error`, with `error` behind it."""
     # A copy, since a traceback would keep whatever the frames hold.
     vars(result)[_BEHIND] = error.renamed(str)
     return result

@@ -5,8 +5,6 @@ import inspect
 from collections.abc import AsyncIterable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
-from msgspec.structs import replace
-
 from deepfs.backends.older_protocols import V1_NAMES, adapters, add_v1_names, speaks_v1, takes_overwrite
 from deepfs.errors import DeepFSError, NotSupportedError
 from deepfs.sync import OPERATIONS, sync_shims
@@ -24,6 +22,7 @@ from deepfs.types import (
     Result,
     WriteResult,
     failure,
+    replaced,
 )
 
 __all__ = ["Parameters", "bound_operations", "complete", "limited"]
@@ -221,7 +220,7 @@ class Parameters:
         lacking = {name: kwargs[name] for name in self._lacking & kwargs.keys()}
         limit = lacking.pop("max_count", None)
         for name in (name for name, value in lacking.items() if value or value == ""):
-            raise NotSupportedError(f"Error: {self._name} has no parameter {name!r}")
+            raise NotSupportedError(None, f"{self._name} has no parameter {name!r}")
         return {self._respelled.get(name, name): kwargs[name] for name in kwargs if name not in self._lacking}, limit
 
 
@@ -229,4 +228,4 @@ def limited(result: Any, limit: int | None) -> Any:
     """`result`, with at most `limit` matches where it is one of a grep."""
     if limit is None or not isinstance(result, GrepResult) or len(result.matches or ()) <= max(limit, 0):
         return result
-    return replace(result, matches=(result.matches or [])[: max(limit, 0)], truncated=True)
+    return replaced(result, matches=(result.matches or [])[: max(limit, 0)], truncated=True)

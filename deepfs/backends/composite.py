@@ -33,12 +33,12 @@ from deepfs.backends.protocol import (
 )
 from deepfs.backends.transfer import closed_after, copy_tree, move_tree
 from deepfs.errors import (
-    AccessError,
     DeepFSError,
-    DirectoryError,
-    FileMissingError,
     InvalidPathError,
+    IsDirectoryError,
+    NotFoundError,
     NotSupportedError,
+    PermissionDeniedError,
 )
 from deepfs.search.globs import compile_glob
 from deepfs.search.query import check_search
@@ -61,6 +61,7 @@ from deepfs.types import (
     ReadResult,
     Result,
     WriteResult,
+    replaced,
 )
 
 __all__ = ["CompositeBackend"]
@@ -160,7 +161,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         below = self._table.beneath(path)
         try:
             listings = [await self._mounted_tree(mount, inner, deleting)]
-        except FileMissingError:
+        except NotFoundError:
             if not below:
                 raise
             listings = []
@@ -204,13 +205,13 @@ class CompositeBackend(BackendProtocol, SyncCommands):
     def _check_no_mount_beneath(self, path: str) -> None:
         if self._table.beneath(path):
             # Which one a rule could keep from the caller.
-            raise AccessError(path, "a backend is mounted beneath it")
+            raise PermissionDeniedError(path, "a backend is mounted beneath it")
 
     def _file_route(self, path: str) -> tuple[Mount, str, str]:
         """`_route`, for a path that may be a file: one that leads to a mount is a directory."""
         mount, inner, path = self._route(path)
         if self._table.children(path):
-            raise DirectoryError(path)
+            raise IsDirectoryError(path)
         return mount, inner, path
 
     async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
@@ -257,7 +258,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         target, inner_dst, dst = self._file_route(dst)
         self._check_no_mount_beneath(src)
         if mount.prefix and inner_src == "/":
-            raise AccessError(src, "a mount cannot be moved")
+            raise PermissionDeniedError(src, "a mount cannot be moved")
         if target is mount:
             moved = await mount.backend.amove(inner_src, inner_dst, **without_defaults(overwrite=overwrite))
             return _at(mount.told(moved, inner_src, inner_dst), dst)
@@ -285,7 +286,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
             NotSupportedError: Where that backend runs no commands.
         """
         if not supports_execute(self._executor):
-            raise NotSupportedError(f"Error: {self._executor_name} does not run commands")
+            raise NotSupportedError(None, f"{self._executor_name} does not run commands")
         return await cast("SandboxBackendProtocol", self._executor).aexecute(
             command, **without_defaults(timeout=timeout)
         )
@@ -303,12 +304,12 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         shown = self._listed(mount, mount.told(listing, inner))
         entries = {info.path: info for info in shown.entries or () if info.path.rstrip("/") not in mounted}
         entries |= {f"{child}/": FileInfo(f"{child}/", is_dir=True) for child in mounted}
-        return replace(shown, entries=sorted(entries.values(), key=lambda info: info.path))
+        return replaced(shown, entries=sorted(entries.values(), key=lambda info: info.path))
 
     def _listed(self, mount: Mount, listing: LsResult) -> LsResult:
         if listing.entries is None or not mount.prefix:
             return listing
-        return replace(listing, entries=[mount.info(info) for info in listing.entries])
+        return replaced(listing, entries=[mount.info(info) for info in listing.entries])
 
     async def aglob(self, pattern: str, path: str = "/", *, hidden: Hidden | None = None) -> GlobResult:
         async def look(visit: Visit) -> GlobResult:
@@ -375,7 +376,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         matches = [shown(match) for match in result.matches]
         if leads_to_mounts:
             matches = [match for match in matches if self._table.owns(visit.mount, match.path)]
-        return replace(visit.mount.told(result, visit.inner), matches=matches)
+        return replaced(visit.mount.told(result, visit.inner), matches=matches)
 
     # --- batches ---
 

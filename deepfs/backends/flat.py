@@ -8,13 +8,13 @@ from typing import Any, TypeVar
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import (
-    AccessError,
     BinaryFileError,
     DeepFSError,
-    DirectoryError,
     ErrorCode,
-    FileMissingError,
+    IsDirectoryError,
     NotDirectoryError,
+    NotFoundError,
+    PermissionDeniedError,
 )
 from deepfs.search.flat import glob_tree, grep_tree
 from deepfs.search.query import check_search, compile_query
@@ -123,7 +123,7 @@ class FlatBackend(BackendProtocol):
         """The file at `path`, by its path."""
         found = await self._at([path])
         if path not in found:
-            raise DirectoryError(path) if await self._is_directory(path) else FileMissingError(path)
+            raise IsDirectoryError(path) if await self._is_directory(path) else NotFoundError(path)
         return found
 
     async def als(self, path: str) -> LsResult:
@@ -201,7 +201,7 @@ class FlatBackend(BackendProtocol):
         found = await self._at([path, *paths.ancestors(path)])
         filemap.check_parents(path, found)
         if path not in found and await self._is_directory(path):
-            raise DirectoryError(path)
+            raise IsDirectoryError(path)
         return found
 
     async def _changing(self, change: Callable[[], Awaitable[T]], *held: str) -> T:
@@ -250,7 +250,7 @@ class FlatBackend(BackendProtocol):
     async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
         path = paths.normalize(path)
         if path == "/":
-            raise AccessError(path, "the root cannot be deleted")
+            raise PermissionDeniedError(path, "the root cannot be deleted")
 
         async def delete() -> DeleteResult:
             files, chosen = await self._subtree(path)

@@ -105,8 +105,9 @@ class Operations(SyncSurface, ABC):
             The entries, and how many were omitted and why.
 
         Raises:
-            DeepFSError: The leaf for `file_not_found` where nothing is at `path`; with `deleting`, for
-                `permission_denied` and `unsupported` where nothing can be deleted.
+            NotFoundError: Where nothing is at `path`.
+            PermissionDeniedError: With `deleting`, where nothing may be deleted.
+            NotSupportedError: With `deleting`, where nothing can be deleted.
         """
 
     @abstractmethod

@@ -234,4 +234,4 @@ def _code(result: Result) -> str | None:
 
 
 def _unsupported(backend: object, operation: str) -> NotSupportedError:
-    return NotSupportedError(f"Error: {type(backend).__name__} does not support {operation}")
+    return NotSupportedError(backend=type(backend).__name__, operation=operation)

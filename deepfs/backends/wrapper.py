@@ -14,7 +14,7 @@ from deepfs.backends.protocol import (
     as_backend,
     supports_execute,
 )
-from deepfs.errors import DeepFSError, ErrorCode, NotSupportedError, error_of, quoted
+from deepfs.errors import DeepFSError, ErrorCode, NotSupportedError, error_about
 from deepfs.text.entries import EntryChange, TreeListing
 from deepfs.types import (
     DeleteResult,
@@ -84,7 +84,9 @@ class WrapperBackend(BackendProtocol, SyncCommands):
             [outcome] = await self.inner.achange_entries([change])
             if outcome.error is None:
                 return result(path=path)
-            return failure(result, error_of(outcome.error, f"Error: {quoted(path)}: {outcome.error}"))
+            return failure(
+                result, error_about(outcome.error, path, f"the directory cannot be changed ({outcome.error})")
+            )
 
         try:
             done = await self.through("delete" if result is DeleteResult else "write", call, change.path)
@@ -159,6 +161,6 @@ class WrapperBackend(BackendProtocol, SyncCommands):
     async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
         """Run a command in the inner backend, where it executes."""
         if not supports_execute(self.inner):
-            raise NotSupportedError(f"Error: {type(self.inner).__name__} does not run commands")
+            raise NotSupportedError(None, f"{type(self.inner).__name__} does not run commands")
         execute = cast("SandboxBackendProtocol", self.inner).aexecute
         return await self.through("execute", execute, command, **without_defaults(timeout=timeout))

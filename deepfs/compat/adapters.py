@@ -27,18 +27,18 @@ from deepfs.compat.counterparts import own_instead
 from deepfs.compat.first_protocol import is_v1, own_name
 from deepfs.compat.responses import shows_file
 from deepfs.errors import (
-    AccessError,
+    AlreadyExistsError,
     ConflictError,
     DeepFSError,
-    DirectoryError,
     ErrorCode,
-    ExistsError,
-    FileMissingError,
     InvalidContentError,
     InvalidPathError,
+    IsDirectoryError,
     NotDirectoryError,
+    NotFoundError,
     NotSupportedError,
-    error_class,
+    PermissionDeniedError,
+    error_about,
 )
 from deepfs.search.flat import grep_tree
 from deepfs.search.query import compile_query
@@ -106,7 +106,7 @@ def awaitable(method: Callable[..., Any]) -> Call:
         except NotImplementedError as error:
             owner = type(getattr(method, "__self__", method)).__name__
             name = getattr(method, "__name__", "it").removeprefix("a")
-            raise NotSupportedError(f"Error: {owner} does not support {name}") from error
+            raise NotSupportedError(backend=owner, operation=name) from error
 
     return call
 
@@ -143,7 +143,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
     def _offered(self, operation: str) -> Call:
         call = self._call(operation)
         if call is None:
-            raise NotSupportedError(f"Error: {type(self.adapted).__name__} does not support {operation}")
+            raise NotSupportedError(backend=type(self.adapted).__name__, operation=operation)
         return call
 
     def _hold(self, path: str) -> AbstractAsyncContextManager[None]:
@@ -177,7 +177,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         above = await self._offered("ls")(paths.parent(path))
         known = {info.path.rstrip("/"): info for info in answers.infos(above, "entries")}
         if path not in known:
-            raise FileMissingError(path)
+            raise NotFoundError(path)
         if not known[path].is_dir:
             raise NotDirectoryError(path)
 
@@ -189,7 +189,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
     async def _told(self, result: ResultT, path: str) -> ResultT:
         """`result`, unless nothing was found at a path that is a directory."""
         if result.code is ErrorCode.FILE_NOT_FOUND and await self._has_children(path):
-            raise DirectoryError(path)
+            raise IsDirectoryError(path)
         return result
 
     async def aglob(self, pattern: str, path: str = "/") -> GlobResult:
@@ -257,7 +257,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         if listing.code is ErrorCode.NOT_A_DIRECTORY:
             return [path]
         if listing.code is ErrorCode.FILE_NOT_FOUND:
-            raise FileMissingError(path)
+            raise NotFoundError(path)
         found: list[str] = []
         for info in listing.entries or ():
             found += await self._paths(info.path) if info.is_dir else [info.path]
@@ -283,7 +283,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
             if not exists:
                 await self._check_place(path)
             elif not replaces:
-                raise ExistsError(path)
+                raise AlreadyExistsError(path)
             if exists and self.is_v1:
                 return await self._replace(path, content)
             return answers.changed(await self._offered("write")(path, content), WriteResult, path)
@@ -303,7 +303,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
     async def _check_place(self, path: str) -> None:
         """Raise where a new file cannot lie: on a directory, and beneath a file."""
         if await self._has_children(path):
-            raise DirectoryError(path)
+            raise IsDirectoryError(path)
         for directory in reversed(paths.ancestors(path)):
             if await self._has_children(directory):
                 return
@@ -324,12 +324,11 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         """V1 has one way to replace a file."""
         upload = self._call("upload_files")
         if upload is None:
-            raise NotSupportedError(f"Error: {type(self.adapted).__name__} cannot replace a file; edit it instead")
+            raise NotSupportedError(None, f"{type(self.adapted).__name__} cannot replace a file; edit it instead")
         [answer] = await upload([(path, content.encode())])
         outcome = answers.outcome(answer, path, FileUploadResponse)
         if outcome.error is not None:
-            kind = error_class(ErrorCode(outcome.error))
-            return failure(WriteResult, kind.about(path, "Error: Cannot replace ", f": {outcome.error}"))
+            return failure(WriteResult, error_about(outcome.error, path, "it cannot be replaced"))
         return WriteResult(path=path)
 
     async def _check_version(self, path: str, if_match: str | None) -> None:
@@ -337,14 +336,14 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
             return
         found = await self._whole.aread(path, 0, _ALL_LINES)
         if found.code is ErrorCode.FILE_NOT_FOUND:
-            raise FileMissingError(path)
+            raise NotFoundError(path)
         if found.version != if_match:
             raise ConflictError(path)
 
     async def _check_content(self, path: str, if_match: str) -> None:
         """Raise unless the file is of this version, whatever it holds."""
         if await self._has_children(path):
-            raise DirectoryError(path)
+            raise IsDirectoryError(path)
         if version(await downloaded(self._whole, path)) != if_match:
             raise ConflictError(path)
 
@@ -353,7 +352,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
     ) -> EditResult:
         path = paths.normalize(path)
         if not old or old == new:
-            raise InvalidContentError("Error: The text to replace is empty or the same as the new one.")
+            raise InvalidContentError(None, "The text to replace is empty or the same as the new one.")
         check_text(new, "new text")
         async with self._hold(path):
             await self._check_version(path, if_match)
@@ -363,7 +362,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
     async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
         path = paths.normalize(path)
         if path == "/":
-            raise AccessError(path, "the root cannot be deleted")
+            raise PermissionDeniedError(path, "the root cannot be deleted")
         async with self._hold(path):
             if if_match is not None:
                 await self._check_content(path, if_match)

@@ -11,7 +11,7 @@ from deepfs.backends.older_protocols import takes_overwrite
 from deepfs.compat.adapters import own_operation
 from deepfs.compat.first_protocol import v1_operations
 from deepfs.compat.responses import shows_file
-from deepfs.errors import ExistsError
+from deepfs.errors import AlreadyExistsError
 from deepfs.sync import named
 from deepfs.types import ReadResult
 
@@ -47,9 +47,9 @@ else writes the same there at the same time loses nothing of anyone's."""
 
 
 def _check_free(read: ReadResult, path: str) -> None:
-    """Raise ExistsError if a read shows a file at `path`, and the error of the read if it cannot tell."""
+    """Raise AlreadyExistsError if a read shows a file at `path`, and the error of the read if it cannot tell."""
     if shows_file(read):
-        raise ExistsError(path)
+        raise AlreadyExistsError(path)
 
 
 @contextmanager

@@ -67,7 +67,7 @@ class FactoryBackend(BackendProtocol):
         except DeepFSError:
             raise
         except Exception as error:
-            raise BackendError(f"Error: The backend factory failed: {type(error).__name__}: {error}") from error
+            raise BackendError(None, f"The backend factory failed: {type(error).__name__}: {error}") from error
 
     async def areal_paths(self, paths: list[str]) -> list[str | None]:
         return await self.current().areal_paths(paths)

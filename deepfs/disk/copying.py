@@ -12,7 +12,7 @@ from deepfs.disk.os_errors import NOT_REGULAR, StorageErrors, leaf
 from deepfs.disk.reading import blocks, regular_descriptor
 from deepfs.disk.removal import remove_tree
 from deepfs.disk.resolve import NEW, NO_FOLLOW, READ, READ_DIRECTORY, is_temporary, release, temporary_name
-from deepfs.errors import AccessError
+from deepfs.errors import PermissionDeniedError
 from deepfs.threads.deadline import Patience
 
 __all__ = ["ContentId", "content_id", "fill_from", "tree_copy"]
@@ -145,7 +145,7 @@ class _Copy:
                 elif entry.is_file(follow_symlinks=False):
                     self._file(path, level, entry.name)
                 else:  # Opening a FIFO would let its writers go on, to nobody.
-                    raise AccessError(path, NOT_REGULAR)
+                    raise PermissionDeniedError(path, NOT_REGULAR)
 
     def _directory(self, level: _Level, name: str) -> _Level:
         self._patience.check_wanted(name)

@@ -150,8 +150,9 @@ class Disk:
     ) -> None:
         """Put `data` at `path`, making the directories above it.
 
-        Creates only, unless `overwrite`; `if_match` replaces just that version. ExistsError, ConflictError,
-        DirectoryError, NotDirectoryError where a file stands above, AccessError for a file that may not be written.
+        Creates only, unless `overwrite`; `if_match` replaces just that version. AlreadyExistsError, ConflictError,
+        IsDirectoryError, NotDirectoryError where a file stands above, PermissionDeniedError for a file that may not be
+        written.
         """
         self._writer.write(path, data, patience or Patience(_WAIT_S), overwrite=overwrite, if_match=if_match)
 
@@ -179,8 +180,8 @@ class Disk:
         """Delete a file, a link itself, or a directory with all under it; never anything behind a link.
 
         `if_match` deletes just that version of a file, or the link to one: ConflictError where it is another one,
-        DirectoryError for a directory. Where something cannot be deleted all the rest is, and the error says what
-        stayed. The root: AccessError.
+        IsDirectoryError for a directory. Where something cannot be deleted all the rest is, and the error says what
+        stayed. The root: PermissionDeniedError.
         """
         self._make_root_of(path)
         delete(self._root, path, patience or Patience(_WAIT_S), if_match=if_match)
@@ -188,7 +189,8 @@ class Disk:
     def change_entry(self, change: EntryChange) -> None:
         """Make or remove one directory, or set a mode.
 
-        ExistsError where a directory that is to be made is there already, or one that is to be removed is not empty.
+        AlreadyExistsError where a directory that is to be made is there already, or one that is to be removed is not
+        empty.
         """
         change_entry(self._root, change, durable=self._durable)
 
@@ -196,8 +198,8 @@ class Disk:
         """Move a file, a link itself, or a directory; one end stands at every instant.
 
         `overwrite` replaces a file by a file, never a directory. Nothing changes where both are one by other names, as
-        are a link and the file that it leads to. ExistsError, DirectoryError, NotDirectoryError, InvalidPathError for a
-        move into itself.
+        are a link and the file that it leads to. AlreadyExistsError, IsDirectoryError, NotDirectoryError,
+        InvalidPathError for a move into itself.
         """
         self._make_root_of(src, dst)
         self._relocator.move(src, dst, patience or Patience(_WAIT_S), overwrite=overwrite)
@@ -205,7 +207,8 @@ class Disk:
     def copy(self, src: str, dst: str, *, overwrite: bool = False, patience: Patience | None = None) -> None:
         """Copy a file, a link itself, or a directory with all under it, which appears when it is complete.
 
-        Links are copied as they are. Errors as of `move`, and ExistsError for a copy onto itself without `overwrite`.
+        Links are copied as they are. Errors as of `move`, and AlreadyExistsError for a copy onto itself without
+        `overwrite`.
         """
         self._make_root_of(src, dst)
         self._relocator.copy(src, dst, patience or Patience(_WAIT_S), overwrite=overwrite)

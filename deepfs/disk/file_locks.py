@@ -109,8 +109,8 @@ class _Held(NamedTuple):
 def held(path: str, place: Place, patience: Patience) -> Iterator[int]:
     """Lock the regular file at `place`, which is to be replaced, and open it for reading.
 
-    AccessError where the file may not be written, although its directory may; FileMissingError where nothing is there,
-    DeadlineError where the lock does not come in time.
+    PermissionDeniedError where the file may not be written, although its directory may; NotFoundError where nothing is
+    there, DeadlineError where the lock does not come in time.
     """
     file = _wait(lambda: _try_hold(path, place), path, patience)
     try:

@@ -6,17 +6,17 @@ from collections.abc import Callable
 from types import TracebackType
 
 from deepfs.errors import (
-    AccessError,
+    AlreadyExistsError,
     BackendError,
     DeepFSError,
-    DirectoryError,
-    ExistsError,
-    FileMissingError,
     InvalidPathError,
+    IsDirectoryError,
     NotDirectoryError,
+    NotFoundError,
+    PermissionDeniedError,
 )
 
-__all__ = ["NOT_REGULAR", "OUTSIDE", "TOO_MANY_LINKS", "StorageErrors", "is_shortage", "leaf"]
+__all__ = ["NOT_REGULAR", "OUTSIDE", "TOO_MANY_LINKS", "StorageErrors", "errno_of", "is_shortage", "leaf"]
 
 NOT_REGULAR = "it is not a regular file"
 OUTSIDE = "a link leads outside"
@@ -28,21 +28,21 @@ def _invalid(reason: str) -> Callable[[str], DeepFSError]:
 
 
 def _refused(reason: str) -> Callable[[str], DeepFSError]:
-    return lambda path: AccessError(path, reason)
+    return lambda path: PermissionDeniedError(path, reason)
 
 
 def _failed(reason: str) -> Callable[[str], DeepFSError]:
-    return lambda path: BackendError.about(path, f"Error: {reason} (", ")")
+    return lambda path: BackendError(path, reason)
 
 
 _LEAVES: dict[str, Callable[[str], DeepFSError]] = {
-    "ENOENT": FileMissingError,
-    "EISDIR": DirectoryError,
+    "ENOENT": NotFoundError,
+    "EISDIR": IsDirectoryError,
     "ENOTDIR": NotDirectoryError,
-    "EEXIST": ExistsError,
-    "ENOTEMPTY": ExistsError,
-    "EACCES": AccessError,
-    "EPERM": AccessError,
+    "EEXIST": AlreadyExistsError,
+    "ENOTEMPTY": AlreadyExistsError,
+    "EACCES": PermissionDeniedError,
+    "EPERM": PermissionDeniedError,
     "EROFS": _refused("the file system is read-only"),
     "ETXTBSY": _refused("it is a program that runs"),
     "EBUSY": _refused("the system uses it"),
@@ -64,10 +64,17 @@ _LEAVES: dict[str, Callable[[str], DeepFSError]] = {
 _BY_ERRNO = {getattr(errno, name): make for name, make in _LEAVES.items() if hasattr(errno, name)}
 
 
-def leaf(error: OSError, path: str) -> DeepFSError:
-    """The leaf that tells `error`, about the virtual `path`; nothing of a host path is in it."""
+def leaf(error: OSError | DeepFSError, path: str) -> DeepFSError:
+    """The leaf that tells `error`, about the virtual `path`; nothing of a host path is in it. A leaf tells itself."""
+    if isinstance(error, DeepFSError):
+        return error
     make = _BY_ERRNO.get(error.errno or 0) or _failed(os.strerror(error.errno) if error.errno else "The disk failed")
     return make(path)
+
+
+def errno_of(error: OSError | DeepFSError) -> int:
+    """The number of a system error; 0 if there is none."""
+    return (error.errno or 0) if isinstance(error, OSError) else 0
 
 
 _SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from deepfs.disk.atomic import Sweeper, create, discard, put, replace, sync_directory
 from deepfs.disk.copying import ContentId, content_id, fill_from, tree_copy
 from deepfs.disk.file_locks import file_id, holding
-from deepfs.disk.os_errors import StorageErrors, leaf
+from deepfs.disk.os_errors import StorageErrors, errno_of, leaf
 from deepfs.disk.reading import check_regular
 from deepfs.disk.removal import Stayed, Unlink, remove_tree
 from deepfs.disk.resolve import (
@@ -25,16 +25,16 @@ from deepfs.disk.resolve import (
     temporary_name,
 )
 from deepfs.errors import (
-    AccessError,
+    AlreadyExistsError,
     BackendError,
     ConflictError,
     DeepFSError,
-    DirectoryError,
-    ExistsError,
-    FileMissingError,
     InvalidPathError,
+    IsDirectoryError,
     NotDirectoryError,
-    error_class,
+    NotFoundError,
+    PermissionDeniedError,
+    error_about,
 )
 from deepfs.text import paths
 from deepfs.threads.deadline import Patience
@@ -99,7 +99,7 @@ class Relocator:
                     _spell_anew(task)
                     return
                 if self._root.must_stay(task.source.names):
-                    raise AccessError(src, "the root cannot be moved")
+                    raise PermissionDeniedError(src, "the root cannot be moved")
                 with holding(src, [task.source, task.target], patience):
                     now = self._looked_at(src, task.source, dst, task.target)
                     self._check(now, overwrite=overwrite, moving=True)
@@ -124,7 +124,7 @@ class Relocator:
         """Both ends, checked; errors of the body are about `dst` unless it says otherwise."""
         with StorageErrors(src), self._root.locate(src, follow=False) as source:
             if source.lstat() is None:
-                raise FileMissingError(src)
+                raise NotFoundError(src)
             if paths.is_beneath(dst, src):
                 raise InvalidPathError(dst, "it lies inside {other}", src)
             with StorageErrors(dst), self._root.locate_target(dst) as target:
@@ -134,10 +134,10 @@ class Relocator:
                 yield task
 
     def _looked_at(self, src: str, source: Place, dst: str, target: Place) -> _Task:
-        """What stands at both ends now; FileMissingError where the source is gone."""
+        """What stands at both ends now; NotFoundError where the source is gone."""
         status = source.lstat()
         if status is None:
-            raise FileMissingError(src)
+            raise NotFoundError(src)
         leads_to = (self._root.real_path(src) if stat.S_ISLNK(status.st_mode) else None) or source.path
         return _Task(src, source, status, dst, target, target.lstat(), leads_to)
 
@@ -147,7 +147,7 @@ class Relocator:
             self._check_not_inside(task)
         elif task.existing is None:
             # A link onto the missing file that it leads to would lead to itself.
-            raise FileMissingError(task.src)
+            raise NotFoundError(task.src)
         if not (moving and task.stays):
             _check_destination(task, overwrite=overwrite)
 
@@ -162,8 +162,6 @@ class Relocator:
         try:
             moved = _renamed(task)
         except OSError as error:
-            if isinstance(error, DeepFSError):
-                raise
             if error.errno in _REFUSALS and not may_change(task.source.directory):
                 raise leaf(error, task.src) from error
             if error.errno != errno.EXDEV:
@@ -252,17 +250,17 @@ def _partly_moved(task: _Task, stayed: Stayed) -> DeepFSError:
     """The error that tells what is still at the source, although the destination is complete."""
     first, reason = stayed[0]
     others = f" and {len(stayed) - 1:,} more" if len(stayed) > 1 else ""
-    if reason.errno == errno.ESTALE:
-        what = f"{others} changed during the move, so it stays; what was copied is in '{{other}}'"
-        return ConflictError.about(first, "Error: ", what, other=task.dst)
-    error = reason if isinstance(reason, DeepFSError) else leaf(reason, first)
-    why = os.strerror(reason.errno) if reason.errno else "others use it"
-    what = f"{others} could not be deleted ({why}); all of it is in '{{other}}' as well"
-    return error_class(error.code).about(first, "Error: ", what, other=task.dst)
+    number = errno_of(reason)
+    if number == errno.ESTALE:
+        what = f"it{others} {'stay' if others else 'stays'}; what was copied is in '{{other}}'"
+        return ConflictError(first, what, task.dst)
+    why = os.strerror(number) if number else "others use it"
+    what = f"it{others} could not be deleted ({why}); all of it is in '{{other}}' as well"
+    return error_about(leaf(reason, first).code, first, what, other=task.dst)
 
 
 def _contended(path: str) -> BackendError:
-    return BackendError.about(path, "Error: Others create and delete ", " all the time")
+    return BackendError(path, "others create and delete it all the time")
 
 
 def _check_destination(task: _Task, *, overwrite: bool) -> None:
@@ -270,9 +268,9 @@ def _check_destination(task: _Task, *, overwrite: bool) -> None:
     if task.existing is None:
         return
     if stat.S_ISDIR(task.existing.st_mode):
-        raise DirectoryError(task.dst) if overwrite else ExistsError(task.dst, is_directory=True)
+        raise IsDirectoryError(task.dst) if overwrite else AlreadyExistsError(task.dst, is_directory=True)
     if not overwrite:
-        raise ExistsError(task.dst)
+        raise AlreadyExistsError(task.dst)
     if task.is_dir:
         raise NotDirectoryError(task.dst)
     check_regular(task.dst, task.existing)

@@ -13,12 +13,12 @@ from types import TracebackType
 
 from deepfs.disk.os_errors import OUTSIDE, TOO_MANY_LINKS, is_shortage
 from deepfs.errors import (
-    AccessError,
     DeepFSError,
-    FileMissingError,
     InvalidPathError,
     NotDirectoryError,
+    NotFoundError,
     NotSupportedError,
+    PermissionDeniedError,
 )
 
 __all__ = [
@@ -271,17 +271,18 @@ class Root:
     def locate(self, path: str, *, follow: bool = True) -> Place:
         """The place of `path`, whose directory must exist; with `follow`, of what a link there leads to.
 
-        Raises AccessError where a link leads outside, FileMissingError where a file stands in the way.
+        Raises PermissionDeniedError where a link leads outside, NotFoundError where a file stands in the way.
         """
         try:
             return _Resolution(self, path, make=False).run(follow=follow)
         except NotDirectoryError as error:
-            raise FileMissingError(path) from error
+            raise NotFoundError(path) from error
 
     def locate_target(self, path: str, *, make: bool = True) -> Place:
         """The place where something is to be put; directories above it that are missing are made, if so wanted.
 
-        Raises NotDirectoryError about the file that stands in the way, AccessError where a link leads outside.
+        Raises NotDirectoryError about the file that stands in the way, PermissionDeniedError where a link leads
+        outside.
         """
         resolution = _Resolution(self, path, make=make)
         try:
@@ -312,12 +313,12 @@ class Root:
             # What was no link a moment ago may be one now; its own status would tell how long its target is.
             if not stat.S_ISLNK(status.st_mode):
                 return status
-        raise AccessError(path, TOO_MANY_LINKS)
+        raise PermissionDeniedError(path, TOO_MANY_LINKS)
 
     def enter(self, *, make: bool) -> int:
         """Open the directory itself."""
         if not _SUPPORTED:
-            raise NotSupportedError("Error: Files on disk need a system with POSIX directory descriptors")
+            raise NotSupportedError(None, "Files on disk need a system with POSIX directory descriptors")
         try:
             return os.open(self.host_path, SEARCH)
         except FileNotFoundError:
@@ -370,7 +371,7 @@ class Root:
     def through_link(self, path: str, above: list[str], target: str) -> list[str]:
         """The names that `target`, read from a link in the directory `above`, stands for."""
         if not self._follow_links:
-            raise AccessError(path, "links are not followed")
+            raise PermissionDeniedError(path, "links are not followed")
         if not target.startswith("/"):
             return [*above, *_names(target)]
         names = _names(target)
@@ -378,7 +379,7 @@ class Root:
             prefix = _names(base)
             if names[: len(prefix)] == prefix:
                 return names[len(prefix) :]
-        raise AccessError(path, OUTSIDE)
+        raise PermissionDeniedError(path, OUTSIDE)
 
     def above(self, path: str, names: list[str], index: int) -> list[str]:
         """`names` without the run of `..` at `index` and the names that it undoes."""
@@ -387,7 +388,7 @@ class Root:
             end += 1
         keep = index - (end - index)
         if keep < 0 and self._confined:
-            raise AccessError(path, OUTSIDE)
+            raise PermissionDeniedError(path, OUTSIDE)
         return names[: max(keep, 0)] + names[end:]
 
 
@@ -411,7 +412,7 @@ class _Resolution:
             if isinstance(found, Place):
                 return found
             names = found
-        raise AccessError(self._path, TOO_MANY_LINKS)
+        raise PermissionDeniedError(self._path, TOO_MANY_LINKS)
 
     def names(self) -> list[str]:
         """The names that lead to the place without links; those from the first missing one on are as written."""
@@ -425,7 +426,7 @@ class _Resolution:
                 release(found.directory)
                 return found.names
             names = found
-        raise AccessError(self._path, TOO_MANY_LINKS)
+        raise PermissionDeniedError(self._path, TOO_MANY_LINKS)
 
     def _descend(self, names: list[str], follow: bool) -> Place | list[str]:
         """The place of the last name, or, as soon as a link or `..` comes, the names that lead on from the root."""
@@ -463,7 +464,7 @@ class _Resolution:
             with suppress(FileExistsError):
                 os.mkdir(names[index], dir_fd=directory)
                 self.made.append(names[: index + 1])
-        raise FileMissingError(self._path)
+        raise NotFoundError(self._path)
 
     def _through(self, directory: int, names: list[str], index: int) -> list[str]:
         target = link_target(directory, names[index])

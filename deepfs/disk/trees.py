@@ -10,7 +10,7 @@ from deepfs.disk.descent import Descent, OpenDirectory
 from deepfs.disk.file_locks import file_id
 from deepfs.disk.os_errors import StorageErrors, leaf
 from deepfs.disk.resolve import NO_FOLLOW, READ, READ_DIRECTORY, Place, Root, is_temporary, may_change, release
-from deepfs.errors import AccessError, DeepFSError, ErrorCode, FileMissingError
+from deepfs.errors import DeepFSError, ErrorCode, NotFoundError, PermissionDeniedError
 from deepfs.text import paths
 from deepfs.text.entries import (
     EntryChange,
@@ -39,7 +39,7 @@ def list_tree(root: Root, path: str, patience: Patience, *, deleting: bool) -> T
     try:
         with StorageErrors(path), root.locate(path, follow=False) as place:
             return _Listing(root, patience, deleting).run(path, place)
-    except FileMissingError:
+    except NotFoundError:
         if path == "/":
             return TreeListing([TreeEntry(path, "directory")])
         raise
@@ -68,7 +68,7 @@ class _Listing:
     def run(self, path: str, place: Place) -> TreeListing:
         status = place.lstat()
         if status is None:
-            raise FileMissingError(path)
+            raise NotFoundError(path)
         self._add(path, status)
         if self._deleting:
             self._check_changeable(place.directory)
@@ -147,7 +147,10 @@ def _kind(status: os.stat_result) -> Kind:
 
 
 def change_entry(root: Root, change: EntryChange, *, durable: bool) -> None:
-    """Make the change; ExistsError where a directory that is to be made is there, or one to be removed not empty."""
+    """Make the change.
+
+    AlreadyExistsError where a directory that is to be made is there, or one to be removed is not empty.
+    """
     if change.change == "make_directory":
         _make_directory(root, change.path, change.mode, durable)
     elif change.change == "remove_directory":
@@ -168,7 +171,7 @@ def _make_directory(root: Root, path: str, mode: int | None, durable: bool) -> N
 def _remove_directory(root: Root, path: str, durable: bool) -> None:
     with StorageErrors(path), root.locate(path, follow=False) as place:
         if root.must_stay(place.names):
-            raise AccessError(path, "the root cannot be deleted")
+            raise PermissionDeniedError(path, "the root cannot be deleted")
         os.rmdir(place.name, dir_fd=place.directory)
         sync_directory(place.directory, durable)
 

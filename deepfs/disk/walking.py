@@ -12,7 +12,7 @@ from deepfs.disk.descent import Descent, OpenDirectory
 from deepfs.disk.os_errors import StorageErrors, is_shortage
 from deepfs.disk.reading import check_regular, modified_at, open_regular, read_descriptor, regular_descriptor
 from deepfs.disk.resolve import NO_FOLLOW, READ, READ_DIRECTORY, Root, is_temporary, release
-from deepfs.errors import DeepFSError, FileMissingError, NotDirectoryError
+from deepfs.errors import DeepFSError, NotDirectoryError, NotFoundError
 from deepfs.text import paths
 from deepfs.threads.deadline import Patience
 
@@ -63,7 +63,10 @@ class FoundFile:
             return self._root.stat(self.path)
 
     def open(self) -> tuple[int, os.stat_result]:
-        """A descriptor to read from, which the caller closes, and the status; AccessError where it is no file now."""
+        """A descriptor to read from, which the caller closes, and the status.
+
+        PermissionDeniedError where it is no file now.
+        """
         with StorageErrors(self.path):
             return self._open()
 
@@ -97,7 +100,7 @@ def walk(
         descriptor = open_directory(root, path)
     except NotDirectoryError:
         yield from _single(root, path)
-    except FileMissingError:
+    except NotFoundError:
         if path != "/":
             raise
     else:
@@ -171,8 +174,6 @@ class _Walk:
                     name = entry.name
                     if (name[0] != "." and name.isascii()) or is_shown(name):
                         found.append((f"{name}/" if entry.is_dir(follow_symlinks=False) else name, entry))
-        except DeepFSError:
-            raise
         except OSError as error:
             self._tell(level.prefix[:-1] or "/", error)
         found.sort(key=itemgetter(0))
@@ -233,7 +234,7 @@ def list_directory(root: Root, path: str, limit: int | None, patience: Patience)
     """The children of the directory at `path`; a root that does not exist yet has none."""
     try:
         descriptor = open_directory(root, path)
-    except FileMissingError:
+    except NotFoundError:
         if path == "/":
             return Listing([], False)
         raise

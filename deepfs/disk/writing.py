@@ -21,7 +21,7 @@ from deepfs.disk.file_locks import held
 from deepfs.disk.os_errors import StorageErrors
 from deepfs.disk.reading import check_regular, is_version, read_descriptor
 from deepfs.disk.resolve import Place, Root
-from deepfs.errors import BackendError, ConflictError, ExistsError, FileMissingError
+from deepfs.errors import AlreadyExistsError, BackendError, ConflictError, NotFoundError
 from deepfs.text import paths
 from deepfs.threads.deadline import Patience
 
@@ -45,11 +45,11 @@ class Writer:
             try:
                 if self._written(path, data, patience, overwrite=overwrite, if_match=if_match):
                     return
-            except FileMissingError as error:
+            except NotFoundError as error:
                 # Somebody deleted the file, or a directory above it, that was there a moment ago.
                 if if_match is not None:
                     raise ConflictError(path) from error
-        raise BackendError.about(path, "Error: Others create and delete ", " all the time")
+        raise BackendError(path, "others create and delete it all the time")
 
     def _written(self, path: str, data: bytes, patience: Patience, *, overwrite: bool, if_match: str | None) -> bool:
         """One attempt to write; False where others put something else there between two steps."""
@@ -64,7 +64,7 @@ class Writer:
                 return False
             check_regular(path, status)
             if not overwrite and if_match is None:
-                raise ExistsError(path)
+                raise AlreadyExistsError(path)
             self._replace(path, place, data, patience, if_match)
             return True
 
@@ -133,9 +133,9 @@ class Upload:
                     if self._is_put(place, patience):
                         sync_directory(place.directory, self._durable)
                         return
-            except FileMissingError:
+            except NotFoundError:
                 continue  # Somebody deleted the file that was there a moment ago.
-        raise BackendError.about(self._path, "Error: Others create and delete ", " all the time")
+        raise BackendError(self._path, "others create and delete it all the time")
 
     def _is_put(self, place: Place, patience: Patience) -> bool:
         """One attempt; False where others put something else there between two steps."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from deepfs.errors import ConflictError, DeepFSError, ExistsError
+from deepfs.errors import AlreadyExistsError, ConflictError, DeepFSError
 from deepfs.langgraph.private import TaskFiles, task_files
 from deepfs.langgraph.reducers import stored_version
 from deepfs.text.diff import difference, joined
@@ -36,7 +36,7 @@ def _adopt(task: TaskFiles, path: str, given: Any, made: Any) -> bool:
         return False
     try:
         task.commit([change], _format(made))
-    except (ConflictError, ExistsError):
+    except (ConflictError, AlreadyExistsError):
         return False
     return True
 

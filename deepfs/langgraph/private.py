@@ -21,7 +21,7 @@ from langgraph.config import get_config
 from langgraph.runtime import Runtime, get_runtime
 from langgraph.store.base import BaseStore, Op, PutOp, Result
 
-from deepfs.errors import BackendError, ConflictError, DeepFSError, ExistsError
+from deepfs.errors import AlreadyExistsError, BackendError, ConflictError, DeepFSError
 from deepfs.langgraph.operations import Operation, Places, Transition, header_of, transition
 from deepfs.langgraph.reducers import fold, stored_version, version_of
 from deepfs.langgraph.superstep_log import FILES, Channel, ProvisionalWrite, Run, Task, Writes, task_of
@@ -69,8 +69,8 @@ _LOSING = (
     "FilesystemState`; a dataclass or pydantic state declares `files: Files`, from deepfs.backends.state."
 )
 _ENDED = (
-    " was not changed: the node or tool that called has ended, so its writes are taken already. Wait for the operation "
-    "before the node returns: await the task, or join the thread, that runs it."
+    "nothing was changed: the node or tool that called has ended, so its writes are taken already. Wait for the "
+    "operation before the node returns: await the task, or join the thread, that runs it."
 )
 
 
@@ -172,8 +172,8 @@ class TaskFiles:
     def commit(self, changes: Sequence[Change], file_format: FileFormat = "v2") -> None:
         """Write the changes as one operation, which takes effect as a whole or, told in `file_conflicts`, not at all.
 
-        Raises ConflictError where a task of the same superstep changed the same place of a file, ExistsError where it
-        created the file. Nothing is written then.
+        Raises ConflictError where a task of the same superstep changed the same place of a file, AlreadyExistsError
+        where it created the file. Nothing is written then.
         """
         if not changes:
             return
@@ -204,7 +204,7 @@ class TaskFiles:
 
 
 def _ended(operation: Operation) -> BackendError:
-    return BackendError.about(next(iter(operation.paths)), "Error: ", _ENDED)
+    return BackendError(next(iter(operation.paths)), _ENDED)
 
 
 class _MergingFiles(TaskFiles):
@@ -236,7 +236,7 @@ class _MergingFiles(TaskFiles):
         for sibling in self._task.run.siblings(self._task):
             for path in sibling.ledger.collisions(foreign):
                 created = foreign.paths[path].kind == "create" and path in sibling.changes
-                raise ExistsError(path) if created else ConflictError(path)
+                raise AlreadyExistsError(path) if created else ConflictError(path)
 
     def _send(self, writes: list[tuple[str, Any]]) -> bool:
         sent = [ProvisionalWrite(channel, value, self._writes) for channel, value in writes]
@@ -375,8 +375,9 @@ def current_store() -> BaseStore:
     runtime = current_runtime()
     if runtime is None or runtime.store is None:
         raise BackendError(
-            "Error: StoreBackend found no store: pass it one, StoreBackend(store=...), or compile the graph with one, "
-            "builder.compile(store=...)."
+            None,
+            "StoreBackend found no store: pass it one, StoreBackend(store=...), or compile the graph with one, "
+            "builder.compile(store=...).",
         )
     return runtime.store
 
@@ -412,7 +413,7 @@ async def batch(store: BaseStore, operations: Sequence[Op]) -> list[Result]:
     answers = await _told(store, run)
     given: object = answers  # A store may be of any make.
     if not isinstance(given, Sequence) or len(given) != len(operations):
-        raise BackendError("Error: The store gave an answer that does not fit what it was asked.")
+        raise BackendError(None, "The store gave an answer that does not fit what it was asked.")
     return list(given)
 
 
@@ -434,7 +435,7 @@ async def _told(store: BaseStore, run: Callable[[], Coroutine[Any, Any, T]]) -> 
     except DeepFSError:
         raise
     except Exception as error:
-        raise BackendError(f"Error: The store failed ({type(error).__name__})") from error
+        raise BackendError(None, f"The store failed ({type(error).__name__})") from error
 
 
 async def _at_home(store: BaseStore, run: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -447,7 +448,7 @@ async def _at_home(store: BaseStore, run: Callable[[], Coroutine[Any, Any, T]]) 
         task.add_done_callback(_under_way.discard)
         return await asyncio.shield(task)
     if not loop.is_running():
-        raise BackendError("Error: The event loop that the store is bound to no longer runs: open the store anew.")
+        raise BackendError(None, "The event loop that the store is bound to no longer runs: open the store anew.")
     future = asyncio.run_coroutine_threadsafe(run(), loop)
     if here is not None:
         return await asyncio.shield(asyncio.wrap_future(future))

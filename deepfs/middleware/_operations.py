@@ -147,7 +147,8 @@ def _done(result: ResultT) -> ResultT:
 def _advised(error: str, code: ErrorCode | None) -> str:
     """The text of an error, with what to do next where it does not say so."""
     advice = _NEXT.get(code) if code else None
-    return f"{error.rstrip('.')}. {advice}" if advice else error
+    end = "" if error.endswith(".") else "."
+    return f"{error}{end} {advice}" if advice else error
 
 
 MIN_CHARS = 400
@@ -228,7 +229,7 @@ def numbered(path: str, read: ReadResult, column: int, budget: int) -> str:
     lines = [line.removesuffix("\r") for line in content.removesuffix("\n").split("\n")]
     if column > len(lines[0]):
         length = f"{len(lines[0]):,} characters"
-        raise InvalidContentError(f"Error: Column {column:,} exceeds line {first} of '{path}', which has {length}")
+        raise InvalidContentError(path, f"column {column:,} exceeds line {first}, which has {length}")
     shown = _rows(lines, first, column, budget - _NOTE)
     return "\n".join([*shown.rows, *_reading_on(read, lines, shown, first, column)])
 

@@ -3,7 +3,7 @@
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.policy.audit import AuditedBackend, AuditRecord
 from deepfs.policy.history import HistoryBackend, Version
-from deepfs.policy.hooks import AfterHook, BeforeHook, Call, GuardedBackend
+from deepfs.policy.hooks import AfterHook, BeforeHook, Call, GuardedBackend, HookedBackend
 from deepfs.policy.limits import RateLimit, RateLimitError
 from deepfs.policy.permissions import ApprovalNeededError, DeniedError, PermissionedBackend, approved
 from deepfs.policy.read_only import ReadOnlyBackend
@@ -21,6 +21,7 @@ __all__ = [
     "FilesystemPermission",
     "GuardedBackend",
     "HistoryBackend",
+    "HookedBackend",
     "PermissionedBackend",
     "RateLimit",
     "RateLimitError",

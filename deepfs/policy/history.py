@@ -15,14 +15,12 @@ from msgspec import Struct
 from deepfs.backends.protocol import BackendProtocol, as_backend
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import (
-    AccessError,
     BackendError,
     DeepFSError,
     ErrorCode,
-    FileMissingError,
-    error_class,
-    error_of,
-    quoted,
+    NotFoundError,
+    PermissionDeniedError,
+    error_about,
 )
 from deepfs.policy.permissions import PermissionedBackend
 from deepfs.policy.rules import FilesystemPermission
@@ -32,7 +30,7 @@ from deepfs.text.arguments import check_integer, check_string
 from deepfs.text.entries import Omission, TreeListing, files_of, is_probing, joined
 from deepfs.text.lines import decode, version
 from deepfs.threads.locks import path_locks
-from deepfs.types import FileUploadResponse, WriteResult, failure
+from deepfs.types import FileUploadResponse, WriteResult, error_told, failure
 
 __all__ = ["HistoryBackend", "Version"]
 
@@ -65,13 +63,6 @@ class _Kept(NamedTuple):
     place: str
     name: str
     content_version: str
-
-
-class _RefusedError(AccessError):
-    """What `inner` says of a path that may not be read."""
-
-    def __init__(self, text: str) -> None:
-        DeepFSError.__init__(self, text)
 
 
 class HistoryBackend(WrapperBackend):
@@ -133,7 +124,7 @@ class HistoryBackend(WrapperBackend):
     async def ahistory(self, path: str) -> list[Version]:
         """The versions of a file, oldest first; none where it never changed.
 
-        Raises AccessError where the path may not be read.
+        Raises PermissionDeniedError where the path may not be read.
         """
         await self._check_readable(path)
         return [found for found, _ in await self._saved(await self._place(path))]
@@ -141,8 +132,8 @@ class HistoryBackend(WrapperBackend):
     async def aread_version(self, path: str, number: int) -> bytes:
         """What the file held.
 
-        Raises FileMissingError for a version that is not kept, AccessError where the path may not be read, BackendError
-        where the version cannot be read or is not what was stored.
+        Raises NotFoundError for a version that is not kept, PermissionDeniedError where the path may not be read,
+        BackendError where the version cannot be read or is not what was stored.
         """
         await self._check_readable(path)
         place = await self._place(path)
@@ -150,14 +141,14 @@ class HistoryBackend(WrapperBackend):
         for found, name in await self._saved(place):
             if found.number == number:
                 return await self._stored(paths.join(place, name), named)
-        raise FileMissingError(named)
+        raise NotFoundError(named)
 
     async def _stored(self, file: str, named: str) -> bytes:
         (stored,) = await self._versions.adownload_files([file])
         if stored.error == ErrorCode.FILE_NOT_FOUND:
-            raise FileMissingError(named)
+            raise NotFoundError(named)
         if stored.content is None or not file.endswith(version(stored.content)):
-            raise BackendError(f"Error: {quoted(named)} cannot be read: {stored.error or 'it was changed'}")
+            raise BackendError(named, f"it cannot be read: {stored.error or 'it was changed'}")
         return stored.content
 
     async def _check_readable(self, path: str) -> None:
@@ -165,8 +156,9 @@ class HistoryBackend(WrapperBackend):
         read = await self.inner.aread(path, 0, 1)
         if read.ok or read.code in _READABLE:
             return
-        text = read.error or ""
-        raise _RefusedError(text) if read.code is ErrorCode.PERMISSION_DENIED else BackendError(text)
+        if read.code is ErrorCode.PERMISSION_DENIED:
+            raise error_told(read)
+        raise BackendError.because(None, "{cause}", cause=error_told(read))
 
     async def adiff(self, path: str, number: int, other: int | None = None) -> str:
         """The unified diff from a version to another one, or to the file as it is; empty where they are the same.
@@ -188,8 +180,7 @@ class HistoryBackend(WrapperBackend):
             return failure(WriteResult, error)
         (stored,) = await self.aupload_files([(path, content)])
         if stored.error is not None:
-            kind = error_class(_known(stored.error))
-            return failure(WriteResult, kind.about(path, "Error: ", f" could not be restored: {stored.error}"))
+            return failure(WriteResult, error_about(stored.error, path, "it could not be restored"))
         return WriteResult(path=path)
 
     # --- keeping ---
@@ -275,11 +266,11 @@ class HistoryBackend(WrapperBackend):
         """The files at or under `path`; raises where some of them cannot be told, so that they could not be kept."""
         try:
             listing = await self.alist_tree(path)
-        except FileMissingError:
+        except NotFoundError:
             return []
         if listing.omission is not None:
             reason = listing.omission.reason
-            raise error_of(listing.omission.code, f"Error: {quoted(path)} cannot be kept in the history: {reason}")
+            raise error_about(listing.omission.code, path, f"it cannot be kept in the history: {reason}")
         return [entry.path for entry in files_of(listing.entries)]
 
     async def _current(self, path: str) -> bytes | None:
@@ -288,8 +279,8 @@ class HistoryBackend(WrapperBackend):
         if found.error is None or found.error in _NO_FILE:
             return found.content
         if found.error == ErrorCode.PERMISSION_DENIED:
-            raise AccessError(path, "it cannot be kept in the history")
-        raise BackendError.about(path, "Error: ", f" could not be kept in the history: {found.error}")
+            raise PermissionDeniedError(path, "it cannot be kept in the history")
+        raise BackendError(path, f"it could not be kept in the history: {found.error}")
 
     async def _save(self, path: str, content: bytes, kept: list[_Kept]) -> None:
         place = await self._place(path)
@@ -304,7 +295,7 @@ class HistoryBackend(WrapperBackend):
             kept.append(_Kept(path, place, name, digest))
             (stored,) = await self._versions.aupload_files([(paths.join(place, name), content)])
         if stored.error is not None:
-            raise BackendError.about(path, "Error: ", f" could not be kept in the history: {stored.error}")
+            raise BackendError(path, f"it could not be kept in the history: {stored.error}")
 
     async def _prune(self, place: str) -> None:
         async with self._numbering.hold(place):
@@ -320,7 +311,7 @@ class HistoryBackend(WrapperBackend):
         """The versions in a directory with the names of their files, oldest first."""
         listing = await self._versions.als(place)
         if listing.entries is None and listing.code is not ErrorCode.FILE_NOT_FOUND:
-            raise BackendError(f"Error: the history could not be read: {listing.error}")
+            raise BackendError(None, f"The history could not be read: {listing.error}")
         found = []
         for info in listing.entries or ():
             if parsed := _parsed(paths.name(info.path)):
@@ -356,10 +347,6 @@ def _touched(named: Iterable[object]) -> list[str]:
         with suppress(DeepFSError):
             touched.append(paths.normalize(cast("str", path)))
     return list(dict.fromkeys(touched))
-
-
-def _known(code: str) -> ErrorCode:
-    return ErrorCode(code) if code in ErrorCode.__members__.values() else ErrorCode.BACKEND_ERROR
 
 
 def _diff(before: bytes, after: bytes, from_label: str, to_label: str) -> str:

@@ -16,7 +16,7 @@ from deepfs.text.arguments import check_callables
 from deepfs.text.entries import TreeListing
 from deepfs.types import FileDownloadResponse, FileUploadResponse
 
-__all__ = ["CHANGES", "AfterHook", "BeforeHook", "Call", "GuardedBackend", "call_of"]
+__all__ = ["CHANGES", "AfterHook", "BeforeHook", "Call", "GuardedBackend", "HookedBackend", "call_of"]
 
 CHANGES: Final = frozenset({"write", "edit", "delete", "move", "copy", "upload_files"})
 """The operations that change files; what `execute` does is not known."""
@@ -74,7 +74,7 @@ AfterHook: TypeAlias = Callable[[Call, Any], Any]
 """Sees an operation and its result, failed ones too; what it returns, unless None, or raises takes its place."""
 
 
-class GuardedBackend(WrapperBackend):
+class HookedBackend(WrapperBackend):
     """Runs hooks, sync or async, before and after each operation of `inner`.
 
     The `before` hooks run in their order; a leaf of `deepfs.errors` that one raises becomes the result and the
@@ -157,3 +157,7 @@ class GuardedBackend(WrapperBackend):
             return await self._tell(call, response)
         except DeepFSError as error:
             return failed(call.arguments["path"], error=error.code.value)
+
+
+GuardedBackend = HookedBackend
+"""The former name."""

@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection
 
-from deepfs.errors import AccessError, DeepFSError
+from deepfs.errors import PermissionDeniedError
 from deepfs.policy.hooks import Call
 from deepfs.sync import OPERATIONS
 from deepfs.text.arguments import check_callable
@@ -13,20 +13,17 @@ from deepfs.text.arguments import check_callable
 __all__ = ["RateLimit", "RateLimitError"]
 
 
-class RateLimitError(AccessError):
+class RateLimitError(PermissionDeniedError):
     """There were too many operations; `retry_after` is in seconds."""
 
     def __init__(self, limit: int, seconds: float, retry_after: float) -> None:
         self.retry_after: float = retry_after
-        DeepFSError.__init__(
-            self,
-            f"Error: Rate limit reached: {limit} operations in {seconds:g} seconds. "
-            f"Try again in {retry_after:.1f} seconds.",
-        )
+        reached = f"Rate limit reached: {limit} operations in {seconds:g} seconds."
+        self._set(None, f"{reached} Try again in {retry_after:.1f} seconds.")
 
 
 class RateLimit:
-    """A hook for `GuardedBackend(before=[…])`: at most `limit` operations in any `seconds`.
+    """A hook for `HookedBackend(before=[…])`: at most `limit` operations in any `seconds`.
 
     `operations` are those that count and are limited, by default all. One object may serve several backends and
     threads, which then share its limit. What is denied does not count. Raises ValueError for a limit or seconds that

@@ -4,14 +4,14 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from msgspec.structs import replace
 
 from deepfs.backends.operations import hidden_option, without_defaults
 from deepfs.backends.protocol import BackendProtocol, Capabilities
 from deepfs.backends.wrapper import WrapperBackend
-from deepfs.errors import AccessError, DeepFSError, ErrorCode, quoted
+from deepfs.errors import DeepFSError, ErrorCode, PermissionDeniedError, quoted
 from deepfs.policy.rules import (
     ALLOWED,
     Decision,
@@ -40,6 +40,7 @@ from deepfs.types import (
     ReadRawResult,
     ReadResult,
     WriteResult,
+    replaced,
 )
 
 __all__ = [
@@ -74,27 +75,24 @@ def approved() -> Iterator[None]:
         _is_approved.reset(token)
 
 
-class DeniedError(AccessError):
+class DeniedError(PermissionDeniedError):
     """A rule denies the operation; the text is the same whether there is something at `path` or not."""
 
-    args: tuple[Any, ...]
-
     def __init__(self, operation: str, path: str | None = None, reason: str = "") -> None:
-        self._shown = (f"Error: permission denied for {operation}", reason)
-        DeepFSError.__init__(self, "".join(self._shown))
-        self.path = path
-        self.args = (str(self),)
+        self.operation: str = operation
+        self._set(path, reason)
 
-    def __str__(self) -> str:
+    def _rendered(self) -> str:
         where = "" if self.path is None else f" on {quoted(self.path)[1:-1]}"
-        return where.join(self._shown)
+        why = f": {self.reason}" if self.reason else ""
+        return f"permission denied for {self.operation}{where}{why}"
 
 
 class ApprovalNeededError(DeniedError):
     """A rule wants a person to approve the operation first, and nobody has."""
 
     def __init__(self, operation: str, path: str | None = None) -> None:
-        super().__init__(operation, path, ": approval is needed")
+        super().__init__(operation, path, "approval is needed")
 
 
 class PermissionedBackend(WrapperBackend):
@@ -227,7 +225,7 @@ class PermissionedBackend(WrapperBackend):
         listing = await super().als(path)
         if listing.entries is None or not self._watched(["read"]):
             return listing
-        return replace(listing, entries=await self._visible(listing.entries))
+        return replaced(listing, entries=await self._visible(listing.entries))
 
     async def aglob(self, pattern: str, path: str = "/", *, hidden: Hidden | None = None) -> GlobResult:
         path = await self._checked(path or "/", "read")
@@ -235,7 +233,7 @@ class PermissionedBackend(WrapperBackend):
         found = await self.through("glob", self.inner.aglob, pattern, path, **options)
         if found.matches is None or not self._watched(["read"]):
             return found
-        return replace(found, matches=await self._visible(found.matches))
+        return replaced(found, matches=await self._visible(found.matches))
 
     async def agrep(
         self,
@@ -267,7 +265,7 @@ class PermissionedBackend(WrapperBackend):
             found = await ask(start, glob)
             visible = await self._visible(found.matches or [])
         limit = len(visible) if max_count is None else max(0, max_count)
-        return replace(
+        return replaced(
             found,
             matches=visible[:limit],
             truncated=found.truncated or len(visible) > limit,
@@ -430,7 +428,7 @@ async def visit_beneath(
 
     With `follow`, real is where links lead, and linked directories are entered, but none twice: `pass_by` is told of
     those that are passed by for that. Without, a link stands for itself. What `visit` raises ends the walk. Raises
-    AccessError where not everything can be listed.
+    PermissionDeniedError where not everything can be listed.
     """
     (real_top,) = await backend.areal_paths([top])
     pending = [(top, real_top or top)]
@@ -441,7 +439,7 @@ async def visit_beneath(
         if listing.entries is None:
             if listing.code in _NOTHING_BENEATH:
                 continue
-            raise AccessError(top, "not everything beneath it can be listed")
+            raise PermissionDeniedError(top, "not everything beneath it can be listed")
         children = [entry.path.rstrip("/") for entry in listing.entries]
         targets = await backend.areal_paths(children) if children else []
         for entry, path, target in zip(listing.entries, children, targets, strict=True):

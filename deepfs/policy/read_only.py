@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from deepfs.backends.protocol import BackendProtocol, Capabilities
 from deepfs.backends.wrapper import WrapperBackend
-from deepfs.errors import AccessError, DeepFSError, NotSupportedError
+from deepfs.errors import DeepFSError, NotSupportedError, PermissionDeniedError
 from deepfs.text import paths
 from deepfs.text.entries import EntryChange, TreeListing
 from deepfs.types import DeleteResult, EditResult, ExecuteResponse, FileUploadResponse, WriteResult
@@ -55,11 +55,11 @@ class ReadOnlyBackend(WrapperBackend):
         return [FileUploadResponse(path, _code(path)) for path, _ in files]
 
     async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
-        raise NotSupportedError("Error: The files are read-only, so no commands are run")
+        raise NotSupportedError(None, "The files are read-only, so no commands are run")
 
 
 def _refusal(path: str) -> DeepFSError:
-    return AccessError(paths.normalize(path), "the files are read-only")
+    return PermissionDeniedError(paths.normalize(path), "the files are read-only")
 
 
 def _code(path: str) -> str:

@@ -11,13 +11,13 @@ from msgspec.structs import replace as replace_fields
 
 from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol, StoragePlace
 from deepfs.errors import (
-    AccessError,
     BinaryFileError,
     ConflictError,
     DeepFSError,
-    FileMissingError,
     InvalidPathError,
     NotDirectoryError,
+    NotFoundError,
+    PermissionDeniedError,
 )
 from deepfs.sandboxes.responses import (
     Content,
@@ -288,7 +288,7 @@ class BaseSandbox(SandboxBackendProtocol):
         """What the scripts call the version that a write is to replace; a file that is gone is another version."""
         try:
             return "" if if_match is None else await self._script_version(path, if_match)
-        except FileMissingError:
+        except NotFoundError:
             raise ConflictError(path) from None
 
     async def _script_version(self, path: str, if_match: str) -> str:
@@ -352,7 +352,7 @@ class BaseSandbox(SandboxBackendProtocol):
     async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
         path = paths.normalize(path)
         if path == "/":
-            raise AccessError(path, "the root cannot be deleted")
+            raise PermissionDeniedError(path, "the root cannot be deleted")
         async with self._hold(path):
             known = b"" if if_match is None else (await self._script_version(path, if_match)).encode()
             answer = await self._changed("delete", self._inner(path), known)

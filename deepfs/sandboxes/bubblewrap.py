@@ -202,8 +202,9 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
         program = bubblewrap_program()
         if program is None:
             raise NotSupportedError(
-                "Error: bubblewrap is not installed: commands need its program `bwrap`, of the system or of "
-                'the extra: pip install "deepfs[bubblewrap]"'
+                None,
+                "bubblewrap is not installed: commands need its program `bwrap`, of the system or of "
+                'the extra: pip install "deepfs[bubblewrap]"',
             )
         groups.make()
         devices = self._precautions(groups) if os.geteuid() == 0 else {}
@@ -217,14 +218,14 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
         """What root needs: it is exempt from limits on processes, and owns the devices of the host."""
         if not groups.holds("pids.max"):
             raise NotSupportedError(
-                "Error: commands of root need control groups to be safe, and there are none; use another account"
+                None, "commands of root need control groups to be safe, and there are none; use another account"
             )
         try:
             return private_devices(self._id)
         except OSError as error:
             raise NotSupportedError(
-                "Error: commands of root need devices of their own to be safe, and there can be none; "
-                "use another account"
+                None,
+                "commands of root need devices of their own to be safe, and there can be none; use another account",
             ) from error
 
     async def _watch_disk(self) -> str:

@@ -38,7 +38,7 @@ class HomeLoop:
         if loop is here:
             return await call()
         if not loop.is_running():
-            raise BackendError("Error: The event loop that the sandbox belongs to no longer runs: connect to it anew")
+            raise BackendError(None, "The event loop that the sandbox belongs to no longer runs: connect to it anew")
         future = asyncio.run_coroutine_threadsafe(call(), loop)
         try:
             if here is not None:

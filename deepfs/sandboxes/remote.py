@@ -111,14 +111,14 @@ class RemoteSandbox(BaseSandbox):
         try:
             return await self._at_home(partial(self._run, entered, seconds))
         except self._errors() as error:
-            raise BackendError(f"Error: {self.service} did not run the command: {error}") from error
+            raise BackendError(None, f"{self.service} did not run the command: {error}") from error
 
     async def _bring(self, content: bytes) -> bytes:
         path = f"{_HELD}{token_hex(8)}"
         try:
             await self._at_home(partial(self._send, path, content))
         except self._errors() as error:
-            raise BackendError(f"Error: {self.service} did not take the file: {error}") from error
+            raise BackendError(None, f"{self.service} did not take the file: {error}") from error
         return path.encode()
 
     async def _take(self, name: str) -> str | None:

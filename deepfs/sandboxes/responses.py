@@ -10,17 +10,16 @@ from msgspec import Struct
 
 from deepfs.disk.resolve import is_temporary
 from deepfs.errors import (
-    AccessError,
+    AlreadyExistsError,
     BackendError,
     ConflictError,
     DeepFSError,
-    DirectoryError,
-    ExistsError,
-    FileMissingError,
     InvalidPathError,
+    IsDirectoryError,
     NotDirectoryError,
+    NotFoundError,
+    PermissionDeniedError,
     TooLargeError,
-    quoted,
 )
 from deepfs.sandboxes.wire import Records
 from deepfs.text import paths
@@ -69,19 +68,19 @@ def failure_of(words: list[bytes], path: str, limit: int = 0) -> DeepFSError:
     """The error about `path` that a record tells."""
     match words[1]:
         case b"not_found":
-            return FileMissingError(path)
+            return NotFoundError(path)
         case b"is_dir":
-            return DirectoryError(path)
+            return IsDirectoryError(path)
         case b"not_dir":
             return NotDirectoryError(path)
         case b"not_dir_itself":
             return NotDirectoryError(path)
         case b"exists":
-            return ExistsError(path)
+            return AlreadyExistsError(path)
         case b"dir_exists":
-            return ExistsError(path, is_directory=True)
+            return AlreadyExistsError(path, is_directory=True)
         case b"denied":
-            return AccessError(path)
+            return PermissionDeniedError(path)
         case b"conflict":
             return ConflictError(path)
         case b"too_large":
@@ -90,7 +89,7 @@ def failure_of(words: list[bytes], path: str, limit: int = 0) -> DeepFSError:
             return InvalidPathError(path, "it lies inside what it is to be put into")
         case _:
             reason = b" ".join(words[2:]).decode(errors="replace")
-            return BackendError.about(path, "Error: The sandbox could not carry the operation out on ", f": {reason}")
+            return BackendError(path, f"the sandbox could not carry the operation out: {reason}")
 
 
 def check(answer: Records, path: str) -> None:
@@ -149,7 +148,7 @@ def tree_listing(answer: Records, top: str, root: str) -> TreeListing:
 
 
 def _damaged(path: str) -> BackendError:
-    return BackendError(f"Error: The sandbox gave an answer about {quoted(path)} that means nothing")
+    return BackendError(path, "the sandbox gave an answer about it that means nothing")
 
 
 def _beneath(name: bytes, top: str, root: str) -> str:

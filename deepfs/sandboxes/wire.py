@@ -82,7 +82,7 @@ def parse_frame(output: str, nonce: str) -> Frame:
     found = re.search(rf"@deepfs {nonce} (py|sh) (\d+) (\S+)\s+([A-Za-z0-9+/=\s]*?)\s*@end {nonce}", output)
     if found is None:
         shown = " ".join(output.split())[:300]
-        raise BackendError(f"Error: The sandbox did not carry the operation out: {shown or 'no output'}")
+        raise BackendError(None, f"The sandbox did not carry the operation out: {shown or 'no output'}")
     return Frame(found[1], int(found[2]), found[3], "".join(found[4].split()))
 
 
@@ -91,7 +91,7 @@ class Records:
 
     def __init__(self, text: str, checksum: str) -> None:
         if sha256(text.encode()).hexdigest() != checksum:
-            raise BackendError("Error: The answer of the sandbox was damaged on its way")
+            raise BackendError(None, "The answer of the sandbox was damaged on its way")
         data = b64decode(text)
         self._data = zlib.decompress(data, _EITHER_FORM) if data.startswith(_GZIPPED) else data
         self._at = 0
@@ -158,7 +158,7 @@ class Calls:
         command = command_text(self._engine, [*self._heading(nonce), *words], payload)
         response = await self._execute(command)
         if response.exit_code is None:
-            raise DeadlineError("Error: The sandbox took too long")
+            raise DeadlineError(None, "The sandbox took too long")
         frame = parse_frame(response.output, nonce)
         self._engine = frame.engine
         return frame
@@ -201,4 +201,4 @@ class Calls:
 def _check_staged(answer: Records) -> None:
     words = answer.words()
     if words[0] != b"ok":
-        raise BackendError(f"Error: The sandbox could not store a part of the file: {b' '.join(words[1:]).decode()}")
+        raise BackendError(None, f"The sandbox could not store a part of the file: {b' '.join(words[1:]).decode()}")

@@ -56,9 +56,9 @@ def replace(path: str, content: str, old: str, new: str, replace_all: bool = Fal
     """
     check_string("the text to replace", old)
     if not old:
-        raise InvalidContentError("Error: The text to replace is empty.")
+        raise InvalidContentError(None, "The text to replace is empty.")
     if old == new:
-        raise InvalidContentError("Error: The text to replace and the new text are the same.")
+        raise InvalidContentError(None, "The text to replace and the new text are the same.")
     check_text(new, "new text")
     crlf, lf = _line_ends(content, old, new)
     if crlf and lf:

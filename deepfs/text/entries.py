@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from deepfs.errors import DeepFSError, ErrorCode, InvalidPathError, error_of, quoted
+from deepfs.errors import DeepFSError, ErrorCode, InvalidPathError, error_about, quoted
 from deepfs.text import paths
 
 __all__ = [
@@ -152,11 +152,11 @@ def check_transferable(listing: TreeListing, src: str, *, moves: bool) -> None:
         raise _refused(src, listing.omission.code, listing.omission.reason, moves=moves)
     for entry in listing.entries:
         if entry.path != src and not (is_valid(entry.path) and paths.is_beneath(entry.path, src)):
-            reason = f"the storage told {quoted(entry.path)}, which does not lie in it"
-            raise _refused(src, ErrorCode.BACKEND_ERROR, reason, moves=moves)
+            reason = "the storage told '{other}', which does not lie in it"
+            raise _refused(src, ErrorCode.BACKEND_ERROR, reason, entry.path, moves=moves)
         objection = _objection(entry, moves=moves)
         if objection is not None:
-            raise _refused(src, ErrorCode.UNSUPPORTED, f"{quoted(entry.path)} {objection}", moves=moves)
+            raise _refused(src, ErrorCode.UNSUPPORTED, f"'{{other}}' {objection}", entry.path, moves=moves)
 
 
 def _objection(entry: TreeEntry, *, moves: bool) -> str | None:
@@ -172,9 +172,10 @@ def _objection(entry: TreeEntry, *, moves: bool) -> str | None:
     return "is a link to a directory" if entry.leads_to == "directory" else "is a link that leads to no file"
 
 
-def _refused(src: str, code: ErrorCode, reason: str, *, moves: bool) -> DeepFSError:
+def _refused(src: str, code: ErrorCode, reason: str, other: str | None = None, *, moves: bool) -> DeepFSError:
     done = "moved" if moves else "copied"
-    return error_of(code, f"Error: {quoted(src)} cannot be {done} to another storage whole: {reason}. Nothing changed.")
+    whole = f"it cannot be {done} to another storage whole: {reason}. Nothing changed."
+    return error_about(code, src, whole, other=other)
 
 
 is_probing: ContextVar[bool] = ContextVar("deepfs_is_probing", default=False)

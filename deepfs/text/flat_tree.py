@@ -14,15 +14,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from deepfs.errors import (
+    AlreadyExistsError,
     BackendError,
     ConflictError,
     DeepFSError,
-    DirectoryError,
-    ExistsError,
-    FileMissingError,
     InvalidContentError,
     InvalidPathError,
+    IsDirectoryError,
     NotDirectoryError,
+    NotFoundError,
 )
 from deepfs.text import paths
 from deepfs.text import records as filedata
@@ -72,9 +72,9 @@ class ChangedError(ConflictError):
 class PartlyDoneError(BackendError):
     """The storage failed after some of the changes of an operation had taken effect, those of the paths in `done`."""
 
-    def __init__(self, text: str, done: Container[str]) -> None:
-        super().__init__(text)
+    def __init__(self, reason: str, done: Container[str], cause: DeepFSError | None = None) -> None:
         self.done = done
+        self._set(None, reason, cause=cause)
 
 
 def file_paths(keys: Collection[Any]) -> list[str]:
@@ -184,7 +184,7 @@ class FileTree:
     def entries(self, directory: str) -> list[FileInfo]:
         """The direct children of `directory`, sorted by path; file_not_found, not_a_directory."""
         if directory not in self.directories:
-            raise NotDirectoryError(directory) if directory in self.files else FileMissingError(directory)
+            raise NotDirectoryError(directory) if directory in self.files else NotFoundError(directory)
         return sorted(self._children(directory), key=lambda info: info.path)
 
     def _children(self, directory: str) -> Iterator[FileInfo]:
@@ -198,7 +198,7 @@ class FileTree:
         """The sorted paths of the files at or under `path`; file_not_found where there are none."""
         found = sorted(file_paths(self.files if path == "/" else self._candidates(path)))
         if not found and path != "/":
-            raise FileMissingError(path)
+            raise NotFoundError(path)
         return found
 
     def _candidates(self, path: str) -> list[str]:
@@ -242,7 +242,7 @@ def check_replaceable(path: str, files: Mapping[str, FileDataV2], *, overwrite: 
         if not _is_version(path, files, if_match):
             raise ConflictError(path)
     elif path in files and not overwrite:
-        raise ExistsError(path)
+        raise AlreadyExistsError(path)
 
 
 def check_version(path: str, files: Mapping[str, FileDataV2], if_match: str | None) -> None:
@@ -250,7 +250,7 @@ def check_version(path: str, files: Mapping[str, FileDataV2], if_match: str | No
     if if_match is None:
         return
     if path not in files:
-        raise DirectoryError(path)
+        raise IsDirectoryError(path)
     if not _is_version(path, files, if_match):
         raise ConflictError(path)
 
@@ -281,9 +281,9 @@ def relocation(src: str, dst: str, sources: Mapping[str, FileDataV2]) -> dict[st
 def check_destination(dst: str, files: Container[str], *, is_directory: bool, from_file: bool, overwrite: bool) -> None:
     """Raise unless a file (`from_file`) or a directory may be put at `dst`, where a file or a directory may stand."""
     if is_directory:
-        raise DirectoryError(dst) if overwrite else ExistsError(dst, is_directory=True)
+        raise IsDirectoryError(dst) if overwrite else AlreadyExistsError(dst, is_directory=True)
     if dst in files and not overwrite:
-        raise ExistsError(dst)
+        raise AlreadyExistsError(dst)
     if dst in files and not from_file:
         raise NotDirectoryError(dst)
 
@@ -329,7 +329,7 @@ class Uploads:
     def _plan(self, path: str, content: bytes) -> None:
         check_parents(path, self._after)
         if path in self._directories or path in self._planned:
-            raise DirectoryError(path)
+            raise IsDirectoryError(path)
         earlier = self._after.get(path)
         after = filedata.new_file(content, created_at=earlier.created_at if earlier else None)
         self._check_storable(path, after)

@@ -62,12 +62,12 @@ def check_text(content: str, what: str = "content") -> None:
     check_string(f"the {what}", content)
     nul = content.find("\0")
     if nul >= 0:
-        raise InvalidContentError(f"Error: The {what} holds a NUL character {_place(content, nul)}; text must not.")
+        raise InvalidContentError(None, f"The {what} holds a NUL character {_place(content, nul)}; text must not.")
     surrogate = _surrogate(content)
     if surrogate is not None:
         code = f"U+{ord(content[surrogate]):04X}"
         raise InvalidContentError(
-            f"Error: The {what} holds half a surrogate pair ({code}) {_place(content, surrogate)}; text must not."
+            None, f"The {what} holds half a surrogate pair ({code}) {_place(content, surrogate)}; text must not."
         )
 
 
@@ -98,7 +98,7 @@ def window(text: str, offset: int, limit: int) -> Window:
         return Window("", None, None, 0, None)
     offset, limit = max(offset, 0), max(limit, 0)
     if offset >= total:
-        raise InvalidContentError(f"Error: Line offset {offset} exceeds file length ({total} lines)")
+        raise InvalidContentError(None, f"Line offset {offset} exceeds file length ({total} lines)")
     if limit == 0:
         return Window("", None, None, total, offset)
     last = min(offset + limit, total)

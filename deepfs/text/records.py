@@ -72,7 +72,7 @@ def to_v1(data: FileDataV2, path: str = "") -> FileDataV1:
     """`data` in the legacy form. Raises InvalidContentError for a binary file, which that form cannot hold."""
     text = data.content if data.encoding == "utf-8" else decode(content_bytes(data, path))
     if text is None:
-        raise InvalidContentError.about(path, "Error: File ", " is binary; the file format v1 holds text only.")
+        raise InvalidContentError(path, "it is binary; the file format v1 holds text only.")
     return FileDataV1(text.split("\n"), data.created_at, data.modified_at)
 
 
@@ -89,7 +89,7 @@ def content_bytes(data: FileDataV2, path: str = "") -> bytes:
     try:
         return b64decode("".join(data.content.split()), validate=True)
     except ValueError as error:
-        raise InvalidContentError.about(path, "Error: File ", f" is stored as invalid base64: {error}") from error
+        raise InvalidContentError(path, f"it is stored as invalid base64: {error}") from error
 
 
 def size_of(data: FileDataV2) -> int:
@@ -160,4 +160,4 @@ def _optional_text(value: Mapping[str, Any], field: str, path: str) -> str | Non
 
 def _malformed(path: str, field: str, expected: str, value: object) -> InvalidContentError:
     found = quoted(value) if isinstance(value, str) else type(value).__name__
-    return InvalidContentError.about(path, "Error: File ", f" is malformed: {field} is {found}, not {expected}.")
+    return InvalidContentError(path, f"it is malformed: {field} is {found}, not {expected}.")

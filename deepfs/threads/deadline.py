@@ -55,10 +55,10 @@ class Patience:
     def check_wanted(self, path: str) -> None:
         """Raise DeadlineError once the operation is cancelled; its deadline is for waiting, which this is not."""
         if not self._is_wanted or self._cancelled():
-            raise DeadlineError.about(path, "Error: The operation on ", " was cancelled")
+            raise DeadlineError(path, "the operation was cancelled")
 
     def check(self, path: str) -> None:
         """Raise DeadlineError once the operation is cancelled or its time is up."""
         self.check_wanted(path)
         if self._deadline is not None and time.monotonic() >= self._deadline:
-            raise DeadlineError.about(path, "Error: Time is up for ", ": others use it, or there is too much of it")
+            raise DeadlineError(path, "others use it, or there is too much of it")

@@ -23,7 +23,7 @@ from deepfs import (
     run_sync,
 )
 from deepfs.backends.wrapper import WrapperBackend
-from deepfs.errors import AccessError, ErrorCode, InvalidPatternError
+from deepfs.errors import ErrorCode, InvalidPatternError, PermissionDeniedError
 from deepfs.sync import is_inline
 from deepfs.testing import LatencyBackend
 from deepfs.types import DeleteResult, EditResult, FileInfo, GlobResult, GrepResult, LsResult, ReadResult, WriteResult
@@ -324,7 +324,7 @@ class Files(BackendProtocol):
 
     def write(self, path: str, content: str, **_: Any) -> WriteResult:
         if path == "/etc":
-            raise AccessError(path)
+            raise PermissionDeniedError(path)
         self.files[path] = content
         self.written.append(path)
         return WriteResult(path=path)

@@ -13,9 +13,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
 
-from deepfs.disk.file_locks import FileId, file_id, mark
+from deepfs.disk.file_locks import mark
+from deepfs.disk.os_calls import (
+    NEW,
+    NO_FOLLOW,
+    READ,
+    READ_DIRECTORY,
+    FileId,
+    file_id,
+    is_temporary,
+    release,
+    temporary_name,
+)
 from deepfs.disk.removal import remove_tree
-from deepfs.disk.resolve import NEW, NO_FOLLOW, READ, READ_DIRECTORY, Place, is_temporary, release, temporary_name
+from deepfs.disk.resolve import Place
 
 if sys.platform == "darwin":
     import fcntl

@@ -18,28 +18,23 @@ from contextlib import ExitStack, contextmanager, suppress
 from threading import Lock
 from typing import NamedTuple, TypeVar
 
+from deepfs.disk.os_calls import READ, UPDATE, FileId, file_id, release
 from deepfs.disk.reading import check_regular
-from deepfs.disk.resolve import READ, UPDATE, Place, release
+from deepfs.disk.resolve import Place
 from deepfs.threads.deadline import Patience
 
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["FileId", "file_id", "held", "holding", "mark"]
+__all__ = ["held", "holding", "mark"]
 
 _log = logging.getLogger("deepfs")
 
-FileId = tuple[int, int]
 _T = TypeVar("_T")
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.01
 _UNSUPPORTED = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF})
 _MAY_NOT = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ETXTBSY})
-
-
-def file_id(status: os.stat_result) -> FileId:
-    """What tells a file from every other on this host."""
-    return status.st_dev, status.st_ino
 
 
 class _ProcessLocks:

@@ -8,25 +8,26 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from deepfs.disk.atomic import Sweeper, create, discard, put, replace, sync_directory
-from deepfs.disk.copying import ContentId, content_id, fill_from, tree_copy
-from deepfs.disk.file_locks import file_id, holding
-from deepfs.disk.os_errors import StorageErrors, leaf
-from deepfs.disk.reading import check_regular
-from deepfs.disk.removal import Stayed, Unlink, remove_tree
-from deepfs.disk.resolve import (
+from deepfs.disk.file_locks import holding
+from deepfs.disk.os_calls import (
     READ,
     UPDATE,
-    Place,
-    Root,
+    StorageErrors,
+    attempts,
+    file_id,
     is_temporary,
+    leaf,
     link_target,
     may_change,
     release,
     temporary_name,
 )
+from deepfs.disk.reading import check_regular
+from deepfs.disk.removal import Stayed, Unlink, remove_tree
+from deepfs.disk.resolve import Place, Root
+from deepfs.disk.trees import ContentId, content_id, fill_from, tree_copy
 from deepfs.errors import (
     AccessError,
-    BackendError,
     ConflictError,
     DeepFSError,
     DirectoryError,
@@ -42,7 +43,6 @@ from deepfs.threads.deadline import Patience
 __all__ = ["Relocator"]
 
 _REFUSALS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
-_MAX_RACES = 100
 
 
 class _Task(NamedTuple):
@@ -93,7 +93,7 @@ class Relocator:
 
     def move(self, src: str, dst: str, patience: Patience, *, overwrite: bool) -> None:
         """Have what stands at `src`, a link itself rather than what it leads to, stand at `dst`."""
-        for _ in range(_MAX_RACES):
+        for _ in attempts(dst):
             with self._task(src, dst, overwrite=overwrite, moving=True) as task:
                 if task.stays:
                     _spell_anew(task)
@@ -106,18 +106,16 @@ class Relocator:
                     if now.stays or self._moved(now, patience):
                         sync_directory(task.source.directory, self._durable)
                         return
-        raise _contended(dst)
 
     def copy(self, src: str, dst: str, patience: Patience, *, overwrite: bool) -> None:
         """Put a copy of what stands at `src`, a link itself rather than what it leads to, at `dst`."""
-        for _ in range(_MAX_RACES):
+        for _ in attempts(dst):
             with self._task(src, dst, overwrite=overwrite, moving=False) as task:
                 if task.stays:
                     return
                 with holding(dst, [task.target], patience):
                     if self._copied(task, patience, set()):
                         return
-        raise _contended(dst)
 
     @contextmanager
     def _task(self, src: str, dst: str, *, overwrite: bool, moving: bool) -> Iterator[_Task]:
@@ -259,10 +257,6 @@ def _partly_moved(task: _Task, stayed: Stayed) -> DeepFSError:
     why = os.strerror(reason.errno) if reason.errno else "others use it"
     what = f"{others} could not be deleted ({why}); all of it is in '{{other}}' as well"
     return error_class(error.code).about(first, "Error: ", what, other=task.dst)
-
-
-def _contended(path: str) -> BackendError:
-    return BackendError.about(path, "Error: Others create and delete ", " all the time")
 
 
 def _check_destination(task: _Task, *, overwrite: bool) -> None:

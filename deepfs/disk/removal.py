@@ -5,11 +5,11 @@ import os
 import stat
 from collections.abc import Callable
 
-from deepfs.disk.descent import Descent, OpenDirectory
 from deepfs.disk.file_locks import holding
-from deepfs.disk.os_errors import StorageErrors, leaf
+from deepfs.disk.os_calls import NO_FOLLOW, READ, READ_DIRECTORY, StorageErrors, leaf, release
 from deepfs.disk.reading import check_regular, is_version, open_regular
-from deepfs.disk.resolve import NO_FOLLOW, READ, READ_DIRECTORY, Place, Root, release
+from deepfs.disk.resolve import Place, Root
+from deepfs.disk.walking import Descent, OpenDirectory
 from deepfs.errors import AccessError, BackendError, ConflictError, DeepFSError, FileMissingError
 from deepfs.threads.deadline import Patience
 

@@ -18,16 +18,15 @@ from deepfs.disk.atomic import (
     temporary,
 )
 from deepfs.disk.file_locks import held
-from deepfs.disk.os_errors import StorageErrors
+from deepfs.disk.os_calls import READ, StorageErrors, attempts, release
 from deepfs.disk.reading import check_regular, is_version, read_descriptor
 from deepfs.disk.resolve import Place, Root
-from deepfs.errors import BackendError, ConflictError, ExistsError, FileMissingError
+from deepfs.errors import AccessError, ConflictError, ExistsError, FileMissingError
 from deepfs.text import paths
+from deepfs.text.entries import EntryChange
 from deepfs.threads.deadline import Patience
 
-__all__ = ["Upload", "Writer"]
-
-_MAX_RACES = 100
+__all__ = ["Upload", "Writer", "change_entry"]
 
 
 class Writer:
@@ -40,7 +39,7 @@ class Writer:
 
     def write(self, path: str, data: bytes, patience: Patience, *, overwrite: bool, if_match: str | None) -> None:
         """Put `data` at `path`, making the directories above it."""
-        for _ in range(_MAX_RACES):
+        for _ in attempts(path):
             patience.check_wanted(path)
             try:
                 if self._written(path, data, patience, overwrite=overwrite, if_match=if_match):
@@ -49,7 +48,6 @@ class Writer:
                 # Somebody deleted the file, or a directory above it, that was there a moment ago.
                 if if_match is not None:
                     raise ConflictError(path) from error
-        raise BackendError.about(path, "Error: Others create and delete ", " all the time")
 
     def _written(self, path: str, data: bytes, patience: Patience, *, overwrite: bool, if_match: str | None) -> bool:
         """One attempt to write; False where others put something else there between two steps."""
@@ -126,7 +124,7 @@ class Upload:
         """Have the file stand at its path, in place of the one that is there."""
         with StorageErrors(self._path):
             settle(self._descriptor, self._durable)
-        for _ in range(_MAX_RACES):
+        for _ in attempts(self._path):
             patience.check_wanted(self._path)
             try:
                 with StorageErrors(self._path), self._root.locate_target(self._path) as place:
@@ -135,7 +133,6 @@ class Upload:
                         return
             except FileMissingError:
                 continue  # Somebody deleted the file that was there a moment ago.
-        raise BackendError.about(self._path, "Error: Others create and delete ", " all the time")
 
     def _is_put(self, place: Place, patience: Patience) -> bool:
         """One attempt; False where others put something else there between two steps."""
@@ -162,3 +159,49 @@ def _stage(root: Root, path: str) -> Place:
         with suppress(FileNotFoundError):
             return root.locate_target(target, make=False)
     return root.locate_target(path)
+
+
+# --- directories and modes -------------------------------------------------------------------------------------------
+
+_PERMISSIONS = 0o777
+
+
+def change_entry(root: Root, change: EntryChange, *, durable: bool) -> None:
+    """Make the change; ExistsError where a directory that is to be made is there, or one to be removed not empty."""
+    if change.change == "make_directory":
+        _make_directory(root, change.path, change.mode, durable)
+    elif change.change == "remove_directory":
+        _remove_directory(root, change.path, durable)
+    else:
+        _set_mode(root, change.path, change.mode)
+
+
+def _make_directory(root: Root, path: str, mode: int | None, durable: bool) -> None:
+    with StorageErrors(path), root.locate_target(path) as place:
+        os.mkdir(place.name, _PERMISSIONS, dir_fd=place.directory)
+        if mode is not None:
+            # What is to be put into it needs the owner's rights.
+            _change_mode(place, mode | stat.S_IRWXU)
+        sync_directory(place.directory, durable)
+
+
+def _remove_directory(root: Root, path: str, durable: bool) -> None:
+    with StorageErrors(path), root.locate(path, follow=False) as place:
+        if root.must_stay(place.names):
+            raise AccessError(path, "the root cannot be deleted")
+        os.rmdir(place.name, dir_fd=place.directory)
+        sync_directory(place.directory, durable)
+
+
+def _set_mode(root: Root, path: str, mode: int | None) -> None:
+    if mode is not None:
+        with StorageErrors(path), root.locate(path, follow=False) as place:
+            _change_mode(place, mode)
+
+
+def _change_mode(place: Place, mode: int) -> None:
+    descriptor = place.open(READ)
+    try:
+        os.fchmod(descriptor, mode & _PERMISSIONS)
+    finally:
+        release(descriptor)

@@ -8,7 +8,7 @@ from hashlib import sha256
 
 from msgspec import Struct
 
-from deepfs.disk.resolve import is_temporary
+from deepfs.disk.os_calls import is_temporary
 from deepfs.errors import (
     AccessError,
     BackendError,

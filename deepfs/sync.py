@@ -19,7 +19,7 @@ from typing import Any, Final, ParamSpec, TypeVar, cast, overload
 import anyio
 from anyio.lowlevel import RunVar, checkpoint
 
-from deepfs.threads import lanes
+from deepfs.threads import pool
 from deepfs.threads.background import Call, background_loop
 
 __all__ = [
@@ -131,7 +131,7 @@ def _check_may_wait() -> None:
     """Raise RuntimeError where the calling thread could only wait for itself, or for threads that run no more."""
     if background_loop().is_here():
         raise RuntimeError("run_sync was called on deepfs's own event loop: await the async method instead")
-    if lanes.is_worker():
+    if pool.is_worker():
         raise RuntimeError("a finaliser called run_sync on a thread that does deepfs's own work")
     if sys.is_finalizing():
         raise RuntimeError("run_sync was called as the interpreter ends, when event loops and threads run no more")

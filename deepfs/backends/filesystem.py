@@ -28,7 +28,7 @@ from deepfs.text.edits import replace
 from deepfs.text.entries import EntryChange, StoragePlace, TreeListing
 from deepfs.text.lines import check_text, check_window, decode
 from deepfs.text.paths import host_path
-from deepfs.threads import lanes
+from deepfs.threads import pool
 from deepfs.threads.deadline import Cancellation
 from deepfs.threads.locks import path_locks
 from deepfs.types import (
@@ -117,7 +117,7 @@ class FilesystemBackend(BackendProtocol):
         """Run a change in a worker thread, with its paths held; it gets the patience to wait for other processes."""
         async with self._hold(*_lockable(held)):
             patience = Patience(_WAIT_S)
-            return await lanes.run(function, patience, *args, cancellation=patience)
+            return await pool.run(function, patience, *args, cancellation=patience)
 
     @property
     def cwd(self) -> Path:
@@ -135,7 +135,7 @@ class FilesystemBackend(BackendProtocol):
         return self._max_bytes
 
     async def areal_paths(self, paths: list[str]) -> list[str | None]:
-        return await lanes.run(self._real_paths, paths, abandon_on_cancel=True)
+        return await pool.run(self._real_paths, paths, abandon_on_cancel=True)
 
     def _real_paths(self, paths: list[str]) -> list[str | None]:
         return [self.real_path(path) for path in paths]
@@ -150,7 +150,7 @@ class FilesystemBackend(BackendProtocol):
             return None
 
     async def astorage_place(self, path: str) -> StoragePlace:
-        return await lanes.run(self._place, path, abandon_on_cancel=True)
+        return await pool.run(self._place, path, abandon_on_cancel=True)
 
     def _place(self, path: str) -> StoragePlace:
         return self._disk.place(self._path(path))
@@ -160,7 +160,7 @@ class FilesystemBackend(BackendProtocol):
     def _look(self, function: Callable[..., T], *args: Any) -> Awaitable[T]:
         """Look in a worker thread; cancelled, it is left alone there and soon ends."""
         patience = Patience()
-        return lanes.run(function, patience, *args, abandon_on_cancel=True, cancellation=patience)
+        return pool.run(function, patience, *args, abandon_on_cancel=True, cancellation=patience)
 
     async def als(self, path: str) -> LsResult:
         return await self._look(self._ls, path)
@@ -197,7 +197,7 @@ class FilesystemBackend(BackendProtocol):
         return reading.read_binary(path, read.shown, at=at, content_version=read.version, limit=self._max_bytes)
 
     async def aread_raw(self, path: str) -> ReadRawResult:
-        return await lanes.run(self._read_raw, path, abandon_on_cancel=True)
+        return await pool.run(self._read_raw, path, abandon_on_cancel=True)
 
     def _read_raw(self, path: str) -> ReadRawResult:
         data, status = self._disk.read_file(self._path(path), MAX_HELD_BYTES)
@@ -230,7 +230,7 @@ class FilesystemBackend(BackendProtocol):
         self._search.answer(asks, self._path(start), self._path(""))
 
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-        return await lanes.run_each(self._download_file, paths, abandon_on_cancel=True)
+        return await pool.run_each(self._download_file, paths, abandon_on_cancel=True)
 
     def _download_file(self, path: str) -> FileDownloadResponse:
         try:
@@ -243,11 +243,11 @@ class FilesystemBackend(BackendProtocol):
         check_number("chunk_size", chunk_size)
         opened: list[BinaryIO] = []
         try:
-            await lanes.run(self._open, path, opened)
-            while chunk := await lanes.run(opened[0].read, chunk_size):
+            await pool.run(self._open, path, opened)
+            while chunk := await pool.run(opened[0].read, chunk_size):
                 yield chunk
         finally:
-            await finish(partial(lanes.run, _close, opened))
+            await finish(partial(pool.run, _close, opened))
 
     def _open(self, path: str, opened: list[BinaryIO]) -> None:
         opened.append(self._disk.open_file(self._path(path))[0])
@@ -332,21 +332,21 @@ class FilesystemBackend(BackendProtocol):
             return [
                 outcome
                 for hop in hops
-                for outcome in await lanes.run(self._upload, cancellation, hop, cancellation=cancellation)
+                for outcome in await pool.run(self._upload, cancellation, hop, cancellation=cancellation)
             ]
 
     async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
         begun: list[Upload] = []
         try:
             async with closed_after(chunks):
-                await lanes.run(self._begin, path, begun)
+                await pool.run(self._begin, path, begun)
                 async for chunk in chunks:
-                    await lanes.run(begun[0].write, bytes_given("each chunk", chunk))
+                    await pool.run(begun[0].write, bytes_given("each chunk", chunk))
                 await self._change([path], begun[0].put)
         except DeepFSError as error:
             return FileUploadResponse(path, error.code.value)
         finally:
-            await finish(partial(lanes.run, _close, begun))
+            await finish(partial(pool.run, _close, begun))
         return FileUploadResponse(path)
 
     def _begin(self, path: str, begun: list[Upload]) -> None:

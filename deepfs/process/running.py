@@ -16,7 +16,7 @@ from anyio.lowlevel import RunVar
 from msgspec import Struct
 
 from deepfs.process.output import Captured, Chunk, Stream
-from deepfs.threads import lanes
+from deepfs.threads import pool
 from deepfs.types import ExecuteResponse
 
 __all__ = ["MAX_COMMANDS", "Command", "Pipe", "Process", "Running", "capture", "running", "start"]
@@ -167,7 +167,7 @@ async def start(
         started.append(Process(popen, pipes))
 
     try:
-        await lanes.run_resident(spawn)
+        await pool.run_resident(spawn)
     except BaseException:
         # Cancelled amid the start.
         for process in started:

@@ -42,7 +42,7 @@ from deepfs.text.arguments import bytes_of
 from deepfs.text.edits import replace
 from deepfs.text.entries import EntryChange, TreeListing, flat_place
 from deepfs.text.lines import check_text, decode, version
-from deepfs.threads import lanes
+from deepfs.threads import pool
 from deepfs.threads.deadline import Cancellation
 from deepfs.threads.locks import path_locks
 from deepfs.types import (
@@ -185,7 +185,7 @@ class BaseSandbox(SandboxBackendProtocol):
     async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
         path = paths.normalize(path)
         known, modified_at = await self._file(path)
-        return await lanes.run(self._read, path, known, modified_at, offset, limit, abandon_on_cancel=True)
+        return await pool.run(self._read, path, known, modified_at, offset, limit, abandon_on_cancel=True)
 
     def _read(self, path: str, known: Known, modified_at: str, offset: int, limit: int) -> ReadResult:
         data = _data(known.data, modified_at)
@@ -202,7 +202,7 @@ class BaseSandbox(SandboxBackendProtocol):
         wanted = Wanted(pattern, path)
         answer = await self._calls.call("tree", self._inner(path), *_hints(pattern))
         _check_start(answer, path)
-        return await lanes.run_long(self._glob, answer, wanted)
+        return await pool.run_long(self._glob, answer, wanted)
 
     def _glob(self, cancellation: Cancellation, answer: Records, wanted: Wanted) -> GlobResult:
         found = [info for info in infos(answer, self._root) if not info.is_dir and info.path in wanted]
@@ -227,7 +227,7 @@ class BaseSandbox(SandboxBackendProtocol):
             "grep", self._inner(start), *_hints(glob), needle, str(self._max_bytes).encode()
         )
         _check_start(answer, start)
-        return await lanes.run_long(self._grep, answer, Grep(query, wanted, max_count, self._max_bytes))
+        return await pool.run_long(self._grep, answer, Grep(query, wanted, max_count, self._max_bytes))
 
     def _grep(self, cancellation: Cancellation, answer: Records, grep: Grep) -> GrepResult:
         listed = list(found_files(answer, self._root))
@@ -320,7 +320,7 @@ class BaseSandbox(SandboxBackendProtocol):
         content = filedata.text_of(_data(known.data, ""), path)
         if content is None or decode(known.data) is None:
             raise BinaryFileError(path)
-        done = await lanes.run(replace, path, content, old, new, replace_all)
+        done = await pool.run(replace, path, content, old, new, replace_all)
         data = done.content.encode()
         before, after = _common(known.data, data)
         try:

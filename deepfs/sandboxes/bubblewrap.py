@@ -22,7 +22,7 @@ from deepfs.sandboxes._box_command import WORKSPACE, Box, arguments
 from deepfs.sandboxes._bubblewrap_limits import Cgroup, Limits, is_beyond, private_devices
 from deepfs.text import paths
 from deepfs.text.arguments import check_bool, check_env, check_integer, check_number, seconds_of
-from deepfs.threads import lanes
+from deepfs.threads import pool
 from deepfs.types import ExecuteResponse, FileUploadResponse
 
 __all__ = ["BubblewrapSandbox", "Limits", "bubblewrap_program"]
@@ -103,18 +103,18 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
         """Remove a workspace that was made for this sandbox."""
         if self._is_ephemeral:
             with anyio.CancelScope(shield=True):
-                await lanes.run(self._removal)
+                await pool.run(self._removal)
 
     def _make_workspace(self) -> None:
         if self._is_ephemeral:
             os.makedirs(self._given_root, 0o700, exist_ok=True)
 
     async def _change(self, held: Sequence[str], function: Callable[..., T], *args: Any) -> T:
-        await lanes.run(self._make_workspace)
+        await pool.run(self._make_workspace)
         return await super()._change(held, function, *args)
 
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        await lanes.run(self._make_workspace)
+        await pool.run(self._make_workspace)
         return await super().aupload_files(files)
 
     def sandbox_path(self, path: str) -> str:
@@ -159,11 +159,11 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
         seconds = seconds_of(timeout, self._timeout)
         groups = Cgroup(self._allowed)
         try:
-            line = await lanes.run(self._prepare, command, groups)
+            line = await pool.run(self._prepare, command, groups)
             yield Command(line, "/", {}, seconds, watch=self._watch_disk)
         finally:
             with anyio.CancelScope(shield=True):
-                await lanes.run(groups.remove)
+                await pool.run(groups.remove)
 
     def _prepare(self, command: str, groups: Cgroup) -> list[str]:
         program = bubblewrap_program()
@@ -200,7 +200,7 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
         while True:
             await anyio.sleep(pause)
             begun = perf_counter()
-            if await lanes.run_long(partial(is_beyond, directory=self._given_root, limit=self._allowed.workspace)):
+            if await pool.run_long(partial(is_beyond, directory=self._given_root, limit=self._allowed.workspace)):
                 return f"its files take more than {self._allowed.workspace:,} bytes"
             pause = max(_LOOK_S, _REST * (perf_counter() - begun))
 

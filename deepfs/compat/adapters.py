@@ -23,8 +23,7 @@ from deepfs.backends.protocol import (
 )
 from deepfs.backends.transfer import downloaded
 from deepfs.compat import responses as answers
-from deepfs.compat.counterparts import own_instead
-from deepfs.compat.first_protocol import is_v1, own_name
+from deepfs.compat.recognition import is_v1, own_instead, own_name
 from deepfs.compat.responses import shows_file
 from deepfs.errors import (
     AccessError,

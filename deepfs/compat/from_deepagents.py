@@ -6,7 +6,7 @@ from deepagents.backends import protocol as peer
 
 from deepfs.backends.protocol import BackendProtocol, SandboxBackendProtocol
 from deepfs.compat.adapters import AdaptedBackend, Call, adapt_backend_protocol, awaitable, caller_of
-from deepfs.compat.counterparts import own_instead
+from deepfs.compat.recognition import own_instead
 from deepfs.threads.loop_bridge import on_asyncio
 
 __all__ = ["DeepagentsBackend", "DeepagentsSandbox", "from_deepagents"]

@@ -20,10 +20,10 @@ from deepfs.errors import (
     NotDirectoryError,
 )
 from deepfs.sandboxes.responses import (
+    CachedContent,
     Content,
+    ContentCache,
     Found,
-    Known,
-    KnownFiles,
     check,
     contents,
     failure_of,
@@ -93,7 +93,7 @@ class BaseSandbox(SandboxBackendProtocol):
             raise ValueError(f"root must be an absolute path in the sandbox, not {root!r}")
         self._root = paths.normalize(root)
         self._max_bytes = bytes_of(max_file_size_mb)
-        self._known = KnownFiles()
+        self._known = ContentCache()
         self._calls = Calls(self._run_script, self.command_bytes, self.answer_bytes, self._take)
 
     @abstractmethod
@@ -153,9 +153,11 @@ class BaseSandbox(SandboxBackendProtocol):
         _check_start(answer, path)
         return tree_listing(answer, path, self._root)
 
-    async def _fetch(self, wanted: list[str], limit: int = _MAX_WHOLE_BYTES) -> list[tuple[Known, str] | DeepFSError]:
+    async def _fetch(
+        self, wanted: list[str], limit: int = _MAX_WHOLE_BYTES
+    ) -> list[tuple[CachedContent, str] | DeepFSError]:
         """The files at the `wanted` paths with their times of modification, in one call if their names fit."""
-        found: dict[str, tuple[Known, str] | DeepFSError] = {}
+        found: dict[str, tuple[CachedContent, str] | DeepFSError] = {}
         for group in self._calls.groups(dict.fromkeys(wanted), self._fetch_words):
             before = {path: self._known.get(path) for path in group}
             words = [word for path in group for word in self._fetch_words(path)]
@@ -168,7 +170,9 @@ class BaseSandbox(SandboxBackendProtocol):
         known = self._known.get(path)
         return [self._inner(path), known.version.encode() if known else b""]
 
-    def _learn(self, path: str, known: Known | None, found: Content | DeepFSError) -> tuple[Known, str] | DeepFSError:
+    def _learn(
+        self, path: str, known: CachedContent | None, found: Content | DeepFSError
+    ) -> tuple[CachedContent, str] | DeepFSError:
         if isinstance(found, DeepFSError):
             self._known.forget(path)
             return found
@@ -176,7 +180,7 @@ class BaseSandbox(SandboxBackendProtocol):
             known = self._known.put(path, found.data or b"")
         return known, found.modified_at
 
-    async def _file(self, path: str, limit: int = _MAX_WHOLE_BYTES) -> tuple[Known, str]:
+    async def _file(self, path: str, limit: int = _MAX_WHOLE_BYTES) -> tuple[CachedContent, str]:
         (found,) = await self._fetch([path], limit)
         if isinstance(found, DeepFSError):
             raise found
@@ -187,7 +191,7 @@ class BaseSandbox(SandboxBackendProtocol):
         known, modified_at = await self._file(path)
         return await pool.run(self._read, path, known, modified_at, offset, limit, abandon_on_cancel=True)
 
-    def _read(self, path: str, known: Known, modified_at: str, offset: int, limit: int) -> ReadResult:
+    def _read(self, path: str, known: CachedContent, modified_at: str, offset: int, limit: int) -> ReadResult:
         data = _data(known.data, modified_at)
         read = reading.read_data(path, data, offset, limit, max_binary=self._max_bytes)
         return replace_fields(read, version=known.version)
@@ -313,7 +317,7 @@ class BaseSandbox(SandboxBackendProtocol):
         return await self._edit(path, known, old, new, replace_all, if_match)
 
     async def _edit(
-        self, path: str, known: Known, old: str, new: str, replace_all: bool, if_match: str | None
+        self, path: str, known: CachedContent, old: str, new: str, replace_all: bool, if_match: str | None
     ) -> EditResult:
         if if_match is not None and if_match not in (known.version, version(known.data)):
             raise ConflictError(path)

@@ -37,10 +37,10 @@ from deepfs.text.entries import (
 from deepfs.types import FileInfo
 
 __all__ = [
+    "CachedContent",
     "Content",
+    "ContentCache",
     "Found",
-    "Known",
-    "KnownFiles",
     "check",
     "contents",
     "failure_of",
@@ -210,31 +210,31 @@ def version(data: bytes) -> str:
     return sha256(data).hexdigest()
 
 
-class Known(Struct, frozen=True):
+class CachedContent(Struct, frozen=True):
     """The content of a file when it was last seen."""
 
     data: bytes
     version: str
 
 
-class KnownFiles:
+class ContentCache:
     """The files that were used last, up to `limit` bytes."""
 
     def __init__(self, limit: int = 16 * 1024 * 1024) -> None:
         self._limit = limit
         self._size = 0
-        self._files: OrderedDict[str, Known] = OrderedDict()
+        self._files: OrderedDict[str, CachedContent] = OrderedDict()
 
-    def get(self, path: str) -> Known | None:
+    def get(self, path: str) -> CachedContent | None:
         """What is known of `path`."""
         if path in self._files:
             self._files.move_to_end(path)
         return self._files.get(path)
 
-    def put(self, path: str, data: bytes) -> Known:
+    def put(self, path: str, data: bytes) -> CachedContent:
         """Remember the content of `path`, and forget what was used longest ago."""
         self.forget(path)
-        known = Known(data, version(data))
+        known = CachedContent(data, version(data))
         self._files[path] = known
         self._size += len(data)
         while self._size > self._limit:

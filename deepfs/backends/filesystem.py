@@ -22,7 +22,6 @@ from deepfs.search.results import Hidden
 from deepfs.sync import finish
 from deepfs.text import media, paths
 from deepfs.text import records as filedata
-from deepfs.text import windows as reading
 from deepfs.text.arguments import bytes_given, bytes_of, check_bool, check_number, directory_given
 from deepfs.text.edits import replace
 from deepfs.text.entries import EntryChange, StoragePlace, TreeListing
@@ -189,12 +188,12 @@ class FilesystemBackend(BackendProtocol):
         if isinstance(read.shown, bytes):
             return self._binary(path, read)
         text = FileDataV2(read.shown.text, "utf-8", None, modified_at(read.status), mime_type)
-        return reading.read_window(text, read.shown, read.version)
+        return filedata.read_window(text, read.shown, read.version)
 
     def _binary(self, path: str, read: Reading) -> ReadResult:
         assert isinstance(read.shown, bytes)
         at = FileDataV2("", modified_at=modified_at(read.status))
-        return reading.read_binary(path, read.shown, at=at, content_version=read.version, limit=self._max_bytes)
+        return filedata.read_binary(path, read.shown, at=at, content_version=read.version, limit=self._max_bytes)
 
     async def aread_raw(self, path: str) -> ReadRawResult:
         return await pool.run(self._read_raw, path, abandon_on_cancel=True)

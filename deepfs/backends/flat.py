@@ -23,7 +23,7 @@ from deepfs.sync import breathe, finish
 from deepfs.text import flat_tree as filemap
 from deepfs.text import paths
 from deepfs.text import records as filedata
-from deepfs.text import windows as reading
+from deepfs.text import records as reading
 from deepfs.text.arguments import bytes_of
 from deepfs.text.edits import replace
 from deepfs.text.entries import EntryChange, StoragePlace, TreeListing, flat_place, implied_listing

@@ -19,11 +19,13 @@ from deepfs.errors import (
     InvalidPathError,
     NotDirectoryError,
 )
-from deepfs.sandboxes.responses import (
+from deepfs.sandboxes.wire import (
     CachedContent,
+    Calls,
     Content,
     ContentCache,
     Found,
+    Records,
     check,
     contents,
     failure_of,
@@ -31,13 +33,11 @@ from deepfs.sandboxes.responses import (
     infos,
     tree_listing,
 )
-from deepfs.sandboxes.wire import Calls, Records
 from deepfs.search.query import check_search, compile_query
 from deepfs.search.results import Grep, Wanted, glob_result
 from deepfs.sync import finish
 from deepfs.text import paths
 from deepfs.text import records as filedata
-from deepfs.text import windows as reading
 from deepfs.text.arguments import bytes_of
 from deepfs.text.edits import replace
 from deepfs.text.entries import EntryChange, TreeListing, flat_place
@@ -193,7 +193,7 @@ class BaseSandbox(SandboxBackendProtocol):
 
     def _read(self, path: str, known: CachedContent, modified_at: str, offset: int, limit: int) -> ReadResult:
         data = _data(known.data, modified_at)
-        read = reading.read_data(path, data, offset, limit, max_binary=self._max_bytes)
+        read = filedata.read_data(path, data, offset, limit, max_binary=self._max_bytes)
         return replace_fields(read, version=known.version)
 
     async def aread_raw(self, path: str) -> ReadRawResult:

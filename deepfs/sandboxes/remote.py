@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import anyio.to_thread
 
 from deepfs.errors import BackendError
-from deepfs.process.output import Captured, Chunk
+from deepfs.process.running import Captured, Chunk
 from deepfs.sandboxes.base import BaseSandbox
 from deepfs.sync import off_loop, run_sync
 from deepfs.text.arguments import check_integer, check_number, seconds_of

@@ -24,14 +24,14 @@ from deepfs.threads.background import Call, background_loop
 
 __all__ = [
     "OPERATIONS",
-    "breathe",
-    "call_over",
-    "finish",
+    "call_sync",
+    "in_thread",
     "is_inline",
     "named",
-    "off_loop",
     "run_sync",
+    "shielded",
     "sync_shims",
+    "yield_to_loop",
 ]
 
 P = ParamSpec("P")
@@ -167,13 +167,13 @@ def is_inline() -> bool:
     return _here.is_inline
 
 
-async def breathe() -> None:
+async def yield_to_loop() -> None:
     """Let other tasks run and cancellation arrive; does nothing in a call without an event loop."""
     if not _here.is_inline:
         await checkpoint()
 
 
-async def finish(change: Callable[[], Awaitable[T]]) -> T:
+async def shielded(change: Callable[[], Awaitable[T]]) -> T:
     """Run a change of storage to its end, whoever is cancelled meanwhile, so that it is wholly done or wholly not."""
     if _here.is_inline:
         return await change()
@@ -249,7 +249,7 @@ async def _in_worker(method: Callable[[], T]) -> T:
     return outcome.result()
 
 
-async def off_loop(method: Callable[[], T]) -> T:
+async def in_thread(method: Callable[[], T]) -> T:
     """The result of a sync method that may block, run in a worker thread; in a call without an event loop, here."""
     return _step_out(method) if _here.is_inline else await _in_worker(method)
 
@@ -281,7 +281,7 @@ def _would_wait_for_itself(backend: object) -> bool:
     return background_loop().is_here() or (is_bound is not None and is_bound())
 
 
-def call_over(backend: object, call: Callable[[], Coroutine[Any, Any, T]], name: str, instead: str) -> T:
+def call_sync(backend: object, call: Callable[[], Coroutine[Any, Any, T]], name: str, instead: str) -> T:
     """Run an async call that waits for nothing but `backend` as the sync methods of `backend` run theirs.
 
     Raises RuntimeError, which names the call and what to await `instead`, where it could only wait for itself.
@@ -299,7 +299,7 @@ def _shim(amethod: Callable[..., Coroutine[Any, Any, Any]], name: str) -> Callab
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         owner = type(self).__name__
         bound = functools.partial(amethod, self, *args, **kwargs)
-        return call_over(self, bound, f"{owner}.{name}()", f"{owner}.a{name}()")
+        return call_sync(self, bound, f"{owner}.{name}()", f"{owner}.a{name}()")
 
     return named(call, amethod, name)
 
@@ -308,7 +308,7 @@ def _ashim(method: Callable[..., Any], name: str) -> Callable[..., Any]:
     """The async method over a sync `method` that may block."""
 
     async def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return await off_loop(functools.partial(method, self, *args, **kwargs))
+        return await in_thread(functools.partial(method, self, *args, **kwargs))
 
     return named(call, method, f"a{name}")
 

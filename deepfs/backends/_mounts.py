@@ -29,7 +29,7 @@ from deepfs.types import (
     renamed,
 )
 
-__all__ = ["Mount", "MountTable", "Visit", "answered", "at_once", "guarded", "merged_globs", "merged_greps", "suffices"]
+__all__ = ["Mount", "MountTable", "Visit", "answered", "gather", "guarded", "merged_globs", "merged_greps", "suffices"]
 
 ResultT = TypeVar("ResultT", bound=Result)
 
@@ -260,7 +260,7 @@ def _told(visit: Visit, result: Result) -> str:
     return f"{result.error} (in '{visit.mount.prefix}/')"
 
 
-async def at_once(
+async def gather(
     calls: Sequence[Callable[[], Awaitable[T]]],
     enough: Callable[[Sequence[T | None]], bool] = lambda _: False,
 ) -> list[T | None]:

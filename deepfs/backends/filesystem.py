@@ -19,7 +19,7 @@ from deepfs.search.disk import Automatic, GlobSearch, GrepSearch, InProcess, Loc
 from deepfs.search.gitignore import IgnoreOption
 from deepfs.search.query import check_search, compile_query
 from deepfs.search.results import Hidden
-from deepfs.sync import finish
+from deepfs.sync import shielded
 from deepfs.text import media, paths
 from deepfs.text import records as filedata
 from deepfs.text.arguments import bytes_given, bytes_of, check_bool, check_number, directory_given
@@ -246,7 +246,7 @@ class FilesystemBackend(BackendProtocol):
             while chunk := await pool.run(opened[0].read, chunk_size):
                 yield chunk
         finally:
-            await finish(partial(pool.run, _close, opened))
+            await shielded(partial(pool.run, _close, opened))
 
     def _open(self, path: str, opened: list[BinaryIO]) -> None:
         opened.append(self._disk.open_file(self._path(path))[0])
@@ -345,7 +345,7 @@ class FilesystemBackend(BackendProtocol):
         except DeepFSError as error:
             return FileUploadResponse(path, error.code.value)
         finally:
-            await finish(partial(pool.run, _close, begun))
+            await shielded(partial(pool.run, _close, begun))
         return FileUploadResponse(path)
 
     def _begin(self, path: str, begun: list[Upload]) -> None:

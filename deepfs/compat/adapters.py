@@ -42,7 +42,7 @@ from deepfs.errors import (
 from deepfs.search.flat import grep_tree
 from deepfs.search.query import compile_query
 from deepfs.search.results import MAX_SEARCHED_BYTES, Wanted
-from deepfs.sync import off_loop
+from deepfs.sync import in_thread
 from deepfs.text import paths
 from deepfs.text import records as filedata
 from deepfs.text.entries import TreeListing, flat_place
@@ -101,7 +101,7 @@ def awaitable(method: Callable[..., Any]) -> Call:
         try:
             if inspect.iscoroutinefunction(method):
                 return await method(*args, **options)
-            return await off_loop(partial(method, *args, **options))
+            return await in_thread(partial(method, *args, **options))
         except NotImplementedError as error:
             owner = type(getattr(method, "__self__", method)).__name__
             name = getattr(method, "__name__", "it").removeprefix("a")
@@ -155,7 +155,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
     async def areal_paths(self, paths: list[str]) -> list[str | None]:
         if not self.resolves_links:
             return [*paths]
-        return await off_loop(partial(_real_paths, self.adapted, paths))
+        return await in_thread(partial(_real_paths, self.adapted, paths))
 
     async def als(self, path: str) -> LsResult:
         path = paths.normalize(path)

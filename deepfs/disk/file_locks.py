@@ -26,7 +26,7 @@ from deepfs.threads.deadline import Patience
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["held", "holding", "mark"]
+__all__ = ["locked_file", "locked_places", "mark_in_use"]
 
 _log = logging.getLogger("deepfs")
 
@@ -75,7 +75,7 @@ def try_lock(descriptor: int) -> bool:
     return True
 
 
-def mark(descriptor: int) -> bool:
+def mark_in_use(descriptor: int) -> bool:
     """Lock a file while `descriptor` is open, so that others see that it is in use; False where one holds it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -101,7 +101,7 @@ class _Held(NamedTuple):
 
 
 @contextmanager
-def held(path: str, place: Place, patience: Patience) -> Iterator[int]:
+def locked_file(path: str, place: Place, patience: Patience) -> Iterator[int]:
     """Lock the regular file at `place`, which is to be replaced, and open it for reading.
 
     AccessError where the file may not be written, although its directory may; FileMissingError where nothing is there,
@@ -115,7 +115,7 @@ def held(path: str, place: Place, patience: Patience) -> Iterator[int]:
 
 
 @contextmanager
-def holding(path: str, places: Sequence[Place], patience: Patience) -> Iterator[None]:
+def locked_places(path: str, places: Sequence[Place], patience: Patience) -> Iterator[None]:
     """Lock those of `places` where a regular file stands that may be opened, which are to be moved, or removed."""
     with _wait(lambda: _try_hold_all(path, places), path, patience):
         yield

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from deepfs.disk.atomic import Sweeper, create, discard, put, replace, sync_directory
-from deepfs.disk.file_locks import holding
+from deepfs.disk.atomic import Sweeper, create, discard, link_into_place, replace, sync_directory
+from deepfs.disk.file_locks import locked_places
 from deepfs.disk.os_calls import (
     READ,
     UPDATE,
@@ -100,7 +100,7 @@ class Relocator:
                     return
                 if self._root.must_stay(task.source.names):
                     raise AccessError(src, "the root cannot be moved")
-                with holding(src, [task.source, task.target], patience):
+                with locked_places(src, [task.source, task.target], patience):
                     now = self._looked_at(src, task.source, dst, task.target)
                     self._check(now, overwrite=overwrite, moving=True)
                     if now.stays or self._moved(now, patience):
@@ -113,7 +113,7 @@ class Relocator:
             with self._task(src, dst, overwrite=overwrite, moving=False) as task:
                 if task.stays:
                     return
-                with holding(dst, [task.target], patience):
+                with locked_places(dst, [task.target], patience):
                     if self._copied(task, patience, set()):
                         return
 
@@ -184,7 +184,7 @@ class Relocator:
             os.unlink(name, dir_fd=directory)
 
         def unlink_locked(directory: int, name: str) -> None:
-            with holding(task.src, [Place(self._root, directory, [name], [])], patience):
+            with locked_places(task.src, [Place(self._root, directory, [name], [])], patience):
                 unlink(directory, name)
 
         # The lock of a file that is moved by itself is held already.
@@ -228,7 +228,7 @@ class Relocator:
         name = temporary_name()
         os.symlink(says, name, dir_fd=target.directory)
         try:
-            if task.existing is None and not put(target.directory, name, target):
+            if task.existing is None and not link_into_place(target.directory, name, target):
                 return False
             if task.existing is not None:
                 _check_writable(target)
@@ -307,7 +307,7 @@ def _rename(task: _Task) -> None:
 
 def _rename_new(task: _Task) -> bool:
     source, target = task.source, task.target
-    if not put(source.directory, source.name, target):
+    if not link_into_place(source.directory, source.name, target):
         return False
     try:
         os.unlink(source.name, dir_fd=source.directory)

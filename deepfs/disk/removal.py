@@ -5,7 +5,7 @@ import os
 import stat
 from collections.abc import Callable
 
-from deepfs.disk.file_locks import holding
+from deepfs.disk.file_locks import locked_places
 from deepfs.disk.os_calls import NO_FOLLOW, READ, READ_DIRECTORY, StorageErrors, leaf, release
 from deepfs.disk.reading import check_regular, is_version, open_regular
 from deepfs.disk.resolve import Place, Root
@@ -39,7 +39,7 @@ def delete(root: Root, path: str, patience: Patience, *, if_match: str | None = 
     with StorageErrors(path), root.locate(path, follow=False) as place:
         if root.must_stay(place.names):
             raise AccessError(path, "the root cannot be deleted")
-        with holding(path, [place], patience):
+        with locked_places(path, [place], patience):
             if if_match is None:
                 remove_standing(place, path, patience)
             else:

@@ -66,7 +66,7 @@ class Place:
     def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
         release(self.directory)
         if error is not None:
-            self._root.unmake(self._made)
+            self._root.remove_created(self._made)
 
     @property
     def path(self) -> str:
@@ -165,7 +165,7 @@ class Root:
         try:
             return resolution.run(follow=True)
         except BaseException:
-            self.unmake(resolution.made)
+            self.remove_created(resolution.made)
             raise
 
     def real_path(self, path: str) -> str | None:
@@ -238,7 +238,7 @@ class Root:
             release(directory)
         return found, missing
 
-    def unmake(self, made: list[list[str]]) -> None:
+    def remove_created(self, made: list[list[str]]) -> None:
         """Remove directories that an operation made and that are still empty."""
         for names in reversed(made):
             with suppress(OSError, DeepFSError), self.locate("/" + "/".join(names), follow=False) as place:

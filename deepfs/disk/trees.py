@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from deepfs.disk.atomic import Fill, sync
-from deepfs.disk.file_locks import mark
+from deepfs.disk.file_locks import mark_in_use
 from deepfs.disk.os_calls import (
     NEW,
     NO_FOLLOW,
@@ -79,7 +79,7 @@ def tree_copy(
     try:
         target = _new_directory(name, source, directory)
         try:
-            mark(target)
+            mark_in_use(target)
             _Copy(patience, copied, durable).run(path, source, target)
             yield name
         finally:

@@ -8,16 +8,16 @@ from contextlib import ExitStack, suppress
 from deepfs.disk.atomic import (
     NEW_MODE,
     Sweeper,
+    check_written,
+    copy_owner_and_mode,
     create,
     fill,
-    put,
+    link_into_place,
     replace,
-    settle,
     sync_directory,
-    take_over,
     temporary,
 )
-from deepfs.disk.file_locks import held
+from deepfs.disk.file_locks import locked_file
 from deepfs.disk.os_calls import READ, StorageErrors, attempts, release
 from deepfs.disk.reading import check_regular, is_version, read_descriptor
 from deepfs.disk.resolve import Place, Root
@@ -67,7 +67,7 @@ class Writer:
             return True
 
     def _replace(self, path: str, place: Place, data: bytes, patience: Patience, if_match: str | None) -> None:
-        with held(path, place, patience) as descriptor:
+        with locked_file(path, place, patience) as descriptor:
             _check_version(path, descriptor, if_match, patience)
             replace(place, fill(data), os.fstat(descriptor), durable=self._durable)
 
@@ -84,7 +84,7 @@ class Writer:
         with (
             StorageErrors(path),
             self._root.locate(path) as place,
-            held(path, place, patience) as descriptor,
+            locked_file(path, place, patience) as descriptor,
         ):
             self._sweeper.visit(place.directory)
             _check_version(path, descriptor, if_match, patience)
@@ -123,7 +123,7 @@ class Upload:
     def put(self, patience: Patience) -> None:
         """Have the file stand at its path, in place of the one that is there."""
         with StorageErrors(self._path):
-            settle(self._descriptor, self._durable)
+            check_written(self._descriptor, self._durable)
         for _ in attempts(self._path):
             patience.check_wanted(self._path)
             try:
@@ -138,12 +138,12 @@ class Upload:
         """One attempt; False where others put something else there between two steps."""
         status = place.lstat()
         if status is None:
-            return put(self._stage.directory, self._name, place)
+            return link_into_place(self._stage.directory, self._name, place)
         if stat.S_ISLNK(status.st_mode):
             return False
         check_regular(self._path, status)
-        with held(self._path, place, patience) as old:
-            take_over(self._descriptor, os.fstat(old))
+        with locked_file(self._path, place, patience) as old:
+            copy_owner_and_mode(self._descriptor, os.fstat(old))
             os.rename(self._name, place.name, src_dir_fd=self._stage.directory, dst_dir_fd=place.directory)
         return True
 

@@ -14,7 +14,7 @@ from deepfs.errors import DeepFSError, ErrorCode, InvalidContentError
 from deepfs.middleware._backends import heeds_writes
 from deepfs.middleware._messages import media_block
 from deepfs.middleware.prompts import PROMPTS
-from deepfs.sync import call_over
+from deepfs.sync import call_sync
 from deepfs.text.lines import check_text
 from deepfs.types import ExecuteResponse, FileInfo, GrepMatch, GrepResult, ReadResult, Result
 
@@ -413,7 +413,7 @@ class _Calls(NamedTuple):
 
     def call(self, **given: Any) -> Any:
         bound = partial(self.operation, **given)
-        return call_over(self.backend, bound, f"The sync form of the tool {self.name}", "its async form (ainvoke)")
+        return call_sync(self.backend, bound, f"The sync form of the tool {self.name}", "its async form (ainvoke)")
 
     async def acall(self, **given: Any) -> Any:
         return await self.operation(**given)

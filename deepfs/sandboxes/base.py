@@ -35,7 +35,7 @@ from deepfs.sandboxes.wire import (
 )
 from deepfs.search.query import check_search, compile_query
 from deepfs.search.results import Grep, Wanted, glob_result
-from deepfs.sync import finish
+from deepfs.sync import shielded
 from deepfs.text import paths
 from deepfs.text import records as filedata
 from deepfs.text.arguments import bytes_of
@@ -288,7 +288,7 @@ class BaseSandbox(SandboxBackendProtocol):
 
     async def _changed(self, operation: str, *words: bytes, payload: bytes = b"") -> Records:
         """The answer to a call that changes files: it is made to its end."""
-        return await finish(partial(self._calls.call, operation, *words, payload=payload))
+        return await shielded(partial(self._calls.call, operation, *words, payload=payload))
 
     async def _write(self, path: str, mode: str, known: str, data: bytes, before: int = 0, after: int = 0) -> None:
         """Put `data` between the first and the last bytes of what is there."""

@@ -15,7 +15,7 @@ import anyio.to_thread
 from deepfs.errors import BackendError
 from deepfs.process.running import Captured, Chunk
 from deepfs.sandboxes.base import BaseSandbox
-from deepfs.sync import off_loop, run_sync
+from deepfs.sync import in_thread, run_sync
 from deepfs.text.arguments import check_integer, check_number, seconds_of
 from deepfs.types import ExecuteResponse
 
@@ -57,7 +57,7 @@ class HomeLoop:
     async def _running(self) -> asyncio.AbstractEventLoop:
         if self._loop is not None:
             return self._loop
-        background: asyncio.AbstractEventLoop = await off_loop(partial(run_sync, _this_loop))
+        background: asyncio.AbstractEventLoop = await in_thread(partial(run_sync, _this_loop))
         self._loop = background
         return background
 

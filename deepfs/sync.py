@@ -175,21 +175,26 @@ async def yield_to_loop() -> None:
 
 async def shielded(change: Callable[[], Awaitable[T]]) -> T:
     """Run a change of storage to its end, whoever is cancelled meanwhile, so that it is wholly done or wholly not."""
-    if _here.is_inline:
-        return await change()
+    return await change() if _here.is_inline else await _in_own_task(change, shield=True)
+
+
+async def _in_own_task(call: Callable[[], Awaitable[T]], *, shield: bool) -> T:
+    """The result of an async call, whose end is awaited even where this task is cancelled.
+
+    A shield in the caller's task would not do: `asyncio.Task.cancel()`, which LangGraph uses, reaches through it.
+    """
     outcome: Future[T] = Future()
 
     async def run() -> None:
-        with anyio.CancelScope(shield=True):
+        with anyio.CancelScope(shield=shield):
             try:
-                outcome.set_result(await change())
+                outcome.set_result(await call())
             except anyio.get_cancelled_exc_class() as error:
                 outcome.set_exception(error)  # The task group drops it, and it may come from other work.
                 raise
             except BaseException as error:
                 outcome.set_exception(error)
 
-    # A task of its own: `asyncio.Task.cancel()`, which LangGraph uses, reaches through the shield of the caller's task.
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(run)
     return outcome.result()
@@ -232,21 +237,8 @@ async def _in_worker(method: Callable[[], T]) -> T:
     """
     from anyio.to_thread import run_sync as run_in_thread
 
-    outcome: Future[T] = Future()
-
-    async def carry_out() -> None:
-        try:
-            outcome.set_result(await run_in_thread(_work, method, limiter=_limiter()))
-        except anyio.get_cancelled_exc_class() as error:
-            outcome.set_exception(error)  # The task group drops it, and it may come from other work.
-            raise
-        except BaseException as error:
-            outcome.set_exception(error)
-
     # Only a task group waits for a thread that is not to be left behind, whatever cancels this task.
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(carry_out)
-    return outcome.result()
+    return await _in_own_task(lambda: run_in_thread(_work, method, limiter=_limiter()), shield=False)
 
 
 async def in_thread(method: Callable[[], T]) -> T:

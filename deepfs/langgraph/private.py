@@ -9,7 +9,6 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
 
-import anyio.to_thread
 from langchain_core.runnables import RunnableConfig
 from langgraph._internal._constants import CONFIG_KEY_CALL, CONFIG_KEY_READ, CONFIG_KEY_SEND, CONFIG_KEY_TASK_ID
 from langgraph._internal._typing import MISSING
@@ -20,6 +19,7 @@ from langgraph.store.base import BaseStore, Op, PutOp, Result
 
 from deepfs.errors import BackendError, DeepFSError
 from deepfs.langgraph.superstep_log import FILES, Channel, Writes
+from deepfs.threads.loop_bridge import call_on, running_asyncio_loop
 
 __all__ = [
     "RunningTask",
@@ -185,7 +185,7 @@ def store_loop(store: BaseStore) -> asyncio.AbstractEventLoop | None:
 def runs_loop_of(store: BaseStore) -> bool:
     """Whether the calling thread runs the event loop of `store`, which must not wait for itself."""
     loop = store_loop(store)
-    return loop is not None and loop is _running_loop()
+    return loop is not None and loop is running_asyncio_loop()
 
 
 async def batch(store: BaseStore, operations: Sequence[Op]) -> list[Result]:
@@ -227,31 +227,12 @@ async def _told(store: BaseStore, run: Callable[[], Coroutine[Any, Any, T]]) -> 
 
 
 async def _at_home(store: BaseStore, run: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    loop, here = store_loop(store), _running_loop()
+    loop = store_loop(store)
     if loop is None:
         return await run()
-    if loop is here:
-        task = loop.create_task(run())
-        _under_way.add(task)
-        task.add_done_callback(_under_way.discard)
-        return await asyncio.shield(task)
     if not loop.is_running():
         raise BackendError("Error: The event loop that the store is bound to no longer runs: open the store anew.")
-    future = asyncio.run_coroutine_threadsafe(run(), loop)
-    if here is not None:
-        return await asyncio.shield(asyncio.wrap_future(future))
-    return await anyio.to_thread.run_sync(future.result)
-
-
-_under_way: set[asyncio.Task[Any]] = set()
-"""What stores do now: a loop by itself holds its tasks weakly."""
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
+    return await call_on(loop, run, finishes=True)
 
 
 # --- the inside of stores --------------------------------------------------------------------------------------------

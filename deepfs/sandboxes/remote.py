@@ -1,6 +1,5 @@
 """What the sandboxes of services have in common: their SDKs run commands and move files, on one event loop."""
 
-import asyncio
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -8,16 +7,18 @@ from importlib.util import find_spec
 from math import ceil
 from secrets import token_hex
 from shlex import quote
-from typing import Any, Final, NamedTuple, TypeVar
-
-import anyio.to_thread
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from deepfs.errors import BackendError
 from deepfs.process.running import Captured, Chunk
 from deepfs.sandboxes.base import BaseSandbox
 from deepfs.sync import in_thread, run_sync
 from deepfs.text.arguments import check_integer, check_number, seconds_of
+from deepfs.threads.loop_bridge import call_on, running_asyncio_loop
 from deepfs.types import ExecuteResponse
+
+if TYPE_CHECKING:
+    from deepfs.threads.loop_bridge import AsyncioLoop
 
 __all__ = ["Done", "HomeLoop", "RemoteSandbox", "check_installed"]
 
@@ -29,11 +30,11 @@ class HomeLoop:
     """The event loop that runs where this is made; where none does, the one of `run_sync`."""
 
     def __init__(self) -> None:
-        self._loop = _running_loop()
+        self._loop = running_asyncio_loop()
 
     def is_here(self) -> bool:
         """Whether the calling thread runs this loop."""
-        here = _running_loop()
+        here = running_asyncio_loop()
         return here is not None and here is self._loop
 
     async def run(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -41,36 +42,15 @@ class HomeLoop:
 
         BackendError where the loop has ended.
         """
-        loop, here = await self._running(), _running_loop()
-        if loop is here:
-            return await call()
-        if not loop.is_running():
+        if self._loop is None:
+            self._loop = await in_thread(partial(run_sync, _this_loop))
+        if self._loop is None or not self._loop.is_running():
             raise BackendError("Error: The event loop that the sandbox belongs to no longer runs: connect to it anew")
-        future = asyncio.run_coroutine_threadsafe(call(), loop)
-        try:
-            if here is not None:
-                return await asyncio.wrap_future(future)
-            return await anyio.to_thread.run_sync(future.result, abandon_on_cancel=True)
-        finally:
-            future.cancel()
-
-    async def _running(self) -> asyncio.AbstractEventLoop:
-        if self._loop is not None:
-            return self._loop
-        background: asyncio.AbstractEventLoop = await in_thread(partial(run_sync, _this_loop))
-        self._loop = background
-        return background
+        return await call_on(self._loop, call)
 
 
-async def _this_loop() -> asyncio.AbstractEventLoop:
-    return asyncio.get_running_loop()
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
+async def _this_loop() -> "AsyncioLoop | None":
+    return running_asyncio_loop()
 
 
 _HELD: Final = "/tmp/.~deepfs-"

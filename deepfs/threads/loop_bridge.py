@@ -10,11 +10,11 @@ import sys
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from contextvars import ContextVar
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 from weakref import ref
 
 from anyio import CancelScope, current_effective_deadline, get_cancelled_exc_class
@@ -24,15 +24,19 @@ if TYPE_CHECKING:
 
     from trio.lowlevel import Abort, Task, TrioToken
 
+    AsyncioLoop: TypeAlias = asyncio.AbstractEventLoop
+
 __all__ = [
     "Claim",
     "Countdown",
     "LoopCallbacks",
     "ThreadEvent",
+    "call_on",
     "is_stray",
     "loop_callbacks",
     "name_asyncio",
     "on_asyncio",
+    "running_asyncio_loop",
     "waiting_threads",
 ]
 
@@ -334,6 +338,52 @@ def on_asyncio() -> bool:
         return asyncio.current_task() is not None
     except RuntimeError:
         return False
+
+
+def running_asyncio_loop() -> "AsyncioLoop | None":
+    """The asyncio loop of the calling thread; None where none runs, as under trio."""
+    import asyncio
+
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+async def call_on(loop: "AsyncioLoop", call: Callable[[], Coroutine[Any, Any, T]], *, finishes: bool = False) -> T:
+    """Make an async call on an asyncio `loop` that runs, from a task of whichever loop.
+
+    Cancelled, it cancels the call; with `finishes` the call goes on to its end by itself.
+    """
+    import asyncio
+
+    from anyio import to_thread
+
+    here = running_asyncio_loop()
+    if loop is here:
+        return await (_kept_task(loop, call) if finishes else call())
+    future = asyncio.run_coroutine_threadsafe(call(), loop)
+    try:
+        if here is not None:
+            wrapped = asyncio.wrap_future(future)
+            return await (asyncio.shield(wrapped) if finishes else wrapped)
+        return await to_thread.run_sync(future.result, abandon_on_cancel=not finishes)
+    finally:
+        if not finishes:
+            future.cancel()
+
+
+async def _kept_task(loop: "AsyncioLoop", call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    import asyncio
+
+    task = loop.create_task(call())
+    _kept.add(task)
+    task.add_done_callback(_kept.discard)
+    return await asyncio.shield(task)
+
+
+_kept: "set[asyncio.Task[Any]]" = set()
+"""Tasks that nobody else may hold: a loop by itself holds its tasks weakly."""
 
 
 def _on_trio() -> bool:

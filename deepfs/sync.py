@@ -104,12 +104,20 @@ def run_sync(function: Callable[..., Awaitable[T]] | Awaitable[T], /, *args: Any
     It runs on deepfs's background event loop with the caller's context variables, so objects bound to a loop stay
     usable from call to call, and callers in several threads run concurrently. An interrupt of the caller (Ctrl-C)
     cancels the call and waits for its end. Where no thread can be started any more, as in handlers of `atexit`, it has
-    a loop of its own in the calling thread. Where the loop ends amid the call, which happens if time is patched, that
-    is a RuntimeError, and the next call starts it anew.
+    a loop of its own in the calling thread. It works in signal handlers and finalisers.
 
-    It works in signal handlers and finalisers. Raises RuntimeError where it could only wait for itself: on the
-    background loop and the worker threads of deepfs, where a finaliser may run, and where a signal handler interrupts
-    the start of that loop; and as the interpreter ends, when it would wait for threads that run no more.
+    Args:
+        function: The async callable, or the coroutine.
+        args: What the callable is called with.
+        kwargs: What the callable is called with.
+
+    Returns:
+        What the callable or coroutine returned.
+
+    Raises:
+        RuntimeError: It could only wait for itself: on the background loop and the worker threads of deepfs, where a
+            finaliser may run, and where a signal handler interrupts the start of that loop. Or the interpreter ends.
+            Or the loop ended amid the call, which happens if time is patched; the next call starts it anew.
     """
     loop = background_loop()
     try:
@@ -174,7 +182,10 @@ async def yield_to_loop() -> None:
 
 
 async def shielded(change: Callable[[], Awaitable[T]]) -> T:
-    """Run a change of storage to its end, whoever is cancelled meanwhile, so that it is wholly done or wholly not."""
+    """Run a change of storage to its end, whoever is cancelled meanwhile.
+
+    A change that has begun is then done as a whole. In a call without an event loop nothing can be cancelled.
+    """
     return await change() if _here.is_inline else await _in_own_task(change, shield=True)
 
 
@@ -274,9 +285,16 @@ def _would_wait_for_itself(backend: object) -> bool:
 
 
 def call_sync(backend: object, call: Callable[[], Coroutine[Any, Any, T]], name: str, instead: str) -> T:
-    """Run an async call that waits for nothing but `backend` as the sync methods of `backend` run theirs.
+    """Run an async call that waits for nothing but `backend`, as the sync methods of `backend` run theirs.
 
-    Raises RuntimeError, which names the call and what to await `instead`, where it could only wait for itself.
+    Args:
+        backend: The backend that the call waits for.
+        call: Makes the async call.
+        name: What the caller called, for the error.
+        instead: What to await instead, for the error.
+
+    Raises:
+        RuntimeError: It could only wait for itself.
     """
     if getattr(backend, "never_waits", False):
         return _run_inline(call())

@@ -299,15 +299,20 @@ _limiter: RunVar[anyio.CapacityLimiter] = RunVar("deepfs_commands")
 
 
 class Command(Struct, frozen=True):
-    """What to run, in which directory, with which environment and file descriptors, for how many seconds at most."""
+    """What to run, and how."""
 
     arguments: Sequence[str]
+    """The program and its arguments; no shell splits them."""
     cwd: str | None = None
+    """The directory to run in, made where it is missing; None for that of this process."""
     env: Mapping[str, str] | None = None
+    """The whole environment; None for that of this process."""
     timeout: float | None = None
+    """Seconds after which it is killed with all that it started; None for no limit."""
     pass_fds: Sequence[int] = ()
+    """File descriptors that it inherits."""
     watch: Callable[[], Awaitable[str]] | None = None
-    """Runs beside the command and returns where it is to be stopped, with the reason."""
+    """Runs beside the command, and returns the reason where the command is to be stopped."""
 
 
 class Running:
@@ -358,9 +363,16 @@ async def running(command: Command) -> AsyncIterator[Running]:
 async def capture(command: Command, max_output_bytes: int) -> ExecuteResponse:
     """Run a command and return the head and the tail of its output.
 
-    At the timeout, and on cancellation, it is killed with its group. After a timeout the output so far is returned,
-    without an exit code. One that a signal ended has the exit code 128 + the signal's number; one that cannot be
-    started has 126. What it leaves in the background lives on, but is not waited for.
+    At the timeout, and on cancellation, it is killed with its group. What it leaves in the background lives on, but is
+    not waited for.
+
+    Args:
+        command: What to run.
+        max_output_bytes: The most of both streams together; what lies between head and tail is counted and dropped.
+
+    Returns:
+        The output and the exit code: None after a timeout, 128 and the number of the signal that ended the command, 126
+        where it could not be started.
     """
     captured, run = Captured(max_output_bytes), Running()
     try:

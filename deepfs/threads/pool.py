@@ -344,11 +344,17 @@ def run(
     abandon_on_cancel: bool = False,
     cancellation: _Cancellable | None = None,
 ) -> Awaitable[T]:
-    """Call a short blocking function and return or raise what it does.
+    """Call a short blocking function, and return or raise what it does.
 
-    Cancelled before the call has begun, it is not made. Cancelled later, `cancellation` is told, and the caller goes on
-    when the function has ended; with `abandon_on_cancel`, which is for reads, it goes on at once and the result is
-    dropped.
+    Args:
+        function: Makes one whole operation, such as open, read and close.
+        args: What it is called with.
+        abandon_on_cancel: Whether a cancelled caller goes on at once and drops the result, which is for reads. By
+            default it goes on when the function has ended. A call that has not begun is never made.
+        cancellation: Told when the caller is cancelled, so that the function can end early.
+
+    Raises:
+        RuntimeError: No thread can be started, or the interpreter ends.
     """
     return _run(_pools.short, function, args, abandon_on_cancel, cancellation)
 
@@ -389,10 +395,18 @@ async def _run(
 async def run_each(
     function: Callable[[ItemT], T], items: Iterable[ItemT], *, abandon_on_cancel: bool = False
 ) -> list[T]:
-    """Call a short blocking function with every item; the results are in the order of the items.
+    """Call a short blocking function with every item; this costs far less than a task for each.
 
-    Costs far less than a task for each. Where calls raise, the first error in that order is raised, after the calls
-    that were submitted with it have ended. Cancellation is as in `run`.
+    Args:
+        function: Makes one whole operation with one item.
+        items: May be infinite; at most 256 calls are in flight.
+        abandon_on_cancel: As of `run`.
+
+    Returns:
+        The results, in the order of the items.
+
+    Raises:
+        Exception: What the calls raised, of the first item in order, after the calls in flight have ended.
     """
     results: list[T] = []
     rest = iter(items)
@@ -424,26 +438,18 @@ async def run_long(function: Callable[[Cancellation, *ArgsT], T], *args: *ArgsT)
 
     On cancellation the token is set, and the caller goes on when the function has ended.
     """
-    await stop_if_cancelled()
-    loop = loop_callbacks()
-    event = loop.event()
     cancellation = Cancellation()
-    job: Job[T] = Job(loop.turn(), event.set_from_thread, function, (cancellation, *args))
-    _pools.long.submit(job)
-    try:
-        await event.wait()
-    except BaseException as reason:
-        cancellation.cancel()
-        if not job.withdraw():
-            await wait_for_end(event, reason)
-        raise
-    return job.result()
+    return await _run(_pools.long, function, (cancellation, *args), cancellation=cancellation)
 
 
 def start_long(storage: Hashable, function: Callable[[*ArgsT], object], *args: *ArgsT) -> None:
-    """Have a blocking function called that may wait for a `storage`, and that tells by itself whom it may concern.
+    """Have a blocking function called that may wait for a storage; this does not wait for it.
 
-    Calls for one storage wait for one another; those for others go on where it does not answer.
+    Args:
+        storage: What the function may wait for. At most two calls for one storage run at a time, and those for others
+            go on where it does not answer.
+        function: Tells by itself whom its outcome concerns; what it returns or raises is dropped.
+        args: What it is called with.
     """
     _pools.waiting.submit(Job(storage, _nothing, function, args))
 

@@ -29,7 +29,7 @@ from deepfs.types import (
     renamed,
 )
 
-__all__ = ["Mount", "MountTable", "Visit", "answered", "at_once", "guarded", "merged_globs", "merged_greps", "suffices"]
+__all__ = ["Mount", "MountTable", "Visit", "answered", "gather", "guarded", "merged_globs", "merged_greps", "suffices"]
 
 ResultT = TypeVar("ResultT", bound=Result)
 
@@ -252,7 +252,7 @@ def _failures(failed: Sequence[tuple[Visit, Result]]) -> DeepFSError:
     return error_about(failed[0][1].code or ErrorCode.BACKEND_ERROR, None, "; ".join(told.values()), **named)
 
 
-async def at_once(
+async def gather(
     calls: Sequence[Callable[[], Awaitable[T]]],
     enough: Callable[[Sequence[T | None]], bool] = lambda _: False,
 ) -> list[T | None]:

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from deepfs.backends.operations import Operations
 from deepfs.errors import BackendError, ErrorCode, InvalidPathError, error_about
-from deepfs.sync import finish
+from deepfs.sync import shielded
 from deepfs.text import paths
 from deepfs.text.entries import (
     EntryChange,
@@ -240,7 +240,7 @@ async def _unkept(change: Callable[[], Awaitable[T]]) -> T:
     """Carry out a change to its end, as one whose content need not be kept."""
     token = is_probing.set(True)
     try:
-        return await finish(change)
+        return await shielded(change)
     finally:
         is_probing.reset(token)
 

@@ -13,7 +13,7 @@ from deepfs.backends._mounts import (
     MountTable,
     Visit,
     answered,
-    at_once,
+    gather,
     guarded,
     merged_globs,
     merged_greps,
@@ -319,7 +319,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
 
         check_search(pattern)
         visits = self._visits(path or "/", pattern, hidden)
-        results = await at_once([self._guarded(look, visit, GlobResult) for visit in visits])
+        results = await gather([self._guarded(look, visit, GlobResult) for visit in visits])
         return merged_globs(visits, results)
 
     async def agrep(
@@ -348,7 +348,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         check_search(pattern, context_lines, max_count)
         visits = self._visits(path or "/", glob, hidden)
         calls = [self._guarded(look, visit, GrepResult) for visit in visits]
-        results = await at_once(calls, lambda done: suffices(visits, done, max_count))
+        results = await gather(calls, lambda done: suffices(visits, done, max_count))
         return merged_greps(visits, results, max_count)
 
     def _guarded(
@@ -428,7 +428,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
                 batches[mount].append((inner, index))
             except DeepFSError as error:
                 outcomes[index] = outcome(path, error=error.code.value)
-        answers = await at_once([partial(answered, call, mount, batch) for mount, batch in batches.items()])
+        answers = await gather([partial(answered, call, mount, batch) for mount, batch in batches.items()])
         for batch, answer in zip(batches.values(), answers, strict=True):
             failed = [outcome(path, error=ErrorCode.BACKEND_ERROR.value) for path, _ in batch]
             outcomes |= {index: result for (_, index), result in zip(batch, answer or failed, strict=True)}

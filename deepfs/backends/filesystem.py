@@ -19,16 +19,15 @@ from deepfs.search.disk import Automatic, GlobSearch, GrepSearch, InProcess, Loc
 from deepfs.search.gitignore import IgnoreOption
 from deepfs.search.query import check_search, compile_query
 from deepfs.search.results import Hidden
-from deepfs.sync import finish
+from deepfs.sync import shielded
 from deepfs.text import media, paths
 from deepfs.text import records as filedata
-from deepfs.text import windows as reading
 from deepfs.text.arguments import bytes_given, bytes_of, check_bool, check_number, directory_given
 from deepfs.text.edits import replace
 from deepfs.text.entries import EntryChange, StoragePlace, TreeListing
 from deepfs.text.lines import check_text, check_window, decode
 from deepfs.text.paths import host_path
-from deepfs.threads import lanes
+from deepfs.threads import pool
 from deepfs.threads.deadline import Cancellation
 from deepfs.threads.locks import path_locks
 from deepfs.types import (
@@ -126,7 +125,7 @@ class FilesystemBackend(BackendProtocol):
         """Run a change in a worker thread, with its paths held; it gets the patience to wait for other processes."""
         async with self._hold(*_lockable(held)):
             patience = Patience(_WAIT_S)
-            return await lanes.run(function, patience, *args, cancellation=patience)
+            return await pool.run(function, patience, *args, cancellation=patience)
 
     @property
     def cwd(self) -> Path:
@@ -144,7 +143,7 @@ class FilesystemBackend(BackendProtocol):
         return self._max_bytes
 
     async def areal_paths(self, paths: list[str]) -> list[str | None]:
-        return await lanes.run(self._real_paths, paths, abandon_on_cancel=True)
+        return await pool.run(self._real_paths, paths, abandon_on_cancel=True)
 
     def _real_paths(self, paths: list[str]) -> list[str | None]:
         return [self.real_path(path) for path in paths]
@@ -169,7 +168,7 @@ class FilesystemBackend(BackendProtocol):
             return None
 
     async def astorage_place(self, path: str) -> StoragePlace:
-        return await lanes.run(self._place, path, abandon_on_cancel=True)
+        return await pool.run(self._place, path, abandon_on_cancel=True)
 
     def _place(self, path: str) -> StoragePlace:
         return self._disk.place(self._path(path))
@@ -179,7 +178,7 @@ class FilesystemBackend(BackendProtocol):
     def _look(self, function: Callable[..., T], *args: Any) -> Awaitable[T]:
         """Look in a worker thread; cancelled, it is left alone there and soon ends."""
         patience = Patience()
-        return lanes.run(function, patience, *args, abandon_on_cancel=True, cancellation=patience)
+        return pool.run(function, patience, *args, abandon_on_cancel=True, cancellation=patience)
 
     async def als(self, path: str) -> LsResult:
         return await self._look(self._ls, path)
@@ -208,15 +207,15 @@ class FilesystemBackend(BackendProtocol):
         if isinstance(read.shown, bytes):
             return self._binary(path, read)
         text = FileDataV2(read.shown.text, "utf-8", None, modified_at(read.status), mime_type)
-        return reading.read_window(text, read.shown, read.version)
+        return filedata.read_window(text, read.shown, read.version)
 
     def _binary(self, path: str, read: Reading) -> ReadResult:
         assert isinstance(read.shown, bytes)
         at = FileDataV2("", modified_at=modified_at(read.status))
-        return reading.read_binary(path, read.shown, at=at, content_version=read.version, limit=self._max_bytes)
+        return filedata.read_binary(path, read.shown, at=at, content_version=read.version, limit=self._max_bytes)
 
     async def aread_raw(self, path: str) -> ReadRawResult:
-        return await lanes.run(self._read_raw, path, abandon_on_cancel=True)
+        return await pool.run(self._read_raw, path, abandon_on_cancel=True)
 
     def _read_raw(self, path: str) -> ReadRawResult:
         data, status = self._disk.read_file(self._path(path), MAX_HELD_BYTES)
@@ -249,7 +248,7 @@ class FilesystemBackend(BackendProtocol):
         self._search.answer(asks, self._path(start), self._path(""))
 
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-        return await lanes.run_each(self._download_file, paths, abandon_on_cancel=True)
+        return await pool.run_each(self._download_file, paths, abandon_on_cancel=True)
 
     def _download_file(self, path: str) -> FileDownloadResponse:
         try:
@@ -262,11 +261,11 @@ class FilesystemBackend(BackendProtocol):
         check_number("chunk_size", chunk_size)
         opened: list[BinaryIO] = []
         try:
-            await lanes.run(self._open, path, opened)
-            while chunk := await lanes.run(opened[0].read, chunk_size):
+            await pool.run(self._open, path, opened)
+            while chunk := await pool.run(opened[0].read, chunk_size):
                 yield chunk
         finally:
-            await finish(partial(lanes.run, _close, opened))
+            await shielded(partial(pool.run, _close, opened))
 
     def _open(self, path: str, opened: list[BinaryIO]) -> None:
         opened.append(self._disk.open_file(self._path(path))[0])
@@ -351,21 +350,21 @@ class FilesystemBackend(BackendProtocol):
             return [
                 outcome
                 for hop in hops
-                for outcome in await lanes.run(self._upload, cancellation, hop, cancellation=cancellation)
+                for outcome in await pool.run(self._upload, cancellation, hop, cancellation=cancellation)
             ]
 
     async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
         begun: list[Upload] = []
         try:
             async with closed_after(chunks):
-                await lanes.run(self._begin, path, begun)
+                await pool.run(self._begin, path, begun)
                 async for chunk in chunks:
-                    await lanes.run(begun[0].write, bytes_given("each chunk", chunk))
+                    await pool.run(begun[0].write, bytes_given("each chunk", chunk))
                 await self._change([path], begun[0].put)
         except DeepFSError as error:
             return FileUploadResponse(path, error.code.value)
         finally:
-            await finish(partial(lanes.run, _close, begun))
+            await shielded(partial(pool.run, _close, begun))
         return FileUploadResponse(path)
 
     def _begin(self, path: str, begun: list[Upload]) -> None:

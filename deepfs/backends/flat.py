@@ -19,11 +19,11 @@ from deepfs.errors import (
 from deepfs.search.flat import glob_tree, grep_tree
 from deepfs.search.query import check_search, compile_query
 from deepfs.search.results import Hidden, Wanted
-from deepfs.sync import breathe, finish
+from deepfs.sync import shielded, yield_to_loop
 from deepfs.text import flat_tree as filemap
 from deepfs.text import paths
 from deepfs.text import records as filedata
-from deepfs.text import windows as reading
+from deepfs.text import records as reading
 from deepfs.text.arguments import bytes_of
 from deepfs.text.edits import replace
 from deepfs.text.entries import EntryChange, StoragePlace, TreeListing, flat_place, implied_listing
@@ -148,7 +148,7 @@ class FlatBackend(BackendProtocol):
         tree = FileTree(await self._fetch_all())
         if path != "/" and path in tree.files:
             raise NotDirectoryError(path)
-        await breathe()
+        await yield_to_loop()
         return await glob_tree(tree, wanted)
 
     async def agrep(
@@ -193,7 +193,7 @@ class FlatBackend(BackendProtocol):
         if changes and self._commits_at_once:
             await self._commit(changes)
         elif changes:
-            await finish(partial(self._commit, changes))
+            await shielded(partial(self._commit, changes))
         return self._files_update(changes)
 
     async def _place(self, path: str) -> Mapping[str, FileDataV2]:

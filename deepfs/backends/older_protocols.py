@@ -122,7 +122,7 @@ def register(adapters: Adapters) -> None:
 def adapters() -> Adapters:
     """The registered adapters; those of `deepfs.compat` if there are none yet."""
     if not _registered:
-        import_module("deepfs.compat.registered")
+        import_module("deepfs.compat.class_bodies")
     return _registered[0]
 
 

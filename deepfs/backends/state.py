@@ -7,7 +7,7 @@ from typing import Any
 from deepfs._deprecated import warn_deprecated
 from deepfs.backends.flat import RecordBackend
 from deepfs.langgraph.channel import FileConflicts, Files, FilesystemState
-from deepfs.langgraph.private import task_files
+from deepfs.langgraph.task_files import task_files
 from deepfs.text import paths
 from deepfs.text.entries import StoragePlace, flat_place
 from deepfs.text.flat_tree import Change, DecodedFiles, FileTree

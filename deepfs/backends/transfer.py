@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from functools import partial
 from hashlib import blake2b
 
-from deepfs.backends._mounts import at_once
+from deepfs.backends._mounts import gather
 from deepfs.backends.operations import Operations
 from deepfs.errors import (
     AlreadyExistsError,
@@ -26,7 +26,7 @@ from deepfs.errors import (
     TooLargeError,
     error_about,
 )
-from deepfs.sync import finish
+from deepfs.sync import shielded
 from deepfs.text import paths
 from deepfs.text.arguments import bytes_given
 from deepfs.text.entries import (
@@ -147,7 +147,7 @@ async def closed_after(chunks: AsyncIterable[bytes]) -> AsyncIterator[None]:
         yield
     finally:
         if isinstance(chunks, AsyncGenerator):
-            await finish(chunks.aclose)
+            await shielded(chunks.aclose)
 
 
 def _leaf(code: str, path: str) -> DeepFSError:
@@ -320,7 +320,7 @@ class _Transfer:
     async def _create(self, texts: dict[str, str]) -> None:
         """Write new files, all at once."""
         writes = [partial(self._target.awrite, self._at_target(path), text) for path, text in texts.items()]
-        results = dict(zip(texts, await at_once(writes), strict=True))
+        results = dict(zip(texts, await gather(writes), strict=True))
         self._arrived += sum(result is not None and result.ok for result in results.values())
         for path, result in results.items():
             if result is not None:
@@ -424,7 +424,7 @@ class _Transfer:
         """Remove those that are empty, the deepest first; returns those that stay, each with the code of the error."""
         change: Change = "remove_directory"
         changes = [EntryChange(path, change) for path in sorted(made, reverse=True)]
-        outcomes = await finish(partial(backend.achange_entries, changes)) if changes else []
+        outcomes = await shielded(partial(backend.achange_entries, changes)) if changes else []
         told = [(change.path, outcome.error) for change, outcome in zip(changes, outcomes, strict=True)]
         return [(path, code) for path, code in told if code is not None and code != ErrorCode.FILE_NOT_FOUND]
 

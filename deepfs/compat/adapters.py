@@ -23,8 +23,7 @@ from deepfs.backends.protocol import (
 )
 from deepfs.backends.transfer import downloaded
 from deepfs.compat import responses as answers
-from deepfs.compat.counterparts import own_instead
-from deepfs.compat.first_protocol import is_v1, own_name
+from deepfs.compat.recognition import is_v1, own_instead, own_name
 from deepfs.compat.responses import shows_file
 from deepfs.errors import (
     AlreadyExistsError,
@@ -43,7 +42,7 @@ from deepfs.errors import (
 from deepfs.search.flat import grep_tree
 from deepfs.search.query import compile_query
 from deepfs.search.results import MAX_SEARCHED_BYTES, Wanted
-from deepfs.sync import off_loop
+from deepfs.sync import in_thread
 from deepfs.text import paths
 from deepfs.text import records as filedata
 from deepfs.text.entries import TreeListing, flat_place
@@ -102,7 +101,7 @@ def awaitable(method: Callable[..., Any]) -> Call:
         try:
             if inspect.iscoroutinefunction(method):
                 return await method(*args, **options)
-            return await off_loop(partial(method, *args, **options))
+            return await in_thread(partial(method, *args, **options))
         except NotImplementedError as error:
             owner = type(getattr(method, "__self__", method)).__name__
             name = getattr(method, "__name__", "it").removeprefix("a")
@@ -159,7 +158,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
     async def areal_paths(self, paths: list[str]) -> list[str | None]:
         if not self.resolves_links:
             return [*paths]
-        return await off_loop(partial(_real_paths, self.adapted, paths))
+        return await in_thread(partial(_real_paths, self.adapted, paths))
 
     async def als(self, path: str) -> LsResult:
         path = paths.normalize(path)

@@ -1,4 +1,7 @@
-"""Subclasses of `BackendProtocol` whose bodies were written for V1 or for deepagents: what these bodies lack."""
+"""Subclasses of `BackendProtocol` whose bodies were written for V1 or for deepagents: what these bodies lack.
+
+This module registers the adapters of this room with `deepfs.backends`, which must not import them.
+"""
 
 import functools
 import inspect
@@ -7,9 +10,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final
 
-from deepfs.backends.older_protocols import takes_overwrite
+from deepfs.backends.older_protocols import Adapters, register, takes_overwrite
 from deepfs.compat.adapters import own_operation
-from deepfs.compat.first_protocol import v1_operations
+from deepfs.compat.factories import backend_from, current_context
+from deepfs.compat.recognition import v1_operations
 from deepfs.compat.responses import shows_file
 from deepfs.errors import AlreadyExistsError
 from deepfs.sync import named
@@ -110,3 +114,6 @@ def _make_write_create(cls: type, protocol: Any) -> None:
         return
     for name, body in bodies.items():
         setattr(cls, name, _creating(body, is_async=name == "awrite"))
+
+
+register(Adapters(backend=backend_from, body=adapt_body, context=current_context))

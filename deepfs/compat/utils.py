@@ -11,7 +11,7 @@ from deepfs.text import paths
 from deepfs.text import records as filedata
 from deepfs.text.edits import replace
 from deepfs.text.flat_tree import DecodedFiles, FileTree
-from deepfs.text.windows import read_data
+from deepfs.text.records import read_data
 from deepfs.types import FileInfo, GrepMatch, GrepResult, ReadResult, failure
 
 __all__ = [

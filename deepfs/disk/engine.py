@@ -5,14 +5,14 @@ from collections.abc import Callable, Generator
 from typing import BinaryIO
 
 from deepfs.disk.atomic import Sweeper
-from deepfs.disk.os_errors import StorageErrors
+from deepfs.disk.os_calls import StorageErrors, release
 from deepfs.disk.reading import DEFAULT_LIMITS, Limits, Reading, open_regular, read_descriptor, read_whole, read_window
 from deepfs.disk.relocation import Relocator
 from deepfs.disk.removal import delete
-from deepfs.disk.resolve import Root, release
-from deepfs.disk.trees import change_entry, list_tree, place_of
+from deepfs.disk.resolve import Root, place_of
+from deepfs.disk.trees import list_tree
 from deepfs.disk.walking import FoundFile, Listing, list_directory, walk
-from deepfs.disk.writing import Upload, Writer
+from deepfs.disk.writing import Upload, Writer, change_entry
 from deepfs.text.entries import EntryChange, StoragePlace, TreeListing
 from deepfs.threads.deadline import Patience
 

@@ -10,8 +10,8 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import NamedTuple
 
-from deepfs.disk.os_errors import NOT_REGULAR
-from deepfs.disk.resolve import READ, Root, release
+from deepfs.disk.os_calls import NOT_REGULAR, READ, release
+from deepfs.disk.resolve import Root
 from deepfs.errors import InvalidContentError, IsDirectoryError, PermissionDeniedError, TooLargeError
 from deepfs.text import lines as text
 from deepfs.threads.deadline import Patience

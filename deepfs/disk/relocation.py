@@ -7,26 +7,28 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from deepfs.disk.atomic import Sweeper, create, discard, put, replace, sync_directory
-from deepfs.disk.copying import ContentId, content_id, fill_from, tree_copy
-from deepfs.disk.file_locks import file_id, holding
-from deepfs.disk.os_errors import StorageErrors, errno_of, leaf
-from deepfs.disk.reading import check_regular
-from deepfs.disk.removal import Stayed, Unlink, remove_tree
-from deepfs.disk.resolve import (
+from deepfs.disk.atomic import Sweeper, create, discard, link_into_place, replace, sync_directory
+from deepfs.disk.file_locks import locked_places
+from deepfs.disk.os_calls import (
     READ,
     UPDATE,
-    Place,
-    Root,
+    StorageErrors,
+    attempts,
+    errno_of,
+    file_id,
     is_temporary,
+    leaf,
     link_target,
     may_change,
     release,
     temporary_name,
 )
+from deepfs.disk.reading import check_regular
+from deepfs.disk.removal import Stayed, Unlink, remove_tree
+from deepfs.disk.resolve import Place, Root
+from deepfs.disk.trees import ContentId, content_id, fill_from, tree_copy
 from deepfs.errors import (
     AlreadyExistsError,
-    BackendError,
     ConflictError,
     DeepFSError,
     InvalidPathError,
@@ -42,7 +44,6 @@ from deepfs.threads.deadline import Patience
 __all__ = ["Relocator"]
 
 _REFUSALS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
-_MAX_RACES = 100
 
 
 class _Task(NamedTuple):
@@ -93,31 +94,29 @@ class Relocator:
 
     def move(self, src: str, dst: str, patience: Patience, *, overwrite: bool) -> None:
         """Have what stands at `src`, a link itself rather than what it leads to, stand at `dst`."""
-        for _ in range(_MAX_RACES):
+        for _ in attempts(dst):
             with self._task(src, dst, overwrite=overwrite, moving=True) as task:
                 if task.stays:
                     _spell_anew(task)
                     return
                 if self._root.must_stay(task.source.names):
                     raise PermissionDeniedError(src, "the root cannot be moved")
-                with holding(src, [task.source, task.target], patience):
+                with locked_places(src, [task.source, task.target], patience):
                     now = self._looked_at(src, task.source, dst, task.target)
                     self._check(now, overwrite=overwrite, moving=True)
                     if now.stays or self._moved(now, patience):
                         sync_directory(task.source.directory, self._durable)
                         return
-        raise _contended(dst)
 
     def copy(self, src: str, dst: str, patience: Patience, *, overwrite: bool) -> None:
         """Put a copy of what stands at `src`, a link itself rather than what it leads to, at `dst`."""
-        for _ in range(_MAX_RACES):
+        for _ in attempts(dst):
             with self._task(src, dst, overwrite=overwrite, moving=False) as task:
                 if task.stays:
                     return
-                with holding(dst, [task.target], patience):
+                with locked_places(dst, [task.target], patience):
                     if self._copied(task, patience, set()):
                         return
-        raise _contended(dst)
 
     @contextmanager
     def _task(self, src: str, dst: str, *, overwrite: bool, moving: bool) -> Iterator[_Task]:
@@ -184,7 +183,7 @@ class Relocator:
             os.unlink(name, dir_fd=directory)
 
         def unlink_locked(directory: int, name: str) -> None:
-            with holding(task.src, [Place(self._root, directory, [name], [])], patience):
+            with locked_places(task.src, [Place(self._root, directory, [name], [])], patience):
                 unlink(directory, name)
 
         # The lock of a file that is moved by itself is held already.
@@ -228,7 +227,7 @@ class Relocator:
         name = temporary_name()
         os.symlink(says, name, dir_fd=target.directory)
         try:
-            if task.existing is None and not put(target.directory, name, target):
+            if task.existing is None and not link_into_place(target.directory, name, target):
                 return False
             if task.existing is not None:
                 _check_writable(target)
@@ -257,10 +256,6 @@ def _partly_moved(task: _Task, stayed: Stayed) -> DeepFSError:
     why = os.strerror(number) if number else "others use it"
     what = f"it{others} could not be deleted ({why}); all of it is in '{{other}}' as well"
     return error_about(leaf(reason, first).code, first, what, other=task.dst)
-
-
-def _contended(path: str) -> BackendError:
-    return BackendError(path, "others create and delete it all the time")
 
 
 def _check_destination(task: _Task, *, overwrite: bool) -> None:
@@ -311,7 +306,7 @@ def _rename(task: _Task) -> None:
 
 def _rename_new(task: _Task) -> bool:
     source, target = task.source, task.target
-    if not put(source.directory, source.name, target):
+    if not link_into_place(source.directory, source.name, target):
         return False
     try:
         os.unlink(source.name, dir_fd=source.directory)

@@ -5,11 +5,11 @@ import os
 import stat
 from collections.abc import Callable
 
-from deepfs.disk.descent import Descent, OpenDirectory
-from deepfs.disk.file_locks import holding
-from deepfs.disk.os_errors import StorageErrors, errno_of, leaf
+from deepfs.disk.file_locks import locked_places
+from deepfs.disk.os_calls import NO_FOLLOW, READ, READ_DIRECTORY, StorageErrors, errno_of, leaf, release
 from deepfs.disk.reading import check_regular, is_version, open_regular
-from deepfs.disk.resolve import NO_FOLLOW, READ, READ_DIRECTORY, Place, Root, release
+from deepfs.disk.resolve import Place, Root
+from deepfs.disk.walking import Descent, OpenDirectory
 from deepfs.errors import BackendError, ConflictError, DeepFSError, NotFoundError, PermissionDeniedError
 from deepfs.threads.deadline import Patience
 
@@ -39,7 +39,7 @@ def delete(root: Root, path: str, patience: Patience, *, if_match: str | None = 
     with StorageErrors(path), root.locate(path, follow=False) as place:
         if root.must_stay(place.names):
             raise PermissionDeniedError(path, "the root cannot be deleted")
-        with holding(path, [place], patience):
+        with locked_places(path, [place], patience):
             if if_match is None:
                 remove_standing(place, path, patience)
             else:

@@ -16,9 +16,9 @@ __all__ = [
     "HumanInTheLoopMiddleware",
     "InterruptOnConfig",
     "LangChainSummarization",
+    "Lazy",
     "ModelRequest",
     "ModelResponse",
-    "Once",
     "PrivateStateAttr",
     "TodoListMiddleware",
     "artifacts_root",
@@ -62,7 +62,7 @@ def _has_own(kind: type[BackendProtocol]) -> bool:
 T = TypeVar("T")
 
 
-class Once(Generic[T]):
+class Lazy(Generic[T]):
     """Makes its value once, whichever threads ask first."""
 
     def __init__(self, make: Callable[[], T]) -> None:

@@ -18,7 +18,7 @@ from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.tools import FILE_TOOLS, MAX_RESULT_CHARS, filesystem_tools
 from deepfs.policy.permissions import PermissionedBackend
 from deepfs.policy.rules import FilesystemPermission, checked_rules
-from deepfs.sync import call_over
+from deepfs.sync import call_sync
 from deepfs.text import paths
 
 __all__ = ["FilesystemMiddleware", "FilesystemPermission", "FilesystemState"]
@@ -164,7 +164,7 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         return {"messages": evicted}
 
     def _waited(self, call: Callable[[], Any]) -> Any:
-        return call_over(self.backend, call, f"The sync form of {self.name}", "its async form (ainvoke)")
+        return call_sync(self.backend, call, f"The sync form of {self.name}", "its async form (ainvoke)")
 
 
 def inheriting(

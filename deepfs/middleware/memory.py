@@ -8,7 +8,7 @@ from deepfs.errors import ErrorCode
 from deepfs.middleware._backends import AgentMiddleware, ModelRequest, ModelResponse, resolve_backend
 from deepfs.middleware._messages import with_prompt
 from deepfs.middleware.prompts import PROMPTS
-from deepfs.sync import call_over
+from deepfs.sync import call_sync
 from deepfs.text.arguments import check_string
 from deepfs.types import ReadResult
 
@@ -46,7 +46,7 @@ class MemoryMiddleware(AgentMiddleware[Any, Any, Any]):
     ) -> ModelResponse[Any]:
         """Append the files to the system message."""
         call = partial(self._prepared, request)
-        return handler(call_over(self.backend, call, f"The sync form of {self.name}", "its async form (ainvoke)"))
+        return handler(call_sync(self.backend, call, f"The sync form of {self.name}", "its async form (ainvoke)"))
 
     async def awrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]

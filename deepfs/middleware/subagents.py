@@ -13,13 +13,13 @@ from langgraph.types import Command
 from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
-from deepfs.langgraph.child_graphs import adopt_files
+from deepfs.langgraph.task_files import adopt_files
 from deepfs.middleware._backends import (
     AgentMiddleware,
     InterruptOnConfig,
+    Lazy,
     ModelRequest,
     ModelResponse,
-    Once,
     create_agent,
     init_chat_model,
     resolve_backend,
@@ -128,18 +128,18 @@ class SubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
             return []
         return [FilesystemMiddleware(backend=resolve_backend(backend), permissions=self._permissions)]
 
-    def _runnable(self, spec: SubAgent | CompiledSubAgent) -> Once[Runnable[Any, Any]]:
+    def _runnable(self, spec: SubAgent | CompiledSubAgent) -> Lazy[Runnable[Any, Any]]:
         """What runs the subagent; an agent is built when it is first needed."""
         if "runnable" in spec:
             runnable = cast("CompiledSubAgent", spec)["runnable"]
-            return Once(lambda: runnable)
+            return Lazy(lambda: runnable)
         agent = spec
         model = agent.get("model", self._model)
         if model is None:
             raise ValueError(f"subagent {agent['name']!r} needs a model: there is no default_model")
         chat_model = init_chat_model(model) if isinstance(model, str) else model
         rules = checked_rules(agent.get("permissions", self._permissions))
-        return Once(lambda: self._built(agent, chat_model, rules))
+        return Lazy(lambda: self._built(agent, chat_model, rules))
 
     def _built(self, spec: SubAgent, model: BaseChatModel, rules: Sequence[FilesystemPermission]) -> Runnable[Any, Any]:
         own = [_ruled(each, rules) if "permissions" in spec else each for each in self._middleware]
@@ -222,7 +222,7 @@ class TaskArguments(BaseModel):
     subagent_type: str = Field(description="Name of the subagent.")
 
 
-def _task_tool(runnables: Mapping[str, Once[Runnable[Any, Any]]], description: str) -> BaseTool:
+def _task_tool(runnables: Mapping[str, Lazy[Runnable[Any, Any]]], description: str) -> BaseTool:
     def chosen(name: str, description: str) -> Runnable[Any, Any]:
         if not description.strip():
             raise ToolException("Error: The description is empty. Say what is to be done.")

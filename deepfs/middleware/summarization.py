@@ -27,7 +27,7 @@ from deepfs.middleware._backends import (
     artifacts_root,
     resolve_backend,
 )
-from deepfs.sync import call_over
+from deepfs.sync import call_sync
 from deepfs.text import paths
 from deepfs.text.media import OCTET_STREAM, extension
 from deepfs.types import Result
@@ -135,7 +135,7 @@ class SummarizationMiddleware(LangChainSummarization):
         self._waiting[name] = plan
 
     def _waited(self, call: Callable[[], Any]) -> Any:
-        return call_over(self.backend, call, f"The sync form of {self.name}", "its async form (ainvoke)")
+        return call_sync(self.backend, call, f"The sync form of {self.name}", "its async form (ainvoke)")
 
 
 def _plan(state: Any, update: dict[str, Any] | None) -> _Plan | None:

@@ -12,7 +12,7 @@ from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import DeepFSError
 from deepfs.policy.hooks import call_of
-from deepfs.sync import finish
+from deepfs.sync import shielded
 from deepfs.text.arguments import check_callable
 
 __all__ = ["AuditLog", "AuditRecord", "AuditedBackend", "Redaction"]
@@ -74,7 +74,7 @@ class AuditedBackend(WrapperBackend):
         shown = record if self._redact is None else self._redact(record)
         answer = None if shown is None else self._log(shown)
         if inspect.isawaitable(answer):
-            await finish(lambda: answer)  # What was cancelled is told as well.
+            await shielded(lambda: answer)  # What was cancelled is told as well.
 
 
 _CONTENTS = frozenset({"content", "old", "new"})

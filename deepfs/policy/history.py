@@ -24,7 +24,7 @@ from deepfs.errors import (
 )
 from deepfs.policy.permissions import PermissionedBackend
 from deepfs.policy.rules import FilesystemPermission
-from deepfs.sync import finish
+from deepfs.sync import shielded
 from deepfs.text import paths
 from deepfs.text.arguments import check_integer, check_string
 from deepfs.text.entries import Omission, TreeListing, files_of, is_probing, joined
@@ -241,7 +241,7 @@ class HistoryBackend(WrapperBackend):
     async def _settle(self, kept: list[_Kept], done: dict[str, bool]) -> None:
         """Forget what was stored for changes that did not happen, and the oldest versions where they did."""
         if kept:
-            await finish(partial(self._settle_each, kept, done))
+            await shielded(partial(self._settle_each, kept, done))
 
     async def _settle_each(self, kept: list[_Kept], done: dict[str, bool]) -> None:
         for each in kept:

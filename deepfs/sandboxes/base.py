@@ -19,11 +19,13 @@ from deepfs.errors import (
     NotFoundError,
     PermissionDeniedError,
 )
-from deepfs.sandboxes.responses import (
+from deepfs.sandboxes.wire import (
+    CachedContent,
+    Calls,
     Content,
+    ContentCache,
     Found,
-    Known,
-    KnownFiles,
+    Records,
     check,
     contents,
     failure_of,
@@ -31,18 +33,16 @@ from deepfs.sandboxes.responses import (
     infos,
     tree_listing,
 )
-from deepfs.sandboxes.wire import Calls, Records
 from deepfs.search.query import check_search, compile_query
 from deepfs.search.results import Grep, Wanted, glob_result
-from deepfs.sync import finish
+from deepfs.sync import shielded
 from deepfs.text import paths
 from deepfs.text import records as filedata
-from deepfs.text import windows as reading
 from deepfs.text.arguments import bytes_of
 from deepfs.text.edits import replace
 from deepfs.text.entries import EntryChange, TreeListing, flat_place
 from deepfs.text.lines import check_text, decode, version
-from deepfs.threads import lanes
+from deepfs.threads import pool
 from deepfs.threads.deadline import Cancellation
 from deepfs.threads.locks import path_locks
 from deepfs.types import (
@@ -100,7 +100,7 @@ class BaseSandbox(SandboxBackendProtocol):
             raise ValueError(f"root must be an absolute path in the sandbox, not {root!r}")
         self._root = paths.normalize(root)
         self._max_bytes = bytes_of(max_file_size_mb)
-        self._known = KnownFiles()
+        self._known = ContentCache()
         self._calls = Calls(self._run_script, self.command_bytes, self.answer_bytes, self._take)
 
     @abstractmethod
@@ -171,9 +171,11 @@ class BaseSandbox(SandboxBackendProtocol):
         _check_start(answer, path)
         return tree_listing(answer, path, self._root)
 
-    async def _fetch(self, wanted: list[str], limit: int = _MAX_WHOLE_BYTES) -> list[tuple[Known, str] | DeepFSError]:
+    async def _fetch(
+        self, wanted: list[str], limit: int = _MAX_WHOLE_BYTES
+    ) -> list[tuple[CachedContent, str] | DeepFSError]:
         """The files at the `wanted` paths with their times of modification, in one call if their names fit."""
-        found: dict[str, tuple[Known, str] | DeepFSError] = {}
+        found: dict[str, tuple[CachedContent, str] | DeepFSError] = {}
         for group in self._calls.groups(dict.fromkeys(wanted), self._fetch_words):
             before = {path: self._known.get(path) for path in group}
             words = [word for path in group for word in self._fetch_words(path)]
@@ -186,7 +188,9 @@ class BaseSandbox(SandboxBackendProtocol):
         known = self._known.get(path)
         return [self._inner(path), known.version.encode() if known else b""]
 
-    def _learn(self, path: str, known: Known | None, found: Content | DeepFSError) -> tuple[Known, str] | DeepFSError:
+    def _learn(
+        self, path: str, known: CachedContent | None, found: Content | DeepFSError
+    ) -> tuple[CachedContent, str] | DeepFSError:
         if isinstance(found, DeepFSError):
             self._known.forget(path)
             return found
@@ -194,7 +198,7 @@ class BaseSandbox(SandboxBackendProtocol):
             known = self._known.put(path, found.data or b"")
         return known, found.modified_at
 
-    async def _file(self, path: str, limit: int = _MAX_WHOLE_BYTES) -> tuple[Known, str]:
+    async def _file(self, path: str, limit: int = _MAX_WHOLE_BYTES) -> tuple[CachedContent, str]:
         (found,) = await self._fetch([path], limit)
         if isinstance(found, DeepFSError):
             raise found
@@ -203,11 +207,11 @@ class BaseSandbox(SandboxBackendProtocol):
     async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
         path = paths.normalize(path)
         known, modified_at = await self._file(path)
-        return await lanes.run(self._read, path, known, modified_at, offset, limit, abandon_on_cancel=True)
+        return await pool.run(self._read, path, known, modified_at, offset, limit, abandon_on_cancel=True)
 
-    def _read(self, path: str, known: Known, modified_at: str, offset: int, limit: int) -> ReadResult:
+    def _read(self, path: str, known: CachedContent, modified_at: str, offset: int, limit: int) -> ReadResult:
         data = _data(known.data, modified_at)
-        read = reading.read_data(path, data, offset, limit, max_binary=self._max_bytes)
+        read = filedata.read_data(path, data, offset, limit, max_binary=self._max_bytes)
         return replace_fields(read, version=known.version)
 
     async def aread_raw(self, path: str) -> ReadRawResult:
@@ -220,7 +224,7 @@ class BaseSandbox(SandboxBackendProtocol):
         wanted = Wanted(pattern, path)
         answer = await self._calls.call("tree", self._inner(path), *_hints(pattern))
         _check_start(answer, path)
-        return await lanes.run_long(self._glob, answer, wanted)
+        return await pool.run_long(self._glob, answer, wanted)
 
     def _glob(self, cancellation: Cancellation, answer: Records, wanted: Wanted) -> GlobResult:
         found = [info for info in infos(answer, self._root) if not info.is_dir and info.path in wanted]
@@ -245,7 +249,7 @@ class BaseSandbox(SandboxBackendProtocol):
             "grep", self._inner(start), *_hints(glob), needle, str(self._max_bytes).encode()
         )
         _check_start(answer, start)
-        return await lanes.run_long(self._grep, answer, Grep(query, wanted, max_count, self._max_bytes))
+        return await pool.run_long(self._grep, answer, Grep(query, wanted, max_count, self._max_bytes))
 
     def _grep(self, cancellation: Cancellation, answer: Records, grep: Grep) -> GrepResult:
         listed = list(found_files(answer, self._root))
@@ -302,7 +306,7 @@ class BaseSandbox(SandboxBackendProtocol):
 
     async def _changed(self, operation: str, *words: bytes, payload: bytes = b"") -> Records:
         """The answer to a call that changes files: it is made to its end."""
-        return await finish(partial(self._calls.call, operation, *words, payload=payload))
+        return await shielded(partial(self._calls.call, operation, *words, payload=payload))
 
     async def _write(self, path: str, mode: str, known: str, data: bytes, before: int = 0, after: int = 0) -> None:
         """Put `data` between the first and the last bytes of what is there."""
@@ -331,14 +335,14 @@ class BaseSandbox(SandboxBackendProtocol):
         return await self._edit(path, known, old, new, replace_all, if_match)
 
     async def _edit(
-        self, path: str, known: Known, old: str, new: str, replace_all: bool, if_match: str | None
+        self, path: str, known: CachedContent, old: str, new: str, replace_all: bool, if_match: str | None
     ) -> EditResult:
         if if_match is not None and if_match not in (known.version, version(known.data)):
             raise ConflictError(path)
         content = filedata.text_of(_data(known.data, ""), path)
         if content is None or decode(known.data) is None:
             raise BinaryFileError(path)
-        done = await lanes.run(replace, path, content, old, new, replace_all)
+        done = await pool.run(replace, path, content, old, new, replace_all)
         data = done.content.encode()
         before, after = _common(known.data, data)
         try:

@@ -1,31 +1,268 @@
-"""Commands in a box of their own on Linux, without containers: bubblewrap."""
+"""Sandboxes of this machine without containers: commands in a box of their own on Linux, by bubblewrap."""
 
+import atexit
 import os
 import shutil
+import stat
 import weakref
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import partial
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import cache, partial
 from secrets import token_hex
-from time import perf_counter
+from tempfile import mkdtemp
+from time import perf_counter, sleep
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
 import anyio
+from msgspec import Struct
 
 from deepfs import process as commands
 from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol
 from deepfs.errors import InvalidPathError, NotSupportedError
 from deepfs.process import Command, Running
-from deepfs.sandboxes._box_command import WORKSPACE, Box, arguments
-from deepfs.sandboxes._bubblewrap_limits import Cgroup, Limits, is_beyond, private_devices
 from deepfs.text import paths
 from deepfs.text.arguments import check_bool, check_env, check_integer, check_number, seconds_of
-from deepfs.threads import lanes
+from deepfs.threads import pool
+from deepfs.threads.deadline import Cancellation
 from deepfs.types import ExecuteResponse, FileUploadResponse
 
-__all__ = ["BubblewrapSandbox", "Limits", "bubblewrap_program"]
+__all__ = [
+    "WORKSPACE",
+    "Box",
+    "BubblewrapSandbox",
+    "Cgroup",
+    "Limits",
+    "arguments",
+    "bubblewrap_program",
+    "is_beyond",
+    "private_devices",
+]
+
+
+_MEGABYTE = 1024 * 1024
+
+
+class Limits(Struct, frozen=True):
+    """What commands may use; bytes and seconds. `memory` and `processes` are for a command with all that it starts.
+
+    Where the system has no control groups for us, `memory` is for each process. `cpu_seconds` and `file_size` are for
+    each process and file; `workspace` and `temporary` for all files in the workspace, and in `/tmp` and shared memory.
+    """
+
+    memory: int = 1024 * _MEGABYTE
+    processes: int = 128
+    cpu_seconds: int = 120
+    file_size: int = 256 * _MEGABYTE
+    open_files: int = 1024
+    workspace: int = 1024 * _MEGABYTE
+    temporary: int = 64 * _MEGABYTE
+
+
+_ROOT = "/sys/fs/cgroup"
+_TRIES = 1000
+
+
+class Cgroup:
+    """The control groups of one command, in the first or the second version, as far as we may make them."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._name = f"deepfs-{os.getpid()}-{token_hex(4)}"
+        self._groups: list[str] = []
+
+    def make(self) -> None:
+        """Make the groups; blocks for a moment."""
+        for parent, settings in _hierarchies(self._limits):
+            with suppress(OSError):
+                self._make(os.path.join(parent, self._name), settings)
+
+    def _make(self, group: str, settings: dict[str, int]) -> None:
+        os.mkdir(group)
+        self._groups.append(group)
+        for file in settings.keys() & set(os.listdir(group)):
+            with open(os.path.join(group, file), "w") as setting:
+                setting.write(str(settings[file]))
+
+    @property
+    def files(self) -> list[str]:
+        """What a process writes its number into to join."""
+        return [os.path.join(group, "cgroup.procs") for group in self._groups]
+
+    @property
+    def counts_memory(self) -> bool:
+        """Whether one of the groups limits memory."""
+        return self.holds("memory.max") or self.holds("memory.limit_in_bytes")
+
+    def holds(self, file: str) -> bool:
+        """Whether one of the groups has the limit `file`."""
+        return any(os.path.exists(os.path.join(group, file)) for group in self._groups)
+
+    def remove(self) -> None:
+        """Remove the groups; what was killed may need a moment to be gone."""
+        for group in self._groups:
+            for _ in range(_TRIES):
+                try:
+                    os.rmdir(group)
+                    break
+                except OSError:
+                    sleep(0.001)
+
+
+def _hierarchies(limits: Limits) -> Iterator[tuple[str, dict[str, int]]]:
+    """Where groups can be made, each with its settings."""
+    if os.path.exists(f"{_ROOT}/cgroup.controllers"):
+        yield _ROOT, {"memory.swap.max": 0, "memory.max": limits.memory, "pids.max": limits.processes}
+        return
+    yield f"{_ROOT}/memory", {"memory.limit_in_bytes": limits.memory}
+    yield f"{_ROOT}/pids", {"pids.max": limits.processes}
+
+
+_NUMBERS = {"full": (1, 7), "null": (1, 3), "random": (1, 8), "tty": (5, 0), "urandom": (1, 9), "zero": (1, 5)}
+
+
+@cache
+def private_devices(sandbox: str) -> dict[str, str]:
+    """The devices of one sandbox, by the name in /dev; they last as long as this process.
+
+    The caller is root. Raises OSError where the temporary directory takes no devices.
+    """
+    directory = mkdtemp(prefix="deepfs-devices-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    made = {}
+    for name, numbers in _NUMBERS.items():
+        made[name] = os.path.join(directory, name)
+        os.mknod(made[name], stat.S_IFCHR | 0o666, os.makedev(*numbers))
+        os.chmod(made[name], 0o666)
+    with open(made["null"], "wb"):  # Fails where the filesystem allows no devices.
+        return made
+
+
+_BLOCK = 512
+
+
+def is_beyond(cancellation: Cancellation, directory: str, limit: int) -> bool:
+    """Whether the files beneath `directory` take more than `limit` bytes of the disk; follows no link."""
+    total = 0
+    waiting = [directory]
+    while waiting:
+        cancellation.check()
+        try:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    total += _size(entry)
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+        except OSError:
+            continue
+        if total > limit:
+            return True
+    return False
+
+
+def _size(entry: "os.DirEntry[str]") -> int:
+    try:
+        return entry.stat(follow_symlinks=False).st_blocks * _BLOCK
+    except OSError:
+        return 0
+
+
+WORKSPACE: Final = "/workspace"
+
+_NOBODY = "65534"
+_LINKED = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+_SETTINGS = (
+    "/etc/alternatives",
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/localtime",
+    "/etc/mime.types",
+    "/etc/protocols",
+    "/etc/services",
+    "/etc/ssl/certs",
+)
+"""What programs need of /etc, and nothing that tells of this host."""
+_FOR_NETWORK = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf")
+
+_ENTER = 'while [ "$1" != -- ]; do echo $$ >"$1" || exit 125; shift; done; shift; exec "$@"'
+"""Joins control groups, then becomes what follows."""
+
+
+class Box(Struct, frozen=True):
+    """What the box of a sandbox is made of."""
+
+    workspace: str
+    env: Mapping[str, str]
+    read_only: Sequence[str]
+    network: bool
+    limits: Limits
+    bubblewrap: str
+    devices: Mapping[str, str]
+    """Files to use instead of the devices of the host, by the name in /dev."""
+
+
+def arguments(box: Box, command: str, groups: Sequence[str] = (), *, counts_memory: bool = False) -> list[str]:
+    """The command line that runs `command` in the box, as a member of the control groups with these files.
+
+    Where they do not count memory, each process has a limit of its own.
+    """
+    entering = ["/bin/sh", "-c", _ENTER, "sh", *groups, "--"] if groups else []
+    return [
+        *entering,
+        box.bubblewrap,
+        *_options(box),
+        "--",
+        *_limited(box.limits, counts_memory=counts_memory),
+        command,
+    ]
+
+
+def _options(box: Box) -> Iterator[str]:
+    yield from ("--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL", "--die-with-parent")
+    # Whoever starts it: within, nobody is root, and the names of users tell nothing.
+    yield from ("--uid", _NOBODY, "--gid", _NOBODY, "--hostname", "sandbox")
+    if box.network:
+        yield "--share-net"
+    yield from _system()
+    yield from _visible((*_SETTINGS, *(_FOR_NETWORK if box.network else ())))
+    yield from ("--proc", "/proc", "--dev", "/dev")
+    for directory in ("/dev/shm", "/tmp"):
+        yield from ("--size", str(box.limits.temporary // 2), "--tmpfs", directory)
+    yield from _visible(box.read_only)
+    yield from ("--bind", box.workspace, WORKSPACE, "--chdir", WORKSPACE)
+    for name, device in box.devices.items():
+        yield from ("--dev-bind", device, f"/dev/{name}")
+    # Root outside owns what is in /proc, without any capability: it could set what the kernel runs on a crash.
+    for mounted in ("/proc", "/dev", "/"):
+        yield from ("--remount-ro", mounted)
+    yield "--clearenv"
+    for name, value in box.env.items():
+        yield from ("--setenv", name, value)
+
+
+def _system() -> Iterator[str]:
+    yield from ("--ro-bind", "/usr", "/usr")
+    for path in _LINKED:
+        if os.path.islink(path):
+            yield from ("--symlink", os.readlink(path), path)
+        elif os.path.isdir(path):
+            yield from ("--ro-bind", path, path)
+
+
+def _visible(wanted: Sequence[str]) -> Iterator[str]:
+    for path in wanted:
+        yield from ("--ro-bind-try", os.path.realpath(path), path)
+
+
+def _limited(limits: Limits, *, counts_memory: bool) -> Iterator[str]:
+    yield from ("/usr/bin/prlimit", "--core=0", f"--cpu={limits.cpu_seconds}", f"--fsize={limits.file_size}")
+    yield from (f"--nofile={limits.open_files}", f"--nproc={limits.processes}")
+    if not counts_memory:
+        yield f"--data={limits.memory}"
+    yield from ("--", "/bin/sh", "-c")
+
 
 T = TypeVar("T")
 
@@ -117,18 +354,18 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
         """Remove a workspace that was made for this sandbox."""
         if self._is_ephemeral:
             with anyio.CancelScope(shield=True):
-                await lanes.run(self._removal)
+                await pool.run(self._removal)
 
     def _make_workspace(self) -> None:
         if self._is_ephemeral:
             os.makedirs(self._given_root, 0o700, exist_ok=True)
 
     async def _change(self, held: Sequence[str], function: Callable[..., T], *args: Any) -> T:
-        await lanes.run(self._make_workspace)
+        await pool.run(self._make_workspace)
         return await super()._change(held, function, *args)
 
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        await lanes.run(self._make_workspace)
+        await pool.run(self._make_workspace)
         return await super().aupload_files(files)
 
     def sandbox_path(self, path: str) -> str:
@@ -192,11 +429,11 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
         seconds = seconds_of(timeout, self._timeout)
         groups = Cgroup(self._allowed)
         try:
-            line = await lanes.run(self._prepare, command, groups)
+            line = await pool.run(self._prepare, command, groups)
             yield Command(line, "/", {}, seconds, watch=self._watch_disk)
         finally:
             with anyio.CancelScope(shield=True):
-                await lanes.run(groups.remove)
+                await pool.run(groups.remove)
 
     def _prepare(self, command: str, groups: Cgroup) -> list[str]:
         program = bubblewrap_program()
@@ -234,7 +471,7 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
         while True:
             await anyio.sleep(pause)
             begun = perf_counter()
-            if await lanes.run_long(partial(is_beyond, directory=self._given_root, limit=self._allowed.workspace)):
+            if await pool.run_long(partial(is_beyond, directory=self._given_root, limit=self._allowed.workspace)):
                 return f"its files take more than {self._allowed.workspace:,} bytes"
             pause = max(_LOOK_S, _REST * (perf_counter() - begun))
 

@@ -1,4 +1,4 @@
-"""What the sandboxes of services have in common: their SDKs run commands and move files."""
+"""What the sandboxes of services have in common: their SDKs run commands and move files, on one event loop."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine
@@ -7,18 +7,51 @@ from importlib.util import find_spec
 from math import ceil
 from secrets import token_hex
 from shlex import quote
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from deepfs.errors import BackendError
-from deepfs.process.output import Captured, Chunk
+from deepfs.process.running import Captured, Chunk
 from deepfs.sandboxes.base import BaseSandbox
-from deepfs.sandboxes.loop_affinity import HomeLoop
+from deepfs.sync import in_thread, run_sync
 from deepfs.text.arguments import check_integer, check_number, seconds_of
+from deepfs.threads.loop_bridge import call_on, running_asyncio_loop
 from deepfs.types import ExecuteResponse
 
-__all__ = ["Done", "RemoteSandbox", "check_installed"]
+if TYPE_CHECKING:
+    from deepfs.threads.loop_bridge import AsyncioLoop
+
+__all__ = ["Done", "HomeLoop", "RemoteSandbox", "check_installed"]
+
 
 T = TypeVar("T")
+
+
+class HomeLoop:
+    """The event loop that runs where this is made; where none does, the one of `run_sync`."""
+
+    def __init__(self) -> None:
+        self._loop = running_asyncio_loop()
+
+    def is_here(self) -> bool:
+        """Whether the calling thread runs this loop."""
+        here = running_asyncio_loop()
+        return here is not None and here is self._loop
+
+    async def run(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Make a call on this loop, from whichever; cancelled, it is cancelled there.
+
+        BackendError where the loop has ended.
+        """
+        if self._loop is None:
+            self._loop = await in_thread(partial(run_sync, _this_loop))
+        if self._loop is None or not self._loop.is_running():
+            raise BackendError(None, "The event loop that the sandbox belongs to no longer runs: connect to it anew")
+        return await call_on(self._loop, call)
+
+
+async def _this_loop() -> "AsyncioLoop | None":
+    return running_asyncio_loop()
+
 
 _HELD: Final = "/tmp/.~deepfs-"
 """What the scripts in a sandbox hold for a moment, where its `TMPDIR` is the usual one; they sweep leftovers away."""

@@ -5,9 +5,9 @@ from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Generic, NoReturn, TypeVar
 
-from deepfs.threads import lanes
+from deepfs.threads import pool
 from deepfs.threads.deadline import Cancellation
-from deepfs.threads.loop_bridge import Signal, mailbox
+from deepfs.threads.loop_bridge import Claim, ThreadEvent, loop_callbacks
 
 __all__ = ["Ask", "Together"]
 
@@ -19,25 +19,20 @@ KeyT = TypeVar("KeyT", bound=Hashable)
 class Ask(Generic[QuestionT, AnswerT]):
     """A question that a task waits with; `cancellation` is set once it does no longer."""
 
-    __slots__ = ("_claim", "_error", "_signal", "_value", "cancellation", "is_settled", "question")
+    __slots__ = ("_claim", "_error", "_event", "_value", "cancellation", "is_settled", "question")
     _value: AnswerT
 
-    def __init__(self, question: QuestionT, signal: Signal) -> None:
+    def __init__(self, question: QuestionT, event: ThreadEvent) -> None:
         self.question: QuestionT = question
         self.cancellation: Cancellation = Cancellation()
         self.is_settled: bool = False
-        self._signal = signal
-        # Whoever pops it decides whether the question is put; popping is atomic.
-        self._claim = [None]
+        self._event = event
+        self._claim = Claim(True)
         self._error: BaseException | None = None
 
     def take(self) -> bool:
         """Claim the question, to put it or to withdraw it; False where that was done before."""
-        try:
-            self._claim.pop()
-        except IndexError:
-            return False
-        return True
+        return self._claim.take() is not None
 
     def settle(self, answer: Callable[[], AnswerT]) -> None:
         """Give the task what `answer` returns or raises; only the first time counts."""
@@ -48,7 +43,7 @@ class Ask(Generic[QuestionT, AnswerT]):
             self._value = answer()
         except BaseException as error:
             self._error = error
-        self._signal.set()
+        self._event.set()
 
     def result(self) -> AnswerT:
         """What it was settled with."""
@@ -76,22 +71,22 @@ class Together(Generic[KeyT, QuestionT, AnswerT]):
 
     async def ask(self, key: KeyT, question: QuestionT) -> AnswerT:
         """The answer to `question`. A caller that is cancelled goes on when nothing works for it any more."""
-        await lanes.stop_if_cancelled()
-        signal = mailbox().signal()
-        ask = self._put(key, question, signal)
+        await pool.stop_if_cancelled()
+        event = loop_callbacks().event()
+        ask = self._put(key, question, event)
         try:
-            await signal.wait()
+            await event.wait()
         except BaseException as reason:
             ask.cancellation.cancel()
             if not ask.take():
-                await lanes.wait_for_end(signal, reason)
+                await pool.wait_for_end(event, reason)
             raise
         return ask.result()
 
-    def _put(self, key: KeyT, question: QuestionT, signal: Signal) -> Ask[QuestionT, AnswerT]:
+    def _put(self, key: KeyT, question: QuestionT, event: ThreadEvent) -> Ask[QuestionT, AnswerT]:
         place = os.getpid(), key  # In a forked process nobody comes for those who wait in its parent.
         while True:
-            ask: Ask[QuestionT, AnswerT] = Ask(question, signal)
+            ask: Ask[QuestionT, AnswerT] = Ask(question, event)
             mine = [ask]
             waiting = self._waiting.setdefault(place, mine)
             if waiting is mine:
@@ -104,7 +99,7 @@ class Together(Generic[KeyT, QuestionT, AnswerT]):
 
     def _start(self, place: tuple[int, KeyT]) -> None:
         try:
-            lanes.start_long(self._storage, self._begin, place)
+            pool.start_long(self._storage, self._begin, place)
         except BaseException as error:
             for ask in self._waiting.pop(place):
                 if ask.take():

@@ -9,7 +9,7 @@ from deepfs.search.results import MAX_GLOB_MATCHES, Grep, Wanted, glob_result
 from deepfs.sync import is_inline
 from deepfs.text import records as filedata
 from deepfs.text.flat_tree import FileTree, file_info
-from deepfs.threads import lanes
+from deepfs.threads import pool
 from deepfs.threads.deadline import Cancellation
 from deepfs.types import FileDataV2, GlobResult, GrepResult
 
@@ -30,7 +30,7 @@ async def glob_tree(tree: FileTree, wanted: Wanted) -> GlobResult:
         return glob_result([file_info(path, tree.files) for path in _interruptibly(hits, cancellation)])
 
     few = is_inline() or len(tree.files) <= _FEW
-    return search(Cancellation()) if few else await lanes.run_long(search)
+    return search(Cancellation()) if few else await pool.run_long(search)
 
 
 def _interruptibly(paths: list[str], cancellation: Cancellation) -> Iterator[str]:
@@ -55,7 +55,7 @@ async def grep_tree(
             grep.truncated = True
         return grep.result()
 
-    return search(Cancellation()) if is_inline() else await lanes.run_long(search)
+    return search(Cancellation()) if is_inline() else await pool.run_long(search)
 
 
 def _search(grep: Grep, tree: FileTree, patience: Patience) -> None:

@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 
 from deepfs.text.edits import Replacement, Span
 
-__all__ = ["Place", "changed_places", "compose", "difference", "disjoint", "joined", "transplant"]
+__all__ = ["Place", "changed_places", "compose", "difference", "disjoint", "joined", "rebase"]
 
 Place: TypeAlias = tuple[int, int, int]
 
@@ -61,7 +61,7 @@ def disjoint(one: Sequence[Place], other: Sequence[Place]) -> bool:
     return True
 
 
-def transplant(places: Sequence[Place], result: str, current: str, present: Sequence[Place]) -> str:
+def rebase(places: Sequence[Place], result: str, current: str, present: Sequence[Place]) -> str:
     """`current` with the change that made `result`.
 
     Both come from one text: `places` made it `result`, `present` made it `current`. A place of `present` is covered by
@@ -122,7 +122,7 @@ def joined(base: str, mine: str, theirs: str) -> str | None:
     other = [span for span in their_change.spans if (span.start, span.end, span.text) not in agreed]
     if not disjoint(_places(my_change), _places(Replacement(theirs, len(other), other))):
         return None
-    return transplant(_places(my_change), mine, theirs, _places(their_change))
+    return rebase(_places(my_change), mine, theirs, _places(their_change))
 
 
 def _places(change: Replacement) -> list[Place]:

@@ -1,8 +1,4 @@
-"""Stored files: reads every form of record, and writes two of them.
-
-Three forms are read: version 2 (text, or bytes as base64), version 1 (a list of lines, of text or of base64), and what
-the JavaScript library stores (`mimeType`, and bytes as such or as a mapping of index to byte). All become `FileDataV2`.
-"""
+"""Files as records: how they are stored, and how a read shows them."""
 
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
@@ -11,22 +7,28 @@ from typing import Any, Final, cast, get_args
 
 from msgspec.structs import asdict
 
-from deepfs.errors import InvalidContentError, quoted
+from deepfs.errors import InvalidContentError, TooLargeError, quoted
 from deepfs.text import media
-from deepfs.text.lines import check_text, decode, is_text
-from deepfs.types import Encoding, FileDataV1, FileDataV2, FileFormat
+from deepfs.text.lines import Window, check_text, decode, is_text, version, window
+from deepfs.types import Encoding, FileDataV1, FileDataV2, FileFormat, ReadResult
 
 __all__ = [
+    "MAX_BINARY_BYTES",
     "content_bytes",
     "decode_file",
     "encode_file",
     "new_file",
+    "read_binary",
+    "read_data",
+    "read_text",
+    "read_window",
     "searchable",
     "size_of",
     "text_of",
     "timestamp",
     "to_v1",
 ]
+
 
 _ENCODINGS: Final = get_args(Encoding)
 _BASE64_SPACE = " \t\r\n"
@@ -54,9 +56,9 @@ def new_file(
 
 
 def decode_file(value: Mapping[str, Any], path: str) -> FileDataV2:
-    """The file stored as `value` at `path`; unknown keys are ignored, timestamps may be missing.
+    """The file stored as `value` at `path`; keys that no form knows are ignored, timestamps may be missing.
 
-    Raises InvalidContentError, naming the field, if it has none of the forms. base64 is validated when it is used.
+    Raises InvalidContentError naming the field that has none of the forms. Whether base64 is valid shows at its use.
     """
     if isinstance(value, FileDataV2):
         return value
@@ -69,7 +71,7 @@ def decode_file(value: Mapping[str, Any], path: str) -> FileDataV2:
 
 
 def to_v1(data: FileDataV2, path: str = "") -> FileDataV1:
-    """`data` in the legacy form. Raises InvalidContentError for a binary file, which that form cannot hold."""
+    """`data` in the legacy form, which holds text only: InvalidContentError for a binary file."""
     text = data.content if data.encoding == "utf-8" else decode(content_bytes(data, path))
     if text is None:
         raise InvalidContentError(path, "it is binary; the file format v1 holds text only.")
@@ -77,13 +79,13 @@ def to_v1(data: FileDataV2, path: str = "") -> FileDataV1:
 
 
 def encode_file(data: FileDataV2, file_format: FileFormat = "v2", path: str = "") -> dict[str, Any]:
-    """The dict to store. A field that is not set is absent."""
+    """The plain dict to store; a field that is not set is absent."""
     fields = asdict(to_v1(data, path) if file_format == "v1" else data)
     return {name: value for name, value in fields.items() if value is not None}
 
 
 def content_bytes(data: FileDataV2, path: str = "") -> bytes:
-    """The bytes of the file. Raises InvalidContentError if its base64 is invalid."""
+    """The bytes of the file. Raises InvalidContentError where its base64 is none."""
     if data.encoding == "utf-8":
         return data.content.encode("utf-8", "surrogatepass")
     try:
@@ -93,7 +95,7 @@ def content_bytes(data: FileDataV2, path: str = "") -> bytes:
 
 
 def size_of(data: FileDataV2) -> int:
-    """The size of the file in bytes, without decoding it."""
+    """The bytes of the file, counted without decoding it."""
     content = data.content
     if data.encoding == "utf-8":
         return len(content) if content.isascii() else len(content.encode("utf-8", "surrogatepass"))
@@ -111,7 +113,7 @@ def text_of(data: FileDataV2, path: str) -> str | None:
 
 
 def searchable(data: FileDataV2, path: str = "") -> str | bytes:
-    """The content in its cheapest form: text as stored, or bytes."""
+    """The content as it is cheapest to have: text as stored, or bytes."""
     return data.content if data.encoding == "utf-8" else content_bytes(data, path)
 
 
@@ -140,7 +142,7 @@ def _stored(content: bytes) -> tuple[str, Encoding]:
 
 
 def _bytes(content: object) -> bytes | None:
-    """Binary content: bytes, or a JavaScript array of bytes, which JSON stores as an object by index."""
+    """Binary content: bytes, or a JavaScript array of bytes, which JSON makes an object of its indices."""
     if isinstance(content, bytes | bytearray | memoryview):
         return bytes(content)
     if not isinstance(content, Mapping):
@@ -161,3 +163,44 @@ def _optional_text(value: Mapping[str, Any], field: str, path: str) -> str | Non
 def _malformed(path: str, field: str, expected: str, value: object) -> InvalidContentError:
     found = quoted(value) if isinstance(value, str) else type(value).__name__
     return InvalidContentError(path, f"it is malformed: {field} is {found}, not {expected}.")
+
+
+MAX_BINARY_BYTES = 10 * 1024 * 1024
+
+
+def read_text(path: str, text: str, offset: int, limit: int, *, at: FileDataV2) -> ReadResult:
+    """Lines `offset` to `offset + limit` of `text`, with the timestamps of `at`."""
+    shown = window(text, offset, limit)
+    data = FileDataV2(shown.text, "utf-8", at.created_at, at.modified_at, media.mime_type(path))
+    return read_window(data, shown, version(text))
+
+
+def read_window(data: FileDataV2, shown: Window, content_version: str) -> ReadResult:
+    """The window `shown` of a text, whose lines `data` holds."""
+    return ReadResult(
+        file_data=data,
+        start_line=shown.start_line,
+        end_line=shown.end_line,
+        total_lines=shown.total_lines,
+        next_offset=shown.next_offset,
+        version=content_version,
+    )
+
+
+def read_binary(path: str, content: bytes, *, at: FileDataV2, content_version: str, limit: int) -> ReadResult:
+    """The whole of a binary file as base64; too_large where it is over `limit` bytes."""
+    if len(content) > limit:
+        raise TooLargeError(path, len(content), limit)
+    mime_type = media.mime_type(path) if media.is_binary_name(path) else media.sniff(content)
+    encoded = b64encode(content).decode("ascii")
+    data = FileDataV2(encoded, "base64", at.created_at, at.modified_at, mime_type)
+    return ReadResult(file_data=data, version=content_version)
+
+
+def read_data(path: str, data: FileDataV2, offset: int, limit: int, *, max_binary: int) -> ReadResult:
+    """A read of a file that is held whole."""
+    text = text_of(data, path)
+    if text is not None:
+        return read_text(path, text, offset, limit, at=data)
+    content = content_bytes(data, path)
+    return read_binary(path, content, at=data, content_version=version(content), limit=max_binary)

@@ -218,7 +218,7 @@ class Cancelled(WrapperBackend):
         raise asyncio.CancelledError
 
 
-@pytest.mark.parametrize("later", [False, True], ids=["at_once", "later"])
+@pytest.mark.parametrize("later", [False, True], ids=["gather", "later"])
 @pytest.mark.parametrize("mount_as", ["default", "route", "only"])
 @pytest.mark.parametrize("seconds", [None, 60])
 async def test_a_mount_that_ends_cancelled_is_told_as_failed(later: bool, mount_as: str, seconds: float | None) -> None:

@@ -18,17 +18,17 @@ from deepfs.text.lines import version
 from deepfs.text.paths import ancestors, is_beneath
 
 __all__ = [
-    "Ledger",
+    "FileChange",
     "Operation",
     "Places",
-    "Transition",
+    "StepLog",
     "digest_of",
     "header_of",
     "is_header",
+    "next_change",
     "operation_in",
     "removals_in",
     "removals_of",
-    "transition",
 ]
 
 _HEADER = "deepfs:"
@@ -38,7 +38,7 @@ _REMOVED = "deepfs:removed:"
 Places: TypeAlias = list[Place] | None
 
 
-class Transition(Struct, frozen=True, omit_defaults=True):
+class FileChange(Struct, frozen=True, omit_defaults=True):
     """What one task has made of one file so far; a version is None where there is no file.
 
     `origin` was there when the superstep began, `base` before this operation, `result` is there after it. `places` is
@@ -60,16 +60,16 @@ class Transition(Struct, frozen=True, omit_defaults=True):
         return "overwrite" if self.places is None else "edit"
 
 
-def transition(earlier: Transition | None, base: str | None, result: str | None, places: Places) -> Transition:
+def next_change(earlier: FileChange | None, base: str | None, result: str | None, places: Places) -> FileChange:
     """What becomes of a file after `earlier`, its task's last one, when it goes from `base` to `result`.
 
     `places` tell how; None where the file as a whole is another.
     """
     if earlier is None:
-        return Transition(base, base, result, places)
+        return FileChange(base, base, result, places)
     edited = places is not None and earlier.places is not None and earlier.result == base
     composed = compose(earlier.places or (), places or ()) if edited else None
-    return Transition(earlier.origin, earlier.result, result, composed)
+    return FileChange(earlier.origin, earlier.result, result, composed)
 
 
 class Operation(Struct, frozen=True, omit_defaults=True):
@@ -79,7 +79,7 @@ class Operation(Struct, frozen=True, omit_defaults=True):
     that are disjoint. A file created where another task's file needs a directory collides, too.
     """
 
-    paths: dict[str, Transition]
+    paths: dict[str, FileChange]
     task: str
     step: int | None = None
     node: str = ""
@@ -89,10 +89,10 @@ class Operation(Struct, frozen=True, omit_defaults=True):
         """Whether it writes no file."""
         return all(change.result is None for change in self.paths.values())
 
-    def foreign(self, *, mergeable: bool) -> "Operation":
+    def as_seen_by_siblings(self, *, mergeable: bool) -> "Operation":
         """The operation as other tasks see it: alone, without its earlier ones; `mergeable` with theirs, or not."""
         alone = {
-            path: Transition(change.origin, change.origin, change.result, change.places if mergeable else None)
+            path: FileChange(change.origin, change.origin, change.result, change.places if mergeable else None)
             for path, change in self.paths.items()
         }
         return Operation(alone, task="")
@@ -163,30 +163,30 @@ class Record(NamedTuple):
     """What the operations that took effect made of one file: the last change of each task."""
 
     origin: str | None
-    parts: Mapping[str, Transition]
+    parts: Mapping[str, FileChange]
 
     @property
     def exists(self) -> bool:
         """Whether there is a file now."""
         return all(part.result is not None for part in self.parts.values())
 
-    def others(self, task: str) -> list[Transition]:
+    def others(self, task: str) -> list[FileChange]:
         """The changes of all tasks but one."""
         return [part for name, part in self.parts.items() if name != task]
 
-    def refuses(self, task: str, change: Transition) -> bool:
+    def refuses(self, task: str, change: FileChange) -> bool:
         """Whether `change` collides with another task's, or goes on from what did not take effect."""
         own = self.parts.get(task)
         if change.base != (self.origin if own is None else own.result):
             return True
         return any(_collide(change.places, other.places) for other in self.others(task))
 
-    def joined(self, task: str, change: Transition) -> "Record":
+    def joined(self, task: str, change: FileChange) -> "Record":
         """The record with `change` in effect."""
         return Record(self.origin, {**self.parts, task: change})
 
 
-class Ledger:
+class StepLog:
     """The operations of one superstep that took effect, taken in their order; a later step starts afresh."""
 
     def __init__(self) -> None:
@@ -194,9 +194,9 @@ class Ledger:
         self.records: dict[str, Record] = {}
         self._directories: set[str] = set()
 
-    def copy(self) -> "Ledger":
-        """An independent ledger that knows the same."""
-        copied = Ledger()
+    def copy(self) -> "StepLog":
+        """An independent log that knows the same."""
+        copied = StepLog()
         copied.step = self.step
         copied.records = self.records.copy()
         copied._directories = self._directories.copy()
@@ -227,7 +227,7 @@ class Ledger:
             if path not in agreed and self._collides(operation.task, path, change)
         ]
 
-    def record(self, path: str, change: Transition) -> Record:
+    def record(self, path: str, change: FileChange) -> Record:
         known = self.records.get(path)
         return known if known is not None and known.origin == change.origin else Record(change.origin, {})
 
@@ -235,7 +235,7 @@ class Ledger:
         """Whether there was a file at `path` which another task deleted."""
         return path in self.records and not self.records[path].exists
 
-    def _collides(self, task: str, path: str, change: Transition) -> bool:
+    def _collides(self, task: str, path: str, change: FileChange) -> bool:
         refused = self.record(path, change).refuses(task, change)
         return refused or (change.kind == "create" and self._is_in_the_way(path))
 
@@ -248,7 +248,7 @@ class Ledger:
             record.exists and is_beneath(other, path) for other, record in self.records.items()
         )
 
-    def _enter(self, task: str, path: str, change: Transition) -> None:
+    def _enter(self, task: str, path: str, change: FileChange) -> None:
         record = self.record(path, change)
         if change.result is not None:
             self._directories.update(ancestors(path))

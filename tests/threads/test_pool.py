@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 import anyio
 import pytest
 
-from deepfs.threads import lanes
+from deepfs.threads import pool
 from deepfs.threads.deadline import Cancellation, Cancelled
-from deepfs.threads.pool import Lane
+from deepfs.threads.pool import WorkerPool
 
 pytestmark = pytest.mark.anyio
 
@@ -46,14 +46,14 @@ def gate() -> Iterator[Gate]:
 
 @pytest.fixture
 def one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A short lane that is never given a second worker, so that what is queued stays queued."""
-    monkeypatch.setattr(lanes._lanes, "short", Lane("test", core=1, limit=1))
+    """A short workers that is never given a second worker, so that what is queued stays queued."""
+    monkeypatch.setattr(pool._pools, "short", WorkerPool("test", core=1, limit=1))
 
 
 @pytest.fixture
 def fresh_lane(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A short lane that has no threads yet."""
-    monkeypatch.setattr(lanes._lanes, "short", Lane("test", core=1, limit=40))
+    """A short workers that has no threads yet."""
+    monkeypatch.setattr(pool._pools, "short", WorkerPool("test", core=1, limit=40))
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -72,14 +72,14 @@ def fail(error: BaseException) -> None:
 
 
 async def test_run_returns_what_the_function_returns_from_another_thread() -> None:
-    assert await lanes.run(divmod, 7, 3) == (2, 1)
-    assert await lanes.run(threading.get_ident) != threading.get_ident()
+    assert await pool.run(divmod, 7, 3) == (2, 1)
+    assert await pool.run(threading.get_ident) != threading.get_ident()
 
 
 async def test_errors_keep_their_traceback() -> None:
     error = ValueError("odd")
     with pytest.raises(ValueError, match="odd") as caught:
-        await lanes.run(fail, error)
+        await pool.run(fail, error)
     assert caught.value is error
     assert "fail" in [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
 
@@ -90,21 +90,21 @@ class Strange(BaseException):
 
 async def test_base_exceptions_reach_the_caller_and_leave_the_worker_alive() -> None:
     with pytest.raises(Strange):
-        await lanes.run(fail, Strange())
+        await pool.run(fail, Strange())
     with pytest.raises(SystemExit):
-        await lanes.run(fail, SystemExit(3))
-    assert await lanes.run(len, "ab") == 2
+        await pool.run(fail, SystemExit(3))
+    assert await pool.run(len, "ab") == 2
 
 
 async def test_stop_iteration_is_an_error_and_not_a_result() -> None:
     with pytest.raises(RuntimeError) as caught:
-        await lanes.run(fail, StopIteration("5"))
+        await pool.run(fail, StopIteration("5"))
     assert isinstance(caught.value.__cause__, StopIteration)
 
 
 async def test_run_each_keeps_the_order_of_any_number_of_items() -> None:
-    assert await lanes.run_each(str, (number for number in range(1000))) == [str(number) for number in range(1000)]
-    assert await lanes.run_each(str, ()) == []
+    assert await pool.run_each(str, (number for number in range(1000))) == [str(number) for number in range(1000)]
+    assert await pool.run_each(str, ()) == []
 
 
 async def test_run_each_raises_the_first_error_after_every_call_of_its_part() -> None:
@@ -116,7 +116,7 @@ async def test_run_each_raises_the_first_error_after_every_call_of_its_part() ->
             raise ValueError(number)
 
     with pytest.raises(ValueError, match="1"):
-        await lanes.run_each(odd, range(10))
+        await pool.run_each(odd, range(10))
     assert sorted(seen) == list(range(10))
 
 
@@ -125,9 +125,9 @@ async def test_run_long_passes_a_token_first() -> None:
         cancellation.check()
         return left + right
 
-    assert await lanes.run_long(work, 2, 3) == 5
+    assert await pool.run_long(work, 2, 3) == 5
     with pytest.raises(TypeError):
-        await lanes.run_long(work, 2)
+        await pool.run_long(work, 2)
 
 
 # --- cancellation ----------------------------------------------------------------------------------------------------
@@ -138,36 +138,36 @@ async def test_a_cancelled_scope_makes_no_call(abandon: bool) -> None:
     calls: list[int] = []
     with anyio.CancelScope() as scope:
         scope.cancel()
-        await lanes.run(calls.append, 1, abandon_on_cancel=abandon)
+        await pool.run(calls.append, 1, abandon_on_cancel=abandon)
     with anyio.CancelScope() as scope:
         scope.cancel()
-        await lanes.run_each(calls.append, [2, 3], abandon_on_cancel=abandon)
+        await pool.run_each(calls.append, [2, 3], abandon_on_cancel=abandon)
     assert scope.cancelled_caught
-    assert await lanes.run(len, calls) == 0
+    assert await pool.run(len, calls) == 0
 
 
 @pytest.mark.usefixtures("one_worker")
 async def test_what_is_cancelled_in_the_queue_is_never_called(gate: Gate) -> None:
     calls: list[int] = []
     async with anyio.create_task_group() as outer:
-        outer.start_soon(lanes.run, gate)
+        outer.start_soon(pool.run, gate)
         await gate.wait_begun()
         async with anyio.create_task_group() as group:
             for number in range(500):
-                group.start_soon(lanes.run, calls.append, number)
-            group.start_soon(lanes.run_each, calls.append, range(100))
+                group.start_soon(pool.run, calls.append, number)
+            group.start_soon(pool.run_each, calls.append, range(100))
             await anyio.sleep(0.01)
             group.cancel_scope.cancel()
         # The group has ended though the worker is still kept: nobody waited for the queue.
         assert not gate.ended
         gate.opened.set()
-    assert await lanes.run(len, calls) == 0
+    assert await pool.run(len, calls) == 0
 
 
 async def test_an_abandoned_call_releases_its_caller_at_once(gate: Gate) -> None:
     with anyio.fail_after(10):
         async with anyio.create_task_group() as group:
-            group.start_soon(lambda: lanes.run(gate, abandon_on_cancel=True))
+            group.start_soon(lambda: pool.run(gate, abandon_on_cancel=True))
             await gate.wait_begun()
             group.cancel_scope.cancel()
     assert not gate.ended
@@ -180,7 +180,7 @@ async def test_a_call_that_must_end_is_waited_for(gate: Gate) -> None:
 
     async def write() -> None:
         try:
-            await lanes.run(gate)
+            await pool.run(gate)
         finally:
             ended_first.append(gate.ended)
 
@@ -195,7 +195,7 @@ async def test_a_call_that_must_end_is_waited_for(gate: Gate) -> None:
 
 async def test_waiting_for_a_call_to_end_does_not_keep_the_loop_busy(gate: Gate) -> None:
     async with anyio.create_task_group() as group:
-        group.start_soon(lanes.run, gate)
+        group.start_soon(pool.run, gate)
         await gate.wait_begun()
         group.cancel_scope.cancel()
         threading.Timer(0.4, gate.opened.set).start()
@@ -212,12 +212,12 @@ async def test_run_each_waits_for_the_call_under_way_and_drops_the_rest(gate: Ga
         gate()
 
     async with anyio.create_task_group() as group:
-        group.start_soon(lanes.run_each, work, range(5))
+        group.start_soon(pool.run_each, work, range(5))
         await gate.wait_begun()
         group.cancel_scope.cancel()
         threading.Timer(0.05, gate.opened.set).start()
     assert gate.ended
-    assert await lanes.run(list, calls) == [0]
+    assert await pool.run(list, calls) == [0]
 
 
 async def test_cancelling_sets_the_token_given_to_run() -> None:
@@ -231,14 +231,14 @@ async def test_cancelling_sets_the_token_given_to_run() -> None:
 
     with anyio.fail_after(10):
         async with anyio.create_task_group() as group:
-            group.start_soon(lambda: lanes.run(patient, cancellation=cancellation))
+            group.start_soon(lambda: pool.run(patient, cancellation=cancellation))
             await until(begun.is_set)
             group.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_native_cancellation_of_asyncio_does_not_cut_a_call_short(gate: Gate) -> None:
-    task = asyncio.create_task(lanes.run(gate))
+    task = asyncio.create_task(pool.run(gate))
     await gate.wait_begun()
     for _ in range(3):
         task.cancel()
@@ -264,7 +264,7 @@ async def test_a_cancelled_walk_has_stopped_within_milliseconds() -> None:
             raise
 
     async with anyio.create_task_group() as group:
-        group.start_soon(lanes.run_long, walk)
+        group.start_soon(pool.run_long, walk)
         await until(begun.is_set)
         cancelled_at = time.monotonic()
         group.cancel_scope.cancel()
@@ -279,12 +279,12 @@ async def test_a_cancelled_walk_has_stopped_within_milliseconds() -> None:
 async def test_one_call_does_not_queue_behind_the_thousands_of_another_caller(gate: Gate) -> None:
     served: list[str] = []
     async with anyio.create_task_group() as group:
-        group.start_soon(lanes.run, gate)
+        group.start_soon(pool.run, gate)
         await gate.wait_begun()
         for _ in range(5000):
-            group.start_soon(lanes.run, served.append, "crowd")
+            group.start_soon(pool.run, served.append, "crowd")
         await anyio.sleep(0.1)
-        group.start_soon(lanes.run, served.append, "alone")
+        group.start_soon(pool.run, served.append, "alone")
         await anyio.sleep(0.1)
         gate.opened.set()
     assert served.index("alone") < 3
@@ -294,27 +294,27 @@ async def test_one_call_does_not_queue_behind_the_thousands_of_another_caller(ga
 async def test_a_stuck_call_does_not_hold_up_the_others(gate: Gate) -> None:
     with anyio.fail_after(10):
         async with anyio.create_task_group() as group:
-            group.start_soon(lanes.run, len, "before")
-            group.start_soon(lanes.run, gate)
+            group.start_soon(pool.run, len, "before")
+            group.start_soon(pool.run, gate)
             await gate.wait_begun()
-            assert await lanes.run_each(abs, range(-300, 0)) == list(range(300, 0, -1))
+            assert await pool.run_each(abs, range(-300, 0)) == list(range(300, 0, -1))
             assert not gate.ended
             gate.opened.set()
 
 
-@pytest.mark.parametrize("lane", ["fresh_lane", "one_worker"])
+@pytest.mark.parametrize("workers", ["fresh_lane", "one_worker"])
 async def test_a_finished_call_is_told_while_the_worker_is_kept_by_the_next(
-    lane: str, request: pytest.FixtureRequest, gate: Gate
+    workers: str, request: pytest.FixtureRequest, gate: Gate
 ) -> None:
-    request.getfixturevalue(lane)
+    request.getfixturevalue(workers)
     told, kept = anyio.Event(), Gate()
 
     async def quick() -> None:
-        await lanes.run(len, "quick")
+        await pool.run(len, "quick")
         told.set()
 
     async with anyio.create_task_group() as group:
-        for call in (lambda: lanes.run(kept), quick, lambda: lanes.run(gate)):
+        for call in (lambda: pool.run(kept), quick, lambda: pool.run(gate)):
             group.start_soon(call)
             await anyio.wait_all_tasks_blocked()
         kept.opened.set()
@@ -338,7 +338,7 @@ async def test_slow_calls_get_more_workers_which_end_with_the_rush() -> None:
             running -= 1
 
     others = threading.active_count()
-    await lanes.run_each(slow, range(100))
+    await pool.run_each(slow, range(100))
     assert most > 3
     # One worker and the watcher stay.
     await until(lambda: threading.active_count() <= others + 2)
@@ -352,9 +352,9 @@ async def test_long_work_does_not_delay_short_work() -> None:
 
     async with anyio.create_task_group() as group:
         for _ in range(20):
-            group.start_soon(lanes.run_long, busy)
+            group.start_soon(pool.run_long, busy)
         with anyio.fail_after(10):
-            assert await lanes.run_each(abs, range(300)) == list(range(300))
+            assert await pool.run_each(abs, range(300)) == list(range(300))
         group.cancel_scope.cancel()
 
 
@@ -366,21 +366,21 @@ async def test_two_walks_always_run_side_by_side() -> None:
 
     for _ in range(200):
         async with anyio.create_task_group() as group:
-            group.start_soon(lanes.run_long, walk)
-            group.start_soon(lanes.run_long, walk)
+            group.start_soon(pool.run_long, walk)
+            group.start_soon(pool.run_long, walk)
 
 
 async def test_a_storage_that_does_not_answer_holds_up_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes._lanes, "waiting", Lane("test", core=2, limit=5, most=2))
+    monkeypatch.setattr(pool._pools, "waiting", WorkerPool("test", core=2, limit=5, most=2))
     stuck = [Gate() for _ in range(6)]
     try:
         for number, gate in enumerate(stuck):
-            lanes.start_long("a" if number < 4 else "b", gate)
+            pool.start_long("a" if number < 4 else "b", gate)
         await until(lambda: [gate.begun.is_set() for gate in stuck] == [True, True, False, False, True, True])
         done = threading.Event()
-        lanes.start_long("c", done.set)
+        pool.start_long("c", done.set)
         await until(done.is_set)
-        assert await lanes.run_long(lambda _: 1) == 1
+        assert await pool.run_long(lambda _: 1) == 1
         assert not stuck[2].begun.is_set()
         stuck[0].opened.set()
         await stuck[2].wait_begun()
@@ -392,8 +392,8 @@ async def test_a_storage_that_does_not_answer_holds_up_itself_alone(monkeypatch:
 
 
 async def test_many_jobs_of_few_storages_all_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    lane = Lane("test", core=2, limit=16, most=2)
-    monkeypatch.setattr(lanes._lanes, "waiting", lane)
+    workers = WorkerPool("test", core=2, limit=16, most=2)
+    monkeypatch.setattr(pool._pools, "waiting", workers)
     running: list[str] = []
     most: list[int] = []
     left = threading.Semaphore(0)
@@ -406,19 +406,19 @@ async def test_many_jobs_of_few_storages_all_run(monkeypatch: pytest.MonkeyPatch
         left.release()
 
     for number in range(600):
-        lanes.start_long(storage := "abc"[number % 3], work, storage)
+        pool.start_long(storage := "abc"[number % 3], work, storage)
     for _ in range(600):
         await until(lambda: left.acquire(blocking=False))
     assert max(most) <= 2
-    await until(lambda: not lane._turns._running)
+    await until(lambda: not workers._turns._running)
 
 
 # --- loops, forks, exit ----------------------------------------------------------------------------------------------
 
 
 async def test_where_no_further_thread_can_be_started_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    lane = Lane("test", core=2, limit=2)
-    monkeypatch.setattr(lanes._lanes, "long", lane)
+    workers = WorkerPool("test", core=2, limit=2)
+    monkeypatch.setattr(pool._pools, "long", workers)
 
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -426,12 +426,12 @@ async def test_where_no_further_thread_can_be_started_the_others_go_on(monkeypat
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
         with pytest.raises(RuntimeError):
-            await lanes.run_long(lambda _: 1)
-    assert await lanes.run_long(lambda _: 2) == 2
+            await pool.run_long(lambda _: 1)
+    assert await pool.run_long(lambda _: 2) == 2
     with monkeypatch.context() as patch, anyio.fail_after(10):
         patch.setattr(threading.Thread, "start", refuse)
-        assert await lanes.run_long(lambda _: 3) == 3
-    assert lane._workers == 1
+        assert await pool.run_long(lambda _: 3) == 3
+    assert workers._workers == 1
 
 
 def test_loops_of_both_kinds_in_many_threads_get_their_own_results() -> None:
@@ -439,7 +439,7 @@ def test_loops_of_both_kinds_in_many_threads_get_their_own_results() -> None:
 
     async def ask(number: int) -> None:
         for step in range(1, 20):
-            assert await lanes.run(divmod, number, step) == divmod(number, step)
+            assert await pool.run(divmod, number, step) == divmod(number, step)
 
     async def main() -> None:
         async with anyio.create_task_group() as group:
@@ -466,10 +466,10 @@ def test_trio_may_be_loaded_by_another_thread_meanwhile() -> None:
     run_script("""
         import importlib, threading
         import anyio
-        from deepfs.threads import lanes
+        from deepfs.threads import pool
 
         async def call():
-            assert await lanes.run(int, "1") == 1
+            assert await pool.run(int, "1") == 1
 
         def load():
             importlib.import_module("trio")
@@ -489,12 +489,12 @@ def test_trio_may_be_loaded_by_another_thread_meanwhile() -> None:
 def test_results_for_a_loop_that_has_ended_are_dropped(backend: str, gate: Gate) -> None:
     async def leave() -> None:
         async with anyio.create_task_group() as group:
-            group.start_soon(lambda: lanes.run(gate, abandon_on_cancel=True))
+            group.start_soon(lambda: pool.run(gate, abandon_on_cancel=True))
             await gate.wait_begun()
             group.cancel_scope.cancel()
 
     async def again() -> int:
-        return await lanes.run(len, "abc")
+        return await pool.run(len, "abc")
 
     anyio.run(leave, backend=backend)
     gate.opened.set()
@@ -514,14 +514,14 @@ def test_a_forked_child_starts_clean() -> None:
     script = """
         import os, time, anyio, warnings
         warnings.simplefilter("ignore")
-        from deepfs.threads import lanes
+        from deepfs.threads import pool
 
         async def use(backend):
-            return await lanes.run(len, "abc") + sum(await lanes.run_each(abs, range(-10, 0)))
+            return await pool.run(len, "abc") + sum(await pool.run_each(abs, range(-10, 0)))
 
         async def leave_behind():
             with anyio.move_on_after(0.05):
-                await lanes.run(time.sleep, 5, abandon_on_cancel=True)
+                await pool.run(time.sleep, 5, abandon_on_cancel=True)
 
         anyio.run(leave_behind)
         anyio.run(use, "asyncio")
@@ -538,13 +538,13 @@ def test_a_forked_child_starts_clean() -> None:
 def test_a_stuck_call_does_not_keep_the_interpreter_from_ending() -> None:
     script = """
         import time, anyio
-        from deepfs.threads import lanes
+        from deepfs.threads import pool
 
         async def main():
             with anyio.move_on_after(0.05):
-                await lanes.run(time.sleep, 1000, abandon_on_cancel=True)
-            await lanes.run(len, "")
-            await lanes.run_long(lambda cancellation: None)
+                await pool.run(time.sleep, 1000, abandon_on_cancel=True)
+            await pool.run(len, "")
+            await pool.run_long(lambda cancellation: None)
 
         anyio.run(main)
     """

@@ -1,4 +1,7 @@
-"""A backend of deepfs behind the protocol of deepagents; importing this imports deepagents."""
+"""A backend of deepfs behind the protocol of deepagents, and one of deepagents behind that of deepfs.
+
+Importing this imports deepagents.
+"""
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import cache
@@ -16,11 +19,13 @@ from deepfs.backends.operations import without_defaults
 from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol, SandboxBackendProtocol, supports_execute
 from deepfs.backends.state import StateBackend
 from deepfs.compat import peer_results as told
-from deepfs.compat.adapters import AdaptedBackend
+from deepfs.compat.adapters import AdaptedBackend, Call, adapt_backend_protocol, awaitable, caller_of
 from deepfs.compat.factories import FactoryBackend, backend_from
+from deepfs.compat.recognition import own_instead
 from deepfs.errors import DeepFSError, ErrorCode, InvalidPathError, NotSupportedError
 from deepfs.sync import run_sync, sync_shims
 from deepfs.text import paths
+from deepfs.threads.loop_bridge import on_asyncio
 from deepfs.types import (
     EditResult,
     FileDownloadResponse,
@@ -37,7 +42,60 @@ from deepfs.types import (
 if TYPE_CHECKING:
     from deepfs.backends.wrapper import WrapperBackend
 
-__all__ = ["ToDeepagents", "ToDeepagentsComposite", "ToDeepagentsOnDisk", "ToDeepagentsSandbox", "to_deepagents"]
+__all__ = [
+    "DeepagentsBackend",
+    "DeepagentsSandbox",
+    "ToDeepagents",
+    "ToDeepagentsComposite",
+    "ToDeepagentsOnDisk",
+    "ToDeepagentsSandbox",
+    "from_deepagents",
+    "to_deepagents",
+]
+
+
+_BASES = (peer.BackendProtocol, peer.SandboxBackendProtocol)
+
+
+class DeepagentsBackend(AdaptedBackend):
+    """A backend of deepagents as one of deepfs."""
+
+    def _call(self, operation: str) -> Call | None:
+        name = f"a{operation}"
+        kind = type(self.adapted)
+        method = getattr(kind, operation, None)
+        if method is None or (operation == "delete" and method is peer.BackendProtocol.delete):
+            return None
+        # What the base class has is the sync method, in a thread that nothing can stop.
+        is_native = getattr(kind, name, None) not in [getattr(base, name, None) for base in _BASES]
+        if is_native and on_asyncio():
+            return caller_of(self.adapted, name)
+        return awaitable(getattr(self.adapted, operation))
+
+
+class DeepagentsSandbox(DeepagentsBackend, SandboxBackendProtocol):
+    """A sandbox of deepagents as one of deepfs."""
+
+    @property
+    def id(self) -> str:
+        return str(self.adapted.id)
+
+
+def from_deepagents(backend: object) -> BackendProtocol:
+    """`backend` as one of deepfs."""
+    own = own_instead(backend, _mounted)
+    if own is not None:
+        return own
+    if isinstance(backend, peer.SandboxBackendProtocol):
+        return DeepagentsSandbox(backend)
+    if isinstance(backend, peer.BackendProtocol):
+        return DeepagentsBackend(backend)
+    raise TypeError(f"{type(backend).__name__} is no backend of deepagents")
+
+
+def _mounted(backend: Any) -> BackendProtocol:
+    return from_deepagents(backend) if isinstance(backend, peer.BackendProtocol) else adapt_backend_protocol(backend)
+
 
 ItemT = TypeVar("ItemT")
 OutcomeT = TypeVar("OutcomeT", FileUploadResponse, FileDownloadResponse)

@@ -37,7 +37,7 @@ def run(backend: Any, commands: Sequence[Command]) -> list[str]:
     return [error for name, *arguments in commands if (error := command(backend, str(name), *arguments))]
 
 
-def _node(name: str, backend: StateBackend, fails: Sequence[str]) -> Any:
+def _node(name: str, backend: Any, fails: Sequence[str]) -> Any:
     def work(state: State) -> dict[str, Any]:
         if name in state.get("asks", ()):
             interrupt(f"may {name} begin?")
@@ -49,9 +49,10 @@ def _node(name: str, backend: StateBackend, fails: Sequence[str]) -> Any:
     return work
 
 
-def steps(file_format: Any = "v2") -> "StateGraph[Any]":
+def steps(file_format: Any = "v2", backend: Any = None) -> "StateGraph[Any]":
     """One node, `work`."""
-    graph = StateGraph(State).add_node("work", _node("work", StateBackend(file_format=file_format), ()))
+    files = StateBackend(file_format=file_format) if backend is None else backend
+    graph = StateGraph(State).add_node("work", _node("work", files, ()))
     return graph.add_edge(START, "work")
 
 

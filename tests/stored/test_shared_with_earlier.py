@@ -106,15 +106,9 @@ for name in map(str.strip, sys.stdin):
 """Changes a file by the operation that it is told, and tells once where it finds it locked."""
 
 SWEEPER = """
-from importlib import import_module
-
-for name in ("deepfs.disk.atomic", "deepfs.core.disk.temporaries"):
-    try:
-        import_module(name)._STALE_AFTER_S = -1.0
-        break
-    except ModuleNotFoundError:
-        pass
 backend = FilesystemBackend(sys.argv[2])
+[module] = [module for module in sys.modules.values() if hasattr(module, "_STALE_AFTER_S")]
+module._STALE_AFTER_S = -1.0
 print(backend.write("/another.txt", "").error, *(info.path for info in backend.ls("/").entries))
 """
 """Writes in the directory, and takes every unfinished file there for an old one."""

@@ -14,6 +14,7 @@ import psycopg
 import pytest
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.graph import START, StateGraph
 from langgraph.store.base import BaseStore
 
 from deepfs import FilesystemBackend, StoreBackend
@@ -21,7 +22,7 @@ from deepfs.middleware import MemoryMiddleware
 from deepfs.policy import HistoryBackend
 from stored.checks import check_and_change, check_and_change_v1, check_files, check_history, lines_with, text_of
 from stored.contents import DIRECTORY, LEFTOVER, MESSAGE, MODES, REPORT, STORE
-from stored.graphs import model_calls, reading_agent
+from stored.graphs import State, model_calls, reading_agent
 from support.chat import ScriptedModel
 from support.stores import open_sqlite_store
 
@@ -40,6 +41,15 @@ class StoredInStore:
     async def test_files_are_read_and_changed(self, store: BaseStore) -> None:
         await check_and_change(StoreBackend(store, namespace=("user.a", "files")))
         await check_files(StoreBackend(store, namespace=("user.a", "files", "sub")), STORE)
+
+    @pytest.mark.filterwarnings("ignore:StoreBackend without a namespace is deprecated:DeprecationWarning")
+    @pytest.mark.parametrize("config", [{}, {"metadata": {"assistant_id": "helper"}}], ids=["all", "assistant"])
+    async def test_files_of_the_namespace_of_an_agent_are_read_and_changed(self, store: BaseStore, config: Any) -> None:
+        async def work(state: State) -> None:
+            await check_and_change(StoreBackend())
+
+        graph = StateGraph(State).add_node("work", work).add_edge(START, "work")
+        await graph.compile(store=store).ainvoke({}, config)
 
     @pytest.mark.parametrize("file_format", ["v1", "v2"])
     async def test_files_of_the_older_format_are_read_and_changed(self, store: BaseStore, file_format: Any) -> None:

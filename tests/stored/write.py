@@ -167,6 +167,10 @@ def _store_all(store: Any) -> None:
             assert run(StoreBackend(store, namespace=namespace), commands) == []
     for commands in commands_of_v1():
         assert run(StoreBackend(store, namespace=("v1",), file_format="v1"), commands) == []
+    graph = steps(backend=StoreBackend()).compile(store=store)
+    for config in ({}, {"metadata": {"assistant_id": "helper"}}):
+        for commands in commands_of_store():
+            assert graph.invoke({"todo": {"work": commands}}, config)["log"] == []
     keep_versions(HistoryBackend(StoreBackend(store, namespace=("kept",))))
     keep_versions(
         HistoryBackend(StoreBackend(store, namespace=("files",)), StoreBackend(store, namespace=("kept.by",)))

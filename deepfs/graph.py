@@ -118,7 +118,7 @@ def create_deep_agent(
         summarization,
         *([MemoryMiddleware(backend=files, sources=memory)] if memory else []),
     ]
-    last = ApprovalMiddleware.where_needed(rules, interrupt_on)
+    last = ApprovalMiddleware.where_needed(rules, interrupt_on, middleware)
     graph = create_agent(
         chat_model,
         tools=list(tools or ()),

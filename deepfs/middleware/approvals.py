@@ -109,10 +109,19 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
 
     @staticmethod
     def where_needed(
-        rules: Sequence[FilesystemPermission], interrupt_on: InterruptOn | None
+        rules: Sequence[FilesystemPermission],
+        interrupt_on: InterruptOn | None,
+        beside: Sequence[AgentMiddleware[Any, Any, Any]],
     ) -> "list[AgentMiddleware[Any, Any, Any]]":
-        """The middleware in a list, which is empty where nothing asks."""
-        return [_AgentApprovals(rules, interrupt_on)] if interrupt_on or _interrupts(rules) else []
+        """The middleware for the arguments of an agent, in a list, which is empty where nothing asks.
+
+        Checkpoints hold its name while a question waits for an answer, so it has another name only where one of the
+        middleware `beside` it has that name already.
+        """
+        if not interrupt_on and not _interrupts(rules):
+            return []
+        is_taken = any(each.name == ApprovalMiddleware.__name__ for each in beside)
+        return [(_AgentApprovals if is_taken else ApprovalMiddleware)(rules, interrupt_on)]
 
     def after_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """Ask a person about the calls that the model made. Raises ValueError for an answer of another form."""
@@ -172,7 +181,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
 
 
 class _AgentApprovals(ApprovalMiddleware):
-    """The one for the arguments of an agent. It has its own name, so that one among the middleware asks as well."""
+    """The one for the arguments of an agent, beside another ApprovalMiddleware: both ask, since their names differ."""
 
 
 def _interrupts(rules: Sequence[FilesystemPermission]) -> bool:

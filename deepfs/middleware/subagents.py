@@ -143,13 +143,14 @@ class SubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def _built(self, spec: SubAgent, model: BaseChatModel, rules: Sequence[FilesystemPermission]) -> Runnable[Any, Any]:
         own = [_ruled(each, rules) if "permissions" in spec else each for each in self._middleware]
-        asking = ApprovalMiddleware.where_needed(rules, spec.get("interrupt_on", self._interrupt_on))
+        given = [*own, *inheriting(rules, spec.get("middleware", ()))]
+        asking = ApprovalMiddleware.where_needed(rules, spec.get("interrupt_on", self._interrupt_on), given)
         return create_agent(
             model,
             tools=list(spec.get("tools", self._tools)),
             system_prompt=spec.get("system_prompt"),
             response_format=spec.get("response_format"),
-            middleware=_last_of_each_name(covering([*own, *inheriting(rules, spec.get("middleware", ())), *asking])),
+            middleware=_last_of_each_name(covering([*given, *asking])),
             name=spec["name"],
         )
 

@@ -33,7 +33,7 @@ def commits(given: list[str]) -> tuple[str, str]:
 def check_out(name: str, directory: Path) -> Path:
     """Put the package of a commit of this repository, or of another directory, below `directory`; returns that."""
     directory.mkdir()
-    if Path(name).is_dir():
+    if Path(name, _PACKAGE).is_dir():
         ignore = shutil.ignore_patterns("__pycache__")
         shutil.copytree(Path(name, _PACKAGE), directory / _PACKAGE, ignore=ignore, symlinks=True)
     else:
@@ -45,7 +45,8 @@ def _archive(name: str) -> bytes:
     command = ["git", "archive", "--format=tar", f"{name}^{{commit}}", _PACKAGE]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
     if done.returncode:
-        raise CheckoutError(f"{name} is neither a directory nor a commit: {done.stderr.decode().strip()}")
+        told = done.stderr.decode().strip()
+        raise CheckoutError(f"{name} is neither a commit nor a directory with the package: {told}")
     return done.stdout
 
 

@@ -17,7 +17,7 @@ from benchmarks.sides import Pair, Plan, SideError
 
 __all__ = ["QUICK", "compare"]
 
-QUICK: Final = Plan(pairs=2, least=2, most=3, seconds=0.5, quick=True)
+QUICK: Final = Plan(pairs=2, least=5, most=6, seconds=0.5, quick=True)
 
 
 def compare(given: list[str], scenarios: Sequence[str], plan: Plan, tell: Callable[[str], None]) -> Comparison:

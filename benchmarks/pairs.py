@@ -3,7 +3,7 @@
 import random
 from collections.abc import Sequence
 from itertools import chain
-from math import sqrt
+from math import comb, sqrt
 from statistics import median
 from typing import Final, Literal
 
@@ -11,7 +11,19 @@ import msgspec
 
 from benchmarks.record import Bar
 
-__all__ = ["Block", "Command", "Comparison", "End", "Measurement", "Message", "Offer", "Turn", "Verdict", "interval"]
+__all__ = [
+    "Block",
+    "Command",
+    "Comparison",
+    "End",
+    "Measurement",
+    "Message",
+    "Offer",
+    "Turn",
+    "Verdict",
+    "interval",
+    "is_sure",
+]
 
 SLOWER: Final = 1.05
 """The ratio that the whole interval must lie above before a measurement counts as slower."""
@@ -124,11 +136,22 @@ class Measurement(msgspec.Struct):
         if self.answers_differ:
             return "answers differ"
         low, high = self.interval
-        if low > SLOWER:
+        ratios = [block.ratio for block in self.all_blocks]
+        if low > SLOWER and is_sure([ratio > SLOWER for ratio in ratios]):
             return "slower"
-        if high < 1 / SLOWER:
+        if high < 1 / SLOWER and is_sure([ratio < 1 / SLOWER for ratio in ratios]):
             return "faster"
         return "same" if high <= SLOWER else "unclear"
+
+
+def is_sure(hits: Sequence[bool]) -> bool:
+    """Whether so many hits come by chance, at even odds, in one of a thousand measurements at most: a sign test.
+
+    A run has about a hundred measurements, and the interval of few blocks calls too many slower: this asks for ten.
+    """
+    count = len(hits)
+    chances = sum(comb(count, number) for number in range(sum(hits), count + 1))
+    return chances / 2.0**count <= 0.001
 
 
 def interval(groups: Sequence[Sequence[float]], *, samples: int = 1_000) -> tuple[float, float]:

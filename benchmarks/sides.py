@@ -22,7 +22,7 @@ class Plan(NamedTuple):
 
     pairs: int = 3
     """Pairs of processes for each scenario."""
-    least: int = 3
+    least: int = 4
     """Blocks of four turns that a measurement has at least in each pair of processes."""
     most: int = 25
     """And at most."""

@@ -157,7 +157,6 @@ def test_what_became_much_slower_is_found(tmp_path: Path, package: Package, monk
     plan = Plan(pairs=1, least=10, most=10, quick=True)
     comparison = compare.compare(given, ["mounts"], plan, tell=lambda line: None)
     assert [measurement.verdict for measurement in comparison.measurements] == ["slower"] * 3
-    assert comparison.figures
 
 
 @pytest.mark.timeout(600)

@@ -181,6 +181,6 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """The measurements in `benchmarks/`, all or those named; with `-- --quick`, all in under a minute."""
+    """The measurements in `benchmarks/`, all or those named; `--quick` for small ones, `--compare REV` for changes."""
     install(session, "test", "bench")
     session.run("python", "-m", "benchmarks", *session.posargs)

@@ -31,7 +31,7 @@ from deepfs.backends.protocol import (
     as_backend,
     supports_execute,
 )
-from deepfs.backends.transfer import closed_after, copy_tree, move_tree
+from deepfs.backends.transfer import copy_tree, move_tree
 from deepfs.errors import (
     AccessError,
     DeepFSError,
@@ -389,12 +389,8 @@ class CompositeBackend(BackendProtocol, SyncCommands):
             raise mount.error(error, inner) from error
 
     async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
-        async with closed_after(chunks):
-            try:
-                mount, inner, _ = self._file_route(path)
-            except DeepFSError as error:
-                return FileUploadResponse(path, error.code.value)
-            return replace(await mount.backend.aupload_stream(inner, chunks), path=path)
+        mount, inner, _ = self._file_route(path)
+        return replace(await mount.backend.aupload_stream(inner, chunks), path=path)
 
     async def _in_batches(
         self,

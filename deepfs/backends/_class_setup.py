@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 from msgspec.structs import replace
 
 from deepfs.backends.older_protocols import V1_NAMES, adapters, add_v1_names, speaks_v1, takes_overwrite
+from deepfs.backends.operations import Capabilities
 from deepfs.errors import DeepFSError, NotSupportedError
 from deepfs.sync import OPERATIONS, finish, sync_shims
 from deepfs.text.arguments import Argument, arguments_of, check_string, path_list, upload_list
@@ -157,6 +158,19 @@ def complete(cls: type[Any], protocol: type) -> None:
         adapters().body(cls, protocol)
     sync_shims(bound_operations(cls))
     add_v1_names(cls)
+    _declare_deletes(cls, protocol)
+
+
+def _declare_deletes(cls: type[Any], protocol: type[Any]) -> None:
+    """Declare whether `cls` deletes, by whether it has an `adelete`, unless a class that has one declared it."""
+    owner: Any = next(base for base in cls.__mro__ if "capabilities" in vars(base))
+    if not isinstance(declared := vars(owner)["capabilities"], Capabilities):
+        return
+    has_delete = cls.adelete is not protocol.adelete
+    is_for_another = owner is not cls and owner.adelete is protocol.adelete
+    deletes = has_delete and (declared.deletes or is_for_another)
+    if deletes != declared.deletes:
+        cls.capabilities = replace(declared, deletes=deletes)
 
 
 _STREAMS: Final[Mapping[str, str]] = {"aupload_stream": "aupload_files", "adownload_stream": "adownload_files"}

@@ -13,12 +13,14 @@ from deepfs.backends.protocol import (
     StoragePlace,
     SyncCommands,
     as_backend,
+    close_each,
     supports_execute,
 )
 from deepfs.errors import DeepFSError, ErrorCode, NotSupportedError, error_of, quoted
 from deepfs.sync import finish
 from deepfs.text.entries import EntryChange, TreeListing
 from deepfs.types import (
+    ChangeEvent,
     DeleteResult,
     EditResult,
     ExecuteResponse,
@@ -107,7 +109,7 @@ class WrapperBackend(BackendProtocol, SyncCommands):
             operation: The sync name: `"read"`, `"write"`, … Streams are `"upload_stream"`, with the path and the
                 chunks, and `"download_stream"`, with the path. What a listing of a tree asks for passes as `"ls"`.
             call: What does it. That of a `"download_stream"` opens the stream, raises where that fails, and returns an
-                async iterator of the chunks, from which nothing has been lost.
+                async iterator of the chunks, from which nothing has been lost. That of a `"watch"` does so for events.
             args: What the operation was called with, by position.
             options: The options that differ from their defaults.
 
@@ -191,6 +193,23 @@ class WrapperBackend(BackendProtocol, SyncCommands):
         finally:
             for each in opened:
                 await finish(each.aclose)
+
+    async def awatch(self, path: str = "/") -> AsyncGenerator[ChangeEvent, None]:
+        opened: list[AsyncGenerator[ChangeEvent, None]] = []
+
+        async def open_watch(path: str) -> AsyncIterator[ChangeEvent]:
+            opened.append(self.inner.awatch(path))
+            return opened[-1]
+
+        try:
+            async for event in await self.through("watch", open_watch, path):
+                yield event
+        finally:
+            for each in opened:
+                await finish(each.aclose)
+
+    async def aclose(self) -> None:
+        await close_each([self.inner])
 
     async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
         """Run a command in the inner backend, where it executes."""

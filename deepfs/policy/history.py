@@ -12,7 +12,7 @@ from typing import NamedTuple, ParamSpec, TypeVar, cast
 
 from msgspec import Struct
 
-from deepfs.backends.protocol import BackendProtocol, as_backend
+from deepfs.backends.protocol import BackendProtocol, as_backend, close_each
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import (
     AccessError,
@@ -132,6 +132,9 @@ class HistoryBackend(WrapperBackend):
         reason = Omission(1, ErrorCode.PERMISSION_DENIED, "the history lies in it")
         kept = reason if deleting and len(shown) < len(listing.entries) else None
         return TreeListing(shown, joined(kept, listing.omission))
+
+    async def aclose(self) -> None:
+        await close_each([self._beneath, self._versions])
 
     # --- looking back ---
 

@@ -39,6 +39,7 @@ _PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
     "execute": ("command",),
     "upload_stream": ("path",),
     "download_stream": ("path",),
+    "watch": ("path",),
 }
 assert set(_PARAMETERS) > set(OPERATIONS)
 

@@ -27,6 +27,7 @@ from deepfs.search.results import Hidden
 from deepfs.text import paths
 from deepfs.text.entries import EntryChange, Omission, TreeListing, is_valid, joined
 from deepfs.types import (
+    ChangeEvent,
     DeleteResult,
     EditResult,
     ExecuteResponse,
@@ -387,6 +388,13 @@ class PermissionedBackend(WrapperBackend):
         async with aclosing(super().adownload_stream(path, chunk_size=chunk_size)) as stream:
             async for chunk in stream:
                 yield chunk
+
+    async def awatch(self, path: str = "/") -> AsyncGenerator[ChangeEvent, None]:
+        path = await self._checked(path, "read")
+        async with aclosing(super().awatch(path)) as events:
+            async for event in events:
+                if await self._refused(event.path, "read") is None:
+                    yield event
 
     async def _refused(self, path: str, operation: FilesystemOperation) -> ErrorCode | None:
         try:

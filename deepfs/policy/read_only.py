@@ -21,7 +21,7 @@ class ReadOnlyBackend(WrapperBackend):
 
     def __init__(self, inner: BackendProtocol) -> None:
         super().__init__(inner)
-        self.capabilities: Capabilities = replace(self.capabilities, executes=False)
+        self.capabilities: Capabilities = replace(self.capabilities, executes=False, deletes=False)
 
     async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
         listing = await super().alist_tree(path)

@@ -12,6 +12,7 @@ DeepFSError
 ├── BinaryFileError           binary_file
 ├── InvalidPatternError       invalid_pattern     also ValueError
 ├── TooLargeError             too_large
+├── QuotaExceededError        quota_exceeded
 ├── InvalidContentError       invalid_content     also ValueError
 ├── ConflictError             conflict
 ├── DeadlineError             timeout             also TimeoutError
@@ -45,6 +46,7 @@ __all__ = [
     "NoMatchError",
     "NotDirectoryError",
     "NotSupportedError",
+    "QuotaExceededError",
     "TooLargeError",
     "clipped",
     "error_class",
@@ -66,6 +68,7 @@ class ErrorCode(StrEnum):
     BINARY_FILE = auto()
     INVALID_PATTERN = auto()
     TOO_LARGE = auto()
+    QUOTA_EXCEEDED = auto()
     INVALID_CONTENT = auto()
     CONFLICT = auto()
     TIMEOUT = auto()
@@ -253,6 +256,18 @@ class TooLargeError(DeepFSError):
         self.size: int = size
         self.limit: int = limit
         self._say(path, "Error: ", f" is too large: {size:,} bytes, the limit is {limit:,}")
+
+
+class QuotaExceededError(DeepFSError):
+    """With the change of `path`, more would be stored than may be: `size` of `unit`, and the limit is `limit`."""
+
+    code = ErrorCode.QUOTA_EXCEEDED
+
+    def __init__(self, path: str, size: int, limit: int, unit: str = "bytes") -> None:
+        self.size: int = size
+        self.limit: int = limit
+        self.unit: str = unit
+        self._say(path, "Error: ", f" exceeds the quota: {size:,} {unit} would be stored, the limit is {limit:,}")
 
 
 class InvalidContentError(DeepFSError, ValueError):

@@ -12,6 +12,7 @@ DeepFSError
 ├── BinaryFileError           binary_file
 ├── InvalidPatternError       invalid_pattern     also ValueError
 ├── TooLargeError             too_large
+├── QuotaExceededError        quota_exceeded
 ├── InvalidContentError       invalid_content     also ValueError
 ├── ConflictError             conflict
 ├── DeadlineError             timeout
@@ -53,6 +54,7 @@ __all__ = [
     "NotFoundError",
     "NotSupportedError",
     "PermissionDeniedError",
+    "QuotaExceededError",
     "TooLargeError",
     "clipped",
     "error_about",
@@ -75,6 +77,7 @@ class ErrorCode(StrEnum):
     BINARY_FILE = auto()
     INVALID_PATTERN = auto()
     TOO_LARGE = auto()
+    QUOTA_EXCEEDED = auto()
     INVALID_CONTENT = auto()
     CONFLICT = auto()
     TIMEOUT = auto()
@@ -444,6 +447,31 @@ class TooLargeError(DeepFSError):
         if self.size is None or self.limit is None:
             return f"{path} is too large"
         return f"{path} is too large: {self.size:,} bytes, the limit is {self.limit:,}"
+
+
+class QuotaExceededError(DeepFSError):
+    """With the change of `path`, more would be stored than is allowed.
+
+    Args:
+        path: The path of the file to change.
+        size: How much would be stored. The attribute is None where that is not known.
+        limit: The most that may be stored. The attribute is None where that is not known.
+        unit: What is counted, as in "bytes".
+    """
+
+    code = ErrorCode.QUOTA_EXCEEDED
+    size: int | None = None
+    limit: int | None = None
+    unit: str = "bytes"
+
+    def __init__(self, path: str, size: int, limit: int, unit: str = "bytes") -> None:
+        self.size, self.limit, self.unit = size, limit, unit
+        self._set(path)
+
+    def _condition(self, path: str) -> str:
+        if self.size is None or self.limit is None:
+            return f"{path} exceeds the quota"
+        return f"{path} exceeds the quota: {self.size:,} {self.unit} would be stored, the limit is {self.limit:,}"
 
 
 class InvalidContentError(DeepFSError, ValueError):

@@ -14,6 +14,8 @@ from msgspec.structs import replace
 from deepfs.errors import DeepFSError, ErrorCode, error_of
 
 __all__ = [
+    "ChangeEvent",
+    "ChangeKind",
     "ContextLine",
     "DeleteResult",
     "EditResult",
@@ -41,6 +43,7 @@ __all__ = [
 
 Encoding: TypeAlias = Literal["utf-8", "base64"]
 FileFormat: TypeAlias = Literal["v1", "v2"]
+ChangeKind: TypeAlias = Literal["created", "modified", "deleted"]
 TruncationReason: TypeAlias = Literal["unreadable", "transport", "budget"]
 
 
@@ -126,13 +129,29 @@ class ContextLine(Record, frozen=True, eq=False):
 
 
 class GrepMatch(Record, frozen=True, eq=False):
-    """A line that matched; `line` counts from 1, `text` has no terminator and may be clipped."""
+    """A line that matched; `line` counts from 1, `text` has no terminator and may be clipped.
+
+    `start` and `end` say where in `text` the first match stands, in characters from 0, the end exclusive. They are None
+    where the backend does not tell. They are attributes alone: the mapping, and with it equality, does without them.
+    """
 
     path: str
     line: int
     text: str
     context_before: list[ContextLine] | None = None
     context_after: list[ContextLine] | None = None
+    start: int | None = None
+    end: int | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in super().__iter__() if name not in _PLACE_IN_LINE)
+
+    def __contains__(self, key: object) -> bool:
+        return key not in _PLACE_IN_LINE and super().__contains__(key)
+
+
+_PLACE_IN_LINE = ("start", "end")
+"""Fields that dicts of deepagents do not have."""
 
 
 class FileDataV1(Record, frozen=True, eq=False):
@@ -294,6 +313,13 @@ class ExecuteResponse(Struct):
     output: str
     exit_code: int | None = None
     truncated: bool = False
+
+
+class ChangeEvent(Struct, frozen=True):
+    """Something that happened to a file, as `awatch` tells it."""
+
+    path: str
+    kind: ChangeKind
 
 
 class FileUploadResponse(Struct):

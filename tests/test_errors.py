@@ -28,6 +28,10 @@ TEXTS: list[tuple[DeepFSError, str]] = [
     (errors.AmbiguousMatchError("/x", 3), "appears 3 times in file '/x' (multiple matches)"),
     (errors.BinaryFileError("/x"), "Error: '/x' is a binary file"),
     (errors.TooLargeError("/x", 2048, 1024), "Error: '/x' is too large: 2,048 bytes, the limit is 1,024"),
+    (
+        errors.QuotaExceededError("/x", 2048, 1024),
+        "Error: '/x' exceeds the quota: 2,048 bytes would be stored, the limit is 1,024",
+    ),
     (errors.ConflictError("/x"), "Error: '/x' changed since it was read."),
     (errors.NotFoundError("/x", "it went"), "Error: File '/x' not found: it went"),
     (errors.InvalidPathError("/x/y", "it lies inside {other}", "/x"), "Error: Invalid path '/x/y': it lies inside /x"),

@@ -2,12 +2,15 @@
 
 import functools
 import inspect
-from collections.abc import AsyncIterable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
+from msgspec.structs import replace
+
 from deepfs.backends.older_protocols import V1_NAMES, adapters, add_v1_names, speaks_v1, takes_overwrite
+from deepfs.backends.operations import Capabilities
 from deepfs.errors import DeepFSError, NotSupportedError
-from deepfs.sync import OPERATIONS, sync_shims
+from deepfs.sync import OPERATIONS, shielded, sync_shims
 from deepfs.text.arguments import Argument, arguments_of, check_string, path_list, upload_list
 from deepfs.types import (
     DeleteResult,
@@ -25,7 +28,7 @@ from deepfs.types import (
     replaced,
 )
 
-__all__ = ["Parameters", "bound_operations", "complete", "limited"]
+__all__ = ["Parameters", "bound_operations", "complete", "limited", "made_by_overrides"]
 
 ClassT = TypeVar("ClassT", bound=type)
 
@@ -83,7 +86,7 @@ def _bounded(method: Callable[..., Any], operation: str, *, is_async: bool) -> C
 
 
 def _bounded_stream(method: Callable[..., Any]) -> Callable[..., Any]:
-    """An `aupload_stream` with its arguments checked and its expected failures turned into its result."""
+    """An `aupload_stream` that checks its arguments, turns expected failures into its result and closes the source."""
 
     @functools.wraps(method)
     async def aupload_stream(self: Any, path: str, chunks: Any) -> FileUploadResponse:
@@ -94,6 +97,9 @@ def _bounded_stream(method: Callable[..., Any]) -> Callable[..., Any]:
             outcome: FileUploadResponse = await method(self, path, chunks)
         except DeepFSError as error:
             return FileUploadResponse(path, error.code.value)
+        finally:
+            if isinstance(chunks, AsyncGenerator):  # It was perhaps not read to its end.
+                await shielded(chunks.aclose)
         return outcome
 
     return aupload_stream
@@ -153,6 +159,41 @@ def complete(cls: type[Any], protocol: type) -> None:
         adapters().body(cls, protocol)
     sync_shims(bound_operations(cls))
     add_v1_names(cls)
+    _declare_deletes(cls, protocol)
+
+
+def _declare_deletes(cls: type[Any], protocol: type[Any]) -> None:
+    """Declare whether `cls` deletes, by whether it has an `adelete`, unless a class that has one declared it."""
+    owner: Any = next(base for base in cls.__mro__ if "capabilities" in vars(base))
+    if not isinstance(declared := vars(owner)["capabilities"], Capabilities):
+        return
+    has_delete = cls.adelete is not protocol.adelete
+    is_for_another = owner is not cls and owner.adelete is protocol.adelete
+    deletes = has_delete and (declared.deletes or is_for_another)
+    if deletes != declared.deletes:
+        cls.capabilities = replace(declared, deletes=deletes)
+
+
+_STREAMS: Final[Mapping[str, str]] = {"aupload_stream": "aupload_files", "adownload_stream": "adownload_files"}
+"""Streams, and the operation that each could be made of."""
+
+
+def made_by_overrides(cls: type[Any], wrapper: type[Any], protocol: type[Any]) -> None:
+    """Have an override of uploads, downloads or `als` in `cls`, a subclass of `wrapper`, hold for streams and trees.
+
+    Where a class overrides `upload_files` and no stream, its streams are made of its `upload_files`, as in `protocol`;
+    so are those of downloads. Otherwise a stream would pass by what the class does.
+    """
+    for stream, whole in _STREAMS.items():
+        if _place(cls, whole) < _place(cls, stream):
+            setattr(cls, stream, vars(protocol)[stream])
+    if cls.alist_tree is wrapper.alist_tree and cls.als is not wrapper.als:
+        cls.alist_tree = protocol.alist_tree
+
+
+def _place(cls: type[Any], name: str) -> int:
+    """How far up the method of this name is defined."""
+    return next(place for place, owner in enumerate(cls.__mro__) if name in vars(owner))
 
 
 _SPELLINGS: Final = {"path": "file_path", "old": "old_string", "new": "new_string"}

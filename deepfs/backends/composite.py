@@ -29,9 +29,10 @@ from deepfs.backends.protocol import (
     StoragePlace,
     SyncCommands,
     as_backend,
+    close_each,
     supports_execute,
 )
-from deepfs.backends.transfer import closed_after, copy_tree, move_tree
+from deepfs.backends.transfer import copy_tree, move_tree
 from deepfs.errors import (
     DeepFSError,
     InvalidPathError,
@@ -47,6 +48,7 @@ from deepfs.text import paths
 from deepfs.text.arguments import check_number, check_string
 from deepfs.text.entries import EntryChange, Omission, TreeEntry, TreeListing, joined
 from deepfs.types import (
+    ChangeEvent,
     DeleteResult,
     EditResult,
     ErrorCode,
@@ -127,6 +129,8 @@ class CompositeBackend(BackendProtocol, SyncCommands):
             keeps_created_at=all(backend.capabilities.keeps_created_at for backend in everywhere),
             durable=all(backend.capabilities.durable for backend in everywhere),
             executes=self._executor.capabilities.executes,
+            deletes=any(backend.capabilities.deletes for backend in everywhere),
+            watches=any(backend.capabilities.watches for backend in everywhere),
         )
 
     @property
@@ -406,12 +410,23 @@ class CompositeBackend(BackendProtocol, SyncCommands):
             raise mount.error(error, inner) from error
 
     async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
-        async with closed_after(chunks):
-            try:
-                mount, inner, _ = self._file_route(path)
-            except DeepFSError as error:
-                return FileUploadResponse(path, error.code.value)
-            return replace(await mount.backend.aupload_stream(inner, chunks), path=path)
+        mount, inner, _ = self._file_route(path)
+        return replace(await mount.backend.aupload_stream(inner, chunks), path=path)
+
+    async def awatch(self, path: str = "/") -> AsyncGenerator[ChangeEvent, None]:
+        """As the backend of `path` tells it; `unsupported` where others are mounted beneath: each is watched alone."""
+        mount, inner, path = self._route(path)
+        if self._table.beneath(path):
+            raise NotSupportedError(path, "backends are mounted beneath it: watch each of them")
+        try:
+            async with aclosing(mount.backend.awatch(inner)) as events:
+                async for event in events:
+                    yield replace(event, path=mount.outer(event.path))
+        except DeepFSError as error:
+            raise mount.error(error, inner) from error
+
+    async def aclose(self) -> None:
+        await close_each([self.default, *self.routes.values()])
 
     async def _in_batches(
         self,

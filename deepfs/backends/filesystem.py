@@ -11,7 +11,7 @@ from msgspec.structs import replace as replace_fields
 
 from deepfs.backends.operations import CHUNK_BYTES
 from deepfs.backends.protocol import BackendProtocol, Capabilities
-from deepfs.backends.transfer import MAX_HELD_BYTES, closed_after
+from deepfs.backends.transfer import MAX_HELD_BYTES
 from deepfs.disk import Disk, Entry, Limits, Patience, Reading, Upload, is_shortage, modified_at
 from deepfs.errors import BinaryFileError, DeepFSError
 from deepfs.search.batching import Ask, Together
@@ -356,11 +356,10 @@ class FilesystemBackend(BackendProtocol):
     async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
         begun: list[Upload] = []
         try:
-            async with closed_after(chunks):
-                await pool.run(self._begin, path, begun)
-                async for chunk in chunks:
-                    await pool.run(begun[0].write, bytes_given("each chunk", chunk))
-                await self._change([path], begun[0].put)
+            await pool.run(self._begin, path, begun)
+            async for chunk in chunks:
+                await pool.run(begun[0].write, bytes_given("each chunk", chunk))
+            await self._change([path], begun[0].put)
         except DeepFSError as error:
             return FileUploadResponse(path, error.code.value)
         finally:

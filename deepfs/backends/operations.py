@@ -12,6 +12,7 @@ from deepfs.search.results import Hidden
 from deepfs.sync import sync_shims
 from deepfs.text.entries import EntryChange, StoragePlace, TreeListing
 from deepfs.types import (
+    ChangeEvent,
     DeleteResult,
     EditResult,
     FileDownloadResponse,
@@ -38,6 +39,10 @@ class Capabilities(Struct, frozen=True):
     """What is stored outlives the process."""
     executes: bool = False
     """The backend runs commands (`aexecute`)."""
+    deletes: bool = True
+    """The backend deletes files (`adelete`). For a class that defines no `adelete` this is False by itself."""
+    watches: bool = False
+    """The backend tells of changes as they happen (`awatch`)."""
 
 
 if TYPE_CHECKING:
@@ -371,6 +376,33 @@ class Operations(SyncSurface, ABC):
 
         Raises:
             Exception: Whatever `chunks` raises; then nothing is changed.
+        """
+
+    @abstractmethod
+    def awatch(self, path: str = "/") -> AsyncGenerator[ChangeEvent, None]:
+        """Tell of changes at and under `path` as they happen, whoever makes them.
+
+        There is no sync form. Leaving the iteration, best by `contextlib.aclosing`, ends the watch.
+
+        Args:
+            path: A file or directory, which need not exist yet; by default everything.
+
+        Yields:
+            One event for each change that is noticed, in the order in which it is noticed. Changes of one file in quick
+            succession may be one event, and a move is a deletion and a creation.
+
+        Raises:
+            NotSupportedError: When the iteration begins, where `capabilities.watches` is False.
+            DeepFSError: The leaf for a path that is invalid or may not be read, and for a storage that fails.
+        """
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Close what this backend made for itself: clients, pools, a workspace.
+
+        What the caller passed in, such as a store, a client or a sandbox, stays open. Wrappers and composites close the
+        backends behind them. It runs to its end also where the caller is cancelled, and does nothing the second time. A
+        backend that had something to close answers `backend_error` afterwards; others go on working.
         """
 
 

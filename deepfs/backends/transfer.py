@@ -4,7 +4,7 @@ A transfer is planned before anything changes: what cannot be carried whole is r
 deletes exactly what it copied, each file on the version that was copied, and directories only where they are empty.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -53,7 +53,7 @@ from deepfs.types import (
     failure,
 )
 
-__all__ = ["MAX_HELD_BYTES", "closed_after", "collected", "copy_tree", "downloaded", "move_tree"]
+__all__ = ["MAX_HELD_BYTES", "collected", "copy_tree", "downloaded", "move_tree"]
 
 MAX_HELD_BYTES = 256 * 1024 * 1024
 """The largest file that is held in memory as a whole."""
@@ -132,22 +132,11 @@ async def downloaded(source: Operations, path: str) -> bytes:
 async def collected(path: str, chunks: AsyncIterable[bytes]) -> bytes:
     """All chunks as one; TooLargeError where they are too many."""
     content = bytearray()
-    async with closed_after(chunks):
-        async for chunk in chunks:
-            content += bytes_given("each chunk", chunk)
-            if len(content) > MAX_HELD_BYTES:
-                raise TooLargeError(path, len(content), MAX_HELD_BYTES)
+    async for chunk in chunks:
+        content += bytes_given("each chunk", chunk)
+        if len(content) > MAX_HELD_BYTES:
+            raise TooLargeError(path, len(content), MAX_HELD_BYTES)
     return bytes(content)
-
-
-@asynccontextmanager
-async def closed_after(chunks: AsyncIterable[bytes]) -> AsyncIterator[None]:
-    """Close a source that can be closed, such as a generator, also where it was not read to its end."""
-    try:
-        yield
-    finally:
-        if isinstance(chunks, AsyncGenerator):
-            await shielded(chunks.aclose)
 
 
 def _leaf(code: str, path: str) -> DeepFSError:

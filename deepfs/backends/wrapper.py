@@ -1,9 +1,10 @@
 """The base of backends that stand before another one: policies, hooks, faults."""
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import ParamSpec, TypeVar, cast
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, ParamSpec, TypeVar, cast
 
-from deepfs.backends.operations import without_defaults
+from deepfs.backends._class_setup import made_by_overrides
+from deepfs.backends.operations import CHUNK_BYTES, without_defaults
 from deepfs.backends.protocol import (
     BACKEND_TYPES,
     BackendProtocol,
@@ -12,11 +13,14 @@ from deepfs.backends.protocol import (
     StoragePlace,
     SyncCommands,
     as_backend,
+    close_each,
     supports_execute,
 )
 from deepfs.errors import DeepFSError, ErrorCode, NotSupportedError, error_about
+from deepfs.sync import shielded
 from deepfs.text.entries import EntryChange, TreeListing
 from deepfs.types import (
+    ChangeEvent,
     DeleteResult,
     EditResult,
     ExecuteResponse,
@@ -63,12 +67,9 @@ class WrapperBackend(BackendProtocol, SyncCommands):
 
     async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
         """As `inner` tells it, which passes as `ls`; a subclass that overrides `als` shows what that lists."""
-        if type(self).als is WrapperBackend.als:
-            listing: object = await self.through(
-                "ls", self.inner.alist_tree, path, **without_defaults(deleting=deleting)
-            )
-            if isinstance(listing, TreeListing):
-                return listing
+        listing: object = await self.through("ls", self.inner.alist_tree, path, **without_defaults(deleting=deleting))
+        if isinstance(listing, TreeListing):
+            return listing
         return await super().alist_tree(path, deleting=deleting)
 
     async def achange_entries(self, changes: Sequence[EntryChange]) -> list[FileUploadResponse]:
@@ -97,10 +98,29 @@ class WrapperBackend(BackendProtocol, SyncCommands):
     async def astorage_place(self, path: str) -> StoragePlace:
         return await self.inner.astorage_place(path)
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        made_by_overrides(cls, WrapperBackend, BackendProtocol)
+
     async def through(
         self, operation: str, call: Callable[P, Awaitable[T]], /, *args: P.args, **options: P.kwargs
     ) -> T:
-        """Run `call`, the method of `inner` for the operation of this name (`"read"`, `"write"`, …)."""
+        """Run `call`, the method of `inner` for an operation; a subclass overrides this to act on all operations.
+
+        Args:
+            operation: The sync name: `"read"`, `"write"`, … Streams are `"upload_stream"`, with the path and the
+                chunks, and `"download_stream"`, with the path. What a listing of a tree asks for passes as `"ls"`.
+            call: What does it. That of a `"download_stream"` opens the stream, raises where that fails, and returns an
+                async iterator of the chunks, from which nothing has been lost. That of a `"watch"` does so for events.
+            args: What the operation was called with, by position.
+            options: The options that differ from their defaults.
+
+        Returns:
+            What `call` returned, or what is to take its place.
+
+        Raises:
+            DeepFSError: The operation is refused; its caller gets it as the error of the result.
+        """
         return await call(*args, **options)
 
     async def als(self, path: str) -> LsResult:
@@ -158,9 +178,63 @@ class WrapperBackend(BackendProtocol, SyncCommands):
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
         return await self.through("download_files", self.inner.adownload_files, paths)
 
+    async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
+        return await self.through("upload_stream", self.inner.aupload_stream, path, chunks)
+
+    async def adownload_stream(self, path: str, *, chunk_size: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
+        opened: list[_Opened] = []
+
+        async def open_stream(path: str, *, chunk_size: int = CHUNK_BYTES) -> AsyncIterator[bytes]:
+            opened.append(_Opened(self.inner.adownload_stream(path, chunk_size=chunk_size)))
+            await opened[-1].begin()
+            return opened[-1]
+
+        try:
+            async for chunk in await self.through("download_stream", open_stream, path, chunk_size=chunk_size):
+                yield chunk
+        finally:
+            for each in opened:
+                await shielded(each.aclose)
+
+    async def awatch(self, path: str = "/") -> AsyncGenerator[ChangeEvent, None]:
+        opened: list[AsyncGenerator[ChangeEvent, None]] = []
+
+        async def open_watch(path: str) -> AsyncIterator[ChangeEvent]:
+            opened.append(self.inner.awatch(path))
+            return opened[-1]
+
+        try:
+            async for event in await self.through("watch", open_watch, path):
+                yield event
+        finally:
+            for each in opened:
+                await shielded(each.aclose)
+
+    async def aclose(self) -> None:
+        await close_each([self.inner])
+
     async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
         """Run a command in the inner backend, where it executes."""
         if not supports_execute(self.inner):
             raise NotSupportedError(None, f"{type(self.inner).__name__} does not run commands")
         execute = cast("SandboxBackendProtocol", self.inner).aexecute
         return await self.through("execute", execute, command, **without_defaults(timeout=timeout))
+
+
+class _Opened(AsyncIterator[bytes]):
+    """A download whose first chunk is there, so that what cannot be had has failed."""
+
+    def __init__(self, chunks: AsyncGenerator[bytes, None]) -> None:
+        self._chunks = chunks
+        self._first: list[bytes] = []
+
+    async def begin(self) -> None:
+        async for chunk in self._chunks:
+            self._first.append(chunk)
+            return
+
+    async def __anext__(self) -> bytes:
+        return self._first.pop() if self._first else await anext(self._chunks)
+
+    async def aclose(self) -> None:
+        await self._chunks.aclose()

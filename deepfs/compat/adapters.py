@@ -123,7 +123,9 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
     def __init__(self, backend: Any) -> None:
         self.adapted: Any = backend
         self.is_v1: bool = is_v1(type(backend))
-        self.capabilities: Capabilities = Capabilities(executes=self._call("execute") is not None)
+        self.capabilities: Capabilities = Capabilities(
+            executes=self._call("execute") is not None, deletes=self._call("delete") is not None
+        )
         self._whole: BackendProtocol = self
 
     def inner_backends(self) -> Sequence[object]:

@@ -1,13 +1,14 @@
 """Backend factories, the older way to give a backend its runtime: functions of the runtime that return a backend."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Sequence
+from contextlib import aclosing
 from dataclasses import fields
 from typing import Any, cast
 
 from langgraph.runtime import Runtime
 
 from deepfs._deprecated import already_warned, warn_deprecated
-from deepfs.backends.operations import without_defaults
+from deepfs.backends.operations import CHUNK_BYTES, without_defaults
 from deepfs.backends.protocol import BACKEND_TYPES, AnyBackendProtocol, BackendFactory, BackendProtocol, StoragePlace
 from deepfs.compat.adapters import adapt_backend_protocol
 from deepfs.errors import BackendError, DeepFSError
@@ -133,6 +134,14 @@ class FactoryBackend(BackendProtocol):
 
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
         return await self.current().adownload_files(paths)
+
+    async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
+        return await self.current().aupload_stream(path, chunks)
+
+    async def adownload_stream(self, path: str, *, chunk_size: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
+        async with aclosing(self.current().adownload_stream(path, chunk_size=chunk_size)) as chunks:
+            async for chunk in chunks:
+                yield chunk
 
 
 class BackendContext(Runtime[Any]):

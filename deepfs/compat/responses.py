@@ -170,10 +170,10 @@ def matches(answer: Any) -> list[GrepMatch]:
 
 
 def _match(entry: Mapping[str, Any]) -> GrepMatch:
-    around = [_context(entry.get(side)) for side in ("context_before", "context_after")]
+    before, after = (_context(entry.get(side)) for side in ("context_before", "context_after"))
     # A line has neither its `\r` nor a BOM, and is not longer than a caller of grep expects.
     text = entry["text"].removesuffix("\r").removeprefix(BOM if entry["line"] == 1 else "")
-    return GrepMatch(paths.normalize(entry["path"]), entry["line"], text[:MAX_LINE], *around)
+    return GrepMatch(paths.normalize(entry["path"]), entry["line"], text[:MAX_LINE], before, after)
 
 
 def _context(lines: Iterable[Mapping[str, Any]] | None) -> list[ContextLine] | None:

@@ -1,8 +1,8 @@
 """What files held before they were changed."""
 
 import re
-from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable
+from contextlib import aclosing, suppress
 from datetime import UTC, datetime
 from difflib import unified_diff
 from functools import partial
@@ -12,10 +12,11 @@ from typing import NamedTuple, ParamSpec, TypeVar, cast
 
 from msgspec import Struct
 
-from deepfs.backends.protocol import BackendProtocol, as_backend
+from deepfs.backends.protocol import BackendProtocol, as_backend, close_each
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import (
     BackendError,
+    ConflictError,
     DeepFSError,
     ErrorCode,
     NotFoundError,
@@ -29,6 +30,7 @@ from deepfs.text import paths
 from deepfs.text.arguments import check_integer, check_string
 from deepfs.text.entries import Omission, TreeListing, files_of, is_probing, joined
 from deepfs.text.lines import decode, version
+from deepfs.text.lines import digest as content_digest
 from deepfs.threads.locks import path_locks
 from deepfs.types import FileUploadResponse, WriteResult, error_told, failure
 
@@ -63,6 +65,8 @@ class _Kept(NamedTuple):
     place: str
     name: str
     content_version: str
+    is_streamed: bool
+    """It may be larger than what is held in memory."""
 
 
 class HistoryBackend(WrapperBackend):
@@ -76,7 +80,8 @@ class HistoryBackend(WrapperBackend):
     files can be restored at the path that they had. Changes of one path, through any object over the same `versions` in
     this process, follow one another, so no version is missed; what others change is kept as it stands at the next
     change here. Commands (`execute`) are not followed. Files without the bytes of `download_files` (over the limits of
-    `inner`) cannot be changed here.
+    `inner`) can be replaced by `aupload_stream` alone, which keeps a file of any size in chunks; such a version is
+    listed, and `versions` has it, but it is too large for `aread_version` and `arestore`.
     """
 
     never_waits: bool = True
@@ -118,6 +123,9 @@ class HistoryBackend(WrapperBackend):
         reason = Omission(1, ErrorCode.PERMISSION_DENIED, "the history lies in it")
         kept = reason if deleting and len(shown) < len(listing.entries) else None
         return TreeListing(shown, joined(kept, listing.omission))
+
+    async def aclose(self) -> None:
+        await close_each([self._beneath, self._versions])
 
     # --- looking back ---
 
@@ -222,6 +230,55 @@ class HistoryBackend(WrapperBackend):
             finally:
                 await self._settle(kept, done)
 
+    async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
+        path = paths.normalize(path)
+        async with self._locks.hold(path, await self._place(path)):
+            kept: list[_Kept] = []
+            done = False
+            try:
+                await self._keep_by_stream(path, kept)
+                outcome = await self.inner.aupload_stream(path, chunks)
+                done = outcome.error is None
+                return outcome
+            finally:
+                await self._settle(kept, {path: done})
+
+    async def _keep_by_stream(self, path: str, kept: list[_Kept]) -> None:
+        """Store what is at `path`, of whatever size, and add it to `kept`.
+
+        It is read twice: the name of a version has the hash of its content.
+        """
+        digest = await self._streamed_version(path)
+        if digest is None:
+            return
+        copied: list[str] = []
+
+        async def copy(file: str) -> FileUploadResponse:
+            content = _Digest()
+            async with aclosing(self.inner.adownload_stream(path)) as chunks:
+                stored = await self._versions.aupload_stream(file, content.passed(chunks))
+            copied.append(content.version())
+            return stored
+
+        await self._save(path, digest, copy, kept, is_streamed=True)
+        if copied and copied != [digest]:
+            last = kept.pop()
+            await shielded(partial(self._versions.adelete, paths.join(last.place, last.name)))
+            raise ConflictError(path)
+
+    async def _streamed_version(self, path: str) -> str | None:
+        """The version of the file, read in chunks; None where there is none."""
+        content = _Digest()
+        try:
+            async with aclosing(self.inner.adownload_stream(path)) as chunks:
+                async for _ in content.passed(chunks):
+                    pass
+        except DeepFSError as error:
+            if error.code in _NO_FILE:
+                return None
+            raise _unkeepable(path, error.code) from error
+        return content.version()
+
     async def _unkept(self, touched: list[str], kept: list[_Kept]) -> str | None:
         """Keep a file that is to be replaced; returns the code of the error."""
         try:
@@ -236,7 +293,11 @@ class HistoryBackend(WrapperBackend):
         for each in await self._files_of(path) if deep else [path]:
             content = await self._current(each)
             if content is not None:
-                await self._save(each, content, kept)
+                await self._save(each, version(content), partial(self._put, content), kept)
+
+    async def _put(self, content: bytes, file: str) -> FileUploadResponse:
+        [stored] = await self._versions.aupload_files([(file, content)])
+        return stored
 
     async def _settle(self, kept: list[_Kept], done: dict[str, bool]) -> None:
         """Forget what was stored for changes that did not happen, and the oldest versions where they did."""
@@ -257,6 +318,8 @@ class HistoryBackend(WrapperBackend):
     async def _has_changed(self, kept: _Kept) -> bool:
         """Whether a file is another one than was stored, or cannot be told; the answer of the change may be lost."""
         try:
+            if kept.is_streamed:
+                return await self._streamed_version(kept.path) != kept.content_version
             content = await self._current(kept.path)
         except DeepFSError:
             return True
@@ -278,22 +341,28 @@ class HistoryBackend(WrapperBackend):
         (found,) = await self.inner.adownload_files([path])
         if found.error is None or found.error in _NO_FILE:
             return found.content
-        if found.error == ErrorCode.PERMISSION_DENIED:
-            raise PermissionDeniedError(path, "it cannot be kept in the history")
-        raise BackendError(path, f"it could not be kept in the history: {found.error}")
+        raise _unkeepable(path, found.error)
 
-    async def _save(self, path: str, content: bytes, kept: list[_Kept]) -> None:
+    async def _save(
+        self,
+        path: str,
+        digest: str,
+        store: Callable[[str], Awaitable[FileUploadResponse]],
+        kept: list[_Kept],
+        *,
+        is_streamed: bool = False,
+    ) -> None:
+        """Have `store` put the content of this version at the path that it is given, unless it was stored last."""
         place = await self._place(path)
         async with self._numbering.hold(place):
             saved = await self._saved(place)
-            digest = version(content)
             if saved and saved[-1][1].endswith(digest):
                 return
             number = saved[-1][0].number + 1 if saved else 1
             name = f"{number:08d}-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}-{digest}"
             # Noted first: where the answer is lost, it may be there all the same.
-            kept.append(_Kept(path, place, name, digest))
-            (stored,) = await self._versions.aupload_files([(paths.join(place, name), content)])
+            kept.append(_Kept(path, place, name, digest, is_streamed))
+            stored = await store(paths.join(place, name))
         if stored.error is not None:
             raise BackendError(path, f"it could not be kept in the history: {stored.error}")
 
@@ -319,6 +388,27 @@ class HistoryBackend(WrapperBackend):
                 kept = Version(int(parsed["number"]), at.isoformat(timespec="microseconds"), info.size)
                 found.append((kept, paths.name(info.path)))
         return sorted(found, key=lambda each: each[0].number)
+
+
+class _Digest:
+    """Finds the version of content that passes in chunks."""
+
+    def __init__(self) -> None:
+        self._digest = content_digest()
+
+    async def passed(self, chunks: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:
+        async for chunk in chunks:
+            self._digest.update(chunk)
+            yield chunk
+
+    def version(self) -> str:
+        return self._digest.hexdigest()
+
+
+def _unkeepable(path: str, code: str) -> DeepFSError:
+    if code == ErrorCode.PERMISSION_DENIED:
+        return PermissionDeniedError(path, "it cannot be kept in the history")
+    return BackendError(path, f"it could not be kept in the history: {code}")
 
 
 def _is_in(path: str, directory: str) -> bool:

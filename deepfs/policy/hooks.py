@@ -1,12 +1,14 @@
 """An operation on its way to a backend, as data."""
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Mapping
+from contextlib import aclosing
 from types import MappingProxyType
 from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 
 from msgspec import Struct
 
+from deepfs.backends.operations import CHUNK_BYTES
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import DeepFSError
@@ -35,12 +37,19 @@ _PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
     "upload_files": ("files",),
     "download_files": ("paths",),
     "execute": ("command",),
+    "upload_stream": ("path",),
+    "download_stream": ("path",),
+    "watch": ("path",),
 }
-assert set(_PARAMETERS) == set(OPERATIONS)
+assert set(_PARAMETERS) > set(OPERATIONS)
 
 
 class Call(Struct, frozen=True):
-    """One operation, by its sync name, and what it was called with; of a batch, one item with `path` and `content`."""
+    """One operation, by its sync name, and what it was called with.
+
+    Of a batch it is one item: `upload_files` with `path` and `content`, `download_files` with `path`. A stream is such
+    an item, too, but an upload that comes in chunks has no `content`.
+    """
 
     operation: str
     arguments: Mapping[str, Any]
@@ -60,7 +69,7 @@ class Call(Struct, frozen=True):
 
 
 def call_of(operation: str, args: tuple[Any, ...], options: Mapping[str, Any]) -> Call:
-    """The call of `operation` with these arguments, as `WrapperBackend.through` gets them."""
+    """The call of `operation` with these arguments, as `WrapperBackend.through` gets them; chunks are left out."""
     given = dict(zip(_PARAMETERS[operation], args, strict=False))
     return Call(operation, MappingProxyType(given | dict(options)))
 
@@ -82,6 +91,10 @@ class HookedBackend(WrapperBackend):
     see what was denied before. Of `upload_files` and `download_files` hooks see every item as a call of its own, with
     the item's response as result. `execute` has no failed result, so what hooks raise reaches its caller. So do other
     exceptions, of any operation: they are bugs.
+
+    Streams are told as `upload_files` and `download_files` of one item, before their first byte; an upload without its
+    `content`. An `after` hook gets the content of a download, so where there are such hooks a stream holds the whole
+    file, up to 256 MB.
 
     Hooks run on the event loop and must not block it. A sync hook that blocks belongs into an async one, behind
     `anyio.to_thread.run_sync`.
@@ -144,6 +157,21 @@ class HookedBackend(WrapperBackend):
             else FileDownloadResponse(call.arguments["path"], error=error.code.value)
             for call, error in zip(calls, denied, strict=True)
         ]
+
+    async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
+        call = Call("upload_files", {"path": path})
+        await self._ask(call)
+        return await self._tell(call, await self.inner.aupload_stream(path, chunks))
+
+    async def adownload_stream(self, path: str, *, chunk_size: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
+        if self.after:
+            stream = BackendProtocol.adownload_stream(self, path, chunk_size=chunk_size)
+        else:
+            await self._ask(Call("download_files", {"path": path}))
+            stream = self.inner.adownload_stream(path, chunk_size=chunk_size)
+        async with aclosing(stream):
+            async for chunk in stream:
+                yield chunk
 
     async def _denied(self, call: Call) -> DeepFSError | None:
         try:

@@ -1,14 +1,14 @@
 """Rules enforced before a backend, whoever calls it."""
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from functools import partial
 from typing import TypeVar
 
 from msgspec.structs import replace
 
-from deepfs.backends.operations import hidden_option, without_defaults
+from deepfs.backends.operations import CHUNK_BYTES, hidden_option, without_defaults
 from deepfs.backends.protocol import BackendProtocol, Capabilities
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import DeepFSError, ErrorCode, PermissionDeniedError, quoted
@@ -27,6 +27,7 @@ from deepfs.search.results import Hidden
 from deepfs.text import paths
 from deepfs.text.entries import EntryChange, Omission, TreeListing, is_valid, joined
 from deepfs.types import (
+    ChangeEvent,
     DeleteResult,
     EditResult,
     ExecuteResponse,
@@ -375,6 +376,23 @@ class PermissionedBackend(WrapperBackend):
             FileDownloadResponse(path, error=code.value) if code else next(passed)
             for path, code in zip(paths, codes, strict=True)
         ]
+
+    async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
+        path = await self._checked(path, "write")
+        return await super().aupload_stream(path, chunks)
+
+    async def adownload_stream(self, path: str, *, chunk_size: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
+        path = await self._checked(path, "read")
+        async with aclosing(super().adownload_stream(path, chunk_size=chunk_size)) as stream:
+            async for chunk in stream:
+                yield chunk
+
+    async def awatch(self, path: str = "/") -> AsyncGenerator[ChangeEvent, None]:
+        path = await self._checked(path, "read")
+        async with aclosing(super().awatch(path)) as events:
+            async for event in events:
+                if await self._refused(event.path, "read") is None:
+                    yield event
 
     async def _refused(self, path: str, operation: FilesystemOperation) -> ErrorCode | None:
         try:

@@ -1,6 +1,6 @@
 """A backend that nothing is changed in."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterable, Sequence
 
 from msgspec.structs import replace
 
@@ -21,7 +21,7 @@ class ReadOnlyBackend(WrapperBackend):
 
     def __init__(self, inner: BackendProtocol) -> None:
         super().__init__(inner)
-        self.capabilities: Capabilities = replace(self.capabilities, executes=False)
+        self.capabilities: Capabilities = replace(self.capabilities, executes=False, deletes=False)
 
     async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
         listing = await super().alist_tree(path)
@@ -53,6 +53,9 @@ class ReadOnlyBackend(WrapperBackend):
 
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         return [FileUploadResponse(path, _code(path)) for path, _ in files]
+
+    async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
+        raise _refusal(path)
 
     async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
         raise NotSupportedError(None, "The files are read-only, so no commands are run")

@@ -11,7 +11,6 @@ from functools import cache, partial
 from secrets import token_hex
 from tempfile import mkdtemp
 from time import perf_counter, sleep
-from types import TracebackType
 from typing import Any, Final, TypeVar
 
 import anyio
@@ -20,8 +19,9 @@ from msgspec import Struct
 from deepfs import process as commands
 from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol
-from deepfs.errors import InvalidPathError, NotSupportedError
+from deepfs.errors import BackendError, InvalidPathError, NotSupportedError
 from deepfs.process import Command, Running
+from deepfs.sync import shielded
 from deepfs.text import paths
 from deepfs.text.arguments import check_bool, check_env, check_integer, check_number, seconds_of
 from deepfs.threads import pool
@@ -325,6 +325,7 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
         self._env = {**_ENV, **check_env(env)}
         name = token_hex(8)
         self._is_ephemeral = root_dir is None
+        self._is_closed = False
         if root_dir is None:
             root_dir = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"deepfs-{name}")
             self._removal = weakref.finalize(self, shutil.rmtree, root_dir, ignore_errors=True)
@@ -342,21 +343,26 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
 
     # --- the workspace ---
 
-    async def __aenter__(self) -> "BubblewrapSandbox":
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
     async def aclose(self) -> None:
-        """Remove a workspace that was made for this sandbox."""
+        """Remove a workspace that was made for this sandbox; every operation then fails with `backend_error`.
+
+        A workspace that the caller named stays, and so does the sandbox usable. Commands that run meanwhile are not
+        waited for.
+        """
         if self._is_ephemeral:
-            with anyio.CancelScope(shield=True):
-                await pool.run(self._removal)
+            self._is_closed = True
+            await shielded(partial(pool.run, self._removal))
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise BackendError(None, "The sandbox is closed, and its workspace is gone")
+
+    def _path(self, path: str) -> str:
+        self._check_open()
+        return super()._path(path)
 
     def _make_workspace(self) -> None:
+        self._check_open()
         if self._is_ephemeral:
             os.makedirs(self._given_root, 0o700, exist_ok=True)
 

@@ -4,7 +4,7 @@ from deepfs.backends.wrapper import WrapperBackend
 from deepfs.policy.audit import AuditedBackend, AuditRecord
 from deepfs.policy.changes import ChangePolicy, PlannedChange
 from deepfs.policy.history import HistoryBackend, Version
-from deepfs.policy.hooks import AfterHook, BeforeHook, Call, GuardedBackend, HookedBackend
+from deepfs.policy.hooks import AfterHook, BeforeHook, Call, GuardedBackend, HookedBackend, without_contents
 from deepfs.policy.limits import RateLimit, RateLimitError
 from deepfs.policy.permissions import ApprovalNeededError, DeniedError, PermissionedBackend, approved
 from deepfs.policy.quota import QuotaBackend, Usage
@@ -37,4 +37,5 @@ __all__ = [
     "approved",
     "decide",
     "decide_beneath",
+    "without_contents",
 ]

@@ -14,11 +14,20 @@ from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import DeepFSError
 from deepfs.sync import OPERATIONS
 from deepfs.text import paths
-from deepfs.text.arguments import check_callables
+from deepfs.text.arguments import check_callable, check_callables
 from deepfs.text.entries import TreeListing
 from deepfs.types import FileDownloadResponse, FileUploadResponse
 
-__all__ = ["CHANGES", "AfterHook", "BeforeHook", "Call", "GuardedBackend", "HookedBackend", "call_of"]
+__all__ = [
+    "CHANGES",
+    "AfterHook",
+    "BeforeHook",
+    "Call",
+    "GuardedBackend",
+    "HookedBackend",
+    "call_of",
+    "without_contents",
+]
 
 CHANGES: Final = frozenset({"write", "edit", "delete", "move", "copy", "upload_files"})
 """The operations that change files; what `execute` does is not known."""
@@ -48,7 +57,7 @@ class Call(Struct, frozen=True):
     """One operation, by its sync name, and what it was called with.
 
     Of a batch it is one item: `upload_files` with `path` and `content`, `download_files` with `path`. A stream is such
-    an item, too, but an upload that comes in chunks has no `content`.
+    an item, too; one that passes in chunks has no `content`.
     """
 
     operation: str
@@ -83,6 +92,40 @@ AfterHook: TypeAlias = Callable[[Call, Any], Any]
 """Sees an operation and its result, failed ones too; what it returns, unless None, or raises takes its place."""
 
 
+class _WithoutContents:
+    """A hook that looks at no contents."""
+
+    reads_contents = False
+
+    def __init__(self, hook: Callable[..., Any]) -> None:
+        self._hook = hook
+
+    def __call__(self, *args: Any) -> Any:
+        return self._hook(*args)
+
+
+def without_contents(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """Declare that a hook does not look at the contents of uploads and downloads, so that streams pass in chunks.
+
+    It gets such an upload without `content`, and such a download, once it is complete, as a response without `content`.
+    What it returns instead of a response to a download changes nothing.
+
+    Args:
+        hook: A `before` or an `after` hook.
+
+    Returns:
+        The hook to give to `HookedBackend`.
+
+    Raises:
+        TypeError: `hook` cannot be called.
+    """
+    return _WithoutContents(check_callable("hook", hook))
+
+
+def _read_contents(hooks: Iterable[Callable[..., Any]]) -> bool:
+    return any(getattr(hook, "reads_contents", True) for hook in hooks)
+
+
 class HookedBackend(WrapperBackend):
     """Runs hooks, sync or async, before and after each operation of `inner`.
 
@@ -92,9 +135,9 @@ class HookedBackend(WrapperBackend):
     the item's response as result. `execute` has no failed result, so what hooks raise reaches its caller. So do other
     exceptions, of any operation: they are bugs.
 
-    Streams are told as `upload_files` and `download_files` of one item, before their first byte; an upload without its
-    `content`. An `after` hook gets the content of a download, so where there are such hooks a stream holds the whole
-    file, up to 256 MB.
+    Streams are told as `upload_files` and `download_files` of one item. Hooks see its content, so a stream holds the
+    whole file, up to 256 MB, unless all hooks declare that they do not look at contents (`without_contents`; a
+    `RateLimit` does). Then it passes in chunks.
 
     Hooks run on the event loop and must not block it. A sync hook that blocks belongs into an async one, behind
     `anyio.to_thread.run_sync`.
@@ -159,19 +202,27 @@ class HookedBackend(WrapperBackend):
         ]
 
     async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
+        if _read_contents([*self.before, *self.after]):
+            return await BackendProtocol.aupload_stream(self, path, chunks)
         call = Call("upload_files", {"path": path})
         await self._ask(call)
         return await self._tell(call, await self.inner.aupload_stream(path, chunks))
 
     async def adownload_stream(self, path: str, *, chunk_size: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
-        if self.after:
+        if _read_contents(self.after):
             stream = BackendProtocol.adownload_stream(self, path, chunk_size=chunk_size)
         else:
-            await self._ask(Call("download_files", {"path": path}))
-            stream = self.inner.adownload_stream(path, chunk_size=chunk_size)
+            stream = self._passed_on(Call("download_files", {"path": path}), path, chunk_size)
         async with aclosing(stream):
             async for chunk in stream:
                 yield chunk
+
+    async def _passed_on(self, call: Call, path: str, chunk_size: int) -> AsyncGenerator[bytes, None]:
+        await self._ask(call)
+        async with aclosing(self.inner.adownload_stream(path, chunk_size=chunk_size)) as stream:
+            async for chunk in stream:
+                yield chunk
+        await self._tell(call, FileDownloadResponse(path))
 
     async def _denied(self, call: Call) -> DeepFSError | None:
         try:

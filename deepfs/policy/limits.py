@@ -30,6 +30,8 @@ class RateLimit:
     are not positive, and for operations that there are not, since these would limit nothing in silence.
     """
 
+    reads_contents: bool = False
+
     def __init__(
         self,
         limit: int,

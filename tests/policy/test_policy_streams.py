@@ -8,6 +8,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
+import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
@@ -22,10 +23,12 @@ from deepfs.policy import (
     HistoryBackend,
     HookedBackend,
     PermissionedBackend,
+    QuotaBackend,
     RateLimit,
     RateLimitError,
     ReadOnlyBackend,
     WrapperBackend,
+    without_contents,
 )
 from deepfs.testing import FaultyBackend
 from deepfs.types import FileDownloadResponse, FileUploadResponse
@@ -41,12 +44,21 @@ HIDES = FilesystemPermission(["read", "write"], ["/hidden/**"], "deny")
 POLICIES: dict[str, Callable[[BackendProtocol, int], BackendProtocol]] = {
     "permissions": lambda inner, level: PermissionedBackend(inner, [HIDES]),
     "limit": lambda inner, level: HookedBackend(inner, [RateLimit(10_000, 1)]),
+    "hooks": lambda inner, level: HookedBackend(
+        inner, [without_contents(lambda call: None)], [without_contents(lambda call, result: None)]
+    ),
+    "quota": lambda inner, level: QuotaBackend(inner, max_bytes=10**9),
     "audit": lambda inner, level: AuditedBackend(inner, lambda record: None),
     "history": lambda inner, level: HistoryBackend(inner, directory=f"/.history/{level}"),
     "wrapper": lambda inner, level: WrapperBackend(inner),
 }
 ALONE = [(name,) for name in POLICIES]
-STACKS = [*ALONE, *itertools.product(["permissions", "limit", "audit", "history"], repeat=3)]
+STACKS = [
+    *ALONE,
+    *itertools.product(["permissions", "limit", "audit", "history"], repeat=3),
+    ("quota", "quota", "history"),
+    ("history", "quota", "permissions"),
+]
 each_stack = pytest.mark.parametrize("stack", STACKS, ids="-".join)
 
 
@@ -128,6 +140,23 @@ async def test_a_source_that_fails_changes_nothing_and_is_closed(tmp_path: Path,
     if stack.count("history") == 1:  # One before another keeps what the other has dropped.
         assert not [path for path, content in after.items() if content is not None and path.startswith(".history")]
     assert closed == ["source"] * 2
+
+
+@pytest.mark.parametrize("stack", ALONE, ids="-".join)
+async def test_a_source_that_is_not_read_to_its_end_is_closed(tmp_path: Path, stack: tuple[str, ...]) -> None:
+    closed: list[str] = []
+
+    async def endless() -> AsyncIterator[bytes]:
+        try:
+            while True:
+                yield BLOCK
+        finally:
+            await anyio.lowlevel.checkpoint()
+            closed.append("source")
+
+    backend = stacked(stack, QuotaBackend(FilesystemBackend(tmp_path), max_bytes=3 * MB))
+    assert (await backend.aupload_stream("/a", endless())).error == "quota_exceeded"
+    assert closed == ["source"]
 
 
 @each_stack
@@ -233,35 +262,52 @@ async def test_a_limit_counts_streams_as_uploads_and_downloads(tmp_path: Path) -
         await received(backend, "/a")
 
 
-async def test_hooks_see_a_stream_as_one_item(tmp_path: Path) -> None:
+@pytest.mark.parametrize("contents", [True, False])
+async def test_hooks_see_a_stream_as_one_item(tmp_path: Path, contents: bool) -> None:
     seen: list[tuple[str, dict[str, Any], bool]] = []
+    ended: list[Any] = []
 
     def see(call: Call) -> None:
         seen.append((call.operation, dict(call.arguments), call.changes))
         if call.paths == ("/denied",):
             raise PermissionDeniedError("/denied")
 
-    backend = HookedBackend(FilesystemBackend(tmp_path), [see])
+    def see_result(call: Call, result: Any) -> None:
+        ended.append(result)
+
+    declared = (lambda hook: hook) if contents else without_contents
+    backend = HookedBackend(FilesystemBackend(tmp_path), [declared(see)], [declared(see_result)])
     await backend.aupload_stream("/a", Source(1))
     await received(backend, "/a")
     source = Source(1)
     assert (await backend.aupload_stream("/denied", source)).error == "permission_denied"
-    assert source.left == 1
+    assert source.left == (0 if contents else 1)
+    content = {"content": BLOCK} if contents else {}
     assert seen == [
-        ("upload_files", {"path": "/a"}, True),
+        ("upload_files", {"path": "/a", **content}, True),
         ("download_files", {"path": "/a"}, False),
-        ("upload_files", {"path": "/denied"}, True),
+        ("upload_files", {"path": "/denied", **content}, True),
     ]
+    assert ended == [FileUploadResponse("/a"), FileDownloadResponse("/a", BLOCK if contents else None)]
 
 
-async def test_what_hooks_make_of_a_download_holds_for_its_stream(tmp_path: Path) -> None:
+async def test_what_hooks_make_of_contents_holds_for_streams(tmp_path: Path) -> None:
+    def refuse(call: Call) -> None:
+        if b"secret" in call.arguments.get("content", b""):
+            raise PermissionDeniedError("/a")
+
     def censor(call: Call, result: Any) -> Any:
         if isinstance(result, FileDownloadResponse) and result.content is not None:
             return FileDownloadResponse(result.path, result.content.replace(b"secret", b"------"))
         return None
 
-    backend = HookedBackend(FilesystemBackend(tmp_path), after=[censor])
-    await backend.awrite("/a", "a secret")
+    async def two() -> AsyncIterator[bytes]:
+        for chunk in (b"a sec", b"ret"):
+            yield chunk
+
+    backend = HookedBackend(FilesystemBackend(tmp_path), [refuse, RateLimit(9, 1)], [censor])
+    assert (await backend.aupload_stream("/a", two())).error == "permission_denied"
+    await FilesystemBackend(tmp_path).awrite("/a", "a secret")
     assert [chunk async for chunk in backend.adownload_stream("/a", chunk_size=4)] == [b"a --", b"----"]
 
 

@@ -18,8 +18,7 @@ from deepfs.middleware._backends import (
     init_chat_model,
     resolve_backend,
 )
-from deepfs.middleware._messages import UnansweredCallsMiddleware
-from deepfs.middleware.approvals import ANSWER_FORM, ApprovalMiddleware, covering
+from deepfs.middleware.approvals import ANSWER_FORM, ApprovalMiddleware, UnansweredCallsMiddleware, covering
 from deepfs.middleware.filesystem import FilesystemMiddleware, inheriting
 from deepfs.middleware.memory import MemoryMiddleware
 from deepfs.middleware.prompts import PROMPTS

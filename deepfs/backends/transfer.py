@@ -8,7 +8,6 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Se
 from contextlib import aclosing, asynccontextmanager
 from contextvars import ContextVar
 from functools import partial
-from hashlib import blake2b
 
 from deepfs.backends._mounts import gather
 from deepfs.backends.operations import Operations
@@ -40,7 +39,7 @@ from deepfs.text.entries import (
     empty_directories,
     files_of,
 )
-from deepfs.text.lines import BOM, decode, version
+from deepfs.text.lines import BOM, decode, digest, version
 from deepfs.threads.locks import path_locks
 from deepfs.types import (
     DeleteResult,
@@ -327,14 +326,14 @@ class _Transfer:
 
     async def _stream(self, path: str) -> None:
         """Copy a large file chunk by chunk, and learn its version meanwhile."""
-        digest = blake2b(digest_size=16)
+        hashed = digest()
         failed: list[DeepFSError] = []
 
         async def chunks() -> AsyncIterator[bytes]:
             try:
                 async with aclosing(self._source.adownload_stream(path)) as stream:
                     async for chunk in stream:
-                        digest.update(chunk)
+                        hashed.update(chunk)
                         yield chunk
             except DeepFSError as error:
                 failed.append(error)
@@ -345,7 +344,7 @@ class _Transfer:
         if failed:
             raise _StoppedError(path, failed[0])
         _check_outcome(self._at_target(path), outcome)
-        self._copied[path] = digest.hexdigest()
+        self._copied[path] = hashed.hexdigest()
         self._arrived += 1
 
     # --- deleting what was copied ---

@@ -23,7 +23,7 @@ from deepfs.backends.protocol import (
 )
 from deepfs.backends.transfer import downloaded
 from deepfs.compat import responses as answers
-from deepfs.compat.recognition import is_v1, own_instead, own_name
+from deepfs.compat.recognition import is_v1, own_instead
 from deepfs.compat.responses import shows_file
 from deepfs.errors import (
     AlreadyExistsError,
@@ -73,7 +73,6 @@ __all__ = [
     "adapt_sandbox_protocol",
     "awaitable",
     "caller_of",
-    "own_operation",
 ]
 
 ResultT = TypeVar("ResultT", bound=Result)
@@ -410,32 +409,6 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         call = self._offered("execute")
         answer = await (call(command) if timeout is None else call(command, timeout=timeout))
         return ExecuteResponse(answer.output, answer.exit_code, getattr(answer, "truncated", False))
-
-
-class _OneClass(AdaptedBackend):
-    """The part of a backend that one of its classes defines in V1; calls of other parts go to the whole."""
-
-    def __init__(self, whole: BackendProtocol, owner: type, operation: str) -> None:
-        super().__init__(whole)
-        self.is_v1 = True
-        self._whole = whole
-        self._owner = owner
-        self._operation = operation
-
-    def _call(self, operation: str) -> Call | None:
-        if operation == getattr(self, "_operation", None):
-            method = vars(self._owner)[own_name(self._owner, operation)]
-            return awaitable(partial(method, self.adapted))
-        theirs = getattr(type(self.adapted), f"a{operation}", None)
-        if theirs is None or theirs is getattr(BackendProtocol, f"a{operation}", None):
-            return None
-        return caller_of(self.adapted, f"a{operation}")
-
-
-def own_operation(backend: BackendProtocol, owner: type, operation: str) -> Call:
-    """The async operation of `backend` over what its class `owner` defines in V1."""
-    method: Call = getattr(_OneClass(backend, owner, operation), f"a{operation}")
-    return method
 
 
 def adapt_backend_protocol(backend: AnyBackendProtocol) -> BackendProtocol:

@@ -67,7 +67,7 @@ class _Task(NamedTuple):
         return stat.S_ISLNK(self.status.st_mode)
 
     @property
-    def stays(self) -> bool:
+    def is_one_entry(self) -> bool:
         """Whether both ends are one entry, by whatever names: links, a directory mounted twice, case."""
         if self.leads_to == self.target.path:
             return True
@@ -96,15 +96,15 @@ class Relocator:
         """Have what stands at `src`, a link itself rather than what it leads to, stand at `dst`."""
         for _ in attempts(dst):
             with self._task(src, dst, overwrite=overwrite, moving=True) as task:
-                if task.stays:
-                    _spell_anew(task)
+                if task.is_one_entry:
+                    _change_case(task)
                     return
-                if self._root.must_stay(task.source.names):
+                if self._root.is_root_or_above(task.source.names):
                     raise PermissionDeniedError(src, "the root cannot be moved")
                 with locked_places(src, [task.source, task.target], patience):
                     now = self._looked_at(src, task.source, dst, task.target)
                     self._check(now, overwrite=overwrite, moving=True)
-                    if now.stays or self._moved(now, patience):
+                    if now.is_one_entry or self._moved(now, patience):
                         sync_directory(task.source.directory, self._durable)
                         return
 
@@ -112,7 +112,7 @@ class Relocator:
         """Put a copy of what stands at `src`, a link itself rather than what it leads to, at `dst`."""
         for _ in attempts(dst):
             with self._task(src, dst, overwrite=overwrite, moving=False) as task:
-                if task.stays:
+                if task.is_one_entry:
                     return
                 with locked_places(dst, [task.target], patience):
                     if self._copied(task, patience, set()):
@@ -142,12 +142,12 @@ class Relocator:
 
     def _check(self, task: _Task, *, overwrite: bool, moving: bool) -> None:
         """Raise unless the source may go where the destination is."""
-        if not task.stays:
+        if not task.is_one_entry:
             self._check_not_inside(task)
         elif task.existing is None:
             # A link onto the missing file that it leads to would lead to itself.
             raise NotFoundError(task.src)
-        if not (moving and task.stays):
+        if not (moving and task.is_one_entry):
             _check_destination(task, overwrite=overwrite)
 
     def _check_not_inside(self, task: _Task) -> None:
@@ -292,7 +292,7 @@ def _renamed(task: _Task) -> bool:
     return True
 
 
-def _spell_anew(task: _Task) -> None:
+def _change_case(task: _Task) -> None:
     """Where the file system ignores case, give an entry that stays the name as it was written."""
     source, target = task.source, task.target
     if source.name != target.name and source.name.casefold() == target.name.casefold() and task.same_directory():

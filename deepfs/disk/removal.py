@@ -37,7 +37,7 @@ def delete(root: Root, path: str, patience: Patience, *, if_match: str | None = 
     the error says what stayed. With `if_match` only a file of this version is deleted, never a directory.
     """
     with StorageErrors(path), root.locate(path, follow=False) as place:
-        if root.must_stay(place.names):
+        if root.is_root_or_above(place.names):
             raise PermissionDeniedError(path, "the root cannot be deleted")
         with locked_places(path, [place], patience):
             if if_match is None:
@@ -123,8 +123,8 @@ class _Level(OpenDirectory):
             self.close()
             raise
 
-    def take(self, descriptor: int) -> None:
-        super().take(descriptor)
+    def adopt(self, descriptor: int) -> None:
+        super().adopt(descriptor)
         # What is gone is not met again.
         self.children = os.scandir(self.descriptor)
 

@@ -103,8 +103,8 @@ class Root:
         """The absolute path of the directory on the host; a relative one is taken from the directory of the process."""
         return os.path.abspath(self._given)
 
-    def must_stay(self, names: list[str]) -> bool:
-        """Whether the directory that was given would go with what these names lead to."""
+    def is_root_or_above(self, names: list[str]) -> bool:
+        """Whether these names lead to the directory that was given, or to one above it."""
         if self._confined:
             return not names
         ways = map(_names, (os.path.abspath(self._base), os.path.realpath(self._base)))

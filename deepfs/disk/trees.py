@@ -104,14 +104,14 @@ class _CopyLevel(OpenDirectory):
         self.inside: list[str] = []
         self.children = os.scandir(source)
 
-    def rest(self) -> None:
-        self.target.rest()
-        super().rest()
+    def close_for_now(self) -> None:
+        self.target.close_for_now()
+        super().close_for_now()
 
-    def wake(self, child: OpenDirectory) -> None:
-        super().wake(child)
+    def reopen(self, child: OpenDirectory) -> None:
+        super().reopen(child)
         if isinstance(child, _CopyLevel):
-            self.target.wake(child.target)
+            self.target.reopen(child.target)
 
     def close(self) -> None:
         with ExitStack() as closing:

@@ -63,20 +63,20 @@ class OpenDirectory:
         """Why it could not be opened anew."""
         self._id: FileId | None = None
 
-    def rest(self) -> None:
+    def close_for_now(self) -> None:
         """Close it for a while, unless that was done."""
         if self.descriptor < 0:
             return
         self._id = file_id(os.fstat(self.descriptor))
         self.close()
 
-    def wake(self, child: "OpenDirectory") -> None:
+    def reopen(self, child: "OpenDirectory") -> None:
         """Open it again, from the open directory `child` in it; OSError where that is somewhere else by now."""
         if self.descriptor < 0:
             # The kernel follows no link for `..`, and what it leads to was opened from the root before.
-            self.take(os.open("..", READ_DIRECTORY, dir_fd=child.descriptor))
+            self.adopt(os.open("..", READ_DIRECTORY, dir_fd=child.descriptor))
 
-    def take(self, descriptor: int) -> None:
+    def adopt(self, descriptor: int) -> None:
         """Go on with a descriptor; OSError where it is of another directory."""
         if file_id(os.fstat(descriptor)) != self._id:
             release(descriptor)
@@ -115,26 +115,26 @@ class Descent(Generic[LevelT]):
         """Go down into `level`, a directory in the last one."""
         self.levels.append(level)
         if len(self.levels) > _OPEN_LEVELS + 1:
-            self.levels[-_OPEN_LEVELS - 1].rest()
+            self.levels[-_OPEN_LEVELS - 1].close_for_now()
 
     def leave(self) -> LevelT:
         """Go up again, and return the level that was left, closed; the one above is `lost` where it is not there."""
         level = self.levels.pop()
         try:
             if self.levels:
-                self._wake(self.levels[-1], level)
+                self._reopen(self.levels[-1], level)
         finally:
             level.close()
         return level
 
-    def _wake(self, level: LevelT, child: LevelT) -> None:
+    def _reopen(self, level: LevelT, child: LevelT) -> None:
         try:
             try:
-                level.wake(child)
+                level.reopen(child)
             except OSError:  # The child is gone, or was moved.
                 if not self._looks_by_names:
                     raise
-                level.take(self._by_names())
+                level.adopt(self._by_names())
         except OSError as error:
             level.lost = error
 
@@ -290,7 +290,7 @@ class _Walk:
             return _Level(os.open(entry.name, READ_DIRECTORY | NO_FOLLOW, dir_fd=level.descriptor), f"{path}/")
         except OSError as error:
             if error.errno not in _GONE:
-                self._tell(path, error)
+                self._report(path, error)
             return None
 
     def _scan(self, level: _Level) -> None:
@@ -306,11 +306,11 @@ class _Walk:
                     if (name[0] != "." and name.isascii()) or is_shown(name):
                         found.append((f"{name}/" if entry.is_dir(follow_symlinks=False) else name, entry))
         except OSError as error:
-            self._tell(level.prefix[:-1] or "/", error)
+            self._report(level.prefix[:-1] or "/", error)
         found.sort(key=itemgetter(0))
         level.children = iter(found)
 
-    def _tell(self, path: str, error: OSError) -> None:
+    def _report(self, path: str, error: OSError) -> None:
         if self._unreadable is not None:
             self._unreadable(path, error)
 
@@ -319,7 +319,7 @@ class _Walk:
             return stat.S_ISREG(self._root.stat(path).st_mode)
         except OSError as error:
             if is_shortage(error):
-                self._tell(path, error)
+                self._report(path, error)
         except DeepFSError:
             pass
         return False
@@ -397,15 +397,15 @@ def _entry(root: Root, directory: str, child: os.DirEntry[str]) -> Entry:
     except OSError:
         return Entry(child.name, child.is_dir(follow_symlinks=False), None, None)
     if not stat.S_ISLNK(own.st_mode):
-        return _told(child.name, own)
+        return _entry_of(child.name, own)
     try:
-        return _told(child.name, root.stat(paths.join(directory, child.name)))
+        return _entry_of(child.name, root.stat(paths.join(directory, child.name)))
     except (OSError, DeepFSError) as error:
         if is_shortage(error):
             raise  # It may lead to a directory as well.
         return Entry(child.name, False, None, modified_at(own))
 
 
-def _told(name: str, status: os.stat_result) -> Entry:
+def _entry_of(name: str, status: os.stat_result) -> Entry:
     size = status.st_size if stat.S_ISREG(status.st_mode) else None
     return Entry(name, stat.S_ISDIR(status.st_mode), size, modified_at(status))

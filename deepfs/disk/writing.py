@@ -187,7 +187,7 @@ def _make_directory(root: Root, path: str, mode: int | None, durable: bool) -> N
 
 def _remove_directory(root: Root, path: str, durable: bool) -> None:
     with StorageErrors(path), root.locate(path, follow=False) as place:
-        if root.must_stay(place.names):
+        if root.is_root_or_above(place.names):
             raise PermissionDeniedError(path, "the root cannot be deleted")
         os.rmdir(place.name, dir_fd=place.directory)
         sync_directory(place.directory, durable)

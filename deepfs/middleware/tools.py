@@ -11,7 +11,6 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol, SandboxBackendProtocol, supports_execute
 from deepfs.compat.factories import backend_from
 from deepfs.errors import DeepFSError, ErrorCode, InvalidContentError
-from deepfs.middleware._backends import heeds_writes
 from deepfs.middleware._messages import media_block
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.sync import call_sync
@@ -400,7 +399,7 @@ def filesystem_tools(
     files = backend_from(backend)
     operations = FileOperations(files, max_result_chars, max_media_bytes)
     executes = supports_execute(files) if execute is None else execute
-    left_out = {"move": not heeds_writes(files), "execute": not executes}
+    left_out = {"move": not _heeds_writes(files), "execute": not executes}
     names = [name for name in TOOL_NAMES if not left_out.get(name, False)]
     return [_tool(operations, name, given.get(name) or PROMPTS[name]) for name in names]
 
@@ -443,3 +442,16 @@ def wrong_arguments(error: Any) -> str:
         return f"Error: The arguments are wrong: {error}"
     wrong = "; ".join(f"{'.'.join(map(str, each['loc'])) or 'arguments'}: {each['msg']}" for each in error.errors())
     return f"Error: The arguments are wrong. {wrong}. Correct them and call the tool again."
+
+
+def _heeds_writes(backend: BackendProtocol) -> bool:
+    """Whether `move` passes by no override of `write`, in `backend` and those that it stands before."""
+    return _has_own(type(backend)) and all(
+        _heeds_writes(each) for each in backend.inner_backends() if isinstance(each, BackendProtocol)
+    )
+
+
+def _has_own(kind: type[BackendProtocol]) -> bool:
+    writing, moving = (next(each for each in kind.__mro__ if name in vars(each)) for name in ("awrite", "amove"))
+    # What the protocol itself has is made of the other operations.
+    return moving is BackendProtocol or kind.__mro__.index(moving) <= kind.__mro__.index(writing)

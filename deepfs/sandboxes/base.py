@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from itertools import takewhile
+from typing import TypeAlias
 
 from msgspec.structs import replace as replace_fields
 
@@ -62,6 +63,7 @@ from deepfs.types import (
 
 __all__ = ["BaseSandbox"]
 
+_Fetched: TypeAlias = tuple[CachedContent, str]
 _MAX_WHOLE_BYTES = 256 * 1024 * 1024
 _ATTEMPTS = 100
 """Edits of one file that others may make before ours gives up."""
@@ -171,11 +173,9 @@ class BaseSandbox(SandboxBackendProtocol):
         _check_start(answer, path)
         return tree_listing(answer, path, self._root)
 
-    async def _fetch(
-        self, wanted: list[str], limit: int = _MAX_WHOLE_BYTES
-    ) -> list[tuple[CachedContent, str] | DeepFSError]:
+    async def _fetch(self, wanted: list[str], limit: int = _MAX_WHOLE_BYTES) -> list[_Fetched | DeepFSError]:
         """The files at the `wanted` paths with their times of modification, in one call if their names fit."""
-        found: dict[str, tuple[CachedContent, str] | DeepFSError] = {}
+        found: dict[str, _Fetched | DeepFSError] = {}
         for group in self._calls.groups(dict.fromkeys(wanted), self._fetch_words):
             before = {path: self._known.get(path) for path in group}
             words = [word for path in group for word in self._fetch_words(path)]
@@ -188,9 +188,7 @@ class BaseSandbox(SandboxBackendProtocol):
         known = self._known.get(path)
         return [self._inner(path), known.version.encode() if known else b""]
 
-    def _learn(
-        self, path: str, known: CachedContent | None, found: Content | DeepFSError
-    ) -> tuple[CachedContent, str] | DeepFSError:
+    def _learn(self, path: str, known: CachedContent | None, found: Content | DeepFSError) -> _Fetched | DeepFSError:
         if isinstance(found, DeepFSError):
             self._known.forget(path)
             return found
@@ -198,7 +196,7 @@ class BaseSandbox(SandboxBackendProtocol):
             known = self._known.put(path, found.data or b"")
         return known, found.modified_at
 
-    async def _file(self, path: str, limit: int = _MAX_WHOLE_BYTES) -> tuple[CachedContent, str]:
+    async def _file(self, path: str, limit: int = _MAX_WHOLE_BYTES) -> _Fetched:
         (found,) = await self._fetch([path], limit)
         if isinstance(found, DeepFSError):
             raise found

@@ -14,6 +14,7 @@ import pytest
 
 from deepfs.threads import pool
 from deepfs.threads.deadline import Cancellation, Cancelled
+from deepfs.threads.loop_bridge import loop_callbacks
 from deepfs.threads.pool import WorkerPool
 
 pytestmark = pytest.mark.anyio
@@ -105,6 +106,19 @@ async def test_stop_iteration_is_an_error_and_not_a_result() -> None:
 async def test_run_each_keeps_the_order_of_any_number_of_items() -> None:
     assert await pool.run_each(str, (number for number in range(1000))) == [str(number) for number in range(1000)]
     assert await pool.run_each(str, ()) == []
+
+
+async def test_run_each_wakes_the_loop_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    callbacks, woken = loop_callbacks(), list[object]()
+    call = callbacks._call
+
+    def counted(callback: Callable[[], object]) -> None:
+        woken.append(callback)
+        call(callback)
+
+    monkeypatch.setattr(callbacks, "_call", counted)
+    await pool.run_each(time.sleep, [0.001] * 20)
+    assert len(woken) == 1
 
 
 async def test_run_each_raises_the_first_error_after_every_call_of_its_part() -> None:

@@ -3,9 +3,9 @@
 from typing import Final
 
 import pytest
+from deepfs.compat.v1 import adapt_backend_protocol
 
 from deepfs import BackendProtocol, CompositeBackend, MemoryBackend
-from deepfs.compat.v1 import adapt_backend_protocol
 from deepfs.testing import BackendConformance
 from support.rooted import RootedBackend
 from support.v1_backend import DuckS3, S3Operations

@@ -174,7 +174,7 @@ class _Sqlite(_Table):
 
     # One statement for each row keeps the value out of temporary tables.
     _DETAILS: Final = f"""
-        SELECT key, {state}, updated_at,
+        SELECT key, {state} AS state, updated_at,
             CASE WHEN json_valid(CAST(value AS TEXT)) AND NOT instr(CAST(value AS TEXT), '\\u0000')
                 THEN json_type(CAST(value AS TEXT), '$.content') END AS kind,
             CASE WHEN json_valid(CAST(value AS TEXT))
@@ -209,18 +209,6 @@ class _Postgres(_Table):
     state = "xmin::text || ' ' || ctid::text || ' ' || updated_at::text"
     keeps_exact_states = True
 
-    # What is made of `value` first is in memory then; each look at the column itself would read it anew.
-    _DETAILS: Final = f"""
-        SELECT key, state, updated_at, jsonb_typeof(value -> 'content') AS kind, value ->> 'content' AS content,
-            value ->> 'encoding' AS encoding,
-            jsonb_build_array(value -> 'encoding', value -> 'modified_at', value -> 'created_at', value -> 'mime_type',
-                value -> 'mimeType')::text AS others
-        FROM (
-            SELECT key, {state} AS state, updated_at::text AS updated_at, value || '{{}}' AS value
-            FROM store WHERE prefix = %s AND key = ANY(%s::text[]) AND {{unexpired}} OFFSET 0
-        ) AS held
-    """
-
     def __init__(self, store: BaseStore, namespace: Namespace) -> None:
         super().__init__(store, namespace)
         omits = _langgraph.omits_expired(store)
@@ -233,8 +221,20 @@ class _Postgres(_Table):
 
     async def details(self, cursor: Any, wanted: Sequence[str]) -> list[tuple[Any, ...]]:
         size = _size("content", "octet_length(convert_to(content, 'UTF8'))", "translate(content, E' \\t\\r\\n', '')")
-        held = self._DETAILS.format(unexpired=self._unexpired)
-        query = f"SELECT key, state, updated_at, kind, {size} AS size, others FROM ({held} OFFSET 0) AS found"
+        # What is made of `value` first is in memory then; each look at the column itself would read it anew.
+        query = f"""
+            SELECT key, state, updated_at, kind, {size} AS size, others
+            FROM (
+                SELECT key, state, updated_at, jsonb_typeof(value -> 'content') AS kind,
+                    value ->> 'content' AS content, value ->> 'encoding' AS encoding,
+                    jsonb_build_array(value -> 'encoding', value -> 'modified_at', value -> 'created_at',
+                        value -> 'mime_type', value -> 'mimeType')::text AS others
+                FROM (
+                    SELECT key, {self.state} AS state, updated_at::text AS updated_at, value || '{{}}' AS value
+                    FROM store WHERE prefix = %s AND key = ANY(%s::text[]) AND {self._unexpired} OFFSET 0
+                ) AS held OFFSET 0
+            ) AS found
+        """
         await cursor.execute(query, (self._namespace, list(wanted)))
         return [_values(row) for row in await cursor.fetchall()]
 

@@ -11,7 +11,7 @@ import anyio
 
 from deepfs.backends import flat_plans as plans
 from deepfs.backends.flat_plans import Plan
-from deepfs.backends.flat_storage import AsyncStorage, BlockingStorage, InlineStorage, Listing, Storage
+from deepfs.backends.flat_storage import AsyncStorage, BlockingStorage, InlineStorage, Kind, Listing, Storage
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import DeepFSError, ErrorCode
 from deepfs.search.query import check_search, compile_query
@@ -104,23 +104,30 @@ class StorageBackend(BackendProtocol):
 
     # --- running plans ---
 
-    async def _look(self, plan: Plan[T]) -> T:
-        return await self._storage().carry_out(plan, "look")
-
-    async def _search(self, plan: Plan[T]) -> T:
-        return await self._storage().carry_out(plan, "search")
+    async def _look(self, plan: Callable[[], Plan[T]], kind: Kind = "look") -> T:
+        try:
+            return await self._storage().carry_out(plan(), kind)
+        except ChangedError:
+            return await self._again(lambda: self._storage().carry_out(plan(), kind))
 
     async def _change(self, plan: Callable[[], Plan[T]], *held: str) -> T:
-        """Carry out a change while `held` and all beneath them are kept from others; anew where it was refused."""
+        """Carry out a change while `held` and all beneath them are kept from others."""
+        try:
+            return await self._attempt(plan, *held)
+        except ChangedError:
+            return await self._again(lambda: self._attempt(plan, *held))
+
+    async def _again(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Carry out what the storage refused because another process was faster, until it succeeds or time is up."""
         deadline = time.monotonic() + _SECONDS
         while True:
+            # Not all that were slower shall come back at the same moment.
+            await anyio.sleep(random.uniform(0, _PAUSE))
             try:
-                return await self._attempt(plan, *held)
+                return await attempt()
             except ChangedError:
                 if time.monotonic() > deadline:
                     raise
-            # Another process was faster; not all that were slower shall come back at the same moment.
-            await anyio.sleep(random.uniform(0, _PAUSE))
 
     async def _attempt(self, plan: Callable[[], Plan[T]], *held: str) -> T:
         async with self._hold(*held):
@@ -129,23 +136,28 @@ class StorageBackend(BackendProtocol):
     # --- looking ---
 
     async def als(self, path: str) -> LsResult:
-        return await self._look(plans.ls(paths.normalize(path)))
+        path = paths.normalize(path)
+        return await self._look(lambda: plans.ls(path))
 
     async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
-        return await self._look(plans.list_tree(paths.normalize(path)))
+        path = paths.normalize(path)
+        return await self._look(lambda: plans.list_tree(path))
 
     async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
-        return await self._look(plans.read(self, paths.normalize(path), offset, limit))
+        path = paths.normalize(path)
+        return await self._look(lambda: plans.read(self, path, offset, limit))
 
     async def aread_raw(self, path: str) -> ReadRawResult:
-        return await self._look(plans.read_raw(paths.normalize(path)))
+        path = paths.normalize(path)
+        return await self._look(lambda: plans.read_raw(path))
 
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-        return await self._look(plans.download(paths))
+        return await self._look(lambda: plans.download(paths))
 
     async def aglob(self, pattern: str, path: str = "/", *, hidden: Hidden | None = None) -> GlobResult:
         check_search(pattern)
-        return await self._search(plans.glob(Wanted(pattern, paths.normalize(path or "/"), hidden=hidden)))
+        wanted = Wanted(pattern, paths.normalize(path or "/"), hidden=hidden)
+        return await self._look(lambda: plans.glob(wanted), "search")
 
     async def agrep(
         self,
@@ -161,7 +173,7 @@ class StorageBackend(BackendProtocol):
     ) -> GrepResult:
         wanted = Wanted(glob, paths.normalize(path or "/"), hidden=hidden)
         query = compile_query(pattern, regex=regex, ignore_case=ignore_case, context_lines=context_lines)
-        return await self._search(plans.grep(self, query, wanted, max_count))
+        return await self._look(lambda: plans.grep(self, query, wanted, max_count), "search")
 
     # --- changing ---
 

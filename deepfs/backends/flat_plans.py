@@ -244,6 +244,8 @@ def download(given: Sequence[str]) -> Plan[list[FileDownloadResponse]]:
     found: Mapping[str, FileDataV2] = {}
     try:
         found = yield from _files(_unique(_paths(wanted)))  # type: ignore[assignment]  # With contents.
+    except ChangedError:
+        raise
     except DeepFSError as error:
         wanted = [error if isinstance(path, str) else path for path in wanted]
     responses = []

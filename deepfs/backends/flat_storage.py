@@ -38,8 +38,11 @@ class Storage(ABC):
     async def carry_out(self, plan: Plan[T], kind: Kind) -> T:
         """The result of `plan`, which looks at files, searches or changes them."""
 
-    def _failed(self, error: Exception) -> Exception:
-        """The error to tell of one that a primitive raised."""
+    def failed(self, error: Exception) -> Exception:
+        """What to raise for an error of a primitive or a transaction: a leaf of `deepfs.errors` where it is expected.
+
+        ChangedError has the operation tried anew.
+        """
         if not isinstance(error, self.failures):
             return error
         told = BackendError(f"Error: The storage failed ({type(error).__name__})")
@@ -78,7 +81,7 @@ class _SyncStorage(Storage):
             try:
                 answer = request.ask(self)
             except Exception as error:
-                request = plan.throw(self._failed(error))
+                request = plan.throw(self.failed(error))
             else:
                 request = plan.send(answer)
         return request
@@ -122,7 +125,7 @@ class BlockingStorage(_SyncStorage):
             with self.transaction(kind):
                 return self._finished(plan, cancellation)
         except self.failures as error:
-            raise self._failed(error) from error
+            raise self.failed(error) from error
 
     def _finished(self, plan: Plan[T], cancellation: Cancellation) -> T:
         try:
@@ -161,7 +164,7 @@ class AsyncStorage(Storage):
                 try:
                     answer = await self._asked(request)
                 except Exception as error:
-                    request = plan.throw(self._failed(error))
+                    request = plan.throw(self.failed(error))
                 else:
                     request = plan.send(answer)
         except StopIteration as end:

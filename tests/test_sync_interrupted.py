@@ -404,11 +404,11 @@ def test_a_nested_change_of_memory_is_refused() -> None:
     class Nested(MemoryBackend):
         never_waits = True
 
-        async def _commit(self, changes: Any) -> None:
+        def _before_apply(self, changes: Any) -> Any:
             for call in calls:
                 with pytest.raises(RuntimeError, match="wait for itself"):
                     call()
-            await super()._commit(changes)
+            return super()._before_apply(changes)
 
     memory = Nested()
     tree = CompositeBackend(memory)

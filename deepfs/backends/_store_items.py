@@ -21,6 +21,8 @@ __all__ = ["change", "fetched", "listed"]
 
 _ALL: Final = 2**31 - 1
 """One page holds everything, where the store allows: paging by offset loses rows while others write."""
+_MOST_KEYS: Final = 10_000
+"""Keys asked for at once: each may be a parameter of one statement, and databases limit these."""
 _PASSES: Final = 10
 """How often all pages are read until two readings agree."""
 
@@ -30,9 +32,13 @@ _PASSES: Final = 10
 
 async def fetched(store: BaseStore, namespace: Namespace, keys: Sequence[str]) -> dict[str, Any]:
     """Those of the items with these keys that there are: their values by key."""
-    answers = await _langgraph.batch(store, [GetOp(namespace, key) for key in keys])
-    items = _items(_checked([item for item in answers if item is not None]), namespace)
-    return {key: items[key] for key in keys if key in items}
+    found: dict[str, Any] = {}
+    for start in range(0, len(keys), _MOST_KEYS):
+        part = keys[start : start + _MOST_KEYS]
+        answers = await _langgraph.batch(store, [GetOp(namespace, key) for key in part])
+        items = _items(_checked([item for item in answers if item is not None]), namespace)
+        found |= {key: items[key] for key in part if key in items}
+    return found
 
 
 async def listed(store: BaseStore, namespace: Namespace) -> dict[Any, Any]:

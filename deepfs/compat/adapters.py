@@ -39,7 +39,7 @@ from deepfs.errors import (
     PermissionDeniedError,
     error_about,
 )
-from deepfs.search.flat import grep_tree
+from deepfs.search.flat import grep_tree, searched
 from deepfs.search.query import compile_query
 from deepfs.search.results import MAX_SEARCHED_BYTES, Wanted
 from deepfs.sync import in_thread
@@ -223,8 +223,11 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         query = compile_query(pattern, regex=regex, ignore_case=ignore_case, context_lines=context_lines)
         wanted = Wanted(glob, path)
         if regex or ignore_case or context_lines or (self.is_v1 and _AMBIGUOUS.search(pattern)):
-            return await grep_tree(
-                await self._files(path), query, wanted, max_count=max_count, max_bytes=MAX_SEARCHED_BYTES
+            tree = await self._files(path)
+            return await searched(
+                lambda cancellation: grep_tree(
+                    tree, query, wanted, cancellation, max_count=max_count, max_bytes=MAX_SEARCHED_BYTES
+                )
             )
         answer = await self._offered("grep")(pattern, path, glob)
         failed = answers.refused(answer, GrepResult, path)

@@ -75,10 +75,11 @@ def grep_matches_from_files(
     """Find a literal text in files by path, each stored in any format."""
     try:
         grep = Grep(compile_query(pattern), Wanted(glob, paths.normalize(path or "/")), max_count, MAX_SEARCHED_BYTES)
-        tree = FileTree(DecodedFiles(files))
+        decoded = DecodedFiles(files)
+        tree = FileTree(decoded)
         for each in tree.beneath(grep.wanted.root):
             if each in grep.wanted:
-                scan_stored(grep, each, tree.files)
+                scan_stored(grep, each, decoded)
     except DeepFSError as error:
         return failure(GrepResult, error)
     return grep.result()

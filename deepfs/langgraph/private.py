@@ -36,6 +36,7 @@ __all__ = [
     "omits_expired",
     "outer_task",
     "put_with_cursor",
+    "reads_plainly",
     "running_task",
     "runs_loop_of",
     "store_loop",
@@ -245,6 +246,8 @@ _KINDS: Mapping[str, Literal["postgres", "sqlite"]] = {
 """The modules of the async stores of LangGraph that keep a table."""
 _WRITING: Final = ("abatch", "_cursor", "_batch_put_ops", "_prepare_batch_PUT_queries")
 """What decides how these stores write."""
+_READING: Final = ("abatch", "_cursor", "_batch_get_ops", "_batch_search_ops")
+"""What decides how these stores read."""
 
 
 def database_kind(store: BaseStore) -> Literal["postgres", "sqlite"] | None:
@@ -261,6 +264,16 @@ def writes_plainly(store: BaseStore) -> bool:
         database_kind(store) is not None
         and all(_is_langgraphs(store, name) for name in _WRITING)
         and given.index_config is None
+        and given._deserializer is None
+    )
+
+
+def reads_plainly(store: BaseStore) -> bool:
+    """Whether the table of `store` may be read past it: one row for each item, with the value as JSON."""
+    given: Any = store
+    return (
+        database_kind(store) is not None
+        and all(_is_langgraphs(store, name) for name in _READING)
         and given._deserializer is None
     )
 

@@ -16,6 +16,7 @@ __all__ = [
     "MAX_BINARY_BYTES",
     "content_bytes",
     "decode_file",
+    "described",
     "encode_file",
     "new_file",
     "read_binary",
@@ -70,6 +71,35 @@ def decode_file(value: Mapping[str, Any], path: str) -> FileDataV2:
     return FileDataV2(content, encoding, created_at, modified_at, mime_type)
 
 
+def described(value: Mapping[str, Any], path: str) -> tuple[int, str | None, str | None]:
+    """The size in bytes, the time of the last change and that of the creation of the file stored as `value`.
+
+    The same as of the decoded file, without decoding content that is text or lines. Raises InvalidContentError as
+    `decode_file` does.
+    """
+    content = value.get("content") if type(value) is dict else None
+    size = None if isinstance(content, str) else _undecoded_size(content, value)
+    if size is None:
+        data = decode_file(value, path)
+        return size_of(data), data.modified_at, data.created_at
+    data = decode_file({**value, "content": "", "encoding": "utf-8"}, path)
+    return size, data.modified_at, data.created_at
+
+
+def _undecoded_size(content: object, value: Mapping[str, Any]) -> int | None:
+    """The bytes of lines or of bytes; None for content of other kinds."""
+    if isinstance(content, bytes | bytearray | memoryview):
+        return memoryview(content).nbytes
+    if isinstance(content, list | tuple) and value.get("encoding", "utf-8") == "utf-8":
+        is_text = all(isinstance(line, str) for line in content)
+        return sum(map(_utf8_length, content)) + max(0, len(content) - 1) if is_text else None
+    return None
+
+
+def _utf8_length(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
 def to_v1(data: FileDataV2, path: str = "") -> FileDataV1:
     """`data` in the legacy form, which holds text only: InvalidContentError for a binary file."""
     text = data.content if data.encoding == "utf-8" else decode(content_bytes(data, path))
@@ -98,7 +128,7 @@ def size_of(data: FileDataV2) -> int:
     """The bytes of the file, counted without decoding it."""
     content = data.content
     if data.encoding == "utf-8":
-        return len(content) if content.isascii() else len(content.encode("utf-8", "surrogatepass"))
+        return _utf8_length(content)
     digits = len(content) - sum(map(content.count, _BASE64_SPACE))
     return max(0, digits * 3 // 4 - content.count("="))
 

@@ -5,14 +5,14 @@ import re
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, get_args
+from typing import Any, Generic, TypeVar, get_args
 
 import anyio
 from msgspec.structs import replace
 
 from deepfs.backends.operations import Operations
 from deepfs.errors import BackendError, DeadlineError, DeepFSError, ErrorCode, InvalidPathError, error_of
-from deepfs.search.results import Hidden
+from deepfs.search.request import PathFilter, SearchRequest
 from deepfs.sync import is_inline
 from deepfs.text import paths
 from deepfs.text.arguments import check_string
@@ -29,7 +29,17 @@ from deepfs.types import (
     renamed,
 )
 
-__all__ = ["Mount", "MountTable", "Visit", "answered", "at_once", "guarded", "merged_globs", "merged_greps", "suffices"]
+__all__ = [
+    "Mount",
+    "MountQuery",
+    "MountTable",
+    "answered",
+    "at_once",
+    "guarded",
+    "merged_globs",
+    "merged_greps",
+    "suffices",
+]
 
 ResultT = TypeVar("ResultT", bound=Result)
 
@@ -54,7 +64,7 @@ class Mount:
         """A path of the backend as the tree shows it."""
         return self.prefix + path if path != "/" else self.prefix or "/"
 
-    def hidden(self, hidden: Hidden | None) -> Hidden | None:
+    def hidden(self, hidden: PathFilter | None) -> PathFilter | None:
         """What is `hidden` in the tree, by the paths of the backend."""
         if hidden is None or not self.prefix:
             return hidden
@@ -149,35 +159,36 @@ def _prefix(route: str) -> str:
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+RequestT = TypeVar("RequestT", bound=SearchRequest)
 BatchT = TypeVar("BatchT")
 OutcomeT = TypeVar("OutcomeT")
 
 
 @dataclass(frozen=True)
-class Visit:
-    """One mount to search: where, and for what files."""
+class MountQuery(Generic[RequestT]):
+    """A search of one mount, by the paths of its backend."""
 
     mount: Mount
-    inner: str
-    pattern: str | None
-    hidden: Hidden | None
-    """What the caller hides, by the paths of the mount."""
+    request: RequestT
 
 
 async def guarded(
-    look: Callable[[Visit], Awaitable[ResultT]], visit: Visit, result: type[ResultT], seconds: float | None
+    look: Callable[[MountQuery[RequestT]], Awaitable[ResultT]],
+    query: MountQuery[RequestT],
+    result: type[ResultT],
+    seconds: float | None,
 ) -> ResultT:
     """The answer of a mount; that it raised, or took too long, is an error of its part, not of the whole search."""
     try:
         if seconds is None or is_inline():
-            return await _uncancelled(look(visit))
+            return await _uncancelled(look(query))
         with anyio.move_on_after(seconds):
-            return await _uncancelled(look(visit))
+            return await _uncancelled(look(query))
         return failure(result, DeadlineError(f"Error: No answer within {seconds:g} s"))
     except DeepFSError as error:
-        return failure(result, visit.mount.error(error, visit.inner))
+        return failure(result, query.mount.error(error, query.request.path or "/"))
     except Exception as error:
-        logger.exception("the backend mounted at %s/ failed", visit.mount.prefix)
+        logger.exception("the backend mounted at %s/ failed", query.mount.prefix)
         code = ErrorCode.TIMEOUT if isinstance(error, TimeoutError) else ErrorCode.BACKEND_ERROR
         return result(f"Error: {type(error).__name__}", code=code)
 
@@ -203,33 +214,35 @@ async def _uncancelled(answer: Awaitable[T]) -> T:
         raise
 
 
-def suffices(visits: Sequence[Visit], done: Sequence[GrepResult | None], max_count: int | None) -> bool:
+def suffices(queries: Sequence[MountQuery[Any]], done: Sequence[GrepResult | None], max_count: int | None) -> bool:
     """Whether the matches that sort before everything still pending fill `max_count`, and more were there."""
     if max_count is None or done[0] is None:
         return False
     pending = min(
-        (visit.mount.prefix for visit, result in zip(visits, done, strict=True) if result is None), default=""
+        (query.mount.prefix for query, result in zip(queries, done, strict=True) if result is None), default=""
     )
     came = [result for result in done if result is not None]
     count = sum(match.path < pending for result in came for match in result.matches or ())
     return count > max_count or (count == max_count and any(result.truncated for result in came))
 
 
-def merged_greps(visits: Sequence[Visit], results: Sequence[GrepResult | None], max_count: int | None) -> GrepResult:
+def merged_greps(
+    queries: Sequence[MountQuery[Any]], results: Sequence[GrepResult | None], max_count: int | None
+) -> GrepResult:
     """One result of all that came."""
     came = [result for result in results if result is not None]
     if all(result.error and not result.matches for result in came):
         return came[0]
-    # Two visits of one mount, for two remainders of a glob, may both find a line.
+    # Two queries of one mount, for two remainders of a glob, may both find a line.
     found = {(match.path, match.line): match for result in came for match in result.matches or ()}
     matches = [found[place] for place in sorted(found)]
     limit = len(matches) if max_count is None else max_count
     truncated = len(matches) > limit or any(result.truncated for result in came) or len(came) < len(results)
     skipped = sum(result.skipped for result in came)
-    return GrepResult(matches=matches[:limit], truncated=truncated, skipped=skipped, **_failures(visits, results))
+    return GrepResult(matches=matches[:limit], truncated=truncated, skipped=skipped, **_failures(queries, results))
 
 
-def merged_globs(visits: Sequence[Visit], results: Sequence[GlobResult | None]) -> GlobResult:
+def merged_globs(queries: Sequence[MountQuery[Any]], results: Sequence[GlobResult | None]) -> GlobResult:
     """One result of all that came."""
     came = [result for result in results if result is not None]
     if all(result.error and not result.matches for result in came):
@@ -241,23 +254,24 @@ def merged_globs(visits: Sequence[Visit], results: Sequence[GlobResult | None]) 
         truncated=bool(reasons),
         # What cannot be read stays hidden however the search is narrowed: it is not to be masked by a limit.
         truncation_reason=next((reason for reason in get_args(TruncationReason) if reason in reasons), None),
-        **_failures(visits, results),
+        **_failures(queries, results),
     )
 
 
-def _failures(visits: Sequence[Visit], results: Sequence[Result | None]) -> dict[str, Any]:
+def _failures(queries: Sequence[MountQuery[Any]], results: Sequence[Result | None]) -> dict[str, Any]:
     """The error and code that tell which mounts failed; nothing where none did."""
-    failed = [(visit, result) for visit, result in zip(visits, results, strict=True) if result and result.error]
+    failed = [(query, result) for query, result in zip(queries, results, strict=True) if result and result.error]
     if not failed:
         return {}
-    told = dict.fromkeys(_told(visit, result) for visit, result in failed)
-    return {"error": "; ".join(told), "code": failed[0][1].code}
+    texts = dict.fromkeys(_failure_text(query, result) for query, result in failed)
+    return {"error": "; ".join(texts), "code": failed[0][1].code}
 
 
-def _told(visit: Visit, result: Result) -> str:
-    if visit.hidden is not None and visit.hidden("/", is_dir=False):
+def _failure_text(query: MountQuery[Any], result: Result) -> str:
+    hidden = query.request.hidden
+    if hidden is not None and hidden("/", is_dir=False):
         return "Error: Not everything could be searched"
-    return f"{result.error} (in '{visit.mount.prefix}/')"
+    return f"{result.error} (in '{query.mount.prefix}/')"
 
 
 async def at_once(

@@ -17,8 +17,8 @@ from deepfs.errors import (
     NotDirectoryError,
 )
 from deepfs.search.flat import glob_tree, grep_tree
-from deepfs.search.query import check_search, compile_query
-from deepfs.search.results import Hidden, Wanted
+from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
+from deepfs.search.results import Grep
 from deepfs.sync import breathe, finish
 from deepfs.text import flat_tree as filemap
 from deepfs.text import paths
@@ -141,32 +141,17 @@ class FlatBackend(BackendProtocol):
     async def aread_raw(self, path: str) -> ReadRawResult:
         return ReadRawResult(data=await self._require(paths.normalize(path)))
 
-    async def aglob(self, pattern: str, path: str = "/", *, hidden: Hidden | None = None) -> GlobResult:
-        check_search(pattern)
-        path = paths.normalize(path or "/")
-        wanted = Wanted(pattern, path, hidden=hidden)
+    async def arun_glob(self, request: GlobRequest) -> GlobResult:
+        files = FileFilter(request)
         tree = FileTree(await self._fetch_all())
-        if path != "/" and path in tree.files:
-            raise NotDirectoryError(path)
+        if files.root != "/" and files.root in tree.files:
+            raise NotDirectoryError(files.root)
         await breathe()
-        return await glob_tree(tree, wanted)
+        return await glob_tree(tree, files)
 
-    async def agrep(
-        self,
-        pattern: str,
-        path: str | None = None,
-        glob: str | None = None,
-        *,
-        regex: bool = False,
-        ignore_case: bool = False,
-        context_lines: int = 0,
-        max_count: int | None = None,
-        hidden: Hidden | None = None,
-    ) -> GrepResult:
-        wanted = Wanted(glob, paths.normalize(path or "/"), hidden=hidden)
-        query = compile_query(pattern, regex=regex, ignore_case=ignore_case, context_lines=context_lines)
-        tree = FileTree(await self._fetch_all())
-        return await grep_tree(tree, query, wanted, max_count=max_count, max_bytes=self._max_bytes)
+    async def arun_grep(self, request: GrepRequest) -> GrepResult:
+        grep = Grep(request, FileFilter(request), self._max_bytes)
+        return await grep_tree(FileTree(await self._fetch_all()), grep)
 
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
         wanted = [_valid(path) for path in paths]

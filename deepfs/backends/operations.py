@@ -1,14 +1,12 @@
 """What every backend offers: the operations with their contract, without a line of how they are done."""
 
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterable, Sequence
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 
-from deepfs.search.results import Hidden
+from deepfs.search.request import GlobRequest, GrepRequest
 from deepfs.sync import sync_shims
 from deepfs.text.entries import EntryChange, StoragePlace, TreeListing
 from deepfs.types import (
@@ -24,9 +22,11 @@ from deepfs.types import (
     WriteResult,
 )
 
-__all__ = ["CHUNK_BYTES", "Capabilities", "Operations", "SyncCommands", "hidden_option", "without_defaults"]
+__all__ = ["CHUNK_BYTES", "Capabilities", "Operations", "SyncCommands", "without_defaults"]
 
 CHUNK_BYTES = 1024 * 1024
+
+MethodT = TypeVar("MethodT")
 
 
 class Capabilities(Struct, frozen=True):
@@ -49,6 +49,15 @@ else:
 
     class SyncCommands:
         """A base of backends that define `aexecute`: type checkers learn of `execute` by it."""
+
+
+def _either_way(method: MethodT) -> MethodT:
+    """Declare a search that a class defines in one of two ways: by its parameters, or as `arun_…` by its request.
+
+    The other way is generated. So a class must define one, but type checkers are not to ask for both.
+    """
+    method.__isabstractmethod__ = True  # type: ignore[attr-defined]
+    return method
 
 
 @sync_shims
@@ -138,7 +147,7 @@ class Operations(SyncSurface, ABC):
         binary_file, conflict, invalid_content (empty or identical strings).
         """
 
-    @abstractmethod
+    @_either_way
     async def aglob(self, pattern: str, path: str = "/") -> GlobResult:
         """List the files that match, sorted by path.
 
@@ -146,8 +155,9 @@ class Operations(SyncSurface, ABC):
         [!abc] {a,b}`; a dot-name needs a segment that starts with `.`. Errors: invalid_pattern, file_not_found,
         not_a_directory.
         """
+        raise NotImplementedError
 
-    @abstractmethod
+    @_either_way
     async def agrep(
         self,
         pattern: str,
@@ -165,6 +175,18 @@ class Operations(SyncSurface, ABC):
         matches (`truncated`). Binary files are passed over; `skipped` counts files that could not be searched.
         Errors: invalid_pattern, file_not_found.
         """
+        raise NotImplementedError
+
+    async def arun_glob(self, request: GlobRequest) -> GlobResult:
+        """Carry out an `aglob` that is given as one value. Backends, wrappers and mounts call each other by this.
+
+        Each class has both ways, of which it defines one and the other is generated.
+        """
+        raise NotImplementedError
+
+    async def arun_grep(self, request: GrepRequest) -> GrepResult:
+        """Carry out an `agrep` that is given as one value; otherwise as `arun_glob`."""
+        raise NotImplementedError
 
     @abstractmethod
     async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
@@ -212,20 +234,6 @@ class Operations(SyncSurface, ABC):
         What `chunks` raises is raised, and nothing changed; a generator is closed in any case. Where a backend has no
         way of its own, it holds the whole file meanwhile; over 256 MB is `too_large`.
         """
-
-
-def hidden_option(backend: object, hidden: Hidden | None) -> dict[str, Any]:
-    """The option that tells the searches of `backend` what their caller hides; nothing where they do not have it.
-
-    They have it by name: a method that takes any option might change paths, and hide others for it.
-    """
-    kind: Any = type(backend)
-    return {} if hidden is None or not _can_hide(kind) else {"hidden": hidden}
-
-
-@lru_cache(maxsize=256)
-def _can_hide(kind: Any) -> bool:
-    return all("hidden" in inspect.signature(search).parameters for search in (kind.aglob, kind.agrep))
 
 
 def without_defaults(**options: Any) -> dict[str, Any]:

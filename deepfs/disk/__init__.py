@@ -6,15 +6,15 @@ from deepfs.disk.reading import Limits, Reading, modified_at
 from deepfs.disk.resolve import is_temporary
 from deepfs.disk.walking import Entry, FoundFile, Listing
 from deepfs.disk.writing import Upload
-from deepfs.threads.deadline import Patience
+from deepfs.threads.deadline import Deadline
 
 __all__ = [
+    "Deadline",
     "Disk",
     "Entry",
     "FoundFile",
     "Limits",
     "Listing",
-    "Patience",
     "Reading",
     "Upload",
     "is_shortage",

@@ -13,7 +13,7 @@ from deepfs.disk.reading import blocks, regular_descriptor
 from deepfs.disk.removal import remove_tree
 from deepfs.disk.resolve import NEW, NO_FOLLOW, READ, READ_DIRECTORY, is_temporary, release, temporary_name
 from deepfs.errors import AccessError
-from deepfs.threads.deadline import Patience
+from deepfs.threads.deadline import Deadline
 
 __all__ = ["ContentId", "content_id", "fill_from", "tree_copy"]
 
@@ -25,13 +25,13 @@ def content_id(status: os.stat_result) -> ContentId:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def fill_from(path: str, source: int, patience: Patience) -> Fill:
+def fill_from(path: str, source: int, deadline: Deadline) -> Fill:
     """Write what the open file `source` holds, in bounded memory."""
 
     def write(descriptor: int) -> None:
         os.lseek(source, 0, os.SEEK_SET)
         for block in blocks(source):
-            patience.check_wanted(path)
+            deadline.check_cancelled(path)
             rest = memoryview(block)
             while rest:
                 rest = rest[os.write(descriptor, rest) :]
@@ -41,7 +41,7 @@ def fill_from(path: str, source: int, patience: Patience) -> Fill:
 
 @contextmanager
 def tree_copy(
-    path: str, source: int, directory: int, patience: Patience, copied: set[ContentId], *, durable: bool
+    path: str, source: int, directory: int, deadline: Deadline, copied: set[ContentId], *, durable: bool
 ) -> Iterator[str]:
     """A copy of the open directory `source`, as an unfinished directory in `directory`; gone unless it was renamed.
 
@@ -54,7 +54,7 @@ def tree_copy(
         target = _new_directory(name, source, directory)
         try:
             mark(target)
-            _Copy(patience, copied, durable).run(path, source, target)
+            _Copy(deadline, copied, durable).run(path, source, target)
             yield name
         finally:
             release(target)
@@ -97,8 +97,8 @@ class _Level(OpenDirectory):
 class _Copy:
     """One copy of a tree; the descriptors of its first level are the caller's."""
 
-    def __init__(self, patience: Patience, copied: set[ContentId], durable: bool) -> None:
-        self._patience = patience
+    def __init__(self, deadline: Deadline, copied: set[ContentId], durable: bool) -> None:
+        self._deadline = deadline
         self._copied = copied
         self._durable = durable
         self._descent: Descent[_Level] = Descent(by_names=False)
@@ -136,7 +136,7 @@ class _Copy:
                 level.inside.append(entry.name)
                 continue
             path = self._path(entry.name)
-            self._patience.check_wanted(path)
+            self._deadline.check_cancelled(path)
             with StorageErrors(path):
                 if entry.is_symlink():
                     self._copied.add(content_id(os.lstat(entry.name, dir_fd=level.descriptor)))
@@ -148,7 +148,7 @@ class _Copy:
                     raise AccessError(path, NOT_REGULAR)
 
     def _directory(self, level: _Level, name: str) -> _Level:
-        self._patience.check_wanted(name)
+        self._deadline.check_cancelled(name)
         with ExitStack() as undo:
             source = os.open(name, READ_DIRECTORY | NO_FOLLOW, dir_fd=level.descriptor)
             undo.callback(release, source)
@@ -165,7 +165,7 @@ class _Copy:
         try:
             target = os.open(name, NEW, stat.S_IMODE(status.st_mode) & 0o777, dir_fd=level.target.descriptor)
             try:
-                fill_from(path, source, self._patience)(target)
+                fill_from(path, source, self._deadline)(target)
                 self._sync(target)
             finally:
                 os.close(target)

@@ -14,7 +14,7 @@ from deepfs.disk.trees import change_entry, list_tree, place_of
 from deepfs.disk.walking import FoundFile, Listing, list_directory, walk
 from deepfs.disk.writing import Upload, Writer
 from deepfs.text.entries import EntryChange, StoragePlace, TreeListing
-from deepfs.threads.deadline import Patience
+from deepfs.threads.deadline import Deadline
 
 __all__ = ["Disk"]
 
@@ -38,7 +38,7 @@ class Disk:
     content, and extended attributes do not pass over. With `durable` a change is on the disk when its method returns.
 
     Every method raises leaves of `deepfs.errors` about the path that it was given, with no host path in their text.
-    `patience` ends long looking and waiting for others with DeadlineError; a change waits 30 seconds where none is
+    `deadline` ends long looking and waiting for others with DeadlineError; a change waits 30 seconds where none is
     given. Cancelled, it also ends the work of a change: a file is then as it was or as it was to be, a copy is gone, a
     directory may be deleted in part.
     """
@@ -81,7 +81,7 @@ class Disk:
             return os.fdopen(descriptor, "rb"), status
 
     def read_window(
-        self, path: str, offset: int, limit: int, limits: Limits = DEFAULT_LIMITS, patience: Patience | None = None
+        self, path: str, offset: int, limit: int, limits: Limits = DEFAULT_LIMITS, deadline: Deadline | None = None
     ) -> Reading:
         """At most `limit` lines from line `offset`, from 0, of a text file; the whole of one that proves to be binary.
 
@@ -89,7 +89,7 @@ class Disk:
         window or the binary file is over its limit, InvalidContentError where `offset` is past the end.
         """
         with StorageErrors(path):
-            return read_window(self._root, path, offset, limit, limits, patience or Patience())
+            return read_window(self._root, path, offset, limit, limits, deadline or Deadline())
 
     def stat(self, path: str) -> os.stat_result:
         """The status of what `path` leads to."""
@@ -106,20 +106,20 @@ class Disk:
         with StorageErrors(path):
             return place_of(self._root, path)
 
-    def list_directory(self, path: str, limit: int | None = None, patience: Patience | None = None) -> Listing:
+    def list_directory(self, path: str, limit: int | None = None, deadline: Deadline | None = None) -> Listing:
         """The children of a directory, sorted by path, where that of a directory ends in `/`.
 
         Links are told by what they lead to; those that lead nowhere, or outside, as files without size. Unfinished
         files and names that are not UTF-8 are left out. `limit` bounds how many children are looked at.
         """
-        return list_directory(self._root, path, limit, patience or Patience())
+        return list_directory(self._root, path, limit, deadline or Deadline())
 
-    def list_tree(self, path: str, patience: Patience | None = None, *, deleting: bool = False) -> TreeListing:
+    def list_tree(self, path: str, deadline: Deadline | None = None, *, deleting: bool = False) -> TreeListing:
         """Every entry at or under `path`, links as themselves, and how many cannot be told.
 
         With `deleting`, what may not be deleted counts as omitted.
         """
-        return list_tree(self._root, path, patience or Patience(), deleting=deleting)
+        return list_tree(self._root, path, deadline or Deadline(), deleting=deleting)
 
     def walk(
         self,
@@ -127,7 +127,7 @@ class Disk:
         *,
         enter: Callable[[str], bool] | None = None,
         unreadable: Callable[[str, OSError], None] | None = None,
-        patience: Patience | None = None,
+        deadline: Deadline | None = None,
     ) -> Generator[FoundFile, None, None]:
         """The files at or beneath `path`, sorted by path; to be closed where it is left early.
 
@@ -135,7 +135,7 @@ class Disk:
         possible. `enter` is asked about each directory, by its path, before it is opened; `unreadable` is told of each
         that cannot be, and of links that cannot be followed for want of descriptors.
         """
-        return walk(self._root, path, patience or Patience(), enter=enter, unreadable=unreadable)
+        return walk(self._root, path, deadline or Deadline(), enter=enter, unreadable=unreadable)
 
     # --- changing ---
 
@@ -146,14 +146,14 @@ class Disk:
         *,
         overwrite: bool = False,
         if_match: str | None = None,
-        patience: Patience | None = None,
+        deadline: Deadline | None = None,
     ) -> None:
         """Put `data` at `path`, making the directories above it.
 
         Creates only, unless `overwrite`; `if_match` replaces just that version. ExistsError, ConflictError,
         DirectoryError, NotDirectoryError where a file stands above, AccessError for a file that may not be written.
         """
-        self._writer.write(path, data, patience or Patience(_WAIT_S), overwrite=overwrite, if_match=if_match)
+        self._writer.write(path, data, deadline or Deadline(_WAIT_S), overwrite=overwrite, if_match=if_match)
 
     def upload(self, path: str) -> Upload:
         """A file to be written bit by bit and then put at `path`; the caller closes it."""
@@ -166,16 +166,16 @@ class Disk:
         *,
         if_match: str | None = None,
         limit: int | None = None,
-        patience: Patience | None = None,
+        deadline: Deadline | None = None,
     ) -> None:
         """Replace the content of a file by what `change` makes of it, with nobody else changing it meanwhile.
 
         What `change` raises leaves the file as it is. TooLargeError where the file is over `limit` bytes.
         """
         self._make_root_of(path)
-        self._writer.edit(path, change, patience or Patience(_WAIT_S), if_match=if_match, limit=limit)
+        self._writer.edit(path, change, deadline or Deadline(_WAIT_S), if_match=if_match, limit=limit)
 
-    def delete(self, path: str, patience: Patience | None = None, *, if_match: str | None = None) -> None:
+    def delete(self, path: str, deadline: Deadline | None = None, *, if_match: str | None = None) -> None:
         """Delete a file, a link itself, or a directory with all under it; never anything behind a link.
 
         `if_match` deletes just that version of a file, or the link to one: ConflictError where it is another one,
@@ -183,7 +183,7 @@ class Disk:
         stayed. The root: AccessError.
         """
         self._make_root_of(path)
-        delete(self._root, path, patience or Patience(_WAIT_S), if_match=if_match)
+        delete(self._root, path, deadline or Deadline(_WAIT_S), if_match=if_match)
 
     def change_entry(self, change: EntryChange) -> None:
         """Make or remove one directory, or set a mode.
@@ -192,7 +192,7 @@ class Disk:
         """
         change_entry(self._root, change, durable=self._durable)
 
-    def move(self, src: str, dst: str, *, overwrite: bool = False, patience: Patience | None = None) -> None:
+    def move(self, src: str, dst: str, *, overwrite: bool = False, deadline: Deadline | None = None) -> None:
         """Move a file, a link itself, or a directory; one end stands at every instant.
 
         `overwrite` replaces a file by a file, never a directory. Nothing changes where both are one by other names, as
@@ -200,15 +200,15 @@ class Disk:
         move into itself.
         """
         self._make_root_of(src, dst)
-        self._relocator.move(src, dst, patience or Patience(_WAIT_S), overwrite=overwrite)
+        self._relocator.move(src, dst, deadline or Deadline(_WAIT_S), overwrite=overwrite)
 
-    def copy(self, src: str, dst: str, *, overwrite: bool = False, patience: Patience | None = None) -> None:
+    def copy(self, src: str, dst: str, *, overwrite: bool = False, deadline: Deadline | None = None) -> None:
         """Copy a file, a link itself, or a directory with all under it, which appears when it is complete.
 
         Links are copied as they are. Errors as of `move`, and ExistsError for a copy onto itself without `overwrite`.
         """
         self._make_root_of(src, dst)
-        self._relocator.copy(src, dst, patience or Patience(_WAIT_S), overwrite=overwrite)
+        self._relocator.copy(src, dst, deadline or Deadline(_WAIT_S), overwrite=overwrite)
 
     def _make_root_of(self, *paths: str) -> None:
         """Make the root if one of the paths is `/`, so that the change finds a directory there."""

@@ -24,21 +24,21 @@ from deepfs.text.entries import (
     omission_of_name,
     unreadable_omission,
 )
-from deepfs.threads.deadline import Patience
+from deepfs.threads.deadline import Deadline
 
 __all__ = ["change_entry", "list_tree", "place_of"]
 
 _PERMISSIONS = 0o777
 
 
-def list_tree(root: Root, path: str, patience: Patience, *, deleting: bool) -> TreeListing:
+def list_tree(root: Root, path: str, deadline: Deadline, *, deleting: bool) -> TreeListing:
     """Every entry at or under `path`, a link as itself; a root that does not exist yet is an empty directory.
 
     With `deleting`, directories whose entries may not be deleted count as omitted.
     """
     try:
         with StorageErrors(path), root.locate(path, follow=False) as place:
-            return _Listing(root, patience, deleting).run(path, place)
+            return _Listing(root, deadline, deleting).run(path, place)
     except FileMissingError:
         if path == "/":
             return TreeListing([TreeEntry(path, "directory")])
@@ -58,9 +58,9 @@ class _Level(OpenDirectory):
 class _Listing:
     """One walk; each open directory is the place of what is looked at next, so that no link is followed."""
 
-    def __init__(self, root: Root, patience: Patience, deleting: bool) -> None:
+    def __init__(self, root: Root, deadline: Deadline, deleting: bool) -> None:
         self._root = root
-        self._patience = patience
+        self._deadline = deadline
         self._deleting = deleting
         self._entries: list[TreeEntry] = []
         self._omission: Omission | None = None
@@ -80,7 +80,7 @@ class _Listing:
         with Descent[_Level](by_names=False) as descent:
             self._enter(descent, place.directory, place.name, path)
             while descent.levels:
-                self._patience.check(path)
+                self._deadline.check(path)
                 level = descent.levels[-1]
                 if level.lost is not None:
                     raise leaf(level.lost, path) from level.lost

@@ -13,7 +13,7 @@ from time import sleep
 
 from msgspec import Struct
 
-from deepfs.threads.deadline import Cancellation
+from deepfs.threads.deadline import Deadline
 
 __all__ = ["Cgroup", "Limits", "is_beyond", "private_devices"]
 
@@ -118,12 +118,12 @@ def private_devices(sandbox: str) -> dict[str, str]:
 _BLOCK = 512
 
 
-def is_beyond(cancellation: Cancellation, directory: str, limit: int) -> bool:
+def is_beyond(deadline: Deadline, directory: str, limit: int) -> bool:
     """Whether the files beneath `directory` take more than `limit` bytes of the disk; follows no link."""
     total = 0
     waiting = [directory]
     while waiting:
-        cancellation.check()
+        deadline.check(directory)
         try:
             with os.scandir(waiting.pop()) as entries:
                 for entry in entries:

@@ -2,66 +2,72 @@
 
 from collections.abc import Iterator, Mapping
 
-from deepfs.disk import Patience
 from deepfs.errors import DeadlineError, InvalidContentError
-from deepfs.search.query import Query
-from deepfs.search.results import MAX_GLOB_MATCHES, Grep, Wanted, glob_result
+from deepfs.search.request import FileFilter
+from deepfs.search.results import MAX_GLOB_MATCHES, SEARCH_SECONDS, Grep, glob_result
 from deepfs.sync import is_inline
 from deepfs.text import records as filedata
 from deepfs.text.flat_tree import FileTree, file_info
 from deepfs.threads import lanes
-from deepfs.threads.deadline import Cancellation
-from deepfs.types import FileDataV2, GlobResult, GrepResult
+from deepfs.threads.deadline import Deadline
+from deepfs.types import FileDataV2, FileInfo, GlobResult, GrepResult
 
 __all__ = ["glob_tree", "grep_tree", "scan_stored"]
 
 _FEW = 500
 """Files that are looked through sooner than a thread is reached."""
-_SECONDS = 60.0
-"""After which a search ends with what it found, `truncated`."""
 
 
-async def glob_tree(tree: FileTree, wanted: Wanted) -> GlobResult:
-    """The `wanted` files of `tree`; the tree must not change meanwhile."""
+async def glob_tree(tree: FileTree, files: FileFilter) -> GlobResult:
+    """The files of `tree` that the filter chooses; the tree must not change meanwhile."""
 
-    def search(cancellation: Cancellation) -> GlobResult:
-        chosen = tree.beneath(wanted.root)
-        hits = [path for path in _interruptibly(chosen, cancellation) if path in wanted][: MAX_GLOB_MATCHES + 1]
-        return glob_result([file_info(path, tree.files) for path in _interruptibly(hits, cancellation)])
+    def search(deadline: Deadline) -> GlobResult:
+        matches: list[FileInfo] = []
+        try:
+            for path in _in_time(tree.beneath(files.root), deadline):
+                if path in files:
+                    matches.append(file_info(path, tree.files))
+                    if len(matches) > MAX_GLOB_MATCHES:
+                        break
+        except DeadlineError:
+            return glob_result(matches, is_late=True)
+        return glob_result(matches)
 
-    few = is_inline() or len(tree.files) <= _FEW
-    return search(Cancellation()) if few else await lanes.run_long(search)
+    if is_inline() or len(tree.files) <= _FEW:
+        return search(Deadline(SEARCH_SECONDS))
+    return await lanes.run_long(search, timeout=SEARCH_SECONDS)
 
 
-def _interruptibly(paths: list[str], cancellation: Cancellation) -> Iterator[str]:
+def _in_time(paths: list[str], deadline: Deadline) -> Iterator[str]:
     for count, path in enumerate(paths):
-        if count % _FEW == 0:
-            cancellation.check()
+        if count % _CHECK_EVERY == 0:
+            deadline.check(path)
         yield path
 
 
-async def grep_tree(
-    tree: FileTree, query: Query, wanted: Wanted, *, max_count: int | None, max_bytes: int
-) -> GrepResult:
-    """The lines that `query` finds in the `wanted` files of `tree`; the tree must not change meanwhile."""
+_CHECK_EVERY = 64
+"""Files between two checks of a glob: well under a millisecond."""
 
-    def search(cancellation: Cancellation) -> GrepResult:
-        patience = Patience(_SECONDS, lambda: cancellation.cancelled)
-        grep = Grep(query, wanted, max_count, max_bytes, lambda: patience.check(wanted.root))
+
+async def grep_tree(tree: FileTree, grep: Grep) -> GrepResult:
+    """The lines that `grep` finds in the files of `tree`; the tree must not change meanwhile."""
+
+    def search(deadline: Deadline) -> GrepResult:
+        grep.deadline = deadline
         try:
-            _search(grep, tree, patience)
+            _search(grep, tree, deadline)
             _skip_foreign(grep, tree)
         except DeadlineError:
             grep.truncated = True
         return grep.result()
 
-    return search(Cancellation()) if is_inline() else await lanes.run_long(search)
+    return search(Deadline(SEARCH_SECONDS)) if is_inline() else await lanes.run_long(search, timeout=SEARCH_SECONDS)
 
 
-def _search(grep: Grep, tree: FileTree, patience: Patience) -> None:
-    for path in tree.beneath(grep.wanted.root):
-        if path in grep.wanted:
-            patience.check(path)
+def _search(grep: Grep, tree: FileTree, deadline: Deadline) -> None:
+    for path in tree.beneath(grep.files.root):
+        if path in grep.files:
+            deadline.check(path)
             scan_stored(grep, path, tree.files)
             if grep.truncated:
                 return
@@ -69,7 +75,7 @@ def _search(grep: Grep, tree: FileTree, patience: Patience) -> None:
 
 def _skip_foreign(grep: Grep, tree: FileTree) -> None:
     """Count what lies in the storage at no path, where all of the storage was to be searched."""
-    if grep.wanted.is_everything and not grep.truncated:
+    if grep.files.is_everything and not grep.truncated:
         for _ in range(tree.foreign()):
             grep.skip()
 

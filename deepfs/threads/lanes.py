@@ -14,12 +14,12 @@ import os
 from collections.abc import Awaitable, Callable, Hashable, Iterable
 from itertools import islice
 from math import inf
-from typing import Protocol, TypeVar, TypeVarTuple
+from typing import TypeVar, TypeVarTuple
 
 from anyio import current_effective_deadline
 from anyio.lowlevel import checkpoint_if_cancelled
 
-from deepfs.threads.deadline import Cancellation
+from deepfs.threads.deadline import Deadline
 from deepfs.threads.loop_bridge import Countdown, Signal, mailbox
 from deepfs.threads.pool import Job, Lane, is_worker
 
@@ -40,10 +40,6 @@ ArgsT = TypeVarTuple("ArgsT")
 
 _SLICE = 256
 """Calls of one `run_each` that are in flight together: enough to batch, too few to hold up the loop."""
-
-
-class _Cancellable(Protocol):
-    def cancel(self) -> object: ...
 
 
 class _Lanes:
@@ -72,15 +68,15 @@ def run(
     function: Callable[[*ArgsT], T],
     *args: *ArgsT,
     abandon_on_cancel: bool = False,
-    cancellation: _Cancellable | None = None,
+    deadline: Deadline | None = None,
 ) -> Awaitable[T]:
     """Call a short blocking function and return or raise what it does.
 
-    Cancelled before the call has begun, it is not made. Cancelled later, `cancellation` is told, and the caller goes on
-    when the function has ended; with `abandon_on_cancel`, which is for reads, it goes on at once and the result is
+    Cancelled before the call has begun, it is not made. Cancelled later, `deadline` is cancelled, and the caller goes
+    on when the function has ended; with `abandon_on_cancel`, which is for reads, it goes on at once and the result is
     dropped.
     """
-    return _run(_lanes.short, function, args, abandon_on_cancel, cancellation)
+    return _run(_lanes.short, function, args, abandon_on_cancel, deadline)
 
 
 def run_resident(function: Callable[[*ArgsT], T], *args: *ArgsT) -> Awaitable[T]:
@@ -97,7 +93,7 @@ async def _run(
     function: Callable[[*ArgsT], T],
     args: tuple[*ArgsT],
     abandon_on_cancel: bool = False,
-    cancellation: _Cancellable | None = None,
+    deadline: Deadline | None = None,
     turn: object = None,
 ) -> T:
     await stop_if_cancelled()
@@ -110,8 +106,8 @@ async def _run(
     try:
         await signal.wait()
     except BaseException as reason:
-        if cancellation is not None:
-            cancellation.cancel()
+        if deadline is not None:
+            deadline.cancel()
         if not job.withdraw() and not abandon_on_cancel:
             await wait_for_end(signal, reason)
         raise
@@ -150,25 +146,19 @@ async def _run_part(function: Callable[[ItemT], T], part: list[ItemT], abandon_o
     return [job.result() for job in jobs]
 
 
-async def run_long(function: Callable[[Cancellation, *ArgsT], T], *args: *ArgsT) -> T:
-    """Call a blocking function that may take long, with a token that it must check every millisecond or so.
+async def run_long(function: Callable[[Deadline, *ArgsT], T], *args: *ArgsT, timeout: float | None = None) -> T:
+    """Call a blocking function that may take long, with a deadline that it must check every millisecond or so.
 
-    On cancellation the token is set, and the caller goes on when the function has ended.
+    The `timeout`, in seconds, counts from when the call begins. On cancellation the deadline is cancelled, and the
+    caller goes on when the function has ended.
     """
-    await stop_if_cancelled()
-    home = mailbox()
-    signal = home.signal()
-    cancellation = Cancellation()
-    job: Job[T] = Job(home, signal.fire, function, (cancellation, *args))
-    _lanes.long.submit(job)
-    try:
-        await signal.wait()
-    except BaseException as reason:
-        cancellation.cancel()
-        if not job.withdraw():
-            await wait_for_end(signal, reason)
-        raise
-    return job.result()
+    deadline = Deadline(timeout)
+    return await _run(_lanes.long, _in_time, (deadline, function, args), deadline=deadline)
+
+
+def _in_time(deadline: Deadline, function: Callable[[Deadline, *ArgsT], T], args: tuple[*ArgsT]) -> T:
+    deadline.restart()
+    return function(deadline, *args)
 
 
 def start_long(storage: Hashable, function: Callable[[*ArgsT], object], *args: *ArgsT) -> None:

@@ -19,7 +19,9 @@ DECLARED: Final = {"keeps_empty_directories", "keeps_created_at", "durable", "ex
 STREAMS: Final = {"adownload_stream", "aupload_stream"}
 TREES: Final = {"alist_tree", "achange_entries"}
 """What transfers need of both their ends."""
-METHODS: Final = {*OPERATIONS, *(f"a{name}" for name in OPERATIONS), *STREAMS}
+REQUESTS: Final = {"arun_glob", "arun_grep"}
+"""Searches as one value: the operation in another form."""
+METHODS: Final = {*OPERATIONS, *(f"a{name}" for name in OPERATIONS), *STREAMS, *REQUESTS}
 WHERE_A_SYNC_CALL_RUNS: Final = {"never_waits", "bound_to_this_thread"}
 """No difference of what it answers; only the parity of sync and async looks at it."""
 

@@ -61,7 +61,7 @@ async def test_without_an_event_loop_as_well(monkeypatch: pytest.MonkeyPatch) ->
 
 
 class Filter:
-    """Hides nothing, says when it is first asked, and goes on after that when it is told to."""
+    """Hides nothing, says when it is first asked, and goes on once the deadline of the search is cancelled."""
 
     def __init__(self) -> None:
         self.begun, self.may_go_on = threading.Event(), threading.Event()
@@ -70,7 +70,8 @@ class Filter:
     def __call__(self, path: str, *, is_dir: bool) -> bool:
         self.asked += 1
         self.begun.set()
-        self.may_go_on.wait(20)
+        if not self.may_go_on.wait(20):
+            self.may_go_on.set()
         return False
 
 
@@ -81,10 +82,10 @@ REQUESTS: list[Callable[[Filter], SearchRequest]] = [
 ]
 
 
-@pytest.mark.parametrize("make", REQUESTS)
+@pytest.mark.parametrize("make", REQUESTS, ids=["glob", "grep", "regex"])
 @pytest.mark.parametrize("kind", ["memory", "wrapped", "filesystem", "sandbox"])
 async def test_a_search_stops_when_its_caller_does(
-    tmp_path: Path, kind: str, make: Callable[[Filter], SearchRequest]
+    tmp_path: Path, kind: str, make: Callable[[Filter], SearchRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backends: dict[str, Callable[[], BackendProtocol]] = {
         "memory": MemoryBackend,
@@ -94,33 +95,44 @@ async def test_a_search_stops_when_its_caller_does(
     }
     backend = backends[kind]()
     await backend.aupload_files([(f"/{number}.txt", b"x") for number in range(MANY)])
-    hidden = Filter()
+    hidden, cancel = Filter(), Deadline.cancel
+
+    def cancelled(deadline: Deadline) -> None:
+        cancel(deadline)
+        hidden.may_go_on.set()
+
+    monkeypatch.setattr(Deadline, "cancel", cancelled)
     request = make(hidden)
     run = backend.arun_glob if isinstance(request, GlobRequest) else backend.arun_grep
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(run, request)
         await anyio.to_thread.run_sync(hidden.begun.wait, 20)
         tasks.cancel_scope.cancel()
-        hidden.may_go_on.set()
     # A glob in memory looks at the deadline after some files only, which takes no time.
     assert 0 < hidden.asked < 200
 
 
-async def test_the_command_of_a_search_ends_with_its_caller(tmp_path: Path) -> None:
+@pytest.fixture
+def stuck(tmp_path: Path) -> LocalSandbox:
+    """A sandbox whose script says that it has begun, and does not end."""
     programs = tmp_path / "bin"
     programs.mkdir()
     (programs / "python3").write_text(f"#!/bin/sh\n: > {tmp_path}/begun\nexec /bin/sleep 60\n")
     (programs / "python3").chmod(0o755)
     (programs / "sh").symlink_to("/bin/sh")
-    sandbox = LocalSandbox(tmp_path, str(programs))
+    return LocalSandbox(tmp_path, str(programs))
+
+
+async def test_the_command_of_a_search_ends_with_its_caller(stuck: LocalSandbox) -> None:
+    begun = stuck.root / "begun"
     before = await anyio.to_thread.run_sync(children)
-    for search in (sandbox.agrep, sandbox.aglob):
+    for search in (stuck.agrep, stuck.aglob):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(search, "x")
-            await anyio.to_thread.run_sync(wait_for, tmp_path / "begun")
+            await anyio.to_thread.run_sync(wait_for, begun)
             tasks.cancel_scope.cancel()
         assert await anyio.to_thread.run_sync(children) == before
-        await anyio.Path(tmp_path / "begun").unlink()
+        await anyio.Path(begun).unlink()
 
 
 def wait_for(path: Path) -> None:

@@ -10,8 +10,9 @@ from msgspec.structs import replace
 from deepfs.backends.older_protocols import V1_NAMES, adapters, add_v1_names, speaks_v1, takes_overwrite
 from deepfs.backends.operations import Capabilities
 from deepfs.errors import DeepFSError, NotSupportedError
-from deepfs.sync import OPERATIONS, shielded, sync_shims
-from deepfs.text.arguments import Argument, arguments_of, check_string, path_list, upload_list
+from deepfs.search.request import GlobRequest, GrepRequest, SearchRequest, option_types
+from deepfs.sync import OPERATIONS, named, shielded, sync_shims
+from deepfs.text.arguments import Argument, argument_of, arguments_of, check_string, path_list, upload_list
 from deepfs.types import (
     DeleteResult,
     EditResult,
@@ -44,6 +45,9 @@ _RESULTS: dict[str, type[Result]] = {
     "move": WriteResult,
     "copy": WriteResult,
 }
+
+_REQUESTS: Final[dict[str, type[SearchRequest]]] = {"glob": GlobRequest, "grep": GrepRequest}
+"""The operations that can be given as one value, to the method `arun_<operation>`."""
 
 
 def _failed(operation: str, error: DeepFSError, items: list[Any] | None) -> Any:
@@ -105,6 +109,19 @@ def _bounded_stream(method: Callable[..., Any]) -> Callable[..., Any]:
     return aupload_stream
 
 
+def _bounded_request(run: Callable[..., Any], result: type[Result]) -> Callable[..., Any]:
+    """An `arun_…` with its expected failures turned into its result."""
+
+    @functools.wraps(run)
+    async def arun(self: Any, request: SearchRequest) -> Any:
+        try:
+            return await run(self, request)
+        except DeepFSError as error:
+            return failure(result, error)
+
+    return arun
+
+
 def bound_operations(cls: ClassT) -> ClassT:
     """Put the operations in the body of `cls` behind the error boundary, each with the docstring of the class above."""
     for name in OPERATIONS:
@@ -114,6 +131,9 @@ def bound_operations(cls: ClassT) -> ClassT:
                 bounded = _bounded(method, name, is_async=spelled != name)
                 bounded.__doc__ = method.__doc__ or getattr(getattr(super(cls, cls), spelled, None), "__doc__", None)
                 setattr(cls, spelled, bounded)
+    for name in _REQUESTS:
+        if inspect.isfunction(run := vars(cls).get(f"arun_{name}")):
+            setattr(cls, f"arun_{name}", _bounded_request(run, _RESULTS[name]))
     if "aupload_stream" in vars(cls):
         cls.aupload_stream = _bounded_stream(vars(cls)["aupload_stream"])  # type: ignore[attr-defined]
     return cls
@@ -122,12 +142,44 @@ def bound_operations(cls: ClassT) -> ClassT:
 def _adopt_operations(cls: type, mixins: Sequence[type]) -> None:
     """Treat the operations that a mixin overrides as if they stood in the body of `cls`."""
     for name in OPERATIONS:
-        spellings = (name, f"a{name}", *filter(None, [V1_NAMES.get(name)]))
+        spellings = (name, f"a{name}", f"arun_{name}", *filter(None, [V1_NAMES.get(name)]))
         owner = next((base for base in cls.__mro__ if any(spelled in vars(base) for spelled in spellings)), None)
         if owner in mixins:
             for spelled in spellings:
                 if inspect.isfunction(method := vars(owner).get(spelled)):
                     setattr(cls, spelled, method)
+
+
+def _add_edges(cls: type, protocol: Any) -> None:
+    """Give `cls` the public form of each search that its body defines by its request alone."""
+    for name, request in _REQUESTS.items():
+        run = vars(cls).get(f"arun_{name}")
+        if run is not None and not any(spelled in vars(cls) for spelled in (name, f"a{name}")):
+            setattr(cls, f"a{name}", _edge(run, request, getattr(protocol, f"a{name}")))
+
+
+def _edge(run: Callable[..., Any], request: type[SearchRequest], like: Callable[..., Any]) -> Callable[..., Any]:
+    """The operation `like`, made of `run`, which is called as it is, not through `self`."""
+
+    async def call(self: Any, *placed: Any, **options: Any) -> Any:
+        return await run(self, request.called_with(placed, options))
+
+    return named(call, like, like.__name__)
+
+
+def _add_requests(cls: type) -> None:
+    """Give `cls` the form by its request of each search that its body defines by its parameters."""
+    for name in _REQUESTS:
+        search = vars(cls).get(f"a{name}")
+        if search is not None and f"arun_{name}" not in vars(cls):
+            setattr(cls, f"arun_{name}", _unpacking(search))
+
+
+def _unpacking(search: Callable[..., Any]) -> Callable[..., Any]:
+    async def arun(self: Any, request: SearchRequest) -> Any:
+        return await search(self, *request.arguments, **request.options)
+
+    return arun
 
 
 def _never_waits(cls: type, mixins: Sequence[type]) -> bool:
@@ -157,7 +209,9 @@ def complete(cls: type[Any], protocol: type) -> None:
     _adopt_operations(cls, mixins)
     if _is_older(cls):
         adapters().body(cls, protocol)
+    _add_edges(cls, protocol)
     sync_shims(bound_operations(cls))
+    _add_requests(cls)
     add_v1_names(cls)
     _declare_deletes(cls, protocol)
 
@@ -207,8 +261,13 @@ _BATCHES: Final[dict[str, tuple[str, Callable[[Any], list[Any]]]]] = {
 
 _PLACED: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
-_OPTIONS: Final = frozenset({"overwrite", "if_match", "regex", "ignore_case", "context_lines", "max_count", "timeout"})
+_OPTIONS: Final = frozenset({"overwrite", "if_match", "timeout"}).union(*map(option_types, _REQUESTS.values()))
 """What a method may lack; each is off where it is false, a text where it is None."""
+
+
+def _search_options(operation: str) -> dict[str, Argument]:
+    options = option_types(_REQUESTS[operation]) if operation in _REQUESTS else {}
+    return {name: argument_of(name, kind) for name, kind in options.items()}
 
 
 class Parameters:
@@ -217,7 +276,7 @@ class Parameters:
     def __init__(self, method: Callable[..., Any], operation: str) -> None:
         own = inspect.signature(method).parameters
         self._batch = _BATCHES.get(operation)
-        known = arguments_of(operation)
+        known = {**arguments_of(operation), **_search_options(operation)}
         self._named = {**known, **{theirs: known[name] for name, theirs in _SPELLINGS.items()}}
         self._placed: list[Argument | None] = [
             self._named.get(name) for name, taken in own.items() if taken.kind in _PLACED

@@ -4,14 +4,14 @@ import logging
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar, get_args
+from typing import Any, Generic, TypeVar, get_args
 
 import anyio
 from msgspec.structs import replace
 
 from deepfs.backends.operations import Operations
 from deepfs.errors import BackendError, DeadlineError, DeepFSError, ErrorCode, InvalidPathError, error_about
-from deepfs.search.results import Hidden
+from deepfs.search.request import PathFilter, SearchRequest
 from deepfs.sync import is_inline
 from deepfs.text import paths
 from deepfs.text.arguments import check_string
@@ -29,7 +29,17 @@ from deepfs.types import (
     renamed,
 )
 
-__all__ = ["Mount", "MountTable", "Visit", "answered", "gather", "guarded", "merged_globs", "merged_greps", "suffices"]
+__all__ = [
+    "Mount",
+    "MountQuery",
+    "MountTable",
+    "answered",
+    "gather",
+    "guarded",
+    "merged_globs",
+    "merged_greps",
+    "suffices",
+]
 
 ResultT = TypeVar("ResultT", bound=Result)
 
@@ -49,7 +59,7 @@ class Mount:
         """A path of the backend as the tree shows it."""
         return self.prefix + path if path != "/" else self.prefix or "/"
 
-    def hidden(self, hidden: Hidden | None) -> Hidden | None:
+    def hidden(self, hidden: PathFilter | None) -> PathFilter | None:
         """What is `hidden` in the tree, by the paths of the backend."""
         if hidden is None or not self.prefix:
             return hidden
@@ -133,35 +143,36 @@ def _prefix(route: str) -> str:
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+RequestT = TypeVar("RequestT", bound=SearchRequest)
 BatchT = TypeVar("BatchT")
 OutcomeT = TypeVar("OutcomeT")
 
 
 @dataclass(frozen=True)
-class Visit:
-    """One mount to search: where, and for what files."""
+class MountQuery(Generic[RequestT]):
+    """A search of one mount, by the paths of its backend."""
 
     mount: Mount
-    inner: str
-    pattern: str | None
-    hidden: Hidden | None
-    """What the caller hides, by the paths of the mount."""
+    request: RequestT
 
 
 async def guarded(
-    look: Callable[[Visit], Awaitable[ResultT]], visit: Visit, result: type[ResultT], seconds: float | None
+    look: Callable[[MountQuery[RequestT]], Awaitable[ResultT]],
+    query: MountQuery[RequestT],
+    result: type[ResultT],
+    seconds: float | None,
 ) -> ResultT:
     """The answer of a mount; that it raised, or took too long, is an error of its part, not of the whole search."""
     try:
         if seconds is None or is_inline():
-            return await _uncancelled(look(visit))
+            return await _uncancelled(look(query))
         with anyio.move_on_after(seconds):
-            return await _uncancelled(look(visit))
+            return await _uncancelled(look(query))
         return failure(result, DeadlineError(None, f"No answer within {seconds:g} s"))
     except DeepFSError as error:
-        return failure(result, visit.mount.error(error, visit.inner))
+        return failure(result, query.mount.error(error, query.request.path or "/"))
     except Exception as error:
-        logger.exception("the backend mounted at %s/ failed", visit.mount.prefix)
+        logger.exception("the backend mounted at %s/ failed", query.mount.prefix)
         code = ErrorCode.TIMEOUT if isinstance(error, TimeoutError) else ErrorCode.BACKEND_ERROR
         return failure(result, error_about(code, None, type(error).__name__))
 
@@ -187,34 +198,36 @@ async def _uncancelled(answer: Awaitable[T]) -> T:
         raise
 
 
-def suffices(visits: Sequence[Visit], done: Sequence[GrepResult | None], max_count: int | None) -> bool:
+def suffices(queries: Sequence[MountQuery[Any]], done: Sequence[GrepResult | None], max_count: int | None) -> bool:
     """Whether the matches that sort before everything still pending fill `max_count`, and more were there."""
     if max_count is None or done[0] is None:
         return False
     pending = min(
-        (visit.mount.prefix for visit, result in zip(visits, done, strict=True) if result is None), default=""
+        (query.mount.prefix for query, result in zip(queries, done, strict=True) if result is None), default=""
     )
     came = [result for result in done if result is not None]
     count = sum(match.path < pending for result in came for match in result.matches or ())
     return count > max_count or (count == max_count and any(result.truncated for result in came))
 
 
-def merged_greps(visits: Sequence[Visit], results: Sequence[GrepResult | None], max_count: int | None) -> GrepResult:
+def merged_greps(
+    queries: Sequence[MountQuery[Any]], results: Sequence[GrepResult | None], max_count: int | None
+) -> GrepResult:
     """One result of all that came."""
     came = [result for result in results if result is not None]
     if all(result.error and not result.matches for result in came):
         return came[0]
-    # Two visits of one mount, for two remainders of a glob, may both find a line.
+    # Two queries of one mount, for two remainders of a glob, may both find a line.
     found = {(match.path, match.line): match for result in came for match in result.matches or ()}
     matches = [found[place] for place in sorted(found)]
     limit = len(matches) if max_count is None else max_count
     truncated = len(matches) > limit or any(result.truncated for result in came) or len(came) < len(results)
     skipped = sum(result.skipped for result in came)
     merged = GrepResult(matches=matches[:limit], truncated=truncated, skipped=skipped)
-    return _with_failures(merged, visits, results)
+    return _with_failures(merged, queries, results)
 
 
-def merged_globs(visits: Sequence[Visit], results: Sequence[GlobResult | None]) -> GlobResult:
+def merged_globs(queries: Sequence[MountQuery[Any]], results: Sequence[GlobResult | None]) -> GlobResult:
     """One result of all that came."""
     came = [result for result in results if result is not None]
     if all(result.error and not result.matches for result in came):
@@ -227,27 +240,28 @@ def merged_globs(visits: Sequence[Visit], results: Sequence[GlobResult | None]) 
         # What cannot be read stays hidden however the search is narrowed: it is not to be masked by a limit.
         truncation_reason=next((reason for reason in get_args(TruncationReason) if reason in reasons), None),
     )
-    return _with_failures(merged, visits, results)
+    return _with_failures(merged, queries, results)
 
 
-def _with_failures(merged: ResultT, visits: Sequence[Visit], results: Sequence[Result | None]) -> ResultT:
+def _with_failures(merged: ResultT, queries: Sequence[MountQuery[Any]], results: Sequence[Result | None]) -> ResultT:
     """`merged`, and in it which mounts failed."""
-    failed = [(visit, result) for visit, result in zip(visits, results, strict=True) if result and result.error]
+    failed = [(query, result) for query, result in zip(queries, results, strict=True) if result and result.error]
     if not failed:
         return merged
     error = _failures(failed)
     return carrying(replace(merged, error=str(error), code=failed[0][1].code), error)
 
 
-def _failures(failed: Sequence[tuple[Visit, Result]]) -> DeepFSError:
+def _failures(failed: Sequence[tuple[MountQuery[Any], Result]]) -> DeepFSError:
     """One error of all mounts that failed, with the code of the first."""
     named: dict[str, str | DeepFSError] = {}
     told: dict[tuple[str, str], str] = {}
-    for index, (visit, result) in enumerate(failed):
-        if visit.hidden is not None and visit.hidden("/", is_dir=False):
+    for index, (query, result) in enumerate(failed):
+        prefix, hidden = query.mount.prefix, query.request.hidden
+        if hidden is not None and hidden("/", is_dir=False):
             told["", ""] = "Not everything could be searched"
-        elif (key := (visit.mount.prefix, result.error or "")) not in told:
-            named |= {f"error{index}": error_told(result), f"mount{index}": f"{visit.mount.prefix}/"}
+        elif (key := (prefix, result.error or "")) not in told:
+            named |= {f"error{index}": error_told(result), f"mount{index}": f"{prefix}/"}
             told[key] = f"{{error{index}}} (in '{{mount{index}}}')"
     return error_about(failed[0][1].code or ErrorCode.BACKEND_ERROR, None, "; ".join(told.values()), **named)
 

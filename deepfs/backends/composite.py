@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from deepfs.backends._mounts import (
     Mount,
+    MountQuery,
     MountTable,
-    Visit,
     answered,
     gather,
     guarded,
@@ -20,7 +20,7 @@ from deepfs.backends._mounts import (
     suffices,
 )
 from deepfs.backends._trees import End, are_one
-from deepfs.backends.operations import CHUNK_BYTES, hidden_option, without_defaults
+from deepfs.backends.operations import CHUNK_BYTES, without_defaults
 from deepfs.backends.protocol import (
     BACKEND_TYPES,
     BackendProtocol,
@@ -42,8 +42,7 @@ from deepfs.errors import (
     PermissionDeniedError,
 )
 from deepfs.search.globs import compile_glob
-from deepfs.search.query import check_search
-from deepfs.search.results import Hidden
+from deepfs.search.request import GlobRequest, GrepRequest, SearchRequest
 from deepfs.text import paths
 from deepfs.text.arguments import check_number, check_string
 from deepfs.text.entries import EntryChange, Omission, TreeEntry, TreeListing, joined
@@ -69,6 +68,7 @@ from deepfs.types import (
 __all__ = ["CompositeBackend"]
 
 ResultT = TypeVar("ResultT", bound=Result)
+RequestT = TypeVar("RequestT", bound=SearchRequest)
 SearchT = TypeVar("SearchT", GlobResult, GrepResult)
 OutcomeT = TypeVar("OutcomeT", FileUploadResponse, FileDownloadResponse)
 
@@ -315,72 +315,60 @@ class CompositeBackend(BackendProtocol, SyncCommands):
             return listing
         return replaced(listing, entries=[mount.info(info) for info in listing.entries])
 
-    async def aglob(self, pattern: str, path: str = "/", *, hidden: Hidden | None = None) -> GlobResult:
-        async def look(visit: Visit) -> GlobResult:
-            backend = visit.mount.backend
-            found = await backend.aglob(visit.pattern or pattern, visit.inner, **hidden_option(backend, visit.hidden))
-            return self._outward(visit, found, visit.mount.info)
+    async def arun_glob(self, request: GlobRequest) -> GlobResult:
+        async def look(query: MountQuery[GlobRequest]) -> GlobResult:
+            return self._outward(query, await query.mount.backend.arun_glob(query.request), query.mount.info)
 
-        check_search(pattern)
-        visits = self._visits(path or "/", pattern, hidden)
-        results = await gather([self._guarded(look, visit, GlobResult) for visit in visits])
-        return merged_globs(visits, results)
+        queries = self._queries(request)
+        results = await gather([self._guarded(look, query, GlobResult) for query in queries])
+        return merged_globs(queries, results)
 
-    async def agrep(
-        self,
-        pattern: str,
-        path: str | None = None,
-        glob: str | None = None,
-        *,
-        regex: bool = False,
-        ignore_case: bool = False,
-        context_lines: int = 0,
-        max_count: int | None = None,
-        hidden: Hidden | None = None,
-    ) -> GrepResult:
-        options = without_defaults(regex=regex, ignore_case=ignore_case, context_lines=context_lines or None)
-
-        async def look(visit: Visit, limit: int | None = max_count) -> GrepResult:
-            backend = visit.mount.backend
-            more = without_defaults(max_count=limit) | hidden_option(backend, visit.hidden)
-            found = await backend.agrep(pattern, visit.inner, visit.pattern, **options, **more)
-            shown = self._outward(visit, found, visit.mount.match)
-            if found.truncated and limit is not None and len(shown.matches or ()) < len(found.matches or ()):
-                return await look(visit, None)  # hidden matches used the limit up
+    async def arun_grep(self, request: GrepRequest) -> GrepResult:
+        async def look(query: MountQuery[GrepRequest]) -> GrepResult:
+            found = await query.mount.backend.arun_grep(query.request)
+            shown = self._outward(query, found, query.mount.match)
+            is_limited = found.truncated and query.request.max_count is not None
+            if is_limited and len(shown.matches or ()) < len(found.matches or ()):
+                # Matches that other mounts hide used the limit up.
+                return await look(MountQuery(query.mount, replace(query.request, max_count=None)))
             return shown
 
-        check_search(pattern, context_lines, max_count)
-        visits = self._visits(path or "/", glob, hidden)
-        calls = [self._guarded(look, visit, GrepResult) for visit in visits]
-        results = await gather(calls, lambda done: suffices(visits, done, max_count))
-        return merged_greps(visits, results, max_count)
+        queries = self._queries(request)
+        calls = [self._guarded(look, query, GrepResult) for query in queries]
+        results = await gather(calls, lambda done: suffices(queries, done, request.max_count))
+        return merged_greps(queries, results, request.max_count)
 
     def _guarded(
-        self, look: Callable[[Visit], Awaitable[SearchT]], visit: Visit, result: type[SearchT]
+        self,
+        look: Callable[[MountQuery[RequestT]], Awaitable[SearchT]],
+        query: MountQuery[RequestT],
+        result: type[SearchT],
     ) -> Callable[[], Awaitable[SearchT]]:
-        return partial(guarded, look, visit, result, self._route_timeout)
+        return partial(guarded, look, query, result, self._route_timeout)
 
-    def _visits(self, path: str, pattern: str | None, hidden: Hidden | None) -> list[Visit]:
-        """The backends to search under `path`, each with what it is to look for; the one of `path` itself first."""
-        mount, inner, path = self._route(path)
-        visits = [Visit(mount, inner, pattern, mount.hidden(hidden))]
+    def _queries(self, request: RequestT) -> list[MountQuery[RequestT]]:
+        """The searches of the mounts that `request` is made of; that of the mount where it starts comes first."""
+        mount, inner, path = self._route(request.path or "/")
+        glob, hidden = request.file_glob, request.hidden
+        queries = [MountQuery(mount, request.elsewhere(inner, glob, mount.hidden(hidden)))]
         for below in self._table.beneath(path):
             if hidden is None or not hidden(below.prefix, is_dir=True):
-                relative = paths.relative(below.prefix, path)
-                visits += [Visit(below, "/", rest, below.hidden(hidden)) for rest in _beneath(pattern, relative)]
-        return visits
+                rests = _beneath(glob, paths.relative(below.prefix, path))
+                queries += [MountQuery(below, request.elsewhere("/", rest, below.hidden(hidden))) for rest in rests]
+        return queries
 
-    def _outward(self, visit: Visit, result: SearchT, shown: Callable[[Any], Any]) -> SearchT:
+    def _outward(self, query: MountQuery[Any], result: SearchT, shown: Callable[[Any], Any]) -> SearchT:
         """A search result with the paths of the tree, without what other mounts hide."""
-        leads_to_mounts = self._table.children(visit.mount.outer(visit.inner))
+        mount, inner = query.mount, query.request.path
+        leads_to_mounts = self._table.children(mount.outer(inner))
         if leads_to_mounts and result.code in (ErrorCode.FILE_NOT_FOUND, ErrorCode.NOT_A_DIRECTORY):
             return type(result)(matches=[])
         if result.matches is None:
-            return visit.mount.told(result, visit.inner)
+            return mount.told(result, inner)
         matches = [shown(match) for match in result.matches]
         if leads_to_mounts:
-            matches = [match for match in matches if self._table.owns(visit.mount, match.path)]
-        return replaced(visit.mount.told(result, visit.inner), matches=matches)
+            matches = [match for match in matches if self._table.owns(mount, match.path)]
+        return replaced(mount.told(result, inner), matches=matches)
 
     # --- batches ---
 

@@ -12,13 +12,12 @@ from msgspec.structs import replace as replace_fields
 from deepfs.backends.operations import CHUNK_BYTES
 from deepfs.backends.protocol import BackendProtocol, Capabilities
 from deepfs.backends.transfer import MAX_HELD_BYTES
-from deepfs.disk import Disk, Entry, Limits, Patience, Reading, Upload, is_shortage, modified_at
+from deepfs.disk import Disk, Entry, Limits, Reading, Upload, is_shortage, modified_at
 from deepfs.errors import BinaryFileError, DeepFSError
-from deepfs.search.batching import Ask, Together
-from deepfs.search.disk import Automatic, GlobSearch, GrepSearch, InProcess, LocalSearch, Search
+from deepfs.search.batching import BatchedCall, Batcher
+from deepfs.search.disk import Automatic, InProcess, LocalSearch
 from deepfs.search.gitignore import IgnoreOption
-from deepfs.search.query import check_search, compile_query
-from deepfs.search.results import Hidden
+from deepfs.search.request import GlobRequest, GrepRequest, SearchRequest
 from deepfs.sync import shielded
 from deepfs.text import media, paths
 from deepfs.text import records as filedata
@@ -28,7 +27,7 @@ from deepfs.text.entries import EntryChange, StoragePlace, TreeListing
 from deepfs.text.lines import check_text, check_window, decode
 from deepfs.text.paths import host_path
 from deepfs.threads import pool
-from deepfs.threads.deadline import Cancellation
+from deepfs.threads.deadline import Deadline
 from deepfs.threads.locks import path_locks
 from deepfs.types import (
     DeleteResult,
@@ -102,14 +101,11 @@ class FilesystemBackend(BackendProtocol):
         self._disk = Disk(self._given_root, confined=virtual_mode, durable=durable)
         self._max_bytes = bytes_of(max_file_size_mb)
         self._limits = Limits(binary=self._max_bytes)
-        self._search = LocalSearch(
-            self._disk,
-            max_bytes=self._max_bytes,
-            timeout=search_timeout,
-            ignore=ignore,
-            engine=Automatic() if ripgrep else InProcess(),
+        engine = Automatic() if ripgrep else InProcess()
+        self._search = LocalSearch(self._disk, max_bytes=self._max_bytes, ignore=ignore, engine=engine)
+        self._searches: Batcher[str, SearchRequest, Any] = Batcher(
+            self._run_searches, self._storage, timeout=search_timeout
         )
-        self._searches: Together[str, Search, Any] = Together(self._answer, self._storage)
 
     # --- paths and threads ---
 
@@ -122,10 +118,10 @@ class FilesystemBackend(BackendProtocol):
         return path_locks(self._storage).hold(*held)
 
     async def _change(self, held: Sequence[str], function: Callable[..., T], *args: Any) -> T:
-        """Run a change in a worker thread, with its paths held; it gets the patience to wait for other processes."""
+        """Run a change in a worker thread, with its paths held; it gets the deadline of waiting for other processes."""
         async with self._hold(*_lockable(held)):
-            patience = Patience(_WAIT_S)
-            return await pool.run(function, patience, *args, cancellation=patience)
+            deadline = Deadline(_WAIT_S)
+            return await pool.run(function, deadline, *args, deadline=deadline)
 
     @property
     def cwd(self) -> Path:
@@ -177,33 +173,33 @@ class FilesystemBackend(BackendProtocol):
 
     def _look(self, function: Callable[..., T], *args: Any) -> Awaitable[T]:
         """Look in a worker thread; cancelled, it is left alone there and soon ends."""
-        patience = Patience()
-        return pool.run(function, patience, *args, abandon_on_cancel=True, cancellation=patience)
+        deadline = Deadline()
+        return pool.run(function, deadline, *args, abandon_on_cancel=True, deadline=deadline)
 
     async def als(self, path: str) -> LsResult:
         return await self._look(self._ls, path)
 
-    def _ls(self, patience: Patience, path: str) -> LsResult:
+    def _ls(self, deadline: Deadline, path: str) -> LsResult:
         path = self._path(path)
-        listing = self._disk.list_directory(path, patience=patience)
+        listing = self._disk.list_directory(path, deadline=deadline)
         return LsResult(entries=[_info(path, entry) for entry in listing.entries])
 
     async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
         return await self._look(self._list_tree, path, deleting)
 
-    def _list_tree(self, patience: Patience, path: str, deleting: bool) -> TreeListing:
-        return self._disk.list_tree(self._path(path), patience, deleting=deleting)
+    def _list_tree(self, deadline: Deadline, path: str, deleting: bool) -> TreeListing:
+        return self._disk.list_tree(self._path(path), deadline, deleting=deleting)
 
     async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
         return await self._look(self._read, path, offset, limit)
 
-    def _read(self, patience: Patience, path: str, offset: int, limit: int) -> ReadResult:
+    def _read(self, deadline: Deadline, path: str, offset: int, limit: int) -> ReadResult:
         check_window(offset, limit)
         path = self._path(path)
         mime_type = media.mime_type(path)
         if media.is_binary_type(mime_type):
             return self._binary(path, self._disk.read_whole(path, self._max_bytes))
-        read = self._disk.read_window(path, offset, limit, self._limits, patience)
+        read = self._disk.read_window(path, offset, limit, self._limits, deadline)
         if isinstance(read.shown, bytes):
             return self._binary(path, read)
         text = FileDataV2(read.shown.text, "utf-8", None, modified_at(read.status), mime_type)
@@ -221,31 +217,16 @@ class FilesystemBackend(BackendProtocol):
         data, status = self._disk.read_file(self._path(path), MAX_HELD_BYTES)
         return ReadRawResult(data=replace_fields(filedata.new_file(data, now=modified_at(status)), created_at=None))
 
-    async def aglob(self, pattern: str, path: str = "/", *, hidden: Hidden | None = None) -> GlobResult:
-        check_search(pattern)
-        found: GlobResult = await self._searches.ask(_start(path), GlobSearch(pattern, hidden))
+    async def arun_glob(self, request: GlobRequest) -> GlobResult:
+        found: GlobResult = await self._searches.ask(_start(request), request)
         return found
 
-    async def agrep(
-        self,
-        pattern: str,
-        path: str | None = None,
-        glob: str | None = None,
-        *,
-        regex: bool = False,
-        ignore_case: bool = False,
-        context_lines: int = 0,
-        max_count: int | None = None,
-        hidden: Hidden | None = None,
-    ) -> GrepResult:
-        query = compile_query(pattern, regex=regex, ignore_case=ignore_case, context_lines=context_lines)
-        check_search(pattern, context_lines, max_count)
-        search = GrepSearch(query, glob, max_count, hidden)
-        found: GrepResult = await self._searches.ask(_start(path), search)
+    async def arun_grep(self, request: GrepRequest) -> GrepResult:
+        found: GrepResult = await self._searches.ask(_start(request), request)
         return found
 
-    def _answer(self, start: str, asks: list[Ask[Search, Any]]) -> None:
-        self._search.answer(asks, self._path(start), self._path(""))
+    def _run_searches(self, start: str, calls: Sequence[BatchedCall[SearchRequest, Any]]) -> None:
+        self._search.run_batch(calls, self._path(start), self._path(""))
 
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
         return await pool.run_each(self._download_file, paths, abandon_on_cancel=True)
@@ -279,10 +260,10 @@ class FilesystemBackend(BackendProtocol):
         return await self._change([path], self._write, path, content.encode(), overwrite, if_match)
 
     def _write(
-        self, patience: Patience, path: str, content: bytes, overwrite: bool, if_match: str | None
+        self, deadline: Deadline, path: str, content: bytes, overwrite: bool, if_match: str | None
     ) -> WriteResult:
         path = self._path(path)
-        self._disk.write_file(path, content, overwrite=overwrite, if_match=if_match, patience=patience)
+        self._disk.write_file(path, content, overwrite=overwrite, if_match=if_match, deadline=deadline)
         return WriteResult(path=path)
 
     async def aedit(
@@ -291,7 +272,7 @@ class FilesystemBackend(BackendProtocol):
         return await self._change([path], self._edit, path, old, new, replace_all, if_match)
 
     def _edit(
-        self, patience: Patience, path: str, old: str, new: str, replace_all: bool, if_match: str | None
+        self, deadline: Deadline, path: str, old: str, new: str, replace_all: bool, if_match: str | None
     ) -> EditResult:
         path = self._path(path)
         occurrences = 0
@@ -305,15 +286,15 @@ class FilesystemBackend(BackendProtocol):
             occurrences = done.occurrences
             return done.content.encode()
 
-        self._disk.edit_file(path, changed, if_match=if_match, limit=MAX_HELD_BYTES, patience=patience)
+        self._disk.edit_file(path, changed, if_match=if_match, limit=MAX_HELD_BYTES, deadline=deadline)
         return EditResult(path=path, occurrences=occurrences)
 
     async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
         return await self._change([path], self._delete, path, if_match)
 
-    def _delete(self, patience: Patience, path: str, if_match: str | None) -> DeleteResult:
+    def _delete(self, deadline: Deadline, path: str, if_match: str | None) -> DeleteResult:
         path = self._path(path)
-        self._disk.delete(path, patience, if_match=if_match)
+        self._disk.delete(path, deadline, if_match=if_match)
         return DeleteResult(path=path)
 
     async def amove(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
@@ -323,16 +304,16 @@ class FilesystemBackend(BackendProtocol):
         return await self._change([src, dst], self._relocate, self._disk.copy, src, dst, overwrite)
 
     def _relocate(
-        self, patience: Patience, relocate: Callable[..., None], src: str, dst: str, overwrite: bool
+        self, deadline: Deadline, relocate: Callable[..., None], src: str, dst: str, overwrite: bool
     ) -> WriteResult:
         src, dst = self._path(src), self._path(dst)
-        relocate(src, dst, overwrite=overwrite, patience=patience)
+        relocate(src, dst, overwrite=overwrite, deadline=deadline)
         return WriteResult(path=dst)
 
     async def achange_entries(self, changes: Sequence[EntryChange]) -> list[FileUploadResponse]:
         return await self._change([change.path for change in changes], self._change_entries, changes)
 
-    def _change_entries(self, patience: Patience, changes: Sequence[EntryChange]) -> list[FileUploadResponse]:
+    def _change_entries(self, deadline: Deadline, changes: Sequence[EntryChange]) -> list[FileUploadResponse]:
         return [FileUploadResponse(change.path, self._change_entry(change)) for change in changes]
 
     def _change_entry(self, change: EntryChange) -> str | None:
@@ -344,13 +325,11 @@ class FilesystemBackend(BackendProtocol):
         return None
 
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        cancellation = Cancellation()
+        deadline = Deadline(_WAIT_S)
         hops = [files[start : start + _UPLOADS_A_HOP] for start in range(0, len(files), _UPLOADS_A_HOP)]
         async with self._hold(*_lockable(path for path, _ in files)):
             return [
-                outcome
-                for hop in hops
-                for outcome in await pool.run(self._upload, cancellation, hop, cancellation=cancellation)
+                outcome for hop in hops for outcome in await pool.run(self._upload, deadline, hop, deadline=deadline)
             ]
 
     async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
@@ -369,32 +348,28 @@ class FilesystemBackend(BackendProtocol):
     def _begin(self, path: str, begun: list[Upload]) -> None:
         begun.append(self._disk.upload(self._path(path)))
 
-    def _upload(self, cancellation: Cancellation, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+    def _upload(self, deadline: Deadline, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         # One after another: a later one may be of the same path, or beneath an earlier one.
-        return [FileUploadResponse(path, self._put(cancellation, path, content)) for path, content in files]
+        return [FileUploadResponse(path, self._put(deadline, path, content)) for path, content in files]
 
-    def _put(self, cancellation: Cancellation, path: str, content: bytes) -> str | None:
-        """Write bytes; returns the code of the error."""
+    def _put(self, deadline: Deadline, path: str, content: bytes) -> str | None:
+        """Write bytes; returns the code of the error. Each file may wait its time for other processes."""
+        deadline.restart()
         try:
-            self._disk.write_file(self._path(path), content, overwrite=True, patience=_patience(cancellation))
+            self._disk.write_file(self._path(path), content, overwrite=True, deadline=deadline)
         except DeepFSError as error:
             return error.code.value
         return None
 
 
-def _start(path: str | None) -> str:
+def _start(request: SearchRequest) -> str:
     """Where a search starts; the root is the empty path, which stands for `root_dir` whatever the mode."""
-    return "" if path is None or path == "/" else path
+    return "" if request.path is None or request.path == "/" else request.path
 
 
 def _close(opened: Iterable[BinaryIO | Upload]) -> None:
     for each in opened:
         each.close()
-
-
-def _patience(cancellation: Cancellation) -> Patience:
-    """What a change has to wait for other processes."""
-    return Patience(_WAIT_S, lambda: cancellation.cancelled)
 
 
 def _info(directory: str, entry: Entry) -> FileInfo:

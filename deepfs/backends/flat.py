@@ -14,8 +14,7 @@ from deepfs.backends.flat_plans import Plan
 from deepfs.backends.flat_storage import AsyncStorage, BlockingStorage, InlineStorage, Kind, Listing, Storage
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import DeepFSError, ErrorCode
-from deepfs.search.query import check_search, compile_query
-from deepfs.search.results import Hidden, Wanted
+from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
 from deepfs.text import paths
 from deepfs.text import records as filedata
 from deepfs.text.arguments import bytes_of
@@ -154,26 +153,13 @@ class StorageBackend(BackendProtocol):
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
         return await self._look(lambda: plans.download(paths))
 
-    async def aglob(self, pattern: str, path: str = "/", *, hidden: Hidden | None = None) -> GlobResult:
-        check_search(pattern)
-        wanted = Wanted(pattern, paths.normalize(path or "/"), hidden=hidden)
-        return await self._look(lambda: plans.glob(wanted), "search")
+    async def arun_glob(self, request: GlobRequest) -> GlobResult:
+        files = FileFilter(request)
+        return await self._look(lambda: plans.glob(files), "search")
 
-    async def agrep(
-        self,
-        pattern: str,
-        path: str | None = None,
-        glob: str | None = None,
-        *,
-        regex: bool = False,
-        ignore_case: bool = False,
-        context_lines: int = 0,
-        max_count: int | None = None,
-        hidden: Hidden | None = None,
-    ) -> GrepResult:
-        wanted = Wanted(glob, paths.normalize(path or "/"), hidden=hidden)
-        query = compile_query(pattern, regex=regex, ignore_case=ignore_case, context_lines=context_lines)
-        return await self._look(lambda: plans.grep(self, query, wanted, max_count), "search")
+    async def arun_grep(self, request: GrepRequest) -> GrepResult:
+        files = FileFilter(request)
+        return await self._look(lambda: plans.grep(self, request, files), "search")
 
     # --- changing ---
 

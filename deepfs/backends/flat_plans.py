@@ -21,14 +21,14 @@ from deepfs.errors import (
     PermissionDeniedError,
 )
 from deepfs.search.flat import BatchedGrep, glob_tree, is_short
-from deepfs.search.query import Query
-from deepfs.search.results import Wanted
+from deepfs.search.request import FileFilter, GrepRequest
+from deepfs.search.results import SEARCH_SECONDS, Grep
 from deepfs.text import flat_tree as trees
 from deepfs.text import paths, records
 from deepfs.text.edits import replace
 from deepfs.text.entries import TreeListing, implied_listing
 from deepfs.text.flat_tree import Change, ChangedError, FileStat, FileTree, Found, PartlyDoneError, StatTree, Uploads
-from deepfs.threads.deadline import Cancellation
+from deepfs.threads.deadline import Deadline
 from deepfs.types import (
     DeleteResult,
     EditResult,
@@ -107,9 +107,10 @@ class Apply(Struct, frozen=True):
 
 
 class Work(Struct, frozen=True):
-    """A search in what is in memory; it checks its token, and belongs off the event loop unless it is short."""
+    """A search in what is in memory; it checks its deadline, and belongs off the event loop unless it is short."""
 
-    run: Callable[[Cancellation], Any]
+    run: Callable[[Deadline], Any]
+    deadline: Deadline
     is_short: bool = False
 
 
@@ -266,33 +267,33 @@ def _downloaded(given: str, path: str | DeepFSError, found: Mapping[str, FileDat
 # --- searching -------------------------------------------------------------------------------------------------------
 
 
-def glob(wanted: Wanted) -> Plan[GlobResult]:
+def glob(files: FileFilter) -> Plan[GlobResult]:
     """The plan of `aglob`: it looks at names alone."""
-    tree = yield from _listed(wanted.root)
-    if wanted.root != "/" and wanted.root in tree.files:
-        raise NotDirectoryError(wanted.root)
-    if not tree.holds(wanted.root):
-        raise (yield from _no_directory(wanted.root))
-    result: GlobResult = yield Work(partial(glob_tree, tree, wanted), is_short(tree))
+    tree = yield from _listed(files.root)
+    if files.root != "/" and files.root in tree.files:
+        raise NotDirectoryError(files.root)
+    if not tree.holds(files.root):
+        raise (yield from _no_directory(files.root))
+    result: GlobResult = yield Work(partial(glob_tree, tree, files), Deadline(SEARCH_SECONDS), is_short(tree))
     return result
 
 
-def grep(terms: Terms, query: Query, wanted: Wanted, max_count: int | None) -> Plan[GrepResult]:
+def grep(terms: Terms, request: GrepRequest, files: FileFilter) -> Plan[GrepResult]:
     """The plan of `agrep`: it fetches what the glob admits, in batches, where the listing brought no contents."""
-    root = wanted.root
+    root, deadline = files.root, Deadline(SEARCH_SECONDS)
     tree = yield from _listed(root)
     if root not in tree.files and not tree.holds(root):
         single = yield Stat([root])
         if root not in single:
             raise NotFoundError(root)
         tree = StatTree(single)
-    search = BatchedGrep(tree, query, wanted, max_count=max_count, max_bytes=terms._max_bytes)
+    search = BatchedGrep(tree, Grep(request, files, terms._max_bytes))
     if tree.contents is not None:
-        yield Work(search.scan_all)
+        yield Work(search.scan_all, deadline)
         return search.result()
-    chosen: list[tuple[str, int]] = yield Work(search.choose)
+    chosen: list[tuple[str, int]] = yield Work(search.choose, deadline)
     for batch in _batches(chosen):
-        if not (yield Work(partial(search.scan, batch, (yield Get(batch))))):
+        if not (yield Work(partial(search.scan, batch, (yield Get(batch))), deadline)):
             break
     return search.result()
 

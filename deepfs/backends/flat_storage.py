@@ -14,10 +14,11 @@ from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 from deepfs.backends.flat_plans import Apply, Plan, Request, Work
 from deepfs.errors import BackendError
 from deepfs.search.flat import searched
+from deepfs.search.results import SEARCH_SECONDS
 from deepfs.sync import shielded
 from deepfs.text.flat_tree import Change, FileStat, FileTree
 from deepfs.threads import pool
-from deepfs.threads.deadline import Cancellation
+from deepfs.threads.deadline import Deadline
 from deepfs.types import FileDataV2
 
 __all__ = ["AsyncStorage", "BlockingStorage", "InlineStorage", "Kind", "Listing", "Storage"]
@@ -94,7 +95,7 @@ class InlineStorage(_SyncStorage):
         try:
             work = self._answered(plan)
             while True:
-                found = await searched(work.run, is_short=work.is_short)
+                found = await searched(work.run, deadline=work.deadline, is_short=work.is_short)
                 work = self._answered(plan, work, found)
         except StopIteration as end:
             result: T = end.value
@@ -117,22 +118,22 @@ class BlockingStorage(_SyncStorage):
 
     async def carry_out(self, plan: Plan[T], kind: Kind) -> T:
         if kind == "search":
-            return await pool.run_long(self._whole, plan, kind)
-        return await pool.run(self._whole, Cancellation(), plan, kind)
+            return await pool.run_long(self._whole, plan, kind, timeout=SEARCH_SECONDS)
+        return await pool.run(self._whole, Deadline(), plan, kind)
 
-    def _whole(self, cancellation: Cancellation, plan: Plan[T], kind: Kind) -> T:
+    def _whole(self, deadline: Deadline, plan: Plan[T], kind: Kind) -> T:
         try:
             with self.transaction(kind):
-                return self._finished(plan, cancellation)
+                return self._finished(plan, deadline)
         except self.failures as error:
             raise self.failed(error) from error
 
-    def _finished(self, plan: Plan[T], cancellation: Cancellation) -> T:
+    def _finished(self, plan: Plan[T], deadline: Deadline) -> T:
         try:
             work = self._answered(plan)
             while True:
-                cancellation.check()
-                work = self._answered(plan, work, work.run(cancellation))
+                deadline.check_cancelled()
+                work = self._answered(plan, work, work.run(deadline))
         except StopIteration as end:
             result: T = end.value
             return result
@@ -173,7 +174,7 @@ class AsyncStorage(Storage):
 
     def _asked(self, request: Request) -> Awaitable[Any]:
         if isinstance(request, Work):
-            return searched(request.run, is_short=request.is_short)
+            return searched(request.run, deadline=request.deadline, is_short=request.is_short)
         if isinstance(request, Apply):
             return shielded(partial(request.ask, self))
         answer: Awaitable[Any] = request.ask(self)

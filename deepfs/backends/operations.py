@@ -1,14 +1,12 @@
 """What every backend offers: the operations with their contract, without a line of how they are done."""
 
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterable, Sequence
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 
-from deepfs.search.results import Hidden
+from deepfs.search.request import GlobRequest, GrepRequest
 from deepfs.sync import sync_shims
 from deepfs.text.entries import EntryChange, StoragePlace, TreeListing
 from deepfs.types import (
@@ -25,9 +23,11 @@ from deepfs.types import (
     WriteResult,
 )
 
-__all__ = ["CHUNK_BYTES", "Capabilities", "Operations", "SyncCommands", "hidden_option", "without_defaults"]
+__all__ = ["CHUNK_BYTES", "Capabilities", "Operations", "SyncCommands", "without_defaults"]
 
 CHUNK_BYTES = 1024 * 1024
+
+MethodT = TypeVar("MethodT")
 
 
 class Capabilities(Struct, frozen=True):
@@ -54,6 +54,15 @@ else:
 
     class SyncCommands:
         """A base of backends that define `aexecute`: type checkers learn of `execute` by it."""
+
+
+def _either_way(method: MethodT) -> MethodT:
+    """Declare a search that a class defines in one of two ways: by its parameters, or as `arun_…` by its request.
+
+    The other way is generated. So a class must define one, but type checkers are not to ask for both.
+    """
+    method.__isabstractmethod__ = True  # type: ignore[attr-defined]
+    return method
 
 
 @sync_shims
@@ -219,7 +228,7 @@ class Operations(SyncSurface, ABC):
             See the contract under "edit".
         """
 
-    @abstractmethod
+    @_either_way
     async def aglob(self, pattern: str, path: str = "/") -> GlobResult:
         """Find the files that match a pattern, sorted by path.
 
@@ -233,8 +242,9 @@ class Operations(SyncSurface, ABC):
             `matches`, and `truncated` if there are more. Errors: `invalid_pattern`, `file_not_found`,
             `not_a_directory`. See the contract under "glob".
         """
+        raise NotImplementedError
 
-    @abstractmethod
+    @_either_way
     async def agrep(
         self,
         pattern: str,
@@ -264,6 +274,18 @@ class Operations(SyncSurface, ABC):
             `matches`, sorted by path, then line; `truncated` if the search ended before all was searched. Errors:
             `invalid_pattern`, `file_not_found`. See the contract under "grep".
         """
+        raise NotImplementedError
+
+    async def arun_glob(self, request: GlobRequest) -> GlobResult:
+        """Carry out an `aglob` that is given as one value. Backends, wrappers and mounts call each other by this.
+
+        Each class has both ways, of which it defines one and the other is generated.
+        """
+        raise NotImplementedError
+
+    async def arun_grep(self, request: GrepRequest) -> GrepResult:
+        """Carry out an `agrep` that is given as one value; otherwise as `arun_glob`."""
+        raise NotImplementedError
 
     @abstractmethod
     async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
@@ -404,20 +426,6 @@ class Operations(SyncSurface, ABC):
         backends behind them. It runs to its end also where the caller is cancelled, and does nothing the second time. A
         backend that had something to close answers `backend_error` afterwards; others go on working.
         """
-
-
-def hidden_option(backend: object, hidden: Hidden | None) -> dict[str, Any]:
-    """The option that tells the searches of `backend` what their caller hides; nothing where they do not have it.
-
-    They have it by name: a method that takes any option might change paths, and hide others for it.
-    """
-    kind: Any = type(backend)
-    return {} if hidden is None or not _can_hide(kind) else {"hidden": hidden}
-
-
-@lru_cache(maxsize=256)
-def _can_hide(kind: Any) -> bool:
-    return all("hidden" in inspect.signature(search).parameters for search in (kind.aglob, kind.agrep))
 
 
 def without_defaults(**options: Any) -> dict[str, Any]:

@@ -1,7 +1,9 @@
 """The base of backends that stand before another one: policies, hooks, faults."""
 
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import Any, ParamSpec, TypeVar, cast
+
+from msgspec.structs import replace
 
 from deepfs.backends._class_setup import made_by_overrides
 from deepfs.backends.operations import CHUNK_BYTES, without_defaults
@@ -17,6 +19,7 @@ from deepfs.backends.protocol import (
     supports_execute,
 )
 from deepfs.errors import DeepFSError, ErrorCode, NotSupportedError, error_about
+from deepfs.search.request import GlobRequest, GrepRequest, SearchRequest
 from deepfs.sync import shielded
 from deepfs.text.entries import EntryChange, TreeListing
 from deepfs.types import (
@@ -37,6 +40,7 @@ from deepfs.types import (
 
 __all__ = ["WrapperBackend"]
 
+RequestT = TypeVar("RequestT", bound=SearchRequest)
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -144,24 +148,13 @@ class WrapperBackend(BackendProtocol, SyncCommands):
         options = without_defaults(if_match=if_match)
         return await self.through("edit", self.inner.aedit, path, old, new, replace_all, **options)
 
-    async def aglob(self, pattern: str, path: str = "/") -> GlobResult:
-        return await self.through("glob", self.inner.aglob, pattern, path)
+    async def arun_glob(self, request: GlobRequest) -> GlobResult:
+        run = _taking_arguments(self.inner.arun_glob, request)
+        return await self.through("glob", run, *request.arguments, **request.options)
 
-    async def agrep(
-        self,
-        pattern: str,
-        path: str | None = None,
-        glob: str | None = None,
-        *,
-        regex: bool = False,
-        ignore_case: bool = False,
-        context_lines: int = 0,
-        max_count: int | None = None,
-    ) -> GrepResult:
-        options = without_defaults(
-            regex=regex, ignore_case=ignore_case, context_lines=context_lines or None, max_count=max_count
-        )
-        return await self.through("grep", self.inner.agrep, pattern, path, glob, **options)
+    async def arun_grep(self, request: GrepRequest) -> GrepResult:
+        run = _taking_arguments(self.inner.arun_grep, request)
+        return await self.through("grep", run, *request.arguments, **request.options)
 
     async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
         return await self.through("delete", self.inner.adelete, path, **without_defaults(if_match=if_match))
@@ -238,3 +231,17 @@ class _Opened(AsyncIterator[bytes]):
 
     async def aclose(self) -> None:
         await self._chunks.aclose()
+
+
+def _taking_arguments(
+    run: Callable[[RequestT], Awaitable[T]], request: RequestT
+) -> Callable[..., Coroutine[Any, Any, T]]:
+    """`run` as a function of the arguments of `request`, as `through` has them, which may change them."""
+
+    async def search(*placed: Any, **options: Any) -> T:
+        made = type(request).called_with(placed, options)
+        # Where the start is another one, the paths may be others as well: what is hidden is not known there.
+        hidden = request.hidden if made.path == request.path else None
+        return await run(made if hidden is None else replace(made, hidden=hidden))
+
+    return search

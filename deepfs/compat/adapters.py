@@ -40,8 +40,8 @@ from deepfs.errors import (
     error_about,
 )
 from deepfs.search.flat import grep_tree, searched
-from deepfs.search.query import compile_query
-from deepfs.search.results import MAX_SEARCHED_BYTES, Wanted
+from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
+from deepfs.search.results import Grep
 from deepfs.sync import in_thread
 from deepfs.text import paths
 from deepfs.text import records as filedata
@@ -192,52 +192,37 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
             raise IsDirectoryError(path)
         return result
 
-    async def aglob(self, pattern: str, path: str = "/") -> GlobResult:
-        path = paths.normalize(path or "/")
-        wanted = Wanted(pattern, path)
-        answer = await self._offered("glob")(pattern, path)
+    async def arun_glob(self, request: GlobRequest) -> GlobResult:
+        files = FileFilter(request)
+        path = files.root
+        answer = await self._offered("glob")(request.pattern, path)
         failed = answers.refused(answer, GlobResult, path)
         if failed is not None:
             return failed
-        files = [info for info in answers.infos(answer, "matches") if not info.is_dir and info.path in wanted]
-        if not files and path != "/":
+        matches = [info for info in answers.infos(answer, "matches") if not info.is_dir and info.path in files]
+        if not matches and path != "/":
             await self._require_directory(path)
         return GlobResult(
-            matches=files,
+            matches=matches,
             truncated=getattr(answer, "truncated", False),
             truncation_reason=getattr(answer, "truncation_reason", None),
         )
 
-    async def agrep(
-        self,
-        pattern: str,
-        path: str | None = None,
-        glob: str | None = None,
-        *,
-        regex: bool = False,
-        ignore_case: bool = False,
-        context_lines: int = 0,
-        max_count: int | None = None,
-    ) -> GrepResult:
-        path = paths.normalize(path or "/")
-        query = compile_query(pattern, regex=regex, ignore_case=ignore_case, context_lines=context_lines)
-        wanted = Wanted(glob, path)
-        if regex or ignore_case or context_lines or (self.is_v1 and _AMBIGUOUS.search(pattern)):
+    async def arun_grep(self, request: GrepRequest) -> GrepResult:
+        grep = Grep(request, FileFilter(request))
+        path = grep.files.root
+        if request.options.keys() - {"max_count"} or (self.is_v1 and _AMBIGUOUS.search(request.pattern)):
             tree = await self._files(path)
-            return await searched(
-                lambda cancellation: grep_tree(
-                    tree, query, wanted, cancellation, max_count=max_count, max_bytes=MAX_SEARCHED_BYTES
-                )
-            )
-        answer = await self._offered("grep")(pattern, path, glob)
+            return await searched(partial(grep_tree, tree, grep))
+        answer = await self._offered("grep")(request.pattern, path, request.glob)
         failed = answers.refused(answer, GrepResult, path)
         if failed is not None:
             return failed
-        found = [match for match in answers.matches(answer) if match.path in wanted]
+        found = [match for match in answers.matches(answer) if match.path in grep.files]
         if not found and path != "/":
             await self._require_something(path)
-        cut = max_count is not None and len(found) > max_count
-        return GrepResult(matches=found[:max_count], truncated=cut or getattr(answer, "truncated", False))
+        cut = request.max_count is not None and len(found) > request.max_count
+        return GrepResult(matches=found[: request.max_count], truncated=cut or getattr(answer, "truncated", False))
 
     async def _require_something(self, path: str) -> None:
         try:

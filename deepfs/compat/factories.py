@@ -13,6 +13,7 @@ from deepfs.backends.protocol import BACKEND_TYPES, AnyBackendProtocol, BackendF
 from deepfs.compat.adapters import adapt_backend_protocol
 from deepfs.errors import BackendError, DeepFSError
 from deepfs.langgraph import private as _langgraph
+from deepfs.search.request import GlobRequest, GrepRequest
 from deepfs.text.entries import EntryChange, TreeListing
 from deepfs.types import (
     DeleteResult,
@@ -101,24 +102,11 @@ class FactoryBackend(BackendProtocol):
     ) -> EditResult:
         return await self.current().aedit(path, old, new, replace_all, **without_defaults(if_match=if_match))
 
-    async def aglob(self, pattern: str, path: str = "/") -> GlobResult:
-        return await self.current().aglob(pattern, path)
+    async def arun_glob(self, request: GlobRequest) -> GlobResult:
+        return await self.current().arun_glob(request)
 
-    async def agrep(
-        self,
-        pattern: str,
-        path: str | None = None,
-        glob: str | None = None,
-        *,
-        regex: bool = False,
-        ignore_case: bool = False,
-        context_lines: int = 0,
-        max_count: int | None = None,
-    ) -> GrepResult:
-        options = without_defaults(
-            regex=regex, ignore_case=ignore_case, context_lines=context_lines or None, max_count=max_count
-        )
-        return await self.current().agrep(pattern, path, glob, **options)
+    async def arun_grep(self, request: GrepRequest) -> GrepResult:
+        return await self.current().arun_grep(request)
 
     async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
         return await self.current().adelete(path, **without_defaults(if_match=if_match))

@@ -5,9 +5,8 @@ from typing import Any
 
 from deepfs.errors import DeepFSError, InvalidContentError
 from deepfs.search.flat import scan_stored
-from deepfs.search.query import compile_query
-from deepfs.search.results import MAX_SEARCHED_BYTES, Grep, Wanted
-from deepfs.text import paths
+from deepfs.search.request import FileFilter, GrepRequest
+from deepfs.search.results import MAX_SEARCHED_BYTES, Grep
 from deepfs.text import records as filedata
 from deepfs.text.edits import replace
 from deepfs.text.flat_tree import DecodedFiles, FileTree
@@ -74,11 +73,12 @@ def grep_matches_from_files(
 ) -> GrepResult:
     """Find a literal text in files by path, each stored in any format."""
     try:
-        grep = Grep(compile_query(pattern), Wanted(glob, paths.normalize(path or "/")), max_count, MAX_SEARCHED_BYTES)
+        request = GrepRequest(pattern, path, glob, max_count=max_count)
+        grep = Grep(request, FileFilter(request))
         decoded = DecodedFiles(files)
         tree = FileTree(decoded)
-        for each in tree.beneath(grep.wanted.root):
-            if each in grep.wanted:
+        for each in tree.beneath(grep.files.root):
+            if each in grep.files:
                 scan_stored(grep, each, decoded)
     except DeepFSError as error:
         return failure(GrepResult, error)

@@ -5,15 +5,15 @@ from deepfs.disk.os_calls import is_shortage, is_temporary, leaf
 from deepfs.disk.reading import Limits, Reading, modified_at
 from deepfs.disk.walking import Entry, FoundFile, Listing
 from deepfs.disk.writing import Upload
-from deepfs.threads.deadline import Patience
+from deepfs.threads.deadline import Deadline
 
 __all__ = [
+    "Deadline",
     "Disk",
     "Entry",
     "FoundFile",
     "Limits",
     "Listing",
-    "Patience",
     "Reading",
     "Upload",
     "is_shortage",

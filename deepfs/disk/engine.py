@@ -14,7 +14,7 @@ from deepfs.disk.trees import list_tree
 from deepfs.disk.walking import FoundFile, Listing, list_directory, walk
 from deepfs.disk.writing import Upload, Writer, change_entry
 from deepfs.text.entries import EntryChange, StoragePlace, TreeListing
-from deepfs.threads.deadline import Patience
+from deepfs.threads.deadline import Deadline
 
 __all__ = ["Disk"]
 
@@ -38,7 +38,7 @@ class Disk:
     content, and extended attributes do not pass over. With `durable` a change is on the disk when its method returns.
 
     Every method raises leaves of `deepfs.errors` about the path that it was given, with no host path in their text.
-    `patience` ends long looking and waiting for others with DeadlineError; a change waits 30 seconds where none is
+    `deadline` ends long looking and waiting for others with DeadlineError; a change waits 30 seconds where none is
     given. Cancelled, it also ends the work of a change: a file is then as it was or as it was to be, a copy is gone, a
     directory may be deleted in part.
     """
@@ -90,7 +90,7 @@ class Disk:
             return os.fdopen(descriptor, "rb"), status
 
     def read_window(
-        self, path: str, offset: int, limit: int, limits: Limits = DEFAULT_LIMITS, patience: Patience | None = None
+        self, path: str, offset: int, limit: int, limits: Limits = DEFAULT_LIMITS, deadline: Deadline | None = None
     ) -> Reading:
         """A window of a text file, or the whole of a file that proves to be binary.
 
@@ -101,14 +101,14 @@ class Disk:
             offset: The first line, from 0.
             limit: The most lines.
             limits: Where reading stops, in bytes.
-            patience: When to stop.
+            deadline: When to stop.
 
         Raises:
             TooLargeError: The window, or the binary file, is over its limit.
             InvalidContentError: `offset` is past the end.
         """
         with StorageErrors(path):
-            return read_window(self._root, path, offset, limit, limits, patience or Patience())
+            return read_window(self._root, path, offset, limit, limits, deadline or Deadline())
 
     def stat(self, path: str) -> os.stat_result:
         """The status of what `path` leads to."""
@@ -128,7 +128,7 @@ class Disk:
         with StorageErrors(path):
             return place_of(self._root, path)
 
-    def list_directory(self, path: str, limit: int | None = None, patience: Patience | None = None) -> Listing:
+    def list_directory(self, path: str, limit: int | None = None, deadline: Deadline | None = None) -> Listing:
         """The children of a directory, sorted by path, where that of a directory ends in `/`.
 
         A link is listed as what it leads to, or as a file without size where it leads nowhere or outside. Unfinished
@@ -137,22 +137,22 @@ class Disk:
         Args:
             path: A path to a directory.
             limit: How many children are looked at; None for all.
-            patience: When to stop.
+            deadline: When to stop.
 
         Raises:
             NotDirectoryError: Something else is at `path`.
         """
-        return list_directory(self._root, path, limit, patience or Patience())
+        return list_directory(self._root, path, limit, deadline or Deadline())
 
-    def list_tree(self, path: str, patience: Patience | None = None, *, deleting: bool = False) -> TreeListing:
+    def list_tree(self, path: str, deadline: Deadline | None = None, *, deleting: bool = False) -> TreeListing:
         """Every entry at or under `path`, links as themselves, and how many entries cannot be listed.
 
         Args:
             path: Where to start; a file or a link is the only entry.
-            patience: When to stop.
+            deadline: When to stop.
             deleting: Whether entries that may not be deleted are left out and counted.
         """
-        return list_tree(self._root, path, patience or Patience(), deleting=deleting)
+        return list_tree(self._root, path, deadline or Deadline(), deleting=deleting)
 
     def walk(
         self,
@@ -160,7 +160,7 @@ class Disk:
         *,
         enter: Callable[[str], bool] | None = None,
         unreadable: Callable[[str, OSError], None] | None = None,
-        patience: Patience | None = None,
+        deadline: Deadline | None = None,
     ) -> Generator[FoundFile, None, None]:
         """The files at or beneath `path`, sorted by path; to be closed where it is left early.
 
@@ -172,9 +172,9 @@ class Disk:
             enter: Whether to go into the directory at a path; asked before it is opened. None for all.
             unreadable: Called with the path of each directory that cannot be read, and of each link that cannot be
                 followed because the system has too few descriptors.
-            patience: When to stop.
+            deadline: When to stop.
         """
-        return walk(self._root, path, patience or Patience(), enter=enter, unreadable=unreadable)
+        return walk(self._root, path, deadline or Deadline(), enter=enter, unreadable=unreadable)
 
     # --- changing ---
 
@@ -185,7 +185,7 @@ class Disk:
         *,
         overwrite: bool = False,
         if_match: str | None = None,
-        patience: Patience | None = None,
+        deadline: Deadline | None = None,
     ) -> None:
         """Put `data` at `path`, making the directories above it.
 
@@ -194,7 +194,7 @@ class Disk:
             data: The whole content.
             overwrite: Whether to replace a file that is there.
             if_match: Replace just this version, whatever `overwrite` says.
-            patience: When to stop waiting for others; 30 seconds by default.
+            deadline: When to stop waiting for others; 30 seconds by default.
 
         Raises:
             AlreadyExistsError: A file is there, and neither `overwrite` nor `if_match` is set.
@@ -203,7 +203,7 @@ class Disk:
             NotDirectoryError: A file stands above `path`.
             PermissionDeniedError: The file may not be written.
         """
-        self._writer.write(path, data, patience or Patience(_WAIT_S), overwrite=overwrite, if_match=if_match)
+        self._writer.write(path, data, deadline or Deadline(_WAIT_S), overwrite=overwrite, if_match=if_match)
 
     def upload(self, path: str) -> Upload:
         """A file to be written in parts and then put at `path`; the caller closes it."""
@@ -216,7 +216,7 @@ class Disk:
         *,
         if_match: str | None = None,
         limit: int | None = None,
-        patience: Patience | None = None,
+        deadline: Deadline | None = None,
     ) -> None:
         """Replace the content of a file, with nobody else changing it meanwhile.
 
@@ -225,23 +225,23 @@ class Disk:
             change: Makes the new content of the old; what it raises leaves the file as it is.
             if_match: Edit just this version.
             limit: The most bytes of the old content; None for no limit.
-            patience: When to stop waiting for others; 30 seconds by default.
+            deadline: When to stop waiting for others; 30 seconds by default.
 
         Raises:
             ConflictError: The file is not of the version `if_match`.
             TooLargeError: The file is over `limit`.
         """
         self._make_root_of(path)
-        self._writer.edit(path, change, patience or Patience(_WAIT_S), if_match=if_match, limit=limit)
+        self._writer.edit(path, change, deadline or Deadline(_WAIT_S), if_match=if_match, limit=limit)
 
-    def delete(self, path: str, patience: Patience | None = None, *, if_match: str | None = None) -> None:
+    def delete(self, path: str, deadline: Deadline | None = None, *, if_match: str | None = None) -> None:
         """Delete a file, a link itself, or a directory with all under it; never anything behind a link.
 
         Where something cannot be deleted, all the rest is, and the error names what stayed.
 
         Args:
             path: What to delete.
-            patience: When to stop waiting for others; 30 seconds by default.
+            deadline: When to stop waiting for others; 30 seconds by default.
             if_match: Delete just this version of a file, or the link to one.
 
         Raises:
@@ -250,7 +250,7 @@ class Disk:
             PermissionDeniedError: `path` is the root, or something may not be deleted.
         """
         self._make_root_of(path)
-        delete(self._root, path, patience or Patience(_WAIT_S), if_match=if_match)
+        delete(self._root, path, deadline or Deadline(_WAIT_S), if_match=if_match)
 
     def change_entry(self, change: EntryChange) -> None:
         """Make or remove one directory, or set a mode.
@@ -260,7 +260,7 @@ class Disk:
         """
         change_entry(self._root, change, durable=self._durable)
 
-    def move(self, src: str, dst: str, *, overwrite: bool = False, patience: Patience | None = None) -> None:
+    def move(self, src: str, dst: str, *, overwrite: bool = False, deadline: Deadline | None = None) -> None:
         """Move a file, a link itself, or a directory; at every instant it is at one of both paths.
 
         Nothing changes where both paths are names of one entry, as are a link and the file that it leads to.
@@ -269,16 +269,16 @@ class Disk:
             src: What to move.
             dst: Where to; directories above it are made.
             overwrite: Whether a file may replace a file. A directory is never replaced.
-            patience: When to stop waiting for others; 30 seconds by default.
+            deadline: When to stop waiting for others; 30 seconds by default.
 
         Raises:
             AlreadyExistsError, IsDirectoryError, NotDirectoryError: What stands at `dst` is in the way.
             InvalidPathError: `dst` lies inside `src`.
         """
         self._make_root_of(src, dst)
-        self._relocator.move(src, dst, patience or Patience(_WAIT_S), overwrite=overwrite)
+        self._relocator.move(src, dst, deadline or Deadline(_WAIT_S), overwrite=overwrite)
 
-    def copy(self, src: str, dst: str, *, overwrite: bool = False, patience: Patience | None = None) -> None:
+    def copy(self, src: str, dst: str, *, overwrite: bool = False, deadline: Deadline | None = None) -> None:
         """Copy a file, a link itself, or a directory with all under it, which appears when it is complete.
 
         Links are copied as they are.
@@ -287,7 +287,7 @@ class Disk:
             src: What to copy.
             dst: Where to; directories above it are made.
             overwrite: Whether a file may replace a file. A directory is never replaced.
-            patience: When to stop waiting for others; 30 seconds by default.
+            deadline: When to stop waiting for others; 30 seconds by default.
 
         Raises:
             AlreadyExistsError: Something stands at `dst`, perhaps `src` itself by another name.
@@ -295,7 +295,7 @@ class Disk:
             InvalidPathError: `dst` lies inside `src`.
         """
         self._make_root_of(src, dst)
-        self._relocator.copy(src, dst, patience or Patience(_WAIT_S), overwrite=overwrite)
+        self._relocator.copy(src, dst, deadline or Deadline(_WAIT_S), overwrite=overwrite)
 
     def _make_root_of(self, *paths: str) -> None:
         """Make the root if one of the paths is `/`, so that the change finds a directory there."""

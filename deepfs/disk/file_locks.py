@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeVar
 from deepfs.disk.os_calls import READ, UPDATE, FileId, file_id, release
 from deepfs.disk.reading import check_regular
 from deepfs.disk.resolve import Place
-from deepfs.threads.deadline import Patience
+from deepfs.threads.deadline import Deadline
 
 if sys.platform != "win32":
     import fcntl
@@ -101,13 +101,13 @@ class _Held(NamedTuple):
 
 
 @contextmanager
-def locked_file(path: str, place: Place, patience: Patience) -> Iterator[int]:
+def locked_file(path: str, place: Place, deadline: Deadline) -> Iterator[int]:
     """Lock the regular file at `place`, which is to be replaced, and open it for reading.
 
     PermissionDeniedError where the file may not be written, although its directory may; NotFoundError where nothing is
     there, DeadlineError where the lock does not come in time.
     """
-    file = _wait(lambda: _try_hold(path, place), path, patience)
+    file = _wait(lambda: _try_hold(path, place), path, deadline)
     try:
         yield file.descriptor
     finally:
@@ -115,17 +115,17 @@ def locked_file(path: str, place: Place, patience: Patience) -> Iterator[int]:
 
 
 @contextmanager
-def locked_places(path: str, places: Sequence[Place], patience: Patience) -> Iterator[None]:
+def locked_places(path: str, places: Sequence[Place], deadline: Deadline) -> Iterator[None]:
     """Lock those of `places` where a regular file stands that may be opened, which are to be moved, or removed."""
-    with _wait(lambda: _try_hold_all(path, places), path, patience):
+    with _wait(lambda: _try_hold_all(path, places), path, deadline):
         yield
 
 
-def _wait(attempt: Callable[[], _T | None], path: str, patience: Patience) -> _T:
+def _wait(attempt: Callable[[], _T | None], path: str, deadline: Deadline) -> _T:
     """What `attempt` returns once it is not None; asked again and again, so that the wait can end at any time."""
     pause = _SHORTEST_PAUSE
     while (result := attempt()) is None:
-        patience.check(path)
+        deadline.check(path)
         time.sleep(pause * random.uniform(0.5, 1))
         pause = min(pause * 2, _LONGEST_PAUSE)
     return result

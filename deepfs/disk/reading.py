@@ -14,7 +14,7 @@ from deepfs.disk.os_calls import NOT_REGULAR, READ, release
 from deepfs.disk.resolve import Root
 from deepfs.errors import InvalidContentError, IsDirectoryError, PermissionDeniedError, TooLargeError
 from deepfs.text import lines as text
-from deepfs.threads.deadline import Patience
+from deepfs.threads.deadline import Deadline
 
 __all__ = [
     "BLOCK",
@@ -145,21 +145,21 @@ def _settled_key(status: os.stat_result) -> _Key | None:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-def is_version(path: str, descriptor: int, version: str, patience: Patience) -> bool:
+def is_version(path: str, descriptor: int, version: str, deadline: Deadline) -> bool:
     """Whether an open file is of `version`; its content is read where `version` is of content."""
     status = os.fstat(descriptor)
     if version.startswith(_STATUS):
         return version == _status_version(status)
-    found = Versioning(status).remember(descriptor, _read_version(path, descriptor, patience))
+    found = Versioning(status).remember(descriptor, _read_version(path, descriptor, deadline))
     return version == found
 
 
-def _read_version(path: str, descriptor: int, patience: Patience) -> str:
+def _read_version(path: str, descriptor: int, deadline: Deadline) -> str:
     """The version of the content of an open file, in bounded memory; the file is at its start afterwards."""
     digest = text.digest()
     os.lseek(descriptor, 0, os.SEEK_SET)
     for block in blocks(descriptor):
-        patience.check_wanted(path)
+        deadline.check_cancelled(path)
         digest.update(block)
     os.lseek(descriptor, 0, os.SEEK_SET)
     return digest.hexdigest()
@@ -219,7 +219,7 @@ class _NotTextError(Exception):
 
 
 def read_window(
-    root: Root, path: str, offset: int, limit: int, limits: Limits = DEFAULT_LIMITS, patience: Patience | None = None
+    root: Root, path: str, offset: int, limit: int, limits: Limits = DEFAULT_LIMITS, deadline: Deadline | None = None
 ) -> Reading:
     """At most `limit` lines from line `offset` of a text file; the whole of one that proves to be binary."""
     descriptor, status = open_regular(root, path)
@@ -231,7 +231,7 @@ def read_window(
         is_hashed = versioning.known is None and status.st_size <= limits.judged
         scan = _Scan(path, status, offset, limit, limits, text.digest() if is_hashed else None)
         try:
-            scan.run(descriptor, patience or Patience())
+            scan.run(descriptor, deadline or Deadline())
         except _NotTextError:
             os.lseek(descriptor, 0, os.SEEK_SET)
             data = read_descriptor(path, descriptor, status.st_size, limits.binary)
@@ -294,10 +294,10 @@ class _Scan:
         """The version of what was read to its end; None where it was not, or not asked for."""
         return self._digest.hexdigest() if self._digest is not None and self._ended else None
 
-    def run(self, descriptor: int, patience: Patience) -> None:
+    def run(self, descriptor: int, deadline: Deadline) -> None:
         to_the_end = self._size <= self._limits.judged
         for block in blocks(descriptor):
-            patience.check(self._path)
+            deadline.check(self._path)
             if self._digest is not None:
                 self._digest.update(block)
             self._judge(block)

@@ -39,7 +39,7 @@ from deepfs.errors import (
     error_about,
 )
 from deepfs.text import paths
-from deepfs.threads.deadline import Patience
+from deepfs.threads.deadline import Deadline
 
 __all__ = ["Relocator"]
 
@@ -92,7 +92,7 @@ class Relocator:
         self._sweeper = sweeper
         self._durable = durable
 
-    def move(self, src: str, dst: str, patience: Patience, *, overwrite: bool) -> None:
+    def move(self, src: str, dst: str, deadline: Deadline, *, overwrite: bool) -> None:
         """Have what stands at `src`, a link itself rather than what it leads to, stand at `dst`."""
         for _ in attempts(dst):
             with self._task(src, dst, overwrite=overwrite, moving=True) as task:
@@ -101,21 +101,21 @@ class Relocator:
                     return
                 if self._root.is_root_or_above(task.source.names):
                     raise PermissionDeniedError(src, "the root cannot be moved")
-                with locked_places(src, [task.source, task.target], patience):
+                with locked_places(src, [task.source, task.target], deadline):
                     now = self._looked_at(src, task.source, dst, task.target)
                     self._check(now, overwrite=overwrite, moving=True)
-                    if now.is_one_entry or self._moved(now, patience):
+                    if now.is_one_entry or self._moved(now, deadline):
                         sync_directory(task.source.directory, self._durable)
                         return
 
-    def copy(self, src: str, dst: str, patience: Patience, *, overwrite: bool) -> None:
+    def copy(self, src: str, dst: str, deadline: Deadline, *, overwrite: bool) -> None:
         """Put a copy of what stands at `src`, a link itself rather than what it leads to, at `dst`."""
         for _ in attempts(dst):
             with self._task(src, dst, overwrite=overwrite, moving=False) as task:
                 if task.is_one_entry:
                     return
-                with locked_places(dst, [task.target], patience):
-                    if self._copied(task, patience, set()):
+                with locked_places(dst, [task.target], deadline):
+                    if self._copied(task, deadline, set()):
                         return
 
     @contextmanager
@@ -156,7 +156,7 @@ class Relocator:
             if file_id(task.status) in map(file_id, above):
                 raise InvalidPathError(task.dst, "it lies inside {other}", task.src)
 
-    def _moved(self, task: _Task, patience: Patience) -> bool:
+    def _moved(self, task: _Task, deadline: Deadline) -> bool:
         """Move, under locks; False where something came to stand at the destination meanwhile."""
         try:
             moved = _renamed(task)
@@ -169,12 +169,12 @@ class Relocator:
             sync_directory(task.target.directory, self._durable and moved)
             return moved
         copied: set[ContentId] = set()
-        if not self._copied(task, patience, copied):
+        if not self._copied(task, deadline, copied):
             return False
-        self._remove_copied(task, copied, patience)
+        self._remove_copied(task, copied, deadline)
         return True
 
-    def _remove_copied(self, task: _Task, copied: set[ContentId], patience: Patience) -> None:
+    def _remove_copied(self, task: _Task, copied: set[ContentId], deadline: Deadline) -> None:
         """Remove the source but for what is not as it was `copied`: others wrote it meanwhile."""
 
         def unlink(directory: int, name: str) -> None:
@@ -183,17 +183,17 @@ class Relocator:
             os.unlink(name, dir_fd=directory)
 
         def unlink_locked(directory: int, name: str) -> None:
-            with locked_places(task.src, [Place(self._root, directory, [name], [])], patience):
+            with locked_places(task.src, [Place(self._root, directory, [name], [])], deadline):
                 unlink(directory, name)
 
         # The lock of a file that is moved by itself is held already.
         way: Unlink = unlink_locked if task.is_dir else unlink
         source = task.source
-        stayed = remove_tree(source.directory, source.name, task.src, is_dir=task.is_dir, patience=patience, unlink=way)
+        stayed = remove_tree(source.directory, source.name, task.src, is_dir=task.is_dir, deadline=deadline, unlink=way)
         if stayed:
             raise _partly_moved(task, stayed)
 
-    def _copied(self, task: _Task, patience: Patience, copied: set[ContentId]) -> bool:
+    def _copied(self, task: _Task, deadline: Deadline, copied: set[ContentId]) -> bool:
         """Copy, under a lock, and note what was `copied`; False where something came to stand at the destination."""
         if task.is_link:
             copied.add(content_id(task.status))
@@ -205,15 +205,15 @@ class Relocator:
         try:
             status = os.fstat(source)
             if stat.S_ISDIR(status.st_mode):
-                return self._copied_tree(task, source, patience, copied)
+                return self._copied_tree(task, source, deadline, copied)
             check_regular(task.src, status)
             copied.add(content_id(status))
-            return self._copied_file(task, source, status, patience)
+            return self._copied_file(task, source, status, deadline)
         finally:
             release(source)
 
-    def _copied_file(self, task: _Task, source: int, status: os.stat_result, patience: Patience) -> bool:
-        write = fill_from(task.src, source, patience)
+    def _copied_file(self, task: _Task, source: int, status: os.stat_result, deadline: Deadline) -> bool:
+        write = fill_from(task.src, source, deadline)
         if task.existing is None:
             return create(task.target, write, mode=stat.S_IMODE(status.st_mode) & 0o777, durable=self._durable)
         _check_writable(task.target)
@@ -237,9 +237,9 @@ class Relocator:
         sync_directory(target.directory, self._durable)
         return True
 
-    def _copied_tree(self, task: _Task, source: int, patience: Patience, copied: set[ContentId]) -> bool:
+    def _copied_tree(self, task: _Task, source: int, deadline: Deadline, copied: set[ContentId]) -> bool:
         directory = task.target.directory
-        with tree_copy(task.src, source, directory, patience, copied, durable=self._durable) as name:
+        with tree_copy(task.src, source, directory, deadline, copied, durable=self._durable) as name:
             os.rename(name, task.target.name, src_dir_fd=directory, dst_dir_fd=directory)
         sync_directory(directory, self._durable)
         return True

@@ -11,7 +11,7 @@ from deepfs.disk.reading import check_regular, is_version, open_regular
 from deepfs.disk.resolve import Place, Root
 from deepfs.disk.walking import Descent, OpenDirectory
 from deepfs.errors import BackendError, ConflictError, DeepFSError, NotFoundError, PermissionDeniedError
-from deepfs.threads.deadline import Patience
+from deepfs.threads.deadline import Deadline
 
 __all__ = ["delete", "remove_standing", "remove_tree"]
 
@@ -30,7 +30,7 @@ _REFUSALS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _MAX_ROUNDS = 1000
 
 
-def delete(root: Root, path: str, patience: Patience, *, if_match: str | None = None) -> None:
+def delete(root: Root, path: str, deadline: Deadline, *, if_match: str | None = None) -> None:
     """Delete what stands at `path`, a link itself rather than what it leads to, a directory with all under it.
 
     A file that others edit is deleted once they are done. Where something cannot be deleted, everything else is, and
@@ -39,34 +39,34 @@ def delete(root: Root, path: str, patience: Patience, *, if_match: str | None = 
     with StorageErrors(path), root.locate(path, follow=False) as place:
         if root.is_root_or_above(place.names):
             raise PermissionDeniedError(path, "the root cannot be deleted")
-        with locked_places(path, [place], patience):
+        with locked_places(path, [place], deadline):
             if if_match is None:
-                remove_standing(place, path, patience)
+                remove_standing(place, path, deadline)
             else:
-                _check_version(root, place, path, if_match, patience)
+                _check_version(root, place, path, if_match, deadline)
                 os.unlink(place.name, dir_fd=place.directory)
 
 
-def _check_version(root: Root, place: Place, path: str, if_match: str, patience: Patience) -> None:
+def _check_version(root: Root, place: Place, path: str, if_match: str, deadline: Deadline) -> None:
     """Raise unless the file at `place`, or the one that the link there leads to, is of this version."""
     status = place.lstat()
     is_link = status is not None and stat.S_ISLNK(status.st_mode)
     descriptor = open_regular(root, path)[0] if is_link else place.open(READ)
     try:
         check_regular(path, os.fstat(descriptor))
-        if not is_version(path, descriptor, if_match, patience):
+        if not is_version(path, descriptor, if_match, deadline):
             raise ConflictError(path)
     finally:
         release(descriptor)
 
 
-def remove_standing(place: Place, path: str, patience: Patience) -> None:
+def remove_standing(place: Place, path: str, deadline: Deadline) -> None:
     """Remove what stands at `place`, called `path`, or raise an error that says what stayed."""
     status = place.lstat()
     if status is None:
         raise NotFoundError(path)
     is_dir = stat.S_ISDIR(status.st_mode)
-    stayed = remove_tree(place.directory, place.name, path, is_dir=is_dir, patience=patience)
+    stayed = remove_tree(place.directory, place.name, path, is_dir=is_dir, deadline=deadline)
     if stayed:
         raise _incomplete(path, stayed)
 
@@ -95,7 +95,7 @@ def remove_tree(
     path: str = "",
     *,
     is_dir: bool = True,
-    patience: Patience | None = None,
+    deadline: Deadline | None = None,
     unlink: Unlink = _unlink,
 ) -> Stayed:
     """Remove `name` from `directory` with all under it, and return what could not be removed.
@@ -103,7 +103,7 @@ def remove_tree(
     `path` is what it is called in the result; `is_dir` is a hint. What is no directory goes by `unlink`, and stays
     where that raises OSError.
     """
-    return _Removal(directory, name, path, patience or Patience(), unlink).run(is_dir)
+    return _Removal(directory, name, path, deadline or Deadline(), unlink).run(is_dir)
 
 
 class _Level(OpenDirectory):
@@ -137,12 +137,12 @@ class _Level(OpenDirectory):
 class _Removal:
     """One removal of `name`, called `path`, from an open directory; where something stays, it goes on with the rest."""
 
-    def __init__(self, directory: int, name: str, path: str, patience: Patience, unlink: Unlink) -> None:
+    def __init__(self, directory: int, name: str, path: str, deadline: Deadline, unlink: Unlink) -> None:
         self._unlink = unlink
         self._directory = directory
         self._name = name
         self._path = path
-        self._patience = patience
+        self._deadline = deadline
         self._descent: Descent[_Level] = Descent()
         self._stayed: Stayed = []
 
@@ -150,7 +150,7 @@ class _Removal:
         with self._descent as descent:
             self._remove(self._name, is_dir)
             while descent.levels:
-                self._patience.check_wanted(self._path)
+                self._deadline.check_cancelled(self._path)
                 level = descent.levels[-1]
                 if level.lost is not None:
                     self._lose(level.lost)

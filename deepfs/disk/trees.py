@@ -36,7 +36,7 @@ from deepfs.text.entries import (
     omission_of_name,
     unreadable_omission,
 )
-from deepfs.threads.deadline import Patience
+from deepfs.threads.deadline import Deadline
 
 __all__ = ["ContentId", "content_id", "fill_from", "list_tree", "tree_copy"]
 
@@ -51,13 +51,13 @@ def content_id(status: os.stat_result) -> ContentId:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def fill_from(path: str, source: int, patience: Patience) -> Fill:
+def fill_from(path: str, source: int, deadline: Deadline) -> Fill:
     """Write what the open file `source` holds, in bounded memory."""
 
     def write(descriptor: int) -> None:
         os.lseek(source, 0, os.SEEK_SET)
         for block in blocks(source):
-            patience.check_wanted(path)
+            deadline.check_cancelled(path)
             rest = memoryview(block)
             while rest:
                 rest = rest[os.write(descriptor, rest) :]
@@ -67,7 +67,7 @@ def fill_from(path: str, source: int, patience: Patience) -> Fill:
 
 @contextmanager
 def tree_copy(
-    path: str, source: int, directory: int, patience: Patience, copied: set[ContentId], *, durable: bool
+    path: str, source: int, directory: int, deadline: Deadline, copied: set[ContentId], *, durable: bool
 ) -> Iterator[str]:
     """A copy of the open directory `source`, as an unfinished directory in `directory`; gone unless it was renamed.
 
@@ -80,7 +80,7 @@ def tree_copy(
         target = _new_directory(name, source, directory)
         try:
             mark_in_use(target)
-            _Copy(patience, copied, durable).run(path, source, target)
+            _Copy(deadline, copied, durable).run(path, source, target)
             yield name
         finally:
             release(target)
@@ -123,8 +123,8 @@ class _CopyLevel(OpenDirectory):
 class _Copy:
     """One copy of a tree; the descriptors of its first level are the caller's."""
 
-    def __init__(self, patience: Patience, copied: set[ContentId], durable: bool) -> None:
-        self._patience = patience
+    def __init__(self, deadline: Deadline, copied: set[ContentId], durable: bool) -> None:
+        self._deadline = deadline
         self._copied = copied
         self._durable = durable
         self._descent: Descent[_CopyLevel] = Descent(by_names=False)
@@ -162,7 +162,7 @@ class _Copy:
                 level.inside.append(entry.name)
                 continue
             path = self._path(entry.name)
-            self._patience.check_wanted(path)
+            self._deadline.check_cancelled(path)
             with StorageErrors(path):
                 if entry.is_symlink():
                     self._copied.add(content_id(os.lstat(entry.name, dir_fd=level.descriptor)))
@@ -174,7 +174,7 @@ class _Copy:
                     raise PermissionDeniedError(path, NOT_REGULAR)
 
     def _directory(self, level: _CopyLevel, name: str) -> _CopyLevel:
-        self._patience.check_wanted(name)
+        self._deadline.check_cancelled(name)
         with ExitStack() as undo:
             source = os.open(name, READ_DIRECTORY | NO_FOLLOW, dir_fd=level.descriptor)
             undo.callback(release, source)
@@ -191,7 +191,7 @@ class _Copy:
         try:
             target = os.open(name, NEW, stat.S_IMODE(status.st_mode) & 0o777, dir_fd=level.target.descriptor)
             try:
-                fill_from(path, source, self._patience)(target)
+                fill_from(path, source, self._deadline)(target)
                 self._sync(target)
             finally:
                 os.close(target)
@@ -208,14 +208,14 @@ class _Copy:
 _PERMISSIONS = 0o777
 
 
-def list_tree(root: Root, path: str, patience: Patience, *, deleting: bool) -> TreeListing:
+def list_tree(root: Root, path: str, deadline: Deadline, *, deleting: bool) -> TreeListing:
     """Every entry at or under `path`, a link as itself; a root that does not exist yet is an empty directory.
 
     With `deleting`, directories whose entries may not be deleted count as omitted.
     """
     try:
         with StorageErrors(path), root.locate(path, follow=False) as place:
-            return _Listing(root, patience, deleting).run(path, place)
+            return _Listing(root, deadline, deleting).run(path, place)
     except NotFoundError:
         if path == "/":
             return TreeListing([TreeEntry(path, "directory")])
@@ -235,9 +235,9 @@ class _ListLevel(OpenDirectory):
 class _Listing:
     """One walk; each open directory is the place of what is looked at next, so that no link is followed."""
 
-    def __init__(self, root: Root, patience: Patience, deleting: bool) -> None:
+    def __init__(self, root: Root, deadline: Deadline, deleting: bool) -> None:
         self._root = root
-        self._patience = patience
+        self._deadline = deadline
         self._deleting = deleting
         self._entries: list[TreeEntry] = []
         self._omission: Omission | None = None
@@ -257,7 +257,7 @@ class _Listing:
         with Descent[_ListLevel](by_names=False) as descent:
             self._enter(descent, place.directory, place.name, path)
             while descent.levels:
-                self._patience.check(path)
+                self._deadline.check(path)
                 level = descent.levels[-1]
                 if level.lost is not None:
                     raise leaf(level.lost, path) from level.lost

@@ -29,7 +29,7 @@ from deepfs.disk.reading import check_regular, modified_at, open_regular, read_d
 from deepfs.disk.resolve import Root
 from deepfs.errors import DeepFSError, NotDirectoryError, NotFoundError
 from deepfs.text import paths
-from deepfs.threads.deadline import Patience
+from deepfs.threads.deadline import Deadline
 
 __all__ = [
     "Descent",
@@ -221,7 +221,7 @@ class FoundFile:
 def walk(
     root: Root,
     path: str,
-    patience: Patience,
+    deadline: Deadline,
     *,
     enter: Callable[[str], bool] | None = None,
     unreadable: Callable[[str, OSError], None] | None = None,
@@ -235,7 +235,7 @@ def walk(
         if path != "/":
             raise
     else:
-        yield from _Walk(root, patience, enter, unreadable).run(descriptor, path)
+        yield from _Walk(root, deadline, enter, unreadable).run(descriptor, path)
 
 
 def _single(root: Root, path: str) -> Iterator[FoundFile]:
@@ -248,12 +248,12 @@ class _Walk:
     def __init__(
         self,
         root: Root,
-        patience: Patience,
+        deadline: Deadline,
         enter: Callable[[str], bool] | None,
         unreadable: Callable[[str, OSError], None] | None,
     ) -> None:
         self._root = root
-        self._patience = patience
+        self._deadline = deadline
         self._enter = enter
         self._unreadable = unreadable
 
@@ -295,13 +295,13 @@ class _Walk:
 
     def _scan(self, level: _Level) -> None:
         """Find the children of a directory; where it cannot be read to its end, those before."""
-        self._patience.check(level.prefix)
+        self._deadline.check(level.prefix)
         found: list[tuple[str, os.DirEntry[str]]] = []
         try:
             with os.scandir(level.descriptor) as entries:
                 for count, entry in enumerate(entries, 1):
                     if count % _CHECK_EVERY == 0:
-                        self._patience.check(level.prefix)
+                        self._deadline.check(level.prefix)
                     name = entry.name
                     if (name[0] != "." and name.isascii()) or is_shown(name):
                         found.append((f"{name}/" if entry.is_dir(follow_symlinks=False) else name, entry))
@@ -361,7 +361,7 @@ def open_directory(root: Root, path: str) -> int:
         return root.open(path, READ_DIRECTORY)
 
 
-def list_directory(root: Root, path: str, limit: int | None, patience: Patience) -> Listing:
+def list_directory(root: Root, path: str, limit: int | None, deadline: Deadline) -> Listing:
     """The children of the directory at `path`; a root that does not exist yet has none."""
     try:
         descriptor = open_directory(root, path)
@@ -371,7 +371,7 @@ def list_directory(root: Root, path: str, limit: int | None, patience: Patience)
         raise
     try:
         with StorageErrors(path), os.scandir(descriptor) as children:
-            shown = (child for child in _patiently(children, path, patience) if is_shown(child.name))
+            shown = (child for child in _until_due(children, path, deadline) if is_shown(child.name))
             entries = [_entry(root, path, child) for child in islice(shown, limit)]
             truncated = limit is not None and next(shown, None) is not None
     finally:
@@ -380,10 +380,10 @@ def list_directory(root: Root, path: str, limit: int | None, patience: Patience)
     return Listing(entries, truncated)
 
 
-def _patiently(children: Iterator[os.DirEntry[str]], path: str, patience: Patience) -> Iterator[os.DirEntry[str]]:
+def _until_due(children: Iterator[os.DirEntry[str]], path: str, deadline: Deadline) -> Iterator[os.DirEntry[str]]:
     for count, child in enumerate(children):
         if count % _CHECK_EVERY == 0:
-            patience.check(path)
+            deadline.check(path)
         yield child
 
 

@@ -24,7 +24,7 @@ from deepfs.disk.resolve import Place, Root
 from deepfs.errors import AlreadyExistsError, ConflictError, NotFoundError, PermissionDeniedError
 from deepfs.text import paths
 from deepfs.text.entries import EntryChange
-from deepfs.threads.deadline import Patience
+from deepfs.threads.deadline import Deadline
 
 __all__ = ["Upload", "Writer", "change_entry"]
 
@@ -37,19 +37,19 @@ class Writer:
         self._sweeper = sweeper
         self._durable = durable
 
-    def write(self, path: str, data: bytes, patience: Patience, *, overwrite: bool, if_match: str | None) -> None:
+    def write(self, path: str, data: bytes, deadline: Deadline, *, overwrite: bool, if_match: str | None) -> None:
         """Put `data` at `path`, making the directories above it."""
         for _ in attempts(path):
-            patience.check_wanted(path)
+            deadline.check_cancelled(path)
             try:
-                if self._written(path, data, patience, overwrite=overwrite, if_match=if_match):
+                if self._written(path, data, deadline, overwrite=overwrite, if_match=if_match):
                     return
             except NotFoundError as error:
                 # Somebody deleted the file, or a directory above it, that was there a moment ago.
                 if if_match is not None:
                     raise ConflictError(path) from error
 
-    def _written(self, path: str, data: bytes, patience: Patience, *, overwrite: bool, if_match: str | None) -> bool:
+    def _written(self, path: str, data: bytes, deadline: Deadline, *, overwrite: bool, if_match: str | None) -> bool:
         """One attempt to write; False where others put something else there between two steps."""
         with StorageErrors(path), self._root.locate_target(path, make=if_match is None) as place:
             self._sweeper.visit(place.directory)
@@ -63,19 +63,19 @@ class Writer:
             check_regular(path, status)
             if not overwrite and if_match is None:
                 raise AlreadyExistsError(path)
-            self._replace(path, place, data, patience, if_match)
+            self._replace(path, place, data, deadline, if_match)
             return True
 
-    def _replace(self, path: str, place: Place, data: bytes, patience: Patience, if_match: str | None) -> None:
-        with locked_file(path, place, patience) as descriptor:
-            _check_version(path, descriptor, if_match, patience)
+    def _replace(self, path: str, place: Place, data: bytes, deadline: Deadline, if_match: str | None) -> None:
+        with locked_file(path, place, deadline) as descriptor:
+            _check_version(path, descriptor, if_match, deadline)
             replace(place, fill(data), os.fstat(descriptor), durable=self._durable)
 
     def edit(
         self,
         path: str,
         change: Callable[[bytes], bytes],
-        patience: Patience,
+        deadline: Deadline,
         *,
         if_match: str | None,
         limit: int | None,
@@ -84,17 +84,17 @@ class Writer:
         with (
             StorageErrors(path),
             self._root.locate(path) as place,
-            locked_file(path, place, patience) as descriptor,
+            locked_file(path, place, deadline) as descriptor,
         ):
             self._sweeper.visit(place.directory)
-            _check_version(path, descriptor, if_match, patience)
+            _check_version(path, descriptor, if_match, deadline)
             status = os.fstat(descriptor)
             data = change(read_descriptor(path, descriptor, status.st_size, limit))
             replace(place, fill(data), status, durable=self._durable)
 
 
-def _check_version(path: str, descriptor: int, if_match: str | None, patience: Patience) -> None:
-    if if_match is not None and not is_version(path, descriptor, if_match, patience):
+def _check_version(path: str, descriptor: int, if_match: str | None, deadline: Deadline) -> None:
+    if if_match is not None and not is_version(path, descriptor, if_match, deadline):
         raise ConflictError(path)
 
 
@@ -120,21 +120,21 @@ class Upload:
         with StorageErrors(self._path):
             fill(data)(self._descriptor)
 
-    def put(self, patience: Patience) -> None:
+    def put(self, deadline: Deadline) -> None:
         """Have the file stand at its path, in place of the one that is there."""
         with StorageErrors(self._path):
             check_written(self._descriptor, self._durable)
         for _ in attempts(self._path):
-            patience.check_wanted(self._path)
+            deadline.check_cancelled(self._path)
             try:
                 with StorageErrors(self._path), self._root.locate_target(self._path) as place:
-                    if self._is_put(place, patience):
+                    if self._is_put(place, deadline):
                         sync_directory(place.directory, self._durable)
                         return
             except NotFoundError:
                 continue  # Somebody deleted the file that was there a moment ago.
 
-    def _is_put(self, place: Place, patience: Patience) -> bool:
+    def _is_put(self, place: Place, deadline: Deadline) -> bool:
         """One attempt; False where others put something else there between two steps."""
         status = place.lstat()
         if status is None:
@@ -142,7 +142,7 @@ class Upload:
         if stat.S_ISLNK(status.st_mode):
             return False
         check_regular(self._path, status)
-        with locked_file(self._path, place, patience) as old:
+        with locked_file(self._path, place, deadline) as old:
             copy_owner_and_mode(self._descriptor, os.fstat(old))
             os.rename(self._name, place.name, src_dir_fd=self._stage.directory, dst_dir_fd=place.directory)
         return True

@@ -113,18 +113,11 @@ class FileOperations:
         path: str,
         glob: str,
         output_mode: str,
-        regex: bool,
         context_lines: int,
-        max_count: int,
+        **options: Any,
     ) -> str:
-        result = await self.backend.agrep(
-            pattern,
-            path,
-            glob or None,
-            regex=regex,
-            context_lines=context_lines if output_mode == "content" else 0,
-            max_count=max_count,
-        )
+        lines = context_lines if output_mode == "content" else 0
+        result = await self.backend.agrep(pattern, path, glob or None, context_lines=lines, **options)
         failed = _partial(result, result.matches)
         rows = matches(result, output_mode) or ["[No line matches]"]
         more = "There are more matches: narrow the search" if result.truncated else ""

@@ -1,6 +1,6 @@
 """Rules enforced before a backend, whoever calls it."""
 
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from deepfs.backends.operations import CHUNK_BYTES, hidden_option, without_defaults
+from deepfs.backends.operations import CHUNK_BYTES
 from deepfs.backends.protocol import BackendProtocol, Capabilities
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import DeepFSError, ErrorCode, PermissionDeniedError, quoted
@@ -23,7 +23,7 @@ from deepfs.policy.rules import (
     decide_beneath,
     decide_told,
 )
-from deepfs.search.results import Hidden
+from deepfs.search.request import GlobRequest, GrepRequest, PathFilter
 from deepfs.text import paths
 from deepfs.text.entries import EntryChange, Omission, TreeListing, is_valid, joined
 from deepfs.types import (
@@ -182,7 +182,7 @@ class PermissionedBackend(WrapperBackend):
         }
         return [record for record in found if (record.path.rstrip("/") or "/") in visible]
 
-    def _hidden(self, also: Hidden | None) -> Hidden | None:
+    def _hidden(self, also: PathFilter | None) -> PathFilter | None:
         """What a search need not look at; what it finds nevertheless, and by links, `_visible` takes out."""
         if not self._watched(["read"]):
             return also
@@ -228,57 +228,36 @@ class PermissionedBackend(WrapperBackend):
             return listing
         return replaced(listing, entries=await self._visible(listing.entries))
 
-    async def aglob(self, pattern: str, path: str = "/", *, hidden: Hidden | None = None) -> GlobResult:
-        path = await self._checked(path or "/", "read")
-        options = hidden_option(self.inner, self._hidden(hidden))
-        found = await self.through("glob", self.inner.aglob, pattern, path, **options)
+    async def arun_glob(self, request: GlobRequest) -> GlobResult:
+        path = await self._checked(request.path or "/", "read")
+        found = await super().arun_glob(replace(request, path=path, hidden=self._hidden(request.hidden)))
         if found.matches is None or not self._watched(["read"]):
             return found
         return replaced(found, matches=await self._visible(found.matches))
 
-    async def agrep(
-        self,
-        pattern: str,
-        path: str | None = None,
-        glob: str | None = None,
-        *,
-        regex: bool = False,
-        ignore_case: bool = False,
-        context_lines: int = 0,
-        max_count: int | None = None,
-        hidden: Hidden | None = None,
-    ) -> GrepResult:
-        searched = await self._checked(path or "/", "read")
-        hides = hidden_option(self.inner, self._hidden(hidden))
-        options = without_defaults(regex=regex, ignore_case=ignore_case, context_lines=context_lines or None) | hides
-
-        async def ask(path: str | None, glob: str | None, max_count: int | None = None) -> GrepResult:
-            more = options | without_defaults(max_count=max_count)
-            return await self.through("grep", self.inner.agrep, pattern, path, glob, **more)
-
-        start = path and searched
-        found = await ask(start, glob, max_count)
+    async def arun_grep(self, request: GrepRequest) -> GrepResult:
+        path = await self._checked(request.path or "/", "read")
+        request = replace(request, path=request.path and path, hidden=self._hidden(request.hidden))
+        found = await super().arun_grep(request)
         if found.matches is None or not self._watched(["read"]):
             return found
-        visible = await self._visible(found.matches)
+        visible, max_count = await self._visible(found.matches), request.max_count
         if max_count is not None and found.truncated and len(visible) < len(found.matches):
             # Denied matches took the place of others.
-            found = await ask(start, glob)
+            found = await super().arun_grep(replace(request, max_count=None))
             visible = await self._visible(found.matches or [])
         limit = len(visible) if max_count is None else max(0, max_count)
         return replaced(
             found,
             matches=visible[:limit],
             truncated=found.truncated or len(visible) > limit,
-            skipped=found.skipped
-            and await self._visibly_skipped(found.skipped, ask, self.inner.aglob(glob or "**", searched, **hides)),
+            skipped=found.skipped and await self._visibly_skipped(found.skipped, request, path),
         )
 
-    async def _visibly_skipped(
-        self, skipped: int, ask: Callable[..., Awaitable[GrepResult]], looked_at: Awaitable[GlobResult]
-    ) -> int:
+    async def _visibly_skipped(self, skipped: int, request: GrepRequest, path: str) -> int:
         """How many of the files that `inner` skipped may be read; 0 where that cannot be told."""
-        listed = await looked_at
+        looked_at = GlobRequest(request.glob or "**", path, hidden=request.hidden)
+        listed = await self.inner.arun_glob(looked_at)
         if listed.code is ErrorCode.NOT_A_DIRECTORY:
             return skipped
         if listed.matches is None or listed.truncated:
@@ -286,7 +265,8 @@ class PermissionedBackend(WrapperBackend):
         visible = {info.path for info in await self._visible(listed.matches)}
         for info in listed.matches:
             if info.path not in visible:
-                skipped -= (await ask(info.path, None)).skipped
+                one = replace(request, path=info.path, glob=None, max_count=None)
+                skipped -= (await super().arun_grep(one)).skipped
         return max(0, skipped)
 
     # --- trees ---
@@ -407,7 +387,7 @@ def _needed(if_match: str | None) -> list[FilesystemOperation]:
     return ["write"] if if_match is None else ["write", "read"]
 
 
-def hidden_by(rules: Iterable[FilesystemPermission], refused: frozenset[Mode]) -> Hidden:
+def hidden_by(rules: Iterable[FilesystemPermission], refused: frozenset[Mode]) -> PathFilter:
     """What may not be read where rules of the modes `refused` deny; links are not followed."""
     about_reading = [rule for rule in rules if "read" in rule.operations]
 
@@ -424,7 +404,7 @@ def hidden_by(rules: Iterable[FilesystemPermission], refused: frozenset[Mode]) -
     return is_hidden
 
 
-def either(first: Hidden, second: Hidden | None) -> Hidden:
+def either(first: PathFilter, second: PathFilter | None) -> PathFilter:
     """What one of both hides."""
     if second is None:
         return first

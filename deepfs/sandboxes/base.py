@@ -5,7 +5,6 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
-from itertools import takewhile
 from typing import TypeAlias
 
 from msgspec.structs import replace as replace_fields
@@ -14,6 +13,7 @@ from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol, Stora
 from deepfs.errors import (
     BinaryFileError,
     ConflictError,
+    DeadlineError,
     DeepFSError,
     InvalidPathError,
     NotDirectoryError,
@@ -34,8 +34,8 @@ from deepfs.sandboxes.wire import (
     infos,
     tree_listing,
 )
-from deepfs.search.query import check_search, compile_query
-from deepfs.search.results import Grep, Wanted, glob_result
+from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
+from deepfs.search.results import SEARCH_SECONDS, Grep, glob_result
 from deepfs.sync import shielded
 from deepfs.text import paths
 from deepfs.text import records as filedata
@@ -44,7 +44,7 @@ from deepfs.text.edits import replace
 from deepfs.text.entries import EntryChange, TreeListing, flat_place
 from deepfs.text.lines import check_text, decode, version
 from deepfs.threads import pool
-from deepfs.threads.deadline import Cancellation
+from deepfs.threads.deadline import Deadline
 from deepfs.threads.locks import path_locks
 from deepfs.types import (
     DeleteResult,
@@ -52,6 +52,7 @@ from deepfs.types import (
     ExecuteResponse,
     FileDataV2,
     FileDownloadResponse,
+    FileInfo,
     FileUploadResponse,
     GlobResult,
     GrepResult,
@@ -216,50 +217,52 @@ class BaseSandbox(SandboxBackendProtocol):
         known, modified_at = await self._file(paths.normalize(path))
         return ReadRawResult(data=_data(known.data, modified_at))
 
-    async def aglob(self, pattern: str, path: str = "/") -> GlobResult:
-        check_search(pattern)
-        path = paths.normalize(path or "/")
-        wanted = Wanted(pattern, path)
-        answer = await self._calls.call("tree", self._inner(path), *_hints(pattern))
-        _check_start(answer, path)
-        return await pool.run_long(self._glob, answer, wanted)
+    async def arun_glob(self, request: GlobRequest) -> GlobResult:
+        files = FileFilter(request)
+        answer = await self._calls.call("tree", self._inner(files.root), *_hints(request.pattern))
+        _check_start(answer, files.root)
+        return await pool.run_long(self._glob, answer, files, timeout=SEARCH_SECONDS)
 
-    def _glob(self, cancellation: Cancellation, answer: Records, wanted: Wanted) -> GlobResult:
-        found = [info for info in infos(answer, self._root) if not info.is_dir and info.path in wanted]
-        return glob_result(sorted(found, key=lambda info: info.path))
+    def _glob(self, deadline: Deadline, answer: Records, files: FileFilter) -> GlobResult:
+        matches: list[FileInfo] = []
+        is_late = False
+        try:
+            for info in infos(answer, self._root):
+                deadline.check(info.path)
+                if not info.is_dir and info.path in files:
+                    matches.append(info)
+        except DeadlineError:
+            is_late = True
+        matches.sort(key=lambda info: info.path)
+        return glob_result(matches, is_late=is_late)
 
-    async def agrep(
-        self,
-        pattern: str,
-        path: str | None = None,
-        glob: str | None = None,
-        *,
-        regex: bool = False,
-        ignore_case: bool = False,
-        context_lines: int = 0,
-        max_count: int | None = None,
-    ) -> GrepResult:
-        start = paths.normalize(path or "/")
-        wanted = Wanted(glob, start)
-        query = compile_query(pattern, regex=regex, ignore_case=ignore_case, context_lines=context_lines)
-        needle = query.needle if query.regexp is None else b""
-        answer = await self._calls.call(
-            "grep", self._inner(start), *_hints(glob), needle, str(self._max_bytes).encode()
-        )
-        _check_start(answer, start)
-        return await pool.run_long(self._grep, answer, Grep(query, wanted, max_count, self._max_bytes))
+    async def arun_grep(self, request: GrepRequest) -> GrepResult:
+        grep = Grep(request, FileFilter(request), self._max_bytes)
+        words = [*_hints(request.glob), grep.query.required, str(self._max_bytes).encode()]
+        answer = await self._calls.call("grep", self._inner(grep.files.root), *words)
+        _check_start(answer, grep.files.root)
+        return await pool.run_long(self._grep, answer, grep, timeout=SEARCH_SECONDS)
 
-    def _grep(self, cancellation: Cancellation, answer: Records, grep: Grep) -> GrepResult:
-        listed = list(found_files(answer, self._root))
-        found = [file for file in listed if file is not None and file.path in grep.wanted]
-        for file in takewhile(lambda _: not grep.truncated, sorted(found, key=_by_path)):
-            cancellation.check()
-            if file.data is None:
-                grep.skip()
-            else:
-                grep.scan(file.path, file.data)
-        grep.truncated = grep.truncated or None in listed
+    def _grep(self, deadline: Deadline, answer: Records, grep: Grep) -> GrepResult:
+        grep.deadline = deadline
+        try:
+            listed = list(_in_time(found_files(answer, self._root), deadline))
+            self._scan(grep, sorted((file for file in listed if file is not None), key=_by_path))
+            grep.truncated = grep.truncated or None in listed
+        except DeadlineError:
+            grep.truncated = True
         return grep.result()
+
+    def _scan(self, grep: Grep, found: Iterable[Found]) -> None:
+        for file in found:
+            grep.deadline.check(file.path)
+            if file.path in grep.files:
+                if file.data is None:
+                    grep.skip()
+                else:
+                    grep.scan(file.path, file.data)
+            if grep.truncated:
+                return
 
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
         wanted = [_valid(path) for path in paths]
@@ -485,6 +488,12 @@ def _check_change(answer: Records, path: str) -> None:
 
 def _upload_outcome(words: list[bytes], path: str) -> DeepFSError | None:
     return None if words[0] == b"ok" else _about_parent(failure_of(words, path), words, path)
+
+
+def _in_time(found: Iterable[Found | None], deadline: Deadline) -> Iterator[Found | None]:
+    for file in found:
+        deadline.check()
+        yield file
 
 
 def _by_path(file: Found) -> str:

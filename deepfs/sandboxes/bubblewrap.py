@@ -25,7 +25,7 @@ from deepfs.sync import shielded
 from deepfs.text import paths
 from deepfs.text.arguments import check_bool, check_env, check_integer, check_number, seconds_of
 from deepfs.threads import pool
-from deepfs.threads.deadline import Cancellation
+from deepfs.threads.deadline import Deadline
 from deepfs.types import ExecuteResponse, FileUploadResponse
 
 __all__ = [
@@ -142,12 +142,12 @@ def private_devices(sandbox: str) -> dict[str, str]:
 _BLOCK = 512
 
 
-def is_beyond(cancellation: Cancellation, directory: str, limit: int) -> bool:
+def is_beyond(deadline: Deadline, directory: str, limit: int) -> bool:
     """Whether the files beneath `directory` take more than `limit` bytes of the disk; follows no link."""
     total = 0
     waiting = [directory]
     while waiting:
-        cancellation.check()
+        deadline.check(directory)
         try:
             with os.scandir(waiting.pop()) as entries:
                 for entry in entries:

@@ -1,4 +1,4 @@
-"""Calls that come at about the same time, answered together on one thread."""
+"""Calls that come at about the same time, carried out together on one thread."""
 
 import os
 from collections.abc import Callable, Hashable
@@ -6,121 +6,133 @@ from functools import partial
 from typing import Generic, NoReturn, TypeVar
 
 from deepfs.threads import pool
-from deepfs.threads.deadline import Cancellation
+from deepfs.threads.deadline import Deadline
 from deepfs.threads.loop_bridge import Claim, ThreadEvent, loop_callbacks
 
-__all__ = ["Ask", "Together"]
+__all__ = ["BatchedCall", "Batcher"]
 
-QuestionT = TypeVar("QuestionT")
-AnswerT = TypeVar("AnswerT")
+RequestT = TypeVar("RequestT")
+ResultT = TypeVar("ResultT")
 KeyT = TypeVar("KeyT", bound=Hashable)
 
 
-class Ask(Generic[QuestionT, AnswerT]):
-    """A question that a task waits with; `cancellation` is set once it does no longer."""
+class BatchedCall(Generic[RequestT, ResultT]):
+    """A request that a task waits for. Its `deadline` is cancelled once the task waits no longer."""
 
-    __slots__ = ("_claim", "_error", "_event", "_value", "cancellation", "is_settled", "question")
-    _value: AnswerT
+    __slots__ = ("_claim", "_error", "_event", "_result", "deadline", "is_settled", "request")
+    _result: ResultT
 
-    def __init__(self, question: QuestionT, event: ThreadEvent) -> None:
-        self.question: QuestionT = question
-        self.cancellation: Cancellation = Cancellation()
+    def __init__(self, request: RequestT, event: ThreadEvent, timeout: float | None = None) -> None:
+        self.request: RequestT = request
+        self.deadline: Deadline = Deadline(timeout)
         self.is_settled: bool = False
         self._event = event
         self._claim = Claim(True)
         self._error: BaseException | None = None
 
     def take(self) -> bool:
-        """Claim the question, to put it or to withdraw it; False where that was done before."""
+        """Claim the request, to carry it out or to withdraw it; False where that was done before."""
         return self._claim.take() is not None
 
-    def settle(self, answer: Callable[[], AnswerT]) -> None:
-        """Give the task what `answer` returns or raises; only the first time counts."""
+    def settle(self, outcome: Callable[[], ResultT]) -> None:
+        """Give the task what `outcome` returns or raises; only the first time counts."""
         if self.is_settled:
             return
         self.is_settled = True
         try:
-            self._value = answer()
+            self._result = outcome()
         except BaseException as error:
             self._error = error
         self._event.set()
 
-    def result(self) -> AnswerT:
+    def fail(self, error: BaseException) -> None:
+        """Raise `error` in the task."""
+        self.settle(partial(_raise, error))
+
+    def result(self) -> ResultT:
         """What it was settled with."""
         if self._error is None:
-            return self._value
+            return self._result
         try:
             raise self._error
         finally:
-            del self  # The traceback holds this frame: no cycle through the ask.
+            del self  # The traceback holds this frame: no cycle through the call.
 
 
-class Together(Generic[KeyT, QuestionT, AnswerT]):
-    """Has `respond` settle what was asked about one key until its thread began; later questions are put together anew.
+class Batcher(Generic[KeyT, RequestT, ResultT]):
+    """Calls `run` with all requests of one key that came until its thread began; later ones form a new batch.
 
-    `respond` runs on a thread for calls that wait for `storage`, and looks at each cancellation every millisecond or
-    so. What it leaves unsettled by an error is put to it again, one by one; then the error is the answer.
+    `run` runs on a thread for calls that wait for `storage`. It settles every call, and checks the deadline of each
+    every millisecond or so; the `timeout`, in seconds, counts from when it begins. Calls that it leaves unsettled by an
+    error are run again one by one; then the error is their outcome.
     """
 
     def __init__(
-        self, respond: Callable[[KeyT, list[Ask[QuestionT, AnswerT]]], None], storage: Hashable = None
+        self,
+        run: Callable[[KeyT, list[BatchedCall[RequestT, ResultT]]], None],
+        storage: Hashable = None,
+        *,
+        timeout: float | None = None,
     ) -> None:
-        self._respond = respond
+        self._run = run
         self._storage = storage
-        self._waiting: dict[tuple[int, KeyT], list[Ask[QuestionT, AnswerT]]] = {}
+        self._timeout = timeout
+        self._waiting: dict[tuple[int, KeyT], list[BatchedCall[RequestT, ResultT]]] = {}
 
-    async def ask(self, key: KeyT, question: QuestionT) -> AnswerT:
-        """The answer to `question`. A caller that is cancelled goes on when nothing works for it any more."""
+    async def ask(self, key: KeyT, request: RequestT) -> ResultT:
+        """The result of `request`. A caller that is cancelled goes on when nothing works for it any more."""
         await pool.stop_if_cancelled()
         event = loop_callbacks().event()
-        ask = self._put(key, question, event)
+        call = self._put(key, request, event)
         try:
             await event.wait()
         except BaseException as reason:
-            ask.cancellation.cancel()
-            if not ask.take():
+            call.deadline.cancel()
+            if not call.take():
                 await pool.wait_for_end(event, reason)
             raise
-        return ask.result()
+        return call.result()
 
-    def _put(self, key: KeyT, question: QuestionT, event: ThreadEvent) -> Ask[QuestionT, AnswerT]:
-        place = os.getpid(), key  # In a forked process nobody comes for those who wait in its parent.
+    def _put(self, key: KeyT, request: RequestT, event: ThreadEvent) -> BatchedCall[RequestT, ResultT]:
+        place = os.getpid(), key  # In a forked process no thread comes for those who wait in its parent.
         while True:
-            ask: Ask[QuestionT, AnswerT] = Ask(question, event)
-            mine = [ask]
+            call: BatchedCall[RequestT, ResultT] = BatchedCall(request, event, self._timeout)
+            mine = [call]
             waiting = self._waiting.setdefault(place, mine)
             if waiting is mine:
                 self._start(place)
-                return ask
-            waiting.append(ask)
+                return call
+            waiting.append(call)
             # Where the thread began meanwhile, this may have come too late for it.
-            if self._waiting.get(place) is waiting or not ask.take():
-                return ask
+            if self._waiting.get(place) is waiting or not call.take():
+                return call
 
     def _start(self, place: tuple[int, KeyT]) -> None:
         try:
             pool.start_long(self._storage, self._begin, place)
         except BaseException as error:
-            for ask in self._waiting.pop(place):
-                if ask.take():
-                    ask.settle(partial(_raise, error))
+            for call in self._waiting.pop(place):
+                if call.take():
+                    call.fail(error)
             raise
 
     def _begin(self, place: tuple[int, KeyT]) -> None:
-        asks = [ask for ask in self._waiting.pop(place) if ask.take()]
-        if asks:
-            self._answer(place[1], asks)
+        calls = [call for call in self._waiting.pop(place) if call.take()]
+        for call in calls:
+            call.deadline.restart()
+        if calls:
+            self._run_batch(place[1], calls)
 
-    def _answer(self, key: KeyT, asks: list[Ask[QuestionT, AnswerT]]) -> None:
+    def _run_batch(self, key: KeyT, calls: list[BatchedCall[RequestT, ResultT]]) -> None:
         try:
-            self._respond(key, asks)
+            self._run(key, calls)
         except BaseException as error:
-            left = [ask for ask in asks if not ask.is_settled]
-            for ask in left:
-                if len(asks) == 1:
-                    ask.settle(partial(_raise, error))
+            for call in [call for call in calls if not call.is_settled]:
+                if len(calls) == 1:
+                    call.fail(error)
                 else:
-                    self._answer(key, [ask])
+                    call.deadline.restart()
+                    self._run_batch(key, [call])
 
 
 def _raise(error: BaseException) -> NoReturn:

@@ -1,26 +1,22 @@
 """How searches go over a tree on disk: file after file in this process, or only where ripgrep finds something."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from functools import partial
 from itertools import islice
 from time import monotonic
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Protocol
 
-from deepfs.disk import Disk, Patience, is_shortage
+from deepfs.disk import Disk, is_shortage
 from deepfs.errors import DeepFSError
-from deepfs.search.batching import Ask
-from deepfs.search.excusing import WithRipgrep
+from deepfs.search.batching import BatchedCall
 from deepfs.search.gitignore import IgnoreOption, Ignoring, compile_rules
-from deepfs.search.query import Query
-from deepfs.search.results import MAX_SEARCHED_BYTES, Grep, Hidden, Wanted
-from deepfs.search.ripgrep import NO_IGNORE_FILES, RipgrepError, find_ripgrep
-from deepfs.search.tasks import AnyTask, GlobTask, GrepTask, Pass, Walk
+from deepfs.search.request import FileFilter, GrepRequest, SearchRequest
+from deepfs.search.results import MAX_SEARCHED_BYTES, Grep
+from deepfs.search.ripgrep import NO_IGNORE_FILES, RipgrepError, WithRipgrep, find_ripgrep
+from deepfs.search.tasks import AnyTask, GlobTask, GrepTask, SearchBatch, Walk
 from deepfs.text import paths
-from deepfs.threads.deadline import Cancellation
-from deepfs.types import GlobResult, GrepResult
 
-__all__ = ["Automatic", "Engine", "GlobSearch", "GrepSearch", "InProcess", "LocalSearch", "Search", "WithRipgrep"]
+__all__ = ["Automatic", "Engine", "InProcess", "LocalSearch", "WithRipgrep"]
 
 FEW = 300
 """Files of a tree that are searched here first: in the time for which ripgrep only begins and ends."""
@@ -30,17 +26,17 @@ _MOST_ROOTS = 256
 
 
 class Engine(Protocol):
-    """A way to carry out a pass. All engines find the same."""
+    """A way to carry out a batch of searches. All engines find the same."""
 
-    def run(self, searches: Pass) -> None:
+    def run(self, batch: SearchBatch) -> None:
         """Search until nothing is left, or every task is over."""
 
 
 class InProcess:
     """Searches every file here."""
 
-    def run(self, searches: Pass) -> None:
-        _exhaust(Walk(searches, searches.tasks).steps())
+    def run(self, batch: SearchBatch) -> None:
+        _exhaust(Walk(batch, batch.tasks).steps())
 
 
 class Automatic:
@@ -53,17 +49,17 @@ class Automatic:
         self._large: dict[str, float] = {}
         """Roots of searches that had more than a few files, with the time until when that is believed."""
 
-    def run(self, searches: Pass) -> None:
-        unlimited = [task for task in _served(searches.tasks) if not task.grep.is_limited]
-        greps = unlimited if monotonic() < self._large.get(searches.root, 0) and find_ripgrep() else []
-        walk = Walk(searches, [task for task in searches.tasks if task not in greps])
+    def run(self, batch: SearchBatch) -> None:
+        unlimited = [task for task in _served(batch.tasks) if not task.grep.is_limited]
+        greps = unlimited if monotonic() < self._large.get(batch.root, 0) and find_ripgrep() else []
+        walk = Walk(batch, [task for task in batch.tasks if task not in greps])
         with closing(walk.steps()) as steps:
             if _served(walk.tasks) and sum(1 for _ in islice(steps, FEW)) == FEW:
-                self._remember(searches.root)
+                self._remember(batch.root)
                 if find_ripgrep():
                     greps += (late := _served(walk.tasks))
                     walk.leave_out(late)
-            _finish(searches, greps, steps)
+            _finish(batch, greps, steps)
 
     def _remember(self, root: str) -> None:
         if len(self._large) >= _MOST_ROOTS:
@@ -75,13 +71,15 @@ def _served(tasks: Iterable[AnyTask]) -> list[GrepTask]:
     return [task for task in tasks if isinstance(task, GrepTask) and WithRipgrep.serves(task)]
 
 
-def _finish(searches: Pass, greps: list[GrepTask], steps: Iterator[None]) -> None:
+def _finish(batch: SearchBatch, greps: list[GrepTask], steps: Iterator[None]) -> None:
     """Take the rest of `steps`, and carry out `greps` with ripgrep, or here where it fails."""
     for group in _alike(greps):
         try:
-            _with_ripgrep().search(searches, group, meanwhile=lambda: _exhaust(steps))
+            with _with_ripgrep().start(batch, group) as search:
+                _exhaust(steps)
+                search.finish()
         except RipgrepError:
-            _exhaust(Walk(searches, [task for task in group if not task.is_over]).steps())
+            _exhaust(Walk(batch, [task for task in group if not task.is_over]).steps())
     _exhaust(steps)
 
 
@@ -96,7 +94,7 @@ def _alike(greps: Iterable[GrepTask]) -> Iterable[list[GrepTask]]:
     """The greps that want the same files, together."""
     groups: dict[object, list[GrepTask]] = {}
     for task in greps:
-        groups.setdefault(task.wanted, []).append(task)
+        groups.setdefault(task.files, []).append(task)
     return groups.values()
 
 
@@ -108,27 +106,8 @@ def _exhaust(steps: Iterator[None]) -> None:
 _MAX_GITIGNORE = 128 * 1024
 
 
-class GlobSearch(NamedTuple):
-    """What to find: files that match, sorted by path; those that are `hidden` are not looked at."""
-
-    glob: str
-    hidden: Hidden | None = None
-
-
-class GrepSearch(NamedTuple):
-    """What to find: lines, in the files that `glob` chooses."""
-
-    query: Query
-    glob: str | None = None
-    max_count: int | None = None
-    hidden: Hidden | None = None
-
-
-Search: TypeAlias = GlobSearch | GrepSearch
-
-
 class LocalSearch:
-    """Searches of the files of a disk, each for at most `timeout` seconds; then its result is `truncated`.
+    """Searches of the files of a disk. One that ends at its deadline has a result that is `truncated`.
 
     `ignore` says what they pass over; its patterns, and the `.gitignore` files that count, are those of the directory
     `base` of a search, if it starts beneath, otherwise of where it starts.
@@ -139,7 +118,6 @@ class LocalSearch:
         disk: Disk,
         *,
         max_bytes: int = MAX_SEARCHED_BYTES,
-        timeout: float = 60,
         ignore: IgnoreOption = None,
         engine: Engine | None = None,
     ) -> None:
@@ -147,66 +125,34 @@ class LocalSearch:
             raise ValueError(f"ignore= takes 'git', a list of patterns or None, not {ignore!r}")
         self._disk = disk
         self._max_bytes = max_bytes
-        self._timeout = timeout
         self._honours_files = ignore == "git"
         self._rules = compile_rules(() if ignore is None or isinstance(ignore, str) else ignore)
         self._engine = Automatic() if engine is None else engine
 
-    def answer(self, asks: Sequence[Ask[Search, Any]], root: str, base: str = "/") -> None:
-        """Carry out together the searches of `asks`, which all start at `root`, and settle each when it ends."""
+    def run_batch(self, calls: Sequence[BatchedCall[SearchRequest, Any]], root: str, base: str = "/") -> None:
+        """Carry out together the searches of `calls`, which all start at `root`, and settle each when it ends."""
         ignoring = self._ignoring(root, base)
-        tasks = self._tasks([(ask.question, ask.cancellation) for ask in asks], root, ignoring)
-        for ask, task in zip(asks, tasks, strict=True):
-            task.on_end = partial(_settle_early, ask, task, tasks)
-        self._run(tasks, root, ignoring)
-        for ask, task in zip(asks, tasks, strict=True):
-            ask.settle(task.result)
-
-    def glob(self, cancellation: Cancellation, pattern: str, root: str, base: str = "/") -> GlobResult:
-        """One search by itself; NotDirectoryError where `root` is a file."""
-        result: GlobResult = self._only(GlobSearch(pattern), cancellation, root, base)
-        return result
-
-    def grep(
-        self,
-        cancellation: Cancellation,
-        query: Query,
-        root: str,
-        glob: str | None = None,
-        max_count: int | None = None,
-        base: str = "/",
-    ) -> GrepResult:
-        """One search by itself."""
-        result: GrepResult = self._only(GrepSearch(query, glob, max_count), cancellation, root, base)
-        return result
-
-    def _only(self, search: Search, cancellation: Cancellation, root: str, base: str) -> Any:
-        ignoring = self._ignoring(root, base)
-        [task] = tasks = self._tasks([(search, cancellation)], root, ignoring)
-        self._run(tasks, root, ignoring)
-        return task.result()
-
-    def _run(self, tasks: Sequence[AnyTask], root: str, ignoring: Ignoring | None) -> None:
-        self._engine.run(Pass(self._disk, root, tasks, max_bytes=self._max_bytes, hints=_hints(ignoring)))
+        tasks = self._tasks(calls, root, ignoring)
+        self._engine.run(SearchBatch(self._disk, root, tasks, max_bytes=self._max_bytes, hints=_hints(ignoring)))
         for task in tasks:
-            task.end()
+            task.is_over = True
+            task.call.settle(task.result)
 
     def _tasks(
-        self, searches: Iterable[tuple[Search, Cancellation]], root: str, ignoring: Ignoring | None
+        self, calls: Iterable[BatchedCall[SearchRequest, Any]], root: str, ignoring: Ignoring | None
     ) -> list[AnyTask]:
-        wanted: dict[object, Wanted] = {}
+        """A task for each call; a call whose pattern is wrong fails by itself."""
+        filters: dict[object, FileFilter] = {}
         tasks: list[AnyTask] = []
-
-        def check_all() -> None:
-            for task in tasks:
-                task.check(root)
-
-        for search, cancellation in searches:
-            choice = search.glob, id(search.hidden)  # Not all callables can be hashed.
-            if choice not in wanted:
-                wanted[choice] = Wanted(search.glob, root, ignoring, search.hidden)
-            patience = Patience(self._timeout, partial(getattr, cancellation, "cancelled"))
-            tasks.append(_task(search, wanted[choice], patience, self._max_bytes, check_all))
+        for call in calls:
+            request = call.request
+            chosen = request.file_glob, id(request.hidden)  # Not all callables can be hashed.
+            try:
+                if chosen not in filters:
+                    filters[chosen] = FileFilter(request, root, ignoring)
+                tasks.append(_task(call, filters[chosen], self._max_bytes))
+            except DeepFSError as error:
+                call.fail(error)
         return tasks
 
     def _ignoring(self, root: str, base: str) -> Ignoring | None:
@@ -224,24 +170,10 @@ class LocalSearch:
             return None
 
 
-def _settle_early(ask: Ask[Search, Any], task: AnyTask, tasks: Sequence[AnyTask]) -> None:
-    """Settle a search that ends before the others; for the last, what works for it ends first."""
-    if not all(each.is_over for each in tasks):
-        ask.settle(task.result)
-
-
-def _task(
-    search: Search, wanted: Wanted, patience: Patience, max_bytes: int, check_all: Callable[[], object]
-) -> AnyTask:
-    if isinstance(search, GlobSearch):
-        return GlobTask(wanted, patience)
-
-    def check() -> None:
-        # One file may take long, and nobody else of the pass is to wait for its end.
-        check_all()
-        patience.check(wanted.root)
-
-    return GrepTask(Grep(search.query, wanted, search.max_count, max_bytes, check), patience)
+def _task(call: BatchedCall[SearchRequest, Any], files: FileFilter, max_bytes: int) -> AnyTask:
+    if isinstance(call.request, GrepRequest):
+        return GrepTask(Grep(call.request, files, max_bytes), call)
+    return GlobTask(files, call)
 
 
 def _hints(ignoring: Ignoring | None) -> list[str]:

@@ -1,18 +1,17 @@
-"""Searches over the files of a flat storage, as work for a thread: they check their token and wait for nothing."""
+"""Searches over the files of a flat storage, as work for a thread: they check their deadline and wait for nothing."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
-from deepfs.disk import Patience
 from deepfs.errors import DeadlineError, InvalidContentError
-from deepfs.search.query import Query
-from deepfs.search.results import MAX_GLOB_MATCHES, Grep, Wanted, glob_result
+from deepfs.search.request import FileFilter
+from deepfs.search.results import MAX_GLOB_MATCHES, SEARCH_SECONDS, Grep, glob_result
 from deepfs.sync import is_inline, yield_to_loop
-from deepfs.text import records as filedata
+from deepfs.text import records
 from deepfs.text.flat_tree import FileTree
 from deepfs.threads import pool
-from deepfs.threads.deadline import Cancellation
-from deepfs.types import FileDataV2, GlobResult, GrepResult
+from deepfs.threads.deadline import Deadline
+from deepfs.types import FileDataV2, FileInfo, GlobResult, GrepResult
 
 __all__ = ["BatchedGrep", "glob_tree", "grep_tree", "is_short", "scan_stored", "searched"]
 
@@ -20,16 +19,24 @@ T = TypeVar("T")
 
 _FEW = 500
 """Files that are looked through sooner than a thread is reached."""
-_SECONDS = 60.0
-"""After which a search ends with what it found, `truncated`."""
+_CHECK_EVERY = 64
+"""Files between two checks of a glob: well under a millisecond."""
 _MOST_BYTES_OF_A_CHARACTER = 4
 """A text counts against the size limit by its characters, of which nothing is known before it is fetched."""
 
 
-async def searched(work: Callable[[Cancellation], T], *, is_short: bool = False) -> T:
-    """Carry out a search, off the event loop unless it is short or there is none."""
+async def searched(work: Callable[[Deadline], T], *, deadline: Deadline | None = None, is_short: bool = False) -> T:
+    """Carry out a search, off the event loop unless it is short or there is none.
+
+    Args:
+        work: The search.
+        deadline: Its deadline; by default 60 seconds from when it begins.
+        is_short: Whether it takes less than to reach a thread.
+    """
     await yield_to_loop()
-    return work(Cancellation()) if is_short or is_inline() else await pool.run_long(work)
+    if is_short or is_inline():
+        return work(deadline or Deadline(SEARCH_SECONDS))
+    return await pool.run_long(work, timeout=SEARCH_SECONDS, deadline=deadline)
 
 
 def is_short(tree: FileTree) -> bool:
@@ -37,70 +44,77 @@ def is_short(tree: FileTree) -> bool:
     return len(tree.files) <= _FEW
 
 
-def glob_tree(tree: FileTree, wanted: Wanted, cancellation: Cancellation) -> GlobResult:
-    """The `wanted` files of `tree`; the tree must not change meanwhile."""
-    chosen = tree.beneath(wanted.root)
-    hits = [path for path in _interruptibly(chosen, cancellation) if path in wanted][: MAX_GLOB_MATCHES + 1]
-    return glob_result([tree.info(path) for path in _interruptibly(hits, cancellation)])
+def glob_tree(tree: FileTree, files: FileFilter, deadline: Deadline) -> GlobResult:
+    """The files of `tree` that the filter chooses; the tree must not change meanwhile."""
+    matches: list[FileInfo] = []
+    try:
+        for path in _in_time(tree.beneath(files.root), deadline):
+            if path in files:
+                matches.append(tree.info(path))
+                if len(matches) > MAX_GLOB_MATCHES:
+                    break
+    except DeadlineError:
+        return glob_result(matches, is_late=True)
+    return glob_result(matches)
 
 
-def _interruptibly(paths: list[str], cancellation: Cancellation) -> Iterator[str]:
+def _in_time(paths: list[str], deadline: Deadline) -> Iterator[str]:
     for count, path in enumerate(paths):
-        if count % _FEW == 0:
-            cancellation.check()
+        if count % _CHECK_EVERY == 0:
+            deadline.check(path)
         yield path
 
 
-def grep_tree(
-    tree: FileTree,
-    query: Query,
-    wanted: Wanted,
-    cancellation: Cancellation,
-    *,
-    max_count: int | None,
-    max_bytes: int,
-) -> GrepResult:
-    """The lines that `query` finds in the `wanted` files of `tree`, which has their contents and must not change."""
-    search = BatchedGrep(tree, query, wanted, max_count=max_count, max_bytes=max_bytes)
-    search.scan_all(cancellation)
+def grep_tree(tree: FileTree, grep: Grep, deadline: Deadline) -> GrepResult:
+    """The lines that `grep` finds in the files of `tree`, which has their contents and must not change meanwhile."""
+    search = BatchedGrep(tree, grep)
+    search.scan_all(deadline)
     return search.result()
 
 
 class BatchedGrep:
-    """A search that is given the contents of the files a batch at a time. Its deadline is that of all batches."""
+    """A search that is given the contents of the files a batch at a time."""
 
-    def __init__(self, tree: FileTree, query: Query, wanted: Wanted, *, max_count: int | None, max_bytes: int) -> None:
-        self._cancellation = Cancellation()
-        self._patience = Patience(_SECONDS, lambda: self._cancellation.cancelled)
-        self._grep = Grep(query, wanted, max_count, max_bytes, lambda: self._patience.check(wanted.root))
+    def __init__(self, tree: FileTree, grep: Grep) -> None:
         self._tree = tree
+        self._grep = grep
 
-    def choose(self, cancellation: Cancellation) -> list[tuple[str, int]]:
+    def choose(self, deadline: Deadline) -> list[tuple[str, int]]:
         """The paths of the files to search, in order, with what is known of their sizes."""
-        wanted, chosen = self._grep.wanted, []
-        for path in _interruptibly(self._tree.beneath(wanted.root), cancellation):
-            if path in wanted:
-                size = self._tree.info(path).size or 0
-                if size > _MOST_BYTES_OF_A_CHARACTER * self._grep.max_bytes:
-                    self._grep.skip()
-                else:
-                    chosen.append((path, size))
+        chosen: list[tuple[str, int]] = []
+        try:
+            for path in _in_time(self._tree.beneath(self._grep.files.root), deadline):
+                if path in self._grep.files:
+                    self._choose(path, chosen)
+        except DeadlineError:
+            self._grep.truncated = True
         return chosen
 
-    def scan_all(self, cancellation: Cancellation) -> bool:
-        """Search a tree that has its contents."""
-        wanted = self._grep.wanted
-        chosen = (path for path in self._tree.beneath(wanted.root) if path in wanted)
-        return self.scan(chosen, self._tree.contents or {}, cancellation)
+    def _choose(self, path: str, chosen: list[tuple[str, int]]) -> None:
+        size = self._tree.info(path).size or 0
+        if size > _MOST_BYTES_OF_A_CHARACTER * self._grep.max_bytes:
+            self._grep.skip()
+        else:
+            chosen.append((path, size))
 
-    def scan(self, paths: Iterable[str], files: Mapping[str, FileDataV2], cancellation: Cancellation) -> bool:
-        """Search `files` at `paths`, but those that are gone; whether more is wanted."""
-        self._cancellation = cancellation
+    def scan_all(self, deadline: Deadline) -> bool:
+        """Search a tree that has its contents."""
+        files = self._grep.files
+        chosen = (path for path in self._tree.beneath(files.root) if path in files)
+        return self.scan(chosen, self._tree.contents or {}, deadline)
+
+    def scan(self, paths: Iterable[str], contents: Mapping[str, FileDataV2], deadline: Deadline) -> bool:
+        """Search those of the files at `paths` that have `contents`.
+
+        Returns:
+            Whether more is wanted.
+        """
+        self._grep.deadline = deadline
         try:
             for path in paths:
-                self._patience.check(path)
-                if path in files:
-                    scan_stored(self._grep, path, files)
+                deadline.check(path)
+                if path in contents:
+                    scan_stored(self._grep, path, contents)
                 if self._grep.truncated:
                     return False
         except DeadlineError:
@@ -108,8 +122,8 @@ class BatchedGrep:
         return not self._grep.truncated
 
     def result(self) -> GrepResult:
-        """What was found. What lies in the storage at no path counts as skipped where all of it was to be searched."""
-        if self._grep.wanted.is_everything and not self._grep.truncated:
+        """What was found. Keys of the storage that are no paths count as skipped if all of it was to be searched."""
+        if self._grep.files.is_everything and not self._grep.truncated:
             for _ in range(self._tree.foreign()):
                 self._grep.skip()
         return self._grep.result()
@@ -118,7 +132,7 @@ class BatchedGrep:
 def scan_stored(grep: Grep, path: str, files: Mapping[str, FileDataV2]) -> None:
     """Search one file; one whose record cannot be read counts as skipped."""
     try:
-        content = filedata.searchable(files[path], path)
+        content = records.searchable(files[path], path)
     except InvalidContentError:
         grep.skip()
     else:

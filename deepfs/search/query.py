@@ -1,4 +1,4 @@
-"""Looking for a regular expression in content of any size, with a look in between whether anybody still wants it.
+"""The lines of one file that a query finds: literal text, or a regular expression, in content of any size.
 
 RE2 takes time linear in the content, yet up to some 8 ns for each byte and each instruction of the expression, and
 nothing stops it amid a call. So content is searched by stretches of whole lines, each of which takes 40 ms at worst.
@@ -17,6 +17,7 @@ from deepfs.errors import InvalidPatternError, clipped
 from deepfs.text import media
 from deepfs.text.arguments import check_integer, check_string
 from deepfs.text.lines import BOM, decode, is_text
+from deepfs.threads.deadline import Deadline
 from deepfs.types import ContextLine, GrepMatch
 
 __all__ = [
@@ -68,19 +69,20 @@ class TooMuchWorkError(Exception):
 
 
 class Stretches:
-    """Finds `regexp` in `content`; `check` raises where nobody wants it any more."""
+    """Finds `regexp` in `content`, and checks the deadline in between."""
 
-    def __init__(self, regexp: Regexp, content: bytes, check: Callable[[], object]) -> None:
+    def __init__(self, regexp: Regexp, content: bytes, deadline: Deadline, path: str = "/") -> None:
         self._regexp = regexp
         self._content = content
-        self._check = check
+        self._deadline = deadline
+        self._path = path
         self._size = max(_WORK // regexp.programsize, _SHORTEST)
         self._most = _MAX_WORK // regexp.programsize + self._size
 
     def find(self, start: int) -> int:
         """The place of the first match from `start`, where a line begins; -1 where there is none."""
         while start < len(self._content):
-            self._check()
+            self._deadline.check(self._path)
             end = self._line_end(start, start + self._size)
             match = self._regexp.search(self._content, start, end)
             if match is not None:
@@ -91,7 +93,7 @@ class Stretches:
     def find_by_line(self, start: int) -> int:
         """The start of the first line from `start` that matches by itself; -1 where there is none."""
         while start < len(self._content):
-            self._check()
+            self._deadline.check(self._path)
             end = self._line_end(start, start)
             if self._regexp.search(self._content[start:end]) is not None:
                 return start
@@ -124,6 +126,11 @@ class Query(Struct, frozen=True):
     max_line: int
     regexp: Regexp | None
     by_line: bool
+
+    @property
+    def required(self) -> bytes:
+        """Bytes without which a file has no match; empty where there are none that are known."""
+        return self.needle if self.regexp is None else b""
 
 
 class FileHits(Struct, frozen=True):
@@ -163,28 +170,23 @@ def check_search(pattern: str, context_lines: int = 0, max_count: int | None = N
         check_integer("max_count", max_count)
 
 
-def _never() -> None:
-    return None
-
-
 def search(
-    query: Query, path: str, data: bytes | str, limit: int | None = None, check: Callable[[], object] = _never
+    query: Query, path: str, data: bytes | str, limit: int | None = None, deadline: Deadline | None = None
 ) -> FileHits:
     """The first `limit` lines of a file that match; a file that is binary by name or content is skipped.
 
-    `check` is called every few milliseconds, to raise where nobody wants the answer any more.
+    The deadline is checked every few milliseconds. Raises DeadlineError.
     """
+    deadline = deadline or Deadline()
     if query.regexp is None:
-        return _search_literal(query, path, data, limit, check)
+        return _search_literal(query, path, data, limit, deadline)
     try:
-        return _search_regexp(query, query.regexp, path, data, limit, check)
+        return _search_regexp(query, query.regexp, path, data, limit, deadline)
     except TooMuchWorkError:
         return FileHits(skipped=True)
 
 
-def _search_literal(
-    query: Query, path: str, data: bytes | str, limit: int | None, check: Callable[[], object]
-) -> FileHits:
+def _search_literal(query: Query, path: str, data: bytes | str, limit: int | None, deadline: Deadline) -> FileHits:
     # Most files end here, before anything is decoded.
     found = query.pattern in data if isinstance(data, str) else query.needle in data
     if not found:
@@ -197,20 +199,20 @@ def _search_literal(
         text = text.replace("\r\n", "\n")
 
     def find(start: int) -> int:
-        check()
+        deadline.check(path)
         return text.find(query.pattern, start)
 
     return _hits(query, path, _Lines(text, "\n", find, str), limit)
 
 
 def _search_regexp(
-    query: Query, regexp: Regexp, path: str, data: bytes | str, limit: int | None, check: Callable[[], object]
+    query: Query, regexp: Regexp, path: str, data: bytes | str, limit: int | None, deadline: Deadline
 ) -> FileHits:
     content = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
     content = content.removeprefix(BOM.encode())
     if b"\r" in content:
         content = content.replace(b"\r\n", b"\n")
-    stretches = Stretches(regexp, content, check)
+    stretches = Stretches(regexp, content, deadline, path)
     find = stretches.find_by_line if query.by_line else stretches.find
     lines = _Lines(content, b"\n", find, partial(str, encoding="utf-8", errors="ignore"))
     if _text(data) is None:
@@ -343,10 +345,8 @@ def is_plain(query: Query) -> bool:
     return query.regexp is None and not query.context_lines and query.pattern != ""
 
 
-def search_plain(
-    query: Query, path: str, data: bytes | str, limit: int | None, check: Callable[[], object]
-) -> FileHits | None:
-    """What `scan.search` says of a file; None where that is nothing. `check` is called now and then, and may raise."""
+def search_plain(query: Query, path: str, data: bytes | str, limit: int | None, deadline: Deadline) -> FileHits | None:
+    """What `search` finds in a file; None where that is nothing. Raises DeadlineError."""
     if isinstance(data, bytes):
         if query.needle not in data:
             return None
@@ -362,10 +362,10 @@ def search_plain(
         text = text.replace("\r\n", "\n")
     if media.is_binary_name(path):
         return FileHits(skipped=query.pattern in text)
-    return FileHits(_matches(query, path, text, limit, check))
+    return FileHits(_matches(query, path, text, limit, deadline))
 
 
-def _matches(query: Query, path: str, text: str, limit: int | None, check: Callable[[], object]) -> list[GrepMatch]:
+def _matches(query: Query, path: str, text: str, limit: int | None, deadline: Deadline) -> list[GrepMatch]:
     needle, most = query.pattern, query.max_line
     find, find_back, count = text.find, text.rfind, text.count
     matches: list[GrepMatch] = []
@@ -380,7 +380,7 @@ def _matches(query: Query, path: str, text: str, limit: int | None, check: Calla
         line = text[start:end]
         matches.append(GrepMatch(path, number, line if len(line) <= most else line[:most]))
         if len(matches) % _CHECK_EVERY == 0:
-            check()
+            deadline.check(path)
         number, start = number + 1, end + 1
         place = find(needle, start)
     return matches

@@ -1,14 +1,14 @@
-"""One search of a tree on disk: what it wants, what it found, when it ends."""
+"""Searches of a tree on disk that are carried out together: what each wants, what it found, when it ends."""
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing, suppress
 from operator import attrgetter
 from time import monotonic
-from typing import Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
-from deepfs.disk import Disk, FoundFile, Patience, is_shortage, leaf, modified_at
+from deepfs.disk import Disk, FoundFile, is_shortage, leaf, modified_at
 from deepfs.errors import (
     DeadlineError,
     DeepFSError,
@@ -17,11 +17,13 @@ from deepfs.errors import (
     NotFoundError,
     PermissionDeniedError,
 )
-from deepfs.search.results import MAX_GLOB_MATCHES, Grep, Wanted, glob_result
-from deepfs.search.ripgrep import NO_IGNORE_FILES
+from deepfs.search.batching import BatchedCall
+from deepfs.search.request import FileFilter, SearchRequest
+from deepfs.search.results import MAX_GLOB_MATCHES, Grep, glob_result
+from deepfs.threads.deadline import Deadline
 from deepfs.types import FileInfo, GlobResult, GrepResult
 
-__all__ = ["AnyTask", "GlobTask", "GrepTask", "NamedFile", "Pass", "PassPatience", "Seen", "Walk"]
+__all__ = ["AnyTask", "BatchDeadline", "GlobTask", "GrepTask", "NamedFile", "SearchBatch", "VisitedFile", "Walk"]
 
 ResultT = TypeVar("ResultT", GlobResult, GrepResult)
 
@@ -50,8 +52,8 @@ class NamedFile:
             raise NotFoundError(self.path) from error
 
 
-class Seen:
-    """A file that a pass comes by; what one search has it find out, the others are told."""
+class VisitedFile:
+    """A file that searches of a batch visit: it is read once for all of them."""
 
     __slots__ = ("_content", "_file", "_info", "_max_bytes", "path")
 
@@ -89,50 +91,27 @@ def _info(file: FoundFile | NamedFile) -> FileInfo:
 
 
 class _Task(ABC, Generic[ResultT]):
-    """One search. `on_end` is called once, on the thread of the pass, when `result` is known."""
+    """One search of a batch, for the task of an event loop that waits for `call`."""
 
-    on_end: Callable[[], object] | None = None
-
-    def __init__(self, wanted: Wanted, patience: Patience) -> None:
-        self.wanted: Wanted = wanted
+    def __init__(self, files: FileFilter, call: BatchedCall[SearchRequest, Any]) -> None:
+        self.files: FileFilter = files
+        self.call: BatchedCall[SearchRequest, Any] = call
         self.done: str = ""
         """A path up to which nothing is left, in the order of a walk."""
         self.is_over: bool = False
         self.has_expired: bool = False
-        """Whether it ended for want of time, or because nobody waits for it any more."""
+        """Whether it ended at its deadline."""
         self.shortage: DeepFSError | None = None
         """What kept some of the tree from being looked at, though it could be."""
-        self._patience = patience
 
-    def check(self, path: str) -> None:
-        """End it where its time is up."""
-        try:
-            self._patience.check(path)
-        except DeadlineError:
-            self._expire()
-
-    def attend(self, file: Seen) -> bool:
-        """Search a file that it wants, unless that was done; whether it wants no more.
-
-        Where its time is up meanwhile, it ends.
-        """
+    def visit(self, file: VisitedFile) -> bool:
+        """Search a file, unless that was done; whether the search needs no more files."""
         if not self.is_over and file.path > self.done:
             try:
                 self._search(file)
             except DeadlineError:
-                self._expire()
-        return self.is_over or self.has_enough
-
-    def end(self) -> None:
-        """Nothing more comes."""
-        if not self.is_over:
-            self.is_over = True
-            if self.on_end is not None:
-                self.on_end()
-
-    def _expire(self) -> None:
-        self.has_expired = True
-        self.end()
+                self.has_expired = True
+        return self.is_over or self.has_expired or self.has_enough
 
     @property
     @abstractmethod
@@ -140,14 +119,14 @@ class _Task(ABC, Generic[ResultT]):
         """Whether more files would change nothing."""
 
     @abstractmethod
-    def _search(self, file: Seen) -> None: ...
+    def _search(self, file: VisitedFile) -> None: ...
 
-    def start_in_file(self) -> None:
-        """Learn that what it starts in is a file."""
-        return
+    def start_in_file(self) -> bool:
+        """Learn that the search starts in a file; whether that ends it."""
+        return False
 
     def lack(self, path: str, error: OSError | DeepFSError) -> bool:
-        """Whether `path` was not looked at for want of something of the system, which the result then tells."""
+        """Whether the system had too few resources to look at `path`, which the result then tells."""
         if not is_shortage(error):
             return False
         self.shortage = self.shortage or (error if isinstance(error, DeepFSError) else leaf(error, path))
@@ -157,7 +136,7 @@ class _Task(ABC, Generic[ResultT]):
     def miss(self, path: str, error: OSError) -> None:
         """Count a directory, with `/` at the end, that cannot be read."""
 
-    def _told(self, result: ResultT) -> ResultT:
+    def _complete(self, result: ResultT) -> ResultT:
         """`result`, which says whether it is incomplete."""
         result.truncated = result.truncated or self.has_expired or self.shortage is not None
         if self.shortage is not None:
@@ -172,8 +151,8 @@ class _Task(ABC, Generic[ResultT]):
 class GlobTask(_Task[GlobResult]):
     """A search for files by their paths."""
 
-    def __init__(self, wanted: Wanted, patience: Patience) -> None:
-        super().__init__(wanted, patience)
+    def __init__(self, files: FileFilter, call: BatchedCall[SearchRequest, Any]) -> None:
+        super().__init__(files, call)
         self._matches: list[FileInfo] = []
         self._starts_in_file = False
 
@@ -181,12 +160,12 @@ class GlobTask(_Task[GlobResult]):
     def has_enough(self) -> bool:
         return len(self._matches) > MAX_GLOB_MATCHES
 
-    def _search(self, file: Seen) -> None:
+    def _search(self, file: VisitedFile) -> None:
         self._matches.append(file.info())
 
-    def start_in_file(self) -> None:
+    def start_in_file(self) -> bool:
         self._starts_in_file = True
-        self.end()
+        return True
 
     def miss(self, path: str, error: OSError) -> None:
         self.lack(path, error)
@@ -194,27 +173,25 @@ class GlobTask(_Task[GlobResult]):
     def result(self) -> GlobResult:
         """Sorted by path; NotDirectoryError where the search starts in a file."""
         if self._starts_in_file:
-            raise NotDirectoryError(self.wanted.root)
-        result = self._told(glob_result(self._matches))
+            raise NotDirectoryError(self.files.root)
+        result = self._complete(glob_result(self._matches, is_late=self.has_expired))
         if self.shortage is not None:
             result.truncation_reason = "unreadable"
-        elif self.has_expired:
-            result.truncation_reason = "budget"
         return result
 
 
 class GrepTask(_Task[GrepResult]):
     """A search for lines. Files must come sorted by path where `grep` has a limit, otherwise each once."""
 
-    def __init__(self, grep: Grep, patience: Patience) -> None:
-        super().__init__(grep.wanted, patience)
+    def __init__(self, grep: Grep, call: BatchedCall[SearchRequest, Any]) -> None:
+        super().__init__(grep.files, call)
         self.grep: Grep = grep
 
     @property
     def has_enough(self) -> bool:
         return self.grep.truncated
 
-    def _search(self, file: Seen) -> None:
+    def _search(self, file: VisitedFile) -> None:
         try:
             content = file.content()
         except NotFoundError:
@@ -233,18 +210,14 @@ class GrepTask(_Task[GrepResult]):
         """Sorted by path, then line."""
         # Matches of one file are together and in order already.
         self.grep.matches.sort(key=attrgetter("path"))
-        return self._told(self.grep.result())
+        return self._complete(self.grep.result())
 
 
 AnyTask: TypeAlias = GlobTask | GrepTask
 
 
-_CHECK_S = 0.001
-"""Seconds between two looks at whether time is up."""
-
-
-class Pass:
-    """The `tasks` to be carried out together; all start at `root`.
+class SearchBatch:
+    """Searches that are carried out together by `tasks`; all start at `root`.
 
     `hints` are options by which ripgrep leaves out what is not wanted; what it leaves out wrongly is looked at anyway.
     """
@@ -256,107 +229,127 @@ class Pass:
         tasks: Sequence[AnyTask],
         *,
         max_bytes: int,
-        hints: Iterable[str] = NO_IGNORE_FILES,
+        hints: Iterable[str],
     ) -> None:
         self.disk = disk
         self.root = root
         self.tasks: Sequence[AnyTask] = tasks
         self.max_bytes = max_bytes
         self.hints: tuple[str, ...] = tuple(hints)
+        for task in tasks:
+            if isinstance(task, GrepTask):
+                # One file may take long, and the others of the batch are not to wait for its end.
+                task.grep.deadline = BatchDeadline(self, [task])
 
     def search(self, file: FoundFile | NamedFile, tasks: Iterable[AnyTask]) -> list[AnyTask]:
-        """Search one file for `tasks`, which want it; those that want no more."""
-        seen = Seen(file, self.max_bytes)
-        return [task for task in tasks if task.attend(seen)]
+        """Search one file for `tasks`, which want it; those that need no more files."""
+        visited = VisitedFile(file, self.max_bytes)
+        finished = [task for task in tasks if task.visit(visited)]
+        self.end(task for task in finished if task.has_expired)
+        return finished
 
-
-class PassPatience(Patience):
-    """Lasts as long as that of any of `tasks`; ends every task of the pass whose own is at an end."""
-
-    __slots__ = ("_due", "_pass", "_tasks")
-
-    def __init__(self, searches: Pass, tasks: Sequence[AnyTask]) -> None:
-        super().__init__()
-        self._pass = searches
-        self._tasks = tasks
-        self._due = 0.0
-
-    def check(self, path: str) -> None:
-        now = monotonic()
-        if now < self._due:
-            return
-        self._due = now + _CHECK_S
-        for task in self._pass.tasks:
+    def end(self, tasks: Iterable[AnyTask]) -> None:
+        """End `tasks`. Each gets its result now, but the last of the batch only when all work has ended."""
+        for task in tasks:
             if not task.is_over:
-                task.check(path)
+                task.is_over = True
+                if not all(other.is_over for other in self.tasks):
+                    task.call.settle(task.result)
+
+    def end_expired(self) -> None:
+        """End the tasks whose deadlines have passed."""
+        for task in self.tasks:
+            if not task.is_over and task.call.deadline.has_passed:
+                task.has_expired = True
+                self.end([task])
+
+
+_CHECK_S = 0.001
+"""Seconds between two looks at the deadlines of a batch."""
+
+
+class BatchDeadline(Deadline):
+    """Passes when `tasks` of the batch are over; a check ends every task of the batch whose own deadline has passed."""
+
+    __slots__ = ("_batch", "_next", "_tasks")
+
+    def __init__(self, batch: SearchBatch, tasks: Sequence[AnyTask]) -> None:
+        super().__init__()
+        self._batch = batch
+        self._tasks = tasks
+        self._next = 0.0
+
+    def check(self, path: str = "/") -> None:
+        now = monotonic()
+        if now < self._next:
+            return
+        self._next = now + _CHECK_S
+        self._batch.end_expired()
         if all(task.is_over for task in self._tasks):
             raise DeadlineError(path, "")
 
 
 class Walk:
-    """The way through the tree for some tasks of a pass, which end when they have enough."""
+    """Searches file after file for some tasks of a batch, which end when they have enough."""
 
-    _groups: dict[Wanted, list[AnyTask]]
+    _groups: dict[FileFilter, list[AnyTask]]
 
-    def __init__(self, searches: Pass, tasks: Iterable[AnyTask]) -> None:
+    def __init__(self, batch: SearchBatch, tasks: Iterable[AnyTask]) -> None:
         self.tasks: list[AnyTask] = list(tasks)
-        """Those that the walk is for, as yet."""
-        self._pass = searches
+        """Those that still need files."""
+        self._batch = batch
         self._last = ""
-        self._patience = PassPatience(searches, self.tasks)
-        # Many searches want the same files, which is asked once then.
+        self._deadline = BatchDeadline(batch, self.tasks)
+        # Many searches want the same files, so each filter is asked once.
         self._groups = {}
         for task in self.tasks:
-            self._groups.setdefault(task.wanted, []).append(task)
+            self._groups.setdefault(task.files, []).append(task)
 
     def leave_out(self, tasks: Iterable[AnyTask]) -> None:
         """Go on without `tasks`."""
         for task in tasks:
             task.done = max(task.done, self._last)
             self.tasks.remove(task)
-            self._groups[task.wanted].remove(task)
-            if not self._groups[task.wanted]:
-                del self._groups[task.wanted]
+            self._groups[task.files].remove(task)
+            if not self._groups[task.files]:
+                del self._groups[task.files]
 
     def steps(self) -> Generator[None, None, None]:
         """Search file after file, each step one that any task wants, as long as there are tasks."""
         if not self.tasks:
             return
-        patience = self._patience
-        walk = self._pass.disk.walk(self._pass.root, enter=self._may_enter, unreadable=self._miss, patience=patience)
+        deadline = self._deadline
+        walk = self._batch.disk.walk(self._batch.root, enter=self._may_enter, unreadable=self._miss, deadline=deadline)
         with suppress(DeadlineError), closing(walk):
             for file in walk:
-                patience.check(file.path)
-                if file.path == self._pass.root:
+                deadline.check(file.path)
+                if file.path == self._batch.root:
                     self._start_in_file()
-                wanting = [task for wanted, group in self._groups.items() if file.path in wanted for task in group]
+                wanting = [task for files, group in self._groups.items() if file.path in files for task in group]
                 if wanting:
-                    ended = self._pass.search(file, wanting)
+                    ended = self._batch.search(file, wanting)
                     self._last = file.path
                     if ended:
                         self._end(ended)
                     yield
                     if not self.tasks:
                         return
-            # Others of the pass may go on with ripgrep.
+            # Others of the batch may go on with ripgrep.
             self._end([*self.tasks])
 
     def _start_in_file(self) -> None:
-        for task in self.tasks:
-            task.start_in_file()
-        self.leave_out([task for task in self.tasks if task.is_over])
+        self._end([task for task in self.tasks if task.start_in_file()])
 
     def _end(self, tasks: list[AnyTask]) -> None:
         self.leave_out(tasks)
-        for task in tasks:
-            task.end()
+        self._batch.end(tasks)
 
     def _may_enter(self, directory: str) -> bool:
-        self._patience.check(directory)
-        return any(wanted.may_enter(directory) for wanted in self._groups)
+        self._deadline.check(directory)
+        return any(files.may_enter(directory) for files in self._groups)
 
     def _miss(self, directory: str, error: OSError) -> None:
-        for wanted, group in self._groups.items():
-            if wanted.may_enter(directory):
+        for files, group in self._groups.items():
+            if files.may_enter(directory):
                 for task in group:
                     task.miss(f"{directory}/", error)

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 __all__ = [
     "Argument",
+    "argument_of",
     "arguments_of",
     "bytes_given",
     "bytes_of",
@@ -163,12 +164,18 @@ _ARGUMENTS: Final[dict[str, Argument]] = {
     for names, plain, check in (
         ("path src dst content old new pattern command", (str,), check_string),
         ("glob if_match", (str, _NONE), _optional(check_string)),
-        ("offset limit context_lines", (int,), check_integer),
-        ("max_count", (int, _NONE), _optional(check_integer)),
-        ("replace_all overwrite regex ignore_case", (bool,), check_bool),
+        ("offset limit", (int,), check_integer),
+        ("replace_all overwrite", (bool,), check_bool),
         ("timeout", (_NONE,), _optional(check_number)),
     )
     for name in names.split()
+}
+_BY_TYPE: Final[dict[Any, tuple[frozenset[type], Check]]] = {
+    str: (frozenset({str}), check_string),
+    str | None: (frozenset({str, _NONE}), _optional(check_string)),
+    int: (frozenset({int}), check_integer),
+    int | None: (frozenset({int, _NONE}), _optional(check_integer)),
+    bool: (frozenset({bool}), check_bool),
 }
 _SEARCHED: Final = Argument("path", frozenset({str, _NONE}), _optional(check_string))
 """A search without a path searches everything."""
@@ -177,3 +184,10 @@ _SEARCHED: Final = Argument("path", frozenset({str, _NONE}), _optional(check_str
 def arguments_of(operation: str) -> Mapping[str, Argument]:
     """The checked arguments of an operation, by name. `operation` is its sync name."""
     return _ARGUMENTS | {"path": _SEARCHED} if operation in ("glob", "grep") else _ARGUMENTS
+
+
+def argument_of(name: str, kind: Any) -> Argument:
+    """The argument `name` of this type; TypeError for a type of which no argument is checked."""
+    if kind not in _BY_TYPE:
+        raise TypeError(f"no argument {name!r} of type {kind!r} can be checked")
+    return Argument(_SHOWN.get(name, name), *_BY_TYPE[kind])

@@ -1,64 +1,49 @@
-"""How work on a thread learns that nobody waits for it any more."""
+"""When blocking work must end: its time is up, or nobody waits for it any more."""
 
 import time
-from collections.abc import Callable
 
 from deepfs.errors import DeadlineError
 
-__all__ = ["Cancellation", "Cancelled", "Patience", "never_cancelled"]
+__all__ = ["Deadline"]
 
 
-class Cancelled(BaseException):
-    """Unwinds a function that was cancelled; a BaseException, so that no handler of expected failures holds it up."""
+class Deadline:
+    """A time limit and a cancellation in one token, which blocking work checks between its steps.
 
-
-class Cancellation:
-    """Set by the one who waits, looked at by the one who works; safe between threads."""
-
-    __slots__ = ("cancelled",)
-
-    def __init__(self) -> None:
-        self.cancelled: bool = False
-
-    def check(self) -> None:
-        """Go on, or raise Cancelled. To be called every millisecond or so."""
-        if self.cancelled:
-            raise Cancelled
-
-    def cancel(self) -> None:
-        """Set the token."""
-        self.cancelled = True
-
-
-def never_cancelled() -> bool:
-    """The answer of an operation that nobody cancels."""
-    return False
-
-
-class Patience:
-    """A deadline and a cancellation, asked about between the steps of blocking work.
-
-    The work is cancelled by `cancel`, from any thread, or where `cancelled` says so.
+    The caller who waits for the work may `cancel` it, from any thread. Work that can take long calls `check` every
+    millisecond or so.
     """
 
-    __slots__ = ("_cancelled", "_deadline", "_is_wanted")
+    __slots__ = ("_due", "_timeout", "is_cancelled")
 
-    def __init__(self, timeout: float | None = None, cancelled: Callable[[], bool] = never_cancelled) -> None:
-        self._deadline = None if timeout is None else time.monotonic() + timeout
-        self._cancelled = cancelled
-        self._is_wanted = True
+    def __init__(self, timeout: float | None = None) -> None:
+        """Args:
+        timeout: Seconds from now until the time is up; None for no limit.
+        """
+        self.is_cancelled: bool = False
+        self._timeout = timeout
+        self.restart()
+
+    def restart(self) -> None:
+        """Count the time from now on: work that waited in a queue has its whole time."""
+        self._due = None if self._timeout is None else time.monotonic() + self._timeout
 
     def cancel(self) -> None:
-        """Have the next check raise."""
-        self._is_wanted = False
+        """Let the next check raise."""
+        self.is_cancelled = True
 
-    def check_wanted(self, path: str) -> None:
-        """Raise DeadlineError once the operation is cancelled; its deadline is for waiting, which this is not."""
-        if not self._is_wanted or self._cancelled():
-            raise DeadlineError(path, "the operation was cancelled")
+    @property
+    def has_passed(self) -> bool:
+        """Whether the work was cancelled or its time is up."""
+        return self.is_cancelled or (self._due is not None and time.monotonic() >= self._due)
 
-    def check(self, path: str) -> None:
-        """Raise DeadlineError once the operation is cancelled or its time is up."""
-        self.check_wanted(path)
-        if self._deadline is not None and time.monotonic() >= self._deadline:
+    def check(self, path: str = "/") -> None:
+        """Raise DeadlineError, about `path`, where the work was cancelled or its time is up."""
+        self.check_cancelled(path)
+        if self.has_passed:
             raise DeadlineError(path, "others use it, or there is too much of it")
+
+    def check_cancelled(self, path: str = "/") -> None:
+        """Raise DeadlineError where the work was cancelled, for steps that the time limit does not concern."""
+        if self.is_cancelled:
+            raise DeadlineError(path, "the operation was cancelled")

@@ -20,12 +20,12 @@ from itertools import islice
 from math import inf
 from queue import Empty, SimpleQueue
 from time import monotonic, process_time, sleep
-from typing import Any, Generic, Protocol, TypeVar, TypeVarTuple
+from typing import Any, Generic, TypeVar, TypeVarTuple
 
 from anyio import current_effective_deadline
 from anyio.lowlevel import checkpoint_if_cancelled
 
-from deepfs.threads.deadline import Cancellation
+from deepfs.threads.deadline import Deadline
 from deepfs.threads.loop_bridge import Claim, Countdown, ThreadEvent, loop_callbacks
 
 __all__ = [
@@ -312,10 +312,6 @@ _SLICE = 256
 """Calls of one `run_each` that are in flight together: enough to batch, too few to hold up the loop."""
 
 
-class _Cancellable(Protocol):
-    def cancel(self) -> object: ...
-
-
 class _Pools:
     def __init__(self) -> None:
         self.short = WorkerPool("short", core=1, limit=40)
@@ -342,7 +338,7 @@ def run(
     function: Callable[[*ArgsT], T],
     *args: *ArgsT,
     abandon_on_cancel: bool = False,
-    cancellation: _Cancellable | None = None,
+    deadline: Deadline | None = None,
 ) -> Awaitable[T]:
     """Call a short blocking function, and return or raise what it does.
 
@@ -351,12 +347,12 @@ def run(
         args: What it is called with.
         abandon_on_cancel: Whether a cancelled caller goes on at once and drops the result, which is for reads. By
             default it goes on when the function has ended. A call that has not begun is never made.
-        cancellation: Told when the caller is cancelled, so that the function can end early.
+        deadline: Cancelled when the caller is, so that the function can end early.
 
     Raises:
         RuntimeError: No thread can be started, or the interpreter ends.
     """
-    return _run(_pools.short, function, args, abandon_on_cancel, cancellation)
+    return _run(_pools.short, function, args, abandon_on_cancel, deadline)
 
 
 def run_resident(function: Callable[[*ArgsT], T], *args: *ArgsT) -> Awaitable[T]:
@@ -373,7 +369,7 @@ async def _run(
     function: Callable[[*ArgsT], T],
     args: tuple[*ArgsT],
     abandon_on_cancel: bool = False,
-    cancellation: _Cancellable | None = None,
+    deadline: Deadline | None = None,
     turn: object = None,
 ) -> T:
     await stop_if_cancelled()
@@ -384,8 +380,8 @@ async def _run(
     try:
         await event.wait()
     except BaseException as reason:
-        if cancellation is not None:
-            cancellation.cancel()
+        if deadline is not None:
+            deadline.cancel()
         if not job.withdraw() and not abandon_on_cancel:
             await wait_for_end(event, reason)
         raise
@@ -433,13 +429,31 @@ async def _run_part(function: Callable[[ItemT], T], part: list[ItemT], abandon_o
     return [job.result() for job in jobs]
 
 
-async def run_long(function: Callable[[Cancellation, *ArgsT], T], *args: *ArgsT) -> T:
-    """Call a blocking function that may take long, with a token that it must check every millisecond or so.
+async def run_long(
+    function: Callable[[Deadline, *ArgsT], T],
+    *args: *ArgsT,
+    timeout: float | None = None,
+    deadline: Deadline | None = None,
+) -> T:
+    """Call a blocking function that may take long, with a deadline that it must check every millisecond or so.
 
-    On cancellation the token is set, and the caller goes on when the function has ended.
+    Cancelled, the deadline is cancelled, and the caller goes on when the function has ended.
+
+    Args:
+        function: It gets the deadline first.
+        args: What else it is called with.
+        timeout: Seconds from when the call begins, if no `deadline` is given; None for no limit.
+        deadline: The deadline, if it is that of more than this call.
     """
-    cancellation = Cancellation()
-    return await _run(_pools.long, function, (cancellation, *args), cancellation=cancellation)
+    if deadline is not None:
+        return await _run(_pools.long, function, (deadline, *args), deadline=deadline)
+    deadline = Deadline(timeout)
+    return await _run(_pools.long, _restarted, (deadline, function, args), deadline=deadline)
+
+
+def _restarted(deadline: Deadline, function: Callable[[Deadline, *ArgsT], T], args: tuple[*ArgsT]) -> T:
+    deadline.restart()
+    return function(deadline, *args)
 
 
 def start_long(storage: Hashable, function: Callable[[*ArgsT], object], *args: *ArgsT) -> None:

@@ -274,7 +274,7 @@ def holding(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[bytes], BackendProtocol]:
     """Makes a backend that holds a file, and that searches for two seconds at most."""
-    monkeypatch.setattr(_flat_search, "_SECONDS", 2)
+    monkeypatch.setattr(_flat_search, "SEARCH_SECONDS", 2)
 
     def make(content: bytes) -> BackendProtocol:
         backend = FilesystemBackend(tmp_path, search_timeout=2) if request.param == "filesystem" else MemoryBackend()

@@ -3,7 +3,6 @@
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.backends.memory import MemoryBackend
 from deepfs.search import disk as engines
+from deepfs.search.request import GlobRequest
 from deepfs.search.ripgrep import Ripgrep
 from deepfs.types import GlobResult, GrepResult
 from support.processes import children, started, working_threads
@@ -80,7 +80,7 @@ async def test_a_search_that_is_stuck_holds_up_no_other_backend(tmp_path: Path, 
     try:
         async with anyio.create_task_group() as group:
             for start in ("/", "/src", "/node_modules"):
-                group.start_soon(partial(hung.aglob, "**", start, hidden=hidden))
+                group.start_soon(hung.arun_glob, GlobRequest("**", start, hidden=hidden))
             for _ in range(2):
                 await until(lambda: stuck.acquire(blocking=False))
             with anyio.fail_after(30):

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from deepfs.disk import Disk, Patience
+from deepfs.disk import Deadline, Disk
 from deepfs.errors import AlreadyExistsError, DeepFSError, InvalidPathError, IsDirectoryError, NotFoundError
+from support.deadlines import ScriptedDeadline
 from support.disks import open_descriptors, tree
 from support.mounts import bound
 
@@ -83,7 +84,7 @@ def test_of_each_pair_of_names_nothing_is_lost(
         content, replaced, one = shown(disk, src), shown(disk, dst), is_one(place, src, dst)
         is_link = os.path.islink(f"{place}{src}")
         try:
-            operation(disk, src, dst, overwrite=overwrite, patience=Patience(1))
+            operation(disk, src, dst, overwrite=overwrite, deadline=Deadline(1))
         except DeepFSError:
             assert tree(place) == before, (src, dst)
             continue
@@ -240,7 +241,7 @@ def test_what_changed_while_a_move_waited_is_looked_at_anew(root: Path) -> None:
         return False
 
     try:
-        Disk(str(root)).move("/twin", "/f", overwrite=True, patience=Patience(cancelled=change))
+        Disk(str(root)).move("/twin", "/f", overwrite=True, deadline=ScriptedDeadline(cancelled=change))
     finally:
         os.close(waiting)
     assert (root / "f").read_bytes() == FILES["f"]
@@ -258,7 +259,7 @@ def test_a_destination_that_is_gone_by_the_time_of_the_move_is_no_error(root: Pa
         return False
 
     try:
-        Disk(str(root)).move("/d/g", "/other", overwrite=True, patience=Patience(cancelled=change))
+        Disk(str(root)).move("/d/g", "/other", overwrite=True, deadline=ScriptedDeadline(cancelled=change))
     finally:
         os.close(waiting)
     assert (root / "other").read_bytes() == FILES["d/g"]

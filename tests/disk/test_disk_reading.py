@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deepfs.disk import Disk, Limits, Patience, modified_at
+from deepfs.disk import Disk, Limits, modified_at
 from deepfs.disk import reading as files
 from deepfs.disk import reading as windows
 from deepfs.errors import (
@@ -25,6 +25,7 @@ from deepfs.errors import (
     TooLargeError,
 )
 from deepfs.text import lines as text
+from support.deadlines import ScriptedDeadline
 from support.disks import open_descriptors, public_directory, seen_by_nobody
 
 MIB = 1024 * 1024
@@ -279,7 +280,7 @@ def test_a_long_read_ends_when_nobody_wants_it(root: Path, disk: Disk) -> None:
     (root / "log").write_bytes(b"line\n" * 400_000)
     asked = iter([False, True])
     with pytest.raises(DeadlineError):
-        disk.read_window("/log", 0, 1, patience=Patience(cancelled=lambda: next(asked)))
+        disk.read_window("/log", 0, 1, deadline=ScriptedDeadline(cancelled=lambda: next(asked)))
 
 
 # --- versions ---
@@ -414,7 +415,7 @@ def test_a_version_is_compared_in_bounded_memory_until_nobody_wants_it(root: Pat
         tracemalloc.stop()
     asked = iter([False] * 5 + [True])
     with pytest.raises(DeadlineError):
-        disk.write_file("/file", b"", if_match="0" * 32, patience=Patience(cancelled=lambda: next(asked)))
+        disk.write_file("/file", b"", if_match="0" * 32, deadline=ScriptedDeadline(cancelled=lambda: next(asked)))
 
 
 def test_times_are_iso_8601_in_utc(root: Path) -> None:

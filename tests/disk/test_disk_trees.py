@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deepfs.disk import Disk, Patience, is_temporary
+from deepfs.disk import Deadline, Disk, is_temporary
 from deepfs.errors import (
     AlreadyExistsError,
     BackendError,
@@ -28,6 +28,7 @@ from deepfs.errors import (
     PermissionDeniedError,
     TooLargeError,
 )
+from support.deadlines import ScriptedDeadline
 from support.disks import open_descriptors, public_directory, seen_by_nobody, tree
 from support.processes import started
 
@@ -126,7 +127,7 @@ def test_a_child_that_tells_nothing_hides_no_other(root: Path, disk: Disk, monke
         def stat(self, *, follow_symlinks: bool) -> os.stat_result:
             raise PermissionError(errno.EACCES, "no")
 
-    monkeypatch.setattr("deepfs.disk.walking._patiently", lambda children, *_: map(Mute, children))
+    monkeypatch.setattr("deepfs.disk.walking._until_due", lambda children, *_: map(Mute, children))
     assert [tuple(entry) for entry in disk.list_directory("/").entries] == [
         ("dir.txt", False, None, None),
         ("dir", True, None, None),
@@ -142,7 +143,7 @@ def test_a_listing_may_be_bounded_and_given_up(root: Path, disk: Disk) -> None:
     assert (len(whole.entries), whole.truncated) == (2101, False)
     asked = iter([False, True])
     with pytest.raises(DeadlineError):
-        disk.list_directory("/dir/sub", patience=Patience(cancelled=lambda: next(asked)))
+        disk.list_directory("/dir/sub", deadline=ScriptedDeadline(cancelled=lambda: next(asked)))
 
 
 @pytest.mark.stress
@@ -245,7 +246,7 @@ def test_a_walk_that_is_left_or_given_up_leaves_nothing_open(disk: Disk) -> None
     walk.close()
     asked = iter([False, True])
     with pytest.raises(DeadlineError):
-        list(disk.walk("/", patience=Patience(cancelled=lambda: next(asked))))
+        list(disk.walk("/", deadline=ScriptedDeadline(cancelled=lambda: next(asked))))
     assert open_descriptors() == before
 
 
@@ -362,7 +363,7 @@ def test_a_deep_tree_is_walked_copied_and_deleted(root: Path, disk: Disk) -> Non
 
 FEW_DESCRIPTORS = """
 import os, resource, sys
-from deepfs.disk import (Disk, Patience)
+from deepfs.disk import (Disk, Deadline)
 
 root = sys.argv[1]
 top = os.open(root, os.O_RDONLY)
@@ -390,7 +391,7 @@ for path in "/dir", "/copy":
         file.stat()
         read += file.read() == b""
     print(read, missed)
-print(len(disk.list_tree("/dir", Patience()).entries))
+print(len(disk.list_tree("/dir", Deadline()).entries))
 disk.delete("/dir")
 disk.delete("/copy")
 print(os.listdir(root))
@@ -589,7 +590,7 @@ def test_a_place_is_left_alone_by_itself(root: Path, disk: Disk) -> None:
 
 def test_one_of_two_names_of_a_file_moves_onto_the_other(root: Path, disk: Disk) -> None:
     os.link(root / "dir.txt", root / "twin")
-    disk.move("/twin", "/dir.txt", overwrite=True, patience=Patience(1))
+    disk.move("/twin", "/dir.txt", overwrite=True, deadline=Deadline(1))
     assert sorted(os.listdir(root)) == ["dir", "dir.txt"]
 
 
@@ -648,7 +649,7 @@ def test_a_move_to_another_file_system_deletes_nothing_but_what_it_copied(root: 
 
     before = open_descriptors()
     with pytest.raises(ConflictError, match=r"'/dir/sub/.*' changed .* and 1 more stay; .* is in '/new'"):
-        disk.move("/dir", "/new", patience=Patience(cancelled=write))
+        disk.move("/dir", "/new", deadline=ScriptedDeadline(cancelled=write))
     assert open_descriptors() == before
     found = tree(root)
     assert {name: found[name] for name in found if name.startswith("dir/")} == {
@@ -668,7 +669,7 @@ def test_a_file_that_others_write_while_it_goes_to_another_file_system_stays(roo
 
     (root / "new").write_bytes(b"old")
     with pytest.raises(ConflictError, match=r"'/dir.txt' changed .* stays"):
-        disk.move("/dir.txt", "/new", overwrite=True, patience=Patience(cancelled=write))
+        disk.move("/dir.txt", "/new", overwrite=True, deadline=ScriptedDeadline(cancelled=write))
     assert (root / "dir.txt").read_bytes() == b"written meanwhile"
     assert (root / "new").read_bytes().startswith(b"333")
 
@@ -678,7 +679,7 @@ def test_a_file_that_others_hold_while_its_tree_goes_to_another_file_system_stay
     with (root / "dir" / "sub" / "deep").open("rb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(DeadlineError) as caught:
-            disk.move("/dir", "/new", patience=Patience(0))
+            disk.move("/dir", "/new", deadline=Deadline(0))
     assert (caught.value.path, caught.value.other) == ("/dir/sub/deep", "/new")
     assert caught.value.reason == "it could not be deleted (others use it); all of it is in '/new' as well"
     found = tree(root)
@@ -690,16 +691,16 @@ def test_a_copy_that_is_given_up_leaves_nothing(root: Path, disk: Disk, relocate
     before = tree(root)
     asked = iter([False] * 2)
     with pytest.raises(DeadlineError):
-        disk.copy("/dir", "/new/copy", patience=Patience(cancelled=lambda: next(asked, True)))
+        disk.copy("/dir", "/new/copy", deadline=ScriptedDeadline(cancelled=lambda: next(asked, True)))
     assert tree(root) == before
 
 
 def test_the_time_to_wait_for_others_does_not_bound_the_work(root: Path, disk: Disk) -> None:
-    disk.write_file("/dir/new", b"", patience=Patience(0))
-    disk.delete("/dir/new", Patience(0))
-    disk.copy("/dir", "/copy", patience=Patience(0))
-    disk.move("/copy", "/moved", patience=Patience(0))
-    disk.delete("/dir", Patience(0))
+    disk.write_file("/dir/new", b"", deadline=Deadline(0))
+    disk.delete("/dir/new", Deadline(0))
+    disk.copy("/dir", "/copy", deadline=Deadline(0))
+    disk.move("/copy", "/moved", deadline=Deadline(0))
+    disk.delete("/dir", Deadline(0))
     assert sorted(tree(root)) == ["dir.txt", "moved", "moved/file", "moved/sub", "moved/sub/deep"]
 
 
@@ -707,7 +708,7 @@ def test_a_deletion_ends_when_nobody_wants_it(disk: Disk) -> None:
     before = open_descriptors()
     asked = iter([False])
     with pytest.raises(DeadlineError):
-        disk.delete("/dir", Patience(cancelled=lambda: next(asked, True)))
+        disk.delete("/dir", ScriptedDeadline(cancelled=lambda: next(asked, True)))
     assert open_descriptors() == before
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deepfs.disk import Disk, Patience, is_temporary
+from deepfs.disk import Deadline, Disk, is_temporary
 from deepfs.errors import (
     AlreadyExistsError,
     BackendError,
@@ -21,6 +21,7 @@ from deepfs.errors import (
     PermissionDeniedError,
     TooLargeError,
 )
+from support.deadlines import ScriptedDeadline
 from support.disks import open_descriptors, public_directory, seen_by_nobody, tree
 
 STALE = ".~deepfs-0123456789abcdef"
@@ -286,7 +287,7 @@ def test_an_edit_that_fails_leaves_the_file_and_frees_it(root: Path, disk: Disk)
     for error in (ValueError, TooLargeError):
         with pytest.raises(error):
             disk.edit_file("/file", fail, limit=2 if error is TooLargeError else None)
-    disk.edit_file("/file", bytes.upper, patience=Patience(0))
+    disk.edit_file("/file", bytes.upper, deadline=Deadline(0))
     assert tree(root) == {"dir": None, "file": b"OLD"}
     assert open_descriptors() == before
 
@@ -378,30 +379,30 @@ def others(root: Path) -> object:
     os.close(descriptor)
 
 
-CHANGES: dict[str, Callable[[Disk, Patience], None]] = {
-    "overwrite": lambda disk, patience: disk.write_file("/file", b"new", overwrite=True, patience=patience),
-    "if_match": lambda disk, patience: disk.write_file("/file", b"new", if_match=version(disk), patience=patience),
-    "edit": lambda disk, patience: disk.edit_file("/file", lambda _: b"new", patience=patience),
-    "delete": lambda disk, patience: disk.delete("/file", patience),
-    "move": lambda disk, patience: disk.move("/file", "/moved", patience=patience),
-    "move over": lambda disk, patience: disk.move("/other", "/file", overwrite=True, patience=patience),
-    "copy over": lambda disk, patience: disk.copy("/other", "/file", overwrite=True, patience=patience),
+CHANGES: dict[str, Callable[[Disk, Deadline], None]] = {
+    "overwrite": lambda disk, deadline: disk.write_file("/file", b"new", overwrite=True, deadline=deadline),
+    "if_match": lambda disk, deadline: disk.write_file("/file", b"new", if_match=version(disk), deadline=deadline),
+    "edit": lambda disk, deadline: disk.edit_file("/file", lambda _: b"new", deadline=deadline),
+    "delete": lambda disk, deadline: disk.delete("/file", deadline),
+    "move": lambda disk, deadline: disk.move("/file", "/moved", deadline=deadline),
+    "move over": lambda disk, deadline: disk.move("/other", "/file", overwrite=True, deadline=deadline),
+    "copy over": lambda disk, deadline: disk.copy("/other", "/file", overwrite=True, deadline=deadline),
 }
 
 
 @pytest.mark.usefixtures("others")
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_a_change_waits_for_others_only_so_long(
-    root: Path, disk: Disk, change: Callable[[Disk, Patience], None]
+    root: Path, disk: Disk, change: Callable[[Disk, Deadline], None]
 ) -> None:
     (root / "other").write_bytes(b"other")
     before, open_before = tree(root), open_descriptors()
     start = time.perf_counter()
     with pytest.raises(DeadlineError):
-        change(disk, Patience(0.05))
+        change(disk, Deadline(0.05))
     cancelled = iter([False, False, True])
     with pytest.raises(DeadlineError):
-        change(disk, Patience(30, lambda: next(cancelled, True)))
+        change(disk, ScriptedDeadline(30, lambda: next(cancelled, True)))
     assert time.perf_counter() - start < 5
     assert tree(root) == before
     assert open_descriptors() == open_before
@@ -409,12 +410,12 @@ def test_a_change_waits_for_others_only_so_long(
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_a_change_goes_on_when_others_are_done(
-    root: Path, disk: Disk, others: int, change: Callable[[Disk, Patience], None]
+    root: Path, disk: Disk, others: int, change: Callable[[Disk, Deadline], None]
 ) -> None:
     (root / "other").write_bytes(b"other")
     timer = threading.Timer(0.05, lambda: fcntl.flock(others, fcntl.LOCK_UN))
     timer.start()
-    change(disk, Patience(20))
+    change(disk, Deadline(20))
     timer.join()
     assert (root / "file").exists() is False or (root / "file").read_bytes() in (b"new", b"other")
 
@@ -422,7 +423,7 @@ def test_a_change_goes_on_when_others_are_done(
 def test_a_lock_on_a_file_that_was_replaced_holds_nobody_up(root: Path, disk: Disk, others: int) -> None:
     os.rename(root / "file", root / "aside")
     (root / "file").write_bytes(b"another")
-    disk.edit_file("/file", bytes.upper, patience=Patience(0))
+    disk.edit_file("/file", bytes.upper, deadline=Deadline(0))
     assert (root / "file").read_bytes() == b"ANOTHER"
 
 

@@ -11,13 +11,13 @@ from functools import partial
 import anyio
 import pytest
 
-from deepfs.search.batching import Ask, Together
+from deepfs.search.batching import BatchedCall, Batcher
 from deepfs.threads import pool
 from deepfs.threads.loop_bridge import loop_callbacks
 
 pytestmark = pytest.mark.anyio
 
-Group = list[Ask[int, int]]
+Group = list[BatchedCall[int, int]]
 
 
 class Answering:
@@ -27,14 +27,14 @@ class Answering:
         self.put: list[tuple[str, list[int]]] = []
         self.gate = threading.Event()
         self.gate.set()
-        self.together: Together[str, int, int] = Together(self._respond)
+        self.batcher: Batcher[str, int, int] = Batcher(self._respond)
 
-    def _respond(self, key: str, asks: Group) -> None:
-        self.put.append((key, sorted(ask.question for ask in asks)))
-        for ask in asks:
-            while not self.gate.is_set() and not ask.cancellation.cancelled:
+    def _respond(self, key: str, calls: Group) -> None:
+        self.put.append((key, sorted(call.request for call in calls)))
+        for call in calls:
+            while not self.gate.is_set() and not call.deadline.is_cancelled:
                 time.sleep(0.001)
-            ask.settle(partial(double, ask.question))
+            call.settle(partial(double, call.request))
 
 
 def double(number: int) -> int:
@@ -81,7 +81,7 @@ async def answers(answering: Answering, *questions: tuple[str, int]) -> list[obj
 
     async def ask(place: int, key: str, number: int) -> None:
         try:
-            found[place] = await answering.together.ask(key, number)
+            found[place] = await answering.batcher.ask(key, number)
         except ValueError as error:
             found[place] = repr(error)
 
@@ -94,8 +94,8 @@ async def answers(answering: Answering, *questions: tuple[str, int]) -> list[obj
 async def test_questions_about_one_key_are_put_together(answering: Answering, held_lane: Callable[[], None]) -> None:
     async with anyio.create_task_group() as tasks:
         for number in range(5):
-            tasks.start_soon(answering.together.ask, "a", number)
-        tasks.start_soon(answering.together.ask, "b", 7)
+            tasks.start_soon(answering.batcher.ask, "a", number)
+        tasks.start_soon(answering.batcher.ask, "b", 7)
         await anyio.wait_all_tasks_blocked()
         assert answering.put == []
         held_lane()
@@ -115,14 +115,14 @@ async def test_an_error_is_told_to_whom_it_concerns(answering: Answering, held_l
 
 
 async def test_what_fails_as_a_whole_is_put_one_by_one(answering: Answering, held_lane: Callable[[], None]) -> None:
-    def respond(_: str, asks: Group) -> None:
-        answering.put.append(("a", [ask.question for ask in asks]))
-        asks[0].settle(lambda: -len(asks))
-        asks[0].settle(lambda: 0)
-        if len(asks) > 1:
+    def respond(_: str, calls: Group) -> None:
+        answering.put.append(("a", [call.request for call in calls]))
+        calls[0].settle(lambda: -len(calls))
+        calls[0].settle(lambda: 0)
+        if len(calls) > 1:
             raise ValueError
 
-    answering.together = Together(respond)
+    answering.batcher = Batcher(respond)
     async with anyio.create_task_group() as tasks:
         found: list[object] = []
 
@@ -139,12 +139,12 @@ async def test_what_fails_as_a_whole_is_put_one_by_one(answering: Answering, hel
 
 
 async def test_an_error_is_the_answer_of_what_was_left(held_lane: Callable[[], None]) -> None:
-    def respond(_: str, asks: Group) -> None:
-        raise ValueError([ask.question for ask in asks])
+    def respond(_: str, calls: Group) -> None:
+        raise ValueError([call.request for call in calls])
 
     held_lane()
     answering = Answering()
-    answering.together = Together(respond)
+    answering.batcher = Batcher(respond)
     assert await answers(answering, ("a", 1), ("a", 2)) == ["ValueError([1])", "ValueError([2])"]
 
 
@@ -153,12 +153,12 @@ async def test_an_error_is_the_answer_of_what_was_left(held_lane: Callable[[], N
 
 async def test_who_is_cancelled_before_is_not_asked_for(answering: Answering, held_lane: Callable[[], None]) -> None:
     with anyio.move_on_after(0) as scope:
-        await answering.together.ask("a", 1)
+        await answering.batcher.ask("a", 1)
     assert scope.cancelled_caught
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(answering.together.ask, "a", 2)
+        tasks.start_soon(answering.batcher.ask, "a", 2)
         with anyio.move_on_after(0.01) as scope:
-            await answering.together.ask("a", 3)
+            await answering.batcher.ask("a", 3)
         assert scope.cancelled_caught
         held_lane()
     assert answering.put == [("a", [2])]
@@ -171,7 +171,7 @@ async def test_who_is_cancelled_goes_on_when_it_is_settled_and_the_others_stay(
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(answers, answering, ("a", 2))
         async with anyio.create_task_group() as cancelled:
-            cancelled.start_soon(answering.together.ask, "a", 1)
+            cancelled.start_soon(answering.batcher.ask, "a", 1)
             await anyio.wait_all_tasks_blocked()
             held_lane()
             await until(lambda: answering.put)
@@ -184,7 +184,7 @@ async def test_cancelling_sets_the_token(answering: Answering) -> None:
     answering.gate.clear()
     with anyio.fail_after(10):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(answering.together.ask, "a", 1)
+            tasks.start_soon(answering.batcher.ask, "a", 1)
             await until(lambda: answering.put)
             tasks.cancel_scope.cancel()
 
@@ -225,23 +225,23 @@ async def test_where_no_thread_can_be_started_the_next_question_tries_anew(
     with monkeypatch.context() as patch:
         patch.setattr(pool, "start_long", refuse)
         with pytest.raises(RuntimeError):
-            await answering.together.ask("a", 1)
+            await answering.batcher.ask("a", 1)
     with anyio.fail_after(10):
-        assert await answering.together.ask("a", 1) == 2
+        assert await answering.batcher.ask("a", 1) == 2
 
 
 async def test_who_is_told_so_does_not_ask_anew(answering: Answering, monkeypatch: pytest.MonkeyPatch) -> None:
     event = loop_callbacks().event()
-    other: Ask[int, int] = Ask(2, event)
+    other: BatchedCall[int, int] = BatchedCall(2, event)
 
     def refuse(*_: object) -> None:
-        [waiting] = answering.together._waiting.values()
+        [waiting] = answering.batcher._waiting.values()
         waiting.append(other)
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(pool, "start_long", refuse)
     with pytest.raises(RuntimeError):
-        await answering.together.ask("a", 1)
+        await answering.batcher.ask("a", 1)
     assert event.is_set
     assert not other.take()
 
@@ -250,17 +250,17 @@ def test_a_forked_process_asks_for_itself() -> None:
     script = """
         import os, threading, anyio
         from deepfs.threads import pool
-        from deepfs.search.batching import Together
+        from deepfs.search.batching import Batcher
 
-        def respond(key, asks):
-            for ask in asks:
-                ask.settle(lambda: key)
+        def respond(key, calls):
+            for call in calls:
+                call.settle(lambda: key)
 
-        together = Together(respond)
+        batcher = Batcher(respond)
 
         async def ask():
             with anyio.fail_after(10):
-                assert await together.ask("a", 1) == "a"
+                assert await batcher.ask("a", 1) == "a"
 
         async def main():
             gate = threading.Event()

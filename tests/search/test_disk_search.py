@@ -15,18 +15,21 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from deepfs.disk import Disk
-from deepfs.errors import NotDirectoryError, NotFoundError, PermissionDeniedError
+from deepfs.errors import DeadlineError, NotDirectoryError, NotFoundError, PermissionDeniedError
 from deepfs.search import disk as engines
-from deepfs.search.disk import Automatic, Engine, GlobSearch, InProcess, LocalSearch, WithRipgrep
+from deepfs.search.disk import Automatic, Engine, InProcess, LocalSearch, WithRipgrep
 from deepfs.search.gitignore import IgnoreOption
 from deepfs.search.query import FileHits, compile_query, is_plain, search, search_plain
+from deepfs.search.request import GlobRequest, GrepRequest
 from deepfs.search.ripgrep import Ripgrep, RipgrepError, find_ripgrep
-from deepfs.search.tasks import Pass
-from deepfs.threads.deadline import Cancellation
+from deepfs.search.tasks import SearchBatch
+from deepfs.threads.deadline import Deadline
 from deepfs.types import GlobResult, GrepResult
 from support import trees
+from support.deadlines import ScriptedDeadline
 from support.disks import Swapping, open_descriptors, public_directory, seen_by_nobody
 from support.processes import children
+from support.searches import Collecting, run_alone
 from support.trees import MAX_BYTES, many, write
 
 
@@ -52,17 +55,18 @@ def grep(
     max_count: int | None = None,
     ignore: IgnoreOption = None,
     timeout: float = 60,
-    cancellation: Cancellation | None = None,
+    deadline: Deadline | None = None,
     max_bytes: int = MAX_BYTES,
-    **query: Any,
+    **options: Any,
 ) -> GrepResult:
-    searcher = LocalSearch(Disk(str(root)), max_bytes=max_bytes, timeout=timeout, ignore=ignore, engine=engine)
-    return searcher.grep(cancellation or Cancellation(), compile_query(pattern, **query), path, glob, max_count)
+    searcher = LocalSearch(Disk(str(root)), max_bytes=max_bytes, ignore=ignore, engine=engine)
+    request = GrepRequest(pattern, path, glob, max_count=max_count, **options)
+    result: GrepResult = run_alone(searcher, request, deadline or Deadline(timeout), path)
+    return result
 
 
 def glob(root: Path, pattern: str, path: str = "/", *, ignore: IgnoreOption = None) -> list[str]:
-    found = LocalSearch(Disk(str(root)), ignore=ignore).glob(Cancellation(), pattern, path)
-    return paths_of(found)
+    return paths_of(run_alone(LocalSearch(Disk(str(root)), ignore=ignore), GlobRequest(pattern, path), root=path))
 
 
 def paths_of(result: GrepResult | GlobResult) -> list[str]:
@@ -144,10 +148,10 @@ def _is_served(needle: str, pattern: str | None, **options: Any) -> bool:
     served = []
 
     class Asking:
-        def run(self, searches: Pass) -> None:
-            served.extend(map(WithRipgrep.serves, searches.tasks))
+        def run(self, batch: SearchBatch) -> None:
+            served.extend(map(WithRipgrep.serves, batch.tasks))
 
-    LocalSearch(Disk("/none"), engine=Asking()).grep(Cancellation(), compile_query(needle, **options), "/", pattern)
+    run_alone(LocalSearch(Disk("/none"), engine=Asking()), GrepRequest(needle, "/", pattern, **options))
     return served == [True]
 
 
@@ -241,21 +245,21 @@ def test_plain_searches_find_what_others_find(text: str, needle: str, limit: int
     assert is_plain(query)
     for data in (text, text.encode("utf-8", "surrogatepass"), text.encode("utf-16", "surrogatepass")):
         expected = search(query, name, data, limit)
-        found = search_plain(query, name, data, limit, lambda: None)
+        found = search_plain(query, name, data, limit, Deadline())
         assert (found or FileHits()) == expected
 
 
 def test_a_file_full_of_matches_can_be_left_at_once() -> None:
     asked = 0
 
-    def give_up() -> None:
+    def given_up() -> bool:
         nonlocal asked
         asked += 1
-        if asked == 3:
-            raise TimeoutError
+        return asked == 3
 
-    with pytest.raises(TimeoutError):
-        search_plain(compile_query("x"), "/a", b"x\n" * 1_000_000, None, give_up)
+    with pytest.raises(DeadlineError):
+        search_plain(compile_query("x"), "/a", b"x\n" * 1_000_000, None, ScriptedDeadline(cancelled=given_up))
+    assert asked == 3
 
 
 # --- which engine ----------------------------------------------------------------------------------------------------
@@ -472,8 +476,8 @@ def test_no_gitignore_makes_a_search_raise_or_outlive_its_time(tmp_path: Path, c
     files = {f"d{number}/{name}": b"needle" for number in range(300) for name in ("a.log", "b.txt")}
     root = write(tmp_path / "root", {**files, ".gitignore": content, "d7/.gitignore": b"*\n" + content})
     for engine in (InProcess(), with_ripgrep()):
-        search = LocalSearch(Disk(str(root)), ignore="git", engine=engine, timeout=30)
-        found = search.grep(Cancellation(), compile_query("needle"), "/")
+        search = LocalSearch(Disk(str(root)), ignore="git", engine=engine)
+        found = run_alone(search, GrepRequest("needle"), Deadline(30))
         assert not found.truncated
         assert "/d1/b.txt" in paths_of(found)
 
@@ -482,19 +486,18 @@ def test_time_is_looked_at_while_everything_is_ignored(tmp_path: Path) -> None:
     root = write(tmp_path / "root", {f"d/{number}/file": b"needle" for number in range(50)})
     write(root, {f"d/{number}.txt": b"needle" for number in range(50)})
     asked: list[str] = []
-    cancellation = Cancellation()
+    deadline = Deadline()
 
     def hidden(path: str, *, is_dir: bool) -> bool:
         asked.append(path)
         time.sleep(0.002)  # Longer than two looks are apart.
         if len(asked) == 20:
-            cancellation.cancel()
+            deadline.cancel()
         return path != "/d"
 
-    search = LocalSearch(Disk(str(root)), engine=InProcess())
-    tasks = search._tasks([(GlobSearch("**", hidden), cancellation)], "/", None)
-    search._run(tasks, "/", None)
-    assert tasks[0].has_expired
+    call = Collecting(GlobRequest("**", hidden=hidden), deadline)
+    LocalSearch(Disk(str(root)), engine=InProcess()).run_batch([call], "/")  # type: ignore[list-item]
+    assert call.result().truncated
     assert len(asked) < 25
 
 
@@ -503,12 +506,12 @@ def test_rules_count_from_the_base(tmp_path: Path) -> None:
         tmp_path, {".gitignore": b"*.log", "work/.gitignore": b"/x", "work/x/1": b"", "work/a.log": b"", "other/x": b""}
     )
     search = LocalSearch(Disk(str(tmp_path)), ignore="git")
-    found = paths_of(search.glob(Cancellation(), "**", "/work", base="/work"))
+    found = paths_of(run_alone(search, GlobRequest("**"), root="/work", base="/work"))
     assert found == ["/work/a.log"]
     listed = LocalSearch(Disk(str(tmp_path)), ignore=["/x"])
-    assert paths_of(listed.glob(Cancellation(), "**", "/work", base="/work")) == ["/work/a.log"]
-    assert paths_of(listed.glob(Cancellation(), "**", "/other", base="/work")) == []
-    assert paths_of(listed.glob(Cancellation(), "**", "/work", base="/")) == ["/work/a.log", "/work/x/1"]
+    assert paths_of(run_alone(listed, GlobRequest("**"), root="/work", base="/work")) == ["/work/a.log"]
+    assert paths_of(run_alone(listed, GlobRequest("**"), root="/other", base="/work")) == []
+    assert paths_of(run_alone(listed, GlobRequest("**"), root="/work", base="/")) == ["/work/a.log", "/work/x/1"]
 
 
 @pytest.mark.parametrize("ignore", ["svn", "*.py", ["[z-a]"], ["a\nb"], [1]])
@@ -532,11 +535,11 @@ def slow(tmp_path: Path) -> WithRipgrep:
 def test_cancelling_ends_a_grep_and_its_ripgrep(tmp_path: Path, slow: WithRipgrep) -> None:
     root = write(tmp_path / "root", {f"{n}/a.txt": b"needle" for n in range(3)})
     before, descriptors = children(), open_descriptors()
-    cancellation = Cancellation()
+    deadline = Deadline()
     times: list[float] = []
-    threading.Timer(0.2, lambda: (times.append(time.monotonic()), cancellation.cancel())).start()
+    threading.Timer(0.2, lambda: (times.append(time.monotonic()), deadline.cancel())).start()
     with suppress(RipgrepError):
-        grep(root, "needle", engine=slow, cancellation=cancellation)
+        grep(root, "needle", engine=slow, deadline=deadline)
     assert time.monotonic() - times[0] < 0.5
     assert (children(), open_descriptors()) == (before, descriptors)
 
@@ -548,12 +551,12 @@ def test_time_is_up(tmp_path: Path, slow: WithRipgrep) -> None:
     assert (paths_of(result), result.truncated) == (["/0/a.txt"], True)
     assert children() == before
     assert grep(root, "needle", engine=InProcess(), timeout=0).truncated
-    assert LocalSearch(Disk(str(root)), timeout=0).glob(Cancellation(), "*", "/").truncated
+    assert run_alone(LocalSearch(Disk(str(root))), GlobRequest("*"), Deadline(0)).truncated
 
 
 def test_a_cancelled_search_reads_no_further(tmp_path: Path) -> None:
     root = many(tmp_path, 500)
-    cancellation = Cancellation()
+    deadline = Deadline()
     reads = 0
 
     class Reading(Disk):
@@ -561,10 +564,10 @@ def test_a_cancelled_search_reads_no_further(tmp_path: Path) -> None:
             nonlocal reads
             for reads, file in enumerate(super().walk(*args, **options)):
                 if reads == 50:
-                    cancellation.cancel()
+                    deadline.cancel()
                 yield file
 
-    LocalSearch(Reading(str(root)), engine=InProcess()).grep(cancellation, compile_query("needle"), "/")
+    run_alone(LocalSearch(Reading(str(root)), engine=InProcess()), GrepRequest("needle"), deadline)
     assert 50 <= reads < 250
 
 
@@ -607,7 +610,7 @@ def test_files_outside_that_ripgrep_was_led_to_are_not_counted(tmp_path: Path, w
             return super().read_file(path, limit)
 
     searcher = LocalSearch(Swapped(str(root)), engine=WithRipgrep(watched))
-    result = searcher.grep(Cancellation(), compile_query("needle"), "/")
+    result = run_alone(searcher, GrepRequest("needle"))
     assert told(result) == ([], False, 0, None)
 
 
@@ -626,6 +629,6 @@ def test_files_that_go_away_meanwhile_are_no_error(tmp_path: Path) -> None:
 
     for engine in (InProcess(), with_ripgrep()):
         (root / "5.txt").write_bytes(b"needle")
-        result = LocalSearch(Deleting(str(root)), engine=engine).grep(Cancellation(), compile_query("needle"), "/")
+        result = run_alone(LocalSearch(Deleting(str(root)), engine=engine), GrepRequest("needle"))
         assert len(paths_of(result)) == 9
         assert result.skipped == 0

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from deepfs.disk import Disk
 from deepfs.search.disk import LocalSearch
 from deepfs.search.gitignore import Ignoring, compile_rules, rules_of_file
-from deepfs.threads.deadline import Cancellation
+from deepfs.search.request import GlobRequest
+from support.searches import run_alone
 
 # --- rules -----------------------------------------------------------------------------------------------------------
 
@@ -173,7 +174,7 @@ def test_git_says_the_same(
 ) -> None:
     root = tmp_path_factory.mktemp("repository")
     _write(root, dict.fromkeys(paths, "") | {f"{place}.gitignore": "\n".join(lines) for place, lines in rules.items()})
-    result = LocalSearch(Disk(str(root)), ignore="git").glob(Cancellation(), "**", "/")
+    result = run_alone(LocalSearch(Disk(str(root)), ignore="git"), GlobRequest("**"))
     assert [info.path[1:] for info in result.matches or ()] == sorted(_shown_by_git(root))
 
 

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from deepfs.errors import DeadlineError
 from deepfs.search import ripgrep as module
 from deepfs.search.ripgrep import NO_IGNORE_FILES, Ripgrep, RipgrepError, find_ripgrep
+from deepfs.threads.deadline import Deadline
 from support.disks import open_descriptors, public_directory, seen_by_nobody
 from support.processes import children
 
@@ -43,7 +45,7 @@ def search(
     *,
     max_bytes: int = 1000,
     options: tuple[str, ...] = NO_IGNORE_FILES,
-    check: Callable[[], object] = lambda: None,
+    deadline: Deadline | None = None,
 ) -> tuple[set[bytes], set[bytes]]:
     """What is found, and what is left out."""
     run = ripgrep.search(
@@ -51,7 +53,7 @@ def search(
         str(root),
         max_bytes=max_bytes,
         options=options,
-        check=check,
+        deadline=deadline or Deadline(),
     )
     with run:
         found = {name for names in run for name in names}
@@ -234,20 +236,15 @@ def test_it_does_not_outlive_an_error_of_the_searcher(
     program: Callable[[str], Path], tmp_path: Path, script: str
 ) -> None:
     before, start = children(), time.monotonic()
-
-    def out_of_time() -> None:
-        if time.monotonic() - start > 0.2:
-            raise TimeoutError
-
-    with pytest.raises(TimeoutError):
-        search(Ripgrep(str(program(script))), tmp_path, check=out_of_time)
+    with pytest.raises(DeadlineError):
+        search(Ripgrep(str(program(script))), tmp_path, deadline=Deadline(0.2))
     assert time.monotonic() - start < 5
     assert children() == before
 
 
 def test_it_waits_while_its_findings_are_not_taken(program: Callable[[str], Path], tmp_path: Path) -> None:
     talking = Ripgrep(str(program("yes ./a | tr '\\n' '\\0' & echo $! > pid; wait")))
-    run = talking.search([b"x"], str(tmp_path), max_bytes=1, check=lambda: None)
+    run = talking.search([b"x"], str(tmp_path), max_bytes=1, deadline=Deadline())
     with run:
         names = iter(run)
         assert set(next(names)) == {b"a"}

@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 from deepfs.disk import Disk, FoundFile
 from deepfs.errors import DeepFSError
 from deepfs.search import disk as engines
-from deepfs.search.disk import Automatic, Engine, GlobSearch, GrepSearch, InProcess, LocalSearch, Search
+from deepfs.search.disk import Automatic, Engine, InProcess, LocalSearch
 from deepfs.search.gitignore import IgnoreOption
-from deepfs.search.query import compile_query
+from deepfs.search.request import GlobRequest, GrepRequest, SearchRequest
 from deepfs.search.ripgrep import Ripgrep, RipgrepError, Run, find_ripgrep
-from deepfs.threads.deadline import Cancellation
 from support import trees
+from support.searches import Collecting as CollectingCall
+from support.searches import run_alone
 from support.trees import MAX_BYTES, many
 
 
@@ -29,8 +30,8 @@ def in_sub(path: str, *, is_dir: bool) -> bool:
     return path.startswith("/sub/a")
 
 
-GREPS: list[Search] = [
-    GrepSearch(compile_query(text, **options), glob, max_count, hidden)
+GREPS: list[SearchRequest] = [
+    GrepRequest(text, None, glob, max_count=max_count, hidden=hidden, **options)
     for text, options in [
         ("needle", {}),
         ("e", {}),
@@ -45,22 +46,15 @@ GREPS: list[Search] = [
         (None, 3, in_sub),
     ]
 ]
-GLOBS: list[Search] = [GlobSearch(pattern) for pattern in ("**", "**/*.txt", "sub/*", ".*", "absent")]
+GLOBS: list[SearchRequest] = [GlobRequest(pattern) for pattern in ("**", "**/*.txt", "sub/*", ".*", "absent")]
 
 
-class Collecting:
-    """Stands for a task that asked."""
+class Collecting(CollectingCall):
+    """The same, with what the outcome tells."""
 
-    def __init__(self, question: Search) -> None:
-        self.question = question
-        self.cancellation = Cancellation()
-        self.answer: tuple[object, ...] = ()
-        self.settled_at = 0.0
-
-    def settle(self, answer: Callable[[], Any]) -> None:
-        if not self.answer:
-            self.settled_at = time.monotonic()
-            self.answer = told(answer)
+    @property
+    def answer(self) -> tuple[object, ...]:
+        return () if self.outcome is None else told(self.outcome)
 
 
 def told(answer: Callable[[], Any]) -> tuple[object, ...]:
@@ -76,14 +70,14 @@ def local_search(root: Path, engine: Engine, *, ignore: IgnoreOption = None, dis
     return LocalSearch(disk(str(root)), max_bytes=MAX_BYTES, ignore=ignore, engine=engine)
 
 
-def alone(searcher: LocalSearch, search: Search, root: str = "/") -> tuple[object, ...]:
-    return told(lambda: searcher._only(search, Cancellation(), root, "/"))
+def alone(searcher: LocalSearch, search: SearchRequest, root: str = "/") -> tuple[object, ...]:
+    return told(lambda: run_alone(searcher, search, root=root))
 
 
-def together(searcher: LocalSearch, searches: list[Search], root: str = "/") -> list[tuple[object, ...]]:
-    asks = [Collecting(search) for search in searches]
-    searcher.answer(asks, root)  # type: ignore[arg-type]
-    return [ask.answer for ask in asks]
+def together(searcher: LocalSearch, searches: list[SearchRequest], root: str = "/") -> list[tuple[object, ...]]:
+    calls = [Collecting(search) for search in searches]
+    searcher.run_batch(calls, root)  # type: ignore[arg-type]
+    return [call.answer for call in calls]
 
 
 # --- the same results ------------------------------------------------------------------------------------------------
@@ -117,7 +111,7 @@ def test_together_each_finds_what_it_finds_alone(trap: Path, ignore: IgnoreOptio
 @pytest.mark.usefixtures("all_by_ripgrep")
 @settings(max_examples=60)
 @given(searches=st.lists(st.sampled_from([*GREPS, *GLOBS]), min_size=1, max_size=6), is_known=st.booleans())
-def test_so_does_any_choice(trap: Path, searches: list[Search], is_known: bool) -> None:
+def test_so_does_any_choice(trap: Path, searches: list[SearchRequest], is_known: bool) -> None:
     engine = Automatic()
     searcher = local_search(trap, engine)
     if is_known:
@@ -134,8 +128,8 @@ def test_what_hides_need_not_be_hashable(trap: Path) -> None:
             return path.startswith(self.directory)
 
     searcher = local_search(trap, InProcess())
-    searches: list[Search] = [
-        GlobSearch("**", hidden) for hidden in (Beneath("/sub/a"), in_sub, Beneath("/none"), None)
+    searches: list[SearchRequest] = [
+        GlobRequest("**", hidden=hidden) for hidden in (Beneath("/sub/a"), in_sub, Beneath("/none"), None)
     ]
     hidden, expected, none, everything = together(searcher, searches)
     assert hidden == expected != everything == none
@@ -143,9 +137,9 @@ def test_what_hides_need_not_be_hashable(trap: Path) -> None:
 
 def test_a_glob_that_starts_in_a_file_fails_by_itself(trap: Path) -> None:
     searcher = local_search(trap, InProcess())
-    glob, grep = together(searcher, [GlobSearch("**"), GrepSearch(compile_query("needle"))], "/plain.txt")
+    glob, grep = together(searcher, [GlobRequest("**"), GrepRequest("needle")], "/plain.txt")
     assert "plain.txt" in str(glob)
-    assert grep == alone(searcher, GrepSearch(compile_query("needle")), "/plain.txt")
+    assert grep == alone(searcher, GrepRequest("needle"), "/plain.txt")
 
 
 @pytest.mark.usefixtures("all_by_ripgrep")
@@ -162,19 +156,19 @@ def test_where_ripgrep_fails_for_several_nothing_is_lost(tmp_path: Path, monkeyp
     def fail() -> int:
         raise RipgrepError("told to fail")
 
-    searches: list[Search] = [
-        GrepSearch(compile_query(text), None, most) for text in ("needle", "a") for most in (None, 9)
+    searches: list[SearchRequest] = [
+        GrepRequest(text, max_count=most) for text in ("needle", "a") for most in (None, 9)
     ]
     expected = [alone(local_search(root, InProcess()), search) for search in searches]
     monkeypatch.setattr(engines, "find_ripgrep", lambda: Failing(found._program))
-    assert together(local_search(root, Automatic()), [*searches, GlobSearch("**")])[:-1] == expected
+    assert together(local_search(root, Automatic()), [*searches, GlobRequest("**")])[:-1] == expected
 
 
 @pytest.mark.usefixtures("all_by_ripgrep")
 def test_where_ripgrep_fails_what_is_settled_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root, found = many(tmp_path, 1000), find_ripgrep()
     assert found is not None
-    early, late = (Collecting(GrepSearch(compile_query(text))) for text in ("needle", "a"))
+    early, late = (Collecting(GrepRequest(text)) for text in ("needle", "a"))
     told_early: list[str] = []
 
     class Failing(Ripgrep):
@@ -184,14 +178,14 @@ def test_where_ripgrep_fails_what_is_settled_stays(tmp_path: Path, monkeypatch: 
             return run
 
     def fail(run: Run) -> int:
-        early.cancellation.cancel()
+        early.deadline.cancel()
         while not early.answer:
-            run._check()
+            run._deadline.check()
         told_early.append(repr(early.answer))
         raise RipgrepError("told to fail")
 
     monkeypatch.setattr(engines, "find_ripgrep", lambda: Failing(found._program))
-    local_search(root, Automatic()).answer([early, late], "/")  # type: ignore[arg-type]
+    local_search(root, Automatic()).run_batch([early, late], "/")  # type: ignore[arg-type]
     assert told_early == [repr(early.answer)]
     assert "needle" in told_early[0]
 
@@ -228,8 +222,8 @@ class Slow(Disk):
 
 def test_who_has_enough_does_not_wait_for_the_others(tmp_path: Path) -> None:
     searcher = local_search(many(tmp_path, 200), InProcess(), disk=Slow)
-    asks = [Collecting(GrepSearch(compile_query("needle"), None, most)) for most in (1, None)]
-    searcher.answer(asks, "/")  # type: ignore[arg-type]
+    asks = [Collecting(GrepRequest("needle", max_count=most)) for most in (1, None)]
+    searcher.run_batch(asks, "/")  # type: ignore[arg-type]
     assert asks[1].settled_at - asks[0].settled_at > 0.2
 
 
@@ -245,28 +239,28 @@ def test_what_the_walk_finds_does_not_wait_for_ripgrep(tmp_path: Path, monkeypat
             return run
 
     monkeypatch.setattr(engines, "find_ripgrep", lambda: Late(found._program))
-    asks = [Collecting(GlobSearch("**")), Collecting(GrepSearch(compile_query("needle")))]
-    local_search(many(tmp_path, 200), Automatic()).answer(asks, "/")  # type: ignore[arg-type]
+    asks = [Collecting(GlobRequest("**")), Collecting(GrepRequest("needle"))]
+    local_search(many(tmp_path, 200), Automatic()).run_batch(asks, "/")  # type: ignore[arg-type]
     assert asks[1].settled_at - asks[0].settled_at > 0.2
 
 
 @pytest.mark.parametrize("place", [0, 1])
 def test_who_is_cancelled_does_not_wait_for_the_others(tmp_path: Path, place: int) -> None:
     searcher = local_search(many(tmp_path, 400), InProcess(), disk=Slow)
-    asks = [Collecting(GrepSearch(compile_query("needle"))), Collecting(GlobSearch("**"))]
+    asks = [Collecting(GrepRequest("needle")), Collecting(GlobRequest("**"))]
     cancelled = asks[place]
-    timer = threading.Timer(0.1, cancelled.cancellation.cancel)
+    timer = threading.Timer(0.1, cancelled.deadline.cancel)
     timer.start()
-    searcher.answer(asks, "/")  # type: ignore[arg-type]
+    searcher.run_batch(asks, "/")  # type: ignore[arg-type]
     other = asks[1 - place]
     assert other.settled_at - cancelled.settled_at > 0.4
-    assert other.answer == alone(local_search(tmp_path, InProcess()), other.question)
+    assert other.answer == alone(local_search(tmp_path, InProcess()), other.request)
 
 
 def test_nor_for_one_file_that_takes_long(tmp_path: Path) -> None:
     """The others are looked after while one searches within a file."""
     (tmp_path / "a").write_text("y\n" * 150_000)
-    slow, cancelled = (Collecting(GrepSearch(compile_query(text))) for text in "yz")
-    threading.Timer(0.02, cancelled.cancellation.cancel).start()
-    LocalSearch(Disk(str(tmp_path)), engine=InProcess()).answer([slow, cancelled], "/")  # type: ignore[arg-type]
+    slow, cancelled = (Collecting(GrepRequest(text)) for text in "yz")
+    threading.Timer(0.02, cancelled.deadline.cancel).start()
+    LocalSearch(Disk(str(tmp_path)), engine=InProcess()).run_batch([slow, cancelled], "/")  # type: ignore[arg-type]
     assert slow.settled_at > cancelled.settled_at

@@ -8,8 +8,11 @@ import re2
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deepfs.errors import DeadlineError
 from deepfs.search import query as stretches
 from deepfs.search.query import Stretches, TooMuchWorkError, compile_query, search
+from deepfs.threads.deadline import Deadline
+from support.deadlines import ScriptedDeadline
 
 PATTERNS = [
     "a",
@@ -57,7 +60,7 @@ def is_behind(content: bytes, place: int) -> bool:
 def test_stretches_of_any_size_find_the_lines_that_match(size: int, pattern: str, text: str) -> None:
     content = text.encode()
     regexp = compiled(pattern)
-    by_stretches = Stretches(regexp, content, lambda: None)
+    by_stretches = Stretches(regexp, content, Deadline())
     by_stretches._size = size
     each = re2.compile(f"(?m){pattern}")
     expected = [number for number, line in enumerate(text.removesuffix("\n").split("\n")) if each.search(line)]
@@ -74,25 +77,20 @@ SLOW = {
 }
 
 
-class EnoughError(Exception):
-    pass
-
-
 @pytest.mark.parametrize(("pattern", "content"), SLOW.values(), ids=SLOW)
 def test_a_search_looks_up_every_few_milliseconds(pattern: str, content: bytes) -> None:
     pauses: list[float] = []
     last = begun = time.perf_counter()
 
-    def check() -> None:
+    def is_enough() -> bool:
         nonlocal last
         now = time.perf_counter()
         pauses.append(now - last)
         last = now
-        if now - begun > 0.5:
-            raise EnoughError
+        return now - begun > 0.5
 
-    with pytest.raises(EnoughError):
-        search(compile_query(pattern, regex=True), "/f", content, 10**9, check)
+    with pytest.raises(DeadlineError):
+        search(compile_query(pattern, regex=True), "/f", content, 10**9, ScriptedDeadline(cancelled=is_enough))
     # Its median, since other processes share the machine.
     assert sorted(pauses)[len(pauses) // 2] < 0.02
 
@@ -106,4 +104,4 @@ def test_a_line_that_would_take_too_long_is_not_searched() -> None:
 
 def test_so_is_one_that_is_searched_by_itself() -> None:
     with pytest.raises(TooMuchWorkError):
-        Stretches(compiled(r"(\pL{1,5}.){20}\d"), b"x" * 1_000_000, lambda: None).find_by_line(0)
+        Stretches(compiled(r"(\pL{1,5}.){20}\d"), b"x" * 1_000_000, Deadline()).find_by_line(0)

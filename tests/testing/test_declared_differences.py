@@ -20,7 +20,9 @@ STREAMS: Final = {"adownload_stream", "aupload_stream"}
 TREES: Final = {"alist_tree", "achange_entries"}
 """What transfers need of both their ends."""
 LIFETIME: Final = {"aclose", "close"}
-METHODS: Final = {*OPERATIONS, *(f"a{name}" for name in OPERATIONS), *STREAMS, *LIFETIME, "awatch"}
+REQUESTS: Final = {"arun_glob", "arun_grep"}
+"""Searches as one value: the operation in another form."""
+METHODS: Final = {*OPERATIONS, *(f"a{name}" for name in OPERATIONS), *STREAMS, *LIFETIME, *REQUESTS, "awatch"}
 WHERE_A_SYNC_CALL_RUNS: Final = {"never_waits", "bound_to_this_thread"}
 """No difference of what it answers; only the parity of sync and async looks at it."""
 

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator
 import anyio
 import pytest
 
+from deepfs.errors import DeadlineError
 from deepfs.threads import pool
-from deepfs.threads.deadline import Cancellation, Cancelled
+from deepfs.threads.deadline import Deadline
 from deepfs.threads.loop_bridge import loop_callbacks
 from deepfs.threads.pool import WorkerPool
 
@@ -135,8 +136,8 @@ async def test_run_each_raises_the_first_error_after_every_call_of_its_part() ->
 
 
 async def test_run_long_passes_a_token_first() -> None:
-    def work(cancellation: Cancellation, left: int, right: int) -> int:
-        cancellation.check()
+    def work(deadline: Deadline, left: int, right: int) -> int:
+        deadline.check()
         return left + right
 
     assert await pool.run_long(work, 2, 3) == 5
@@ -235,17 +236,17 @@ async def test_run_each_waits_for_the_call_under_way_and_drops_the_rest(gate: Ga
 
 
 async def test_cancelling_sets_the_token_given_to_run() -> None:
-    cancellation = Cancellation()
+    deadline = Deadline()
     begun = threading.Event()
 
     def patient() -> None:
         begun.set()
-        while not cancellation.cancelled:
+        while not deadline.is_cancelled:
             time.sleep(0.001)
 
     with anyio.fail_after(10):
         async with anyio.create_task_group() as group:
-            group.start_soon(lambda: pool.run(patient, cancellation=cancellation))
+            group.start_soon(lambda: pool.run(patient, deadline=deadline))
             await until(begun.is_set)
             group.cancel_scope.cancel()
 
@@ -267,13 +268,13 @@ async def test_native_cancellation_of_asyncio_does_not_cut_a_call_short(gate: Ga
 async def test_a_cancelled_walk_has_stopped_within_milliseconds() -> None:
     begun, ended = threading.Event(), threading.Event()
 
-    def walk(cancellation: Cancellation) -> None:
+    def walk(deadline: Deadline) -> None:
         begun.set()
         try:
             while True:
-                cancellation.check()
+                deadline.check()
                 time.sleep(0.001)
-        except Cancelled:
+        except DeadlineError:
             ended.set()
             raise
 
@@ -359,9 +360,9 @@ async def test_slow_calls_get_more_workers_which_end_with_the_rush() -> None:
 
 
 async def test_long_work_does_not_delay_short_work() -> None:
-    def busy(cancellation: Cancellation) -> None:
+    def busy(deadline: Deadline) -> None:
         while True:
-            cancellation.check()
+            deadline.check()
             time.sleep(0.001)
 
     async with anyio.create_task_group() as group:
@@ -375,7 +376,7 @@ async def test_long_work_does_not_delay_short_work() -> None:
 async def test_two_walks_always_run_side_by_side() -> None:
     meeting = threading.Barrier(2)
 
-    def walk(cancellation: Cancellation) -> None:
+    def walk(deadline: Deadline) -> None:
         meeting.wait(10)
 
     for _ in range(200):
@@ -558,7 +559,7 @@ def test_a_stuck_call_does_not_keep_the_interpreter_from_ending() -> None:
             with anyio.move_on_after(0.05):
                 await pool.run(time.sleep, 1000, abandon_on_cancel=True)
             await pool.run(len, "")
-            await pool.run_long(lambda cancellation: None)
+            await pool.run_long(lambda deadline: None)
 
         anyio.run(main)
     """

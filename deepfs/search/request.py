@@ -1,0 +1,173 @@
+"""A search as one value: what to find, where, in which files, within which bounds, and what the caller hides.
+
+`aglob` and `agrep` make a request of their arguments. Wrappers, mounts, backends and engines hand on the request.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, ClassVar, Protocol, Self
+
+from msgspec import Struct
+from msgspec.structs import fields, replace
+
+from deepfs.search.globs import Glob, compile_glob
+from deepfs.search.query import Query, check_search, compile_query
+from deepfs.text import paths
+
+__all__ = ["FileFilter", "GlobRequest", "GrepRequest", "PathFilter", "SearchRequest", "option_types"]
+
+
+class PathFilter(Protocol):
+    """Tells which paths to leave out: a file, or with `is_dir` all that is beneath a directory."""
+
+    def __call__(self, path: str, *, is_dir: bool) -> bool: ...
+
+
+class _Search(Struct, frozen=True):
+    pattern: str
+    path: str | None = None
+    """Where to start, as the caller wrote it; None stands for the root."""
+
+
+class SearchRequest(_Search, frozen=True, kw_only=True):
+    """What `aglob` or `agrep` was called with. The fields have the names and defaults of the parameters.
+
+    `hidden` is no parameter: it tells what the caller of a backend will not show, so that the search need not look
+    there. It is a hint, which may get lost on the way, so the caller filters the result as well.
+    """
+
+    placed: ClassVar[tuple[str, ...]]
+    """The parameters that are given by position. All others are options."""
+
+    hidden: PathFilter | None = None
+
+    @classmethod
+    def called_with(cls, placed: Sequence[Any], options: Mapping[str, Any]) -> Self:
+        """The request for these arguments of the operation. Raises TypeError where it has no such parameters."""
+        if len(placed) > len(cls.placed):
+            raise TypeError(f"a search takes {len(cls.placed)} arguments by position, but {len(placed)} were given")
+        if "hidden" in options:
+            raise TypeError("a search has no parameter 'hidden'")
+        return cls(*placed, **options)
+
+    @property
+    def root(self) -> str:
+        """Where the search starts, normalised. Raises InvalidPathError."""
+        return paths.normalize(self.path or "/")
+
+    @property
+    def file_glob(self) -> str | None:
+        """The pattern that chooses the files; None for all files that are visible."""
+        raise NotImplementedError
+
+    def elsewhere(self, path: str, file_glob: str | None, hidden: PathFilter | None) -> Self:
+        """The same search from `path`, in other files."""
+        raise NotImplementedError
+
+    @property
+    def arguments(self) -> list[Any]:
+        """The arguments of the operation that are given by position."""
+        return [getattr(self, name) for name in self.placed]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options that differ from their defaults, so that a backend without the others can be called."""
+        given = ((name, getattr(self, name), default) for name, default in _defaults(type(self)))
+        return {name: value for name, value, default in given if value != default}
+
+
+class GlobRequest(SearchRequest, frozen=True):
+    """Find the files whose paths match `pattern`."""
+
+    placed = ("pattern", "path")
+    path: str | None = "/"
+
+    def __post_init__(self) -> None:
+        check_search(self.pattern)
+
+    @property
+    def file_glob(self) -> str:
+        return self.pattern
+
+    def elsewhere(self, path: str, file_glob: str | None, hidden: PathFilter | None) -> Self:
+        return replace(self, pattern=file_glob or self.pattern, path=path, hidden=hidden)
+
+
+class GrepRequest(SearchRequest, frozen=True):
+    """Find the lines that match `pattern` in the files that `glob` chooses."""
+
+    placed = ("pattern", "path", "glob")
+    glob: str | None = None
+    regex: bool = False
+    ignore_case: bool = False
+    context_lines: int = 0
+    max_count: int | None = None
+
+    def __post_init__(self) -> None:
+        check_search(self.pattern, self.context_lines, self.max_count)
+
+    @property
+    def file_glob(self) -> str | None:
+        return self.glob
+
+    def elsewhere(self, path: str, file_glob: str | None, hidden: PathFilter | None) -> Self:
+        return replace(self, path=path, glob=file_glob, hidden=hidden)
+
+    def query(self) -> Query:
+        """What to look for in each file, compiled. Raises InvalidPatternError."""
+        return compile_query(
+            self.pattern, regex=self.regex, ignore_case=self.ignore_case, context_lines=self.context_lines
+        )
+
+
+def option_types(request: type[SearchRequest]) -> dict[str, Any]:
+    """The options of an operation by name, each with its type."""
+    return {each.name: each.type for each in fields(request) if each.name not in (*request.placed, "hidden")}
+
+
+@cache
+def _defaults(request: type[SearchRequest]) -> list[tuple[str, Any]]:
+    options = option_types(request)
+    return [(each.name, each.default) for each in fields(request) if each.name in options]
+
+
+class FileFilter:
+    """The files at or under `root` that a request is for; without a pattern all but those in dot-names below it.
+
+    What `ignored` or the request's `hidden` tells is left out; of the root itself `ignored` is never asked. Raises
+    InvalidPatternError, and InvalidPathError where no `root` is given.
+    """
+
+    def __init__(self, request: SearchRequest, root: str | None = None, ignored: PathFilter | None = None) -> None:
+        self.root: str = request.root if root is None else root
+        self.glob: Glob | None = None if request.file_glob is None else compile_glob(request.file_glob)
+        self._ignored = ignored
+        self._hidden = request.hidden
+        self._start = len(paths.join(self.root, "_")) - 1
+
+    def __contains__(self, path: str) -> bool:
+        relative = path[self._start :]
+        if self.glob is None and not _is_visible(relative):
+            return False
+        if self.glob is not None and not self.glob.matches(relative or paths.name(self.root)):
+            return False
+        if self._hidden is not None and self._hidden(path, is_dir=False):
+            return False
+        return self._ignored is None or not relative or not self._ignored(path, is_dir=False)
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether nothing chooses among the files of the storage, but for dot-names."""
+        return self.root == "/" and self.glob is None and self._ignored is None and self._hidden is None
+
+    def may_enter(self, directory: str) -> bool:
+        """Whether files beneath `directory`, a directory under the root, could be chosen; False is certain."""
+        relative = directory[self._start :]
+        may = self.glob.may_enter(relative) if self.glob is not None else _is_visible(relative)
+        if may and self._hidden is not None and self._hidden(directory, is_dir=True):
+            return False
+        return may and (self._ignored is None or not self._ignored(directory, is_dir=True))
+
+
+def _is_visible(relative: str) -> bool:
+    return not relative.startswith(".") and "/." not in relative

@@ -1,0 +1,89 @@
+"""Every option of a search passes the adapters for deepagents, and the SDKs of services."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anyio.to_thread
+import pytest
+from deepagents.backends import FilesystemBackend as PeerFilesystemBackend
+from deepagents.backends import protocol as peer
+
+from deepfs import BackendProtocol, FilesystemBackend, MemoryBackend
+from deepfs.compat.from_deepagents import from_deepagents
+from deepfs.compat.to_deepagents import ToDeepagents, to_deepagents
+from deepfs.sandboxes.remote import RemoteSandbox
+from support.machines import Machine
+from support.search_options import CASES, Case, filled, options_of, shown
+from support.services import SERVICES, open_service
+
+pytestmark = pytest.mark.anyio
+
+IDS = [f"{operation} {option}" for operation, _, option, _ in CASES]
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """The SDKs, and some backends of deepagents, belong to asyncio."""
+    return "asyncio"
+
+
+async def searched(backend: Any, case: Case) -> Any:
+    operation, pattern, option, value = case
+    return await getattr(backend, f"a{operation}")(pattern, **{option: value})
+
+
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+async def test_backends_of_deepagents_heed_each_option(tmp_path: Path, case: Case) -> None:
+    memory = await filled(MemoryBackend())
+    await filled(FilesystemBackend(tmp_path))
+    expected = shown(await searched(memory, case))
+    on_disk = await anyio.to_thread.run_sync(lambda: PeerFilesystemBackend(str(tmp_path), virtual_mode=True))
+    for theirs in (on_disk, to_deepagents(memory)):
+        adapted = from_deepagents(theirs)
+        assert shown(await searched(adapted, case)) == expected
+        found = await anyio.to_thread.run_sync(lambda adapted=adapted: _sync(adapted, case))
+        assert shown(found) == expected
+
+
+def _sync(backend: BackendProtocol, case: Case) -> Any:
+    operation, pattern, option, value = case
+    return getattr(backend, operation)(pattern, **{option: value})
+
+
+@pytest.mark.parametrize("operation", ["glob", "grep"])
+def test_for_deepagents_each_option_of_its_protocol_is_there(operation: str) -> None:
+    theirs, ours = options_of(operation, peer.BackendProtocol), options_of(operation, ToDeepagents)
+    assert set(theirs) <= set(ours) <= set(options_of(operation))
+
+
+EXPRESSIBLE = [case for case in CASES if case[2] in options_of(case[0], ToDeepagents)]
+
+
+@pytest.mark.parametrize("case", EXPRESSIBLE, ids=[f"{case[0]} {case[2]}" for case in EXPRESSIBLE])
+async def test_for_deepagents_each_is_heeded(case: Case) -> None:
+    memory = await filled(MemoryBackend())
+    expected, found = await searched(memory, case), await searched(to_deepagents(memory), case)
+    assert found.error is None
+    assert [_brief(match) for match in found.matches] == [_brief(match) for match in expected.matches]
+
+
+def _brief(match: Any) -> tuple[object, ...]:
+    beside = [[line["text"] for line in match.get(side) or ()] for side in ("context_before", "context_after")]
+    return (match["path"], match.get("line"), match.get("text"), beside)
+
+
+@pytest.fixture(scope="module", params=SERVICES)
+async def remote(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[RemoteSandbox]:
+    async with open_service(request.param, Machine(tmp_path_factory.mktemp(request.param))) as make:
+        yield make("/tmp/files")
+
+
+@pytest.mark.needs("boxes of bubblewrap")
+async def test_behind_the_sdk_of_a_service_each_is_heeded(remote: RemoteSandbox) -> None:
+    memory = await filled(MemoryBackend())
+    await filled(remote)
+    for case in CASES:
+        assert shown(await searched(remote, case)) == shown(await searched(memory, case)), case

@@ -1,0 +1,185 @@
+"""Every search ends at its deadline with what it found, and when its caller is cancelled."""
+
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from deepfs import BackendProtocol, FilesystemBackend, MemoryBackend
+from deepfs.backends.wrapper import WrapperBackend
+from deepfs.errors import DeadlineError
+from deepfs.sandboxes import base
+from deepfs.search import flat
+from deepfs.search.request import GlobRequest, GrepRequest, SearchRequest
+from deepfs.threads import deadline as module_of_deadline
+from deepfs.threads import pool
+from deepfs.threads.deadline import Deadline
+from support.processes import children
+from support.sandboxes import LocalSandbox
+from support.search_options import BACKENDS
+
+pytestmark = pytest.mark.anyio
+
+MANY = 1200
+"""Files that are searched on a thread."""
+
+
+@pytest.fixture(params=["memory", "store", "state", "sandbox", "three policies"])
+async def searched(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[BackendProtocol]:
+    async with BACKENDS[request.param](tmp_path) as backend:
+        yield backend
+
+
+@pytest.mark.parametrize("files", [0, MANY])
+async def test_a_glob_and_a_grep_end_at_the_deadline(
+    searched: BackendProtocol, files: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if files:
+        await searched.aupload_files([(f"/many/{number}.txt", b"alpha") for number in range(files)])
+    for module in (flat, base):
+        monkeypatch.setattr(module, "SEARCH_SECONDS", 0)
+    found = await searched.aglob("*.txt")
+    assert (found.error, found.matches, found.truncated, found.truncation_reason) == (None, [], True, "budget")
+    lines = await searched.agrep("alpha")
+    assert (lines.error, lines.matches, lines.truncated) == (None, [], True)
+
+
+async def test_without_an_event_loop_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = MemoryBackend()
+    memory.write("/a", "x")
+    monkeypatch.setattr(flat, "SEARCH_SECONDS", 0)
+    assert memory.glob("*").truncated
+    assert memory.grep("x").truncated
+
+
+# --- the caller is cancelled -----------------------------------------------------------------------------------------
+
+
+class Filter:
+    """Hides nothing, says when it is first asked, and goes on once the deadline of the search is cancelled."""
+
+    def __init__(self) -> None:
+        self.begun, self.may_go_on = threading.Event(), threading.Event()
+        self.asked = 0
+
+    def __call__(self, path: str, *, is_dir: bool) -> bool:
+        self.asked += 1
+        self.begun.set()
+        if not self.may_go_on.wait(20):
+            self.may_go_on.set()
+        return False
+
+
+REQUESTS: list[Callable[[Filter], SearchRequest]] = [
+    lambda hidden: GlobRequest("*", hidden=hidden),
+    lambda hidden: GrepRequest("x", hidden=hidden),
+    lambda hidden: GrepRequest("x+", "/", "*", regex=True, hidden=hidden),
+]
+
+
+@pytest.mark.parametrize("make", REQUESTS, ids=["glob", "grep", "regex"])
+@pytest.mark.parametrize("kind", ["memory", "wrapped", "filesystem", "sandbox"])
+async def test_a_search_stops_when_its_caller_does(
+    tmp_path: Path, kind: str, make: Callable[[Filter], SearchRequest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backends: dict[str, Callable[[], BackendProtocol]] = {
+        "memory": MemoryBackend,
+        "wrapped": lambda: WrapperBackend(MemoryBackend()),
+        "filesystem": lambda: FilesystemBackend(tmp_path),
+        "sandbox": lambda: LocalSandbox(tmp_path),
+    }
+    backend = backends[kind]()
+    await backend.aupload_files([(f"/{number}.txt", b"x") for number in range(MANY)])
+    hidden, cancel = Filter(), Deadline.cancel
+
+    def cancelled(deadline: Deadline) -> None:
+        cancel(deadline)
+        hidden.may_go_on.set()
+
+    monkeypatch.setattr(Deadline, "cancel", cancelled)
+    request = make(hidden)
+    run = backend.arun_glob if isinstance(request, GlobRequest) else backend.arun_grep
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run, request)
+        await anyio.to_thread.run_sync(hidden.begun.wait, 20)
+        tasks.cancel_scope.cancel()
+    # A glob in memory looks at the deadline after some files only, which takes no time.
+    assert 0 < hidden.asked < 200
+
+
+@pytest.fixture
+def stuck(tmp_path: Path) -> LocalSandbox:
+    """A sandbox whose script says that it has begun, and does not end."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "python3").write_text(f"#!/bin/sh\n: > {tmp_path}/begun\nexec /bin/sleep 60\n")
+    (programs / "python3").chmod(0o755)
+    (programs / "sh").symlink_to("/bin/sh")
+    return LocalSandbox(tmp_path, str(programs))
+
+
+async def test_the_command_of_a_search_ends_with_its_caller(stuck: LocalSandbox) -> None:
+    begun = stuck.root / "begun"
+    before = await anyio.to_thread.run_sync(children)
+    for search in (stuck.agrep, stuck.aglob):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(search, "x")
+            await anyio.to_thread.run_sync(wait_for, begun)
+            tasks.cancel_scope.cancel()
+        assert await anyio.to_thread.run_sync(children) == before
+        await anyio.Path(begun).unlink()
+
+
+def wait_for(path: Path) -> None:
+    for _ in range(2000):
+        if path.exists():
+            return
+        time.sleep(0.01)
+    raise AssertionError(path)
+
+
+# --- the token -------------------------------------------------------------------------------------------------------
+
+
+def test_a_deadline_passes_by_time_or_by_cancelling() -> None:
+    for deadline in (Deadline(), Deadline(60)):
+        deadline.check("/a")
+        assert not deadline.has_passed
+        deadline.cancel()
+        assert deadline.has_passed
+        for check in (deadline.check, deadline.check_cancelled):
+            with pytest.raises(DeadlineError, match="'/a' was cancelled"):
+                check("/a")
+
+
+def test_steps_that_time_does_not_concern_go_on() -> None:
+    late = Deadline(0)
+    assert late.has_passed
+    late.check_cancelled("/a")
+    with pytest.raises(DeadlineError, match="Time is up for '/a'"):
+        late.check("/a")
+
+
+async def test_time_counts_from_when_the_work_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    release = threading.Event()
+    now = [0.0]
+    monkeypatch.setattr(module_of_deadline, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    found: list[bool] = []
+
+    async def late() -> None:
+        found.append(await pool.run_long(lambda deadline: deadline.has_passed, timeout=30))
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(2):
+            tasks.start_soon(pool.run_long, lambda deadline: release.wait(20))
+        await anyio.wait_all_tasks_blocked()
+        tasks.start_soon(late)
+        await anyio.wait_all_tasks_blocked()
+        now[0] = 100.0
+        release.set()
+    assert found == [False]

@@ -1,0 +1,206 @@
+"""Every option of a search reaches every backend, through whatever stands before it.
+
+The options come from the signature of the protocol, the backends from the package: what is new must have a row.
+"""
+
+import inspect
+from importlib import import_module
+from pathlib import Path
+from pkgutil import walk_packages
+from typing import Any
+
+import anyio.to_thread
+import pytest
+
+import deepfs
+from deepfs import BackendProtocol, CompositeBackend, MemoryBackend
+from deepfs.backends.wrapper import WrapperBackend
+from deepfs.middleware._operations import matches
+from deepfs.middleware.tools import filesystem_tools
+from deepfs.policy import GuardedBackend, HistoryBackend, PermissionedBackend
+from deepfs.search import disk as engines
+from deepfs.search.request import GlobRequest, GrepRequest, PathFilter, SearchRequest
+from deepfs.types import GlobResult, GrepResult
+from support.sandboxes import LocalSandbox
+from support.search_options import BACKENDS, CASES, WRAPPERS, Case, filled, options_of, shown
+
+pytestmark = pytest.mark.anyio
+
+REQUESTS: dict[str, type[SearchRequest]] = {"glob": GlobRequest, "grep": GrepRequest}
+IDS = [f"{operation} {option}" for operation, _, option, _ in CASES]
+SERVED = "bubblewrap", "sandbox"
+"""Backends whose files are reached by commands, or which need programs."""
+
+
+@pytest.fixture(params=[pytest.param(case, id=name) for case, name in zip(CASES, IDS, strict=True)])
+def case(request: pytest.FixtureRequest) -> Case:
+    given: Case = request.param
+    return given
+
+
+@pytest.fixture
+async def expected(case: Case) -> tuple[object, ...]:
+    """What memory finds, which the option changes."""
+    operation, pattern, option, value = case
+    memory = await filled(MemoryBackend())
+    found = shown(await getattr(memory, f"a{operation}")(pattern, **{option: value}))
+    assert found != shown(await getattr(memory, f"a{operation}")(pattern)), f"add a row for {option}"
+    assert found[0]
+    return found
+
+
+# --- the table is whole ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("operation", REQUESTS)
+def test_a_request_has_the_parameters_of_the_operation(operation: str) -> None:
+    like = inspect.signature(getattr(BackendProtocol, f"a{operation}")).parameters
+    made = inspect.signature(REQUESTS[operation]).parameters
+    names = [name for name in like if name != "self"]
+    assert [name for name in made if name != "hidden"] == names
+    for name in names:
+        assert made[name].default == like[name].default or made[name].default is made[name].empty
+        assert made[name].annotation == like[name].annotation or name == "path"
+
+
+def test_every_wrapper_is_in_the_table() -> None:
+    for module in walk_packages(deepfs.__path__, "deepfs."):
+        if module.name.split(".")[1] in ("backends", "policy", "testing", "compat", "middleware"):
+            import_module(module.name)
+    assert {kind for kind in _below(WrapperBackend) if kind.__module__.startswith("deepfs.")} <= set(WRAPPERS)
+
+
+def _below(kind: type) -> set[type]:
+    return {kind, *(each for direct in kind.__subclasses__() for each in _below(direct))}
+
+
+# --- backends, wrappers, mounts, factories, adapters -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [name for name in BACKENDS if name not in SERVED])
+async def test_each_option_is_heeded(
+    tmp_path: Path, name: str, case: Case, expected: tuple[object, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "FEW", 1)  # So that ripgrep helps with what it serves.
+    async with BACKENDS[name](tmp_path) as backend:
+        await _check(backend, case, expected)
+
+
+async def _check(backend: BackendProtocol, case: Case, expected: tuple[object, ...]) -> None:
+    """The async form, the form by a request, and the sync one."""
+    operation, pattern, option, value = case
+    request = REQUESTS[operation](pattern, **{option: value})
+    assert shown(await getattr(backend, f"a{operation}")(pattern, **{option: value})) == expected
+    assert shown(await getattr(backend, f"arun_{operation}")(request)) == expected
+    found = await anyio.to_thread.run_sync(lambda: getattr(backend, operation)(pattern, **{option: value}))
+    assert shown(found) == expected
+
+
+async def test_so_it_is_in_a_sandbox(tmp_path: Path, case: Case, expected: tuple[object, ...]) -> None:
+    await _check(await filled(LocalSandbox(tmp_path)), case, expected)
+
+
+@pytest.mark.needs("busybox")
+async def test_and_in_one_without_python(
+    tmp_path: Path, busybox: str, case: Case, expected: tuple[object, ...]
+) -> None:
+    await _check(await filled(LocalSandbox(tmp_path, busybox)), case, expected)
+
+
+@pytest.mark.needs("BubblewrapSandbox")
+async def test_and_in_bubblewrap(tmp_path: Path, case: Case, expected: tuple[object, ...]) -> None:
+    async with BACKENDS["bubblewrap"](tmp_path) as backend:
+        await _check(backend, case, expected)
+
+
+# --- the agent's tool ------------------------------------------------------------------------------------------------
+
+OTHERWISE: dict[str, dict[str, Any]] = {"ignore_case": {"pattern": "(?i)alpha", "regex": True}}
+"""How a model says what the tool has no argument for."""
+
+
+@pytest.mark.parametrize("option", options_of("grep"))
+async def test_the_tool_has_each_option(option: str) -> None:
+    [(_, pattern, _, value)] = [case for case in CASES if case[0] == "grep" and case[2] == option]
+    memory = await filled(MemoryBackend())
+    [tool] = [tool for tool in filesystem_tools(memory) if tool.name == "grep"]
+    given = {"pattern": pattern, "output_mode": "content", **OTHERWISE.get(option, {option: value})}
+    rows = matches(await memory.agrep(pattern, **{option: value}), "content")
+    assert set(given) <= set(tool.args)
+    told = str(await anyio.to_thread.run_sync(tool.invoke, given)).splitlines()
+    assert [line for line in told if not line.startswith("[")] == "\n".join(rows).splitlines()
+
+
+@pytest.mark.parametrize("option", options_of("glob"))
+async def test_so_has_that_of_glob(option: str) -> None:
+    [(_, pattern, _, value)] = [case for case in CASES if case[0] == "glob" and case[2] == option]
+    memory = await filled(MemoryBackend())
+    [tool] = [tool for tool in filesystem_tools(memory) if tool.name == "glob"]
+    found = await memory.aglob(pattern, **{option: value})
+    told = str(await anyio.to_thread.run_sync(tool.invoke, {"pattern": pattern, option: value}))
+    assert told.splitlines() == [info.path for info in found.matches or ()]
+
+
+# --- what the caller hides -------------------------------------------------------------------------------------------
+
+
+class Asked(MemoryBackend):
+    """Notes what it is not to look at."""
+
+    never_waits = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden: list[PathFilter | None] = []
+
+    async def arun_glob(self, request: GlobRequest) -> GlobResult:
+        self.hidden.append(request.hidden)
+        return await super().arun_glob(request)
+
+    async def arun_grep(self, request: GrepRequest) -> GrepResult:
+        self.hidden.append(request.hidden)
+        return await super().arun_grep(request)
+
+
+def secret(path: str, *, is_dir: bool) -> bool:
+    return path == "/m/secret" or path.startswith("/m/secret/")
+
+
+@pytest.fixture(params=[*([kind] for kind in WRAPPERS), [PermissionedBackend, HistoryBackend, GuardedBackend]], ids=str)
+async def layers(request: pytest.FixtureRequest) -> tuple[BackendProtocol, Asked]:
+    asked = Asked()
+    backend: BackendProtocol = CompositeBackend(MemoryBackend(), {"/m": asked})
+    for kind in request.param:
+        backend = WRAPPERS[kind](backend)
+    return backend, asked
+
+
+async def test_what_is_hidden_reaches_the_storage(layers: tuple[BackendProtocol, Asked]) -> None:
+    backend, asked = layers
+    await backend.arun_glob(GlobRequest("*", hidden=secret))
+    await backend.arun_grep(GrepRequest("x", hidden=secret))
+    assert len(asked.hidden) == 2
+    for hidden in asked.hidden:
+        assert hidden is not None
+        assert hidden("/secret", is_dir=True)
+        assert hidden("/secret/a", is_dir=False)
+        assert not hidden("/open", is_dir=True)
+
+
+async def test_a_wrapper_that_moves_the_search_hides_nothing_there() -> None:
+    class Beneath(WrapperBackend):
+        async def through(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
+            pattern, path, *rest = args
+            return await call(pattern, f"/in{path or ''}".rstrip("/"), *rest, **options)
+
+    asked = Asked()
+    await asked.aupload_files([("/in/a", b"x")])
+    await Beneath(asked).arun_glob(GlobRequest("*", hidden=secret))
+    await Beneath(asked).arun_grep(GrepRequest("x", hidden=secret))
+    assert asked.hidden == [None, None]
+
+
+async def test_nobody_passes_it_as_an_option() -> None:
+    for backend in (MemoryBackend(), WrapperBackend(MemoryBackend()), CompositeBackend(MemoryBackend())):
+        with pytest.raises(TypeError, match="hidden"):
+            await backend.agrep("x", hidden=secret)  # type: ignore[call-arg]

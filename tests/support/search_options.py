@@ -1,0 +1,244 @@
+"""Each option of a search with a search whose result it changes, and the backends that must heed it.
+
+The options are those of the protocol's signature. One that has no row here fails the tests.
+"""
+
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import anyio.to_thread
+from langgraph.store.memory import InMemoryStore
+
+from deepfs import (
+    BackendProtocol,
+    CompositeBackend,
+    FilesystemBackend,
+    GlobResult,
+    GrepResult,
+    MemoryBackend,
+    StateBackend,
+    StoreBackend,
+)
+from deepfs.backends.local_shell import LocalShellBackend
+from deepfs.backends.wrapper import WrapperBackend
+from deepfs.compat.adapters import adapt_backend_protocol, adapt_sandbox_protocol
+from deepfs.compat.factories import FactoryBackend
+from deepfs.policy import (
+    AuditedBackend,
+    FilesystemPermission,
+    GuardedBackend,
+    HistoryBackend,
+    PermissionedBackend,
+    ReadOnlyBackend,
+)
+from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
+from deepfs.testing import FaultyBackend, LatencyBackend
+from support.graphs import InNode, open_node
+from support.sandboxes import LocalSandbox
+from support.v1_backend import DuckS3
+
+__all__ = ["BACKENDS", "CASES", "FILES", "WRAPPERS", "Case", "filled", "options_of", "shown"]
+
+FILES: Final = {
+    "/docs/d.txt": "ALPHA\nalpha.beta\n",
+    "/src/a.txt": "alpha\nBeta\nalpha beta\n",
+    "/src/b.py": "beta\nalphabet\n",
+    "/src/deep/c.txt": "gamma\nalpha\ndelta\n",
+}
+
+Case: TypeAlias = tuple[str, str, str, Any]
+"""An operation, a pattern, and an option with its value."""
+
+_VALUES: Final[Mapping[str, Mapping[str, tuple[str, Any]]]] = {
+    "glob": {"path": ("*.txt", "/src")},
+    "grep": {
+        "path": ("alpha", "/src/deep"),
+        "glob": ("alpha", "*.py"),
+        "regex": ("al.*t", True),
+        "ignore_case": ("alpha", True),
+        "context_lines": ("gamma", 1),
+        "max_count": ("alpha", 2),
+    },
+}
+
+
+def options_of(operation: str, protocol: type = BackendProtocol) -> list[str]:
+    """What the operation takes beside the pattern, by the signature of a protocol."""
+    _, _, *options = inspect.signature(getattr(protocol, f"a{operation}")).parameters
+    return options
+
+
+CASES: Final[list[Case]] = [
+    (operation, *_VALUES[operation].get(option, ("no row for this option", None))[:1], option, value)
+    for operation in ("glob", "grep")
+    for option in options_of(operation)
+    for value in [_VALUES[operation].get(option, ("", None))[1]]
+]
+
+
+def shown(result: GlobResult | GrepResult) -> tuple[object, ...]:
+    """What a search found, without times."""
+    assert result.ok, result.error
+    found = [
+        (match.path, match.line, match.text, match.context_before or None, match.context_after or None)
+        if hasattr(match, "line")
+        else (match.path, match.is_dir)
+        for match in result.matches or ()
+    ]
+    return (found, result.truncated)
+
+
+async def filled(backend: BackendProtocol, beneath: str = "/") -> BackendProtocol:
+    """`backend` with the files at or under a directory, by their paths from there."""
+    start = beneath.rstrip("/")
+    files = [(path[len(start) :], text.encode()) for path, text in FILES.items() if path.startswith(f"{start}/")]
+    assert all(outcome.error is None for outcome in await backend.aupload_files(files))
+    return backend
+
+
+# --- wrappers ---
+
+
+def _kept(path: str) -> FilesystemPermission:
+    return FilesystemPermission(["read"], [path], "deny")
+
+
+WRAPPERS: Final[Mapping[type[WrapperBackend], Callable[[BackendProtocol], WrapperBackend]]] = {
+    WrapperBackend: WrapperBackend,
+    PermissionedBackend: lambda inner: PermissionedBackend(inner, [_kept("/secret/**")]),
+    GuardedBackend: lambda inner: GuardedBackend(inner, [lambda call: None], [lambda call, result: None]),
+    AuditedBackend: lambda inner: AuditedBackend(inner, lambda record: None),
+    HistoryBackend: HistoryBackend,
+    ReadOnlyBackend: ReadOnlyBackend,
+    LatencyBackend: lambda inner: LatencyBackend(inner, 0),
+    FaultyBackend: lambda inner: FaultyBackend(inner, {}),
+}
+
+
+# --- backends ---
+
+
+class _Sync(MemoryBackend):
+    """A subclass that overrides the sync names."""
+
+    never_waits = False
+
+    def grep(self, pattern: str, *args: Any, **options: Any) -> GrepResult:
+        return super().grep(pattern, *args, **options)
+
+    def glob(self, pattern: str, path: str = "/") -> GlobResult:
+        return super().glob(pattern, path)
+
+
+class _Async(FilesystemBackend):
+    """A subclass that overrides the async names."""
+
+    async def agrep(self, pattern: str, path: str | None = None, glob: str | None = None, **options: Any) -> GrepResult:
+        return await super().agrep(pattern, path, glob, **options)
+
+    async def aglob(self, pattern: str, path: str = "/") -> GlobResult:
+        return await super().aglob(pattern, path)
+
+
+class _Mixin:
+    """Overrides a search of whatever backend it is mixed into."""
+
+    async def agrep(self, *args: Any, **options: Any) -> GrepResult:
+        result: GrepResult = await super().agrep(*args, **options)  # type: ignore[misc]
+        return result
+
+
+class _Mixed(_Mixin, MemoryBackend):
+    never_waits = False
+
+
+class _V1Sandbox(DuckS3):
+    id = "v1"
+
+    def execute(self, command: str) -> Any:
+        raise NotImplementedError
+
+
+@asynccontextmanager
+async def _in_state(_: Path) -> AsyncIterator[BackendProtocol]:
+    stack = ExitStack()
+    node = await anyio.to_thread.run_sync(stack.enter_context, open_node())
+    try:
+        yield await filled(InNode(StateBackend(), node))
+    finally:
+        await anyio.to_thread.run_sync(stack.close)
+
+
+def _plain(make: Callable[[Path], BackendProtocol]) -> Any:
+    @asynccontextmanager
+    async def opened(directory: Path) -> AsyncIterator[BackendProtocol]:
+        yield await filled(make(directory))
+
+    return opened
+
+
+def _ready(make: Callable[[Path], Awaitable[BackendProtocol]]) -> Any:
+    @asynccontextmanager
+    async def opened(directory: Path) -> AsyncIterator[BackendProtocol]:
+        yield await make(directory)
+
+    return opened
+
+
+async def _mounted(_: Path) -> BackendProtocol:
+    tree = CompositeBackend(MemoryBackend(), {"/src": MemoryBackend(), "/other": MemoryBackend()})
+    return await filled(tree)
+
+
+async def _in_mounts(directory: Path) -> BackendProtocol:
+    """Mounts within a mount, before each a policy."""
+    inner = CompositeBackend(MemoryBackend(), {"/deep": WRAPPERS[PermissionedBackend](FilesystemBackend(directory))})
+    return await filled(CompositeBackend(MemoryBackend(), {"/src": WRAPPERS[GuardedBackend](inner)}))
+
+
+async def _of_factory(_: Path) -> BackendProtocol:
+    memory = await filled(MemoryBackend())
+    return FactoryBackend(lambda runtime: memory)
+
+
+async def _of_v1(_: Path) -> BackendProtocol:
+    return adapt_backend_protocol(DuckS3({**FILES}))
+
+
+async def _sandbox_of_v1(_: Path) -> BackendProtocol:
+    return adapt_sandbox_protocol(_V1Sandbox({**FILES}))
+
+
+def _wrapped(*kinds: type[WrapperBackend]) -> Callable[[Path], Awaitable[BackendProtocol]]:
+    async def make(_: Path) -> BackendProtocol:
+        backend = await filled(MemoryBackend())
+        for kind in kinds:
+            backend = WRAPPERS[kind](backend)
+        return backend
+
+    return make
+
+
+BACKENDS: Final[Mapping[str, Any]] = {
+    "memory": _plain(lambda directory: MemoryBackend()),
+    "store": _plain(lambda directory: StoreBackend(InMemoryStore(), namespace=("files",))),
+    "state": _in_state,
+    "filesystem": _plain(FilesystemBackend),
+    "without ripgrep": _plain(lambda directory: FilesystemBackend(directory, ripgrep=False)),
+    "local_shell": _plain(LocalShellBackend),
+    "bubblewrap": _plain(BubblewrapSandbox),
+    "sandbox": _plain(LocalSandbox),
+    "mounts": _ready(_mounted),
+    "mounts in mounts": _ready(_in_mounts),
+    "factory": _ready(_of_factory),
+    "V1": _ready(_of_v1),
+    "V1 sandbox": _ready(_sandbox_of_v1),
+    "sync override": _plain(lambda directory: _Sync()),
+    "async override": _plain(_Async),
+    "mixin": _plain(lambda directory: _Mixed()),
+    **{kind.__name__: _ready(_wrapped(kind)) for kind in WRAPPERS},
+    "three policies": _ready(_wrapped(PermissionedBackend, HistoryBackend, GuardedBackend)),
+}

@@ -1,0 +1,50 @@
+"""Searches of a disk without a backend and its batches."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from deepfs.search.disk import LocalSearch
+from deepfs.search.request import SearchRequest
+from deepfs.threads.deadline import Deadline
+
+__all__ = ["Collecting", "run_alone"]
+
+
+class Collecting:
+    """Stands for a task that waits for a search."""
+
+    def __init__(self, request: SearchRequest, deadline: Deadline | None = None) -> None:
+        self.request = request
+        self.deadline = deadline or Deadline(60)
+        self.outcome: Callable[[], Any] | None = None
+        self.settled_at = 0.0
+
+    def settle(self, outcome: Callable[[], Any]) -> None:
+        if self.outcome is None:
+            self.settled_at = time.monotonic()
+            try:
+                result = outcome()
+            except BaseException as error:
+                self.fail(error)
+            else:
+                self.outcome = lambda: result
+
+    def fail(self, error: BaseException) -> None:
+        def outcome() -> Any:
+            raise error
+
+        self.outcome = self.outcome or outcome
+
+    def result(self) -> Any:
+        assert self.outcome is not None
+        return self.outcome()
+
+
+def run_alone(
+    searches: LocalSearch, request: SearchRequest, deadline: Deadline | None = None, root: str = "/", base: str = "/"
+) -> Any:
+    """The result of one search, by itself and in this thread."""
+    call = Collecting(request, deadline)
+    searches.run_batch([call], root, base)  # type: ignore[list-item]
+    return call.result()

@@ -3,7 +3,7 @@
 import os
 import shutil
 import weakref
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from secrets import token_hex
@@ -122,6 +122,10 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         await lanes.run(self._make_workspace)
         return await super().aupload_files(files)
+
+    async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
+        await lanes.run(self._make_workspace)
+        return await super().aupload_stream(path, chunks)
 
     def sandbox_path(self, path: str) -> str:
         """The path by which commands know the file that file operations know as `path`. Errors: InvalidPathError."""

@@ -42,7 +42,13 @@ def test_there_are_six() -> None:
 
 def test_a_backend_declares_nothing_else() -> None:
     public = {name for name in dir(BackendProtocol) if not name.startswith("_")}
-    assert public - METHODS - TREES == {"capabilities", "areal_paths", "astorage_place", "inner_backends", *WHERE_A_SYNC_CALL_RUNS}
+    assert public - METHODS - TREES == {
+        "capabilities",
+        "areal_paths",
+        "astorage_place",
+        "inner_backends",
+        *WHERE_A_SYNC_CALL_RUNS,
+    }
 
 
 def test_the_suite_reads_of_a_backend_its_operations_and_its_capabilities() -> None:

@@ -368,36 +368,41 @@ class Operations(SyncSurface, ABC):
 
     @abstractmethod
     def adownload_stream(self, path: str, *, chunk_size: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
-        """Fetch the bytes of one file in chunks, all of one version of the file.
+        """The bytes of a file in chunks, all of one version of the file.
 
-        A backend without streams of its own holds the whole file in memory meanwhile.
+        Leaving the iteration, best by `contextlib.aclosing`, ends the download. Where a backend has no way of its own,
+        it holds the whole file meanwhile.
 
         Args:
             path: The file.
-            chunk_size: The most bytes in a chunk.
+            chunk_size: The most bytes of a chunk; 1 MiB by default.
 
-        Returns:
-            An asynchronous generator of the chunks.
+        Yields:
+            The chunks, in order; none for an empty file.
 
         Raises:
-            DeepFSError: The leaf for the condition where the file cannot be read, while the first chunk is awaited.
+            DeepFSError: The leaf for what is wrong, when the iteration begins or, where the storage fails, later:
+                file_not_found, is_directory, permission_denied, too_large.
+            ValueError: `chunk_size` is not positive.
         """
 
     @abstractmethod
     async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
         """Store the bytes of all chunks as one file, once they are complete, replacing what is there.
 
-        A backend without streams of its own holds the whole file in memory meanwhile; over 256 MB is `too_large`.
+        Where a backend has no way of its own, it holds the whole file meanwhile; over 256 MB is `too_large`.
 
         Args:
-            path: The file.
-            chunks: The bytes. A generator is closed in any case.
+            path: The file; directories above it are made.
+            chunks: An async iterable of bytes. A generator is closed in any case.
 
         Returns:
-            The outcome, as of `aupload_files`.
+            The outcome; `error` is the bare code: is_directory, not_a_directory, permission_denied, too_large,
+            quota_exceeded. It is also that of a leaf of `deepfs.errors` that `chunks` raises.
 
         Raises:
-            Exception: Whatever `chunks` raises; then nothing is changed.
+            TypeError: `chunks` is no async iterable, or yields something else than bytes.
+            Exception: What else `chunks` raises; nothing changed.
         """
 
     @abstractmethod

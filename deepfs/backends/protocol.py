@@ -173,7 +173,7 @@ class BackendProtocol(Operations):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
+        await shielded(self.aclose)
 
     def close(self) -> None:
         """`aclose`, for code without an event loop."""

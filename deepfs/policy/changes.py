@@ -94,8 +94,9 @@ class ChangePolicy(WrapperBackend):
     async def achanging(self, changes: Sequence[PlannedChange]) -> None:
         """Called before a change is made; here it does nothing.
 
-        A stream calls this once as it begins and again as it grows, with the size reached as `after` and that of the
-        call before as `before`. In a batch of uploads each item calls it alone.
+        How long a stream is shows as it comes. It calls this as it begins, with a size that stays as it is, then for
+        each chunk by which the file grows, with the size before that chunk as `before`, and once all is there and the
+        file would be shorter, with both sizes. In a batch of uploads each item calls it alone.
 
         Args:
             changes: The files that the change concerns. A move has those that go and those that come.
@@ -160,7 +161,7 @@ class ChangePolicy(WrapperBackend):
     async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
         path = paths.normalize(path)
         async with self._holding(path):
-            counted = _Counted(PlannedChange(path, await self._size(path), 0))
+            counted = _Counted(path, await self._size(path))
             await self.achanging([counted.planned])
             done = False
             try:
@@ -329,21 +330,25 @@ async def _made(planned: Sequence[PlannedChange], look: Look | None) -> list[Pla
 class _Counted:
     """An upload that comes in chunks."""
 
-    def __init__(self, begun: PlannedChange) -> None:
-        self.planned = begun
+    def __init__(self, path: str, before: int | None) -> None:
+        self.planned = PlannedChange(path, before, before or 0)
         """What was told so far, as one change."""
-        self._size = 0
 
     async def passed(
         self, chunks: AsyncIterable[bytes], ask: Callable[[Sequence[PlannedChange]], Awaitable[None]]
     ) -> AsyncGenerator[bytes, None]:
         """The same chunks, each once `ask` let it pass."""
+        size = 0
         async for chunk in chunks:
-            reached = self._size + len(bytes_given("each chunk", chunk))
-            await ask([PlannedChange(self.planned.path, max(self._size, self.planned.before or 0), reached)])
-            self._size = reached
-            self.planned = replace(self.planned, after=reached)
+            size += len(bytes_given("each chunk", chunk))
+            if size > (reached := self.planned.after or 0):
+                await ask([PlannedChange(self.planned.path, reached, size)])
+                self.planned = replace(self.planned, after=size)
             yield chunk
+        shorter = replace(self.planned, after=size)
+        if size < (self.planned.before or 0):
+            await ask([shorter])
+        self.planned = shorter
 
 
 class _Item:

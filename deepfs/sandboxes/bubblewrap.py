@@ -5,7 +5,7 @@ import os
 import shutil
 import stat
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import cache, partial
 from secrets import token_hex
@@ -373,6 +373,10 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         await pool.run(self._make_workspace)
         return await super().aupload_files(files)
+
+    async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
+        await pool.run(self._make_workspace)
+        return await super().aupload_stream(path, chunks)
 
     def sandbox_path(self, path: str) -> str:
         """The path by which commands know a file.

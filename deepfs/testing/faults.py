@@ -37,7 +37,8 @@ class FaultyBackend(WrapperBackend):
     """Operations fail as `fail` says: `{"write": BackendError("disk on fire")}`, or a `Fault` that looks at each call.
 
     Leaves of `deepfs.errors` reach the caller as the error of the Result, other exceptions as they are, like a bug of
-    the backend. With `late`, an operation is carried out before it fails, like an answer that is lost.
+    the backend. Streams are `"upload_stream"` and `"download_stream"`. With `late`, an operation is carried out before
+    it fails, like an answer that is lost.
     """
 
     def __init__(self, inner: BackendProtocol, fail: Fault | Mapping[str, Exception], *, late: bool = False) -> None:

@@ -1,5 +1,6 @@
 """Closing and watching: what a backend made for itself is closed once, through wrappers and composites."""
 
+import inspect
 import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -82,6 +83,10 @@ async def test_closing_ends_though_its_caller_is_cancelled(
         scope.cancel()
         await before(pooled).aclose()
     assert pooled.closed == 1
+    with anyio.CancelScope() as scope:
+        async with pooled:
+            scope.cancel()
+    assert pooled.closed == 2
 
 
 async def test_each_mount_is_closed_though_another_fails() -> None:
@@ -168,6 +173,17 @@ async def test_a_workspace_of_the_caller_stays(tmp_path: Any) -> None:
     assert (await box.aread("/a.txt")).ok
 
 
+async def test_a_stream_makes_the_workspace_for_nobody_else() -> None:
+    async def chunks() -> AsyncGenerator[bytes, None]:
+        yield b"x"
+
+    async with BubblewrapSandbox() as box:
+        assert (await box.aupload_stream("/a.txt", chunks())).error is None
+        mode = await anyio.to_thread.run_sync(lambda: os.stat(box._given_root).st_mode)
+        assert mode & 0o077 == 0
+    assert (await box.aupload_stream("/a.txt", chunks())).error == "backend_error"
+
+
 # --- watching ---
 
 
@@ -214,6 +230,12 @@ async def test_wrappers_and_mounts_tell_of_changes(before: str) -> None:
     assert backend.capabilities.watches
     assert await watched(backend, f"{mount}/d", 3) == [f"{mount}/d/{name}" for name in ("a", "secret", "b")]
     assert inner.ended
+
+
+def test_it_has_no_sync_form() -> None:
+    for kind in (MemoryBackend, WrapperBackend, CompositeBackend, Watching):
+        assert inspect.isasyncgenfunction(kind.awatch)
+        assert not hasattr(kind, "watch")
 
 
 async def test_mounts_beneath_are_watched_one_by_one() -> None:

@@ -390,18 +390,23 @@ async def test_a_policy_learns_of_each_change_before_it_is_made() -> None:
     await backend.acopy("/a", "/d/b")
     await backend.amove("/d", "/e")
     await backend.adelete("/e")
-    await backend.aupload_stream("/a", chunks(b"1", b"2345"))
+    await backend.aupload_stream("/a", chunks(b"1", b"2345", b"6"))
+    await backend.aupload_stream("/a", chunks(b"1", b"2"))
+    await backend.aupload_stream("/new", chunks())
     assert told == [
         [("/a", None, 2)],
         [("/a", 2, 3)],
         [("/d/b", None, 3)],
         [("/d/b", 3, None), ("/e/b", None, 3)],
         [("/e/b", 3, None)],
-        [("/a", 3, 0)],
-        [("/a", 3, 1)],
+        [("/a", 3, 3)],
         [("/a", 3, 5)],
+        [("/a", 5, 6)],
+        [("/a", 6, 6)],
+        [("/a", 6, 2)],
+        [("/new", None, 0)],
     ]
-    assert ended == [*told[:5], [("/a", 3, 5)]]
+    assert ended == [*told[:5], [("/a", 3, 6)], [("/a", 6, 2)], [("/new", None, 0)]]
     assert (await backend.awrite("/denied", "x")).code == "permission_denied"
     assert (await backend.aupload_stream("/denied", chunks(b"x"))).error == "permission_denied"
-    assert len(ended) == 6
+    assert len(ended) == 8

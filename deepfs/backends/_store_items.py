@@ -32,13 +32,12 @@ _PASSES: Final = 10
 
 async def fetched(store: BaseStore, namespace: Namespace, keys: Sequence[str]) -> dict[str, Any]:
     """Those of the items with these keys that there are: their values by key."""
-    found: dict[str, Any] = {}
-    for start in range(0, len(keys), _MOST_KEYS):
-        part = keys[start : start + _MOST_KEYS]
-        answers = await _langgraph.batch(store, [GetOp(namespace, key) for key in part])
-        items = _items(_checked([item for item in answers if item is not None]), namespace)
-        found |= {key: items[key] for key in part if key in items}
-    return found
+    if len(keys) > _MOST_KEYS:
+        first = await fetched(store, namespace, keys[:_MOST_KEYS])
+        return first | await fetched(store, namespace, keys[_MOST_KEYS:])
+    answers = await _langgraph.batch(store, [GetOp(namespace, key) for key in keys])
+    items = _items(_checked([item for item in answers if item is not None]), namespace)
+    return {key: items[key] for key in keys if key in items}
 
 
 async def listed(store: BaseStore, namespace: Namespace) -> dict[Any, Any]:

@@ -1,17 +1,21 @@
 """Backends over flat storage, which maps path → file: every operation of the contract, planned over four primitives."""
 
-import random
-import time
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Final, TypeVar
-
-import anyio
+from typing import Any, TypeVar
 
 from deepfs.backends import flat_plans as plans
 from deepfs.backends.flat_plans import Plan
-from deepfs.backends.flat_storage import AsyncStorage, BlockingStorage, InlineStorage, Kind, Listing, Storage
+from deepfs.backends.flat_storage import (
+    AsyncStorage,
+    BlockingStorage,
+    InlineStorage,
+    Kind,
+    Listing,
+    Storage,
+    until_accepted,
+)
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import DeepFSError, ErrorCode
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
@@ -19,7 +23,7 @@ from deepfs.text import paths
 from deepfs.text import records as filedata
 from deepfs.text.arguments import bytes_of
 from deepfs.text.entries import EntryChange, StoragePlace, TreeListing, flat_place
-from deepfs.text.flat_tree import Change, ChangedError, Directories, FileStat, FileTree, stats_of
+from deepfs.text.flat_tree import Change, Directories, FileStat, FileTree, stats_of
 from deepfs.text.lines import check_text
 from deepfs.threads.locks import path_locks
 from deepfs.types import (
@@ -48,11 +52,6 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-
-_SECONDS: Final = 30.0
-"""How long a change is planned anew because others change the same files."""
-_PAUSE: Final = 0.02
-"""Seconds to wait at most before that."""
 
 
 class StorageBackend(BackendProtocol):
@@ -103,30 +102,12 @@ class StorageBackend(BackendProtocol):
 
     # --- running plans ---
 
-    async def _look(self, plan: Callable[[], Plan[T]], kind: Kind = "look") -> T:
-        try:
-            return await self._storage().carry_out(plan(), kind)
-        except ChangedError:
-            return await self._again(lambda: self._storage().carry_out(plan(), kind))
+    def _look(self, plan: Callable[[], Plan[T]], kind: Kind = "look") -> Awaitable[T]:
+        return self._storage().look(plan, kind)
 
-    async def _change(self, plan: Callable[[], Plan[T]], *held: str) -> T:
+    def _change(self, plan: Callable[[], Plan[T]], *held: str) -> Awaitable[T]:
         """Carry out a change while `held` and all beneath them are kept from others."""
-        try:
-            return await self._attempt(plan, *held)
-        except ChangedError:
-            return await self._again(lambda: self._attempt(plan, *held))
-
-    async def _again(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Carry out what the storage refused because another process was faster, until it succeeds or time is up."""
-        deadline = time.monotonic() + _SECONDS
-        while True:
-            # Not all that were slower shall come back at the same moment.
-            await anyio.sleep(random.uniform(0, _PAUSE))
-            try:
-                return await attempt()
-            except ChangedError:
-                if time.monotonic() > deadline:
-                    raise
+        return until_accepted(lambda: self._attempt(plan, *held))
 
     async def _attempt(self, plan: Callable[[], Plan[T]], *held: str) -> T:
         async with self._hold(*held):

@@ -43,7 +43,7 @@ from deepfs.types import (
     WriteResult,
 )
 
-__all__ = ["Apply", "Get", "List", "Plan", "Primitives", "Request", "Stat", "Terms", "Work"]
+__all__ = ["Apply", "Get", "List", "Plan", "Primitive", "Primitives", "Request", "Stat", "Terms", "Work"]
 
 T = TypeVar("T")
 
@@ -114,7 +114,8 @@ class Work(Struct, frozen=True):
     is_short: bool = False
 
 
-Request: TypeAlias = Stat | Get | List | Apply | Work
+Primitive: TypeAlias = Stat | Get | List | Apply
+Request: TypeAlias = Primitive | Work
 Plan: TypeAlias = Generator[Request, Any, T]
 
 
@@ -148,8 +149,7 @@ def _tree_of(answer: FileTree | Mapping[str, FileStat]) -> FileTree:
 def _is_directory(path: str) -> Plan[bool]:
     """Whether there are files under `path`."""
     answer = yield List(_inside(path), _FEW)
-    tree = _tree_of(answer)
-    if tree.holds(path):
+    if _tree_of(answer).holds(path):
         return True
     if isinstance(answer, FileTree) or len(answer) < _FEW:
         return False
@@ -169,9 +169,9 @@ def _no_directory(path: str) -> Plan[DeepFSError]:
 def _files(wanted: Sequence[str], *, contents: bool = True) -> Plan[Found]:
     """What is there at `wanted`; nothing is at the root, whatever the storage has there."""
     asked = [path for path in wanted if path != "/"]
-    found: Found = {}
-    if asked:
-        found = yield Get(asked) if contents else Stat(asked)
+    if not asked:
+        return {}
+    found: Found = yield (Get if contents else Stat)(asked)
     return found
 
 
@@ -228,7 +228,9 @@ def list_tree(path: str) -> Plan[TreeListing]:
 
 def read(terms: Terms, path: str, offset: int, limit: int) -> Plan[ReadResult]:
     """The plan of `aread`."""
-    files = yield from _existing(path)
+    files = {} if path == "/" else (yield Get([path]))
+    if path not in files:
+        raise (yield from _missing(path))
     return records.read_data(path, files[path], offset, limit, max_binary=terms._max_bytes)
 
 

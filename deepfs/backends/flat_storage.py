@@ -5,28 +5,51 @@ they wait for nothing, from `BlockingStorage` where they block (sqlite3, boto3),
 awaited (asyncpg). `StorageBackend` in `flat.py` makes every operation of the contract of it.
 """
 
+import random
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, Literal, TypeAlias, TypeVar, cast
 
-from deepfs.backends.flat_plans import Apply, Plan, Request, Work
+import anyio
+
+from deepfs.backends.flat_plans import Apply, Plan, Primitive, Request, Work
 from deepfs.errors import BackendError
 from deepfs.search.flat import searched
 from deepfs.search.results import SEARCH_SECONDS
 from deepfs.sync import shielded
-from deepfs.text.flat_tree import Change, FileStat, FileTree
+from deepfs.text.flat_tree import Change, ChangedError, FileStat, FileTree
 from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
 from deepfs.types import FileDataV2
 
-__all__ = ["AsyncStorage", "BlockingStorage", "InlineStorage", "Kind", "Listing", "Storage"]
+__all__ = ["AsyncStorage", "BlockingStorage", "InlineStorage", "Kind", "Listing", "Storage", "until_accepted"]
 
 T = TypeVar("T")
 
 Kind: TypeAlias = Literal["look", "search", "change"]
 Listing: TypeAlias = Mapping[str, FileStat] | FileTree
+
+
+_SECONDS: Final = 30.0
+"""How long an operation is planned anew because others change the same files."""
+_PAUSE: Final = 0.02
+"""Seconds to wait at most before that."""
+
+
+async def until_accepted(attempt: Callable[[], Awaitable[T]]) -> T:
+    """Carry out an operation, anew where the storage refuses it because others were faster, until time is up."""
+    deadline = time.monotonic() + _SECONDS
+    while True:
+        try:
+            return await attempt()
+        except ChangedError:
+            if time.monotonic() > deadline:
+                raise
+        # Not all that were slower shall come back at the same moment.
+        await anyio.sleep(random.uniform(0, _PAUSE))
 
 
 class Storage(ABC):
@@ -38,6 +61,10 @@ class Storage(ABC):
     @abstractmethod
     async def carry_out(self, plan: Plan[T], kind: Kind) -> T:
         """The result of `plan`, which looks at files, searches or changes them."""
+
+    def look(self, plan: Callable[[], Plan[T]], kind: Kind) -> Awaitable[T]:
+        """The result of a plan that changes nothing, which no storage refuses but by its transaction."""
+        return self.carry_out(plan(), kind)
 
     def failed(self, error: Exception) -> Exception:
         """What to raise for an error of a primitive or a transaction: a leaf of `deepfs.errors` where it is expected.
@@ -75,31 +102,26 @@ class _SyncStorage(Storage):
         Returns the `files_update` of the result where the storage is graph state, else None.
         """
 
-    def _answered(self, plan: Plan[T], request: Request | None = None, answer: Any = None) -> Work:
-        """Run `plan` to its next `Work`. Raises StopIteration with the result at its end."""
-        request = next(plan) if request is None else plan.send(answer)
-        while not isinstance(request, Work):
-            try:
-                answer = request.ask(self)
-            except Exception as error:
-                request = plan.throw(self.failed(error))
-            else:
-                request = plan.send(answer)
-        return request
-
 
 class InlineStorage(_SyncStorage):
     """A storage whose primitives wait for nothing: no operation but a search ever suspends."""
 
     async def carry_out(self, plan: Plan[T], kind: Kind) -> T:
+        step: Any = plan.send
+        given: Any = None
         try:
-            work = self._answered(plan)
             while True:
-                found = await searched(work.run, deadline=work.deadline, is_short=work.is_short)
-                work = self._answered(plan, work, found)
+                request = step(given)
+                try:
+                    if type(request) is Work:
+                        given = await searched(request.run, deadline=request.deadline, is_short=request.is_short)
+                    else:
+                        given = request.ask(self)
+                    step = plan.send
+                except Exception as error:
+                    step, given = plan.throw, self.failed(error)
         except StopIteration as end:
-            result: T = end.value
-            return result
+            return cast("T", end.value)
 
 
 class BlockingStorage(_SyncStorage):
@@ -116,6 +138,9 @@ class BlockingStorage(_SyncStorage):
         """
         return nullcontext()
 
+    def look(self, plan: Callable[[], Plan[T]], kind: Kind) -> Awaitable[T]:
+        return until_accepted(lambda: self.carry_out(plan(), kind))
+
     async def carry_out(self, plan: Plan[T], kind: Kind) -> T:
         if kind == "search":
             return await pool.run_long(self._whole, plan, kind, timeout=SEARCH_SECONDS)
@@ -129,14 +154,19 @@ class BlockingStorage(_SyncStorage):
             raise self.failed(error) from error
 
     def _finished(self, plan: Plan[T], deadline: Deadline) -> T:
+        step: Any = plan.send
+        given: Any = None
         try:
-            work = self._answered(plan)
             while True:
+                request = step(given)
                 deadline.check_cancelled()
-                work = self._answered(plan, work, work.run(deadline))
+                try:
+                    given = request.run(deadline) if isinstance(request, Work) else request.ask(self)
+                    step = plan.send
+                except Exception as error:
+                    step, given = plan.throw, self.failed(error)
         except StopIteration as end:
-            result: T = end.value
-            return result
+            return cast("T", end.value)
 
 
 class AsyncStorage(Storage):
@@ -159,23 +189,23 @@ class AsyncStorage(Storage):
         """As of a storage that blocks."""
 
     async def carry_out(self, plan: Plan[T], kind: Kind) -> T:
+        step: Any = plan.send
+        given: Any = None
         try:
-            request = next(plan)
             while True:
+                request = step(given)
                 try:
-                    answer = await self._asked(request)
+                    given = await self._asked(request)
+                    step = plan.send
                 except Exception as error:
-                    request = plan.throw(self.failed(error))
-                else:
-                    request = plan.send(answer)
+                    step, given = plan.throw, self.failed(error)
         except StopIteration as end:
-            result: T = end.value
-            return result
+            return cast("T", end.value)
 
     def _asked(self, request: Request) -> Awaitable[Any]:
-        if isinstance(request, Work):
+        if type(request) is Work:
             return searched(request.run, deadline=request.deadline, is_short=request.is_short)
-        if isinstance(request, Apply):
+        if type(request) is Apply:
             return shielded(partial(request.ask, self))
-        answer: Awaitable[Any] = request.ask(self)
+        answer: Awaitable[Any] = cast("Primitive", request).ask(self)
         return answer

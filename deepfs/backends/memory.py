@@ -1,7 +1,8 @@
 """Files in this process's memory: the reference backend, and the one to embed where there is no graph."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 from deepfs.backends.flat import StorageBackend
 from deepfs.backends.flat_storage import InlineStorage, Storage
@@ -37,6 +38,19 @@ class _MemoryFiles(InlineStorage):
         self.parents.apply(changes)
 
 
+class _Held(AbstractAsyncContextManager[None]):
+    __slots__ = ("_step",)
+
+    def __init__(self, lock: StepLock) -> None:
+        self._step = lock.hold()
+
+    async def __aenter__(self) -> None:
+        self._step.__enter__()
+
+    async def __aexit__(self, *raised: Any) -> None:
+        self._step.__exit__(*raised)
+
+
 class MemoryBackend(StorageBackend):
     """Files in memory, gone with the object. Safe to share between tasks, event loops and threads."""
 
@@ -56,8 +70,6 @@ class MemoryBackend(StorageBackend):
         scope = ("memory", id(self._files))
         return flat_place(scope, paths.normalize(path), storage=scope, is_sole=True)
 
-    @asynccontextmanager
-    async def _hold(self, *held: str) -> AsyncIterator[None]:
+    def _hold(self, *held: str) -> AbstractAsyncContextManager[None]:
         # Nothing waits while the lock is held, so one lock serves every path, and callers without an event loop.
-        with self._lock.hold():
-            yield
+        return _Held(self._lock)

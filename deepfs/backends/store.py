@@ -7,6 +7,7 @@ next listing. Where the database can be asked, listings move keys, sizes and tim
 
 from collections.abc import AsyncIterator, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -88,10 +89,16 @@ class _StoreFiles(AsyncStorage):
     def __init__(self, backend: "StoreBackend") -> None:
         self._backend = backend
         self._store = backend._store()
-        namespace = backend._namespace()
-        self._namespace = stored_namespace(namespace)
-        self._index = index_of(storage_of(self._store), namespace)
-        self._by_sql = sql.can_list(self._store)
+        self._given_namespace = backend._namespace()
+        self._namespace = stored_namespace(self._given_namespace)
+
+    @cached_property
+    def _index(self) -> StoreIndex:
+        return index_of(storage_of(self._store), self._given_namespace)
+
+    @cached_property
+    def _by_sql(self) -> bool:
+        return sql.can_list(self._store)
 
     async def stat(self, paths: Sequence[str]) -> Mapping[str, FileStat]:
         if self._by_sql:

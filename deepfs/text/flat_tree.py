@@ -290,7 +290,7 @@ class FileTree:
     def holds(self, directory: str) -> bool:
         """Whether `directory` is one of this tree; cheaper than to work out all directories."""
         if self._directories is not None or directory == "/":
-            return directory in self.directories
+            return directory == "/" or directory in self.directories
         return any(_is_file_path(key) for key in self._beneath(directory))
 
     def entries(self, directory: str) -> list[FileInfo]:
@@ -300,8 +300,9 @@ class FileTree:
         return sorted(self._children(directory), key=lambda info: info.path)
 
     def _children(self, directory: str) -> Iterator[FileInfo]:
-        for path in self.directories.children(directory):
-            if path in self.directories:
+        directories = self.directories
+        for path in directories.children(directory):
+            if path in directories:
                 yield FileInfo(f"{path}/", is_dir=True)
             if path in self.files:
                 yield self.info(path)
@@ -401,8 +402,8 @@ def file_info(path: str, files: Found) -> FileInfo:
     if type(files) is DecodedFiles:
         size, modified_at, _ = files.described(path)
         return FileInfo(path, is_dir=False, size=size, modified_at=modified_at)
-    data = readable(files, path)
-    if data is None:
+    data = files.get(path) if type(files) is dict else readable(files, path)
+    if type(data) is not FileDataV2:
         return FileInfo(path, is_dir=False)
     return FileInfo(path, is_dir=False, size=filedata.size_of(data), modified_at=data.modified_at)
 

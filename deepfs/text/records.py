@@ -128,7 +128,7 @@ def size_of(data: FileDataV2) -> int:
     """The bytes of the file, counted without decoding it."""
     content = data.content
     if data.encoding == "utf-8":
-        return _utf8_length(content)
+        return len(content) if content.isascii() else len(content.encode("utf-8", "surrogatepass"))
     digits = len(content) - sum(map(content.count, _BASE64_SPACE))
     return max(0, digits * 3 // 4 - content.count("="))
 

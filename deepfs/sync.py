@@ -158,7 +158,7 @@ def _run_inline(coroutine: Coroutine[Any, Any, T]) -> T:
     finally:
         _here.is_inline = outer
         coroutine.close()
-    raise RuntimeError("a backend that declares never_waits waited; declare never_waits = False in its class")
+    raise RuntimeError("a backend that declares is_synchronous waited; declare is_synchronous = False in its class")
 
 
 def _step_out(method: Callable[[], T]) -> T:
@@ -296,7 +296,7 @@ def call_sync(backend: object, call: Callable[[], Coroutine[Any, Any, T]], name:
     Raises:
         RuntimeError: It could only wait for itself.
     """
-    if getattr(backend, "never_waits", False):
+    if getattr(backend, "is_synchronous", False):
         return _run_inline(call())
     if _would_wait_for_itself(backend):
         raise RuntimeError(f"{name} would block the event loop that has to do its work: await {instead} instead")

@@ -402,7 +402,7 @@ def test_a_nested_change_of_memory_is_refused() -> None:
     tree: Any = None
 
     class Nested(MemoryBackend):
-        never_waits = True
+        is_synchronous = True
 
         def _before_apply(self, changes: Any) -> Any:
             for call in calls:
@@ -412,7 +412,7 @@ def test_a_nested_change_of_memory_is_refused() -> None:
 
     memory = Nested()
     tree = CompositeBackend(memory)
-    tree.never_waits = False
+    tree.is_synchronous = False
     calls: list[Callable[[], object]] = [lambda: memory.write("/b", "x"), lambda: tree.write("/b", "x")]
     assert memory.write("/a", "x").ok
     calls = []

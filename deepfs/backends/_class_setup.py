@@ -7,7 +7,14 @@ from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 
-from deepfs.backends.older_protocols import V1_NAMES, adapters, add_v1_names, speaks_v1, takes_overwrite
+from deepfs.backends.older_protocols import (
+    V1_NAMES,
+    adapters,
+    add_former_names,
+    add_v1_names,
+    speaks_v1,
+    takes_overwrite,
+)
 from deepfs.backends.operations import Capabilities
 from deepfs.errors import DeepFSError, NotSupportedError
 from deepfs.search.request import GlobRequest, GrepRequest, SearchRequest, option_types
@@ -182,10 +189,10 @@ def _unpacking(search: Callable[..., Any]) -> Callable[..., Any]:
     return arun
 
 
-def _never_waits(cls: type, mixins: Sequence[type]) -> bool:
+def _is_synchronous(cls: type, mixins: Sequence[type]) -> bool:
     """Whether `cls` adds no async code and none of the backends that it inherits from waits."""
     added = [member for owner in (cls, *mixins) for member in vars(owner).values()]
-    inherited = [base.__dict__["never_waits"] for base in cls.__bases__ if base not in mixins]
+    inherited = [base.__dict__["is_synchronous"] for base in cls.__bases__ if base not in mixins]
     return all(inherited) and not any(inspect.iscoroutinefunction(member) for member in added)
 
 
@@ -201,11 +208,12 @@ def _is_older(cls: type) -> bool:
 def complete(cls: type[Any], protocol: type) -> None:
     """Make a whole backend of a subclass of `protocol` whose body defines operations in either way.
 
-    Bases that are no backends may override operations, too. `never_waits` is told anew unless the body declares it.
+    Bases that are no backends may override operations, too. `is_synchronous` is told anew unless the body declares it.
     """
     mixins = [base for base in cls.__mro__[1:] if protocol not in base.__mro__ and base not in protocol.__mro__]
-    if "never_waits" not in vars(cls):
-        cls.never_waits = _never_waits(cls, mixins)
+    add_former_names(cls, mixins)
+    if "is_synchronous" not in vars(cls):
+        cls.is_synchronous = _is_synchronous(cls, mixins)
     _adopt_operations(cls, mixins)
     if _is_older(cls):
         adapters().body(cls, protocol)

@@ -31,12 +31,12 @@ __all__ = ["End", "are_one", "changed_entry", "listed_tree"]
 
 
 async def listed_tree(backend: Operations, path: str) -> TreeListing:
-    """The tree at `path`, made of `als` and `areal_paths`; raises NotFoundError where nothing is there."""
+    """The tree at `path`, made of `als` and `aresolve_paths`; raises NotFoundError where nothing is there."""
     path = paths.normalize(path)
     listing = await backend.als(path)
     if not listing.ok and listing.code is not ErrorCode.NOT_A_DIRECTORY:
         raise error_told(listing)
-    real, above = await backend.areal_paths([path, paths.parent(path)])
+    real, above = await backend.aresolve_paths([path, paths.parent(path)])
     own = path if above is None else paths.join(above, paths.name(path))
     walk = _Walk(backend)
     if walk.add(FileInfo(path, is_dir=listing.ok), own, real) == "directory":
@@ -70,7 +70,7 @@ class _Walk:
             directory, real_directory, listing = pending.pop()
             children = [info for info in listing.entries or () if self._is_carried(directory, info)]
             named = [info.path.rstrip("/") for info in children]
-            real = await self._backend.areal_paths(named) if named else []
+            real = await self._backend.aresolve_paths(named) if named else []
             for info, child, leads_to in zip(children, named, real, strict=True):
                 own = paths.join(real_directory, paths.name(child))
                 if self.add(info, own, leads_to) == "directory":
@@ -203,7 +203,7 @@ async def _file_relation(source: End, destination: End) -> Relation:
 
 async def _followed(end: End) -> End:
     """Where it leads, as far as the backend tells."""
-    (real,) = await end.backend.areal_paths([end.path])
+    (real,) = await end.backend.aresolve_paths([end.path])
     return end if real is None else End(end.backend, real)
 
 

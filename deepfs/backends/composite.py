@@ -123,7 +123,9 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         self._executor_name = "the default backend" if executor is None else f"the backend mounted at {executor}"
         self._route_timeout = route_timeout
         everywhere = [self.default, *self.routes.values()]
-        self.never_waits: bool = type(self) is CompositeBackend and all(backend.never_waits for backend in everywhere)
+        self.is_synchronous: bool = type(self) is CompositeBackend and all(
+            backend.is_synchronous for backend in everywhere
+        )
         self.capabilities: Capabilities = Capabilities(
             keeps_empty_directories=self.default.capabilities.keeps_empty_directories,
             keeps_created_at=all(backend.capabilities.keeps_created_at for backend in everywhere),
@@ -144,7 +146,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
     def bound_to_this_thread(self) -> bool:
         return any(backend.bound_to_this_thread() for backend in (self.default, *self.routes.values()))
 
-    async def areal_paths(self, paths: list[str]) -> list[str | None]:
+    async def aresolve_paths(self, paths: list[str]) -> list[str | None]:
         found: list[str | None] = [None] * len(paths)
         routed: dict[Mount, list[tuple[str, int]]] = defaultdict(list)
         for index, path in enumerate(paths):
@@ -153,7 +155,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
                 routed[mount].append((inner, index))
         for mount, asked in routed.items():
             with suppress(DeepFSError):  # Where a mount cannot tell, its paths lead nowhere, and the others are told.
-                real = await mount.backend.areal_paths([inner for inner, _ in asked])
+                real = await mount.backend.aresolve_paths([inner for inner, _ in asked])
                 for (_, index), path_there in zip(asked, real, strict=True):
                     found[index] = None if path_there is None else mount.outer(path_there)
         return found

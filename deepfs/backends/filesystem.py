@@ -138,7 +138,7 @@ class FilesystemBackend(BackendProtocol):
         """The size over which files are not searched, and binary ones not read."""
         return self._max_bytes
 
-    async def areal_paths(self, paths: list[str]) -> list[str | None]:
+    async def aresolve_paths(self, paths: list[str]) -> list[str | None]:
         return await pool.run(self._real_paths, paths, abandon_on_cancel=True)
 
     def _real_paths(self, paths: list[str]) -> list[str | None]:

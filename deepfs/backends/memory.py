@@ -54,7 +54,7 @@ class _Held(AbstractAsyncContextManager[None]):
 class MemoryBackend(StorageBackend):
     """Files in memory, gone with the object. Safe to share between tasks, event loops and threads."""
 
-    never_waits = True
+    is_synchronous = True
 
     def __init__(self, *, max_file_size_mb: int = 10) -> None:
         super().__init__(max_file_size_mb=max_file_size_mb)

@@ -4,7 +4,7 @@
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Final, Protocol
 
@@ -13,11 +13,13 @@ from msgspec import Struct
 from deepfs._deprecated import warn_deprecated
 
 __all__ = [
+    "NEVER_WAITS",
     "V1_NAMES",
     "Adapters",
     "BackendProtocolV1",
     "SandboxBackendProtocolV1",
     "adapters",
+    "add_former_names",
     "add_v1_names",
     "mark_v1",
     "register",
@@ -143,6 +145,35 @@ def takes_overwrite(method: Callable[..., Any]) -> bool:
     """Whether a `write` tells creating from replacing; that of deepagents replaces."""
     own = inspect.signature(method).parameters
     return "overwrite" in own or any(parameter.kind is parameter.VAR_KEYWORD for parameter in own.values())
+
+
+# --- names of earlier versions of deepfs ------------------------------------------------------------------------------
+
+FORMER_METHODS: Final[Mapping[str, str]] = {"areal_paths": "aresolve_paths", "through": "dispatch"}
+"""What the methods of backends that had another name are called now."""
+
+
+def add_former_names(cls: Any, mixins: Sequence[type] = ()) -> None:
+    """Have what the body of `cls`, or of a mixin, defines by a former name hold for the present one, and reversely."""
+    for former, name in FORMER_METHODS.items():
+        for owner in (cls, *mixins):
+            defined = vars(owner).get(former, vars(owner).get(name))
+            if defined is not None and not {former, name} <= vars(owner).keys():
+                setattr(cls, name, defined)
+                setattr(cls, former, defined)
+                break
+    declared = vars(cls).get("never_waits")
+    if isinstance(declared, bool):
+        cls.is_synchronous = declared
+        del cls.never_waits
+
+
+def _set_synchronous(backend: Any, value: bool) -> None:
+    backend.is_synchronous = value
+
+
+NEVER_WAITS: Final = property(lambda backend: backend.is_synchronous, _set_synchronous)
+"""`is_synchronous` by its former name."""
 
 
 # --- the old names, on every backend ---------------------------------------------------------------------------------

@@ -70,7 +70,7 @@ class Operations(SyncSurface, ABC):
     """The operations of a backend; `BackendProtocol` is the class to derive from, and does some of them by others."""
 
     capabilities: Capabilities
-    never_waits: bool
+    is_synchronous: bool
 
     @abstractmethod
     def inner_backends(self) -> Sequence[object]:
@@ -89,7 +89,7 @@ class Operations(SyncSurface, ABC):
         """
 
     @abstractmethod
-    async def areal_paths(self, paths: list[str]) -> list[str | None]:
+    async def aresolve_paths(self, paths: list[str]) -> list[str | None]:
         """Resolve links.
 
         Access checks must also check the resolved paths. A layer that changes paths on their way to another backend
@@ -107,8 +107,8 @@ class Operations(SyncSurface, ABC):
     async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
         """List every entry at or under a path, as a transfer to another storage needs them; `als` shows less.
 
-        By default this is made of `als` and `areal_paths`. A backend overrides it if it knows of links, special files,
-        mode bits, or names that are in no valid path.
+        By default this is made of `als` and `aresolve_paths`. A backend overrides it if it knows of links, special
+        files, mode bits, or names that are in no valid path.
 
         Args:
             path: The file or directory to list.

@@ -4,11 +4,17 @@ from abc import abstractmethod
 from base64 import b64decode
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Literal, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, cast
 
 from deepfs.backends._class_setup import bound_operations, complete
 from deepfs.backends._trees import End, are_one, changed_entry, listed_tree
-from deepfs.backends.older_protocols import BackendProtocolV1, SandboxBackendProtocolV1, adapters
+from deepfs.backends.older_protocols import (
+    NEVER_WAITS,
+    BackendProtocolV1,
+    SandboxBackendProtocolV1,
+    adapters,
+    add_former_names,
+)
 from deepfs.backends.operations import CHUNK_BYTES, Capabilities, Operations, SyncCommands
 from deepfs.backends.transfer import collected, copy_tree, downloaded, move_tree
 from deepfs.errors import DeepFSError, NotSupportedError
@@ -90,7 +96,7 @@ class BackendProtocol(Operations):
     """
 
     capabilities: Capabilities = Capabilities(deletes=False)
-    never_waits: bool = False
+    is_synchronous: bool = False
     """Its coroutines never suspend, so sync calls need no event loop; a class that adds async code declares it anew."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -103,7 +109,7 @@ class BackendProtocol(Operations):
     def bound_to_this_thread(self) -> bool:
         return False
 
-    async def areal_paths(self, paths: list[str]) -> list[str | None]:
+    async def aresolve_paths(self, paths: list[str]) -> list[str | None]:
         return [*paths]
 
     async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
@@ -199,6 +205,11 @@ class BackendProtocol(Operations):
             return FileDownloadResponse(path, error=_code(raw))
         content = b64decode(raw.data.content) if raw.data.encoding == "base64" else raw.data.content.encode()
         return FileDownloadResponse(path, content)
+
+
+if not TYPE_CHECKING:
+    BackendProtocol.never_waits = NEVER_WAITS
+    add_former_names(BackendProtocol)
 
 
 class SandboxBackendProtocol(BackendProtocol, SyncCommands):

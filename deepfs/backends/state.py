@@ -62,7 +62,7 @@ class StateBackend(RecordStorageBackend):
     form that holds text only. `runtime` is what older code passes; it is deprecated and not used.
     """
 
-    never_waits = True
+    is_synchronous = True
     _reads_before_change = True
 
     def __init__(self, runtime: object = None, *, file_format: FileFormat = "v2", max_file_size_mb: int = 10) -> None:

@@ -48,17 +48,17 @@ T = TypeVar("T")
 class WrapperBackend(BackendProtocol, SyncCommands):
     """Delegates every operation to `inner`, whose capabilities are its own.
 
-    A subclass overrides the operations that it changes, or `through`, which all of them pass. Options that have their
+    A subclass overrides the operations that it changes, or `dispatch`, which all of them pass. Options that have their
     default value are not handed on, so `inner` may lack those it does not know. Older backends are adapted.
     """
 
-    never_waits: bool = True
+    is_synchronous: bool = True
     """This class adds no wait of its own; an object never waits where `inner` does not either."""
 
     def __init__(self, inner: BACKEND_TYPES) -> None:
         self.inner: BackendProtocol = as_backend(inner)
         self.capabilities: Capabilities = self.inner.capabilities
-        self.never_waits = type(self).never_waits and self.inner.never_waits
+        self.is_synchronous = type(self).is_synchronous and self.inner.is_synchronous
 
     def inner_backends(self) -> Sequence[object]:
         return (self.inner,)
@@ -66,12 +66,12 @@ class WrapperBackend(BackendProtocol, SyncCommands):
     def bound_to_this_thread(self) -> bool:
         return self.inner.bound_to_this_thread()
 
-    async def areal_paths(self, paths: list[str]) -> list[str | None]:
-        return await self.inner.areal_paths(paths)
+    async def aresolve_paths(self, paths: list[str]) -> list[str | None]:
+        return await self.inner.aresolve_paths(paths)
 
     async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
         """As `inner` tells it, which passes as `ls`; a subclass that overrides `als` shows what that lists."""
-        listing: object = await self.through("ls", self.inner.alist_tree, path, **without_defaults(deleting=deleting))
+        listing: object = await self.dispatch("ls", self.inner.alist_tree, path, **without_defaults(deleting=deleting))
         if isinstance(listing, TreeListing):
             return listing
         return await super().alist_tree(path, deleting=deleting)
@@ -94,7 +94,7 @@ class WrapperBackend(BackendProtocol, SyncCommands):
             )
 
         try:
-            done = await self.through("delete" if result is DeleteResult else "write", call, change.path)
+            done = await self.dispatch("delete" if result is DeleteResult else "write", call, change.path)
         except DeepFSError as error:
             return FileUploadResponse(change.path, error.code.value)
         return FileUploadResponse(change.path, None if done.ok else (done.code or ErrorCode.BACKEND_ERROR).value)
@@ -106,7 +106,7 @@ class WrapperBackend(BackendProtocol, SyncCommands):
         super().__init_subclass__(**kwargs)
         made_by_overrides(cls, WrapperBackend, BackendProtocol)
 
-    async def through(
+    async def dispatch(
         self, operation: str, call: Callable[P, Awaitable[T]], /, *args: P.args, **options: P.kwargs
     ) -> T:
         """Run `call`, the method of `inner` for an operation; a subclass overrides this to act on all operations.
@@ -128,51 +128,51 @@ class WrapperBackend(BackendProtocol, SyncCommands):
         return await call(*args, **options)
 
     async def als(self, path: str) -> LsResult:
-        return await self.through("ls", self.inner.als, path)
+        return await self.dispatch("ls", self.inner.als, path)
 
     async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
-        return await self.through("read", self.inner.aread, path, offset, limit)
+        return await self.dispatch("read", self.inner.aread, path, offset, limit)
 
     async def aread_raw(self, path: str) -> ReadRawResult:
-        return await self.through("read_raw", self.inner.aread_raw, path)
+        return await self.dispatch("read_raw", self.inner.aread_raw, path)
 
     async def awrite(
         self, path: str, content: str, *, overwrite: bool = False, if_match: str | None = None
     ) -> WriteResult:
         options = without_defaults(overwrite=overwrite, if_match=if_match)
-        return await self.through("write", self.inner.awrite, path, content, **options)
+        return await self.dispatch("write", self.inner.awrite, path, content, **options)
 
     async def aedit(
         self, path: str, old: str, new: str, replace_all: bool = False, *, if_match: str | None = None
     ) -> EditResult:
         options = without_defaults(if_match=if_match)
-        return await self.through("edit", self.inner.aedit, path, old, new, replace_all, **options)
+        return await self.dispatch("edit", self.inner.aedit, path, old, new, replace_all, **options)
 
     async def arun_glob(self, request: GlobRequest) -> GlobResult:
         run = _taking_arguments(self.inner.arun_glob, request)
-        return await self.through("glob", run, *request.arguments, **request.options)
+        return await self.dispatch("glob", run, *request.arguments, **request.options)
 
     async def arun_grep(self, request: GrepRequest) -> GrepResult:
         run = _taking_arguments(self.inner.arun_grep, request)
-        return await self.through("grep", run, *request.arguments, **request.options)
+        return await self.dispatch("grep", run, *request.arguments, **request.options)
 
     async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
-        return await self.through("delete", self.inner.adelete, path, **without_defaults(if_match=if_match))
+        return await self.dispatch("delete", self.inner.adelete, path, **without_defaults(if_match=if_match))
 
     async def acopy(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
-        return await self.through("copy", self.inner.acopy, src, dst, **without_defaults(overwrite=overwrite))
+        return await self.dispatch("copy", self.inner.acopy, src, dst, **without_defaults(overwrite=overwrite))
 
     async def amove(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
-        return await self.through("move", self.inner.amove, src, dst, **without_defaults(overwrite=overwrite))
+        return await self.dispatch("move", self.inner.amove, src, dst, **without_defaults(overwrite=overwrite))
 
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        return await self.through("upload_files", self.inner.aupload_files, files)
+        return await self.dispatch("upload_files", self.inner.aupload_files, files)
 
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-        return await self.through("download_files", self.inner.adownload_files, paths)
+        return await self.dispatch("download_files", self.inner.adownload_files, paths)
 
     async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
-        return await self.through("upload_stream", self.inner.aupload_stream, path, chunks)
+        return await self.dispatch("upload_stream", self.inner.aupload_stream, path, chunks)
 
     async def adownload_stream(self, path: str, *, chunk_size: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
         opened: list[_Opened] = []
@@ -183,7 +183,7 @@ class WrapperBackend(BackendProtocol, SyncCommands):
             return opened[-1]
 
         try:
-            async for chunk in await self.through("download_stream", open_stream, path, chunk_size=chunk_size):
+            async for chunk in await self.dispatch("download_stream", open_stream, path, chunk_size=chunk_size):
                 yield chunk
         finally:
             for each in opened:
@@ -197,7 +197,7 @@ class WrapperBackend(BackendProtocol, SyncCommands):
             return opened[-1]
 
         try:
-            async for event in await self.through("watch", open_watch, path):
+            async for event in await self.dispatch("watch", open_watch, path):
                 yield event
         finally:
             for each in opened:
@@ -211,7 +211,7 @@ class WrapperBackend(BackendProtocol, SyncCommands):
         if not supports_execute(self.inner):
             raise NotSupportedError(None, f"{type(self.inner).__name__} does not run commands")
         execute = cast("SandboxBackendProtocol", self.inner).aexecute
-        return await self.through("execute", execute, command, **without_defaults(timeout=timeout))
+        return await self.dispatch("execute", execute, command, **without_defaults(timeout=timeout))
 
 
 class _Opened(AsyncIterator[bytes]):
@@ -236,7 +236,7 @@ class _Opened(AsyncIterator[bytes]):
 def _taking_arguments(
     run: Callable[[RequestT], Awaitable[T]], request: RequestT
 ) -> Callable[..., Coroutine[Any, Any, T]]:
-    """`run` as a function of the arguments of `request`, as `through` has them, which may change them."""
+    """`run` as a function of the arguments of `request`, as `dispatch` has them, which may change them."""
 
     async def search(*placed: Any, **options: Any) -> T:
         made = type(request).called_with(placed, options)

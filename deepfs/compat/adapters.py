@@ -156,7 +156,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         """Whether the backend tells where links lead, as directories of deepagents do for its rules."""
         return hasattr(self.adapted, "_real_path") or hasattr(self.adapted, "_get_backend_and_key")
 
-    async def areal_paths(self, paths: list[str]) -> list[str | None]:
+    async def aresolve_paths(self, paths: list[str]) -> list[str | None]:
         if not self.resolves_links:
             return [*paths]
         return await in_thread(partial(_real_paths, self.adapted, paths))

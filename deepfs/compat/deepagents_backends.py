@@ -114,7 +114,7 @@ class ToDeepagents(peer.BackendProtocol):
 
     def __init__(self, inner: BackendProtocol) -> None:
         self.inner: BackendProtocol = inner
-        self.never_waits: bool = inner.never_waits
+        self.is_synchronous: bool = inner.is_synchronous
 
     def bound_to_this_thread(self) -> bool:
         """Whether the storage belongs to the event loop of the calling thread; sync calls are refused there."""
@@ -372,8 +372,8 @@ def _keeps_state(backend: object) -> bool:
 
 def _has_links(backend: object) -> bool:
     """Whether a path of `backend` may lead to what has another one."""
-    resolve = getattr(type(backend), "areal_paths", None)
-    if resolve is BackendProtocol.areal_paths:
+    resolve = getattr(type(backend), "aresolve_paths", None)
+    if resolve is BackendProtocol.aresolve_paths:
         return False
     if isinstance(backend, AdaptedBackend):
         return backend.resolves_links
@@ -382,17 +382,17 @@ def _has_links(backend: object) -> bool:
 
 def _forwards(backend: object) -> bool:
     """Whether `backend` leaves it to those behind it where links lead."""
-    resolve = getattr(type(backend), "areal_paths", None)
-    return getattr(resolve, "__qualname__", "") in ("WrapperBackend.areal_paths", "CompositeBackend.areal_paths")
+    resolve = getattr(type(backend), "aresolve_paths", None)
+    return getattr(resolve, "__qualname__", "") in ("WrapperBackend.aresolve_paths", "CompositeBackend.aresolve_paths")
 
 
 def _real_path(backend: BackendProtocol, path: str) -> str | None:
     """Where `path` leads, asked for by a sync method of deepagents, which calls it on its event loop."""
     while isinstance(backend, FactoryBackend) or (_forwards(backend) and not isinstance(backend, CompositeBackend)):
         backend = backend.current() if isinstance(backend, FactoryBackend) else cast("WrapperBackend", backend).inner
-    if type(backend).areal_paths is FilesystemBackend.areal_paths:
+    if type(backend).aresolve_paths is FilesystemBackend.aresolve_paths:
         return cast("FilesystemBackend", backend).real_path(path)  # A few system calls; a hop would block for longer.
-    [real] = run_sync(backend.areal_paths, [path])
+    [real] = run_sync(backend.aresolve_paths, [path])
     return real
 
 

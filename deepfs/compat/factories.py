@@ -71,8 +71,8 @@ class FactoryBackend(BackendProtocol):
         except Exception as error:
             raise BackendError(None, f"The backend factory failed: {type(error).__name__}: {error}") from error
 
-    async def areal_paths(self, paths: list[str]) -> list[str | None]:
-        return await self.current().areal_paths(paths)
+    async def aresolve_paths(self, paths: list[str]) -> list[str | None]:
+        return await self.current().aresolve_paths(paths)
 
     async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
         return await self.current().alist_tree(path, deleting=deleting)

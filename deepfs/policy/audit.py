@@ -59,7 +59,7 @@ class AuditedBackend(WrapperBackend):
         self._log = check_callable("log", log)
         self._redact = redact if redact is None else check_callable("redact", redact)
 
-    async def through(
+    async def dispatch(
         self, operation: str, call: Callable[P, Awaitable[T]], /, *args: P.args, **options: P.kwargs
     ) -> T:
         arguments = {name: _told(name, value) for name, value in call_of(operation, args, options).arguments.items()}

@@ -85,7 +85,7 @@ class ChangePolicy(WrapperBackend):
     `alist_tree` of `inner`, so put such a policy next to the storage, behind policies that hide files.
     """
 
-    never_waits: bool = True
+    is_synchronous: bool = True
 
     def __init__(self, inner: BACKEND_TYPES) -> None:
         super().__init__(inner)
@@ -253,7 +253,7 @@ class ChangePolicy(WrapperBackend):
     async def _holding(self, *held: str) -> AsyncIterator[None]:
         """Hold these paths, and where they lead."""
         await self._prepare()
-        real = await self.inner.areal_paths([*held]) if held else []
+        real = await self.inner.aresolve_paths([*held]) if held else []
         async with self._locks.hold(*dict.fromkeys([*held, *(path for path in real if path is not None)])):
             yield
 
@@ -286,7 +286,7 @@ class ChangePolicy(WrapperBackend):
 
     async def _size(self, path: str) -> int | None:
         """The size of the file that `path` leads to; None where there is none, or it may not be seen."""
-        [real] = await self.inner.areal_paths([path])
+        [real] = await self.inner.aresolve_paths([path])
         return None if real is None else (await self._sizes(real)).get(real)
 
     async def _sizes(self, path: str, *, follow: bool = False) -> dict[str, int]:

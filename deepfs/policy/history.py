@@ -84,7 +84,7 @@ class HistoryBackend(WrapperBackend):
     listed, and `versions` has it, but it is too large for `aread_version` and `arestore`.
     """
 
-    never_waits: bool = True
+    is_synchronous: bool = True
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class HistoryBackend(WrapperBackend):
         # Objects over the same versions, perhaps with other rules, number them together.
         self._locks = path_locks(("history", id(self._versions)))
         self._numbering = path_locks(("numbers of a history", id(self._versions)))
-        self.never_waits = self.never_waits and self._versions.never_waits
+        self.is_synchronous = self.is_synchronous and self._versions.is_synchronous
 
     def bound_to_this_thread(self) -> bool:
         return super().bound_to_this_thread() or self._versions.bound_to_this_thread()
@@ -193,7 +193,7 @@ class HistoryBackend(WrapperBackend):
 
     # --- keeping ---
 
-    async def through(
+    async def dispatch(
         self, operation: str, call: Callable[P, Awaitable[T]], /, *args: P.args, **options: P.kwargs
     ) -> T:
         touched = _touched(args[_CHANGED[operation]] if operation in _CHANGED else ())
@@ -373,7 +373,7 @@ class HistoryBackend(WrapperBackend):
 
     async def _place(self, path: str) -> str:
         """The directory of the versions of a file, the same by whatever links it is reached."""
-        (real,) = await self.inner.areal_paths([path := paths.normalize(path)])
+        (real,) = await self.inner.aresolve_paths([path := paths.normalize(path)])
         return paths.join(self._directory, blake2b((real or path).encode(), digest_size=16).hexdigest())
 
     async def _saved(self, place: str) -> list[tuple[Version, str]]:

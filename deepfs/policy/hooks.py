@@ -78,7 +78,7 @@ class Call(Struct, frozen=True):
 
 
 def call_of(operation: str, args: tuple[Any, ...], options: Mapping[str, Any]) -> Call:
-    """The call of `operation` with these arguments, as `WrapperBackend.through` gets them; chunks are left out."""
+    """The call of `operation` with these arguments, as `WrapperBackend.dispatch` gets them; chunks are left out."""
     given = dict(zip(_PARAMETERS[operation], args, strict=False))
     return Call(operation, MappingProxyType(given | dict(options)))
 
@@ -150,7 +150,7 @@ class HookedBackend(WrapperBackend):
         self.before: list[BeforeHook] = check_callables("before", before)
         self.after: list[AfterHook] = check_callables("after", after)
 
-    async def through(
+    async def dispatch(
         self, operation: str, call: Callable[P, Awaitable[T]], /, *args: P.args, **options: P.kwargs
     ) -> T:
         made = call_of(operation, args, options)

@@ -100,7 +100,7 @@ class PermissionedBackend(WrapperBackend):
     """Enforces rules on every operation of `inner`, for tools, code and other wrappers alike.
 
     The first rule that matches counts; without one, an operation is allowed. Judged are the path as normalised and what
-    links on the way make of it (`areal_paths`); one of both denied is enough. A denied path gives the same
+    links on the way make of it (`aresolve_paths`); one of both denied is enough. A denied path gives the same
     `permission_denied` whether something is there or not, and is absent from `ls`, `glob` and `grep`; a search starts
     only where reading is allowed. Rules of the mode `"interrupt"` deny, too, with a text that says so, except within
     `approved()`.
@@ -118,7 +118,7 @@ class PermissionedBackend(WrapperBackend):
     their own. Names are compared as they are: on a file system that ignores case, rules must cover every spelling.
     """
 
-    never_waits: bool = True
+    is_synchronous: bool = True
 
     def __init__(self, inner: BackendProtocol, rules: Sequence[FilesystemPermission] = ()) -> None:
         super().__init__(inner)
@@ -167,14 +167,14 @@ class PermissionedBackend(WrapperBackend):
 
     async def _real(self, path: str) -> list[str | None]:
         """Where `path` leads, and where its own name lies: a link is read through, but deleted and moved itself."""
-        real, directory = await self.inner.areal_paths([path, paths.parent(path)])
+        real, directory = await self.inner.aresolve_paths([path, paths.parent(path)])
         return [real, None if directory is None else paths.join(directory, paths.name(path))]
 
     async def _visible(self, found: Sequence[FoundT]) -> list[FoundT]:
         """Those of `found` that may be read, whatever links lead to them."""
         places = dict.fromkeys(record.path.rstrip("/") or "/" for record in found)
         plain = [path for path in places if self._may(["read"], path)]
-        real = await self.inner.areal_paths(plain) if plain else []
+        real = await self.inner.aresolve_paths(plain) if plain else []
         visible = {
             path
             for path, leads_to in zip(plain, real, strict=True)
@@ -291,7 +291,7 @@ class PermissionedBackend(WrapperBackend):
         dst = await self._checked(dst, "write")
         if self._restricted.isdisjoint(("read", "write")):
             return src, dst
-        (real_dst,) = await self.inner.areal_paths([dst])
+        (real_dst,) = await self.inner.aresolve_paths([dst])
 
         def check(path: str, real: str) -> None:
             self._check_beneath(src, needed, path, real)
@@ -318,7 +318,7 @@ class PermissionedBackend(WrapperBackend):
         watched = self._watched(needed)
         if not watched:
             return listing
-        real = await self.inner.areal_paths([entry.path for entry in listing.entries])
+        real = await self.inner.aresolve_paths([entry.path for entry in listing.entries])
         shown = [
             entry
             for entry, leads_to in zip(listing.entries, real, strict=True)
@@ -428,7 +428,7 @@ async def visit_beneath(
     those that are passed by for that. Without, a link stands for itself. What `visit` raises ends the walk. Raises
     PermissionDeniedError where not everything can be listed.
     """
-    (real_top,) = await backend.areal_paths([top])
+    (real_top,) = await backend.aresolve_paths([top])
     pending = [(top, real_top or top)]
     seen = {real_top}
     while pending:
@@ -439,7 +439,7 @@ async def visit_beneath(
                 continue
             raise PermissionDeniedError(top, "not everything beneath it can be listed")
         children = [entry.path.rstrip("/") for entry in listing.entries]
-        targets = await backend.areal_paths(children) if children else []
+        targets = await backend.aresolve_paths(children) if children else []
         for entry, path, target in zip(listing.entries, children, targets, strict=True):
             own = paths.join(real_directory, paths.name(path))
             visit(path, (target or own) if follow else own)

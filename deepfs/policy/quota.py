@@ -43,7 +43,7 @@ class QuotaBackend(ChangePolicy):
         ValueError: A limit is negative, or none is given.
     """
 
-    never_waits: bool = True
+    is_synchronous: bool = True
 
     def __init__(self, inner: BACKEND_TYPES, max_bytes: int | None = None, max_files: int | None = None) -> None:
         super().__init__(inner)

@@ -17,7 +17,7 @@ __all__ = ["ReadOnlyBackend"]
 class ReadOnlyBackend(WrapperBackend):
     """Shows `inner` and refuses every change with `permission_denied`; commands, which could change files, as well."""
 
-    never_waits: bool = True
+    is_synchronous: bool = True
 
     def __init__(self, inner: BackendProtocol) -> None:
         super().__init__(inner)

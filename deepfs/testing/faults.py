@@ -25,7 +25,7 @@ class LatencyBackend(WrapperBackend):
         super().__init__(inner)
         self._seconds = seconds
 
-    async def through(
+    async def dispatch(
         self, operation: str, call: Callable[P, Awaitable[T]], /, *args: P.args, **options: P.kwargs
     ) -> T:
         seconds = self._seconds.get(operation, 0) if isinstance(self._seconds, Mapping) else self._seconds
@@ -48,7 +48,7 @@ class FaultyBackend(WrapperBackend):
         self.calls: Counter[str] = Counter()
         """How many operations of each name there were."""
 
-    async def through(
+    async def dispatch(
         self, operation: str, call: Callable[P, Awaitable[T]], /, *args: P.args, **options: P.kwargs
     ) -> T:
         self.calls[operation] += 1

@@ -129,7 +129,7 @@ class Failing(WrapperBackend):
         cause = NotFoundError(f"{path}/cause")
         return error_about(self.code, path, "as '{other}' and '{more}': {cause}", other="/o", more="/", cause=cause)
 
-    async def through(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
+    async def dispatch(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
         error = self.error(args[1] if operation in ("glob", "grep") else args[0])
         if self.raises:
             raise error
@@ -270,7 +270,7 @@ async def test_of_a_text_that_others_made_only_a_certain_path_is_changed(text: s
 
 async def test_a_mount_that_raises_is_told_by_the_paths_of_the_tree() -> None:
     class Raising(WrapperBackend):
-        async def through(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
+        async def dispatch(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
             raise PermissionDeniedError("/d", "'/d' is closed")
 
     tree = CompositeBackend(MemoryBackend(), {"/m/": Raising(MemoryBackend())})

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.anyio
 class Pooled(MemoryBackend):
     """Memory with something to close."""
 
-    never_waits = False
+    is_synchronous = False
 
     def __init__(self, *, fails: bool = False) -> None:
         super().__init__()

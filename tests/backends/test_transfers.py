@@ -205,7 +205,7 @@ class Meddling(WrapperBackend):
         self.before = before
         self.act = act
 
-    async def through(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
+    async def dispatch(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
         if operation == self.before:
             self.before = ""
             await off(self.act)

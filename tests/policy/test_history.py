@@ -128,7 +128,7 @@ class Answering(WrapperBackend):
 
     answer: Exception | None = None
 
-    async def through(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
+    async def dispatch(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
         result = await call(*args, **options)
         if operation in ("write", "delete", "edit") and self.answer is not None:
             raise self.answer
@@ -245,7 +245,7 @@ async def test_what_is_not_what_was_kept_is_not_told_as_that() -> None:
 
 async def test_histories_over_the_same_versions_number_them_together() -> None:
     class Slow(WrapperBackend):
-        async def through(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
+        async def dispatch(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
             await anyio.sleep(0.001)
             return await call(*args, **options)
 

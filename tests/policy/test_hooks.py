@@ -47,7 +47,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
 
 class Commands(SandboxBackendProtocol, MemoryBackend):
     id = "commands"
-    never_waits = True
+    is_synchronous = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -323,4 +323,4 @@ async def test_a_read_only_backend_reads() -> None:
     assert memory._files == before
     assert not supports_execute(backend)
     assert backend.write("/..", "x").code == "invalid_path"
-    assert backend.never_waits
+    assert backend.is_synchronous

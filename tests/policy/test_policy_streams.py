@@ -194,7 +194,7 @@ async def test_where_links_lead_is_told_through_every_stack(tmp_path: Path, stac
 
     await anyio.to_thread.run_sync(fill)
     backend = stacked(stack, FilesystemBackend(tmp_path))
-    assert await backend.areal_paths(["/link/a.txt", "/new", "/../x"]) == ["/there/a.txt", "/new", None]
+    assert await backend.aresolve_paths(["/link/a.txt", "/new", "/../x"]) == ["/there/a.txt", "/new", None]
 
 
 @pytest.mark.parametrize("stack", [(), *ALONE], ids=lambda stack: "-".join(stack) or "none")

@@ -290,13 +290,13 @@ _acts = st.one_of(
 class Measured(WrapperBackend):
     """Looks at what is stored after each change that it passes on, before anybody is told."""
 
-    never_waits = False
+    is_synchronous = False
 
     def __init__(self, inner: BackendProtocol) -> None:
         super().__init__(inner)
         self.most = (0, 0)
 
-    async def through(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
+    async def dispatch(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
         await anyio.lowlevel.checkpoint()
         result = await call(*args, **options)
         now = await stored(self.inner)
@@ -362,7 +362,7 @@ async def test_nor_do_many_writers_on_disk(tmp_path: Path) -> None:
 
 def test_it_works_without_an_event_loop() -> None:
     quota = QuotaBackend(MemoryBackend(), max_bytes=3)
-    assert quota.never_waits
+    assert quota.is_synchronous
     assert quota.write("/a", "123").ok
     assert quota.write("/b", "1").code == EXCEEDED
     assert tuple(run_sync(quota.ausage)) == (3, 1)

@@ -31,7 +31,7 @@ __all__ = ["MUTANTS", "Overwrites"]
 class Mutant(MemoryBackend):
     """Memory whose text is at hand."""
 
-    never_waits = False
+    is_synchronous = False
 
     def text(self, path: str) -> str:
         return self._files[path].content

@@ -23,7 +23,7 @@ LIFETIME: Final = {"aclose", "close"}
 REQUESTS: Final = {"arun_glob", "arun_grep"}
 """Searches as one value: the operation in another form."""
 METHODS: Final = {*OPERATIONS, *(f"a{name}" for name in OPERATIONS), *STREAMS, *LIFETIME, *REQUESTS, "awatch"}
-WHERE_A_SYNC_CALL_RUNS: Final = {"never_waits", "bound_to_this_thread"}
+WHERE_A_SYNC_CALL_RUNS: Final = {"is_synchronous", "bound_to_this_thread"}
 """No difference of what it answers; only the parity of sync and async looks at it."""
 
 
@@ -46,7 +46,7 @@ def test_a_backend_declares_nothing_else() -> None:
     public = {name for name in dir(BackendProtocol) if not name.startswith("_")}
     assert public - METHODS - TREES == {
         "capabilities",
-        "areal_paths",
+        "aresolve_paths",
         "astorage_place",
         "inner_backends",
         *WHERE_A_SYNC_CALL_RUNS,

@@ -245,7 +245,8 @@ class SearchBatch:
         """Search one file for `tasks`, which want it; those that need no more files."""
         visited = VisitedFile(file, self.max_bytes)
         finished = [task for task in tasks if task.visit(visited)]
-        self.end(task for task in finished if task.has_expired)
+        if finished:
+            self.end([task for task in finished if task.has_expired])
         return finished
 
     def end(self, tasks: Iterable[AnyTask]) -> None:

@@ -1,0 +1,103 @@
+"""A search has two forms, by parameters and by a request: a class defines one, and the other one leads to it."""
+
+from typing import Any
+
+import anyio.to_thread
+import pytest
+
+from deepfs import BackendProtocol, CompositeBackend, GlobResult, GrepResult, MemoryBackend
+from deepfs.search.request import GlobRequest, GrepRequest
+
+pytestmark = pytest.mark.anyio
+
+
+class Noting(MemoryBackend):
+    """Knows which methods were passed, from the outside inwards."""
+
+    never_waits = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passed: list[str] = []
+
+
+class ByParameters(Noting):
+    async def agrep(self, *args: Any, **options: Any) -> GrepResult:
+        self.passed.append(f"agrep {args} {options}")
+        return await super().agrep(*args, **options)
+
+
+class ByRequest(ByParameters):
+    async def arun_grep(self, request: GrepRequest) -> GrepResult:
+        self.passed.append(f"arun_grep {request.pattern}")
+        return await super().arun_grep(request)
+
+
+class Synchronous(ByRequest):
+    def grep(self, *args: Any, **options: Any) -> GrepResult:
+        self.passed.append("grep")
+        return super().grep(*args, **options)
+
+
+FORMS = {
+    "async": lambda backend: backend.agrep("x", regex=True),
+    "sync": lambda backend: anyio.to_thread.run_sync(lambda: backend.grep("x", regex=True)),
+    "request": lambda backend: backend.arun_grep(GrepRequest("x", regex=True)),
+    "mounted": lambda backend: CompositeBackend(MemoryBackend(), {"/m": backend}).agrep("x", "/m", regex=True),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (ByParameters, ["agrep"]),
+        (ByRequest, ["arun_grep", "agrep"]),
+        (Synchronous, ["grep", "arun_grep", "agrep"]),
+    ],
+)
+async def test_each_definition_is_passed_once_in_any_form(kind: type[Noting], expected: list[str], form: str) -> None:
+    backend = kind()
+    await backend.awrite("/a", "x")
+    assert len((await FORMS[form](backend)).matches or ()) == 1
+    assert [line.split()[0] for line in backend.passed] == expected
+    assert "'regex': True" in backend.passed[-1]
+
+
+async def test_a_request_that_cannot_be_met_is_a_failed_result() -> None:
+    memory = MemoryBackend()
+    assert (await memory.arun_grep(GrepRequest("(", regex=True))).code == "invalid_pattern"
+    assert (await memory.arun_glob(GlobRequest("*", "/none"))).code == "file_not_found"
+
+
+async def test_an_option_that_a_class_lacks_is_unsupported_and_a_limit_is_kept() -> None:
+    class Short(MemoryBackend):
+        async def agrep(self, pattern: str, path: str | None = None, glob: str | None = None) -> GrepResult:  # type: ignore[override]
+            return await super().agrep(pattern, path, glob)
+
+    backend = Short()
+    await backend.awrite("/a", "x\nx\n")
+    assert (await backend.arun_grep(GrepRequest("x", regex=True))).code == "unsupported"
+    limited = await backend.arun_grep(GrepRequest("x", max_count=1))
+    assert (len(limited.matches or ()), limited.truncated) == (1, True)
+
+
+def test_a_class_must_define_one() -> None:
+    class Nothing(BackendProtocol):
+        pass
+
+    class Half(BackendProtocol):
+        async def arun_grep(self, request: GrepRequest) -> GrepResult:
+            return GrepResult(matches=[])
+
+        async def arun_glob(self, request: GlobRequest) -> GlobResult:
+            return GlobResult(matches=[])
+
+    assert {"aglob", "agrep"} <= Nothing.__abstractmethods__
+    assert not {"aglob", "agrep"} & Half.__abstractmethods__
+
+
+@pytest.mark.parametrize("wrong", [{"pattern": 5}, {"pattern": "x", "max_count": "1"}, {"pattern": "x", "invert": 1}])
+def test_a_request_of_wrong_arguments_is_none(wrong: dict[str, Any]) -> None:
+    with pytest.raises(TypeError):
+        GrepRequest(**wrong)

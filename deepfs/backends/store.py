@@ -7,7 +7,6 @@ next listing. Where the database can be asked, listings move keys, sizes and tim
 
 from collections.abc import AsyncIterator, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -92,11 +91,11 @@ class _StoreFiles(AsyncStorage):
         self._given_namespace = backend._namespace()
         self._namespace = stored_namespace(self._given_namespace)
 
-    @cached_property
+    @property
     def _index(self) -> StoreIndex:
         return index_of(storage_of(self._store), self._given_namespace)
 
-    @cached_property
+    @property
     def _by_sql(self) -> bool:
         return sql.can_list(self._store)
 
@@ -115,14 +114,13 @@ class _StoreFiles(AsyncStorage):
 
     async def _directory(self, prefix: str, limit: int) -> Listing:
         """What is known of the directory `prefix`, which is looked up unless it is known to be none."""
-        if self._index.directories is None and self._by_sql:
-            mark = self._index.listing_starts()
-            keys = await sql.keys(self._store, self._namespace)
-            self._index.listed(mark, Directories(keys))
-        known = self._index.directories
-        if known is not None and prefix.rstrip("/") not in known:
+        index, by_sql = self._index, self._by_sql
+        if index.directories is None and by_sql:
+            mark = index.listing_starts()
+            index.listed(mark, Directories(await sql.keys(self._store, self._namespace)))
+        if index.directories is not None and prefix.rstrip("/") not in index.directories:
             return {}
-        if self._by_sql:
+        if by_sql:
             return dict.fromkeys(await sql.keys(self._store, self._namespace, prefix, limit), FileStat())
         return await self._files()
 
@@ -146,12 +144,13 @@ class _StoreFiles(AsyncStorage):
     async def apply(self, changes: Sequence[Change]) -> None:
         records, origins = self._backend._records(changes), {change.path: change.origin for change in changes}
         puts = [Put(path, origins[path], record) for path, record in records.items()]
+        index = self._index
         try:
             await change_items(self._store, self._namespace, puts)
         except BaseException:
-            self._index.forget()
+            index.forget()
             raise
-        self._index.changed(changes)
+        index.changed(changes)
 
 
 class StoreBackend(RecordStorageBackend):

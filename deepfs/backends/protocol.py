@@ -208,7 +208,7 @@ class BackendProtocol(Operations):
 
 
 if not TYPE_CHECKING:
-    BackendProtocol.never_waits = NEVER_WAITS
+    BackendProtocol.is_synchronous = NEVER_WAITS
     add_former_names(BackendProtocol)
 
 

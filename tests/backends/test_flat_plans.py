@@ -10,7 +10,7 @@ import pytest
 from deepfs.backends import flat_plans as plans
 from deepfs.backends.flat import AsyncStorage, InlineStorage, StorageBackend
 from deepfs.backends.flat_plans import Apply, Get, List, Plan, Stat, Work
-from deepfs.errors import AccessError, BackendError, DeepFSError, FileMissingError
+from deepfs.errors import BackendError, DeepFSError, NotFoundError, PermissionDeniedError
 from deepfs.search.query import compile_query
 from deepfs.search.results import Wanted
 from deepfs.testing import BackendConformance
@@ -165,7 +165,7 @@ def test_a_grep_of_one_file_and_of_what_is_gone_meanwhile() -> None:
     with pytest.raises(StopIteration) as end:
         plan.send(work.run(Cancellation()))
     assert [match.path for match in end.value.value.matches] == ["/b.txt"]
-    with pytest.raises(FileMissingError):
+    with pytest.raises(NotFoundError):
         played(plans.grep(Terms(), compile_query("x"), Wanted(None, "/none"), None), storage)
 
 
@@ -267,7 +267,7 @@ class Failing(Tagged):
 class FailingBackend(StorageBackend):
     """A backend over it, which counts what is about to be stored."""
 
-    never_waits = True
+    is_synchronous = True
     limit = 10**9
 
     def __init__(self) -> None:
@@ -281,7 +281,7 @@ class FailingBackend(StorageBackend):
     def _before_apply(self, changes: Sequence[Change]) -> Sequence[Change]:
         self.seen += [(change.path, change.size_before, change.size_after) for change in changes]
         if sum(change.size_after - (change.size_before or 0) for change in changes) > self.limit:
-            raise AccessError("/", "no room is left")
+            raise PermissionDeniedError("/", "no room is left")
         return changes
 
 

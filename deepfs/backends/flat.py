@@ -57,10 +57,13 @@ T = TypeVar("T")
 class StorageBackend(BackendProtocol):
     """A backend over a flat storage: a dict, a key-value store, a table, a bucket.
 
-    A subclass defines `_storage`, and `_scope` where two objects may use one storage. Operations that change files run
+    A subclass defines `_storage`, and `_scope` if two objects may use one storage. Operations that change files run
     under locks on their paths, shared by every backend object with an equal scope, so that edits in one process do not
-    overwrite each other. Where the storage refuses a change with ChangedError, the operation is planned anew, for up to
-    30 seconds.
+    overwrite each other. If the storage refuses a change with ChangedError, the operation is planned anew, for up to 30
+    seconds.
+
+    Args:
+        max_file_size_mb: The largest file, in units of 1,048,576 bytes, that is read whole or searched.
     """
 
     _reads_before_change = False
@@ -261,7 +264,15 @@ class _FetchedFiles(AsyncStorage):
 
 
 class RecordStorageBackend(StorageBackend):
-    """A backend that writes one of the two file formats, and reads both."""
+    """A backend that writes one of the two file formats, and reads both.
+
+    Args:
+        file_format: `"v2"`, or `"v1"` for the older form that holds text only.
+        max_file_size_mb: The largest file, in units of 1,048,576 bytes, that is read whole or searched.
+
+    Raises:
+        ValueError: For another format, and a size that is not positive.
+    """
 
     def __init__(self, *, file_format: FileFormat = "v2", max_file_size_mb: int = 10) -> None:
         super().__init__(max_file_size_mb=max_file_size_mb)

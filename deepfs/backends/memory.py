@@ -52,7 +52,11 @@ class _Held(AbstractAsyncContextManager[None]):
 
 
 class MemoryBackend(StorageBackend):
-    """Files in memory, gone with the object. Safe to share between tasks, event loops and threads."""
+    """Files in memory, gone with the object. Safe to share between tasks, event loops and threads.
+
+    Args:
+        max_file_size_mb: The largest file, in units of 1,048,576 bytes, that is read whole or searched.
+    """
 
     is_synchronous = True
 

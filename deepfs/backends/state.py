@@ -55,11 +55,18 @@ class StateBackend(RecordStorageBackend):
     """Files in the `files` channel of the running graph, whose state mixes `FilesystemState` in.
 
     A task sees its own writes at once; other tasks see them after the superstep. Edits that parallel tasks make in
-    disjoint places of one file are merged. Where two collide, one takes effect: the other caller gets `conflict` (or
-    `already_exists`), or, where the tasks did not run in one process, the channel `file_conflicts` tells.
+    different places of one file are merged. If two edits conflict, one takes effect: the other caller gets `conflict`
+    (or `already_exists`), or, if the tasks did not run in one process, the channel `file_conflicts` reports it.
 
-    Used outside a graph, every operation raises RuntimeError that says what to do. `file_format="v1"` writes the older
-    form that holds text only. `runtime` is what older code passes; it is deprecated and not used.
+    Used outside a graph, every operation raises RuntimeError that says what to do.
+
+    Args:
+        runtime: Passed by older code; deprecated and not used.
+        file_format: `"v2"`, or `"v1"` for the older form that holds text only. Both are read.
+        max_file_size_mb: The largest file, in units of 1,048,576 bytes, that is read whole or searched.
+
+    Raises:
+        ValueError: For another format, and a size that is not positive.
     """
 
     is_synchronous = True

@@ -156,16 +156,22 @@ class _StoreFiles(AsyncStorage):
 class StoreBackend(RecordStorageBackend):
     """Files in a LangGraph `BaseStore`, by its async methods alone.
 
-    `store` is the one that the graph was compiled with where it is None. `namespace` is a tuple, or a factory that gets
-    the `Runtime` of the running node (None outside a graph); its components hold letters, digits and `-_.@+:~`. Without
-    one, the assistant's legacy namespace is used, with a DeprecationWarning. Only items of exactly this namespace are
-    seen. `file_format="v1"` writes the older form that holds text only.
+    Over `AsyncPostgresStore` and `AsyncSqliteStore` changes are conditional on what was read, so no edit is lost,
+    whichever process or store object made it. Other stores have no compare-and-set: there edits exclude one another
+    within the process and for one store object.
 
-    `StoreBackend(runtime)`, as older code calls it, uses the store of the runtime, with a DeprecationWarning.
+    Args:
+        store: The store; None is the one that the graph was compiled with. Older code passes the runtime, whose store
+            is used, with a DeprecationWarning.
+        namespace: A tuple, or a factory that gets the `Runtime` of the running node (None outside a graph). Its
+            components hold letters, digits and `-_.@+:~`. Only items of exactly this namespace are seen. None is the
+            assistant's legacy namespace, with a DeprecationWarning.
+        file_format: `"v2"`, or `"v1"` for the older form that holds text only. Both are read.
+        max_file_size_mb: The largest file, in units of 1,048,576 bytes, that is read whole or searched.
 
-    Over `AsyncPostgresStore` and `AsyncSqliteStore` changes are conditional on what was read, so that no edit is lost,
-    whichever process or store object made it. Other stores have no compare-and-set: there edits are serialised within
-    the process and for one store object.
+    Raises:
+        TypeError: For what is no store or no namespace.
+        ValueError: For a namespace or a format that cannot be used.
     """
 
     capabilities: Capabilities = Capabilities(durable=True)

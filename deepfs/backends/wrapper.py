@@ -46,10 +46,16 @@ T = TypeVar("T")
 
 
 class WrapperBackend(BackendProtocol, SyncCommands):
-    """Delegates every operation to `inner`, whose capabilities are its own.
+    """Passes every operation on to another backend, whose capabilities are its own.
 
-    A subclass overrides the operations that it changes, or `dispatch`, which all of them pass. Options that have their
-    default value are not handed on, so `inner` may lack those it does not know. Older backends are adapted.
+    A subclass overrides the operations that it changes, or `dispatch`, which all operations pass. Options that have
+    their default value are not handed on, so `inner` may lack those it does not know.
+
+    Args:
+        inner: The backend. One of an older protocol, or a factory, is adapted.
+
+    Raises:
+        TypeError: For what is no backend.
     """
 
     is_synchronous: bool = True
@@ -207,7 +213,15 @@ class WrapperBackend(BackendProtocol, SyncCommands):
         await close_each([self.inner])
 
     async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
-        """Run a command in the inner backend, where it executes."""
+        """Run a command in the inner backend.
+
+        Args:
+            command: The shell command.
+            timeout: The most seconds it may take; None is the limit of that backend.
+
+        Raises:
+            NotSupportedError: Where that backend runs no commands.
+        """
         if not supports_execute(self.inner):
             raise NotSupportedError(None, f"{type(self.inner).__name__} does not run commands")
         execute = cast("SandboxBackendProtocol", self.inner).aexecute

@@ -48,10 +48,18 @@ Redaction: TypeAlias = Callable[[AuditRecord], AuditRecord | None]
 
 
 class AuditedBackend(WrapperBackend):
-    """Tells `log` of each operation once it has ended, whether it succeeded, failed, raised or was cancelled.
+    """Reports each operation once it has ended, whether it succeeded, failed, raised or was cancelled.
 
-    `log` is sync or async, and must not block the event loop. What it raises reaches the caller of the operation, whose
-    change has happened by then. Wrap it around other policies to have what they deny in the log as well.
+    Put it before other policies, to report what they deny as well.
+
+    Args:
+        inner: The backend.
+        log: Called with an `AuditRecord`, sync or async. It must not block the event loop. What it raises reaches the
+            caller of the operation, whose change has happened by then.
+        redact: Changes a record before `log` gets it; a record for which it returns None is dropped.
+
+    Raises:
+        TypeError: For what cannot be called.
     """
 
     def __init__(self, inner: BackendProtocol, log: AuditLog, redact: Redaction | None = None) -> None:

@@ -73,16 +73,20 @@ class PlannedChange(Struct, frozen=True):
 class ChangePolicy(WrapperBackend):
     """The base of policies that decide by the change about to be made; a subclass overrides `achanging`.
 
-    `write`, `edit`, `delete`, `copy`, `move`, `upload_files` and `aupload_stream` are told, with the sizes of the files
-    before and after. What can be seen to fail, such as a `write` to a path that is taken, is not told: `inner` says
-    why. Commands (`execute`) are not told.
+    `write`, `edit`, `delete`, `copy`, `move`, `upload_files` and `aupload_stream` are reported to it, with the sizes of
+    the
+    files before and after. A change that is known to fail, such as a `write` to a path that is taken, is not reported:
+    `inner` gives the reason. Commands (`execute`) are not reported.
 
     Changes of one path through this object follow one another; a stream holds its path until it is complete. So sizes
     are right unless others change files past this object. An edit is right even then: it is made on the version whose
-    size was computed, and computed anew where that has changed.
+    size was computed, and computed anew if that has changed.
 
-    What this costs: a listing of what a change concerns, and for an edit a read of the file. Sizes come from
-    `alist_tree` of `inner`, so put such a policy next to the storage, behind policies that hide files.
+    The cost: a listing of what a change concerns, and for an edit a read of the file. Sizes come from `alist_tree` of
+    `inner`, so put such a policy next to the storage, behind policies that hide files.
+
+    Args:
+        inner: The backend.
     """
 
     is_synchronous: bool = True

@@ -70,18 +70,28 @@ class _Kept(NamedTuple):
 
 
 class HistoryBackend(WrapperBackend):
-    """Keeps what files held before each change that passes through it, the newest `keep` versions of each path.
+    """Keeps what files contained before each change that passes through it.
 
-    A change that fails keeps nothing. Versions are told of a path that may be read through `inner` now, whoever kept
-    them, and restored where it may be written; who reaches `versions` by another way reads them past these rules.
+    A change that fails keeps nothing. A change whose version cannot be stored does not happen. A version is shown to
+    those who may read its path through `inner` now, whoever kept it, and restored where the path may be written;
+    whoever reaches `versions` by another way reads them without these rules.
 
-    Versions lie under `directory` of `versions`, by default of `inner` itself, where that directory is then hidden and
-    cannot be changed through this backend. A change whose version cannot be stored does not happen. Deleted and moved
-    files can be restored at the path that they had. Changes of one path, through any object over the same `versions` in
-    this process, follow one another, so no version is missed; what others change is kept as it stands at the next
-    change here. Commands (`execute`) are not followed. Files without the bytes of `download_files` (over the limits of
-    `inner`) can be replaced by `aupload_stream` alone, which keeps a file of any size in chunks; such a version is
-    listed, and `versions` has it, but it is too large for `aread_version` and `arestore`.
+    Deleted and moved files can be restored at the path that they had. Changes of one path, through any object over the
+    same `versions` in this process, follow one another, so no version is missed. What others change is kept as it is at
+    the next change here. Commands (`execute`) are not followed. A file over the limits of `inner` can only be replaced
+    by `aupload_stream`, which keeps a file of any size in chunks; such a version is listed, and `versions` has it, but
+    it is too large for `aread_version` and `arestore`.
+
+    Args:
+        inner: The backend.
+        versions: The backend that stores the versions; None is `inner`, where `directory` is then hidden and cannot be
+            changed through this object.
+        directory: The directory of `versions` for them.
+        keep: How many versions of each path are kept, the newest.
+
+    Raises:
+        ValueError: For a `keep` below 1, and for `directory="/"` without `versions`.
+        TypeError: For an argument of another type.
     """
 
     is_synchronous: bool = True
@@ -130,18 +140,31 @@ class HistoryBackend(WrapperBackend):
     # --- looking back ---
 
     async def ahistory(self, path: str) -> list[Version]:
-        """The versions of a file, oldest first; none where it never changed.
+        """List the versions of a file, oldest first.
 
-        Raises PermissionDeniedError where the path may not be read.
+        Args:
+            path: The file. It need not exist any more.
+
+        Returns:
+            The versions; none if the file never changed.
+
+        Raises:
+            PermissionDeniedError: The path may not be read.
         """
         await self._check_readable(path)
         return [found for found, _ in await self._saved(await self._place(path))]
 
     async def aread_version(self, path: str, number: int) -> bytes:
-        """What the file held.
+        """Read what a file contained.
 
-        Raises NotFoundError for a version that is not kept, PermissionDeniedError where the path may not be read,
-        BackendError where the version cannot be read or is not what was stored.
+        Args:
+            path: The file. It need not exist any more.
+            number: The number of the version.
+
+        Raises:
+            NotFoundError: The version is not kept.
+            PermissionDeniedError: The path may not be read.
+            BackendError: The version cannot be read, or is not what was stored.
         """
         await self._check_readable(path)
         place = await self._place(path)
@@ -169,9 +192,18 @@ class HistoryBackend(WrapperBackend):
         raise BackendError.because(None, "{cause}", cause=error_told(read))
 
     async def adiff(self, path: str, number: int, other: int | None = None) -> str:
-        """The unified diff from a version to another one, or to the file as it is; empty where they are the same.
+        """Compare a version with another one, or with the file as it is.
 
-        A missing file counts as empty. Binary content is told, not shown.
+        Args:
+            path: The file. A missing file counts as empty.
+            number: The number of the version.
+            other: The number of the version to compare with; None is the present file.
+
+        Returns:
+            The unified diff; empty if both are the same. Binary content is reported, not shown.
+
+        Raises:
+            DeepFSError: As `aread_version`.
         """
         path = paths.normalize(path)
         before = await self.aread_version(path, number)
@@ -180,7 +212,15 @@ class HistoryBackend(WrapperBackend):
         return _diff(before, after, f"{path} (version {number})", label)
 
     async def arestore(self, path: str, number: int) -> WriteResult:
-        """Give the file the content of a version, also where it was deleted; what it holds now becomes a version."""
+        """Give a file the content of a version, also if it was deleted. Its present content becomes a version.
+
+        Args:
+            path: The file.
+            number: The number of the version.
+
+        Returns:
+            The path. Errors: those of `aread_version` and of `awrite`.
+        """
         path = paths.normalize(path)
         try:
             content = await self.aread_version(path, number)

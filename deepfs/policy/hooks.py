@@ -127,20 +127,26 @@ def _read_contents(hooks: Iterable[Callable[..., Any]]) -> bool:
 
 
 class HookedBackend(WrapperBackend):
-    """Runs hooks, sync or async, before and after each operation of `inner`.
+    """Runs hooks, sync or async, before and after each operation.
 
-    The `before` hooks run in their order; a leaf of `deepfs.errors` that one raises becomes the result and the
-    operation does not happen. Then the `after` hooks run in theirs, each with the result of the one before. They do not
-    see what was denied before. Of `upload_files` and `download_files` hooks see every item as a call of its own, with
-    the item's response as result. `execute` has no failed result, so what hooks raise reaches its caller. So do other
-    exceptions, of any operation: they are bugs.
+    A leaf of `deepfs.errors` that a `before` hook raises becomes the result, and the operation does not happen. The
+    `after` hooks do not see what was denied before. `upload_files` and `download_files` are shown to hooks as one call
+    for each item, with the item's response as result. `execute` has no failed result, so what hooks raise reaches its
+    caller. So do other exceptions, of any operation: they are bugs.
 
-    Streams are told as `upload_files` and `download_files` of one item. Hooks see its content, so a stream holds the
+    Streams are shown as `upload_files` and `download_files` of one item. Hooks see its content, so a stream holds the
     whole file, up to 256 MB, unless all hooks declare that they do not look at contents (`without_contents`; a
     `RateLimit` does). Then it passes in chunks.
 
-    Hooks run on the event loop and must not block it. A sync hook that blocks belongs into an async one, behind
-    `anyio.to_thread.run_sync`.
+    Hooks run on the event loop and must not block it. Call what blocks in an async hook, by `anyio.to_thread.run_sync`.
+
+    Args:
+        inner: The backend.
+        before: Hooks that run before the operation, in this order.
+        after: Hooks that run after it, in this order, each with the result of the one before.
+
+    Raises:
+        TypeError: For what cannot be called.
     """
 
     def __init__(

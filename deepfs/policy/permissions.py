@@ -77,7 +77,13 @@ def approved() -> Iterator[None]:
 
 
 class DeniedError(PermissionDeniedError):
-    """A rule denies the operation; the text is the same whether there is something at `path` or not."""
+    """A rule denies the operation. The text is the same whether something is at the path or not.
+
+    Args:
+        operation: The operation.
+        path: The path; None for a command.
+        reason: Why, in plain words.
+    """
 
     def __init__(self, operation: str, path: str | None = None, reason: str = "") -> None:
         self.operation: str = operation
@@ -90,32 +96,44 @@ class DeniedError(PermissionDeniedError):
 
 
 class ApprovalNeededError(DeniedError):
-    """A rule wants a person to approve the operation first, and nobody has."""
+    """A rule asks for the approval of a person, and there is none.
+
+    Args:
+        operation: The operation.
+        path: The path; None for a command.
+    """
 
     def __init__(self, operation: str, path: str | None = None) -> None:
         super().__init__(operation, path, "approval is needed")
 
 
 class PermissionedBackend(WrapperBackend):
-    """Enforces rules on every operation of `inner`, for tools, code and other wrappers alike.
+    """Enforces rules on every operation, for tools, code and other wrappers alike.
 
-    The first rule that matches counts; without one, an operation is allowed. Judged are the path as normalised and what
-    links on the way make of it (`aresolve_paths`); one of both denied is enough. A denied path gives the same
-    `permission_denied` whether something is there or not, and is absent from `ls`, `glob` and `grep`; a search starts
-    only where reading is allowed. Rules of the mode `"interrupt"` deny, too, with a text that says so, except within
-    `approved()`.
+    The first rule that matches counts; without one, an operation is allowed. Both the normalised path and the path
+    after links are followed (`aresolve_paths`) are checked; if one of them is denied, the operation is. A denied path
+    gives the same `permission_denied` whether something is there or not, and is absent from `ls`, `glob` and `grep`; a
+    search starts only where reading is allowed. Rules of the mode `"interrupt"` deny as well, with a text that says so,
+    except within `approved()`.
 
-    `read`, `ls`, `glob`, `grep` and downloads need to read; `write`, `delete` and uploads to write; `edit`, and `write`
-    and `delete` with `if_match`, both, since their answers tell of the content. `copy` reads the source and writes the
-    destination, `move` also writes the source; these and `delete` need it for every path beneath a directory, and
-    change nothing where one is denied. `skipped` of a grep counts the files that may be read.
+    `read`, `ls`, `glob`, `grep` and downloads need permission to read; `write`, `delete` and uploads to write; `edit`,
+    and `write` and `delete` with `if_match`, both, since their results depend on the content. `copy` reads the source
+    and writes the destination, `move` also writes the source; these and `delete` need permission for every path under a
+    directory, and change nothing if one is denied. `skipped` of a grep counts the files that may be read.
 
-    `execute` is a permission by itself. A command passes by all rules about paths: where these must hold, deny
+    `execute` is a permission by itself. A command is not subject to rules about paths: where these must hold, deny
     `execute` or use a backend that does not run commands.
 
-    A path is judged, then used: a process that swaps links or adds files to a directory in between, past this object,
+    A path is checked, then used: a process that swaps links or adds files to a directory in between, past this object,
     may gain what the rules deny. Files cannot be linked through deepfs, so agents alone cannot. Hard links are files of
     their own. Names are compared as they are: on a file system that ignores case, rules must cover every spelling.
+
+    Args:
+        inner: The backend.
+        rules: The rules, in order.
+
+    Raises:
+        TypeError: For what is no rule.
     """
 
     is_synchronous: bool = True

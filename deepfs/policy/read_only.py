@@ -15,7 +15,11 @@ __all__ = ["ReadOnlyBackend"]
 
 
 class ReadOnlyBackend(WrapperBackend):
-    """Shows `inner` and refuses every change with `permission_denied`; commands, which could change files, as well."""
+    """Refuses every change with `permission_denied`, and commands as well, which could change files.
+
+    Args:
+        inner: The backend.
+    """
 
     is_synchronous: bool = True
 

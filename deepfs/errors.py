@@ -193,7 +193,11 @@ class DeepFSError(Exception):
         return (str(self),)
 
     def renamed(self, name: Callable[[str], str]) -> Self:
-        """The same failure, with each path replaced by what `name` returns for it; a copy without traceback."""
+        """The same failure with other paths; a copy without traceback.
+
+        Args:
+            name: Returns the path to show for a path.
+        """
         error = type(self).__new__(type(self))
         error.__dict__.update(self.__dict__)
         error.path = None if self.path is None else name(self.path)
@@ -250,7 +254,12 @@ def _made(kind: type[DeepFSError]) -> DeepFSError:
 
 
 class NotFoundError(DeepFSError):
-    """Nothing is stored at `path`; `reason` may say more."""
+    """Nothing is stored at a path.
+
+    Args:
+        path: The path.
+        reason: What is to be said besides, in plain words.
+    """
 
     code = ErrorCode.FILE_NOT_FOUND
 
@@ -262,7 +271,12 @@ class NotFoundError(DeepFSError):
 
 
 class IsDirectoryError(DeepFSError):
-    """`path` is a directory where a file is needed."""
+    """A path is that of a directory where a file is needed.
+
+    Args:
+        path: The path.
+        reason: What is to be said besides, in plain words.
+    """
 
     code = ErrorCode.IS_DIRECTORY
 
@@ -274,7 +288,12 @@ class IsDirectoryError(DeepFSError):
 
 
 class NotDirectoryError(DeepFSError):
-    """`path`, or something above it, is a file where a directory is needed."""
+    """A path, or something above it, is a file where a directory is needed.
+
+    Args:
+        path: The path.
+        reason: What is to be said besides, in plain words.
+    """
 
     code = ErrorCode.NOT_A_DIRECTORY
 
@@ -286,7 +305,13 @@ class NotDirectoryError(DeepFSError):
 
 
 class PermissionDeniedError(DeepFSError):
-    """The storage or a rule refuses the operation on `path`."""
+    """The storage or a rule refuses the operation on a path.
+
+    Args:
+        path: The path.
+        reason: Why, in plain words; `{other}` in it stands for the other path.
+        other: A second path that the reason names.
+    """
 
     code = ErrorCode.PERMISSION_DENIED
 
@@ -298,7 +323,13 @@ class PermissionDeniedError(DeepFSError):
 
 
 class InvalidPathError(DeepFSError, ValueError):
-    """`path` is not a path of the contract."""
+    """The text given as a path is not a path of the contract.
+
+    Args:
+        path: The path.
+        reason: Why, in plain words; `{other}` in it stands for the other path.
+        other: A second path that the reason names.
+    """
 
     code = ErrorCode.INVALID_PATH
 
@@ -383,7 +414,12 @@ class AmbiguousMatchError(DeepFSError):
 
 
 class BinaryFileError(DeepFSError):
-    """The operation needs text, and the file is binary."""
+    """The operation needs text, and the file is binary.
+
+    Args:
+        path: The path.
+        reason: What is to be said besides, in plain words.
+    """
 
     code = ErrorCode.BINARY_FILE
 
@@ -484,7 +520,13 @@ class InvalidContentError(DeepFSError, ValueError):
 
 
 class ConflictError(DeepFSError):
-    """The file is not, or no longer, the version that the caller named."""
+    """The file is not, or no longer, the version that the caller named.
+
+    Args:
+        path: The path.
+        reason: What is to be said besides, in plain words; `{other}` in it stands for the other path.
+        other: A second path that the reason names.
+    """
 
     code = ErrorCode.CONFLICT
 

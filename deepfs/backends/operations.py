@@ -277,14 +277,27 @@ class Operations(SyncSurface, ABC):
         raise NotImplementedError
 
     async def arun_glob(self, request: GlobRequest) -> GlobResult:
-        """Carry out an `aglob` that is given as one value. Backends, wrappers and mounts call each other by this.
+        """Carry out an `aglob` that is given as one value. Backends, wrappers and mounts call one another by this.
 
-        Each class has both ways, of which it defines one and the other is generated.
+        Each class has both methods: it defines one of them, and the other is generated.
+
+        Args:
+            request: The search.
+
+        Returns:
+            As of `aglob`. Errors: as of `aglob`.
         """
         raise NotImplementedError
 
     async def arun_grep(self, request: GrepRequest) -> GrepResult:
-        """Carry out an `agrep` that is given as one value; otherwise as `arun_glob`."""
+        """Carry out an `agrep` that is given as one value; see `arun_glob`.
+
+        Args:
+            request: The search.
+
+        Returns:
+            As of `agrep`. Errors: as of `agrep`.
+        """
         raise NotImplementedError
 
     @abstractmethod

@@ -26,7 +26,6 @@ __all__ = [
     "DeleteArguments",
     "EditArguments",
     "ExecuteArguments",
-    "FileOperations",
     "GlobArguments",
     "GrepArguments",
     "LsArguments",

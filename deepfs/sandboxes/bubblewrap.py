@@ -28,17 +28,7 @@ from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
 from deepfs.types import ExecuteResponse, FileUploadResponse
 
-__all__ = [
-    "WORKSPACE",
-    "Box",
-    "BubblewrapSandbox",
-    "Cgroup",
-    "Limits",
-    "arguments",
-    "bubblewrap_program",
-    "is_beyond",
-    "private_devices",
-]
+__all__ = ["WORKSPACE", "BubblewrapSandbox", "Limits", "bubblewrap_program"]
 
 
 _MEGABYTE = 1024 * 1024

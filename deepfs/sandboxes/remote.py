@@ -20,7 +20,7 @@ from deepfs.types import ExecuteResponse
 if TYPE_CHECKING:
     from deepfs.threads.loop_bridge import AsyncioLoop
 
-__all__ = ["Done", "HomeLoop", "RemoteSandbox", "check_installed"]
+__all__ = ["Done", "RemoteSandbox", "check_installed"]
 
 
 T = TypeVar("T")

@@ -29,15 +29,60 @@ _SETTLED: Final = timedelta(seconds=2)
 """After which no other change of a row gets the same time: SQLite keeps times in whole seconds."""
 
 
+class _Moment(Struct):
+    """What tells whether a SQLite database has changed since."""
+
+    connection: object
+    version: int
+    """Another one whenever another connection has changed the database."""
+    changes: int
+    """Rows that this connection has changed so far."""
+
+
 class Known(Struct):
     """What was found out of the rows of one namespace."""
 
     rows: dict[str, tuple[str, FileStat]] = field(default_factory=dict)
     """By key, what told the state of the row, and what was found out."""
-    moment: object = None
-    """What tells whether a SQLite database has changed since `listing` was made of it."""
-    prefix: str = ""
     listing: _Stats = field(default_factory=dict)
+    """The rows whose keys begin with `prefix`, at `moment`."""
+    prefix: str = ""
+    moment: _Moment | None = None
+    under_way: int = 0
+    """Changes by this process of which it is not known yet whether they are part of a listing."""
+    changes: int = 0
+    """Rows that this process has changed."""
+    changes_listed: int = 0
+    """How many of them were so when `listing` was made; the keys of the others are `changed`."""
+    changed: dict[str, None] = field(default_factory=dict)
+
+    def follow(self, keys: Sequence[str]) -> None:
+        """This process has changed the rows with these keys, each once."""
+        self.changes += len(keys)
+        self.changed |= dict.fromkeys(keys)
+
+    def forget(self) -> None:
+        """Rows may have changed."""
+        self.moment = None
+
+    def covers(self, moment: _Moment | None, prefix: str) -> bool:
+        """Whether `listing` has all rows with `prefix` as they are at `moment`, but for those that are `changed`."""
+        return (
+            moment is not None
+            and self.moment is not None
+            and not self.under_way
+            and moment.connection is self.moment.connection
+            and moment.version == self.moment.version
+            and moment.changes - self.moment.changes == self.changes - self.changes_listed
+            and prefix.startswith(self.prefix)
+        )
+
+    def remember(self, listing: _Stats, prefix: str, moment: _Moment | None, changes: int) -> None:
+        """Take over a listing that began at `moment`, unless rows were changed by this process since."""
+        is_certain = not self.under_way and changes == self.changes
+        self.listing, self.prefix = listing, prefix
+        self.moment = moment if is_certain else None
+        self.changes_listed, self.changed = self.changes, {}
 
 
 def can_list(store: BaseStore) -> bool:
@@ -61,12 +106,15 @@ async def stats(store: BaseStore, namespace: Namespace, prefix: str, known: Know
     table = _table(store, namespace)
 
     async def select(cursor: Any) -> _Stats:
+        changes = known.changes
+        # Read before the listing: what comes after it makes another moment.
         moment = await table.moment(cursor)
-        if moment is None or moment != known.moment or not prefix.startswith(known.prefix):
-            listing = await _listed(table, cursor, prefix, known)
-            # Read before the listing, the moment is that of another database where one changed it meanwhile.
-            known.moment, known.prefix, known.listing = moment, prefix, listing
-        return {key: stat for key, stat in known.listing.items() if key.startswith(prefix)}
+        if known.covers(moment, prefix):
+            listing, listed = await _followed(table, cursor, known), known.prefix
+        else:
+            listing, listed = await _listed(table, cursor, prefix, known), prefix
+        known.remember(listing, listed, moment, changes)
+        return listing if listed == prefix else {key: listing[key] for key in listing if key.startswith(prefix)}
 
     return await _looked_at(store, namespace, await _langgraph.with_cursor(store, select))
 
@@ -79,6 +127,14 @@ async def stats_at(store: BaseStore, namespace: Namespace, wanted: Sequence[str]
         return await _details(table, cursor, wanted, known)
 
     return await _looked_at(store, namespace, await _langgraph.with_cursor(store, select))
+
+
+async def _followed(table: "_Table", cursor: Any, known: Known) -> _Stats:
+    """The listing that is known, with what this process has changed since."""
+    if not known.changed:
+        return known.listing
+    kept = {key: stat for key, stat in known.listing.items() if key not in known.changed}
+    return kept | await _details(table, cursor, [key for key in known.changed if key.startswith(known.prefix)], known)
 
 
 async def _listed(table: "_Table", cursor: Any, prefix: str, known: Known) -> _Stats:
@@ -150,7 +206,7 @@ class _Table:
         """Key, state, `updated_at`, kind of the content, its size in bytes, and the other fields as JSON."""
         raise NotImplementedError
 
-    async def moment(self, cursor: Any) -> object:
+    async def moment(self, cursor: Any) -> _Moment | None:
         """What changes whenever anything in the database does; None where that cannot be told."""
         return None
 
@@ -200,9 +256,10 @@ class _Sqlite(_Table):
         await cursor.execute(query, (self._namespace, *wanted))
         return list(await cursor.fetchall())
 
-    async def moment(self, cursor: Any) -> object:
+    async def moment(self, cursor: Any) -> _Moment | None:
         await cursor.execute("SELECT data_version, total_changes() FROM pragma_data_version")
-        return _langgraph.connection_of(self._store), await cursor.fetchone()
+        version, changes = await cursor.fetchone()
+        return _Moment(_langgraph.connection_of(self._store), version, changes)
 
 
 class _Postgres(_Table):

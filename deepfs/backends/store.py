@@ -5,8 +5,8 @@ lists once, then follows its own changes; a directory that another process made 
 next listing. Where the database can be asked, listings move keys, sizes and times, and no values.
 """
 
-from collections.abc import AsyncIterator, Hashable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -59,9 +59,23 @@ class StoreIndex:
             for key in keys:
                 self.directories.add(key)
 
-    def changed(self, changes: Iterable[Change]) -> None:
+    @contextmanager
+    def changing(self, changes: Sequence[Change]) -> Iterator[None]:
+        """Follow changes of this process that are made meanwhile; after an error nothing that is known is trusted."""
+        self.known.under_way += 1
+        try:
+            yield
+            self.changed(changes)
+        except BaseException:
+            self.forget()
+            raise
+        finally:
+            self.known.under_way -= 1
+
+    def changed(self, changes: Sequence[Change]) -> None:
         """Follow changes of this process."""
         self._changes += 1
+        self.known.follow([change.path for change in changes])
         if self.directories is not None:
             self.directories.apply(changes)
 
@@ -69,6 +83,7 @@ class StoreIndex:
         """A change may have happened, or another process made one: what is known, and being listed, is not trusted."""
         self._changes += 1
         self.directories = None
+        self.known.forget()
 
 
 _indexes: WeakKeyDictionary[Any, dict[Namespace, StoreIndex]] = WeakKeyDictionary()
@@ -144,13 +159,8 @@ class _StoreFiles(AsyncStorage):
     async def apply(self, changes: Sequence[Change]) -> None:
         records, origins = self._backend._records(changes), {change.path: change.origin for change in changes}
         puts = [Put(path, origins[path], record) for path, record in records.items()]
-        index = self._index
-        try:
+        with self._index.changing(changes):
             await change_items(self._store, self._namespace, puts)
-        except BaseException:
-            index.forget()
-            raise
-        index.changed(changes)
 
 
 class StoreBackend(RecordStorageBackend):

@@ -178,8 +178,31 @@ async def test_a_database_that_has_not_changed_is_not_listed_again(sqlite_store:
     rows.clear()
     assert await backend.als("/d") == first
     assert (len(rows), rows.keys()) == (1, 0)
+
+
+async def test_what_this_process_changed_is_followed(sqlite_store: BaseStore, rows: Rows) -> None:
+    await put_many(sqlite_store)
+    backend = over(sqlite_store)
+    await backend.als("/d")
     assert (await backend.adelete("/d/00000.txt")).ok
-    assert len((await backend.als("/d")).entries or ()) == FILES - 1
+    assert (await backend.awrite("/d/00001.txt", "short", overwrite=True)).ok
+    assert (await backend.awrite("/d/new.txt", "new")).ok
+    assert (await backend.awrite("/other", "new")).ok
+    assert (await backend.amove("/d/00002.txt", "/d/moved.txt")).ok
+    rows.clear()
+    sizes = {info.path: info.size for info in (await backend.als("/d")).entries or ()}
+    assert rows.keys() == 3  # Of five that changed, those that there are.
+    assert sizes == {
+        **{f"/d/{number:05}.txt": len(CONTENT) for number in range(3, FILES)},
+        "/d/00001.txt": 5,
+        "/d/new.txt": 3,
+        "/d/moved.txt": len(CONTENT),
+    }
+    # A change past the backend, on the same connection, is none of those that are followed.
+    assert (await backend.awrite("/d/mine.txt", "1")).ok
+    await sqlite_store.aput(SPACE, "/d/00001.txt", stored(b"of others"))
+    sizes = {info.path: info.size for info in (await backend.als("/d")).entries or ()}
+    assert (sizes["/d/mine.txt"], sizes["/d/00001.txt"]) == (1, 9)
 
 
 async def test_of_what_changed_alone_the_size_is_found_out_again(store: Any, rows: Rows) -> None:

@@ -4,42 +4,27 @@ import logging
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, get_args
+from typing import TypeVar
 
 import anyio
 from msgspec.structs import replace
 
 from deepfs.backends.operations import Operations
-from deepfs.errors import BackendError, DeadlineError, DeepFSError, ErrorCode, InvalidPathError, error_about
-from deepfs.search.request import PathFilter, SearchRequest
+from deepfs.errors import BackendError, DeepFSError, InvalidPathError
+from deepfs.search.request import PathFilter
 from deepfs.sync import is_inline
 from deepfs.text import paths
 from deepfs.text.arguments import check_string
 from deepfs.threads.loop_bridge import is_stray
 from deepfs.types import (
     FileInfo,
-    GlobResult,
     GrepMatch,
-    GrepResult,
     Result,
-    TruncationReason,
-    carrying,
     error_told,
-    failure,
     renamed,
 )
 
-__all__ = [
-    "Mount",
-    "MountQuery",
-    "MountTable",
-    "answered",
-    "gather",
-    "guarded",
-    "merged_globs",
-    "merged_greps",
-    "suffices",
-]
+__all__ = ["Mount", "MountTable", "answered", "gather", "uncancelled"]
 
 ResultT = TypeVar("ResultT", bound=Result)
 
@@ -143,38 +128,8 @@ def _prefix(route: str) -> str:
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-RequestT = TypeVar("RequestT", bound=SearchRequest)
 BatchT = TypeVar("BatchT")
 OutcomeT = TypeVar("OutcomeT")
-
-
-@dataclass(frozen=True)
-class MountQuery(Generic[RequestT]):
-    """A search of one mount, by the paths of its backend."""
-
-    mount: Mount
-    request: RequestT
-
-
-async def guarded(
-    look: Callable[[MountQuery[RequestT]], Awaitable[ResultT]],
-    query: MountQuery[RequestT],
-    result: type[ResultT],
-    seconds: float | None,
-) -> ResultT:
-    """The answer of a mount; that it raised, or took too long, is an error of its part, not of the whole search."""
-    try:
-        if seconds is None or is_inline():
-            return await _uncancelled(look(query))
-        with anyio.move_on_after(seconds):
-            return await _uncancelled(look(query))
-        return failure(result, DeadlineError(None, f"No answer within {seconds:g} s"))
-    except DeepFSError as error:
-        return failure(result, query.mount.error(error, query.request.path or "/"))
-    except Exception as error:
-        logger.exception("the backend mounted at %s/ failed", query.mount.prefix)
-        code = ErrorCode.TIMEOUT if isinstance(error, TimeoutError) else ErrorCode.BACKEND_ERROR
-        return failure(result, error_about(code, None, type(error).__name__))
 
 
 async def answered(
@@ -182,13 +137,13 @@ async def answered(
 ) -> list[OutcomeT] | None:
     """The outcomes of a batch; None where the mount raised, so that those of other mounts are told all the same."""
     try:
-        return await _uncancelled(call(mount, batch))
+        return await uncancelled(call(mount, batch))
     except Exception:
         logger.exception("the backend mounted at %s/ failed", mount.prefix)
         return None
 
 
-async def _uncancelled(answer: Awaitable[T]) -> T:
+async def uncancelled(answer: Awaitable[T]) -> T:
     """`answer`; BackendError where it ends as if it were cancelled though nobody cancels this task."""
     try:
         return await answer
@@ -196,74 +151,6 @@ async def _uncancelled(answer: Awaitable[T]) -> T:
         if is_stray(error):
             raise BackendError(None, f"{type(error).__name__}") from error
         raise
-
-
-def suffices(queries: Sequence[MountQuery[Any]], done: Sequence[GrepResult | None], max_count: int | None) -> bool:
-    """Whether the matches that sort before everything still pending fill `max_count`, and more were there."""
-    if max_count is None or done[0] is None:
-        return False
-    pending = min(
-        (query.mount.prefix for query, result in zip(queries, done, strict=True) if result is None), default=""
-    )
-    came = [result for result in done if result is not None]
-    count = sum(match.path < pending for result in came for match in result.matches or ())
-    return count > max_count or (count == max_count and any(result.truncated for result in came))
-
-
-def merged_greps(
-    queries: Sequence[MountQuery[Any]], results: Sequence[GrepResult | None], max_count: int | None
-) -> GrepResult:
-    """One result of all that came."""
-    came = [result for result in results if result is not None]
-    if all(result.error and not result.matches for result in came):
-        return came[0]
-    # Two queries of one mount, for two remainders of a glob, may both find a line.
-    found = {(match.path, match.line): match for result in came for match in result.matches or ()}
-    matches = [found[place] for place in sorted(found)]
-    limit = len(matches) if max_count is None else max_count
-    truncated = len(matches) > limit or any(result.truncated for result in came) or len(came) < len(results)
-    skipped = sum(result.skipped for result in came)
-    merged = GrepResult(matches=matches[:limit], truncated=truncated, skipped=skipped)
-    return _with_failures(merged, queries, results)
-
-
-def merged_globs(queries: Sequence[MountQuery[Any]], results: Sequence[GlobResult | None]) -> GlobResult:
-    """One result of all that came."""
-    came = [result for result in results if result is not None]
-    if all(result.error and not result.matches for result in came):
-        return came[0]
-    found = {info.path: info for result in came for info in result.matches or ()}
-    reasons = {result.truncation_reason for result in came if result.truncated}
-    merged = GlobResult(
-        matches=[found[path] for path in sorted(found)],
-        truncated=bool(reasons),
-        # What cannot be read stays hidden however the search is narrowed: it is not to be masked by a limit.
-        truncation_reason=next((reason for reason in get_args(TruncationReason) if reason in reasons), None),
-    )
-    return _with_failures(merged, queries, results)
-
-
-def _with_failures(merged: ResultT, queries: Sequence[MountQuery[Any]], results: Sequence[Result | None]) -> ResultT:
-    """`merged`, and in it which mounts failed."""
-    failed = [(query, result) for query, result in zip(queries, results, strict=True) if result and result.error]
-    if not failed:
-        return merged
-    error = _failures(failed)
-    return carrying(replace(merged, error=str(error), code=failed[0][1].code), error)
-
-
-def _failures(failed: Sequence[tuple[MountQuery[Any], Result]]) -> DeepFSError:
-    """One error of all mounts that failed, with the code of the first."""
-    named: dict[str, str | DeepFSError] = {}
-    told: dict[tuple[str, str], str] = {}
-    for index, (query, result) in enumerate(failed):
-        prefix, hidden = query.mount.prefix, query.request.hidden
-        if hidden is not None and hidden("/", is_dir=False):
-            told["", ""] = "Not everything could be searched"
-        elif (key := (prefix, result.error or "")) not in told:
-            named |= {f"error{index}": error_told(result), f"mount{index}": f"{prefix}/"}
-            told[key] = f"{{error{index}}} (in '{{mount{index}}}')"
-    return error_about(failed[0][1].code or ErrorCode.BACKEND_ERROR, None, "; ".join(told.values()), **named)
 
 
 async def gather(

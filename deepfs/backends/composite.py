@@ -1,24 +1,15 @@
 """Several backends mounted into one tree."""
 
 from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 from msgspec.structs import replace
 
-from deepfs.backends._mounts import (
-    Mount,
-    MountQuery,
-    MountTable,
-    answered,
-    gather,
-    guarded,
-    merged_globs,
-    merged_greps,
-    suffices,
-)
+from deepfs.backends._mount_search import MountSearch
+from deepfs.backends._mounts import Mount, MountTable, answered, gather
 from deepfs.backends._trees import End, are_one
 from deepfs.backends.operations import CHUNK_BYTES, without_defaults
 from deepfs.backends.protocol import (
@@ -41,7 +32,6 @@ from deepfs.errors import (
     NotSupportedError,
     PermissionDeniedError,
 )
-from deepfs.search.globs import compile_glob
 from deepfs.search.request import GlobRequest, GrepRequest, SearchRequest
 from deepfs.text import paths
 from deepfs.text.arguments import check_number, check_string
@@ -121,7 +111,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
             raise ValueError(f"executor must be one of the routes, not {executor!r}")
         self._executor = self.default if executor is None else self.routes[executor]
         self._executor_name = "the default backend" if executor is None else f"the backend mounted at {executor}"
-        self._route_timeout = route_timeout
+        self._search = MountSearch(self._table, route_timeout)
         everywhere = [self.default, *self.routes.values()]
         self.is_synchronous: bool = type(self) is CompositeBackend and all(
             backend.is_synchronous for backend in everywhere
@@ -318,59 +308,10 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         return replaced(listing, entries=[mount.info(info) for info in listing.entries])
 
     async def arun_glob(self, request: GlobRequest) -> GlobResult:
-        async def look(query: MountQuery[GlobRequest]) -> GlobResult:
-            return self._outward(query, await query.mount.backend.arun_glob(query.request), query.mount.info)
-
-        queries = self._queries(request)
-        results = await gather([self._guarded(look, query, GlobResult) for query in queries])
-        return merged_globs(queries, results)
+        return await self._search.glob(request)
 
     async def arun_grep(self, request: GrepRequest) -> GrepResult:
-        async def look(query: MountQuery[GrepRequest]) -> GrepResult:
-            found = await query.mount.backend.arun_grep(query.request)
-            shown = self._outward(query, found, query.mount.match)
-            is_limited = found.truncated and query.request.max_count is not None
-            if is_limited and len(shown.matches or ()) < len(found.matches or ()):
-                # Matches that other mounts hide used the limit up.
-                return await look(MountQuery(query.mount, replace(query.request, max_count=None)))
-            return shown
-
-        queries = self._queries(request)
-        calls = [self._guarded(look, query, GrepResult) for query in queries]
-        results = await gather(calls, lambda done: suffices(queries, done, request.max_count))
-        return merged_greps(queries, results, request.max_count)
-
-    def _guarded(
-        self,
-        look: Callable[[MountQuery[RequestT]], Awaitable[SearchT]],
-        query: MountQuery[RequestT],
-        result: type[SearchT],
-    ) -> Callable[[], Awaitable[SearchT]]:
-        return partial(guarded, look, query, result, self._route_timeout)
-
-    def _queries(self, request: RequestT) -> list[MountQuery[RequestT]]:
-        """The searches of the mounts that `request` is made of; that of the mount where it starts comes first."""
-        mount, inner, path = self._route(request.path or "/")
-        glob, hidden = request.file_glob, request.hidden
-        queries = [MountQuery(mount, request.elsewhere(inner, glob, mount.hidden(hidden)))]
-        for below in self._table.beneath(path):
-            if hidden is None or not hidden(below.prefix, is_dir=True):
-                rests = _beneath(glob, paths.relative(below.prefix, path))
-                queries += [MountQuery(below, request.elsewhere("/", rest, below.hidden(hidden))) for rest in rests]
-        return queries
-
-    def _outward(self, query: MountQuery[Any], result: SearchT, shown: Callable[[Any], Any]) -> SearchT:
-        """A search result with the paths of the tree, without what other mounts hide."""
-        mount, inner = query.mount, query.request.path
-        leads_to_mounts = self._table.children(mount.outer(inner))
-        if leads_to_mounts and result.code in (ErrorCode.FILE_NOT_FOUND, ErrorCode.NOT_A_DIRECTORY):
-            return type(result)(matches=[])
-        if result.matches is None:
-            return mount.told(result, inner)
-        matches = [shown(match) for match in result.matches]
-        if leads_to_mounts:
-            matches = [match for match in matches if self._table.owns(mount, match.path)]
-        return replaced(mount.told(result, inner), matches=matches)
+        return await self._search.grep(request)
 
     # --- batches ---
 
@@ -438,13 +379,6 @@ class CompositeBackend(BackendProtocol, SyncCommands):
             failed = [outcome(path, error=ErrorCode.BACKEND_ERROR.value) for path, _ in batch]
             outcomes |= {index: result for (_, index), result in zip(batch, answer or failed, strict=True)}
         return [outcomes[index] for index in range(len(given))]
-
-
-def _beneath(pattern: str | None, directory: str) -> Iterable[str | None]:
-    """What is left of `pattern` for the files under a mount; without one, dot-directories are left out."""
-    if pattern is not None:
-        return compile_glob(pattern).beneath(directory)
-    return () if directory.startswith(".") or "/." in directory else (None,)
 
 
 def _at(result: ResultT, path: str) -> ResultT:

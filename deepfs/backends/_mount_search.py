@@ -1,0 +1,202 @@
+"""Searches of a tree of mounts: which mounts are searched, and one result of what they find."""
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, TypeVar, get_args
+
+import anyio
+from msgspec.structs import replace
+
+from deepfs.backends._mounts import Mount, MountTable, gather, uncancelled
+from deepfs.errors import DeadlineError, DeepFSError, ErrorCode, error_about
+from deepfs.search.globs import compile_glob
+from deepfs.search.request import GlobRequest, GrepRequest, SearchRequest
+from deepfs.sync import is_inline
+from deepfs.text import paths
+from deepfs.types import GlobResult, GrepResult, Result, TruncationReason, carrying, error_told, failure, replaced
+
+__all__ = ["MountSearch"]
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+RequestT = TypeVar("RequestT", bound=SearchRequest)
+ResultT = TypeVar("ResultT", bound=Result)
+SearchT = TypeVar("SearchT", GlobResult, GrepResult)
+
+
+@dataclass(frozen=True)
+class MountQuery(Generic[RequestT]):
+    """A search of one mount, by the paths of its backend."""
+
+    mount: Mount
+    request: RequestT
+
+
+class MountSearch:
+    """The searches of a composite.
+
+    Args:
+        table: The mounts.
+        timeout: The most seconds that a search waits for one mount; None sets no limit.
+    """
+
+    def __init__(self, table: MountTable, timeout: float | None) -> None:
+        self._table = table
+        self._timeout = timeout
+
+    async def glob(self, request: GlobRequest) -> GlobResult:
+        """Find files in all mounts under the start."""
+        queries = self._queries(request)
+        results = await gather([self._guarded(self._glob, query, GlobResult) for query in queries])
+        return _merged_globs(queries, results)
+
+    async def _glob(self, query: MountQuery[GlobRequest]) -> GlobResult:
+        return self._outward(query, await query.mount.backend.arun_glob(query.request), query.mount.info)
+
+    async def grep(self, request: GrepRequest) -> GrepResult:
+        """Find lines in all mounts under the start."""
+        queries = self._queries(request)
+        calls = [self._guarded(self._grep, query, GrepResult) for query in queries]
+        results = await gather(calls, lambda done: _suffices(queries, done, request.max_count))
+        return _merged_greps(queries, results, request.max_count)
+
+    async def _grep(self, query: MountQuery[GrepRequest]) -> GrepResult:
+        found = await query.mount.backend.arun_grep(query.request)
+        shown = self._outward(query, found, query.mount.match)
+        is_limited = found.truncated and query.request.max_count is not None
+        if is_limited and len(shown.matches or ()) < len(found.matches or ()):
+            # Matches that other mounts hide used the limit up.
+            return await self._grep(MountQuery(query.mount, replace(query.request, max_count=None)))
+        return shown
+
+    def _guarded(
+        self,
+        look: Callable[[MountQuery[RequestT]], Awaitable[SearchT]],
+        query: MountQuery[RequestT],
+        result: type[SearchT],
+    ) -> Callable[[], Awaitable[SearchT]]:
+        return partial(_guarded, look, query, result, self._timeout)
+
+    def _queries(self, request: RequestT) -> list[MountQuery[RequestT]]:
+        """The searches of the mounts that `request` is made of; that of the mount where it starts comes first."""
+        path = paths.normalize(request.path or "/")
+        mount = self._table.find(path)
+        glob, hidden = request.file_glob, request.hidden
+        queries = [MountQuery(mount, request.elsewhere(mount.inner(path), glob, mount.hidden(hidden)))]
+        for below in self._table.beneath(path):
+            if hidden is None or not hidden(below.prefix, is_dir=True):
+                rests = _beneath(glob, paths.relative(below.prefix, path))
+                queries += [MountQuery(below, request.elsewhere("/", rest, below.hidden(hidden))) for rest in rests]
+        return queries
+
+    def _outward(self, query: MountQuery[Any], result: SearchT, shown: Callable[[Any], Any]) -> SearchT:
+        """A search result with the paths of the tree, without what other mounts hide."""
+        mount, inner = query.mount, query.request.path
+        leads_to_mounts = self._table.children(mount.outer(inner))
+        if leads_to_mounts and result.code in (ErrorCode.FILE_NOT_FOUND, ErrorCode.NOT_A_DIRECTORY):
+            return type(result)(matches=[])
+        if result.matches is None:
+            return mount.told(result, inner)
+        matches = [shown(match) for match in result.matches]
+        if leads_to_mounts:
+            matches = [match for match in matches if self._table.owns(mount, match.path)]
+        return replaced(mount.told(result, inner), matches=matches)
+
+
+def _beneath(pattern: str | None, directory: str) -> Iterable[str | None]:
+    """What is left of `pattern` for the files under a mount; without one, dot-directories are left out."""
+    if pattern is not None:
+        return compile_glob(pattern).beneath(directory)
+    return () if directory.startswith(".") or "/." in directory else (None,)
+
+
+async def _guarded(
+    look: Callable[[MountQuery[RequestT]], Awaitable[ResultT]],
+    query: MountQuery[RequestT],
+    result: type[ResultT],
+    seconds: float | None,
+) -> ResultT:
+    """The answer of a mount; that it raised, or took too long, is an error of its part, not of the whole search."""
+    try:
+        if seconds is None or is_inline():
+            return await uncancelled(look(query))
+        with anyio.move_on_after(seconds):
+            return await uncancelled(look(query))
+        return failure(result, DeadlineError(None, f"No answer within {seconds:g} s"))
+    except DeepFSError as error:
+        return failure(result, query.mount.error(error, query.request.path or "/"))
+    except Exception as error:
+        logger.exception("the backend mounted at %s/ failed", query.mount.prefix)
+        code = ErrorCode.TIMEOUT if isinstance(error, TimeoutError) else ErrorCode.BACKEND_ERROR
+        return failure(result, error_about(code, None, type(error).__name__))
+
+
+def _suffices(queries: Sequence[MountQuery[Any]], done: Sequence[GrepResult | None], max_count: int | None) -> bool:
+    """Whether the matches that sort before everything still pending fill `max_count`, and more were there."""
+    if max_count is None or done[0] is None:
+        return False
+    pending = min(
+        (query.mount.prefix for query, result in zip(queries, done, strict=True) if result is None), default=""
+    )
+    came = [result for result in done if result is not None]
+    count = sum(match.path < pending for result in came for match in result.matches or ())
+    return count > max_count or (count == max_count and any(result.truncated for result in came))
+
+
+def _merged_greps(
+    queries: Sequence[MountQuery[Any]], results: Sequence[GrepResult | None], max_count: int | None
+) -> GrepResult:
+    """One result of all that came."""
+    came = [result for result in results if result is not None]
+    if all(result.error and not result.matches for result in came):
+        return came[0]
+    # Two queries of one mount, for two remainders of a glob, may both find a line.
+    found = {(match.path, match.line): match for result in came for match in result.matches or ()}
+    matches = [found[place] for place in sorted(found)]
+    limit = len(matches) if max_count is None else max_count
+    truncated = len(matches) > limit or any(result.truncated for result in came) or len(came) < len(results)
+    skipped = sum(result.skipped for result in came)
+    merged = GrepResult(matches=matches[:limit], truncated=truncated, skipped=skipped)
+    return _with_failures(merged, queries, results)
+
+
+def _merged_globs(queries: Sequence[MountQuery[Any]], results: Sequence[GlobResult | None]) -> GlobResult:
+    """One result of all that came."""
+    came = [result for result in results if result is not None]
+    if all(result.error and not result.matches for result in came):
+        return came[0]
+    found = {info.path: info for result in came for info in result.matches or ()}
+    reasons = {result.truncation_reason for result in came if result.truncated}
+    merged = GlobResult(
+        matches=[found[path] for path in sorted(found)],
+        truncated=bool(reasons),
+        # What cannot be read stays hidden however the search is narrowed: it is not to be masked by a limit.
+        truncation_reason=next((reason for reason in get_args(TruncationReason) if reason in reasons), None),
+    )
+    return _with_failures(merged, queries, results)
+
+
+def _with_failures(merged: ResultT, queries: Sequence[MountQuery[Any]], results: Sequence[Result | None]) -> ResultT:
+    """`merged`, and in it which mounts failed."""
+    failed = [(query, result) for query, result in zip(queries, results, strict=True) if result and result.error]
+    if not failed:
+        return merged
+    error = _failures(failed)
+    return carrying(replace(merged, error=str(error), code=failed[0][1].code), error)
+
+
+def _failures(failed: Sequence[tuple[MountQuery[Any], Result]]) -> DeepFSError:
+    """One error of all mounts that failed, with the code of the first."""
+    named: dict[str, str | DeepFSError] = {}
+    told: dict[tuple[str, str], str] = {}
+    for index, (query, result) in enumerate(failed):
+        prefix, hidden = query.mount.prefix, query.request.hidden
+        if hidden is not None and hidden("/", is_dir=False):
+            told["", ""] = "Not everything could be searched"
+        elif (key := (prefix, result.error or "")) not in told:
+            named |= {f"error{index}": error_told(result), f"mount{index}": f"{prefix}/"}
+            told[key] = f"{{error{index}}} (in '{{mount{index}}}')"
+    return error_about(failed[0][1].code or ErrorCode.BACKEND_ERROR, None, "; ".join(told.values()), **named)

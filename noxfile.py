@@ -144,12 +144,13 @@ def stress(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Style, and the direction of imports."""
+    """Style, the direction of imports, and the structure of the package."""
     session.install(*nox.project.dependency_groups(PROJECT, "lint"))
     session.run("ruff", "check")
     session.run("ruff", "format", "--check")
     session.run("shellcheck", *map(str, Path("deepfs").rglob("*.sh")))
     session.run("lint-imports", "--no-logo")
+    session.run("python", "tools/structure.py")
 
 
 @nox.session(venv_backend="none")
@@ -164,10 +165,11 @@ def complete(session: nox.Session) -> None:
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """The types within the package, and those that its users see."""
+    """The types within the package, those that its users see, and the modules that its operations pass."""
     install(session, "test", "types", "peer")
     session.run("mypy")
     session.run("pyright", "--verifytypes", "deepfs", "--ignoreexternal")
+    session.run("python", "tools/structure.py", "--passes")
 
 
 @nox.session
@@ -179,6 +181,6 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """The measurements in `benchmarks/`, all or those named; with `-- --quick`, all in under a minute."""
+    """The measurements in `benchmarks/`, all or those named; `--quick` for small ones, `--compare REV` for changes."""
     install(session, "test", "bench")
     session.run("python", "-m", "benchmarks", *session.posargs)

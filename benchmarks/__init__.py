@@ -1,3 +1,6 @@
-"""What deepfs costs beside its peers, measured together: `nox -s bench`, or `nox -s bench -- --quick`."""
+"""What deepfs costs beside its peers, measured together: `nox -s bench`, or `nox -s bench -- --quick`.
+
+`nox -s bench -- --compare REV` measures what changed since a commit.
+"""
 
 __all__: list[str] = []

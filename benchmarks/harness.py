@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.record import Entry, Race, Timing
 
-__all__ = ["Contender", "race"]
+__all__ = ["Contender", "Lane", "race"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,10 +33,12 @@ class Contender:
     """What the answer itself tells of the time that it took, where the rest, such as starting Python, is not meant."""
     around: Callable[[], AbstractContextManager[object]] = nullcontext
     """What must hold while it runs; not timed."""
+    own: bool = False
+    """Whether deepfs does the work: `--compare` compares these between commits, and leaves the others out."""
 
 
 @dataclass
-class _Lane:
+class Lane:
     """The rounds that one contender has run."""
 
     contender: Contender
@@ -110,7 +112,7 @@ async def race(
     `rounds` counted rounds, and after the first none that would begin later than `seconds` after it. A contender that
     takes longer than `patience` seconds in the first round has that one only, and it counts.
     """
-    lanes = [_Lane(contender) for contender in contenders]
+    lanes = [Lane(contender) for contender in contenders]
     answers = {lane.contender.name: await lane.turn() for lane in lanes}
     expected = Counter(next(answers[lane.contender.name] for lane in lanes if not lane.contender.may_lose))
     for lane in lanes:

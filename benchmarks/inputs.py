@@ -2,7 +2,9 @@
 
 import hashlib
 import os
+import random
 import shutil
+import string
 import subprocess
 import sys
 import tarfile
@@ -12,7 +14,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-__all__ = ["DJANGO", "cache", "django", "flat_files", "huge_file", "python_files", "scratch", "write_tree"]
+__all__ = [
+    "DJANGO",
+    "cache",
+    "django",
+    "flat_files",
+    "huge_file",
+    "python_files",
+    "random_texts",
+    "scratch",
+    "write_tree",
+]
 
 DJANGO: Final = "Django 5.2"
 _REQUIREMENT: Final = "django==5.2"
@@ -93,6 +105,13 @@ def write_tree(root: Path, files: dict[str, str]) -> Path:
     for path, text in files.items():
         (root / path[1:]).write_text(text, encoding="utf-8")
     return root
+
+
+def random_texts(count: int, size: int) -> list[str]:
+    """Texts of `size` characters, of random words: a database compresses them about as well as prose."""
+    chosen = random.Random(0)
+    words = ["".join(chosen.choices(string.ascii_lowercase, k=chosen.randint(2, 10))) for _ in range(5_000)]
+    return [" ".join(chosen.choices(words, k=size // 3))[:size] for _ in range(count)]
 
 
 def huge_file(path: Path, size: int) -> int:

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from benchmarks.record import Bar, Entry, Plot, Race, Record
 
-__all__ = ["show", "show_verdict", "write"]
+__all__ = ["duration", "show", "show_verdict", "write"]
 
 
 def show(record: Record, console: Console) -> None:

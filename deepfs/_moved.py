@@ -31,11 +31,16 @@ MOVED: Final[Mapping[str, Sequence[str]]] = {
     "deepfs.core.locks": ["deepfs.threads.locks"],
     "deepfs.core.paths": ["deepfs.text.paths"],
     "deepfs.core.patterns": ["deepfs.search.globs"],
-    "deepfs.core.reading": ["deepfs.text.windows"],
+    "deepfs.core.reading": ["deepfs.text.records"],
     "deepfs.core.replace": ["deepfs.text.edits"],
     "deepfs.core.scan": ["deepfs.search.query"],
     "deepfs.core.trees": ["deepfs.text.entries"],
+    "deepfs.middleware.unanswered": ["deepfs.middleware.dangling_tool_calls"],
+    "deepfs.policy.calls": ["deepfs.policy.hooks"],
     "deepfs.policy.wrapper": ["deepfs.backends.wrapper"],
+    "deepfs.process.output": ["deepfs.process.running"],
+    "deepfs.text.windows": ["deepfs.text.records"],
+    "deepfs.threads.lanes": ["deepfs.threads.pool"],
 }
 """The former modules, each with the modules that now have its names."""
 

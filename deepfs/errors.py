@@ -1,34 +1,40 @@
 """What can go wrong, named by what the caller can do about it.
 
 DeepFSError
-├── FileMissingError          file_not_found      also FileNotFoundError
-├── DirectoryError            is_directory        also IsADirectoryError
-├── NotDirectoryError         not_a_directory     also NotADirectoryError
-├── AccessError               permission_denied   also PermissionError
+├── NotFoundError             file_not_found
+├── IsDirectoryError          is_directory
+├── NotDirectoryError         not_a_directory
+├── PermissionDeniedError     permission_denied
 ├── InvalidPathError          invalid_path        also ValueError
-├── ExistsError               already_exists      also FileExistsError
+├── AlreadyExistsError        already_exists
 ├── NoMatchError              no_match
 ├── AmbiguousMatchError       ambiguous_match
 ├── BinaryFileError           binary_file
 ├── InvalidPatternError       invalid_pattern     also ValueError
 ├── TooLargeError             too_large
+├── QuotaExceededError        quota_exceeded
 ├── InvalidContentError       invalid_content     also ValueError
 ├── ConflictError             conflict
-├── DeadlineError             timeout             also TimeoutError
+├── DeadlineError             timeout
 ├── NotSupportedError         unsupported
 └── BackendError              backend_error
 
 Code inside the library raises a leaf; the boundary of a backend operation turns it into the operation's Result.
-A leaf is built from the path it is about (and a reason, where there are several), and keeps them, so that one condition
-has one text, whatever the path is called where it is told.
+A leaf keeps what it says as data: the path, the reason and other facts. The text is rendered from the data, so a layer
+that shows a file by another path changes the path, never a text.
+
+No leaf is an OSError: a handler of OSError is for the operating system, and must not swallow a refusal of a backend.
 """
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum, auto
-from typing import Any, ClassVar, Self
+from types import MappingProxyType
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
 __all__ = [
     "AccessError",
+    "AlreadyExistsError",
     "AmbiguousMatchError",
     "BackendError",
     "BinaryFileError",
@@ -42,11 +48,16 @@ __all__ = [
     "InvalidContentError",
     "InvalidPathError",
     "InvalidPatternError",
+    "IsDirectoryError",
     "NoMatchError",
     "NotDirectoryError",
+    "NotFoundError",
     "NotSupportedError",
+    "PermissionDeniedError",
+    "QuotaExceededError",
     "TooLargeError",
     "clipped",
+    "error_about",
     "error_class",
     "error_of",
 ]
@@ -66,6 +77,7 @@ class ErrorCode(StrEnum):
     BINARY_FILE = auto()
     INVALID_PATTERN = auto()
     TOO_LARGE = auto()
+    QUOTA_EXCEEDED = auto()
     INVALID_CONTENT = auto()
     CONFLICT = auto()
     TIMEOUT = auto()
@@ -90,169 +102,412 @@ def quoted(name: str) -> str:
     return f"'{shown}'"
 
 
+_NAMES_A_PATH: Final = re.compile(
+    r"((?:Error: )?(?:[^'\n]*\b(?:file|path|directory|folder|for|on) )?)'([^'\n]*)'", re.IGNORECASE
+)
+"""A text up to the first thing that it quotes, where that can only be a path."""
+
+_NAME: Final = re.compile(r"\{(\w+)\}")
+"""What a reason names, as in `it lies inside {other}`."""
+
+_MARK: Final = "Error: "
+"""How a text starts; an error that is quoted in another one is shown without it."""
+
+
+class _GivenText(NamedTuple):
+    """A text that was made elsewhere; the path of the error stands between its parts, if the error has one."""
+
+    before: str
+    after: str = ""
+
+
 class DeepFSError(Exception):
     """The base of every expected failure; `str(error)` is the text that a Result carries.
 
-    What an error says is kept as data, and the text is made of it where it is asked for. So a layer that shows a file
-    by another path changes the path, and no sentence.
+    All facts are attributes, and the text is rendered from them. Pickles and copies keep them.
+
+    Args:
+        path: The path that the error is about; None if the text names no path. As the only argument it is the whole
+            text.
+        reason: Why the operation failed, in plain words; `{other}` in it stands for the other path.
+        other: A second path that the reason names.
     """
 
-    args: tuple[Any, ...]
     code: ClassVar[ErrorCode] = ErrorCode.BACKEND_ERROR
     path: str | None = None
-    """What it is about; None where the text names no path, or came as a text from elsewhere."""
-    other: str | None = None
-    """A second path that the text names."""
-    _around: tuple[str, str] = ("Error: ", "")
+    """The path it is about; None if the text names no path, or was made elsewhere."""
+    _reason: str = ""
+    _named: Mapping[str, "str | DeepFSError"] = MappingProxyType({})
+    """The other paths, and the causes, that the reason names as `{name}`."""
+    _given: _GivenText | None = None
+
+    def __init__(self, path: str | None = "", reason: str | None = None, other: str | None = None) -> None:
+        if reason is None:
+            self._given = _GivenText(path or "")
+            self._set(None)
+        else:
+            self._set(path, reason, other=other)
 
     @classmethod
-    def about(cls, path: str, before: str, after: str = "", *, other: str | None = None) -> Self:
-        """One about `path` with a text of its own: `before`, the path in quotes, `after`.
+    def because(cls, path: str | None, reason: str, **named: "str | DeepFSError | None") -> Self:
+        """An error of this class of which the path and the reason are known, and no other facts.
 
-        `{other}` in `after` stands for the other path, where there is one.
+        Args:
+            path: The path that the error is about; None if the text names no path.
+            reason: Why the operation failed, in plain words. `{name}` in it stands for what is given by that name.
+            **named: Further paths that the reason names, and errors that it quotes.
         """
         error = cls.__new__(cls)
-        error._say(path, before, after, other)
+        error._set(path, reason, **named)
         return error
 
-    def _say(self, path: str, before: str, after: str = "", other: str | None = None) -> None:
-        self.path, self.other, self._around = path, other, (before, after)
-        self.args = (str(self),)
+    def _set(self, path: str | None, reason: str = "", **named: "str | DeepFSError | None") -> None:
+        self.path, self._reason = path, reason
+        self._named = {name: fact for name, fact in named.items() if fact is not None}
+
+    @property
+    def other(self) -> str | None:
+        """A second path that the reason names."""
+        other = self._named.get("other")
+        return other if isinstance(other, str) else None
+
+    @property
+    def reason(self) -> str:
+        """Why the operation failed, in plain words; empty if the condition says it all.
+
+        Of a text that was made elsewhere it is the whole text.
+        """
+        if self._given is not None:
+            return str(self)
+        return _NAME.sub(self._shown, self._reason) if self._named else self._reason
+
+    def _shown(self, name: re.Match[str]) -> str:
+        fact = self._named.get(name[1])
+        if fact is None:
+            return name[0]
+        return quoted(fact)[1:-1] if isinstance(fact, str) else str(fact).removeprefix(_MARK)
+
+    @property
+    def args(self) -> tuple[Any, ...]:  # type: ignore[override]
+        """The text alone."""
+        return (str(self),)
 
     def renamed(self, name: Callable[[str], str]) -> Self:
-        """The same failure with each path as `name` has it; a copy without traceback."""
+        """The same failure with other paths; a copy without traceback.
+
+        Args:
+            name: Returns the path to show for a path.
+        """
         error = type(self).__new__(type(self))
-        error.args, error.__dict__ = self.args, {**self.__dict__}
-        if self.path is not None:
-            error.path = name(self.path)
-            error.other = None if self.other is None else name(self.other)
-            error.args = (str(error),)
+        error.__dict__.update(self.__dict__)
+        error.path = None if self.path is None else name(self.path)
+        error._named = {
+            key: name(fact) if isinstance(fact, str) else fact.renamed(name) for key, fact in self._named.items()
+        }
         return error
 
+    def located(self, known_paths: Collection[str]) -> Self:
+        """The same failure; a text that was made elsewhere is parsed for its path.
+
+        Args:
+            known_paths: If the first thing that the text quotes is one of them, that is the path of the error. What
+                else it quotes may be the content of a file, and is left alone.
+        """
+        located = self.renamed(str)
+        if self._given is not None and self.path is None:
+            text = self._given.before
+            named = _NAMES_A_PATH.match(text)
+            if named is not None and named[2] in known_paths:
+                located.path, located._given = named[2], _GivenText(named[1], text[named.end() :])
+        return located
+
     def __str__(self) -> str:
+        if self._given is not None:
+            shown = "" if self.path is None else quoted(self.path)
+            return f"{self._given.before}{shown}{self._given.after}"
+        return f"{_MARK}{self._rendered()}"
+
+    def _rendered(self) -> str:
+        """The text without its mark."""
         if self.path is None:
-            return str(self.args[0]) if self.args else ""
-        before, after = self._around
-        if self.other is not None:
-            after = after.replace("{other}", quoted(self.other)[1:-1])
-        return f"{before}{quoted(self.path)}{after}"
+            return self.reason
+        condition = self._condition(quoted(self.path))
+        return f"{condition}: {self.reason}" if self._reason else f"{condition}{self._advice()}"
+
+    def _condition(self, path: str) -> str:
+        """What the text says of `path`, which is in quotes, before the reason."""
+        return path
+
+    def _advice(self) -> str:
+        """What follows the condition if there is no reason."""
+        return ""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _made, (type(self), self.args), self.__dict__
+        return _made, (type(self),), self.__dict__
 
 
-def _made(kind: type[DeepFSError], args: tuple[Any, ...]) -> DeepFSError:
-    error = kind.__new__(kind)
-    error.args = args
-    return error
+def _made(kind: type[DeepFSError]) -> DeepFSError:
+    return kind.__new__(kind)
 
 
-class FileMissingError(DeepFSError, FileNotFoundError):
-    """Nothing is stored at `path`."""
+class NotFoundError(DeepFSError):
+    """Nothing is stored at a path.
+
+    Args:
+        path: The path.
+        reason: What is to be said besides, in plain words.
+    """
 
     code = ErrorCode.FILE_NOT_FOUND
 
-    def __init__(self, path: str) -> None:
-        self._say(path, "Error: File ", " not found")
+    def __init__(self, path: str, reason: str = "") -> None:
+        self._set(path, reason)
+
+    def _condition(self, path: str) -> str:
+        return f"File {path} not found"
 
 
-class DirectoryError(DeepFSError, IsADirectoryError):
-    """`path` is a directory where a file is needed."""
+class IsDirectoryError(DeepFSError):
+    """A path is that of a directory where a file is needed.
+
+    Args:
+        path: The path.
+        reason: What is to be said besides, in plain words.
+    """
 
     code = ErrorCode.IS_DIRECTORY
 
-    def __init__(self, path: str) -> None:
-        self._say(path, "Error: ", " is a directory")
+    def __init__(self, path: str, reason: str = "") -> None:
+        self._set(path, reason)
+
+    def _condition(self, path: str) -> str:
+        return f"{path} is a directory"
 
 
-class NotDirectoryError(DeepFSError, NotADirectoryError):
-    """`path`, or something above it, is a file where a directory is needed."""
+class NotDirectoryError(DeepFSError):
+    """A path, or something above it, is a file where a directory is needed.
+
+    Args:
+        path: The path.
+        reason: What is to be said besides, in plain words.
+    """
 
     code = ErrorCode.NOT_A_DIRECTORY
 
-    def __init__(self, path: str) -> None:
-        self._say(path, "Error: ", " is not a directory")
+    def __init__(self, path: str, reason: str = "") -> None:
+        self._set(path, reason)
+
+    def _condition(self, path: str) -> str:
+        return f"{path} is not a directory"
 
 
-class AccessError(DeepFSError, PermissionError):
-    """The storage or a rule refuses the operation on `path`."""
+class PermissionDeniedError(DeepFSError):
+    """The storage or a rule refuses the operation on a path.
+
+    Args:
+        path: The path.
+        reason: Why, in plain words; `{other}` in it stands for the other path.
+        other: A second path that the reason names.
+    """
 
     code = ErrorCode.PERMISSION_DENIED
 
     def __init__(self, path: str, reason: str = "", other: str | None = None) -> None:
-        self.reason: str = reason
-        self._say(path, "Error: Permission denied for ", f": {reason}" if reason else "", other)
+        self._set(path, reason, other=other)
+
+    def _condition(self, path: str) -> str:
+        return f"Permission denied for {path}"
 
 
 class InvalidPathError(DeepFSError, ValueError):
-    """`path` is not a path of the contract."""
+    """The text given as a path is not a path of the contract.
+
+    Args:
+        path: The path.
+        reason: Why, in plain words; `{other}` in it stands for the other path.
+        other: A second path that the reason names.
+    """
 
     code = ErrorCode.INVALID_PATH
 
     def __init__(self, path: str, reason: str, other: str | None = None) -> None:
-        self.reason: str = reason
-        self._say(path, "Error: Invalid path ", f": {reason}", other)
+        self._set(path, reason, other=other)
+
+    def _condition(self, path: str) -> str:
+        return f"Invalid path {path}"
 
 
-class ExistsError(DeepFSError, FileExistsError):
-    """Something is stored at `path` and may not be replaced."""
+class AlreadyExistsError(DeepFSError):
+    """Something is stored at `path` and may not be replaced.
+
+    Args:
+        path: The path.
+        reason: What may be said besides; it takes the place of the advice what to do.
+        is_directory: Whether a directory is stored there.
+    """
 
     code = ErrorCode.ALREADY_EXISTS
+    is_directory: bool = False
 
-    def __init__(self, path: str, *, is_directory: bool = False) -> None:
-        self.is_directory: bool = is_directory
-        if is_directory:
-            self._say(path, "Error: Directory ", " already exists. Choose a new path; a directory is never replaced.")
-        else:
-            advice = "Edit it, choose a new path, or overwrite it explicitly."
-            self._say(path, "Error: File ", f" already exists. {advice}")
+    def __init__(self, path: str, reason: str = "", *, is_directory: bool = False) -> None:
+        self.is_directory = is_directory
+        self._set(path, reason)
+
+    def _condition(self, path: str) -> str:
+        return f"{'Directory' if self.is_directory else 'File'} {path} already exists"
+
+    def _advice(self) -> str:
+        if self.is_directory:
+            return ". Choose a new path; a directory is never replaced."
+        return ". Edit it, choose a new path, or overwrite it explicitly."
 
 
 class NoMatchError(DeepFSError):
-    """The text to replace is not in the file; `hint` says what comes nearest."""
+    """The text to replace is not in the file.
+
+    Args:
+        path: The path of the file.
+        hint: What comes nearest and how it differs, also the `reason`; empty where nothing does.
+    """
 
     code = ErrorCode.NO_MATCH
 
     def __init__(self, path: str, hint: str = "") -> None:
-        self.hint: str = hint
-        self._say(path, "Error: String not found in file ", f". {hint}" if hint else ".")
+        self._set(path, hint)
+
+    @property
+    def hint(self) -> str:
+        """What comes nearest, and how it differs; empty where nothing does."""
+        return self.reason
+
+    def _rendered(self) -> str:
+        if self.path is None:
+            return self.reason
+        missing = f"String not found in file {quoted(self.path)}."
+        return f"{missing} {self.reason}" if self._reason else missing
 
 
 class AmbiguousMatchError(DeepFSError):
-    """The text to replace stands in several places."""
+    """The text to replace occurs more than once.
+
+    Args:
+        path: The path of the file.
+        occurrences: How many times. The attribute is None where that is not known.
+    """
 
     code = ErrorCode.AMBIGUOUS_MATCH
+    occurrences: int | None = None
 
     def __init__(self, path: str, occurrences: int) -> None:
-        self.occurrences: int = occurrences
-        advice = "Add surrounding text to make it unique, or set replace_all=True."
-        self._say(path, f"Error: String appears {occurrences} times in file ", f" (multiple matches). {advice}")
+        self.occurrences = occurrences
+        self._set(path)
+
+    def _condition(self, path: str) -> str:
+        times = "several" if self.occurrences is None else self.occurrences
+        return f"String appears {times} times in file {path} (multiple matches)"
+
+    def _advice(self) -> str:
+        return ". Add surrounding text to make it unique, or set replace_all=True."
 
 
 class BinaryFileError(DeepFSError):
-    """The operation needs text, and the file is binary."""
+    """The operation needs text, and the file is binary.
+
+    Args:
+        path: The path.
+        reason: What is to be said besides, in plain words.
+    """
 
     code = ErrorCode.BINARY_FILE
 
-    def __init__(self, path: str) -> None:
-        self._say(path, "Error: ", " is a binary file and cannot be changed as text")
+    def __init__(self, path: str, reason: str = "") -> None:
+        self._set(path, reason)
+
+    def _condition(self, path: str) -> str:
+        return f"{path} is a binary file and cannot be changed as text"
+
+
+_NOT_SHOWN: Final = frozenset({"regex pattern", "search", "search pattern"})
+"""Kinds of patterns that a text does not repeat."""
 
 
 class InvalidPatternError(DeepFSError, ValueError):
-    """A glob or a regular expression that cannot be used."""
+    """A glob or a regular expression that cannot be used.
+
+    Args:
+        pattern: The pattern, or None if the text does not show it. As the only argument it is the whole text.
+        reason: Why it cannot be used.
+        kind: What the pattern is, as in "glob pattern".
+    """
 
     code = ErrorCode.INVALID_PATTERN
+    pattern: str | None = None
+    kind: str = ""
+
+    def __init__(self, pattern: str | None = "", reason: str | None = None, *, kind: str = "pattern") -> None:
+        super().__init__(pattern if reason is None else None, reason)
+        self.pattern, self.kind = (None if reason is None else pattern), kind
+
+    def __str__(self) -> str:
+        # deepagents knows this one text without the mark.
+        return super().__str__() if self.kind != "regex pattern" else self._rendered()
+
+    def _rendered(self) -> str:
+        if not self.kind:
+            return super()._rendered()
+        shown = "" if self.pattern is None or self.kind in _NOT_SHOWN else f" {quoted(self.pattern)}"
+        return f"Invalid {self.kind}{shown}: {self.reason}"
 
 
 class TooLargeError(DeepFSError):
-    """The file is over a limit of the backend."""
+    """The file is over a limit of the backend.
+
+    Args:
+        path: The path of the file.
+        size: The size in bytes. The attribute is None where that is not known.
+        limit: The greatest size in bytes. The attribute is None where that is not known.
+    """
 
     code = ErrorCode.TOO_LARGE
+    size: int | None = None
+    limit: int | None = None
 
     def __init__(self, path: str, size: int, limit: int) -> None:
-        self.size: int = size
-        self.limit: int = limit
-        self._say(path, "Error: ", f" is too large: {size:,} bytes, the limit is {limit:,}")
+        self.size, self.limit = size, limit
+        self._set(path)
+
+    def _condition(self, path: str) -> str:
+        if self.size is None or self.limit is None:
+            return f"{path} is too large"
+        return f"{path} is too large: {self.size:,} bytes, the limit is {self.limit:,}"
+
+
+class QuotaExceededError(DeepFSError):
+    """With the change of `path`, more would be stored than is allowed.
+
+    Args:
+        path: The path of the file to change.
+        size: How much would be stored. The attribute is None where that is not known.
+        limit: The most that may be stored. The attribute is None where that is not known.
+        unit: What is counted, as in "bytes".
+    """
+
+    code = ErrorCode.QUOTA_EXCEEDED
+    size: int | None = None
+    limit: int | None = None
+    unit: str = "bytes"
+
+    def __init__(self, path: str, size: int, limit: int, unit: str = "bytes") -> None:
+        self.size, self.limit, self.unit = size, limit, unit
+        self._set(path)
+
+    def _condition(self, path: str) -> str:
+        if self.size is None or self.limit is None:
+            return f"{path} exceeds the quota"
+        return f"{path} exceeds the quota: {self.size:,} {self.unit} would be stored, the limit is {self.limit:,}"
 
 
 class InvalidContentError(DeepFSError, ValueError):
@@ -260,26 +515,70 @@ class InvalidContentError(DeepFSError, ValueError):
 
     code = ErrorCode.INVALID_CONTENT
 
+    def _condition(self, path: str) -> str:
+        return f"Invalid content of {path}"
+
 
 class ConflictError(DeepFSError):
-    """The file is not, or no longer, the version that the caller named."""
+    """The file is not, or no longer, the version that the caller named.
+
+    Args:
+        path: The path.
+        reason: What is to be said besides, in plain words; `{other}` in it stands for the other path.
+        other: A second path that the reason names.
+    """
 
     code = ErrorCode.CONFLICT
 
-    def __init__(self, path: str) -> None:
-        self._say(path, "Error: ", " changed since it was read. Read it again, then retry.")
+    def __init__(self, path: str, reason: str = "", other: str | None = None) -> None:
+        self._set(path, reason, other=other)
+
+    def _condition(self, path: str) -> str:
+        return f"{path} changed since it was read"
+
+    def _advice(self) -> str:
+        return ". Read it again, then retry."
 
 
-class DeadlineError(DeepFSError, TimeoutError):
-    """The operation's time was up."""
+class DeadlineError(DeepFSError):
+    """The operation's time was up, or it was cancelled."""
 
     code = ErrorCode.TIMEOUT
 
+    def _condition(self, path: str) -> str:
+        return f"Time is up for {path}"
+
 
 class NotSupportedError(DeepFSError):
-    """The backend does not offer the operation."""
+    """The backend does not offer the operation.
+
+    Args:
+        path: The path that the error is about; None if the text names no path. As the only argument it is the whole
+            text.
+        reason: What is not offered, in plain words; `{other}` in it stands for the other path.
+        other: A second path that the reason names.
+        backend: The name of the backend. With `operation` it is the reason.
+        operation: The name of the operation.
+    """
 
     code = ErrorCode.UNSUPPORTED
+    backend: str | None = None
+    operation: str | None = None
+
+    def __init__(
+        self,
+        path: str | None = "",
+        reason: str | None = None,
+        other: str | None = None,
+        *,
+        backend: str | None = None,
+        operation: str | None = None,
+    ) -> None:
+        self.backend, self.operation = backend, operation
+        if operation is None:
+            super().__init__(path, reason, other)
+        else:
+            super().__init__(path or None, f"{backend or 'The backend'} does not support {operation}")
 
 
 class BackendError(DeepFSError):
@@ -288,14 +587,36 @@ class BackendError(DeepFSError):
     code = ErrorCode.BACKEND_ERROR
 
 
-def error_class(code: ErrorCode) -> type[DeepFSError]:
-    """The leaf that carries `code`."""
-    return next(leaf for leaf in DeepFSError.__subclasses__() if leaf.code is code)
+AccessError = PermissionDeniedError
+DirectoryError = IsDirectoryError
+ExistsError = AlreadyExistsError
+FileMissingError = NotFoundError
+
+
+def error_class(code: str) -> type[DeepFSError]:
+    """The leaf that carries `code`; BackendError for a text that is no code."""
+    return next((leaf for leaf in DeepFSError.__subclasses__() if leaf.code == code), BackendError)
+
+
+def error_about(code: str, path: str | None, reason: str, **named: str | DeepFSError | None) -> DeepFSError:
+    """The leaf that carries `code`, for a condition of which no more is known than the path and the reason.
+
+    Args:
+        code: The code; one that is none gives BackendError.
+        path: The path that the error is about; None if the text names no path.
+        reason: Why the operation failed, in plain words. `{name}` in it stands for what is given by that name.
+        **named: Further paths that the reason names, and errors that it quotes.
+    """
+    return error_class(code).because(path, reason, **named)
 
 
 def error_of(code: str, text: str) -> DeepFSError:
-    """The leaf that carries `code`, or BackendError for one that is none, with another text than its own."""
-    leaf = error_class(ErrorCode(code)) if code in ErrorCode.__members__.values() else BackendError
-    error = leaf.__new__(leaf)
-    error.args = (text,)
+    """The leaf that carries `code`, with a text that was made elsewhere and is shown as it is.
+
+    Args:
+        code: The code; one that is none gives BackendError.
+        text: The text.
+    """
+    error = error_class(code).because(None, "")
+    error._given = _GivenText(text)
     return error

@@ -18,8 +18,7 @@ from deepfs.middleware._backends import (
     init_chat_model,
     resolve_backend,
 )
-from deepfs.middleware.approvals import ANSWER_FORM, ApprovalMiddleware, covering
-from deepfs.middleware.dangling_tool_calls import UnansweredCallsMiddleware
+from deepfs.middleware.approvals import ANSWER_FORM, ApprovalMiddleware, UnansweredCallsMiddleware, covering
 from deepfs.middleware.filesystem import FilesystemMiddleware, inheriting
 from deepfs.middleware.memory import MemoryMiddleware
 from deepfs.middleware.prompts import PROMPTS
@@ -64,23 +63,38 @@ def create_deep_agent(
     name: str | None = None,
     cache: "BaseCache[Any] | None" = None,
 ) -> "CompiledStateGraph[Any, Any, Any, Any]":
-    """Create an agent of LangChain that plans, works with files over `backend`, and hands tasks to subagents.
+    """Create an agent of LangChain that plans, works with files, and hands tasks to subagents.
 
-    `model` is a chat model or `"provider:name"`; None is the current Claude Sonnet, from the package
-    langchain-anthropic. `tools` come beside those of the middleware: files (StateBackend where `backend` is None),
-    `task`, `write_todos`. Long conversations are summarised, and what a summary removes is kept in a file under
-    `/conversation_history` first. The model is told which calls of tools got no result, so that a conversation can go
-    on without an answer to an interrupt.
+    Long conversations are summarised, and what a summary removes is first kept in a file under `/conversation_history`.
+    The model is told which calls of tools got no result, so a conversation can go on without an answer to an interrupt.
 
-    `subagents` have the tools, the model and the `interrupt_on` of the agent where they name none; one of the name
-    `general-purpose` is added, unless there is one. `permissions` are rules about files, for subagents too unless they
-    have their own; the mode `"interrupt"` asks a person as `interrupt_on` does. `memory` are paths of files that the
-    agent is shown at every turn. `middleware` comes after the agent's own and takes the place of one of the same name;
-    a FilesystemMiddleware among it has `permissions` unless it has its own. `interrupt_on` that names `write_file`,
-    `edit_file` or `delete` holds for other tools that replace files too, unless it names them. The other arguments are
-    those of `langchain.agents.create_agent`.
+    Args:
+        model: A chat model, or `"provider:name"`; None is the current Claude Sonnet, from the package
+            langchain-anthropic.
+        tools: Tools beside those of the middleware: the file tools, `task` and `write_todos`.
+        system_prompt: The instructions of the agent.
+        middleware: Comes after the agent's own, and replaces that of the same name. A FilesystemMiddleware among it has
+            `permissions` unless it has its own.
+        subagents: They have the tools, the model and the `interrupt_on` of the agent unless they name their own. One
+            named `general-purpose` is added if there is none.
+        permissions: Rules about files, for subagents too unless they have their own. The mode `"interrupt"` asks a
+            person, as `interrupt_on` does.
+        memory: Paths of files that the agent is shown at every turn.
+        backend: The backend of the files; None is a StateBackend.
+        interrupt_on: The tools before which a person is asked. `write_file`, `edit_file` or `delete` includes other
+            tools that replace files, unless these have entries of their own.
+        response_format: The form of the last answer, as in `langchain.agents.create_agent`.
+        context_schema: The type of the run's context, as in `create_agent`.
+        checkpointer: What stores the threads, as in `create_agent`.
+        store: What stores data across threads, as in `create_agent`.
+        debug: Whether the graph logs its steps.
+        name: The name of the graph.
+        cache: The cache of the graph, as in `create_agent`.
 
-    Raises ModuleNotFoundError that names what to install, where a package is missing.
+    Raises:
+        ModuleNotFoundError: If a package is missing; it names what to install.
+        TypeError: For an argument of another type.
+        ValueError: For subagents or rules that cannot be used.
     """
     rules = checked_rules(permissions or ())
     chat_model = _model(model)
@@ -103,7 +117,7 @@ def create_deep_agent(
         summarization,
         *([MemoryMiddleware(backend=files, sources=memory)] if memory else []),
     ]
-    last = ApprovalMiddleware.where_needed(rules, interrupt_on)
+    last = ApprovalMiddleware.where_needed(rules, interrupt_on, middleware)
     graph = create_agent(
         chat_model,
         tools=list(tools or ()),

@@ -19,19 +19,19 @@ from typing import Any, Final, ParamSpec, TypeVar, cast, overload
 import anyio
 from anyio.lowlevel import RunVar, checkpoint
 
-from deepfs.threads import lanes
+from deepfs.threads import pool
 from deepfs.threads.background import Call, background_loop
 
 __all__ = [
     "OPERATIONS",
-    "breathe",
-    "call_over",
-    "finish",
+    "call_sync",
+    "in_thread",
     "is_inline",
     "named",
-    "off_loop",
     "run_sync",
+    "shielded",
     "sync_shims",
+    "yield_to_loop",
 ]
 
 P = ParamSpec("P")
@@ -104,12 +104,20 @@ def run_sync(function: Callable[..., Awaitable[T]] | Awaitable[T], /, *args: Any
     It runs on deepfs's background event loop with the caller's context variables, so objects bound to a loop stay
     usable from call to call, and callers in several threads run concurrently. An interrupt of the caller (Ctrl-C)
     cancels the call and waits for its end. Where no thread can be started any more, as in handlers of `atexit`, it has
-    a loop of its own in the calling thread. Where the loop ends amid the call, which happens if time is patched, that
-    is a RuntimeError, and the next call starts it anew.
+    a loop of its own in the calling thread. It works in signal handlers and finalisers.
 
-    It works in signal handlers and finalisers. Raises RuntimeError where it could only wait for itself: on the
-    background loop and the worker threads of deepfs, where a finaliser may run, and where a signal handler interrupts
-    the start of that loop; and as the interpreter ends, when it would wait for threads that run no more.
+    Args:
+        function: The async callable, or the coroutine.
+        args: What the callable is called with.
+        kwargs: What the callable is called with.
+
+    Returns:
+        What the callable or coroutine returned.
+
+    Raises:
+        RuntimeError: It could only wait for itself: on the background loop and the worker threads of deepfs, where a
+            finaliser may run, and where a signal handler interrupts the start of that loop. Or the interpreter ends.
+            Or the loop ended amid the call, which happens if time is patched; the next call starts it anew.
     """
     loop = background_loop()
     try:
@@ -131,7 +139,7 @@ def _check_may_wait() -> None:
     """Raise RuntimeError where the calling thread could only wait for itself, or for threads that run no more."""
     if background_loop().is_here():
         raise RuntimeError("run_sync was called on deepfs's own event loop: await the async method instead")
-    if lanes.is_worker():
+    if pool.is_worker():
         raise RuntimeError("a finaliser called run_sync on a thread that does deepfs's own work")
     if sys.is_finalizing():
         raise RuntimeError("run_sync was called as the interpreter ends, when event loops and threads run no more")
@@ -150,7 +158,7 @@ def _run_inline(coroutine: Coroutine[Any, Any, T]) -> T:
     finally:
         _here.is_inline = outer
         coroutine.close()
-    raise RuntimeError("a backend that declares never_waits waited; declare never_waits = False in its class")
+    raise RuntimeError("a backend that declares is_synchronous waited; declare is_synchronous = False in its class")
 
 
 def _step_out(method: Callable[[], T]) -> T:
@@ -167,29 +175,37 @@ def is_inline() -> bool:
     return _here.is_inline
 
 
-async def breathe() -> None:
+async def yield_to_loop() -> None:
     """Let other tasks run and cancellation arrive; does nothing in a call without an event loop."""
     if not _here.is_inline:
         await checkpoint()
 
 
-async def finish(change: Callable[[], Awaitable[T]]) -> T:
-    """Run a change of storage to its end, whoever is cancelled meanwhile, so that it is wholly done or wholly not."""
-    if _here.is_inline:
-        return await change()
+async def shielded(change: Callable[[], Awaitable[T]]) -> T:
+    """Run a change of storage to its end, whoever is cancelled meanwhile.
+
+    A change that has begun is then done as a whole. In a call without an event loop nothing can be cancelled.
+    """
+    return await change() if _here.is_inline else await _in_own_task(change, shield=True)
+
+
+async def _in_own_task(call: Callable[[], Awaitable[T]], *, shield: bool) -> T:
+    """The result of an async call, whose end is awaited even where this task is cancelled.
+
+    A shield in the caller's task would not do: `asyncio.Task.cancel()`, which LangGraph uses, reaches through it.
+    """
     outcome: Future[T] = Future()
 
     async def run() -> None:
-        with anyio.CancelScope(shield=True):
+        with anyio.CancelScope(shield=shield):
             try:
-                outcome.set_result(await change())
+                outcome.set_result(await call())
             except anyio.get_cancelled_exc_class() as error:
                 outcome.set_exception(error)  # The task group drops it, and it may come from other work.
                 raise
             except BaseException as error:
                 outcome.set_exception(error)
 
-    # A task of its own: `asyncio.Task.cancel()`, which LangGraph uses, reaches through the shield of the caller's task.
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(run)
     return outcome.result()
@@ -232,24 +248,11 @@ async def _in_worker(method: Callable[[], T]) -> T:
     """
     from anyio.to_thread import run_sync as run_in_thread
 
-    outcome: Future[T] = Future()
-
-    async def carry_out() -> None:
-        try:
-            outcome.set_result(await run_in_thread(_work, method, limiter=_limiter()))
-        except anyio.get_cancelled_exc_class() as error:
-            outcome.set_exception(error)  # The task group drops it, and it may come from other work.
-            raise
-        except BaseException as error:
-            outcome.set_exception(error)
-
     # Only a task group waits for a thread that is not to be left behind, whatever cancels this task.
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(carry_out)
-    return outcome.result()
+    return await _in_own_task(lambda: run_in_thread(_work, method, limiter=_limiter()), shield=False)
 
 
-async def off_loop(method: Callable[[], T]) -> T:
+async def in_thread(method: Callable[[], T]) -> T:
     """The result of a sync method that may block, run in a worker thread; in a call without an event loop, here."""
     return _step_out(method) if _here.is_inline else await _in_worker(method)
 
@@ -281,12 +284,19 @@ def _would_wait_for_itself(backend: object) -> bool:
     return background_loop().is_here() or (is_bound is not None and is_bound())
 
 
-def call_over(backend: object, call: Callable[[], Coroutine[Any, Any, T]], name: str, instead: str) -> T:
-    """Run an async call that waits for nothing but `backend` as the sync methods of `backend` run theirs.
+def call_sync(backend: object, call: Callable[[], Coroutine[Any, Any, T]], name: str, instead: str) -> T:
+    """Run an async call that waits for nothing but `backend`, as the sync methods of `backend` run theirs.
 
-    Raises RuntimeError, which names the call and what to await `instead`, where it could only wait for itself.
+    Args:
+        backend: The backend that the call waits for.
+        call: Makes the async call.
+        name: What the caller called, for the error.
+        instead: What to await instead, for the error.
+
+    Raises:
+        RuntimeError: It could only wait for itself.
     """
-    if getattr(backend, "never_waits", False):
+    if getattr(backend, "is_synchronous", False):
         return _run_inline(call())
     if _would_wait_for_itself(backend):
         raise RuntimeError(f"{name} would block the event loop that has to do its work: await {instead} instead")
@@ -299,7 +309,7 @@ def _shim(amethod: Callable[..., Coroutine[Any, Any, Any]], name: str) -> Callab
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         owner = type(self).__name__
         bound = functools.partial(amethod, self, *args, **kwargs)
-        return call_over(self, bound, f"{owner}.{name}()", f"{owner}.a{name}()")
+        return call_sync(self, bound, f"{owner}.{name}()", f"{owner}.a{name}()")
 
     return named(call, amethod, name)
 
@@ -308,7 +318,7 @@ def _ashim(method: Callable[..., Any], name: str) -> Callable[..., Any]:
     """The async method over a sync `method` that may block."""
 
     async def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return await off_loop(functools.partial(method, self, *args, **kwargs))
+        return await in_thread(functools.partial(method, self, *args, **kwargs))
 
     return named(call, method, f"a{name}")
 

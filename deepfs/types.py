@@ -11,9 +11,11 @@ from typing import Any, Literal, TypeAlias, TypeVar, cast
 from msgspec import Struct, convert, field
 from msgspec.structs import replace
 
-from deepfs.errors import DeepFSError, ErrorCode
+from deepfs.errors import DeepFSError, ErrorCode, error_of
 
 __all__ = [
+    "ChangeEvent",
+    "ChangeKind",
     "ContextLine",
     "DeleteResult",
     "EditResult",
@@ -41,6 +43,7 @@ __all__ = [
 
 Encoding: TypeAlias = Literal["utf-8", "base64"]
 FileFormat: TypeAlias = Literal["v1", "v2"]
+ChangeKind: TypeAlias = Literal["created", "modified", "deleted"]
 TruncationReason: TypeAlias = Literal["unreadable", "transport", "budget"]
 
 
@@ -81,7 +84,12 @@ class Record(Struct, frozen=True, eq=False, omit_defaults=True):
         return dict(self)
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value of `key`, or `default` where it is absent."""
+        """The value of a field.
+
+        Args:
+            key: The name of the field.
+            default: What is returned where the field is absent.
+        """
         return getattr(self, key) if key in self else default
 
     def keys(self) -> KeysView[str]:
@@ -121,13 +129,29 @@ class ContextLine(Record, frozen=True, eq=False):
 
 
 class GrepMatch(Record, frozen=True, eq=False):
-    """A line that matched; `line` counts from 1, `text` has no terminator and may be clipped."""
+    """A line that matched; `line` counts from 1, `text` has no terminator and may be clipped.
+
+    `start` and `end` say where in `text` the first match stands, in characters from 0, the end exclusive. They are None
+    where the backend does not tell. They are attributes alone: the mapping, and with it equality, does without them.
+    """
 
     path: str
     line: int
     text: str
     context_before: list[ContextLine] | None = None
     context_after: list[ContextLine] | None = None
+    start: int | None = None
+    end: int | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in super().__iter__() if name not in _PLACE_IN_LINE)
+
+    def __contains__(self, key: object) -> bool:
+        return key not in _PLACE_IN_LINE and super().__contains__(key)
+
+
+_PLACE_IN_LINE = ("start", "end")
+"""Fields that dicts of deepagents do not have."""
 
 
 class FileDataV1(Record, frozen=True, eq=False):
@@ -291,6 +315,13 @@ class ExecuteResponse(Struct):
     truncated: bool = False
 
 
+class ChangeEvent(Struct, frozen=True):
+    """Something that happened to a file, as `awatch` tells it."""
+
+    path: str
+    kind: ChangeKind
+
+
 class FileUploadResponse(Struct):
     """The outcome of one upload; `error` is the bare error code."""
 
@@ -311,13 +342,14 @@ ResultT = TypeVar("ResultT", bound=Result)
 
 def failure(result: type[ResultT], error: DeepFSError) -> ResultT:
     """The Result that tells `error`."""
-    return _carrying(result(error=str(error), code=error.code), error)
+    return carrying(result(error=str(error), code=error.code), error)
 
 
 def failed_as(result: type[ResultT], failed: Result) -> ResultT:
     """The failure that one Result tells, as another kind of Result."""
     error = error_behind(failed)
-    return result(error=failed.error, code=failed.code) if error is None else failure(result, error)
+    made = result(error=failed.error, code=failed.code)
+    return made if error is None else carrying(made, error)
 
 
 def error_behind(result: Result) -> DeepFSError | None:
@@ -326,17 +358,30 @@ def error_behind(result: Result) -> DeepFSError | None:
     return error if isinstance(error, DeepFSError) and str(error) == result.error else None
 
 
+def error_told(result: Result) -> DeepFSError:
+    """The exception that a failed result tells; one with the text of the result if there is none behind it."""
+    return error_behind(result) or error_of(result.code or ErrorCode.BACKEND_ERROR, result.error or "")
+
+
 def renamed(result: ResultT, error: DeepFSError, name: Callable[[str], str]) -> ResultT:
-    """`result`, which tells `error`, with each path in its text as `name` has it."""
+    """`result`, which tells `error`, with each path of it replaced by what `name` returns for it."""
     shown = error.renamed(name)
-    return _carrying(replace(result, error=str(shown)), shown)
+    return carrying(replace(result, error=str(shown)), shown)
+
+
+def replaced(result: ResultT, **fields: Any) -> ResultT:
+    """A copy of `result` with other values of `fields`, and the same error behind it."""
+    error = error_behind(result)
+    copied = replace(result, **fields)
+    return copied if error is None else carrying(copied, error)
 
 
 _BEHIND = "_error"
 """Where a result keeps its error: no field, so it is neither shown nor compared nor sent."""
 
 
-def _carrying(result: ResultT, error: DeepFSError) -> ResultT:
+def carrying(result: ResultT, error: DeepFSError) -> ResultT:
+    """`result`, whose text is that of `error`, with `error` behind it."""
     # A copy, since a traceback would keep whatever the frames hold.
     vars(result)[_BEHIND] = error.renamed(str)
     return result

@@ -1,31 +1,56 @@
 """Each error has one code and one text; the drawing shows all of them."""
 
-import errno
+import copy
 import inspect
+import pickle
 import re
 
 import pytest
 
-from deepfs import errors
-from deepfs.errors import DeepFSError, ErrorCode, error_class, quoted
+from deepfs import errors, policy
+from deepfs.errors import DeepFSError, ErrorCode, error_about, error_class, error_of, quoted
+from deepfs.policy import hooks
+from deepfs.types import ReadResult, error_told, failure
 
 LEAVES = DeepFSError.__subclasses__()
 
 # The texts that users of deepagents, and models, know.
 TEXTS: list[tuple[DeepFSError, str]] = [
-    (errors.FileMissingError("/x"), "Error: File '/x' not found"),
-    (errors.DirectoryError("/x"), "Error: '/x' is a directory"),
+    (errors.NotFoundError("/x"), "Error: File '/x' not found"),
+    (errors.IsDirectoryError("/x"), "Error: '/x' is a directory"),
     (errors.NotDirectoryError("/x"), "Error: '/x' is not a directory"),
-    (errors.AccessError("/x"), "Error: Permission denied for '/x'"),
-    (errors.AccessError("/x", "read-only"), "Error: Permission denied for '/x': read-only"),
+    (errors.PermissionDeniedError("/x"), "Error: Permission denied for '/x'"),
+    (errors.PermissionDeniedError("/x", "read-only"), "Error: Permission denied for '/x': read-only"),
     (errors.InvalidPathError("/x", "NUL"), "Error: Invalid path '/x': NUL"),
-    (errors.ExistsError("/x"), "already exists"),
+    (errors.AlreadyExistsError("/x"), "already exists"),
     (errors.NoMatchError("/x"), "Error: String not found in file '/x'."),
     (errors.NoMatchError("/x", "Line 3 differs."), "not found in file '/x'. Line 3 differs."),
     (errors.AmbiguousMatchError("/x", 3), "appears 3 times in file '/x' (multiple matches)"),
     (errors.BinaryFileError("/x"), "Error: '/x' is a binary file"),
     (errors.TooLargeError("/x", 2048, 1024), "Error: '/x' is too large: 2,048 bytes, the limit is 1,024"),
+    (
+        errors.QuotaExceededError("/x", 2048, 1024),
+        "Error: '/x' exceeds the quota: 2,048 bytes would be stored, the limit is 1,024",
+    ),
     (errors.ConflictError("/x"), "Error: '/x' changed since it was read."),
+    (errors.NotFoundError("/x", "it went"), "Error: File '/x' not found: it went"),
+    (errors.InvalidPathError("/x/y", "it lies inside {other}", "/x"), "Error: Invalid path '/x/y': it lies inside /x"),
+    (errors.AlreadyExistsError("/x", is_directory=True), "Error: Directory '/x' already exists."),
+    (errors.ConflictError("/x", "it stays"), "Error: '/x' changed since it was read: it stays"),
+    (errors.InvalidPatternError("a[", "no ]", kind="glob pattern"), "Error: Invalid glob pattern 'a[': no ]"),
+    (
+        errors.InvalidPatternError("a\n", "a line break", kind="search pattern"),
+        "Error: Invalid search pattern: a line ",
+    ),
+    (errors.InvalidContentError("/x", "no text"), "Error: Invalid content of '/x': no text"),
+    (errors.DeadlineError("/x", ""), "Error: Time is up for '/x'"),
+    (errors.NotSupportedError(None, backend="Tape", operation="edit"), "Error: Tape does not support edit"),
+    (errors.BackendError("/x", "it burns"), "Error: '/x': it burns"),
+    (errors.BackendError(None, "It burns"), "Error: It burns"),
+    (
+        errors.BackendError.because("/x", "{cause}", cause=errors.NotFoundError("/y")),
+        "Error: '/x': File '/y' not found",
+    ),
     (errors.InvalidPatternError("Error: told"), "Error: told"),
     (errors.InvalidContentError("Error: told"), "Error: told"),
     (errors.DeadlineError("Error: told"), "Error: told"),
@@ -34,7 +59,7 @@ TEXTS: list[tuple[DeepFSError, str]] = [
 ]
 
 each_error = pytest.mark.parametrize(
-    ("error", "text"), TEXTS, ids=[f"{type(error).__name__}-{len(str(error))}" for error, _ in TEXTS]
+    ("error", "text"), TEXTS, ids=[f"{type(error).__name__}-{index}" for index, (error, _) in enumerate(TEXTS)]
 )
 
 
@@ -58,7 +83,8 @@ class TestTheTree:
 
     def test_all_classes_are_exported(self) -> None:
         classes = [value for value in vars(errors).values() if inspect.isclass(value)]
-        assert {each.__name__ for each in classes if each.__module__ == errors.__name__} <= set(errors.__all__)
+        public = {each.__name__ for each in classes if each.__module__ == errors.__name__ and each.__name__[0] != "_"}
+        assert public <= set(errors.__all__)
 
     def test_codes_are_their_names_in_lower_case(self) -> None:
         assert [code.value for code in ErrorCode] == [name.lower() for name in ErrorCode.__members__]
@@ -72,20 +98,123 @@ class TestTexts:
 
     @each_error
     def test_each_condition_has_its_text(self, error: DeepFSError, text: str) -> None:
-        assert text in str(error)
         assert str(error).startswith("Error: ")
+        assert text in str(error)
 
-    def test_handlers_of_builtin_errors_catch_them(self) -> None:
-        with pytest.raises(FileNotFoundError):
-            raise errors.FileMissingError("/x")
-        with pytest.raises(PermissionError):
-            raise errors.AccessError("/x")
-        with pytest.raises(TimeoutError):
-            raise errors.DeadlineError("Error: told")
+    def test_a_regular_expression_is_refused_as_users_of_deepagents_know_it(self) -> None:
+        error = errors.InvalidPatternError("a(", "missing )", kind="regex pattern")
+        assert str(error) == "Invalid regex pattern: missing )"
 
-    def test_they_do_not_pose_as_errors_of_the_system(self) -> None:
-        assert errors.FileMissingError("/x").errno is None
-        assert errors.FileMissingError("/x").errno != errno.ENOENT
+    @pytest.mark.parametrize("leaf", LEAVES)
+    def test_handlers_of_system_errors_do_not_swallow_them(self, leaf: type[DeepFSError]) -> None:
+        assert not issubclass(leaf, OSError)
+
+    def test_handlers_of_bad_values_catch_those_of_arguments(self) -> None:
+        for leaf in (errors.InvalidPathError, errors.InvalidPatternError, errors.InvalidContentError):
+            assert issubclass(leaf, ValueError)
+
+
+def elsewhere(path: str) -> str:
+    return f"/m{path}"
+
+
+class TestData:
+    """All that an error says is data, of which the text is made."""
+
+    @each_error
+    def test_path_and_reason_are_in_the_text(self, error: DeepFSError, text: str) -> None:
+        assert error.path is None or quoted(error.path) in str(error)
+        assert error.reason in str(error)
+        assert error.args == (str(error),)
+        assert repr(error) == f"{type(error).__name__}({str(error)!r})"
+
+    @each_error
+    def test_pickles_and_copies_keep_it(self, error: DeepFSError, text: str) -> None:
+        for copied in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error), error.renamed(str)):
+            assert type(copied) is type(error)
+            assert str(copied) == str(error)
+            assert (copied.path, copied.reason, copied.other) == (error.path, error.reason, error.other)
+            assert str(vars(copied)) == str(vars(error))
+            assert (copied.__traceback__, copied.__cause__) == (None, None)
+
+    @each_error
+    def test_another_path_changes_nothing_else(self, error: DeepFSError, text: str) -> None:
+        renamed = error.renamed(elsewhere)
+        assert renamed.path == (None if error.path is None else f"/m{error.path}")
+        assert renamed.other == (None if error.other is None else f"/m{error.other}")
+        named = ("/x/y", "/x", "/y") if error.path is not None else ()
+        expected = re.sub(r"/x/y|/x|/y", lambda path: f"/m{path[0]}" if path[0] in named else path[0], str(error))
+        assert str(renamed) == expected
+        assert renamed is not error
+
+    @pytest.mark.parametrize("code", ErrorCode)
+    def test_of_each_code_there_is_an_error_of_a_path_and_a_reason(self, code: ErrorCode) -> None:
+        error = error_about(
+            code, "/x", "it lies in '{place}', see: {cause}", place="/p", cause=errors.NotFoundError("/c")
+        )
+        assert (type(error), error.code, error.path) == (error_class(code), code, "/x")
+        assert error.reason == "it lies in '/p', see: File '/c' not found"
+        assert error.reason in str(error)
+        assert "'/x'" in str(error)
+        assert str(error_about(code, None, "Why")) == "Error: Why"
+        assert str(error.renamed(elsewhere)) == re.sub("'/", "'/m/", str(error))
+
+    @pytest.mark.parametrize("code", ErrorCode)
+    def test_the_text_of_each_code_goes_through_a_result(self, code: ErrorCode) -> None:
+        error = error_about(code, "/x", "why")
+        failed = failure(ReadResult, error)
+        assert (failed.code, failed.error) == (code, str(error))
+        told = error_told(ReadResult(failed.error, code=failed.code))
+        assert (type(told), str(told), told.reason) == (error_class(code), str(error), str(error))
+
+    def test_what_is_no_code_is_an_error_of_the_backend(self) -> None:
+        assert type(error_about("no_space", "/x", "full")) is errors.BackendError
+        assert type(error_of("no_space", "full")) is errors.BackendError
+
+    def test_a_text_of_others_is_the_reason(self) -> None:
+        error = error_of("file_not_found", "gone: '/x'")
+        assert (type(error), str(error), error.path, error.reason) == (
+            errors.NotFoundError,
+            "gone: '/x'",
+            None,
+            "gone: '/x'",
+        )
+
+    def test_a_text_of_others_is_parsed_for_a_known_path_alone(self) -> None:
+        error = error_of("file_not_found", "no file '/x', nor '/x'").located({"/x", "/"})
+        assert (error.path, str(error)) == ("/x", "no file '/x', nor '/x'")
+        assert str(error.renamed(elsewhere)) == "no file '/m/x', nor '/x'"
+        assert error_of("file_not_found", "no file '/y'").located({"/x"}).path is None
+        assert errors.BackendError("/x", "of '/y'").located({"/y"}).path == "/x"
+
+    def test_facts(self) -> None:
+        large, several = errors.TooLargeError("/x", 2, 1), errors.AmbiguousMatchError("/x", 3)
+        assert (large.size, large.limit, several.occurrences) == (2, 1, 3)
+        assert errors.NoMatchError("/x", "nearly").hint == errors.NoMatchError("/x", "nearly").reason == "nearly"
+        assert errors.AlreadyExistsError("/x", is_directory=True).is_directory
+        unsupported = errors.NotSupportedError(None, backend="Tape", operation="edit")
+        assert (unsupported.backend, unsupported.operation) == ("Tape", "edit")
+        pattern = errors.InvalidPatternError("a[", "no ]")
+        assert (pattern.pattern, pattern.reason, pattern.path) == ("a[", "no ]", None)
+
+    def test_braces_of_a_reason_are_not_filled_by_chance(self) -> None:
+        error = errors.BackendError("/x", "{path} {cause} {} {0}")
+        assert error.reason == "{path} {cause} {} {0}"
+        named = errors.PermissionDeniedError("/x", "see {other} {more}", "/{more}")
+        assert named.reason == "see /{more} {more}"
+
+    def test_former_names_are_the_same_classes(self) -> None:
+        former = {
+            "AccessError": "PermissionDeniedError",
+            "DirectoryError": "IsDirectoryError",
+            "ExistsError": "AlreadyExistsError",
+            "FileMissingError": "NotFoundError",
+        }
+        for name, now in former.items():
+            assert getattr(errors, name) is getattr(errors, now)
+            assert {name, now} <= set(errors.__all__)
+        assert policy.GuardedBackend is policy.HookedBackend is hooks.GuardedBackend
+        assert {"GuardedBackend", "HookedBackend"} <= set(policy.__all__)
 
 
 class TestNames:
@@ -103,8 +232,8 @@ class TestNames:
     )
     def test_what_cannot_be_printed_is_escaped(self, name: str, shown: str) -> None:
         assert quoted(name) == shown
-        assert str(errors.FileMissingError(name)) == f"Error: File {shown} not found"
-        str(errors.FileMissingError(name)).encode()
+        assert str(errors.NotFoundError(name)) == f"Error: File {shown} not found"
+        str(errors.NotFoundError(name)).encode()
 
     def test_a_very_long_one_is_cut(self) -> None:
         assert len(quoted("/" + "x" * 10_000)) < 320

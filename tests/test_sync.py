@@ -217,7 +217,7 @@ async def content_of(backend: Any, path: str) -> Any:
 class Recorded(WrapperBackend):
     """Tells which thread each call ran in; never waits, where the inner backend does not."""
 
-    never_waits = True
+    is_synchronous = True
 
     def __init__(self, inner: Any) -> None:
         super().__init__(inner)
@@ -258,13 +258,13 @@ class TestGeneratedMethods:
                 yield
 
         class Sleepy(MemoryBackend):
-            never_waits = True
+            is_synchronous = True
 
             async def als(self, path: str) -> Any:
                 await Wait()
                 return await super().als(path)
 
-        with pytest.raises(RuntimeError, match="never_waits = False"):
+        with pytest.raises(RuntimeError, match="is_synchronous = False"):
             Sleepy().ls("/")
 
     def test_on_the_background_loop_the_async_method_is_named(self) -> None:

@@ -10,7 +10,7 @@ import anyio.lowlevel
 import pytest
 
 from deepfs import CompositeBackend, MemoryBackend, run_sync
-from deepfs.threads import lanes
+from deepfs.threads import pool
 from deepfs.threads.locks import path_locks
 from support.scripts import run_script
 
@@ -175,7 +175,7 @@ class TestFinalisers:
         printed = run_script(f"""
             import gc
             from deepfs import (FilesystemBackend, run_sync)
-            from deepfs.threads import lanes
+            from deepfs.threads import pool
 
             gc.disable()
             backend = FilesystemBackend({str(tmp_path)!r})
@@ -199,9 +199,9 @@ class TestFinalisers:
                 collect()
 
             run_sync(on_the_loop)
-            run_sync(lanes.run, collect)
-            run_sync(lanes.run_long, collect)
-            run_sync(lanes.run_resident, collect)
+            run_sync(pool.run, collect)
+            run_sync(pool.run_long, collect)
+            run_sync(pool.run_resident, collect)
             collect()
             print(["await" in each for each in told[:1]], ["own work" in each for each in told[1:4]], told[4])
         """)
@@ -402,19 +402,19 @@ def test_a_nested_change_of_memory_is_refused() -> None:
     tree: Any = None
 
     class Nested(MemoryBackend):
-        never_waits = True
+        is_synchronous = True
 
-        async def _commit(self, changes: Any) -> None:
+        def _before_apply(self, changes: Any) -> Any:
             for call in calls:
                 with pytest.raises(RuntimeError, match="wait for itself"):
                     call()
-            await super()._commit(changes)
+            return super()._before_apply(changes)
 
     memory = Nested()
     tree = CompositeBackend(memory)
-    tree.never_waits = False
+    tree.is_synchronous = False
     calls: list[Callable[[], object]] = [lambda: memory.write("/b", "x"), lambda: tree.write("/b", "x")]
     assert memory.write("/a", "x").ok
     calls = []
     assert memory.write("/b", "x").ok
-    assert not lanes.is_worker()
+    assert not pool.is_worker()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deepfs.errors import ErrorCode, FileMissingError
+from deepfs.errors import ErrorCode, NotFoundError
 from deepfs.types import (
     ContextLine,
     DeleteResult,
@@ -220,7 +220,7 @@ class TestResults:
             EditResult,
             DeleteResult,
         ):
-            failed = failure(kind, FileMissingError("/x"))
+            failed = failure(kind, NotFoundError("/x"))
             assert type(failed) is kind
             assert (failed.error, failed.code, failed.ok) == (
                 "Error: File '/x' not found",

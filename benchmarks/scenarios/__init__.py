@@ -12,6 +12,8 @@ SCENARIOS: Final = (
     "mounts",
     "state",
     "store",
+    "sequential",
+    "listing",
     "window",
     "growth",
     "imports",

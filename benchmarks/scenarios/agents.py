@@ -29,7 +29,7 @@ _CALL: Final = f"{_BUILT}× create_deep_agent(model, system_prompt=…, memory=[
 async def measure(bench: Bench) -> None:
     """Race the two functions of that name with the same options, and count what a first request holds."""
     contenders = [
-        Contender(name=name, call=_CALL, run=_builder(create), rows=lambda _: ["built"])
+        Contender(name=name, call=_CALL, run=_builder(create), rows=lambda _: ["built"], own=name == "deepfs")
         for name, create in (("deepfs", create_deep_agent), ("deepagents", create_peer_agent))
     ]
     race = await bench.race(f"{_BUILT} agents built", contenders, noun="agents")

@@ -46,6 +46,7 @@ def _contenders(root: Path) -> list[Contender]:
             run=lambda: ours.aglob("**/*.py"),
             rows=listed_paths,
             around=with_ripgrep,
+            own=True,
         ),
         Contender(
             name="deepagents",

@@ -68,6 +68,7 @@ def _backends(
             rows=grep_rows,
             around=around,
             may_lose=name == "deepagents",
+            own=name == "deepfs",
         )
         for name, backend in backends.items()
     ]

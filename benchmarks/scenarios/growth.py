@@ -106,6 +106,7 @@ async def _race(bench: Bench, kind: str, operation: _Operation, backends: dict[i
             run=partial(_repeated, operation, backend),
             rows=_succeeded,
             around=with_ripgrep,
+            own=True,
         )
         for size, backend in backends.items()
     ]
@@ -151,6 +152,7 @@ async def _measure_peer(bench: Bench, roots: dict[int, Path]) -> None:
                 rows=partial(_found, operation),
                 around=with_ripgrep,
                 may_lose=name == "deepagents",
+                own=name == "deepfs",
             )
             for name, backend in backends.items()
         ]

@@ -1,4 +1,4 @@
-"""How long a script waits for `from … import FilesystemBackend`."""
+"""How long a script waits for its first import."""
 
 import sys
 from functools import partial
@@ -8,6 +8,7 @@ import anyio
 
 from benchmarks.bench import Bench
 from benchmarks.harness import Contender
+from benchmarks.record import Race
 
 TITLE: Final = "Import time"
 
@@ -17,23 +18,34 @@ start = now()
 {statement}
 print(now() - start)
 """
+_BACKEND: Final = "from {}.backends import FilesystemBackend"
+_BOTH: Final = ("deepfs", "deepagents")
 
 
 async def measure(bench: Bench) -> None:
     """Race the imports, each in a new interpreter; what counts is the time of the statement alone."""
-    contenders = [
-        Contender(
-            name=name,
-            call=f"from {name}.backends import FilesystemBackend",
-            run=partial(_in_new_interpreter, f"from {name}.backends import FilesystemBackend"),
-            rows=lambda _: ["imported"],
-            own_seconds=float,
-        )
-        for name in ("deepfs", "deepagents")
-    ]
-    race = await bench.race("import of FilesystemBackend, in a new interpreter", contenders, noun="import", seconds=60)
+    await _race(bench, "import {}", _BOTH)
+    await _race(bench, "from {} import FilesystemBackend", ("deepfs",))
+    await _race(bench, "from {} import create_deep_agent", _BOTH)
+    race = await _race(bench, _BACKEND, _BOTH)
     claim = "from deepfs.backends import FilesystemBackend: at least 12× faster than from deepagents"
     bench.at_least(claim, 12, race.ratios("deepagents", "deepfs"))
+
+
+async def _race(bench: Bench, statement: str, packages: tuple[str, ...]) -> Race:
+    contenders = [
+        Contender(
+            name=package,
+            call=statement.format(package),
+            run=partial(_in_new_interpreter, statement.format(package)),
+            rows=lambda _: ["imported"],
+            own_seconds=float,
+            own=package == "deepfs",
+        )
+        for package in packages
+    ]
+    work = f"{statement.format('…')}, in a new interpreter"
+    return await bench.race(work, contenders, noun="import", seconds=60)
 
 
 async def _in_new_interpreter(statement: str) -> bytes:

@@ -51,6 +51,7 @@ async def _race(bench: Bench, count: int) -> Race:
             call='await CompositeBackend(…).agrep("needle")',
             run=lambda: ours.agrep("needle"),
             rows=grep_rows,
+            own=True,
         ),
         Contender(
             name="deepagents",

@@ -112,6 +112,7 @@ def _contender(
         call=shown.format(f"{reader.call.removeprefix('await ' if 'gather' in shown else '')} for path in paths"),
         run=partial(gather, reader.read, paths),
         rows=lambda found: list(zip(paths, map(reader.text, found), strict=True)),
+        own=reader.name == "deepfs",
     )
 
 
@@ -139,6 +140,7 @@ async def _throughput(bench: Bench, readers: list[_Reader], paths: list[str]) ->
                 call=f"{level:,} tasks, each: {reader.call}",
                 run=partial(_by_tasks, reader.read, some, level),
                 rows=range,
+                own=reader.name == "deepfs",
             )
             for reader in readers
         ]

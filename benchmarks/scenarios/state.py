@@ -54,6 +54,7 @@ def _contender(name: str, backend: Any, state: Any, count: int) -> Contender:
             *enumerate(shown),
             *((path, data["content"]) for path, data in result["files"].items()),
         ],
+        own=name == "deepfs",
     )
 
 

@@ -1,19 +1,15 @@
 """Listing and searching 10,000 items of a LangGraph store in a PostgreSQL database."""
 
-import importlib.util
 from collections.abc import AsyncIterator, Callable, Collection, Hashable
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import cycle, islice
-from pathlib import Path
-from types import ModuleType
 from typing import Any, Final
 
 from deepagents.backends import StoreBackend as PeerBackend
-from langgraph.store.base import PutOp
-from langgraph.store.postgres.aio import AsyncPostgresStore
+from langgraph.store.base import BaseStore, PutOp
 
-from benchmarks import inputs
+from benchmarks import inputs, stores
 from benchmarks.bench import Bench
 from benchmarks.harness import Contender
 from benchmarks.peers import grep_rows, listed_paths
@@ -46,7 +42,7 @@ async def measure(bench: Bench) -> None:
     )
 
 
-async def _race(bench: Bench, store: AsyncPostgresStore, operation: str, args: tuple[str, ...], rows: Rows) -> Race:
+async def _race(bench: Bench, store: BaseStore, operation: str, args: tuple[str, ...], rows: Rows) -> Race:
     shown = f"await fs.{operation}({', '.join(map(repr, args))})"
     backends: dict[str, Any] = {
         "deepfs": StoreBackend(store, namespace=_NAMESPACE),
@@ -59,6 +55,7 @@ async def _race(bench: Bench, store: AsyncPostgresStore, operation: str, args: t
             run=partial(getattr(backend, operation), *args),
             rows=rows,
             may_lose=name == "deepagents",
+            own=name == "deepfs",
         )
         for name, backend in backends.items()
     ]
@@ -69,23 +66,10 @@ async def _race(bench: Bench, store: AsyncPostgresStore, operation: str, args: t
 
 
 @asynccontextmanager
-async def _filled_store() -> AsyncIterator[AsyncPostgresStore]:
-    with _postgres().running_server() as server:
-        async with AsyncPostgresStore.from_conn_string(server.dsn()) as store:
-            await store.setup()
-            await store.abatch([PutOp(_NAMESPACE, path, value) for path, value in _items()])
-            yield store
-
-
-def _postgres() -> ModuleType:
-    """The helper of the tests that starts a server."""
-    source = Path(__file__).parents[2] / "tests" / "support" / "postgres.py"
-    spec = importlib.util.spec_from_file_location("_postgres_server", source)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+async def _filled_store() -> AsyncIterator[BaseStore]:
+    async with stores.postgres_store() as (store, _):
+        await store.abatch([PutOp(_NAMESPACE, path, value) for path, value in _items()])
+        yield store
 
 
 def _items() -> list[tuple[str, dict[str, Any]]]:

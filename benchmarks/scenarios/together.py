@@ -60,7 +60,8 @@ def _contender(
         run=partial(_all_at_once, backend, where, lags.setdefault(name, [])),
         rows=_rows,
         around=around,
-        may_lose=name.startswith("deepagents"),
+        may_lose=isinstance(backend, PeerBackend),
+        own=isinstance(backend, FilesystemBackend),
     )
 
 
@@ -91,6 +92,7 @@ def _lag_bars(bench: Bench, lags: Lags) -> None:
     lines = [
         Line(name, "beside it: await anyio.sleep(0.001)", [_lag_point(*place, ticks) for place in enumerate(_PERCENTS)])
         for name, ticks in lags.items()
+        if ticks
     ]
     ticks = [f"p{percent:g}" if percent < 100 else "max" for percent in _PERCENTS]
     bench.plot(

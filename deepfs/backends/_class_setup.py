@@ -2,15 +2,23 @@
 
 import functools
 import inspect
-from collections.abc import AsyncIterable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 
-from deepfs.backends.older_protocols import V1_NAMES, adapters, add_v1_names, speaks_v1, takes_overwrite
+from deepfs.backends.older_protocols import (
+    V1_NAMES,
+    adapters,
+    add_former_names,
+    add_v1_names,
+    speaks_v1,
+    takes_overwrite,
+)
+from deepfs.backends.operations import Capabilities
 from deepfs.errors import DeepFSError, NotSupportedError
 from deepfs.search.request import GlobRequest, GrepRequest, SearchRequest, option_types
-from deepfs.sync import OPERATIONS, named, sync_shims
+from deepfs.sync import OPERATIONS, named, shielded, sync_shims
 from deepfs.text.arguments import Argument, argument_of, arguments_of, check_string, path_list, upload_list
 from deepfs.types import (
     DeleteResult,
@@ -25,9 +33,10 @@ from deepfs.types import (
     Result,
     WriteResult,
     failure,
+    replaced,
 )
 
-__all__ = ["Parameters", "bound_operations", "complete", "limited"]
+__all__ = ["Parameters", "bound_operations", "complete", "limited", "made_by_overrides"]
 
 ClassT = TypeVar("ClassT", bound=type)
 
@@ -88,7 +97,7 @@ def _bounded(method: Callable[..., Any], operation: str, *, is_async: bool) -> C
 
 
 def _bounded_stream(method: Callable[..., Any]) -> Callable[..., Any]:
-    """An `aupload_stream` with its arguments checked and its expected failures turned into its result."""
+    """An `aupload_stream` that checks its arguments, turns expected failures into its result and closes the source."""
 
     @functools.wraps(method)
     async def aupload_stream(self: Any, path: str, chunks: Any) -> FileUploadResponse:
@@ -99,6 +108,9 @@ def _bounded_stream(method: Callable[..., Any]) -> Callable[..., Any]:
             outcome: FileUploadResponse = await method(self, path, chunks)
         except DeepFSError as error:
             return FileUploadResponse(path, error.code.value)
+        finally:
+            if isinstance(chunks, AsyncGenerator):  # It was perhaps not read to its end.
+                await shielded(chunks.aclose)
         return outcome
 
     return aupload_stream
@@ -177,10 +189,10 @@ def _unpacking(search: Callable[..., Any]) -> Callable[..., Any]:
     return arun
 
 
-def _never_waits(cls: type, mixins: Sequence[type]) -> bool:
+def _is_synchronous(cls: type, mixins: Sequence[type]) -> bool:
     """Whether `cls` adds no async code and none of the backends that it inherits from waits."""
     added = [member for owner in (cls, *mixins) for member in vars(owner).values()]
-    inherited = [base.__dict__["never_waits"] for base in cls.__bases__ if base not in mixins]
+    inherited = [base.__dict__["is_synchronous"] for base in cls.__bases__ if base not in mixins]
     return all(inherited) and not any(inspect.iscoroutinefunction(member) for member in added)
 
 
@@ -196,11 +208,12 @@ def _is_older(cls: type) -> bool:
 def complete(cls: type[Any], protocol: type) -> None:
     """Make a whole backend of a subclass of `protocol` whose body defines operations in either way.
 
-    Bases that are no backends may override operations, too. `never_waits` is told anew unless the body declares it.
+    Bases that are no backends may override operations, too. `is_synchronous` is told anew unless the body declares it.
     """
-    mixins = [base for base in cls.__mro__[1:] if protocol not in base.__mro__]
-    if "never_waits" not in vars(cls):
-        cls.never_waits = _never_waits(cls, mixins)
+    mixins = [base for base in cls.__mro__[1:] if protocol not in base.__mro__ and base not in protocol.__mro__]
+    add_former_names(cls, mixins)
+    if "is_synchronous" not in vars(cls):
+        cls.is_synchronous = _is_synchronous(cls, mixins)
     _adopt_operations(cls, mixins)
     if _is_older(cls):
         adapters().body(cls, protocol)
@@ -208,6 +221,41 @@ def complete(cls: type[Any], protocol: type) -> None:
     sync_shims(bound_operations(cls))
     _add_requests(cls)
     add_v1_names(cls)
+    _declare_deletes(cls, protocol)
+
+
+def _declare_deletes(cls: type[Any], protocol: type[Any]) -> None:
+    """Declare whether `cls` deletes, by whether it has an `adelete`, unless a class that has one declared it."""
+    owner: Any = next(base for base in cls.__mro__ if "capabilities" in vars(base))
+    if not isinstance(declared := vars(owner)["capabilities"], Capabilities):
+        return
+    has_delete = cls.adelete is not protocol.adelete
+    is_for_another = owner is not cls and owner.adelete is protocol.adelete
+    deletes = has_delete and (declared.deletes or is_for_another)
+    if deletes != declared.deletes:
+        cls.capabilities = replace(declared, deletes=deletes)
+
+
+_STREAMS: Final[Mapping[str, str]] = {"aupload_stream": "aupload_files", "adownload_stream": "adownload_files"}
+"""Streams, and the operation that each could be made of."""
+
+
+def made_by_overrides(cls: type[Any], wrapper: type[Any], protocol: type[Any]) -> None:
+    """Have an override of uploads, downloads or `als` in `cls`, a subclass of `wrapper`, hold for streams and trees.
+
+    Where a class overrides `upload_files` and no stream, its streams are made of its `upload_files`, as in `protocol`;
+    so are those of downloads. Otherwise a stream would pass by what the class does.
+    """
+    for stream, whole in _STREAMS.items():
+        if _place(cls, whole) < _place(cls, stream):
+            setattr(cls, stream, vars(protocol)[stream])
+    if cls.alist_tree is wrapper.alist_tree and cls.als is not wrapper.als:
+        cls.alist_tree = protocol.alist_tree
+
+
+def _place(cls: type[Any], name: str) -> int:
+    """How far up the method of this name is defined."""
+    return next(place for place, owner in enumerate(cls.__mro__) if name in vars(owner))
 
 
 _SPELLINGS: Final = {"path": "file_path", "old": "old_string", "new": "new_string"}
@@ -280,7 +328,7 @@ class Parameters:
         lacking = {name: kwargs[name] for name in self._lacking & kwargs.keys()}
         limit = lacking.pop("max_count", None)
         for name in (name for name, value in lacking.items() if value or value == ""):
-            raise NotSupportedError(f"Error: {self._name} has no parameter {name!r}")
+            raise NotSupportedError(None, f"{self._name} has no parameter {name!r}")
         return {self._respelled.get(name, name): kwargs[name] for name in kwargs if name not in self._lacking}, limit
 
 
@@ -288,4 +336,4 @@ def limited(result: Any, limit: int | None) -> Any:
     """`result`, with at most `limit` matches where it is one of a grep."""
     if limit is None or not isinstance(result, GrepResult) or len(result.matches or ()) <= max(limit, 0):
         return result
-    return replace(result, matches=(result.matches or [])[: max(limit, 0)], truncated=True)
+    return replaced(result, matches=(result.matches or [])[: max(limit, 0)], truncated=True)

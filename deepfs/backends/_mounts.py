@@ -1,7 +1,6 @@
 """The route table of a composite: which backend a path belongs to, and how paths and texts change on the way."""
 
 import logging
-import re
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ import anyio
 from msgspec.structs import replace
 
 from deepfs.backends.operations import Operations
-from deepfs.errors import BackendError, DeadlineError, DeepFSError, ErrorCode, InvalidPathError, error_of
+from deepfs.errors import BackendError, DeadlineError, DeepFSError, ErrorCode, InvalidPathError, error_about
 from deepfs.search.request import PathFilter, SearchRequest
 from deepfs.sync import is_inline
 from deepfs.text import paths
@@ -24,7 +23,8 @@ from deepfs.types import (
     GrepResult,
     Result,
     TruncationReason,
-    error_behind,
+    carrying,
+    error_told,
     failure,
     renamed,
 )
@@ -34,7 +34,7 @@ __all__ = [
     "MountQuery",
     "MountTable",
     "answered",
-    "at_once",
+    "gather",
     "guarded",
     "merged_globs",
     "merged_greps",
@@ -42,11 +42,6 @@ __all__ = [
 ]
 
 ResultT = TypeVar("ResultT", bound=Result)
-
-_NAMES_A_PATH = re.compile(
-    r"((?:Error: )?(?:[^'\n]*\b(?:file|path|directory|folder|for|on) )?)'([^'\n]*)'", re.IGNORECASE
-)
-"""A sentence up to the first thing that it quotes, where that can only be a path."""
 
 
 @dataclass(frozen=True)
@@ -74,27 +69,11 @@ class Mount:
         """`result` with its error naming the paths of the tree instead of the backend's `inner` ones."""
         if result.error is None or not self.prefix:
             return result
-        error = error_behind(result)
-        if error is not None:
-            return renamed(result, error, self.outer)
-        return replace(result, error=self._reworded(result.error, inner))
+        return renamed(result, error_told(result).located(_known(inner)), self.outer)
 
     def error(self, error: DeepFSError, *inner: str) -> DeepFSError:
         """`error`, raised by the backend about `inner`, naming the paths of the tree."""
-        if error.path is not None or not self.prefix:
-            return error.renamed(self.outer)
-        return error_of(error.code, self._reworded(str(error), inner))
-
-    def _reworded(self, error: str, inner: Sequence[str]) -> str:
-        """The text of a backend of others with the path of its file as the tree has it, as far as that is certain.
-
-        What else it quotes may be the content of a file, which is not touched.
-        """
-        names = _NAMES_A_PATH.match(error)
-        known = {path for start in inner for path in (start, *paths.ancestors(start), "/")}
-        if names is None or names[2] not in known:
-            return error
-        return f"{names[1]}'{self.outer(names[2])}'{error[names.end() :]}"
+        return error.located(_known(inner)).renamed(self.outer)
 
     def info(self, info: FileInfo) -> FileInfo:
         """A listing entry of the backend with its path in the tree."""
@@ -103,6 +82,11 @@ class Mount:
     def match(self, match: GrepMatch) -> GrepMatch:
         """A match of the backend with its path in the tree."""
         return replace(match, path=self.outer(match.path)) if self.prefix else match
+
+
+def _known(inner: Sequence[str]) -> set[str]:
+    """The paths of a backend that a text about `inner` may name."""
+    return {path for start in inner for path in (start, *paths.ancestors(start), "/")}
 
 
 class MountTable:
@@ -184,13 +168,13 @@ async def guarded(
             return await _uncancelled(look(query))
         with anyio.move_on_after(seconds):
             return await _uncancelled(look(query))
-        return failure(result, DeadlineError(f"Error: No answer within {seconds:g} s"))
+        return failure(result, DeadlineError(None, f"No answer within {seconds:g} s"))
     except DeepFSError as error:
         return failure(result, query.mount.error(error, query.request.path or "/"))
     except Exception as error:
         logger.exception("the backend mounted at %s/ failed", query.mount.prefix)
         code = ErrorCode.TIMEOUT if isinstance(error, TimeoutError) else ErrorCode.BACKEND_ERROR
-        return result(f"Error: {type(error).__name__}", code=code)
+        return failure(result, error_about(code, None, type(error).__name__))
 
 
 async def answered(
@@ -210,7 +194,7 @@ async def _uncancelled(answer: Awaitable[T]) -> T:
         return await answer
     except BaseException as error:
         if is_stray(error):
-            raise BackendError(f"Error: {type(error).__name__}") from error
+            raise BackendError(None, f"{type(error).__name__}") from error
         raise
 
 
@@ -239,7 +223,8 @@ def merged_greps(
     limit = len(matches) if max_count is None else max_count
     truncated = len(matches) > limit or any(result.truncated for result in came) or len(came) < len(results)
     skipped = sum(result.skipped for result in came)
-    return GrepResult(matches=matches[:limit], truncated=truncated, skipped=skipped, **_failures(queries, results))
+    merged = GrepResult(matches=matches[:limit], truncated=truncated, skipped=skipped)
+    return _with_failures(merged, queries, results)
 
 
 def merged_globs(queries: Sequence[MountQuery[Any]], results: Sequence[GlobResult | None]) -> GlobResult:
@@ -249,32 +234,39 @@ def merged_globs(queries: Sequence[MountQuery[Any]], results: Sequence[GlobResul
         return came[0]
     found = {info.path: info for result in came for info in result.matches or ()}
     reasons = {result.truncation_reason for result in came if result.truncated}
-    return GlobResult(
+    merged = GlobResult(
         matches=[found[path] for path in sorted(found)],
         truncated=bool(reasons),
         # What cannot be read stays hidden however the search is narrowed: it is not to be masked by a limit.
         truncation_reason=next((reason for reason in get_args(TruncationReason) if reason in reasons), None),
-        **_failures(queries, results),
     )
+    return _with_failures(merged, queries, results)
 
 
-def _failures(queries: Sequence[MountQuery[Any]], results: Sequence[Result | None]) -> dict[str, Any]:
-    """The error and code that tell which mounts failed; nothing where none did."""
+def _with_failures(merged: ResultT, queries: Sequence[MountQuery[Any]], results: Sequence[Result | None]) -> ResultT:
+    """`merged`, and in it which mounts failed."""
     failed = [(query, result) for query, result in zip(queries, results, strict=True) if result and result.error]
     if not failed:
-        return {}
-    texts = dict.fromkeys(_failure_text(query, result) for query, result in failed)
-    return {"error": "; ".join(texts), "code": failed[0][1].code}
+        return merged
+    error = _failures(failed)
+    return carrying(replace(merged, error=str(error), code=failed[0][1].code), error)
 
 
-def _failure_text(query: MountQuery[Any], result: Result) -> str:
-    hidden = query.request.hidden
-    if hidden is not None and hidden("/", is_dir=False):
-        return "Error: Not everything could be searched"
-    return f"{result.error} (in '{query.mount.prefix}/')"
+def _failures(failed: Sequence[tuple[MountQuery[Any], Result]]) -> DeepFSError:
+    """One error of all mounts that failed, with the code of the first."""
+    named: dict[str, str | DeepFSError] = {}
+    told: dict[tuple[str, str], str] = {}
+    for index, (query, result) in enumerate(failed):
+        prefix, hidden = query.mount.prefix, query.request.hidden
+        if hidden is not None and hidden("/", is_dir=False):
+            told["", ""] = "Not everything could be searched"
+        elif (key := (prefix, result.error or "")) not in told:
+            named |= {f"error{index}": error_told(result), f"mount{index}": f"{prefix}/"}
+            told[key] = f"{{error{index}}} (in '{{mount{index}}}')"
+    return error_about(failed[0][1].code or ErrorCode.BACKEND_ERROR, None, "; ".join(told.values()), **named)
 
 
-async def at_once(
+async def gather(
     calls: Sequence[Callable[[], Awaitable[T]]],
     enough: Callable[[Sequence[T | None]], bool] = lambda _: False,
 ) -> list[T | None]:

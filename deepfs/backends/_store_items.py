@@ -21,6 +21,8 @@ __all__ = ["change", "fetched", "listed"]
 
 _ALL: Final = 2**31 - 1
 """One page holds everything, where the store allows: paging by offset loses rows while others write."""
+_MOST_KEYS: Final = 10_000
+"""Keys asked for at once: each may be a parameter of one statement, and databases limit these."""
 _PASSES: Final = 10
 """How often all pages are read until two readings agree."""
 
@@ -30,6 +32,9 @@ _PASSES: Final = 10
 
 async def fetched(store: BaseStore, namespace: Namespace, keys: Sequence[str]) -> dict[str, Any]:
     """Those of the items with these keys that there are: their values by key."""
+    if len(keys) > _MOST_KEYS:
+        first = await fetched(store, namespace, keys[:_MOST_KEYS])
+        return first | await fetched(store, namespace, keys[_MOST_KEYS:])
     answers = await _langgraph.batch(store, [GetOp(namespace, key) for key in keys])
     items = _items(_checked([item for item in answers if item is not None]), namespace)
     return {key: items[key] for key in keys if key in items}
@@ -73,7 +78,7 @@ async def _paged(store: BaseStore, namespace: Namespace) -> dict[Any, Any]:
             return now
         before = now
     raise BackendError(
-        "Error: The store gives its items in pages, and these did not agree: others are changing many files. Try again."
+        None, "The store gives its items in pages, and these did not agree: others are changing many files. Try again."
     )
 
 
@@ -84,7 +89,7 @@ async def _all_pages(store: BaseStore, namespace: Namespace) -> dict[Any, Any]:
     while page := await _page(store, namespace, offset):
         keys = _keys(page)
         if keys == before:
-            raise BackendError("Error: The store gives no more than a part of its items, the same for each offset.")
+            raise BackendError(None, "The store gives no more than a part of its items, the same for each offset.")
         found |= _items(page, namespace)
         # A row that comes twice is no step forward: rather is one read again than one passed over.
         offset, before = offset + max(1, len(seen.union(keys)) - len(seen)), keys
@@ -105,7 +110,7 @@ def _checked(rows: object) -> list[Any]:
     """`rows` as items; a store may be of any make."""
     if isinstance(rows, list | tuple) and all(map(_is_item, rows)):
         return list(rows)
-    raise BackendError("Error: The store gave an answer that is no list of items.")
+    raise BackendError(None, "The store gave an answer that is no list of items.")
 
 
 def _is_item(given: object) -> bool:
@@ -184,7 +189,7 @@ async def _look(
     try:
         found = await fetched(store, namespace, [put.path for put in puts])
     except BackendError:
-        raise PartlyDoneError(f"{error} and cannot be read: it is not known what took effect", ()) from error
+        raise PartlyDoneError("{cause} and cannot be read: it is not known what took effect", (), error) from error
     done = {put.path for put in puts if found.get(put.path) == put.after}
     undone = {put.path for put in puts if found.get(put.path) == put.before} - done
     if all(put.path in done for put in part):
@@ -193,4 +198,4 @@ async def _look(
         raise error
     unknown = len(puts) - len(done) - len(undone)
     told = f", of {unknown} it is not known, since others changed these files as well" if unknown else ""
-    raise PartlyDoneError(f"{error}: of {len(puts)} changes {len(done)} took effect{told}", done) from error
+    raise PartlyDoneError(f"{{cause}}: of {len(puts)} changes {len(done)} took effect{told}", done, error) from error

@@ -17,7 +17,7 @@ from msgspec import Struct
 from deepfs.backends.namespace import Namespace
 from deepfs.langgraph import private as _langgraph
 from deepfs.text.flat_tree import ChangedError
-from deepfs.threads import lanes
+from deepfs.threads import pool
 
 __all__ = ["OvertakenError", "Put", "can_compare", "identify", "is_identified", "put_if_unchanged", "storage_of"]
 
@@ -77,7 +77,7 @@ async def _key(store: BaseStore) -> tuple[tuple[object, ...], object]:
     connection = _langgraph.connection_of(store)
     if not file:
         return ("sqlite", id(connection)), connection
-    status = await lanes.run(os.stat, file)
+    status = await pool.run(os.stat, file)
     return ("sqlite", status.st_dev, status.st_ino), None
 
 

@@ -8,8 +8,8 @@ from secrets import token_hex
 from typing import Final, NamedTuple, TypeVar
 
 from deepfs.backends.operations import Operations
-from deepfs.errors import BackendError, DeepFSError, ErrorCode, InvalidPathError, error_of, quoted
-from deepfs.sync import finish
+from deepfs.errors import BackendError, ErrorCode, InvalidPathError, error_about
+from deepfs.sync import shielded
 from deepfs.text import paths
 from deepfs.text.entries import (
     EntryChange,
@@ -25,18 +25,18 @@ from deepfs.text.entries import (
     relation,
     unreadable_omission,
 )
-from deepfs.types import FileInfo, FileUploadResponse, LsResult, Result, error_behind
+from deepfs.types import FileInfo, FileUploadResponse, LsResult, Result, error_told
 
 __all__ = ["End", "are_one", "changed_entry", "listed_tree"]
 
 
 async def listed_tree(backend: Operations, path: str) -> TreeListing:
-    """The tree at `path`, made of `als` and `areal_paths`; raises FileMissingError where nothing is there."""
+    """The tree at `path`, made of `als` and `aresolve_paths`; raises NotFoundError where nothing is there."""
     path = paths.normalize(path)
     listing = await backend.als(path)
     if not listing.ok and listing.code is not ErrorCode.NOT_A_DIRECTORY:
-        raise error_behind(listing) or error_of(listing.code or ErrorCode.BACKEND_ERROR, listing.error or "")
-    real, above = await backend.areal_paths([path, paths.parent(path)])
+        raise error_told(listing)
+    real, above = await backend.aresolve_paths([path, paths.parent(path)])
     own = path if above is None else paths.join(above, paths.name(path))
     walk = _Walk(backend)
     if walk.add(FileInfo(path, is_dir=listing.ok), own, real) == "directory":
@@ -70,7 +70,7 @@ class _Walk:
             directory, real_directory, listing = pending.pop()
             children = [info for info in listing.entries or () if self._is_carried(directory, info)]
             named = [info.path.rstrip("/") for info in children]
-            real = await self._backend.areal_paths(named) if named else []
+            real = await self._backend.aresolve_paths(named) if named else []
             for info, child, leads_to in zip(children, named, real, strict=True):
                 own = paths.join(real_directory, paths.name(child))
                 if self.add(info, own, leads_to) == "directory":
@@ -84,9 +84,7 @@ class _Walk:
         """Whether a listed entry has a path; BackendError where it does not lie in the directory that was listed."""
         child = info.path.rstrip("/")
         if not child.startswith("/") or paths.parent(child) != directory or paths.name(child) in ("", ".", ".."):
-            raise BackendError(
-                f"Error: The listing of {quoted(directory)} names {quoted(info.path)}, which is elsewhere"
-            )
+            raise BackendError(directory, "its listing names '{other}', which is elsewhere", info.path)
         if is_valid(child):
             return True
         self.omission = joined(self.omission, omission_of_name(paths.name(child)))
@@ -142,18 +140,14 @@ async def are_one(
         if found in (Relation.SAME, Relation.INSIDE):
             _check_there(await tree.als(src))
             if found is Relation.INSIDE:
-                raise InvalidPathError(dst, f"it lies inside {src}")
+                raise InvalidPathError(dst, "it lies inside {other}", src)
             return source is sources[0]
     return False
 
 
 def _check_there(listing: Result) -> None:
     if not listing.ok and listing.code is not ErrorCode.NOT_A_DIRECTORY:
-        raise _error(listing, listing.error or "")
-
-
-def _error(result: Result, text: str) -> DeepFSError:
-    return error_of(result.code or ErrorCode.BACKEND_ERROR, text)
+        raise error_told(listing)
 
 
 async def _relation(source: End, destination: End, *, moving: bool) -> Relation:
@@ -209,7 +203,7 @@ async def _file_relation(source: End, destination: End) -> Relation:
 
 async def _followed(end: End) -> End:
     """Where it leads, as far as the backend tells."""
-    (real,) = await end.backend.areal_paths([end.path])
+    (real,) = await end.backend.aresolve_paths([end.path])
     return end if real is None else End(end.backend, real)
 
 
@@ -220,8 +214,8 @@ async def _check_different(source: End, destination: End) -> None:
         await destination.backend.adownload_files([destination.path]),
     )
     if one.error or other.error or one.content == other.content:
-        text = f"Error: {quoted(source.path)} is not moved: it cannot be told whether both ends are one file"
-        raise error_of(one.error or other.error or ErrorCode.PERMISSION_DENIED, text)
+        code = one.error or other.error or ErrorCode.PERMISSION_DENIED
+        raise error_about(code, source.path, "it is not moved: it cannot be told whether both ends are one file")
 
 
 # --- a file for a moment ---
@@ -246,7 +240,7 @@ async def _unkept(change: Callable[[], Awaitable[T]]) -> T:
     """Carry out a change to its end, as one whose content need not be kept."""
     token = is_probing.set(True)
     try:
-        return await finish(change)
+        return await shielded(change)
     finally:
         is_probing.reset(token)
 
@@ -256,4 +250,5 @@ async def _deleted(backend: Operations, path: str) -> None:
         deleted = await backend.adelete(path)
         if deleted.ok or deleted.code is ErrorCode.FILE_NOT_FOUND:
             return
-    raise _error(deleted, f"Error: {quoted(path)}, a file made for a moment, could not be deleted: {deleted.error}")
+    cause = error_told(deleted)
+    raise error_about(cause.code, path, "it was made for a moment and could not be deleted: {cause}", cause=cause)

@@ -13,7 +13,7 @@ from deepfs.backends._mounts import (
     MountQuery,
     MountTable,
     answered,
-    at_once,
+    gather,
     guarded,
     merged_globs,
     merged_greps,
@@ -29,16 +29,17 @@ from deepfs.backends.protocol import (
     StoragePlace,
     SyncCommands,
     as_backend,
+    close_each,
     supports_execute,
 )
-from deepfs.backends.transfer import closed_after, copy_tree, move_tree
+from deepfs.backends.transfer import copy_tree, move_tree
 from deepfs.errors import (
-    AccessError,
     DeepFSError,
-    DirectoryError,
-    FileMissingError,
     InvalidPathError,
+    IsDirectoryError,
+    NotFoundError,
     NotSupportedError,
+    PermissionDeniedError,
 )
 from deepfs.search.globs import compile_glob
 from deepfs.search.request import GlobRequest, GrepRequest, SearchRequest
@@ -46,6 +47,7 @@ from deepfs.text import paths
 from deepfs.text.arguments import check_number, check_string
 from deepfs.text.entries import EntryChange, Omission, TreeEntry, TreeListing, joined
 from deepfs.types import (
+    ChangeEvent,
     DeleteResult,
     EditResult,
     ErrorCode,
@@ -60,6 +62,7 @@ from deepfs.types import (
     ReadResult,
     Result,
     WriteResult,
+    replaced,
 )
 
 __all__ = ["CompositeBackend"]
@@ -73,15 +76,23 @@ OutcomeT = TypeVar("OutcomeT", FileUploadResponse, FileDownloadResponse)
 class CompositeBackend(BackendProtocol, SyncCommands):
     """Routes each path to the backend mounted at its longest prefix, and everything else to `default`.
 
-    Mounts may lie at any depth; each appears in the listing of the directory above it and hides what the backends above
-    store at or under it. Searches visit the mounts under the searched path at once; where one fails, the result has the
-    matches of the others and an error that names the route; so it has where a mount takes over `route_timeout` seconds
-    (None: it may take any time). Raises ValueError for a relative, malformed, repeated or root route.
+    Mounts may lie at any depth. Each appears in the listing of the directory above it, and hides what the backends
+    above store at or under its path. A search visits the mounts under the searched path concurrently; if one of them
+    fails, the result has the matches of the others and an error that names the mount.
 
-    Commands run in `default`, or else in the mount that `executor` names: a route of this table, ValueError otherwise.
+    Commands run in `default`, or in the mount named by `executor`. Backends of the first protocol (V1) and factories of
+    backends, which are deprecated, are adapted.
 
-    Backends of the first protocol (V1) and backend factories, which are deprecated, are adapted. `artifacts_root` is
-    where a middleware may put what it offloads.
+    Args:
+        default: The backend for all paths under no mount.
+        routes: The mounts: an absolute path for each backend.
+        artifacts_root: The directory in which middleware stores what it offloads.
+        route_timeout: The most seconds that a search waits for one mount; None sets no limit.
+        executor: The route of the backend that runs commands; None is `default`.
+
+    Raises:
+        ValueError: For a route that is relative, malformed, repeated or `/`, and for an `executor` that is no route.
+        TypeError: For an argument of another type.
     """
 
     def __init__(
@@ -112,12 +123,16 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         self._executor_name = "the default backend" if executor is None else f"the backend mounted at {executor}"
         self._route_timeout = route_timeout
         everywhere = [self.default, *self.routes.values()]
-        self.never_waits: bool = type(self) is CompositeBackend and all(backend.never_waits for backend in everywhere)
+        self.is_synchronous: bool = type(self) is CompositeBackend and all(
+            backend.is_synchronous for backend in everywhere
+        )
         self.capabilities: Capabilities = Capabilities(
             keeps_empty_directories=self.default.capabilities.keeps_empty_directories,
             keeps_created_at=all(backend.capabilities.keeps_created_at for backend in everywhere),
             durable=all(backend.capabilities.durable for backend in everywhere),
             executes=self._executor.capabilities.executes,
+            deletes=any(backend.capabilities.deletes for backend in everywhere),
+            watches=any(backend.capabilities.watches for backend in everywhere),
         )
 
     @property
@@ -131,7 +146,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
     def bound_to_this_thread(self) -> bool:
         return any(backend.bound_to_this_thread() for backend in (self.default, *self.routes.values()))
 
-    async def areal_paths(self, paths: list[str]) -> list[str | None]:
+    async def aresolve_paths(self, paths: list[str]) -> list[str | None]:
         found: list[str | None] = [None] * len(paths)
         routed: dict[Mount, list[tuple[str, int]]] = defaultdict(list)
         for index, path in enumerate(paths):
@@ -140,7 +155,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
                 routed[mount].append((inner, index))
         for mount, asked in routed.items():
             with suppress(DeepFSError):  # Where a mount cannot tell, its paths lead nowhere, and the others are told.
-                real = await mount.backend.areal_paths([inner for inner, _ in asked])
+                real = await mount.backend.aresolve_paths([inner for inner, _ in asked])
                 for (_, index), path_there in zip(asked, real, strict=True):
                     found[index] = None if path_there is None else mount.outer(path_there)
         return found
@@ -152,7 +167,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         below = self._table.beneath(path)
         try:
             listings = [await self._mounted_tree(mount, inner, deleting)]
-        except FileMissingError:
+        except NotFoundError:
             if not below:
                 raise
             listings = []
@@ -196,13 +211,13 @@ class CompositeBackend(BackendProtocol, SyncCommands):
     def _check_no_mount_beneath(self, path: str) -> None:
         if self._table.beneath(path):
             # Which one a rule could keep from the caller.
-            raise AccessError(path, "a backend is mounted beneath it")
+            raise PermissionDeniedError(path, "a backend is mounted beneath it")
 
     def _file_route(self, path: str) -> tuple[Mount, str, str]:
         """`_route`, for a path that may be a file: one that leads to a mount is a directory."""
         mount, inner, path = self._route(path)
         if self._table.children(path):
-            raise DirectoryError(path)
+            raise IsDirectoryError(path)
         return mount, inner, path
 
     async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
@@ -249,7 +264,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         target, inner_dst, dst = self._file_route(dst)
         self._check_no_mount_beneath(src)
         if mount.prefix and inner_src == "/":
-            raise AccessError(src, "a mount cannot be moved")
+            raise PermissionDeniedError(src, "a mount cannot be moved")
         if target is mount:
             moved = await mount.backend.amove(inner_src, inner_dst, **without_defaults(overwrite=overwrite))
             return _at(mount.told(moved, inner_src, inner_dst), dst)
@@ -267,9 +282,17 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         return await are_one(self, src, dst, sources, End(target.backend, inner_dst), moving=moving)
 
     async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
-        """Run a command in the backend that runs them here, where it does; commands see that backend's files alone."""
+        """Run a command in the backend that runs commands here. It sees the files of that backend only.
+
+        Args:
+            command: The shell command.
+            timeout: The most seconds it may take; None is the limit of that backend.
+
+        Raises:
+            NotSupportedError: Where that backend runs no commands.
+        """
         if not supports_execute(self._executor):
-            raise NotSupportedError(f"Error: {self._executor_name} does not run commands")
+            raise NotSupportedError(None, f"{self._executor_name} does not run commands")
         return await cast("SandboxBackendProtocol", self._executor).aexecute(
             command, **without_defaults(timeout=timeout)
         )
@@ -287,19 +310,19 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         shown = self._listed(mount, mount.told(listing, inner))
         entries = {info.path: info for info in shown.entries or () if info.path.rstrip("/") not in mounted}
         entries |= {f"{child}/": FileInfo(f"{child}/", is_dir=True) for child in mounted}
-        return replace(shown, entries=sorted(entries.values(), key=lambda info: info.path))
+        return replaced(shown, entries=sorted(entries.values(), key=lambda info: info.path))
 
     def _listed(self, mount: Mount, listing: LsResult) -> LsResult:
         if listing.entries is None or not mount.prefix:
             return listing
-        return replace(listing, entries=[mount.info(info) for info in listing.entries])
+        return replaced(listing, entries=[mount.info(info) for info in listing.entries])
 
     async def arun_glob(self, request: GlobRequest) -> GlobResult:
         async def look(query: MountQuery[GlobRequest]) -> GlobResult:
             return self._outward(query, await query.mount.backend.arun_glob(query.request), query.mount.info)
 
         queries = self._queries(request)
-        results = await at_once([self._guarded(look, query, GlobResult) for query in queries])
+        results = await gather([self._guarded(look, query, GlobResult) for query in queries])
         return merged_globs(queries, results)
 
     async def arun_grep(self, request: GrepRequest) -> GrepResult:
@@ -314,7 +337,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
 
         queries = self._queries(request)
         calls = [self._guarded(look, query, GrepResult) for query in queries]
-        results = await at_once(calls, lambda done: suffices(queries, done, request.max_count))
+        results = await gather(calls, lambda done: suffices(queries, done, request.max_count))
         return merged_greps(queries, results, request.max_count)
 
     def _guarded(
@@ -347,7 +370,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         matches = [shown(match) for match in result.matches]
         if leads_to_mounts:
             matches = [match for match in matches if self._table.owns(mount, match.path)]
-        return replace(mount.told(result, inner), matches=matches)
+        return replaced(mount.told(result, inner), matches=matches)
 
     # --- batches ---
 
@@ -377,12 +400,23 @@ class CompositeBackend(BackendProtocol, SyncCommands):
             raise mount.error(error, inner) from error
 
     async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
-        async with closed_after(chunks):
-            try:
-                mount, inner, _ = self._file_route(path)
-            except DeepFSError as error:
-                return FileUploadResponse(path, error.code.value)
-            return replace(await mount.backend.aupload_stream(inner, chunks), path=path)
+        mount, inner, _ = self._file_route(path)
+        return replace(await mount.backend.aupload_stream(inner, chunks), path=path)
+
+    async def awatch(self, path: str = "/") -> AsyncGenerator[ChangeEvent, None]:
+        """As the backend of `path` tells it; `unsupported` where others are mounted beneath: each is watched alone."""
+        mount, inner, path = self._route(path)
+        if self._table.beneath(path):
+            raise NotSupportedError(path, "backends are mounted beneath it: watch each of them")
+        try:
+            async with aclosing(mount.backend.awatch(inner)) as events:
+                async for event in events:
+                    yield replace(event, path=mount.outer(event.path))
+        except DeepFSError as error:
+            raise mount.error(error, inner) from error
+
+    async def aclose(self) -> None:
+        await close_each([self.default, *self.routes.values()])
 
     async def _in_batches(
         self,
@@ -399,7 +433,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
                 batches[mount].append((inner, index))
             except DeepFSError as error:
                 outcomes[index] = outcome(path, error=error.code.value)
-        answers = await at_once([partial(answered, call, mount, batch) for mount, batch in batches.items()])
+        answers = await gather([partial(answered, call, mount, batch) for mount, batch in batches.items()])
         for batch, answer in zip(batches.values(), answers, strict=True):
             failed = [outcome(path, error=ErrorCode.BACKEND_ERROR.value) for path, _ in batch]
             outcomes |= {index: result for (_, index), result in zip(batch, answer or failed, strict=True)}

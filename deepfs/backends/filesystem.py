@@ -11,23 +11,22 @@ from msgspec.structs import replace as replace_fields
 
 from deepfs.backends.operations import CHUNK_BYTES
 from deepfs.backends.protocol import BackendProtocol, Capabilities
-from deepfs.backends.transfer import MAX_HELD_BYTES, closed_after
+from deepfs.backends.transfer import MAX_HELD_BYTES
 from deepfs.disk import Disk, Entry, Limits, Reading, Upload, is_shortage, modified_at
 from deepfs.errors import BinaryFileError, DeepFSError
 from deepfs.search.batching import BatchedCall, Batcher
 from deepfs.search.disk import Automatic, InProcess, LocalSearch
 from deepfs.search.gitignore import IgnoreOption
 from deepfs.search.request import GlobRequest, GrepRequest, SearchRequest
-from deepfs.sync import finish
+from deepfs.sync import shielded
 from deepfs.text import media, paths
 from deepfs.text import records as filedata
-from deepfs.text import windows as reading
 from deepfs.text.arguments import bytes_given, bytes_of, check_bool, check_number, directory_given
 from deepfs.text.edits import replace
 from deepfs.text.entries import EntryChange, StoragePlace, TreeListing
 from deepfs.text.lines import check_text, check_window, decode
 from deepfs.text.paths import host_path
-from deepfs.threads import lanes
+from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
 from deepfs.threads.locks import path_locks
 from deepfs.types import (
@@ -55,20 +54,29 @@ _UPLOADS_A_HOP = 16
 
 
 class FilesystemBackend(BackendProtocol):
-    """Files on disk, below `root_dir` (by default the working directory of the process).
+    """Files on disk, below a directory.
 
-    With `virtual_mode`, `/` is that directory and nothing outside is reached, through links neither. Without it paths
-    are those of the host: nothing is confined, relative paths and searches without a path start at `root_dir`, which
-    stays, as does all above it.
+    With `virtual_mode`, `/` is `root_dir`, and nothing outside of it is reached, not through links either. Without it,
+    paths are those of the host and nothing is confined: relative paths, and searches without a path, start at
+    `root_dir`; that directory and all above it cannot be changed.
 
-    Files are replaced in one step; edits hold against other tasks, threads and processes that use deepfs. `durable`
-    waits until the disk has every change.
+    Files are replaced in one step. Edits exclude one another across the tasks, threads and processes that use deepfs.
 
-    A search ends after `search_timeout` seconds with what it found, `truncated`. It passes over what `ignore` says:
-    `"git"` honours the `.gitignore` files from `root_dir` down, a list gives patterns as one there would hold, None
-    (the default) ignores nothing; a `.gitignore` that is no regular file, or over 128 KiB or 4,000 lines, has no rules.
-    What a search starts in is searched in any case, and other operations ignore nothing. Where `ripgrep`
-    is installed, it helps with large trees, unless that is False; results are the same.
+    Args:
+        root_dir: The directory; None is the working directory of the process. It is created by the first write.
+        virtual_mode: Whether to confine all operations to `root_dir`.
+        max_file_size_mb: The largest file, in units of 1,048,576 bytes, that is read whole or searched.
+        durable: Whether a change returns only when the disk has stored it.
+        search_timeout: Seconds after which a search ends with what it found, `truncated`.
+        ignore: What searches leave out: `"git"` for what the `.gitignore` files from `root_dir` down say, a list of
+            patterns in the syntax of such a file, or None for nothing. The directory that a search starts in is
+            searched in any case, and other operations ignore nothing. A `.gitignore` that is no regular file, or is
+            over 128 KiB or 4,000 lines, has no rules.
+        ripgrep: Whether to use ripgrep for large trees where it is installed. Results are the same.
+
+    Raises:
+        TypeError: For an argument of another type.
+        ValueError: For a number or an `ignore` that cannot be used.
     """
 
     capabilities: Capabilities = Capabilities(keeps_empty_directories=True, keeps_created_at=False, durable=True)
@@ -113,7 +121,7 @@ class FilesystemBackend(BackendProtocol):
         """Run a change in a worker thread, with its paths held; it gets the deadline of waiting for other processes."""
         async with self._hold(*_lockable(held)):
             deadline = Deadline(_WAIT_S)
-            return await lanes.run(function, deadline, *args, deadline=deadline)
+            return await pool.run(function, deadline, *args, deadline=deadline)
 
     @property
     def cwd(self) -> Path:
@@ -130,14 +138,24 @@ class FilesystemBackend(BackendProtocol):
         """The size over which files are not searched, and binary ones not read."""
         return self._max_bytes
 
-    async def areal_paths(self, paths: list[str]) -> list[str | None]:
-        return await lanes.run(self._real_paths, paths, abandon_on_cancel=True)
+    async def aresolve_paths(self, paths: list[str]) -> list[str | None]:
+        return await pool.run(self._real_paths, paths, abandon_on_cancel=True)
 
     def _real_paths(self, paths: list[str]) -> list[str | None]:
         return [self.real_path(path) for path in paths]
 
     def real_path(self, path: str) -> str | None:
-        """`areal_paths` for one path, by system calls in the calling thread."""
+        """Resolve the links of one path, by system calls in the calling thread.
+
+        Args:
+            path: The path. It need not exist.
+
+        Returns:
+            The path once links are followed; None where it leads outside, or cannot be followed.
+
+        Raises:
+            DeepFSError: Where the machine lacks a resource, such as descriptors: then no access check must pass.
+        """
         try:
             return self._disk.real_path(self._path(path))
         except DeepFSError as error:
@@ -146,7 +164,7 @@ class FilesystemBackend(BackendProtocol):
             return None
 
     async def astorage_place(self, path: str) -> StoragePlace:
-        return await lanes.run(self._place, path, abandon_on_cancel=True)
+        return await pool.run(self._place, path, abandon_on_cancel=True)
 
     def _place(self, path: str) -> StoragePlace:
         return self._disk.place(self._path(path))
@@ -156,7 +174,7 @@ class FilesystemBackend(BackendProtocol):
     def _look(self, function: Callable[..., T], *args: Any) -> Awaitable[T]:
         """Look in a worker thread; cancelled, it is left alone there and soon ends."""
         deadline = Deadline()
-        return lanes.run(function, deadline, *args, abandon_on_cancel=True, deadline=deadline)
+        return pool.run(function, deadline, *args, abandon_on_cancel=True, deadline=deadline)
 
     async def als(self, path: str) -> LsResult:
         return await self._look(self._ls, path)
@@ -185,15 +203,15 @@ class FilesystemBackend(BackendProtocol):
         if isinstance(read.shown, bytes):
             return self._binary(path, read)
         text = FileDataV2(read.shown.text, "utf-8", None, modified_at(read.status), mime_type)
-        return reading.read_window(text, read.shown, read.version)
+        return filedata.read_window(text, read.shown, read.version)
 
     def _binary(self, path: str, read: Reading) -> ReadResult:
         assert isinstance(read.shown, bytes)
         at = FileDataV2("", modified_at=modified_at(read.status))
-        return reading.read_binary(path, read.shown, at=at, content_version=read.version, limit=self._max_bytes)
+        return filedata.read_binary(path, read.shown, at=at, content_version=read.version, limit=self._max_bytes)
 
     async def aread_raw(self, path: str) -> ReadRawResult:
-        return await lanes.run(self._read_raw, path, abandon_on_cancel=True)
+        return await pool.run(self._read_raw, path, abandon_on_cancel=True)
 
     def _read_raw(self, path: str) -> ReadRawResult:
         data, status = self._disk.read_file(self._path(path), MAX_HELD_BYTES)
@@ -211,7 +229,7 @@ class FilesystemBackend(BackendProtocol):
         self._search.run_batch(calls, self._path(start), self._path(""))
 
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-        return await lanes.run_each(self._download_file, paths, abandon_on_cancel=True)
+        return await pool.run_each(self._download_file, paths, abandon_on_cancel=True)
 
     def _download_file(self, path: str) -> FileDownloadResponse:
         try:
@@ -224,11 +242,11 @@ class FilesystemBackend(BackendProtocol):
         check_number("chunk_size", chunk_size)
         opened: list[BinaryIO] = []
         try:
-            await lanes.run(self._open, path, opened)
-            while chunk := await lanes.run(opened[0].read, chunk_size):
+            await pool.run(self._open, path, opened)
+            while chunk := await pool.run(opened[0].read, chunk_size):
                 yield chunk
         finally:
-            await finish(partial(lanes.run, _close, opened))
+            await shielded(partial(pool.run, _close, opened))
 
     def _open(self, path: str, opened: list[BinaryIO]) -> None:
         opened.append(self._disk.open_file(self._path(path))[0])
@@ -311,21 +329,20 @@ class FilesystemBackend(BackendProtocol):
         hops = [files[start : start + _UPLOADS_A_HOP] for start in range(0, len(files), _UPLOADS_A_HOP)]
         async with self._hold(*_lockable(path for path, _ in files)):
             return [
-                outcome for hop in hops for outcome in await lanes.run(self._upload, deadline, hop, deadline=deadline)
+                outcome for hop in hops for outcome in await pool.run(self._upload, deadline, hop, deadline=deadline)
             ]
 
     async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
         begun: list[Upload] = []
         try:
-            async with closed_after(chunks):
-                await lanes.run(self._begin, path, begun)
-                async for chunk in chunks:
-                    await lanes.run(begun[0].write, bytes_given("each chunk", chunk))
-                await self._change([path], begun[0].put)
+            await pool.run(self._begin, path, begun)
+            async for chunk in chunks:
+                await pool.run(begun[0].write, bytes_given("each chunk", chunk))
+            await self._change([path], begun[0].put)
         except DeepFSError as error:
             return FileUploadResponse(path, error.code.value)
         finally:
-            await finish(partial(lanes.run, _close, begun))
+            await shielded(partial(pool.run, _close, begun))
         return FileUploadResponse(path)
 
     def _begin(self, path: str, begun: list[Upload]) -> None:

@@ -1,33 +1,29 @@
-"""The base of backends over flat storage: three primitives, and every operation of the contract on top of them."""
+"""Backends over flat storage, which maps path → file: every operation of the contract, planned over four primitives."""
 
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from functools import partial
 from typing import Any, TypeVar
 
-from deepfs.backends.protocol import BackendProtocol
-from deepfs.errors import (
-    AccessError,
-    BinaryFileError,
-    DeepFSError,
-    DirectoryError,
-    ErrorCode,
-    FileMissingError,
-    NotDirectoryError,
+from deepfs.backends import flat_plans as plans
+from deepfs.backends.flat_plans import Plan
+from deepfs.backends.flat_storage import (
+    AsyncStorage,
+    BlockingStorage,
+    InlineStorage,
+    Kind,
+    Listing,
+    Storage,
+    until_accepted,
 )
-from deepfs.search.flat import glob_tree, grep_tree
+from deepfs.backends.protocol import BackendProtocol
+from deepfs.errors import DeepFSError, ErrorCode
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
-from deepfs.search.results import Grep
-from deepfs.sync import breathe, finish
-from deepfs.text import flat_tree as filemap
 from deepfs.text import paths
 from deepfs.text import records as filedata
-from deepfs.text import windows as reading
 from deepfs.text.arguments import bytes_of
-from deepfs.text.edits import replace
-from deepfs.text.entries import EntryChange, StoragePlace, TreeListing, flat_place, implied_listing
-from deepfs.text.flat_tree import Change, ChangedError, FileTree, PartlyDoneError, Uploads
+from deepfs.text.entries import EntryChange, StoragePlace, TreeListing, flat_place
+from deepfs.text.flat_tree import Change, Directories, FileStat, FileTree, stats_of
 from deepfs.text.lines import check_text
 from deepfs.threads.locks import path_locks
 from deepfs.types import (
@@ -45,21 +41,33 @@ from deepfs.types import (
     WriteResult,
 )
 
-__all__ = ["FlatBackend", "RecordBackend"]
+__all__ = [
+    "AsyncStorage",
+    "BlockingStorage",
+    "FlatBackend",
+    "InlineStorage",
+    "RecordBackend",
+    "RecordStorageBackend",
+    "StorageBackend",
+]
 
 T = TypeVar("T")
 
 
-class FlatBackend(BackendProtocol):
-    """A backend over storage that maps path → file: a dict, a key-value store, a table, a bucket.
+class StorageBackend(BackendProtocol):
+    """A backend over a flat storage: a dict, a key-value store, a table, a bucket.
 
-    A subclass defines `_fetch`, `_fetch_all` and `_commit`. Operations that change files run under locks on their
-    paths, shared by every backend object with the same `_scope`, so concurrent edits of one file never lose one another
-    within the process.
+    A subclass defines `_storage`, and `_scope` if two objects may use one storage. Operations that change files run
+    under locks on their paths, shared by every backend object with an equal scope, so that edits in one process do not
+    overwrite each other. If the storage refuses a change with ChangedError, the operation is planned anew, for up to 30
+    seconds.
+
+    Args:
+        max_file_size_mb: The largest file, in units of 1,048,576 bytes, that is read whole or searched.
     """
 
-    _commits_at_once = False
-    """Whether `_commit` waits for nothing, whatever else a subclass waits for: then no other task comes in between."""
+    _reads_before_change = False
+    """Whether a change needs the content of the file that it replaces, because the storage has no tag to compare."""
 
     def __init__(self, *, max_file_size_mb: int = 10) -> None:
         self._max_bytes = bytes_of(max_file_size_mb)
@@ -67,16 +75,8 @@ class FlatBackend(BackendProtocol):
     # --- what a subclass defines ---
 
     @abstractmethod
-    async def _fetch(self, wanted: Sequence[str]) -> Mapping[str, FileDataV2]:
-        """Those of the `wanted` paths that exist, with their files."""
-
-    @abstractmethod
-    async def _fetch_all(self) -> Mapping[str, FileDataV2]:
-        """Every file; the mapping does not change while it is used."""
-
-    @abstractmethod
-    async def _commit(self, changes: Sequence[Change]) -> None:
-        """Store the changes, in order: what is added comes before what is removed."""
+    def _storage(self) -> Storage:
+        """The storage, for one operation."""
 
     # --- what a subclass may refine ---
 
@@ -93,6 +93,125 @@ class FlatBackend(BackendProtocol):
         """Exclude other changes of `held` and of all beneath them."""
         return path_locks(self._scope()).hold(*held)
 
+    def _check_storable(self, path: str, data: FileDataV2) -> None:
+        """Raise InvalidContentError where the storage cannot hold `data`."""
+
+    def _before_apply(self, changes: Sequence[Change]) -> Sequence[Change]:
+        """What to store of the changes of one operation, with the sizes before and after; raises to refuse them all.
+
+        Every change of the backend comes by here, under its locks, in the thread that calls the storage.
+        """
+        return changes
+
+    # --- running plans ---
+
+    def _look(self, plan: Callable[[], Plan[T]], kind: Kind = "look") -> Awaitable[T]:
+        return self._storage().look(plan, kind)
+
+    def _change(self, plan: Callable[[], Plan[T]], *held: str) -> Awaitable[T]:
+        """Carry out a change while `held` and all beneath them are kept from others."""
+        return until_accepted(lambda: self._attempt(plan, *held))
+
+    async def _attempt(self, plan: Callable[[], Plan[T]], *held: str) -> T:
+        async with self._hold(*held):
+            return await self._storage().carry_out(plan(), "change")
+
+    # --- looking ---
+
+    async def als(self, path: str) -> LsResult:
+        path = paths.normalize(path)
+        return await self._look(lambda: plans.ls(path))
+
+    async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
+        path = paths.normalize(path)
+        return await self._look(lambda: plans.list_tree(path))
+
+    async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
+        path = paths.normalize(path)
+        return await self._look(lambda: plans.read(self, path, offset, limit))
+
+    async def aread_raw(self, path: str) -> ReadRawResult:
+        path = paths.normalize(path)
+        return await self._look(lambda: plans.read_raw(path))
+
+    async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+        return await self._look(lambda: plans.download(paths))
+
+    async def arun_glob(self, request: GlobRequest) -> GlobResult:
+        files = FileFilter(request)
+        return await self._look(lambda: plans.glob(files), "search")
+
+    async def arun_grep(self, request: GrepRequest) -> GrepResult:
+        files = FileFilter(request)
+        return await self._look(lambda: plans.grep(self, request, files), "search")
+
+    # --- changing ---
+
+    async def awrite(
+        self, path: str, content: str, *, overwrite: bool = False, if_match: str | None = None
+    ) -> WriteResult:
+        path = paths.normalize(path)
+        check_text(content)
+        return await self._change(
+            lambda: plans.write(self, path, content, overwrite=overwrite, if_match=if_match), path
+        )
+
+    async def aedit(
+        self, path: str, old: str, new: str, replace_all: bool = False, *, if_match: str | None = None
+    ) -> EditResult:
+        path = paths.normalize(path)
+        return await self._change(
+            lambda: plans.edit(self, path, old, new, replace_all=replace_all, if_match=if_match), path
+        )
+
+    async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
+        path = paths.normalize(path)
+        return await self._change(lambda: plans.delete(self, path, if_match=if_match), path)
+
+    async def amove(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
+        src, dst = paths.normalize(src), paths.normalize(dst)
+        return await self._change(lambda: plans.move(self, src, dst, overwrite=overwrite), src, dst)
+
+    async def acopy(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
+        src, dst = paths.normalize(src), paths.normalize(dst)
+        return await self._change(lambda: plans.copy(self, src, dst, overwrite=overwrite), src, dst)
+
+    async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+        targets = plans.upload_targets(files)
+        held = [target for target in targets if isinstance(target, str)]
+        try:
+            outcomes = await self._change(lambda: plans.upload(self, files, targets), *held)
+        except DeepFSError as error:
+            outcomes = [error if isinstance(target, str) else target for target in targets]
+        return plans.upload_responses(files, outcomes)
+
+    async def achange_entries(self, changes: Sequence[EntryChange]) -> list[FileUploadResponse]:
+        # Directories follow from the files: one that is empty is gone already.
+        outcomes = {"make_directory": ErrorCode.UNSUPPORTED.value}
+        return [FileUploadResponse(change.path, outcomes.get(change.change)) for change in changes]
+
+
+class FlatBackend(StorageBackend):
+    """A backend over a storage that gives whole files only: `_fetch`, `_fetch_all` and `_commit` are all it takes.
+
+    A storage that tells sizes and times without contents, or that compares before it stores, is better served by
+    `StorageBackend`.
+    """
+
+    _reads_before_change = True
+
+    @abstractmethod
+    async def _fetch(self, wanted: Sequence[str]) -> Mapping[str, FileDataV2]:
+        """Those of the `wanted` paths that exist, with their files."""
+
+    @abstractmethod
+    async def _fetch_all(self) -> Mapping[str, FileDataV2]:
+        """Every file; the mapping does not change while it is used."""
+
+    @abstractmethod
+    async def _commit(self, changes: Sequence[Change]) -> None:
+        """Store the changes, in order: what is added comes before what is removed."""
+
     async def _tree(self) -> FileTree:
         """The files as a tree."""
         return FileTree(await self._fetch_all())
@@ -101,260 +220,59 @@ class FlatBackend(BackendProtocol):
         """Whether there are files under `path`."""
         return path in (await self._tree()).directories
 
-    def _check_storable(self, path: str, data: FileDataV2) -> None:
-        """Raise InvalidContentError where the storage cannot hold `data`."""
-
     def _files_update(self, changes: Sequence[Change]) -> dict[str, Any] | None:
         """What a result tells of the changes where the storage is graph state."""
         return None
 
-    # --- looking ---
-
-    async def _at(self, wanted: Sequence[str]) -> Mapping[str, FileDataV2]:
-        """The files at `wanted`; none is at the root, whatever the storage has there."""
-        asked = [path for path in wanted if path != "/"]
-        return await self._fetch(asked) if asked else {}
-
-    async def _require(self, path: str) -> FileDataV2:
-        """The file at `path`."""
-        return (await self._existing(path))[path]
-
-    async def _existing(self, path: str) -> Mapping[str, FileDataV2]:
-        """The file at `path`, by its path."""
-        found = await self._at([path])
-        if path not in found:
-            raise DirectoryError(path) if await self._is_directory(path) else FileMissingError(path)
-        return found
-
-    async def als(self, path: str) -> LsResult:
-        return LsResult(entries=(await self._tree()).entries(paths.normalize(path)))
-
-    async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
-        path = paths.normalize(path)
-        files, chosen = await self._subtree(path)
-        return implied_listing(path, [(child, filemap.file_info(child, files).size) for child in chosen])
-
-    async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
-        path = paths.normalize(path)
-        return reading.read_data(path, await self._require(path), offset, limit, max_binary=self._max_bytes)
-
-    async def aread_raw(self, path: str) -> ReadRawResult:
-        return ReadRawResult(data=await self._require(paths.normalize(path)))
-
-    async def arun_glob(self, request: GlobRequest) -> GlobResult:
-        files = FileFilter(request)
-        tree = FileTree(await self._fetch_all())
-        if files.root != "/" and files.root in tree.files:
-            raise NotDirectoryError(files.root)
-        await breathe()
-        return await glob_tree(tree, files)
-
-    async def arun_grep(self, request: GrepRequest) -> GrepResult:
-        grep = Grep(request, FileFilter(request), self._max_bytes)
-        return await grep_tree(FileTree(await self._fetch_all()), grep)
-
-    async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-        wanted = [_valid(path) for path in paths]
-        try:
-            found = await self._at(_paths(wanted))
-        except DeepFSError as error:
-            found, wanted = {}, [error if isinstance(path, str) else path for path in wanted]
-        return [await self._downloaded(given, path, found) for given, path in zip(paths, wanted, strict=True)]
-
-    async def _downloaded(
-        self, given: str, path: str | DeepFSError, found: Mapping[str, FileDataV2]
-    ) -> FileDownloadResponse:
-        try:
-            if isinstance(path, DeepFSError):
-                raise path
-            data = found[path] if path in found else await self._require(path)
-            return FileDownloadResponse(given, filedata.content_bytes(data, path))
-        except DeepFSError as error:
-            return FileDownloadResponse(given, error=error.code.value)
-
-    # --- changing ---
-
-    async def _write(self, changes: Sequence[Change]) -> dict[str, Any] | None:
-        if changes and self._commits_at_once:
-            await self._commit(changes)
-        elif changes:
-            await finish(partial(self._commit, changes))
-        return self._files_update(changes)
-
-    async def _place(self, path: str) -> Mapping[str, FileDataV2]:
-        """The file at `path`, if there is one; raises where nothing can be put there."""
-        found = await self._at([path, *paths.ancestors(path)])
-        filemap.check_parents(path, found)
-        if path not in found and await self._is_directory(path):
-            raise DirectoryError(path)
-        return found
-
     async def _changing(self, change: Callable[[], Awaitable[T]], *held: str) -> T:
         """Carry out a change, which looks, decides and stores, while `held` and all beneath them are kept from others.
 
-        A backend that finds out while it stores that another process was faster may carry it out anew.
+        Where `_commit` raises ChangedError, this is called anew, for up to 30 seconds.
         """
         async with self._hold(*held):
             return await change()
 
-    async def awrite(
-        self, path: str, content: str, *, overwrite: bool = False, if_match: str | None = None
-    ) -> WriteResult:
-        path = paths.normalize(path)
-        check_text(content)
+    async def _attempt(self, plan: Callable[[], Plan[T]], *held: str) -> T:
+        return await self._changing(lambda: self._storage().carry_out(plan(), "change"), *held)
 
-        async def write() -> WriteResult:
-            found = await self._place(path)
-            filemap.check_replaceable(path, found, overwrite=overwrite, if_match=if_match)
-            before = filemap.readable(found, path)
-            after = filedata.new_file(content, created_at=before and before.created_at)
-            update = await self._write([filemap.change_of(path, found, after)])
-            return WriteResult(path=path, files_update=update)
-
-        return await self._changing(write, path)
-
-    async def aedit(
-        self, path: str, old: str, new: str, replace_all: bool = False, *, if_match: str | None = None
-    ) -> EditResult:
-        path = paths.normalize(path)
-
-        async def edit() -> EditResult:
-            found = await self._existing(path)
-            before = found[path]
-            filemap.check_version(path, found, if_match)
-            content = filedata.text_of(before, path)
-            if content is None:
-                raise BinaryFileError(path)
-            done = replace(path, content, old, new, replace_all)
-            after = filedata.new_file(done.content, created_at=before.created_at)
-            update = await self._write([filemap.change_of(path, found, after, done)])
-            return EditResult(path=path, files_update=update, occurrences=done.occurrences)
-
-        return await self._changing(edit, path)
-
-    async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
-        path = paths.normalize(path)
-        if path == "/":
-            raise AccessError(path, "the root cannot be deleted")
-
-        async def delete() -> DeleteResult:
-            files, chosen = await self._subtree(path)
-            filemap.check_version(path, files, if_match)
-            await self._write([filemap.change_of(child, files, None) for child in chosen])
-            return DeleteResult(path=path)
-
-        return await self._changing(delete, path)
-
-    async def _subtree(self, path: str) -> tuple[Mapping[str, FileDataV2], list[str]]:
-        """Files by path, and the paths of those at or under `path`."""
-        single = await self._at([path])
-        if single:
-            return single, [path]
-        tree = FileTree(await self._fetch_all())
-        return tree.files, tree.beneath(path)
-
-    async def amove(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
-        src, dst = paths.normalize(src), paths.normalize(dst)
-
-        async def move() -> WriteResult:
-            files, chosen = await self._subtree(src)
-            if src == dst:
-                return WriteResult(path=dst)
-            added = await self._relocated(src, dst, {path: files[path] for path in chosen}, overwrite=overwrite)
-            removed = [filemap.change_of(path, files, None) for path in chosen]
-            return WriteResult(path=dst, files_update=await self._write([*added, *removed]))
-
-        return await self._changing(move, src, dst)
-
-    async def acopy(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
-        src, dst = paths.normalize(src), paths.normalize(dst)
-
-        async def copy() -> WriteResult:
-            files, chosen = await self._subtree(src)
-            moved = await self._relocated(src, dst, {path: files[path] for path in chosen}, overwrite=overwrite)
-            return WriteResult(path=dst, files_update=await self._write([filemap.as_copy(change) for change in moved]))
-
-        return await self._changing(copy, src, dst)
-
-    async def _relocated(
-        self, src: str, dst: str, sources: Mapping[str, FileDataV2], *, overwrite: bool
-    ) -> list[Change]:
-        """The files that `sources`, which lie at or under `src`, become at `dst`; raises where they cannot go there."""
-        targets = filemap.relocation(src, dst, sources)
-        found = await self._at([dst, *paths.ancestors(dst)])
-        filemap.check_parents(dst, found)
-        filemap.check_destination(
-            dst,
-            found,
-            is_directory=dst not in found and await self._is_directory(dst),
-            from_file=src in sources,
-            overwrite=overwrite,
-        )
-        return [filemap.change_of(targets[path], found, data) for path, data in sources.items()]
-
-    async def achange_entries(self, changes: Sequence[EntryChange]) -> list[FileUploadResponse]:
-        # Directories follow from the files: one that is empty is gone already.
-        outcomes = {"make_directory": ErrorCode.UNSUPPORTED.value}
-        return [FileUploadResponse(change.path, outcomes.get(change.change)) for change in changes]
-
-    async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        targets = [_valid(path) for path, _ in files]
-        try:
-            outcomes = await self._changing(partial(self._upload, files, targets), *_paths(targets))
-        except DeepFSError as error:
-            outcomes = [error if isinstance(target, str) else target for target in targets]
-        return [
-            FileUploadResponse(given, outcome.code.value if outcome else None)
-            for (given, _), outcome in zip(files, outcomes, strict=True)
-        ]
-
-    async def _upload(
-        self, files: Sequence[tuple[str, bytes]], targets: Sequence[str | DeepFSError]
-    ) -> list[DeepFSError | None]:
-        """Store the files at their targets; why it could not be done, for each."""
-        uploads = Uploads(*await self._occupied(_paths(targets)), self._check_storable)
-        outcomes = [
-            uploads.add(target, content) if isinstance(target, str) else target
-            for target, (_, content) in zip(targets, files, strict=True)
-        ]
-        try:
-            await self._write(uploads.changes)
-        except PartlyDoneError as error:
-            return [
-                outcome or (None if target in error.done else error)
-                for target, outcome in zip(targets, outcomes, strict=True)
-            ]
-        except ChangedError:
-            raise
-        except DeepFSError as error:
-            return [outcome or error for outcome in outcomes]
-        return outcomes
-
-    async def _occupied(self, targets: list[str]) -> tuple[Mapping[str, FileDataV2], set[str]]:
-        """The files at and above `targets`, and those of `targets` that are directories."""
-        found = await self._at(_unique([*targets, *(up for path in targets for up in paths.ancestors(path))]))
-        return found, {path for path in targets if path not in found and await self._is_directory(path)}
+    def _storage(self) -> Storage:
+        return _FetchedFiles(self)
 
 
-def _valid(path: str) -> str | DeepFSError:
-    """`path` normalised, or why it is none."""
-    try:
-        return paths.normalize(path)
-    except DeepFSError as error:
-        return error
+class _FetchedFiles(AsyncStorage):
+    """The primitives by those of a `FlatBackend`."""
+
+    def __init__(self, backend: FlatBackend) -> None:
+        self._backend = backend
+
+    async def stat(self, paths: Sequence[str]) -> Mapping[str, FileStat]:
+        return stats_of(await self._backend._fetch(paths))
+
+    async def get(self, paths: Sequence[str]) -> Mapping[str, FileDataV2]:
+        return await self._backend._fetch(paths)
+
+    async def list(self, prefix: str, limit: int | None = None) -> Listing:
+        if limit is None:
+            return await self._backend._tree()
+        # The question is whether there is a directory, and no more need be known of it.
+        is_directory = await self._backend._is_directory(prefix.rstrip("/") or "/")
+        return FileTree({}, Directories([f"{prefix}_"] if is_directory else ()))
+
+    async def apply(self, changes: Sequence[Change]) -> dict[str, Any] | None:
+        await self._backend._commit(changes)
+        return self._backend._files_update(changes)
 
 
-def _paths(targets: Iterable[str | DeepFSError]) -> list[str]:
-    """Those that are paths."""
-    return [target for target in targets if isinstance(target, str)]
+class RecordStorageBackend(StorageBackend):
+    """A backend that writes one of the two file formats, and reads both.
 
+    Args:
+        file_format: `"v2"`, or `"v1"` for the older form that holds text only.
+        max_file_size_mb: The largest file, in units of 1,048,576 bytes, that is read whole or searched.
 
-def _unique(items: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(items))
-
-
-class RecordBackend(FlatBackend):
-    """A flat backend that writes one of the two file formats, and reads both."""
+    Raises:
+        ValueError: For another format, and a size that is not positive.
+    """
 
     def __init__(self, *, file_format: FileFormat = "v2", max_file_size_mb: int = 10) -> None:
         super().__init__(max_file_size_mb=max_file_size_mb)
@@ -374,3 +292,7 @@ class RecordBackend(FlatBackend):
     def _check_storable(self, path: str, data: FileDataV2) -> None:
         if self._file_format == "v1":
             filedata.to_v1(data, path)
+
+
+class RecordBackend(RecordStorageBackend, FlatBackend):
+    """A `FlatBackend` that writes one of the two file formats, and reads both."""

@@ -21,19 +21,33 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class LocalShellBackend(FilesystemBackend, SandboxBackendProtocol):
-    """A `FilesystemBackend` that also runs commands, as this user, with nothing to hold them in.
+    """A `FilesystemBackend` that also runs commands, as the user of this process, without confinement.
 
-    `virtual_mode` confines the file operations alone: a command reaches whatever this user may reach. Where that is too
-    much, use a sandbox.
+    `virtual_mode` confines file operations only: a command reaches whatever this user may reach. Use a sandbox where
+    that is too much.
 
-    Commands are run by `/bin/sh` in `root_dir`, so relative paths are the same to commands and to file operations.
-    A command sees the path `/a.txt` of a file operation as `host_path("/a.txt")`; `virtual_path` is the way back. They
-    have the variables of `env`, with those of this process where `inherit_env` is set, and a usual PATH where neither
-    gives one. Nothing can be typed into them.
+    Commands are run by `/bin/sh` in `root_dir`, so relative paths are the same for commands and for file operations. A
+    command knows the file `/a.txt` as `host_path("/a.txt")`; `virtual_path` is the reverse. Standard input is empty.
+    Lines of stderr are marked `[stderr]`. At the timeout and on cancellation, a command ends with all that it started
+    in its process group. What a command leaves in the background when it ends by itself continues to run.
 
-    A command ends after `timeout` seconds with all that it started in its process group, and the output so far is
-    returned; so it is on cancellation. What it leaves in the background when it ends by itself lives on.
-    Of its output the head and the tail are kept, `max_output_bytes` in all; lines of stderr are marked `[stderr]`.
+    Args:
+        root_dir: The directory; None is the working directory of the process.
+        virtual_mode: Whether to confine file operations to `root_dir`.
+        timeout: Seconds after which a command is ended; the output so far is returned.
+        max_output_bytes: The most bytes of output that are kept, of the head and of the tail.
+        env: Environment variables of the commands.
+        inherit_env: Whether commands also get the environment variables of this process. Without a PATH from either,
+            they get a usual one.
+        max_file_size_mb: As in `FilesystemBackend`.
+        durable: As in `FilesystemBackend`.
+        search_timeout: As in `FilesystemBackend`.
+        ignore: As in `FilesystemBackend`.
+        ripgrep: As in `FilesystemBackend`.
+
+    Raises:
+        TypeError: For an argument of another type.
+        ValueError: For a number, a name in `env` or an `ignore` that cannot be used.
     """
 
     capabilities: Capabilities = Capabilities(
@@ -79,15 +93,26 @@ class LocalShellBackend(FilesystemBackend, SandboxBackendProtocol):
         return self._id
 
     def host_path(self, path: str) -> str:
-        """The path by which commands know the file that file operations know as `path`. Errors: InvalidPathError."""
+        """The path by which commands know a file.
+
+        Args:
+            path: The path for file operations.
+
+        Raises:
+            InvalidPathError: For what is no path of the contract.
+        """
         if not self._virtual:
             return self._path(path)
         return os.path.join(self._host_root(), paths.normalize(path).lstrip("/"))
 
     def virtual_path(self, path: str) -> str:
-        """The path by which file operations know what commands know as `path`, absolute or relative to `root_dir`.
+        """The path by which file operations know a file.
 
-        InvalidPathError where it is not beneath `root_dir` and the mode is virtual.
+        Args:
+            path: The path for commands, absolute or relative to `root_dir`.
+
+        Raises:
+            InvalidPathError: Where it is not under `root_dir` and `virtual_mode` is set.
         """
         if not self._virtual:
             return self._path(path)
@@ -105,9 +130,17 @@ class LocalShellBackend(FilesystemBackend, SandboxBackendProtocol):
         return await commands.capture(self._command(command, timeout), self._max_output_bytes)
 
     def astream_execute(self, command: str, *, timeout: float | None = None) -> AbstractAsyncContextManager[Running]:
-        """Run a shell command within an `async with` block; iterating over what it gives is the output as it comes.
+        """Run a shell command within an `async with` block, and iterate over its output as it comes.
 
-        Its `exit_code` and `stopped` are known when the iteration has ended. Leaving the block ends the command.
+        Leaving the block ends the command.
+
+        Args:
+            command: The shell command.
+            timeout: The most seconds it may take; None is the limit of this backend.
+
+        Returns:
+            A context manager of the running command. Its `exit_code` and `stopped` are known when the iteration has
+            ended.
         """
         return commands.running(self._command(command, timeout))
 

@@ -1,53 +1,79 @@
 """Files in this process's memory: the reference backend, and the one to embed where there is no graph."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any
 
-from deepfs.backends.flat import FlatBackend
+from deepfs.backends.flat import StorageBackend
+from deepfs.backends.flat_storage import InlineStorage, Storage
 from deepfs.text import paths
 from deepfs.text.entries import StoragePlace, flat_place
-from deepfs.text.flat_tree import Change, Directories, FileTree
+from deepfs.text.flat_tree import Change, Directories, FileStat, FileTree, stat_of
 from deepfs.threads.locks import StepLock
 from deepfs.types import FileDataV2
 
 __all__ = ["MemoryBackend"]
 
 
-class MemoryBackend(FlatBackend):
-    """Files in memory, gone with the object. Safe to share between tasks, event loops and threads."""
+class _MemoryFiles(InlineStorage):
+    def __init__(self) -> None:
+        self.files: dict[str, FileDataV2] = {}
+        self.parents = Directories()
 
-    never_waits = True
-    _commits_at_once = True
+    def stat(self, paths: Sequence[str]) -> Mapping[str, FileStat]:
+        return {path: stat_of(self.files[path]) for path in paths if path in self.files}
+
+    def get(self, paths: Sequence[str]) -> Mapping[str, FileDataV2]:
+        return {path: self.files[path] for path in paths if path in self.files}
+
+    def list(self, prefix: str, limit: int | None = None) -> FileTree:
+        return FileTree(self.files, self.parents)
+
+    def apply(self, changes: Sequence[Change]) -> None:
+        for change in changes:
+            if change.after is None:
+                self.files.pop(change.path, None)
+            else:
+                self.files[change.path] = change.after
+        self.parents.apply(changes)
+
+
+class _Held(AbstractAsyncContextManager[None]):
+    __slots__ = ("_step",)
+
+    def __init__(self, lock: StepLock) -> None:
+        self._step = lock.hold()
+
+    async def __aenter__(self) -> None:
+        self._step.__enter__()
+
+    async def __aexit__(self, *raised: Any) -> None:
+        self._step.__exit__(*raised)
+
+
+class MemoryBackend(StorageBackend):
+    """Files in memory, gone with the object. Safe to share between tasks, event loops and threads.
+
+    Args:
+        max_file_size_mb: The largest file, in units of 1,048,576 bytes, that is read whole or searched.
+    """
+
+    is_synchronous = True
 
     def __init__(self, *, max_file_size_mb: int = 10) -> None:
         super().__init__(max_file_size_mb=max_file_size_mb)
-        self._files: dict[str, FileDataV2] = {}
-        self._parents = Directories()
+        self._memory = _MemoryFiles()
+        self._files: dict[str, FileDataV2] = self._memory.files
+        self._parents: Directories = self._memory.parents
         self._lock = StepLock()
+
+    def _storage(self) -> Storage:
+        return self._memory
 
     async def astorage_place(self, path: str) -> StoragePlace:
         scope = ("memory", id(self._files))
         return flat_place(scope, paths.normalize(path), storage=scope, is_sole=True)
 
-    @asynccontextmanager
-    async def _hold(self, *held: str) -> AsyncIterator[None]:
+    def _hold(self, *held: str) -> AbstractAsyncContextManager[None]:
         # Nothing waits while the lock is held, so one lock serves every path, and callers without an event loop.
-        with self._lock.hold():
-            yield
-
-    async def _fetch(self, wanted: Sequence[str]) -> Mapping[str, FileDataV2]:
-        return {path: self._files[path] for path in wanted if path in self._files}
-
-    async def _fetch_all(self) -> Mapping[str, FileDataV2]:
-        return self._files.copy()
-
-    async def _tree(self) -> FileTree:
-        return FileTree(self._files, self._parents)
-
-    async def _commit(self, changes: Sequence[Change]) -> None:
-        for change in changes:
-            if change.after is None:
-                self._files.pop(change.path, None)
-            else:
-                self._files[change.path] = change.after
-        self._parents.apply(changes)
+        return _Held(self._lock)

@@ -44,4 +44,4 @@ def namespace_from(factory: Callable[[Any], object], runtime: object) -> Namespa
         raise
     except Exception as error:
         outside = " (there is no LangGraph runtime here)" if runtime is None else ""
-        raise BackendError(f"Error: The namespace factory failed{outside}: {type(error).__name__}: {error}") from error
+        raise BackendError(None, f"The namespace factory failed{outside}: {type(error).__name__}: {error}") from error

@@ -4,7 +4,7 @@
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Final, Protocol
 
@@ -13,11 +13,13 @@ from msgspec import Struct
 from deepfs._deprecated import warn_deprecated
 
 __all__ = [
+    "NEVER_WAITS",
     "V1_NAMES",
     "Adapters",
     "BackendProtocolV1",
     "SandboxBackendProtocolV1",
     "adapters",
+    "add_former_names",
     "add_v1_names",
     "mark_v1",
     "register",
@@ -34,22 +36,55 @@ class BackendProtocolV1(Protocol):
     """What a backend of the first protocol defines, synchronous; `adapt_backend_protocol` makes it a backend."""
 
     def ls_info(self, path: str) -> list[Any]:
-        """List the direct children of a directory."""
+        """List the direct children of a directory.
+
+        Args:
+            path: The directory.
+        """
 
     def read(self, file_path: str, offset: int = 0, limit: int = 2000) -> str:
-        r"""Read lines, each as `f"{number:6d}\t{line}"`, or an error text."""
+        r"""Read lines, each as `f"{number:6d}\t{line}"`, or an error text.
+
+        Args:
+            file_path: The file.
+            offset: The first line; the first of the file is 0.
+            limit: The most lines.
+        """
 
     def grep_raw(self, pattern: str, path: str | None = None, glob: str | None = None) -> list[Any] | str:
-        """Find lines; an error is a text."""
+        """Find the lines that contain a text; an error is a text.
+
+        Args:
+            pattern: The text.
+            path: The directory to search; None is `/`.
+            glob: Which files to search; None is all.
+        """
 
     def glob_info(self, pattern: str, path: str = "/") -> list[Any]:
-        """List the files that match."""
+        """List the files that match.
+
+        Args:
+            pattern: The glob.
+            path: The directory to search.
+        """
 
     def write(self, file_path: str, content: str) -> Any:
-        """Create a file."""
+        """Create a file.
+
+        Args:
+            file_path: The file.
+            content: Its text.
+        """
 
     def edit(self, file_path: str, old_string: str, new_string: str, replace_all: bool = False) -> Any:
-        """Replace a literal text."""
+        """Replace a literal text.
+
+        Args:
+            file_path: The file.
+            old_string: The text to replace.
+            new_string: The text to put in its place.
+            replace_all: Whether to replace every occurrence.
+        """
 
 
 class SandboxBackendProtocolV1(BackendProtocolV1, Protocol):
@@ -60,7 +95,11 @@ class SandboxBackendProtocolV1(BackendProtocolV1, Protocol):
         """What tells this sandbox from others."""
 
     def execute(self, command: str) -> Any:
-        """Run a shell command."""
+        """Run a shell command.
+
+        Args:
+            command: The command.
+        """
 
 
 class Adapters(Struct, frozen=True):
@@ -85,7 +124,7 @@ def register(adapters: Adapters) -> None:
 def adapters() -> Adapters:
     """The registered adapters; those of `deepfs.compat` if there are none yet."""
     if not _registered:
-        import_module("deepfs.compat.registered")
+        import_module("deepfs.compat.class_bodies")
     return _registered[0]
 
 
@@ -106,6 +145,35 @@ def takes_overwrite(method: Callable[..., Any]) -> bool:
     """Whether a `write` tells creating from replacing; that of deepagents replaces."""
     own = inspect.signature(method).parameters
     return "overwrite" in own or any(parameter.kind is parameter.VAR_KEYWORD for parameter in own.values())
+
+
+# --- names of earlier versions of deepfs ------------------------------------------------------------------------------
+
+FORMER_METHODS: Final[Mapping[str, str]] = {"areal_paths": "aresolve_paths", "through": "dispatch"}
+"""What the methods of backends that had another name are called now."""
+
+
+def add_former_names(cls: Any, mixins: Sequence[type] = ()) -> None:
+    """Have what the body of `cls`, or of a mixin, defines by a former name hold for the present one, and reversely."""
+    for former, name in FORMER_METHODS.items():
+        for owner in (cls, *mixins):
+            defined = vars(owner).get(former, vars(owner).get(name))
+            if defined is not None and not {former, name} <= vars(owner).keys():
+                setattr(cls, name, defined)
+                setattr(cls, former, defined)
+                break
+    declared = vars(cls).get("never_waits")
+    if isinstance(declared, bool):
+        cls.is_synchronous = declared
+        del cls.never_waits
+
+
+def _set_synchronous(backend: Any, value: bool) -> None:
+    backend.is_synchronous = value
+
+
+NEVER_WAITS: Final = property(lambda backend: backend.is_synchronous, _set_synchronous)
+"""`is_synchronous` by its former name."""
 
 
 # --- the old names, on every backend ---------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from deepfs.search.request import GlobRequest, GrepRequest
 from deepfs.sync import sync_shims
 from deepfs.text.entries import EntryChange, StoragePlace, TreeListing
 from deepfs.types import (
+    ChangeEvent,
     DeleteResult,
     EditResult,
     FileDownloadResponse,
@@ -38,6 +39,10 @@ class Capabilities(Struct, frozen=True):
     """What is stored outlives the process."""
     executes: bool = False
     """The backend runs commands (`aexecute`)."""
+    deletes: bool = True
+    """The backend deletes files (`adelete`). For a class that defines no `adelete` this is False by itself."""
+    watches: bool = False
+    """The backend tells of changes as they happen (`awatch`)."""
 
 
 if TYPE_CHECKING:
@@ -65,95 +70,177 @@ class Operations(SyncSurface, ABC):
     """The operations of a backend; `BackendProtocol` is the class to derive from, and does some of them by others."""
 
     capabilities: Capabilities
-    never_waits: bool
+    is_synchronous: bool
 
     @abstractmethod
     def inner_backends(self) -> Sequence[object]:
-        """The backends, of whatever protocol, that this one passes calls on to; none where it stores files itself."""
+        """The backends, of any protocol, that this one passes calls on to.
+
+        Returns:
+            An empty sequence if this backend stores files itself.
+        """
 
     @abstractmethod
     def bound_to_this_thread(self) -> bool:
-        """Whether the storage belongs to the event loop of the calling thread; sync calls are refused there."""
+        """Whether the storage belongs to the event loop of the calling thread.
+
+        Returns:
+            True where a synchronous call in this thread would wait for itself; such calls are refused.
+        """
 
     @abstractmethod
-    async def areal_paths(self, paths: list[str]) -> list[str | None]:
-        """Where each path leads once links are followed, or would lead once it is made; None where that is nowhere.
+    async def aresolve_paths(self, paths: list[str]) -> list[str | None]:
+        """Resolve links.
 
-        On storage without links, as here, the paths themselves. Whoever judges paths judges these as well; a layer that
-        changes paths on their way to another backend changes these back.
+        Access checks must also check the resolved paths. A layer that changes paths on their way to another backend
+        changes the resolved paths back.
+
+        Args:
+            paths: The paths to resolve. They need not exist.
+
+        Returns:
+            For each path where it leads once links are followed, and None where that is outside of the backend. On
+            storage without links these are the paths themselves.
         """
 
     @abstractmethod
     async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
-        """Every entry at or under `path` as a transfer to another storage needs them: more than `als` shows.
+        """List every entry at or under a path, as a transfer to another storage needs them; `als` shows less.
 
-        It is made of `als` and `areal_paths` here. A backend overrides it where it knows of links, special files, mode
-        bits, or names that are in no valid path. With `deleting`, what may be read but not deleted counts as omitted.
-        Raises leaves of `deepfs.errors`: FileMissingError where nothing is at `path`, AccessError and NotSupportedError
-        where nothing can be deleted.
+        By default this is made of `als` and `aresolve_paths`. A backend overrides it if it knows of links, special
+        files, mode bits, or names that are in no valid path.
+
+        Args:
+            path: The file or directory to list.
+            deleting: Whether what is listed is to be deleted: then what may be read but not deleted is counted as
+                omitted.
+
+        Returns:
+            The entries, and how many were omitted and why.
+
+        Raises:
+            NotFoundError: Where nothing is at `path`.
+            PermissionDeniedError: With `deleting`, where nothing may be deleted.
+            NotSupportedError: With `deleting`, where nothing can be deleted.
         """
 
     @abstractmethod
     async def achange_entries(self, changes: Sequence[EntryChange]) -> list[FileUploadResponse]:
-        """Changes of directories and mode bits that a transfer needs; one outcome for each, in order.
+        """Make and remove directories and set mode bits, as a transfer needs it.
 
-        Here no directory can be made (`unsupported`), modes are not kept, and a directory is removed by `adelete` if a
-        listing just before shows that nothing is in it.
+        By default no directory can be made (`unsupported`), modes are not kept, and a directory is removed by `adelete`
+        if a listing just before shows that it is empty.
+
+        Args:
+            changes: The changes, carried out in order.
+
+        Returns:
+            One outcome for each change, in order. Errors: `unsupported`, `permission_denied`, `file_not_found`, and
+            what `adelete` has.
         """
 
     @abstractmethod
     async def astorage_place(self, path: str) -> StoragePlace:
-        """Which storage `path` lies in, and where, by names that do not depend on this object: two mounts compare them.
+        """Name the storage that a path is in, and the place there, independently of this object.
 
-        Here what is stored at a path belongs to this object and that path, and what others reach is not known: copies
-        and moves between it and others find out by a file that they make for a moment. A layer that changes paths on
-        their way to another backend asks that one about the changed path.
+        Two mounts compare these names to find out whether they show one file. By default a place belongs to this
+        object, and it is not known which other objects reach it: copies and moves between such objects find out by a
+        file that they create for a moment. A layer that changes paths on their way to another backend asks that backend
+        about the changed path.
+
+        Args:
+            path: A path of this backend. It need not exist.
+
+        Returns:
+            The place.
         """
 
     @abstractmethod
     async def als(self, path: str) -> LsResult:
-        """List the direct children of a directory, sorted by path; directories end in `/`.
+        """List the direct children of a directory, sorted by path.
 
-        Errors: file_not_found, not_a_directory.
+        Args:
+            path: The directory.
+
+        Returns:
+            `entries`, each with its path, size in bytes and time of modification where they are known; the path of a
+            directory ends in `/`. Errors: `file_not_found`, `not_a_directory`.
+            See the contract under "ls".
         """
 
     @abstractmethod
     async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
-        r"""Read `limit` lines from line `offset` (from 0) of a text file, or the whole of a binary one as base64.
+        r"""Read lines of a text file, or the whole of a binary file.
 
-        A line ends at `\n`; terminators are kept as stored and a BOM is hidden, so the windows that `next_offset` leads
-        through join to the text. Errors: file_not_found, is_directory, too_large, and invalid_content where `offset` is
-        past the end.
+        A line ends at `\n`. Line ends are kept as stored and a BOM is hidden, so the windows that `next_offset` leads
+        through join to the text.
+
+        Args:
+            path: The file.
+            offset: The first line to read; the first of the file is 0.
+            limit: The most lines to read.
+
+        Returns:
+            `file_data` with the text, or with base64 and `mime_type` for a binary file; `start_line`, `end_line`,
+            `next_offset` and `total_lines`; `version`, to be given as `if_match`. Errors: `file_not_found`,
+            `is_directory`, `too_large` over `max_file_size_mb`, `invalid_content` where `offset` is past the end.
+            See the contract under "read and read_raw".
         """
 
     @abstractmethod
     async def awrite(
         self, path: str, content: str, *, overwrite: bool = False, if_match: str | None = None
     ) -> WriteResult:
-        """Create a text file with the directories above it; a reader sees the old file or the new one.
+        """Create a text file, with the directories above it. A reader sees the old file or the new one.
 
-        `overwrite` replaces what is there; `if_match`, a `version` that a read returned, replaces just that version.
-        Errors: already_exists, conflict, is_directory, not_a_directory, invalid_content.
+        Args:
+            path: The file.
+            content: The text. It must not contain NUL or lone surrogates.
+            overwrite: Replace the file if it exists.
+            if_match: Replace the file if it is this version, which a read returned; None asks for none.
+
+        Returns:
+            The path. Errors: `already_exists` without `overwrite`, `conflict` where `if_match` is not the version
+            that is there, `is_directory`, `not_a_directory` where a file is above the path, `invalid_content`.
+            See the contract under "write".
         """
 
     @abstractmethod
     async def aedit(
         self, path: str, old: str, new: str, replace_all: bool = False, *, if_match: str | None = None
     ) -> EditResult:
-        r"""Replace the literal text `old` by `new`, once, or everywhere with `replace_all`.
+        r"""Replace a literal text of a file. No byte outside of the replacement changes.
 
-        No byte outside the replacement changes. In a CRLF file `\n` in `old` also matches `\r\n`, and `new` follows
-        suit. Edits of one file are applied one after another. Errors: file_not_found, no_match, ambiguous_match,
-        binary_file, conflict, invalid_content (empty or identical strings).
+        In a file with CRLF line ends, `\n` in `old` also matches `\r\n`, and `new` is stored with `\r\n` as well. Edits
+        of one file are applied one after another.
+
+        Args:
+            path: The file.
+            old: The text to replace. It must occur exactly once, unless `replace_all` is set.
+            new: The text to put in its place.
+            replace_all: Replace every occurrence, from left to right.
+            if_match: Edit the file if it is this version, which a read returned; None asks for none.
+
+        Returns:
+            The path and the number of `occurrences` replaced. Errors: `file_not_found`, `is_directory`, `no_match`
+            with a hint where the text nearly occurs, `ambiguous_match` with the number of occurrences, `binary_file`,
+            `conflict`, `invalid_content` where `old` is empty or the same as `new`.
+            See the contract under "edit".
         """
 
     @_either_way
     async def aglob(self, pattern: str, path: str = "/") -> GlobResult:
-        """List the files that match, sorted by path.
+        """Find the files that match a pattern, sorted by path.
 
-        Without `/` the pattern is the name at any depth under `path`; with one it is relative to `path`. `* ** ? [abc]
-        [!abc] {a,b}`; a dot-name needs a segment that starts with `.`. Errors: invalid_pattern, file_not_found,
-        not_a_directory.
+        Args:
+            pattern: A glob of `*`, `**`, `?`, `[abc]`, `[!abc]` and `{a,b}`. Without `/` it matches names at any depth
+                under `path`; with `/` it is relative to `path`. Only a segment that starts with `.` matches names that
+                do.
+            path: The directory to search.
+
+        Returns:
+            `matches`, and `truncated` if there are more. Errors: `invalid_pattern`, `file_not_found`,
+            `not_a_directory`. See the contract under "glob".
         """
         raise NotImplementedError
 
@@ -169,70 +256,193 @@ class Operations(SyncSurface, ABC):
         context_lines: int = 0,
         max_count: int | None = None,
     ) -> GrepResult:
-        """Find the lines that hold a literal text, or match a regular expression, in the files under `path`.
+        """Find the lines that contain a text, in the files under a path.
 
-        Matches are sorted by path, then line. `glob` chooses the files, `max_count` ends the search after so many
-        matches (`truncated`). Binary files are passed over; `skipped` counts files that could not be searched.
-        Errors: invalid_pattern, file_not_found.
+        Binary files are left out. `skipped` counts files that could not be searched.
+
+        Args:
+            pattern: The literal text, or the regular expression if `regex` is set.
+            path: The directory or file to search; None is `/`.
+            glob: Search only files that match this pattern, which is as in `aglob`; None searches all but those with a
+                name that starts with `.`.
+            regex: Read `pattern` as a regular expression of RE2 and match it with each line.
+            ignore_case: Ignore case.
+            context_lines: The number of lines to return before and after each match.
+            max_count: The most matches to return; None sets no limit of its own.
+
+        Returns:
+            `matches`, sorted by path, then line; `truncated` if the search ended before all was searched. Errors:
+            `invalid_pattern`, `file_not_found`. See the contract under "grep".
         """
         raise NotImplementedError
 
     async def arun_glob(self, request: GlobRequest) -> GlobResult:
-        """Carry out an `aglob` that is given as one value. Backends, wrappers and mounts call each other by this.
+        """Carry out an `aglob` that is given as one value. Backends, wrappers and mounts call one another by this.
 
-        Each class has both ways, of which it defines one and the other is generated.
+        Each class has both methods: it defines one of them, and the other is generated.
+
+        Args:
+            request: The search.
+
+        Returns:
+            As of `aglob`. Errors: as of `aglob`.
         """
         raise NotImplementedError
 
     async def arun_grep(self, request: GrepRequest) -> GrepResult:
-        """Carry out an `agrep` that is given as one value; otherwise as `arun_glob`."""
+        """Carry out an `agrep` that is given as one value; see `arun_glob`.
+
+        Args:
+            request: The search.
+
+        Returns:
+            As of `agrep`. Errors: as of `agrep`.
+        """
         raise NotImplementedError
 
     @abstractmethod
     async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
-        """Delete a file, or a directory with all under it.
+        """Delete a file, or a directory with all that is in it.
 
-        `if_match`, a `version` that a read returned, deletes a file just where it is that version. Errors:
-        file_not_found, conflict, is_directory where `if_match` is given for one, permission_denied for `/`, unsupported
-        where the backend cannot delete.
+        Args:
+            path: The file or directory.
+            if_match: Delete the file if it is this version, which a read returned; None asks for none.
+
+        Returns:
+            The path. Errors: `file_not_found`, `conflict`, `is_directory` where `if_match` is given for a
+            directory, `permission_denied` for `/`, `unsupported` where the backend cannot delete. See the contract
+            under "delete, move and copy".
         """
 
     @abstractmethod
     async def aread_raw(self, path: str) -> ReadRawResult:
-        """Read the whole file with its timestamps. Errors: file_not_found, is_directory, too_large."""
+        """Read a whole file with its times.
+
+        Args:
+            path: The file.
+
+        Returns:
+            `data`, with the content and both times. Errors: `file_not_found`, `is_directory`, `too_large`.
+            See the contract under "read and read_raw".
+        """
 
     @abstractmethod
     async def acopy(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
-        """Copy a file, or a directory with all under it.
+        """Copy a file, or a directory with all that is in it.
 
-        Errors: file_not_found, already_exists, is_directory, not_a_directory, invalid_path for a copy into itself.
+        Args:
+            src: What to copy.
+            dst: The path of the copy.
+            overwrite: Replace a file at `dst`. A directory is never replaced.
+
+        Returns:
+            The path of the copy. Errors: `file_not_found`, `already_exists`, `is_directory`, `not_a_directory`,
+            `invalid_path` for a copy of a directory into itself. See the contract under "delete, move and copy".
         """
 
     @abstractmethod
     async def amove(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
-        """Move a file, or a directory with all under it; at no instant are both ends gone. Errors as in `acopy`."""
+        """Move a file, or a directory with all that is in it. At every instant one of both paths has the file.
+
+        Args:
+            src: What to move.
+            dst: Its new path.
+            overwrite: Replace a file at `dst`. A directory is never replaced.
+
+        Returns:
+            The new path. Errors: as of `acopy`. See the contract under "delete, move and copy".
+        """
 
     @abstractmethod
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        """Store bytes, replacing what is there; one outcome for each item, in order."""
+        """Store files of any bytes, replacing what is there.
+
+        Args:
+            files: The path and the bytes of each file.
+
+        Returns:
+            One outcome for each file, in order; its `error` is None or a code. Errors: `is_directory`,
+            `not_a_directory`, `invalid_path`, `permission_denied`, `too_large`, `unsupported` where the backend stores
+            text only. See the contract under "upload_files and download_files".
+        """
 
     @abstractmethod
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-        """Fetch bytes; one outcome for each path, in order."""
+        """Fetch the bytes of files.
+
+        Args:
+            paths: The files.
+
+        Returns:
+            One outcome for each path, in order, with `content` or a code as `error`. Errors: `file_not_found`,
+            `is_directory`, `invalid_path`, `permission_denied`, `too_large`.
+            See the contract under "upload_files and download_files".
+        """
 
     @abstractmethod
     def adownload_stream(self, path: str, *, chunk_size: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
-        """The bytes of a file in chunks of at most `chunk_size`; raises the leaf of `deepfs.errors` where that fails.
+        """The bytes of a file in chunks, all of one version of the file.
 
-        All are of one version of the file. Where a backend has no way of its own, it holds the whole file meanwhile.
+        Leaving the iteration, best by `contextlib.aclosing`, ends the download. Where a backend has no way of its own,
+        it holds the whole file meanwhile.
+
+        Args:
+            path: The file.
+            chunk_size: The most bytes of a chunk; 1 MiB by default.
+
+        Yields:
+            The chunks, in order; none for an empty file.
+
+        Raises:
+            DeepFSError: The leaf for what is wrong, when the iteration begins or, where the storage fails, later:
+                file_not_found, is_directory, permission_denied, too_large.
+            ValueError: `chunk_size` is not positive.
         """
 
     @abstractmethod
     async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
-        """Store the bytes of all `chunks` as one file, replacing what is there once they are complete.
+        """Store the bytes of all chunks as one file, once they are complete, replacing what is there.
 
-        What `chunks` raises is raised, and nothing changed; a generator is closed in any case. Where a backend has no
-        way of its own, it holds the whole file meanwhile; over 256 MB is `too_large`.
+        Where a backend has no way of its own, it holds the whole file meanwhile; over 256 MB is `too_large`.
+
+        Args:
+            path: The file; directories above it are made.
+            chunks: An async iterable of bytes. A generator is closed in any case.
+
+        Returns:
+            The outcome; `error` is the bare code: is_directory, not_a_directory, permission_denied, too_large,
+            quota_exceeded. It is also that of a leaf of `deepfs.errors` that `chunks` raises.
+
+        Raises:
+            TypeError: `chunks` is no async iterable, or yields something else than bytes.
+            Exception: What else `chunks` raises; nothing changed.
+        """
+
+    @abstractmethod
+    def awatch(self, path: str = "/") -> AsyncGenerator[ChangeEvent, None]:
+        """Tell of changes at and under `path` as they happen, whoever makes them.
+
+        There is no sync form. Leaving the iteration, best by `contextlib.aclosing`, ends the watch.
+
+        Args:
+            path: A file or directory, which need not exist yet; by default everything.
+
+        Yields:
+            One event for each change that is noticed, in the order in which it is noticed. Changes of one file in quick
+            succession may be one event, and a move is a deletion and a creation.
+
+        Raises:
+            NotSupportedError: When the iteration begins, where `capabilities.watches` is False.
+            DeepFSError: The leaf for a path that is invalid or may not be read, and for a storage that fails.
+        """
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Close what this backend made for itself: clients, pools, a workspace.
+
+        What the caller passed in, such as a store, a client or a sandbox, stays open. Wrappers and composites close the
+        backends behind them. It runs to its end also where the caller is cancelled, and does nothing the second time. A
+        backend that had something to close answers `backend_error` afterwards; others go on working.
         """
 
 

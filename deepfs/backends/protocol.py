@@ -2,20 +2,28 @@
 
 from abc import abstractmethod
 from base64 import b64decode
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Sequence
-from typing import Any, Literal, TypeAlias, cast
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, cast
 
 from deepfs.backends._class_setup import bound_operations, complete
 from deepfs.backends._trees import End, are_one, changed_entry, listed_tree
-from deepfs.backends.older_protocols import BackendProtocolV1, SandboxBackendProtocolV1, adapters
+from deepfs.backends.older_protocols import (
+    NEVER_WAITS,
+    BackendProtocolV1,
+    SandboxBackendProtocolV1,
+    adapters,
+    add_former_names,
+)
 from deepfs.backends.operations import CHUNK_BYTES, Capabilities, Operations, SyncCommands
 from deepfs.backends.transfer import collected, copy_tree, downloaded, move_tree
 from deepfs.errors import DeepFSError, NotSupportedError
-from deepfs.sync import sync_shims
+from deepfs.sync import call_sync, shielded, sync_shims
 from deepfs.text import paths
 from deepfs.text.arguments import check_number
 from deepfs.text.entries import EntryChange, StoragePlace, TreeListing, flat_place
 from deepfs.types import (
+    ChangeEvent,
     ContextLine,
     DeleteResult,
     EditResult,
@@ -71,6 +79,7 @@ __all__ = [
     "SyncCommands",
     "WriteResult",
     "as_backend",
+    "close_each",
     "supports_execute",
 ]
 
@@ -86,8 +95,8 @@ class BackendProtocol(Operations):
     component over 255 bytes and a drive letter are `invalid_path`.
     """
 
-    capabilities: Capabilities = Capabilities()
-    never_waits: bool = False
+    capabilities: Capabilities = Capabilities(deletes=False)
+    is_synchronous: bool = False
     """Its coroutines never suspend, so sync calls need no event loop; a class that adds async code declares it anew."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -100,12 +109,12 @@ class BackendProtocol(Operations):
     def bound_to_this_thread(self) -> bool:
         return False
 
-    async def areal_paths(self, paths: list[str]) -> list[str | None]:
+    async def aresolve_paths(self, paths: list[str]) -> list[str | None]:
         return [*paths]
 
     async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
         listing = await listed_tree(self, path)
-        if deleting and type(self).adelete is BackendProtocol.adelete:
+        if deleting and not self.capabilities.deletes:
             raise _unsupported(self, "delete")
         return listing
 
@@ -157,6 +166,32 @@ class BackendProtocol(Operations):
         [outcome] = await self.aupload_files([(path, content)])
         return outcome
 
+    async def awatch(self, path: str = "/") -> AsyncGenerator[ChangeEvent, None]:
+        for event in _no_events(self):
+            yield event
+
+    # --- the end ---
+
+    async def aclose(self) -> None:
+        return None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await shielded(self.aclose)
+
+    def close(self) -> None:
+        """`aclose`, for code without an event loop."""
+        name = type(self).__name__
+        call_sync(self, self.aclose, f"{name}.close()", f"{name}.aclose()")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     async def _upload_text(self, path: str, content: bytes) -> FileUploadResponse:
         try:
             text = content.decode()
@@ -172,6 +207,11 @@ class BackendProtocol(Operations):
         return FileDownloadResponse(path, content)
 
 
+if not TYPE_CHECKING:
+    BackendProtocol.is_synchronous = NEVER_WAITS
+    add_former_names(BackendProtocol)
+
+
 class SandboxBackendProtocol(BackendProtocol, SyncCommands):
     """A backend that also runs commands."""
 
@@ -184,7 +224,18 @@ class SandboxBackendProtocol(BackendProtocol, SyncCommands):
 
     @abstractmethod
     async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
-        """Run a shell command and return its output; `timeout` is in seconds."""
+        """Run a shell command.
+
+        Args:
+            command: The command.
+            timeout: Seconds after which it is ended; None is the limit of the backend.
+
+        Returns:
+            Its output and exit code; the code is None where it was ended.
+
+        Raises:
+            DeepFSError: BackendError where the command cannot be run, NotSupportedError where the backend runs none.
+        """
 
 
 FileOperationError: TypeAlias = Literal["file_not_found", "permission_denied", "is_directory", "invalid_path"]
@@ -211,6 +262,27 @@ def as_backend(meant: BACKEND_TYPES) -> BackendProtocol:
     return meant if isinstance(meant, BackendProtocol) else cast("BackendProtocol", adapters().backend(meant))
 
 
+async def close_each(backends: Iterable[BackendProtocol]) -> None:
+    """Close each of these once, whatever happens meanwhile.
+
+    Raises:
+        Exception: What the first raised that could not be closed, once all the others are closed.
+    """
+    errors = await shielded(partial(_closing_errors, list({id(backend): backend for backend in backends}.values())))
+    if errors:
+        raise errors[0]
+
+
+async def _closing_errors(backends: Sequence[BackendProtocol]) -> list[Exception]:
+    errors: list[Exception] = []
+    for backend in backends:
+        try:
+            await backend.aclose()
+        except Exception as error:
+            errors.append(error)
+    return errors
+
+
 def supports_execute(backend: object) -> bool:
     """Whether `backend` runs commands; known without a call, also through wrappers and composites."""
     capabilities = getattr(backend, "capabilities", None)
@@ -222,5 +294,9 @@ def _code(result: Result) -> str | None:
     return None if result.error is None else (result.code or ErrorCode.BACKEND_ERROR).value
 
 
+def _no_events(backend: object) -> Iterable[ChangeEvent]:
+    raise _unsupported(backend, "watch")
+
+
 def _unsupported(backend: object, operation: str) -> NotSupportedError:
-    return NotSupportedError(f"Error: {type(backend).__name__} does not support {operation}")
+    return NotSupportedError(backend=type(backend).__name__, operation=operation)

@@ -5,13 +5,14 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from deepfs._deprecated import warn_deprecated
-from deepfs.backends.flat import RecordBackend
+from deepfs.backends.flat import RecordStorageBackend
+from deepfs.backends.flat_storage import InlineStorage, Storage
 from deepfs.langgraph.channel import FileConflicts, Files, FilesystemState
-from deepfs.langgraph.private import task_files
+from deepfs.langgraph.task_files import task_files
 from deepfs.text import paths
 from deepfs.text.entries import StoragePlace, flat_place
-from deepfs.text.flat_tree import Change, DecodedFiles, FileTree
-from deepfs.types import FileDataV2, FileFormat
+from deepfs.text.flat_tree import Change, DecodedFiles, FileStat, FileTree, stats_of
+from deepfs.types import FileFormat
 
 __all__ = ["FileConflicts", "Files", "FilesystemState", "StateBackend"]
 
@@ -27,19 +28,49 @@ class _Held:
         self._files.__exit__(*raised)
 
 
-class StateBackend(RecordBackend):
+class _StateFiles(InlineStorage):
+    def __init__(self, backend: RecordStorageBackend) -> None:
+        self._backend = backend
+
+    def stat(self, paths: Sequence[str]) -> Mapping[str, FileStat]:
+        return stats_of(self.get(paths))
+
+    def get(self, paths: Sequence[str]) -> DecodedFiles:
+        with task_files() as task:
+            files = task.files
+            return DecodedFiles({path: files[path] for path in paths if path in files})
+
+    def list(self, prefix: str, limit: int | None = None) -> FileTree:
+        with task_files() as task:
+            files = {} if limit is not None else {**task.files}
+            return FileTree(DecodedFiles(files), task.directories)
+
+    def apply(self, changes: Sequence[Change]) -> dict[str, Any]:
+        with task_files() as task:
+            task.commit(changes, self._backend._file_format)
+        return dict(self._backend._records(changes))
+
+
+class StateBackend(RecordStorageBackend):
     """Files in the `files` channel of the running graph, whose state mixes `FilesystemState` in.
 
     A task sees its own writes at once; other tasks see them after the superstep. Edits that parallel tasks make in
-    disjoint places of one file are merged. Where two collide, one takes effect: the other caller gets `conflict` (or
-    `already_exists`), or, where the tasks did not run in one process, the channel `file_conflicts` tells.
+    different places of one file are merged. If two edits conflict, one takes effect: the other caller gets `conflict`
+    (or `already_exists`), or, if the tasks did not run in one process, the channel `file_conflicts` reports it.
 
-    Used outside a graph, every operation raises RuntimeError that says what to do. `file_format="v1"` writes the older
-    form that holds text only. `runtime` is what older code passes; it is deprecated and not used.
+    Used outside a graph, every operation raises RuntimeError that says what to do.
+
+    Args:
+        runtime: Passed by older code; deprecated and not used.
+        file_format: `"v2"`, or `"v1"` for the older form that holds text only. Both are read.
+        max_file_size_mb: The largest file, in units of 1,048,576 bytes, that is read whole or searched.
+
+    Raises:
+        ValueError: For another format, and a size that is not positive.
     """
 
-    never_waits = True
-    _commits_at_once = True
+    is_synchronous = True
+    _reads_before_change = True
 
     def __init__(self, runtime: object = None, *, file_format: FileFormat = "v2", max_file_size_mb: int = 10) -> None:
         super().__init__(file_format=file_format, max_file_size_mb=max_file_size_mb)
@@ -53,26 +84,5 @@ class StateBackend(RecordBackend):
         # Whoever compares two places runs in one task, whose state both are in.
         return flat_place("state", paths.normalize(path), storage="state", is_sole=True)
 
-    async def _fetch(self, wanted: Sequence[str]) -> Mapping[str, FileDataV2]:
-        with task_files() as task:
-            files = task.files
-            return DecodedFiles({path: files[path] for path in wanted if path in files})
-
-    async def _fetch_all(self) -> Mapping[str, FileDataV2]:
-        with task_files() as task:
-            return DecodedFiles({**task.files})
-
-    async def _tree(self) -> FileTree:
-        with task_files() as task:
-            return FileTree(DecodedFiles({**task.files}), task.directories)
-
-    async def _is_directory(self, path: str) -> bool:
-        with task_files() as task:
-            return path in task.directories
-
-    async def _commit(self, changes: Sequence[Change]) -> None:
-        with task_files() as task:
-            task.commit(changes, self._file_format)
-
-    def _files_update(self, changes: Sequence[Change]) -> dict[str, Any] | None:
-        return dict(self._records(changes))
+    def _storage(self) -> Storage:
+        return _StateFiles(self)

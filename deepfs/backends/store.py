@@ -1,26 +1,25 @@
-"""The directories of a store namespace, remembered between operations.
+"""Files in a LangGraph store, and what this process knows of them between operations.
 
 A store finds items by namespace alone, so whether a path is a directory takes a listing of everything. This process
 lists once, then follows its own changes; a directory that another process made meanwhile is not known here until the
-next listing.
+next listing. Where the database can be asked, listings move keys, sizes and times, and no values.
 """
 
-import random
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from typing import Any
 from weakref import WeakKeyDictionary
 
-import anyio
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
 from deepfs._deprecated import warn_deprecated
+from deepfs.backends import _store_listing as sql
 from deepfs.backends._store_items import change as change_items
 from deepfs.backends._store_items import fetched, listed
 from deepfs.backends._store_tables import Put, identify, is_identified, storage_of
-from deepfs.backends.flat import RecordBackend
+from deepfs.backends.flat import RecordStorageBackend
+from deepfs.backends.flat_storage import AsyncStorage, Listing, Storage
 from deepfs.backends.namespace import Namespace, NamespaceFactory, checked_namespace, namespace_from, stored_namespace
 from deepfs.backends.older_protocols import adapters
 from deepfs.backends.protocol import Capabilities
@@ -28,8 +27,8 @@ from deepfs.errors import BackendError
 from deepfs.langgraph import private as _langgraph
 from deepfs.text import paths
 from deepfs.text.entries import StoragePlace, flat_place
-from deepfs.text.flat_tree import Change, ChangedError, DecodedFiles, Directories, FileTree
-from deepfs.types import FileDataV2, FileFormat
+from deepfs.text.flat_tree import Change, DecodedFiles, Directories, FileStat, FileTree, StatTree, stats_of
+from deepfs.types import FileFormat
 
 __all__ = ["NamespaceFactory", "StoreBackend", "StoreIndex", "index_of"]
 
@@ -42,6 +41,7 @@ class StoreIndex:
 
     def __init__(self) -> None:
         self.directories: Directories | None = None
+        self.known = sql.Known()
         self._changes = 0
 
     def listing_starts(self) -> int:
@@ -53,9 +53,29 @@ class StoreIndex:
         if self._changes == mark:
             self.directories = directories
 
-    def changed(self, changes: Iterable[Change]) -> None:
+    def found(self, keys: Iterable[str]) -> None:
+        """Take over that there are items with these keys, of which a listing of a part told."""
+        if self.directories is not None:
+            for key in keys:
+                self.directories.add(key)
+
+    @contextmanager
+    def changing(self, changes: Sequence[Change]) -> Iterator[None]:
+        """Follow changes of this process that are made meanwhile; after an error nothing that is known is trusted."""
+        self.known.under_way += 1
+        try:
+            yield
+            self.changed(changes)
+        except BaseException:
+            self.forget()
+            raise
+        finally:
+            self.known.under_way -= 1
+
+    def changed(self, changes: Sequence[Change]) -> None:
         """Follow changes of this process."""
         self._changes += 1
+        self.known.follow([change.path for change in changes])
         if self.directories is not None:
             self.directories.apply(changes)
 
@@ -63,6 +83,7 @@ class StoreIndex:
         """A change may have happened, or another process made one: what is known, and being listed, is not trusted."""
         self._changes += 1
         self.directories = None
+        self.known.forget()
 
 
 _indexes: WeakKeyDictionary[Any, dict[Namespace, StoreIndex]] = WeakKeyDictionary()
@@ -76,30 +97,95 @@ def index_of(storage: object, namespace: Namespace) -> StoreIndex:
     return indexes.setdefault(namespace, StoreIndex())
 
 
-T = TypeVar("T")
+class _StoreFiles(AsyncStorage):
+    """The items of one namespace of a store, as files."""
 
-_SECONDS = 30.0
-"""How long a change is tried anew because other processes change the same file."""
-_PAUSE = 0.02
-"""Seconds to wait at most before that."""
+    def __init__(self, backend: "StoreBackend") -> None:
+        self._backend = backend
+        self._store = backend._store()
+        self._given_namespace = backend._namespace()
+        self._namespace = stored_namespace(self._given_namespace)
+
+    @property
+    def _index(self) -> StoreIndex:
+        return index_of(storage_of(self._store), self._given_namespace)
+
+    @property
+    def _by_sql(self) -> bool:
+        return sql.can_list(self._store)
+
+    async def stat(self, paths: Sequence[str]) -> Mapping[str, FileStat]:
+        if self._by_sql:
+            return await sql.stats_at(self._store, self._namespace, paths, self._index.known)
+        return stats_of(await self.get(paths))
+
+    async def get(self, paths: Sequence[str]) -> DecodedFiles:
+        return DecodedFiles(await fetched(self._store, self._namespace, paths))
+
+    async def list(self, prefix: str, limit: int | None = None) -> Listing:
+        if limit is not None:
+            return await self._directory(prefix, limit)
+        return await self._stats(prefix) if self._by_sql else await self._files()
+
+    async def _directory(self, prefix: str, limit: int) -> Listing:
+        """What is known of the directory `prefix`, which is looked up unless it is known to be none."""
+        index, by_sql = self._index, self._by_sql
+        if index.directories is None and by_sql:
+            mark = index.listing_starts()
+            index.listed(mark, Directories(await sql.keys(self._store, self._namespace)))
+        if index.directories is not None and prefix.rstrip("/") not in index.directories:
+            return {}
+        if by_sql:
+            return dict.fromkeys(await sql.keys(self._store, self._namespace, prefix, limit), FileStat())
+        return await self._files()
+
+    async def _stats(self, prefix: str) -> FileTree:
+        mark = self._index.listing_starts()
+        # Keys that are no paths count at the root.
+        found = await sql.stats(self._store, self._namespace, "" if prefix == "/" else prefix, self._index.known)
+        tree = StatTree(found)
+        if prefix == "/":
+            self._index.listed(mark, tree.directories)
+        else:
+            self._index.found(found)
+        return tree
+
+    async def _files(self) -> FileTree:
+        mark = self._index.listing_starts()
+        tree = FileTree(DecodedFiles(await listed(self._store, self._namespace)))
+        self._index.listed(mark, tree.directories)
+        return tree
+
+    async def apply(self, changes: Sequence[Change]) -> None:
+        records, origins = self._backend._records(changes), {change.path: change.origin for change in changes}
+        puts = [Put(path, origins[path], record) for path, record in records.items()]
+        with self._index.changing(changes):
+            await change_items(self._store, self._namespace, puts)
 
 
-class StoreBackend(RecordBackend):
+class StoreBackend(RecordStorageBackend):
     """Files in a LangGraph `BaseStore`, by its async methods alone.
 
-    `store` is the one that the graph was compiled with where it is None. `namespace` is a tuple, or a factory that gets
-    the `Runtime` of the running node (None outside a graph); its components hold letters, digits and `-_.@+:~`. Without
-    one, the assistant's legacy namespace is used, with a DeprecationWarning. Only items of exactly this namespace are
-    seen. `file_format="v1"` writes the older form that holds text only.
+    Over `AsyncPostgresStore` and `AsyncSqliteStore` changes are conditional on what was read, so no edit is lost,
+    whichever process or store object made it. Other stores have no compare-and-set: there edits exclude one another
+    within the process and for one store object.
 
-    `StoreBackend(runtime)`, as older code calls it, uses the store of the runtime, with a DeprecationWarning.
+    Args:
+        store: The store; None is the one that the graph was compiled with. Older code passes the runtime, whose store
+            is used, with a DeprecationWarning.
+        namespace: A tuple, or a factory that gets the `Runtime` of the running node (None outside a graph). Its
+            components hold letters, digits and `-_.@+:~`. Only items of exactly this namespace are seen. None is the
+            assistant's legacy namespace, with a DeprecationWarning.
+        file_format: `"v2"`, or `"v1"` for the older form that holds text only. Both are read.
+        max_file_size_mb: The largest file, in units of 1,048,576 bytes, that is read whole or searched.
 
-    Over `AsyncPostgresStore` and `AsyncSqliteStore` changes are conditional on what was read, so that no edit is lost,
-    whichever process or store object made it. Other stores have no compare-and-set: there edits are serialised within
-    the process and for one store object.
+    Raises:
+        TypeError: For what is no store or no namespace.
+        ValueError: For a namespace or a format that cannot be used.
     """
 
     capabilities: Capabilities = Capabilities(durable=True)
+    _reads_before_change = True
 
     def __init__(
         self,
@@ -139,9 +225,6 @@ class StoreBackend(RecordBackend):
         in_memory = isinstance(self._store(), InMemoryStore)
         return flat_place(scope, paths.normalize(path), storage=("store", scope[0]), is_sole=in_memory)
 
-    def _index(self) -> StoreIndex:
-        return index_of(storage_of(self._store()), self._namespace())
-
     def bound_to_this_thread(self) -> bool:
         try:
             store = self._store()
@@ -158,46 +241,8 @@ class StoreBackend(RecordBackend):
         async with super()._hold(*held):
             yield
 
-    async def _changing(self, change: Callable[[], Awaitable[T]], *held: str) -> T:
-        deadline = time.monotonic() + _SECONDS
-        while True:
-            try:
-                return await super()._changing(change, *held)
-            except ChangedError:
-                if time.monotonic() > deadline:
-                    raise
-            # Another process was faster; not all that were slower shall come back at the same moment.
-            await anyio.sleep(random.uniform(0, _PAUSE))
-
-    async def _fetch(self, wanted: Sequence[str]) -> Mapping[str, FileDataV2]:
-        return DecodedFiles(await fetched(self._store(), stored_namespace(self._namespace()), wanted))
-
-    async def _fetch_all(self) -> Mapping[str, FileDataV2]:
-        return (await self._tree()).files
-
-    async def _tree(self) -> FileTree:
-        index = self._index()
-        mark = index.listing_starts()
-        tree = FileTree(DecodedFiles(await listed(self._store(), stored_namespace(self._namespace()))))
-        index.listed(mark, tree.directories)
-        return tree
-
-    async def _is_directory(self, path: str) -> bool:
-        known = self._index().directories
-        if known is not None and path not in known:
-            return False
-        return path in (await self._tree()).directories
-
-    async def _commit(self, changes: Sequence[Change]) -> None:
-        records, origins = self._records(changes), {change.path: change.origin for change in changes}
-        puts = [Put(path, origins[path], record) for path, record in records.items()]
-        index = self._index()
-        try:
-            await change_items(self._store(), stored_namespace(self._namespace()), puts)
-        except BaseException:
-            index.forget()
-            raise
-        index.changed(changes)
+    def _storage(self) -> Storage:
+        return _StoreFiles(self)
 
 
 def _store_of(given: BaseStore | object | None) -> BaseStore | None:

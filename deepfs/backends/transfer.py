@@ -4,30 +4,28 @@ A transfer is planned before anything changes: what cannot be carried whole is r
 deletes exactly what it copied, each file on the version that was copied, and directories only where they are empty.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from contextvars import ContextVar
 from functools import partial
-from hashlib import blake2b
 
-from deepfs.backends._mounts import at_once
+from deepfs.backends._mounts import gather
 from deepfs.backends.operations import Operations
 from deepfs.errors import (
-    AccessError,
+    AlreadyExistsError,
     ConflictError,
     DeepFSError,
-    DirectoryError,
     ErrorCode,
-    ExistsError,
-    FileMissingError,
     InvalidPathError,
+    IsDirectoryError,
     NotDirectoryError,
+    NotFoundError,
     NotSupportedError,
+    PermissionDeniedError,
     TooLargeError,
-    error_of,
-    quoted,
+    error_about,
 )
-from deepfs.sync import finish
+from deepfs.sync import shielded
 from deepfs.text import paths
 from deepfs.text.arguments import bytes_given
 from deepfs.text.entries import (
@@ -41,7 +39,7 @@ from deepfs.text.entries import (
     empty_directories,
     files_of,
 )
-from deepfs.text.lines import BOM, decode, version
+from deepfs.text.lines import BOM, decode, digest, version
 from deepfs.threads.locks import path_locks
 from deepfs.types import (
     DeleteResult,
@@ -50,11 +48,11 @@ from deepfs.types import (
     LsResult,
     Result,
     WriteResult,
-    error_behind,
+    error_told,
     failure,
 )
 
-__all__ = ["MAX_HELD_BYTES", "closed_after", "collected", "copy_tree", "downloaded", "move_tree"]
+__all__ = ["MAX_HELD_BYTES", "collected", "copy_tree", "downloaded", "move_tree"]
 
 MAX_HELD_BYTES = 256 * 1024 * 1024
 """The largest file that is held in memory as a whole."""
@@ -65,7 +63,7 @@ _BATCH_BYTES = 8 * 1024 * 1024
 _STREAMED_BYTES = 1024 * 1024
 """Files from this size on are streamed, one by one."""
 
-_PLAIN = (FileMissingError, DirectoryError, AccessError)
+_PLAIN = (NotFoundError, IsDirectoryError, PermissionDeniedError)
 """The leaves whose text needs the path alone."""
 
 
@@ -133,28 +131,17 @@ async def downloaded(source: Operations, path: str) -> bytes:
 async def collected(path: str, chunks: AsyncIterable[bytes]) -> bytes:
     """All chunks as one; TooLargeError where they are too many."""
     content = bytearray()
-    async with closed_after(chunks):
-        async for chunk in chunks:
-            content += bytes_given("each chunk", chunk)
-            if len(content) > MAX_HELD_BYTES:
-                raise TooLargeError(path, len(content), MAX_HELD_BYTES)
+    async for chunk in chunks:
+        content += bytes_given("each chunk", chunk)
+        if len(content) > MAX_HELD_BYTES:
+            raise TooLargeError(path, len(content), MAX_HELD_BYTES)
     return bytes(content)
-
-
-@asynccontextmanager
-async def closed_after(chunks: AsyncIterable[bytes]) -> AsyncIterator[None]:
-    """Close a source that can be closed, such as a generator, also where it was not read to its end."""
-    try:
-        yield
-    finally:
-        if isinstance(chunks, AsyncGenerator):
-            await finish(chunks.aclose)
 
 
 def _leaf(code: str, path: str) -> DeepFSError:
     """The leaf of the bare error code of a download."""
     plain = next((leaf for leaf in _PLAIN if leaf.code == code), None)
-    return plain(path) if plain else error_of(code, f"Error: {quoted(path)} cannot be downloaded: {code}")
+    return plain(path) if plain else error_about(code, path, f"it cannot be downloaded ({code})")
 
 
 # --- one transfer ---
@@ -163,10 +150,9 @@ def _leaf(code: str, path: str) -> DeepFSError:
 class _StoppedError(Exception):
     """A step failed at `path`; `cause` tells why."""
 
-    def __init__(self, path: str, code: str, cause: str) -> None:
+    def __init__(self, path: str, cause: DeepFSError) -> None:
         self.path = path
-        self.code = code
-        self.cause = cause.removeprefix("Error: ")
+        self.cause = cause
 
 
 class _Transfer:
@@ -213,8 +199,8 @@ class _Transfer:
             paths.normalize(self._at_target(entry.path))
         empty = empty_directories(self._listing.entries)
         if moves and empty and not self._keeps_empty:
-            what = f"{quoted(empty[0].path)} is an empty directory, which the destination cannot keep"
-            raise NotSupportedError(f"Error: {quoted(self.src)} cannot be moved whole: {what}. Nothing changed.")
+            what = "'{other}' is an empty directory, which the destination cannot keep"
+            raise NotSupportedError(self.src, f"it cannot be moved whole: {what}. Nothing changed.", empty[0].path)
         if refusal is not None:
             raise refusal
 
@@ -238,19 +224,19 @@ class _Transfer:
             if listing.code is ErrorCode.NOT_A_DIRECTORY:
                 raise NotDirectoryError(directory)
             if listing.code is not ErrorCode.FILE_NOT_FOUND:
-                raise _error(listing)
+                raise error_told(listing)
 
     def _check_destination(self, listing: LsResult, *, from_file: bool) -> None:
         if listing.ok:
-            raise DirectoryError(self.dst) if self._overwrite else ExistsError(self.dst, is_directory=True)
+            raise IsDirectoryError(self.dst) if self._overwrite else AlreadyExistsError(self.dst, is_directory=True)
         if listing.code is ErrorCode.NOT_A_DIRECTORY:
             if not self._overwrite:
-                raise ExistsError(self.dst)
+                raise AlreadyExistsError(self.dst)
             if not from_file:
                 raise NotDirectoryError(self.dst)
             self._replaces = True
         elif listing.code is not ErrorCode.FILE_NOT_FOUND:
-            raise _error(listing)
+            raise error_told(listing)
 
     # --- copying ---
 
@@ -263,15 +249,12 @@ class _Transfer:
         except _StoppedError as stopped:
             if self._arrived:
                 all_files = len(files_of(self._listing.entries))
-                what = f"{self._arrived} of {all_files} files are in {quoted(self.dst)} already"
+                what = f"{self._arrived} of {all_files} files are in '{{dst}}' already"
             else:
                 await self._remove_directories(self._target, made)
                 what = "nothing was copied"
-            raise error_of(
-                stopped.code,
-                f"Error: Copying stopped at {quoted(stopped.path)}: {stopped.cause}. "
-                f"All of {quoted(self.src)} is still there, {what}.",
-            ) from None
+            reason = f"copying stopped here: {{cause}}. All of '{{src}}' is still there, {what}."
+            raise self._about(stopped, reason) from None
 
     async def _make_directories(self) -> list[str]:
         """Make those that the destination keeps, with their modes; returns their paths, those above first."""
@@ -286,8 +269,8 @@ class _Transfer:
                 made.append(change.path)
             elif change.path in needed or outcome.error != ErrorCode.UNSUPPORTED:
                 await self._remove_directories(self._target, made)
-                what = f"The directory {quoted(change.path)} could not be made: {outcome.error}"
-                raise error_of(outcome.error, f"Error: {what}. Nothing changed.")
+                reason = f"the directory could not be made ({outcome.error}). Nothing changed."
+                raise error_about(outcome.error, change.path, reason)
         return made
 
     async def _copy_batch(self, batch: Sequence[TreeEntry]) -> None:
@@ -325,7 +308,7 @@ class _Transfer:
     async def _create(self, texts: dict[str, str]) -> None:
         """Write new files, all at once."""
         writes = [partial(self._target.awrite, self._at_target(path), text) for path, text in texts.items()]
-        results = dict(zip(texts, await at_once(writes), strict=True))
+        results = dict(zip(texts, await gather(writes), strict=True))
         self._arrived += sum(result is not None and result.ok for result in results.values())
         for path, result in results.items():
             if result is not None:
@@ -339,18 +322,18 @@ class _Transfer:
         for directory in dict.fromkeys(paths.parent(path) for path in asked):
             taken = {entry.path.rstrip("/") for entry in (await self._target.als(directory)).entries or ()}
             for path in taken.intersection(asked):
-                raise _StoppedError(path, ErrorCode.ALREADY_EXISTS, str(ExistsError(path)))
+                raise _StoppedError(path, AlreadyExistsError(path))
 
     async def _stream(self, path: str) -> None:
         """Copy a large file chunk by chunk, and learn its version meanwhile."""
-        digest = blake2b(digest_size=16)
+        hashed = digest()
         failed: list[DeepFSError] = []
 
         async def chunks() -> AsyncIterator[bytes]:
             try:
                 async with aclosing(self._source.adownload_stream(path)) as stream:
                     async for chunk in stream:
-                        digest.update(chunk)
+                        hashed.update(chunk)
                         yield chunk
             except DeepFSError as error:
                 failed.append(error)
@@ -359,9 +342,9 @@ class _Transfer:
         await self._check_free([self._at_target(path)])
         outcome = await self._target.aupload_stream(self._at_target(path), chunks())
         if failed:
-            raise _StoppedError(path, failed[0].code, str(failed[0]))
+            raise _StoppedError(path, failed[0])
         _check_outcome(self._at_target(path), outcome)
-        self._copied[path] = digest.hexdigest()
+        self._copied[path] = hashed.hexdigest()
         self._arrived += 1
 
     # --- deleting what was copied ---
@@ -375,7 +358,7 @@ class _Transfer:
             if result.ok or result.code is ErrorCode.FILE_NOT_FOUND:
                 deleted += 1
                 continue
-            stayed.append(_StoppedError(path, result.code or ErrorCode.BACKEND_ERROR, result.error or ""))
+            stayed.append(_StoppedError(path, error_told(result)))
             if result.code is not ErrorCode.CONFLICT:
                 break
         directories = [entry.path for entry in directories_of(self._listing.entries) if entry.path != "/"]
@@ -398,15 +381,19 @@ class _Transfer:
 
     def _partly_moved(self, deleted: int, stayed: _StoppedError) -> DeepFSError:
         """The error that says what is where."""
-        both, here, there = len(self._copied) - deleted, quoted(self.src), quoted(self.dst)
+        both = len(self._copied) - deleted
         if len(self._copied) == 1:
-            what = f"{here} was copied to {there} but not deleted, so both are there"
+            what = "'{src}' was copied to '{dst}' but not deleted, so both are there"
         else:
             what = (
-                f"{here} was moved to {there} in part: all of its {len(self._copied)} files are there, "
-                f"but {both} still {'lies' if both == 1 else 'lie'} in {here} as well, first {quoted(stayed.path)}"
+                f"'{{src}}' was moved to '{{dst}}' in part: all of its {len(self._copied)} files are there, "
+                f"but {both} still {'lies' if both == 1 else 'lie'} in '{{src}}' as well, this one first"
             )
-        return error_of(stayed.code, f"Error: {what}. The reason: {stayed.cause}")
+        return self._about(stayed, f"{what}. The reason: {{cause}}")
+
+    def _about(self, stopped: _StoppedError, reason: str) -> DeepFSError:
+        cause = stopped.cause
+        return error_about(cause.code, stopped.path, reason, src=self.src, dst=self.dst, cause=cause)
 
     async def _check_gone(self, failed: Sequence[tuple[str, str]]) -> None:
         """Raise where directories of the source are still there: others put something into them."""
@@ -414,33 +401,30 @@ class _Transfer:
         if not failed and (is_file or not (await self._source.als(self.src)).ok):
             return
         path, code = failed[0] if failed else (self.src, ErrorCode.ALREADY_EXISTS.value)
-        there = f"All that was in {quoted(self.src)} is in {quoted(self.dst)}"
+        there = "all that was in '{src}' is in '{dst}'"
         if code == ErrorCode.ALREADY_EXISTS:
-            text = f"Error: {there}, and what was put into {quoted(path)} meanwhile is still there."
-            raise error_of(ErrorCode.CONFLICT, text)
-        raise error_of(code, f"Error: {there}, but the empty directory {quoted(path)} could not be deleted: {code}")
+            code, reason = ErrorCode.CONFLICT, f"{there}, and what was put into it meanwhile is still there."
+        else:
+            reason = f"{there}, but this empty directory could not be deleted ({code})"
+        raise error_about(code, path, reason, src=self.src, dst=self.dst)
 
     async def _remove_directories(self, backend: Operations, made: Sequence[str]) -> list[tuple[str, str]]:
         """Remove those that are empty, the deepest first; returns those that stay, each with the code of the error."""
         change: Change = "remove_directory"
         changes = [EntryChange(path, change) for path in sorted(made, reverse=True)]
-        outcomes = await finish(partial(backend.achange_entries, changes)) if changes else []
+        outcomes = await shielded(partial(backend.achange_entries, changes)) if changes else []
         told = [(change.path, outcome.error) for change, outcome in zip(changes, outcomes, strict=True)]
         return [(path, code) for path, code in told if code is not None and code != ErrorCode.FILE_NOT_FOUND]
 
 
-def _error(result: Result) -> DeepFSError:
-    return error_behind(result) or error_of(result.code or ErrorCode.BACKEND_ERROR, result.error or "")
-
-
 def _check_result(path: str, result: Result) -> None:
     if not result.ok:
-        raise _StoppedError(path, result.code or ErrorCode.BACKEND_ERROR, result.error or "")
+        raise _StoppedError(path, error_told(result))
 
 
 def _check_outcome(path: str, outcome: FileDownloadResponse | FileUploadResponse) -> None:
     if outcome.error is not None:
-        raise _StoppedError(path, outcome.error, outcome.error)
+        raise _StoppedError(path, _leaf(outcome.error, path))
 
 
 def _plain_text(content: bytes) -> str | None:

@@ -1,11 +1,12 @@
 """The base of backends that stand before another one: policies, hooks, faults."""
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import Any, ParamSpec, TypeVar, cast
 
 from msgspec.structs import replace
 
-from deepfs.backends.operations import without_defaults
+from deepfs.backends._class_setup import made_by_overrides
+from deepfs.backends.operations import CHUNK_BYTES, without_defaults
 from deepfs.backends.protocol import (
     BACKEND_TYPES,
     BackendProtocol,
@@ -14,12 +15,15 @@ from deepfs.backends.protocol import (
     StoragePlace,
     SyncCommands,
     as_backend,
+    close_each,
     supports_execute,
 )
-from deepfs.errors import DeepFSError, ErrorCode, NotSupportedError, error_of, quoted
+from deepfs.errors import DeepFSError, ErrorCode, NotSupportedError, error_about
 from deepfs.search.request import GlobRequest, GrepRequest, SearchRequest
+from deepfs.sync import shielded
 from deepfs.text.entries import EntryChange, TreeListing
 from deepfs.types import (
+    ChangeEvent,
     DeleteResult,
     EditResult,
     ExecuteResponse,
@@ -42,19 +46,25 @@ T = TypeVar("T")
 
 
 class WrapperBackend(BackendProtocol, SyncCommands):
-    """Delegates every operation to `inner`, whose capabilities are its own.
+    """Passes every operation on to another backend, whose capabilities are its own.
 
-    A subclass overrides the operations that it changes, or `through`, which all of them pass. Options that have their
-    default value are not handed on, so `inner` may lack those it does not know. Older backends are adapted.
+    A subclass overrides the operations that it changes, or `dispatch`, which all operations pass. Options that have
+    their default value are not handed on, so `inner` may lack those it does not know.
+
+    Args:
+        inner: The backend. One of an older protocol, or a factory, is adapted.
+
+    Raises:
+        TypeError: For what is no backend.
     """
 
-    never_waits: bool = True
+    is_synchronous: bool = True
     """This class adds no wait of its own; an object never waits where `inner` does not either."""
 
     def __init__(self, inner: BACKEND_TYPES) -> None:
         self.inner: BackendProtocol = as_backend(inner)
         self.capabilities: Capabilities = self.inner.capabilities
-        self.never_waits = type(self).never_waits and self.inner.never_waits
+        self.is_synchronous = type(self).is_synchronous and self.inner.is_synchronous
 
     def inner_backends(self) -> Sequence[object]:
         return (self.inner,)
@@ -62,17 +72,14 @@ class WrapperBackend(BackendProtocol, SyncCommands):
     def bound_to_this_thread(self) -> bool:
         return self.inner.bound_to_this_thread()
 
-    async def areal_paths(self, paths: list[str]) -> list[str | None]:
-        return await self.inner.areal_paths(paths)
+    async def aresolve_paths(self, paths: list[str]) -> list[str | None]:
+        return await self.inner.aresolve_paths(paths)
 
     async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
         """As `inner` tells it, which passes as `ls`; a subclass that overrides `als` shows what that lists."""
-        if type(self).als is WrapperBackend.als:
-            listing: object = await self.through(
-                "ls", self.inner.alist_tree, path, **without_defaults(deleting=deleting)
-            )
-            if isinstance(listing, TreeListing):
-                return listing
+        listing: object = await self.dispatch("ls", self.inner.alist_tree, path, **without_defaults(deleting=deleting))
+        if isinstance(listing, TreeListing):
+            return listing
         return await super().alist_tree(path, deleting=deleting)
 
     async def achange_entries(self, changes: Sequence[EntryChange]) -> list[FileUploadResponse]:
@@ -88,10 +95,12 @@ class WrapperBackend(BackendProtocol, SyncCommands):
             [outcome] = await self.inner.achange_entries([change])
             if outcome.error is None:
                 return result(path=path)
-            return failure(result, error_of(outcome.error, f"Error: {quoted(path)}: {outcome.error}"))
+            return failure(
+                result, error_about(outcome.error, path, f"the directory cannot be changed ({outcome.error})")
+            )
 
         try:
-            done = await self.through("delete" if result is DeleteResult else "write", call, change.path)
+            done = await self.dispatch("delete" if result is DeleteResult else "write", call, change.path)
         except DeepFSError as error:
             return FileUploadResponse(change.path, error.code.value)
         return FileUploadResponse(change.path, None if done.ok else (done.code or ErrorCode.BACKEND_ERROR).value)
@@ -99,68 +108,149 @@ class WrapperBackend(BackendProtocol, SyncCommands):
     async def astorage_place(self, path: str) -> StoragePlace:
         return await self.inner.astorage_place(path)
 
-    async def through(
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        made_by_overrides(cls, WrapperBackend, BackendProtocol)
+
+    async def dispatch(
         self, operation: str, call: Callable[P, Awaitable[T]], /, *args: P.args, **options: P.kwargs
     ) -> T:
-        """Run `call`, the method of `inner` for the operation of this name (`"read"`, `"write"`, …)."""
+        """Run `call`, the method of `inner` for an operation; a subclass overrides this to act on all operations.
+
+        Args:
+            operation: The sync name: `"read"`, `"write"`, … Streams are `"upload_stream"`, with the path and the
+                chunks, and `"download_stream"`, with the path. What a listing of a tree asks for passes as `"ls"`.
+            call: What does it. That of a `"download_stream"` opens the stream, raises where that fails, and returns an
+                async iterator of the chunks, from which nothing has been lost. That of a `"watch"` does so for events.
+            args: What the operation was called with, by position.
+            options: The options that differ from their defaults.
+
+        Returns:
+            What `call` returned, or what is to take its place.
+
+        Raises:
+            DeepFSError: The operation is refused; its caller gets it as the error of the result.
+        """
         return await call(*args, **options)
 
     async def als(self, path: str) -> LsResult:
-        return await self.through("ls", self.inner.als, path)
+        return await self.dispatch("ls", self.inner.als, path)
 
     async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
-        return await self.through("read", self.inner.aread, path, offset, limit)
+        return await self.dispatch("read", self.inner.aread, path, offset, limit)
 
     async def aread_raw(self, path: str) -> ReadRawResult:
-        return await self.through("read_raw", self.inner.aread_raw, path)
+        return await self.dispatch("read_raw", self.inner.aread_raw, path)
 
     async def awrite(
         self, path: str, content: str, *, overwrite: bool = False, if_match: str | None = None
     ) -> WriteResult:
         options = without_defaults(overwrite=overwrite, if_match=if_match)
-        return await self.through("write", self.inner.awrite, path, content, **options)
+        return await self.dispatch("write", self.inner.awrite, path, content, **options)
 
     async def aedit(
         self, path: str, old: str, new: str, replace_all: bool = False, *, if_match: str | None = None
     ) -> EditResult:
         options = without_defaults(if_match=if_match)
-        return await self.through("edit", self.inner.aedit, path, old, new, replace_all, **options)
+        return await self.dispatch("edit", self.inner.aedit, path, old, new, replace_all, **options)
 
     async def arun_glob(self, request: GlobRequest) -> GlobResult:
         run = _taking_arguments(self.inner.arun_glob, request)
-        return await self.through("glob", run, *request.arguments, **request.options)
+        return await self.dispatch("glob", run, *request.arguments, **request.options)
 
     async def arun_grep(self, request: GrepRequest) -> GrepResult:
         run = _taking_arguments(self.inner.arun_grep, request)
-        return await self.through("grep", run, *request.arguments, **request.options)
+        return await self.dispatch("grep", run, *request.arguments, **request.options)
 
     async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
-        return await self.through("delete", self.inner.adelete, path, **without_defaults(if_match=if_match))
+        return await self.dispatch("delete", self.inner.adelete, path, **without_defaults(if_match=if_match))
 
     async def acopy(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
-        return await self.through("copy", self.inner.acopy, src, dst, **without_defaults(overwrite=overwrite))
+        return await self.dispatch("copy", self.inner.acopy, src, dst, **without_defaults(overwrite=overwrite))
 
     async def amove(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
-        return await self.through("move", self.inner.amove, src, dst, **without_defaults(overwrite=overwrite))
+        return await self.dispatch("move", self.inner.amove, src, dst, **without_defaults(overwrite=overwrite))
 
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        return await self.through("upload_files", self.inner.aupload_files, files)
+        return await self.dispatch("upload_files", self.inner.aupload_files, files)
 
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-        return await self.through("download_files", self.inner.adownload_files, paths)
+        return await self.dispatch("download_files", self.inner.adownload_files, paths)
+
+    async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
+        return await self.dispatch("upload_stream", self.inner.aupload_stream, path, chunks)
+
+    async def adownload_stream(self, path: str, *, chunk_size: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
+        opened: list[_Opened] = []
+
+        async def open_stream(path: str, *, chunk_size: int = CHUNK_BYTES) -> AsyncIterator[bytes]:
+            opened.append(_Opened(self.inner.adownload_stream(path, chunk_size=chunk_size)))
+            await opened[-1].begin()
+            return opened[-1]
+
+        try:
+            async for chunk in await self.dispatch("download_stream", open_stream, path, chunk_size=chunk_size):
+                yield chunk
+        finally:
+            for each in opened:
+                await shielded(each.aclose)
+
+    async def awatch(self, path: str = "/") -> AsyncGenerator[ChangeEvent, None]:
+        opened: list[AsyncGenerator[ChangeEvent, None]] = []
+
+        async def open_watch(path: str) -> AsyncIterator[ChangeEvent]:
+            opened.append(self.inner.awatch(path))
+            return opened[-1]
+
+        try:
+            async for event in await self.dispatch("watch", open_watch, path):
+                yield event
+        finally:
+            for each in opened:
+                await shielded(each.aclose)
+
+    async def aclose(self) -> None:
+        await close_each([self.inner])
 
     async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
-        """Run a command in the inner backend, where it executes."""
+        """Run a command in the inner backend.
+
+        Args:
+            command: The shell command.
+            timeout: The most seconds it may take; None is the limit of that backend.
+
+        Raises:
+            NotSupportedError: Where that backend runs no commands.
+        """
         if not supports_execute(self.inner):
-            raise NotSupportedError(f"Error: {type(self.inner).__name__} does not run commands")
+            raise NotSupportedError(None, f"{type(self.inner).__name__} does not run commands")
         execute = cast("SandboxBackendProtocol", self.inner).aexecute
-        return await self.through("execute", execute, command, **without_defaults(timeout=timeout))
+        return await self.dispatch("execute", execute, command, **without_defaults(timeout=timeout))
+
+
+class _Opened(AsyncIterator[bytes]):
+    """A download whose first chunk is there, so that what cannot be had has failed."""
+
+    def __init__(self, chunks: AsyncGenerator[bytes, None]) -> None:
+        self._chunks = chunks
+        self._first: list[bytes] = []
+
+    async def begin(self) -> None:
+        async for chunk in self._chunks:
+            self._first.append(chunk)
+            return
+
+    async def __anext__(self) -> bytes:
+        return self._first.pop() if self._first else await anext(self._chunks)
+
+    async def aclose(self) -> None:
+        await self._chunks.aclose()
 
 
 def _taking_arguments(
     run: Callable[[RequestT], Awaitable[T]], request: RequestT
 ) -> Callable[..., Coroutine[Any, Any, T]]:
-    """`run` as a function of the arguments of `request`, as `through` has them, which may change them."""
+    """`run` as a function of the arguments of `request`, as `dispatch` has them, which may change them."""
 
     async def search(*placed: Any, **options: Any) -> T:
         made = type(request).called_with(placed, options)

@@ -23,27 +23,26 @@ from deepfs.backends.protocol import (
 )
 from deepfs.backends.transfer import downloaded
 from deepfs.compat import responses as answers
-from deepfs.compat.counterparts import own_instead
-from deepfs.compat.first_protocol import is_v1, own_name
+from deepfs.compat.recognition import is_v1, own_instead
 from deepfs.compat.responses import shows_file
 from deepfs.errors import (
-    AccessError,
+    AlreadyExistsError,
     ConflictError,
     DeepFSError,
-    DirectoryError,
     ErrorCode,
-    ExistsError,
-    FileMissingError,
     InvalidContentError,
     InvalidPathError,
+    IsDirectoryError,
     NotDirectoryError,
+    NotFoundError,
     NotSupportedError,
-    error_class,
+    PermissionDeniedError,
+    error_about,
 )
-from deepfs.search.flat import grep_tree
+from deepfs.search.flat import grep_tree, searched
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
 from deepfs.search.results import Grep
-from deepfs.sync import off_loop
+from deepfs.sync import in_thread
 from deepfs.text import paths
 from deepfs.text import records as filedata
 from deepfs.text.entries import TreeListing, flat_place
@@ -74,7 +73,6 @@ __all__ = [
     "adapt_sandbox_protocol",
     "awaitable",
     "caller_of",
-    "own_operation",
 ]
 
 ResultT = TypeVar("ResultT", bound=Result)
@@ -102,26 +100,31 @@ def awaitable(method: Callable[..., Any]) -> Call:
         try:
             if inspect.iscoroutinefunction(method):
                 return await method(*args, **options)
-            return await off_loop(partial(method, *args, **options))
+            return await in_thread(partial(method, *args, **options))
         except NotImplementedError as error:
             owner = type(getattr(method, "__self__", method)).__name__
             name = getattr(method, "__name__", "it").removeprefix("a")
-            raise NotSupportedError(f"Error: {owner} does not support {name}") from error
+            raise NotSupportedError(backend=owner, operation=name) from error
 
     return call
 
 
 class AdaptedBackend(BackendProtocol, SyncCommands):
-    """A backend of deepagents, old or new, as one of deepfs.
+    """A backend of deepagents, of its present or its first protocol, as one of deepfs.
 
-    V1 is told by what its class defines. What a backend lacks is `unsupported`, or made of what it has: conditions on
-    versions hold within the process, and searches that it cannot do read the files into memory.
+    V1 is recognised by the methods of its class. What a backend lacks is `unsupported`, or made of what it has:
+    conditions on versions hold within the process, and searches that it cannot do read the files into memory.
+
+    Args:
+        backend: The backend to adapt.
     """
 
     def __init__(self, backend: Any) -> None:
         self.adapted: Any = backend
         self.is_v1: bool = is_v1(type(backend))
-        self.capabilities: Capabilities = Capabilities(executes=self._call("execute") is not None)
+        self.capabilities: Capabilities = Capabilities(
+            executes=self._call("execute") is not None, deletes=self._call("delete") is not None
+        )
         self._whole: BackendProtocol = self
 
     def inner_backends(self) -> Sequence[object]:
@@ -140,7 +143,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
     def _offered(self, operation: str) -> Call:
         call = self._call(operation)
         if call is None:
-            raise NotSupportedError(f"Error: {type(self.adapted).__name__} does not support {operation}")
+            raise NotSupportedError(backend=type(self.adapted).__name__, operation=operation)
         return call
 
     def _hold(self, path: str) -> AbstractAsyncContextManager[None]:
@@ -153,10 +156,10 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         """Whether the backend tells where links lead, as directories of deepagents do for its rules."""
         return hasattr(self.adapted, "_real_path") or hasattr(self.adapted, "_get_backend_and_key")
 
-    async def areal_paths(self, paths: list[str]) -> list[str | None]:
+    async def aresolve_paths(self, paths: list[str]) -> list[str | None]:
         if not self.resolves_links:
             return [*paths]
-        return await off_loop(partial(_real_paths, self.adapted, paths))
+        return await in_thread(partial(_real_paths, self.adapted, paths))
 
     async def als(self, path: str) -> LsResult:
         path = paths.normalize(path)
@@ -174,7 +177,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         above = await self._offered("ls")(paths.parent(path))
         known = {info.path.rstrip("/"): info for info in answers.infos(above, "entries")}
         if path not in known:
-            raise FileMissingError(path)
+            raise NotFoundError(path)
         if not known[path].is_dir:
             raise NotDirectoryError(path)
 
@@ -186,7 +189,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
     async def _told(self, result: ResultT, path: str) -> ResultT:
         """`result`, unless nothing was found at a path that is a directory."""
         if result.code is ErrorCode.FILE_NOT_FOUND and await self._has_children(path):
-            raise DirectoryError(path)
+            raise IsDirectoryError(path)
         return result
 
     async def arun_glob(self, request: GlobRequest) -> GlobResult:
@@ -209,7 +212,8 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         grep = Grep(request, FileFilter(request))
         path = grep.files.root
         if request.options.keys() - {"max_count"} or (self.is_v1 and _AMBIGUOUS.search(request.pattern)):
-            return await grep_tree(await self._files(path), grep)
+            tree = await self._files(path)
+            return await searched(partial(grep_tree, tree, grep))
         answer = await self._offered("grep")(request.pattern, path, request.glob)
         failed = answers.refused(answer, GrepResult, path)
         if failed is not None:
@@ -241,7 +245,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         if listing.code is ErrorCode.NOT_A_DIRECTORY:
             return [path]
         if listing.code is ErrorCode.FILE_NOT_FOUND:
-            raise FileMissingError(path)
+            raise NotFoundError(path)
         found: list[str] = []
         for info in listing.entries or ():
             found += await self._paths(info.path) if info.is_dir else [info.path]
@@ -267,7 +271,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
             if not exists:
                 await self._check_place(path)
             elif not replaces:
-                raise ExistsError(path)
+                raise AlreadyExistsError(path)
             if exists and self.is_v1:
                 return await self._replace(path, content)
             return answers.changed(await self._offered("write")(path, content), WriteResult, path)
@@ -287,7 +291,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
     async def _check_place(self, path: str) -> None:
         """Raise where a new file cannot lie: on a directory, and beneath a file."""
         if await self._has_children(path):
-            raise DirectoryError(path)
+            raise IsDirectoryError(path)
         for directory in reversed(paths.ancestors(path)):
             if await self._has_children(directory):
                 return
@@ -308,12 +312,11 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         """V1 has one way to replace a file."""
         upload = self._call("upload_files")
         if upload is None:
-            raise NotSupportedError(f"Error: {type(self.adapted).__name__} cannot replace a file; edit it instead")
+            raise NotSupportedError(None, f"{type(self.adapted).__name__} cannot replace a file; edit it instead")
         [answer] = await upload([(path, content.encode())])
         outcome = answers.outcome(answer, path, FileUploadResponse)
         if outcome.error is not None:
-            kind = error_class(ErrorCode(outcome.error))
-            return failure(WriteResult, kind.about(path, "Error: Cannot replace ", f": {outcome.error}"))
+            return failure(WriteResult, error_about(outcome.error, path, "it cannot be replaced"))
         return WriteResult(path=path)
 
     async def _check_version(self, path: str, if_match: str | None) -> None:
@@ -321,14 +324,14 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
             return
         found = await self._whole.aread(path, 0, _ALL_LINES)
         if found.code is ErrorCode.FILE_NOT_FOUND:
-            raise FileMissingError(path)
+            raise NotFoundError(path)
         if found.version != if_match:
             raise ConflictError(path)
 
     async def _check_content(self, path: str, if_match: str) -> None:
         """Raise unless the file is of this version, whatever it holds."""
         if await self._has_children(path):
-            raise DirectoryError(path)
+            raise IsDirectoryError(path)
         if version(await downloaded(self._whole, path)) != if_match:
             raise ConflictError(path)
 
@@ -337,7 +340,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
     ) -> EditResult:
         path = paths.normalize(path)
         if not old or old == new:
-            raise InvalidContentError("Error: The text to replace is empty or the same as the new one.")
+            raise InvalidContentError(None, "The text to replace is empty or the same as the new one.")
         check_text(new, "new text")
         async with self._hold(path):
             await self._check_version(path, if_match)
@@ -347,7 +350,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
     async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
         path = paths.normalize(path)
         if path == "/":
-            raise AccessError(path, "the root cannot be deleted")
+            raise PermissionDeniedError(path, "the root cannot be deleted")
         async with self._hold(path):
             if if_match is not None:
                 await self._check_content(path, if_match)
@@ -382,36 +385,18 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         return done
 
     async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
-        """Run a command in the backend, where it executes."""
+        """Run a command in the adapted backend.
+
+        Args:
+            command: The shell command.
+            timeout: The most seconds it may take; None is the limit of that backend.
+
+        Raises:
+            NotSupportedError: Where that backend runs no commands.
+        """
         call = self._offered("execute")
         answer = await (call(command) if timeout is None else call(command, timeout=timeout))
         return ExecuteResponse(answer.output, answer.exit_code, getattr(answer, "truncated", False))
-
-
-class _OneClass(AdaptedBackend):
-    """The part of a backend that one of its classes defines in V1; calls of other parts go to the whole."""
-
-    def __init__(self, whole: BackendProtocol, owner: type, operation: str) -> None:
-        super().__init__(whole)
-        self.is_v1 = True
-        self._whole = whole
-        self._owner = owner
-        self._operation = operation
-
-    def _call(self, operation: str) -> Call | None:
-        if operation == getattr(self, "_operation", None):
-            method = vars(self._owner)[own_name(self._owner, operation)]
-            return awaitable(partial(method, self.adapted))
-        theirs = getattr(type(self.adapted), f"a{operation}", None)
-        if theirs is None or theirs is getattr(BackendProtocol, f"a{operation}", None):
-            return None
-        return caller_of(self.adapted, f"a{operation}")
-
-
-def own_operation(backend: BackendProtocol, owner: type, operation: str) -> Call:
-    """The async operation of `backend` over what its class `owner` defines in V1."""
-    method: Call = getattr(_OneClass(backend, owner, operation), f"a{operation}")
-    return method
 
 
 def adapt_backend_protocol(backend: AnyBackendProtocol) -> BackendProtocol:

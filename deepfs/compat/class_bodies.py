@@ -1,4 +1,7 @@
-"""Subclasses of `BackendProtocol` whose bodies were written for V1 or for deepagents: what these bodies lack."""
+"""Subclasses of `BackendProtocol` whose bodies were written for V1 or for deepagents: what these bodies lack.
+
+This module registers the adapters of this room with `deepfs.backends`, which must not import them.
+"""
 
 import functools
 import inspect
@@ -7,11 +10,13 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final
 
-from deepfs.backends.older_protocols import takes_overwrite
-from deepfs.compat.adapters import own_operation
-from deepfs.compat.first_protocol import v1_operations
+from deepfs.backends.older_protocols import Adapters, register, takes_overwrite
+from deepfs.backends.protocol import BackendProtocol
+from deepfs.compat.adapters import AdaptedBackend, Call, awaitable, caller_of
+from deepfs.compat.factories import backend_from, current_context
+from deepfs.compat.recognition import own_name, v1_operations
 from deepfs.compat.responses import shows_file
-from deepfs.errors import ExistsError
+from deepfs.errors import AlreadyExistsError
 from deepfs.sync import named
 from deepfs.types import ReadResult
 
@@ -24,6 +29,32 @@ def adapt_body(cls: type, protocol: type) -> None:
     _make_write_create(cls, protocol)
 
 
+class _OneClass(AdaptedBackend):
+    """The part of a backend that one of its classes defines in V1; calls of other parts go to the whole."""
+
+    def __init__(self, whole: BackendProtocol, owner: type, operation: str) -> None:
+        super().__init__(whole)
+        self.is_v1 = True
+        self._whole = whole
+        self._owner = owner
+        self._operation = operation
+
+    def _call(self, operation: str) -> Call | None:
+        if operation == getattr(self, "_operation", None):
+            method = vars(self._owner)[own_name(self._owner, operation)]
+            return awaitable(functools.partial(method, self.adapted))
+        theirs = getattr(type(self.adapted), f"a{operation}", None)
+        if theirs is None or theirs is getattr(BackendProtocol, f"a{operation}", None):
+            return None
+        return caller_of(self.adapted, f"a{operation}")
+
+
+def _own_operation(backend: BackendProtocol, owner: type, operation: str) -> Call:
+    """The async operation of `backend` over what its class `owner` defines in V1."""
+    method: Call = getattr(_OneClass(backend, owner, operation), f"a{operation}")
+    return method
+
+
 def _adapt_v1(cls: type, protocol: type) -> None:
     """Make the async operations of what the body of `cls` defines in V1."""
     for operation in list(v1_operations(cls)):
@@ -32,7 +63,7 @@ def _adapt_v1(cls: type, protocol: type) -> None:
 
 def _adapted(cls: type, operation: str, like: Callable[..., Any] | None) -> Callable[..., Any]:
     async def call(self: Any, *args: Any, **options: Any) -> Any:
-        return await own_operation(self, cls, operation)(*args, **options)
+        return await _own_operation(self, cls, operation)(*args, **options)
 
     return call if like is None else named(call, like, f"a{operation}")
 
@@ -47,9 +78,9 @@ else writes the same there at the same time loses nothing of anyone's."""
 
 
 def _check_free(read: ReadResult, path: str) -> None:
-    """Raise ExistsError if a read shows a file at `path`, and the error of the read if it cannot tell."""
+    """Raise AlreadyExistsError if a read shows a file at `path`, and the error of the read if it cannot tell."""
     if shows_file(read):
-        raise ExistsError(path)
+        raise AlreadyExistsError(path)
 
 
 @contextmanager
@@ -110,3 +141,6 @@ def _make_write_create(cls: type, protocol: Any) -> None:
         return
     for name, body in bodies.items():
         setattr(cls, name, _creating(body, is_async=name == "awrite"))
+
+
+register(Adapters(backend=backend_from, body=adapt_body, context=current_context))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol
 
 if TYPE_CHECKING:
-    from deepfs.compat.to_deepagents import ToDeepagents
+    from deepfs.compat.deepagents_backends import ToDeepagents
 
 __all__ = ["from_deepagents", "to_deepagents"]
 
@@ -27,10 +27,10 @@ def to_deepagents(backend: BACKEND_TYPES) -> "ToDeepagents":
     """
     try:
         _check_version()
-        from deepfs.compat import to_deepagents as _to_deepagents
+        from deepfs.compat import deepagents_backends
     except ModuleNotFoundError as error:
         raise _not_installed(error) from error
-    return _to_deepagents.to_deepagents(backend)
+    return deepagents_backends.to_deepagents(backend)
 
 
 def from_deepagents(backend: Any) -> "BackendProtocol":
@@ -42,10 +42,10 @@ def from_deepagents(backend: Any) -> "BackendProtocol":
     """
     try:
         _check_version()
-        from deepfs.compat import from_deepagents as _from_deepagents
+        from deepfs.compat import deepagents_backends
     except ModuleNotFoundError as error:
         raise _not_installed(error) from error
-    return _from_deepagents.from_deepagents(backend)
+    return deepagents_backends.from_deepagents(backend)
 
 
 @cache

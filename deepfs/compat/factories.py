@@ -1,13 +1,14 @@
 """Backend factories, the older way to give a backend its runtime: functions of the runtime that return a backend."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Sequence
+from contextlib import aclosing
 from dataclasses import fields
 from typing import Any, cast
 
 from langgraph.runtime import Runtime
 
 from deepfs._deprecated import already_warned, warn_deprecated
-from deepfs.backends.operations import without_defaults
+from deepfs.backends.operations import CHUNK_BYTES, without_defaults
 from deepfs.backends.protocol import BACKEND_TYPES, AnyBackendProtocol, BackendFactory, BackendProtocol, StoragePlace
 from deepfs.compat.adapters import adapt_backend_protocol
 from deepfs.errors import BackendError, DeepFSError
@@ -44,9 +45,12 @@ def backend_from(meant: BACKEND_TYPES) -> BackendProtocol:
 class FactoryBackend(BackendProtocol):
     """The backend that a factory returns for the runtime of the running node, made anew for each operation.
 
-    The factory gets a `BackendContext`, or None outside a graph. Where it fails, or returns no backend, the operation
-    fails with `backend_error`, and nothing is read or written. What it would run cannot be told before, so it runs no
-    commands.
+    The factory gets a `BackendContext`, or None outside a graph. If it fails, or returns no backend, the operation
+    fails with `backend_error`, and nothing is read or written. It runs no commands, since it is not known before the
+    call whether the backend does.
+
+    Args:
+        factory: The factory. It is called in the task that awaits the operation.
     """
 
     def __init__(self, factory: BackendFactory) -> None:
@@ -54,18 +58,21 @@ class FactoryBackend(BackendProtocol):
         self._told: set[str] = set()
 
     def current(self) -> BackendProtocol:
-        """The backend for the running node."""
+        """The backend for the running node.
 
+        Raises:
+            BackendError: Where the factory fails, or returns no backend.
+        """
         try:
             with already_warned(self._told):
                 return adapt_backend_protocol(self._factory(current_context()))
         except DeepFSError:
             raise
         except Exception as error:
-            raise BackendError(f"Error: The backend factory failed: {type(error).__name__}: {error}") from error
+            raise BackendError(None, f"The backend factory failed: {type(error).__name__}: {error}") from error
 
-    async def areal_paths(self, paths: list[str]) -> list[str | None]:
-        return await self.current().areal_paths(paths)
+    async def aresolve_paths(self, paths: list[str]) -> list[str | None]:
+        return await self.current().aresolve_paths(paths)
 
     async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
         return await self.current().alist_tree(path, deleting=deleting)
@@ -116,11 +123,23 @@ class FactoryBackend(BackendProtocol):
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
         return await self.current().adownload_files(paths)
 
+    async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
+        return await self.current().aupload_stream(path, chunks)
+
+    async def adownload_stream(self, path: str, *, chunk_size: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
+        async with aclosing(self.current().adownload_stream(path, chunk_size=chunk_size)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
 
 class BackendContext(Runtime[Any]):
-    """A `Runtime` that has also what older factories ask for: `runtime`, `config` and `state`, all deprecated.
+    """A `Runtime` with what older factories ask for in addition: `runtime`, `config` and `state`, all deprecated.
 
     Factories of namespaces and of backends get it, so they may be written for either.
+
+    Args:
+        state: The state of the running graph.
+        runtime: The runtime of the running node; None is an empty one.
     """
 
     def __init__(self, state: Any = None, runtime: Runtime[Any] | None = None) -> None:

@@ -7,12 +7,12 @@ from typing import Any, Final, TypeVar
 from msgspec import Struct
 
 from deepfs.errors import (
-    DirectoryError,
+    AlreadyExistsError,
     ErrorCode,
-    ExistsError,
-    FileMissingError,
     InvalidContentError,
+    IsDirectoryError,
     NotDirectoryError,
+    NotFoundError,
     error_of,
 )
 from deepfs.search.query import MAX_LINE
@@ -29,6 +29,7 @@ from deepfs.types import (
     GrepMatch,
     ReadResult,
     Result,
+    error_behind,
     failure,
 )
 
@@ -92,7 +93,7 @@ def shows_file(read: ReadResult) -> bool:
         return True
     code = read.code or code_told(read.error)
     if code in _UNKNOWN:
-        raise error_of(code, read.error)
+        raise error_behind(read) or error_of(code, read.error)
     return code in _EXISTS
 
 
@@ -131,7 +132,7 @@ PROBE = 2
 """Lines to ask for beyond a window: V1 does not tell how long a file is, and its last line may be the empty one after
 the final newline."""
 
-_LEAVES = {leaf.code: leaf for leaf in (DirectoryError, ExistsError, FileMissingError, NotDirectoryError)}
+_LEAVES = {leaf.code: leaf for leaf in (IsDirectoryError, AlreadyExistsError, NotFoundError, NotDirectoryError)}
 """Conditions that have one text, whoever tells them."""
 
 
@@ -169,10 +170,10 @@ def matches(answer: Any) -> list[GrepMatch]:
 
 
 def _match(entry: Mapping[str, Any]) -> GrepMatch:
-    around = [_context(entry.get(side)) for side in ("context_before", "context_after")]
+    before, after = (_context(entry.get(side)) for side in ("context_before", "context_after"))
     # A line has neither its `\r` nor a BOM, and is not longer than a caller of grep expects.
     text = entry["text"].removesuffix("\r").removeprefix(BOM if entry["line"] == 1 else "")
-    return GrepMatch(paths.normalize(entry["path"]), entry["line"], text[:MAX_LINE], *around)
+    return GrepMatch(paths.normalize(entry["path"]), entry["line"], text[:MAX_LINE], before, after)
 
 
 def _context(lines: Iterable[Mapping[str, Any]] | None) -> list[ContextLine] | None:
@@ -213,7 +214,7 @@ def _numbered_result(numbered: NumberedText, path: str, offset: int, limit: int)
     r"""V1 splits a text at every `\n`, so one that ends with it has an empty last line."""
     text = "\n".join(numbered.lines)
     if offset and numbered.lines == [""]:
-        raise InvalidContentError(f"Error: Line offset {offset} exceeds file length ({offset} lines)")
+        raise InvalidContentError(None, f"Line offset {offset} exceeds file length ({offset} lines)")
     return _cut(FileDataV2(text, mime_type=media.mime_type(path)), offset, limit, whole=offset == 0)
 
 

@@ -10,7 +10,7 @@ from deepfs.search.results import MAX_SEARCHED_BYTES, Grep
 from deepfs.text import records as filedata
 from deepfs.text.edits import replace
 from deepfs.text.flat_tree import DecodedFiles, FileTree
-from deepfs.text.windows import read_data
+from deepfs.text.records import read_data
 from deepfs.types import FileInfo, GrepMatch, GrepResult, ReadResult, failure
 
 __all__ = [
@@ -75,10 +75,11 @@ def grep_matches_from_files(
     try:
         request = GrepRequest(pattern, path, glob, max_count=max_count)
         grep = Grep(request, FileFilter(request))
-        tree = FileTree(DecodedFiles(files))
+        decoded = DecodedFiles(files)
+        tree = FileTree(decoded)
         for each in tree.beneath(grep.files.root):
             if each in grep.files:
-                scan_stored(grep, each, tree.files)
+                scan_stored(grep, each, decoded)
     except DeepFSError as error:
         return failure(GrepResult, error)
     return grep.result()

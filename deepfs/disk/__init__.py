@@ -1,9 +1,8 @@
 """The disk engine: files below a directory of the host, safe against races, links and failures."""
 
 from deepfs.disk.engine import Disk
-from deepfs.disk.os_errors import is_shortage, leaf
+from deepfs.disk.os_calls import is_shortage, is_temporary, leaf
 from deepfs.disk.reading import Limits, Reading, modified_at
-from deepfs.disk.resolve import is_temporary
 from deepfs.disk.walking import Entry, FoundFile, Listing
 from deepfs.disk.writing import Upload
 from deepfs.threads.deadline import Deadline

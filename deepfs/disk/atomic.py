@@ -13,9 +13,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
 
-from deepfs.disk.file_locks import FileId, file_id, mark
+from deepfs.disk.file_locks import mark_in_use
+from deepfs.disk.os_calls import (
+    NEW,
+    NO_FOLLOW,
+    READ,
+    READ_DIRECTORY,
+    FileId,
+    file_id,
+    is_temporary,
+    release,
+    temporary_name,
+)
 from deepfs.disk.removal import remove_tree
-from deepfs.disk.resolve import NEW, NO_FOLLOW, READ, READ_DIRECTORY, Place, is_temporary, release, temporary_name
+from deepfs.disk.resolve import Place
 
 if sys.platform == "darwin":
     import fcntl
@@ -24,15 +35,15 @@ __all__ = [
     "NEW_MODE",
     "Fill",
     "Sweeper",
+    "check_written",
+    "copy_owner_and_mode",
     "create",
     "discard",
     "fill",
-    "put",
+    "link_into_place",
     "replace",
-    "settle",
     "sync",
     "sync_directory",
-    "take_over",
     "temporary",
 ]
 
@@ -68,7 +79,7 @@ def temporary(directory: int, mode: int) -> Iterator[tuple[int, str]]:
     try:
         descriptor = os.open(name, NEW, mode, dir_fd=directory)
         try:
-            mark(descriptor)
+            mark_in_use(descriptor)
             yield descriptor, name
         finally:
             release(descriptor)
@@ -100,8 +111,8 @@ def create(place: Place, write: Fill, *, mode: int = NEW_MODE, durable: bool) ->
     """Put a new file at `place`; False, and nothing changed, where something stands there already."""
     with temporary(place.directory, mode) as (descriptor, name):
         write(descriptor)
-        settle(descriptor, durable)
-        if not put(place.directory, name, place):
+        check_written(descriptor, durable)
+        if not link_into_place(place.directory, name, place):
             return False
     sync_directory(place.directory, durable)
     return True
@@ -111,13 +122,13 @@ def replace(place: Place, write: Fill, old: os.stat_result, *, durable: bool) ->
     """Put a file in the place of the one of status `old`, with its mode and, where that is allowed, its owner."""
     with temporary(place.directory, 0o600) as (descriptor, name):
         write(descriptor)
-        take_over(descriptor, old)
-        settle(descriptor, durable)
+        copy_owner_and_mode(descriptor, old)
+        check_written(descriptor, durable)
         os.rename(name, place.name, src_dir_fd=place.directory, dst_dir_fd=place.directory)
     sync_directory(place.directory, durable)
 
 
-def put(directory: int, name: str, place: Place) -> bool:
+def link_into_place(directory: int, name: str, place: Place) -> bool:
     """Have the file `name` of `directory` stand at `place`; False where something stands there already.
 
     It keeps its old name as well, except where the file system has no hard links: there it is renamed, and for an
@@ -147,7 +158,7 @@ def _claim_and_rename(directory: int, name: str, place: Place) -> bool:
     return True
 
 
-def take_over(descriptor: int, old: os.stat_result) -> None:
+def copy_owner_and_mode(descriptor: int, old: os.stat_result) -> None:
     """Give a new file the owner and mode of the old one; a file that keeps another owner loses its set-id bits."""
     new, mode = os.fstat(descriptor), stat.S_IMODE(old.st_mode)
     if (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid):
@@ -159,7 +170,7 @@ def take_over(descriptor: int, old: os.stat_result) -> None:
         os.fchmod(descriptor, mode)
 
 
-def settle(descriptor: int, durable: bool) -> None:
+def check_written(descriptor: int, durable: bool) -> None:
     """Have every error of writing told now, before the file takes its place."""
     if durable:
         sync(descriptor)
@@ -220,7 +231,7 @@ def _remove_if_stale(directory: int, name: str) -> None:
     descriptor = os.open(name, READ | NO_FOLLOW, dir_fd=directory)
     try:
         status = os.fstat(descriptor)
-        if time.time() - status.st_ctime > _STALE_AFTER_S and mark(descriptor):
+        if time.time() - status.st_ctime > _STALE_AFTER_S and mark_in_use(descriptor):
             remove_tree(directory, name)
     finally:
         release(descriptor)

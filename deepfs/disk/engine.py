@@ -5,14 +5,14 @@ from collections.abc import Callable, Generator
 from typing import BinaryIO
 
 from deepfs.disk.atomic import Sweeper
-from deepfs.disk.os_errors import StorageErrors
+from deepfs.disk.os_calls import StorageErrors, release
 from deepfs.disk.reading import DEFAULT_LIMITS, Limits, Reading, open_regular, read_descriptor, read_whole, read_window
 from deepfs.disk.relocation import Relocator
 from deepfs.disk.removal import delete
-from deepfs.disk.resolve import Root, release
-from deepfs.disk.trees import change_entry, list_tree, place_of
+from deepfs.disk.resolve import Root, place_of
+from deepfs.disk.trees import list_tree
 from deepfs.disk.walking import FoundFile, Listing, list_directory, walk
-from deepfs.disk.writing import Upload, Writer
+from deepfs.disk.writing import Upload, Writer, change_entry
 from deepfs.text.entries import EntryChange, StoragePlace, TreeListing
 from deepfs.threads.deadline import Deadline
 
@@ -61,7 +61,16 @@ class Disk:
     # --- looking ---
 
     def read_file(self, path: str, limit: int | None = None) -> tuple[bytes, os.stat_result]:
-        """The whole content and the status of a file; TooLargeError where it is over `limit` bytes."""
+        """The whole content and the status of a file.
+
+        Args:
+            path: A path to a file, or to a link to one.
+            limit: The most bytes; None for no limit.
+
+        Raises:
+            TooLargeError: The file is over `limit`.
+            NotFoundError, IsDirectoryError, PermissionDeniedError: There is no file to be read.
+        """
         with StorageErrors(path):
             descriptor, status = open_regular(self._root, path)
             try:
@@ -83,10 +92,20 @@ class Disk:
     def read_window(
         self, path: str, offset: int, limit: int, limits: Limits = DEFAULT_LIMITS, deadline: Deadline | None = None
     ) -> Reading:
-        """At most `limit` lines from line `offset`, from 0, of a text file; the whole of one that proves to be binary.
+        """A window of a text file, or the whole of a file that proves to be binary.
 
-        A file over `limits.judged` is read only as far as the window goes, and judged by that. TooLargeError where the
-        window or the binary file is over its limit, InvalidContentError where `offset` is past the end.
+        A file over `limits.judged` is read only as far as the window goes, and judged by that.
+
+        Args:
+            path: A path to a file, or to a link to one.
+            offset: The first line, from 0.
+            limit: The most lines.
+            limits: Where reading stops, in bytes.
+            deadline: When to stop.
+
+        Raises:
+            TooLargeError: The window, or the binary file, is over its limit.
+            InvalidContentError: `offset` is past the end.
         """
         with StorageErrors(path):
             return read_window(self._root, path, offset, limit, limits, deadline or Deadline())
@@ -97,27 +116,41 @@ class Disk:
             return self._root.stat(path)
 
     def real_path(self, path: str) -> str | None:
-        """Where `path` leads, or would lead once it is made, without links; None where that is nowhere in here."""
+        """The path without links to where `path` leads, or would lead once it is made; None where that is outside."""
         with StorageErrors(path):
             return self._root.real_path(path)
 
     def place(self, path: str) -> StoragePlace:
-        """Where on this host `path` leads, or would lead once it is made: the same by whatever root and name."""
+        """Where on this host `path` leads, or would lead once it is made.
+
+        Equal for two paths that lead to one entry, through whatever roots and links.
+        """
         with StorageErrors(path):
             return place_of(self._root, path)
 
     def list_directory(self, path: str, limit: int | None = None, deadline: Deadline | None = None) -> Listing:
         """The children of a directory, sorted by path, where that of a directory ends in `/`.
 
-        Links are told by what they lead to; those that lead nowhere, or outside, as files without size. Unfinished
-        files and names that are not UTF-8 are left out. `limit` bounds how many children are looked at.
+        A link is listed as what it leads to, or as a file without size where it leads nowhere or outside. Unfinished
+        files and names that are not UTF-8 are left out.
+
+        Args:
+            path: A path to a directory.
+            limit: How many children are looked at; None for all.
+            deadline: When to stop.
+
+        Raises:
+            NotDirectoryError: Something else is at `path`.
         """
         return list_directory(self._root, path, limit, deadline or Deadline())
 
     def list_tree(self, path: str, deadline: Deadline | None = None, *, deleting: bool = False) -> TreeListing:
-        """Every entry at or under `path`, links as themselves, and how many cannot be told.
+        """Every entry at or under `path`, links as themselves, and how many entries cannot be listed.
 
-        With `deleting`, what may not be deleted counts as omitted.
+        Args:
+            path: Where to start; a file or a link is the only entry.
+            deadline: When to stop.
+            deleting: Whether entries that may not be deleted are left out and counted.
         """
         return list_tree(self._root, path, deadline or Deadline(), deleting=deleting)
 
@@ -132,8 +165,14 @@ class Disk:
         """The files at or beneath `path`, sorted by path; to be closed where it is left early.
 
         Linked files are included where the link stays inside; linked directories are not entered, so no cycle is
-        possible. `enter` is asked about each directory, by its path, before it is opened; `unreadable` is told of each
-        that cannot be, and of links that cannot be followed for want of descriptors.
+        possible.
+
+        Args:
+            path: Where to start.
+            enter: Whether to go into the directory at a path; asked before it is opened. None for all.
+            unreadable: Called with the path of each directory that cannot be read, and of each link that cannot be
+                followed because the system has too few descriptors.
+            deadline: When to stop.
         """
         return walk(self._root, path, deadline or Deadline(), enter=enter, unreadable=unreadable)
 
@@ -150,13 +189,24 @@ class Disk:
     ) -> None:
         """Put `data` at `path`, making the directories above it.
 
-        Creates only, unless `overwrite`; `if_match` replaces just that version. ExistsError, ConflictError,
-        DirectoryError, NotDirectoryError where a file stands above, AccessError for a file that may not be written.
+        Args:
+            path: A path to a file, or to a link to one.
+            data: The whole content.
+            overwrite: Whether to replace a file that is there.
+            if_match: Replace just this version, whatever `overwrite` says.
+            deadline: When to stop waiting for others; 30 seconds by default.
+
+        Raises:
+            AlreadyExistsError: A file is there, and neither `overwrite` nor `if_match` is set.
+            ConflictError: The file is not of the version `if_match`, or is gone.
+            IsDirectoryError: A directory is there.
+            NotDirectoryError: A file stands above `path`.
+            PermissionDeniedError: The file may not be written.
         """
         self._writer.write(path, data, deadline or Deadline(_WAIT_S), overwrite=overwrite, if_match=if_match)
 
     def upload(self, path: str) -> Upload:
-        """A file to be written bit by bit and then put at `path`; the caller closes it."""
+        """A file to be written in parts and then put at `path`; the caller closes it."""
         return Upload(self._root, path, self._sweeper, durable=self._durable)
 
     def edit_file(
@@ -168,9 +218,18 @@ class Disk:
         limit: int | None = None,
         deadline: Deadline | None = None,
     ) -> None:
-        """Replace the content of a file by what `change` makes of it, with nobody else changing it meanwhile.
+        """Replace the content of a file, with nobody else changing it meanwhile.
 
-        What `change` raises leaves the file as it is. TooLargeError where the file is over `limit` bytes.
+        Args:
+            path: A path to a file, or to a link to one.
+            change: Makes the new content of the old; what it raises leaves the file as it is.
+            if_match: Edit just this version.
+            limit: The most bytes of the old content; None for no limit.
+            deadline: When to stop waiting for others; 30 seconds by default.
+
+        Raises:
+            ConflictError: The file is not of the version `if_match`.
+            TooLargeError: The file is over `limit`.
         """
         self._make_root_of(path)
         self._writer.edit(path, change, deadline or Deadline(_WAIT_S), if_match=if_match, limit=limit)
@@ -178,9 +237,17 @@ class Disk:
     def delete(self, path: str, deadline: Deadline | None = None, *, if_match: str | None = None) -> None:
         """Delete a file, a link itself, or a directory with all under it; never anything behind a link.
 
-        `if_match` deletes just that version of a file, or the link to one: ConflictError where it is another one,
-        DirectoryError for a directory. Where something cannot be deleted all the rest is, and the error says what
-        stayed. The root: AccessError.
+        Where something cannot be deleted, all the rest is, and the error names what stayed.
+
+        Args:
+            path: What to delete.
+            deadline: When to stop waiting for others; 30 seconds by default.
+            if_match: Delete just this version of a file, or the link to one.
+
+        Raises:
+            ConflictError: The file is not of the version `if_match`.
+            IsDirectoryError: `if_match` is given for a directory.
+            PermissionDeniedError: `path` is the root, or something may not be deleted.
         """
         self._make_root_of(path)
         delete(self._root, path, deadline or Deadline(_WAIT_S), if_match=if_match)
@@ -188,16 +255,25 @@ class Disk:
     def change_entry(self, change: EntryChange) -> None:
         """Make or remove one directory, or set a mode.
 
-        ExistsError where a directory that is to be made is there already, or one that is to be removed is not empty.
+        Raises:
+            AlreadyExistsError: A directory to be made is there already, or one to be removed is not empty.
         """
         change_entry(self._root, change, durable=self._durable)
 
     def move(self, src: str, dst: str, *, overwrite: bool = False, deadline: Deadline | None = None) -> None:
-        """Move a file, a link itself, or a directory; one end stands at every instant.
+        """Move a file, a link itself, or a directory; at every instant it is at one of both paths.
 
-        `overwrite` replaces a file by a file, never a directory. Nothing changes where both are one by other names, as
-        are a link and the file that it leads to. ExistsError, DirectoryError, NotDirectoryError, InvalidPathError for a
-        move into itself.
+        Nothing changes where both paths are names of one entry, as are a link and the file that it leads to.
+
+        Args:
+            src: What to move.
+            dst: Where to; directories above it are made.
+            overwrite: Whether a file may replace a file. A directory is never replaced.
+            deadline: When to stop waiting for others; 30 seconds by default.
+
+        Raises:
+            AlreadyExistsError, IsDirectoryError, NotDirectoryError: What stands at `dst` is in the way.
+            InvalidPathError: `dst` lies inside `src`.
         """
         self._make_root_of(src, dst)
         self._relocator.move(src, dst, deadline or Deadline(_WAIT_S), overwrite=overwrite)
@@ -205,7 +281,18 @@ class Disk:
     def copy(self, src: str, dst: str, *, overwrite: bool = False, deadline: Deadline | None = None) -> None:
         """Copy a file, a link itself, or a directory with all under it, which appears when it is complete.
 
-        Links are copied as they are. Errors as of `move`, and ExistsError for a copy onto itself without `overwrite`.
+        Links are copied as they are.
+
+        Args:
+            src: What to copy.
+            dst: Where to; directories above it are made.
+            overwrite: Whether a file may replace a file. A directory is never replaced.
+            deadline: When to stop waiting for others; 30 seconds by default.
+
+        Raises:
+            AlreadyExistsError: Something stands at `dst`, perhaps `src` itself by another name.
+            IsDirectoryError, NotDirectoryError: What stands at `dst` may not be replaced.
+            InvalidPathError: `dst` lies inside `src`.
         """
         self._make_root_of(src, dst)
         self._relocator.copy(src, dst, deadline or Deadline(_WAIT_S), overwrite=overwrite)

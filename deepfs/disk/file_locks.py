@@ -18,28 +18,23 @@ from contextlib import ExitStack, contextmanager, suppress
 from threading import Lock
 from typing import NamedTuple, TypeVar
 
+from deepfs.disk.os_calls import READ, UPDATE, FileId, file_id, release
 from deepfs.disk.reading import check_regular
-from deepfs.disk.resolve import READ, UPDATE, Place, release
+from deepfs.disk.resolve import Place
 from deepfs.threads.deadline import Deadline
 
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["FileId", "file_id", "held", "holding", "mark"]
+__all__ = ["locked_file", "locked_places", "mark_in_use"]
 
 _log = logging.getLogger("deepfs")
 
-FileId = tuple[int, int]
 _T = TypeVar("_T")
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.01
 _UNSUPPORTED = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF})
 _MAY_NOT = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ETXTBSY})
-
-
-def file_id(status: os.stat_result) -> FileId:
-    """What tells a file from every other on this host."""
-    return status.st_dev, status.st_ino
 
 
 class _ProcessLocks:
@@ -80,7 +75,7 @@ def try_lock(descriptor: int) -> bool:
     return True
 
 
-def mark(descriptor: int) -> bool:
+def mark_in_use(descriptor: int) -> bool:
     """Lock a file while `descriptor` is open, so that others see that it is in use; False where one holds it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -106,11 +101,11 @@ class _Held(NamedTuple):
 
 
 @contextmanager
-def held(path: str, place: Place, deadline: Deadline) -> Iterator[int]:
+def locked_file(path: str, place: Place, deadline: Deadline) -> Iterator[int]:
     """Lock the regular file at `place`, which is to be replaced, and open it for reading.
 
-    AccessError where the file may not be written, although its directory may; FileMissingError where nothing is there,
-    DeadlineError where the lock does not come in time.
+    PermissionDeniedError where the file may not be written, although its directory may; NotFoundError where nothing is
+    there, DeadlineError where the lock does not come in time.
     """
     file = _wait(lambda: _try_hold(path, place), path, deadline)
     try:
@@ -120,7 +115,7 @@ def held(path: str, place: Place, deadline: Deadline) -> Iterator[int]:
 
 
 @contextmanager
-def holding(path: str, places: Sequence[Place], deadline: Deadline) -> Iterator[None]:
+def locked_places(path: str, places: Sequence[Place], deadline: Deadline) -> Iterator[None]:
     """Lock those of `places` where a regular file stands that may be opened, which are to be moved, or removed."""
     with _wait(lambda: _try_hold_all(path, places), path, deadline):
         yield

@@ -10,9 +10,9 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import NamedTuple
 
-from deepfs.disk.os_errors import NOT_REGULAR
-from deepfs.disk.resolve import READ, Root, release
-from deepfs.errors import AccessError, DirectoryError, InvalidContentError, TooLargeError
+from deepfs.disk.os_calls import NOT_REGULAR, READ, release
+from deepfs.disk.resolve import Root
+from deepfs.errors import InvalidContentError, IsDirectoryError, PermissionDeniedError, TooLargeError
 from deepfs.text import lines as text
 from deepfs.threads.deadline import Deadline
 
@@ -46,9 +46,9 @@ _MAX_REMEMBERED = 4096
 def check_regular(path: str, status: os.stat_result) -> None:
     """Raise where `status` is not that of a regular file."""
     if stat.S_ISDIR(status.st_mode):
-        raise DirectoryError(path)
+        raise IsDirectoryError(path)
     if not stat.S_ISREG(status.st_mode):
-        raise AccessError(path, NOT_REGULAR)
+        raise PermissionDeniedError(path, NOT_REGULAR)
 
 
 def regular_descriptor(path: str, descriptor: int) -> os.stat_result:
@@ -65,7 +65,7 @@ def regular_descriptor(path: str, descriptor: int) -> os.stat_result:
 def open_regular(root: Root, path: str) -> tuple[int, os.stat_result]:
     """Open the regular file at `path` for reading; never waits for the other end of a FIFO or a device."""
     if path == "/":
-        raise DirectoryError(path)  # The root may not exist yet, and opening it would say so.
+        raise IsDirectoryError(path)  # The root may not exist yet, and opening it would say so.
     descriptor = root.open(path, READ)
     return descriptor, regular_descriptor(path, descriptor)
 
@@ -331,7 +331,7 @@ class _Scan:
         """The window, once the pass is over."""
         total = self._lines + self._open_line if self._ended else None
         if total is not None and self._first >= total:
-            raise InvalidContentError(f"Error: Line offset {self._first} exceeds file length ({total} lines)")
+            raise InvalidContentError(None, f"Line offset {self._first} exceeds file length ({total} lines)")
         onward = self._last if self._more else None
         if self._first == self._last:
             return text.Window("", None, None, total, self._first)

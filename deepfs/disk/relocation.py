@@ -7,34 +7,36 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from deepfs.disk.atomic import Sweeper, create, discard, put, replace, sync_directory
-from deepfs.disk.copying import ContentId, content_id, fill_from, tree_copy
-from deepfs.disk.file_locks import file_id, holding
-from deepfs.disk.os_errors import StorageErrors, leaf
-from deepfs.disk.reading import check_regular
-from deepfs.disk.removal import Stayed, Unlink, remove_tree
-from deepfs.disk.resolve import (
+from deepfs.disk.atomic import Sweeper, create, discard, link_into_place, replace, sync_directory
+from deepfs.disk.file_locks import locked_places
+from deepfs.disk.os_calls import (
     READ,
     UPDATE,
-    Place,
-    Root,
+    StorageErrors,
+    attempts,
+    errno_of,
+    file_id,
     is_temporary,
+    leaf,
     link_target,
     may_change,
     release,
     temporary_name,
 )
+from deepfs.disk.reading import check_regular
+from deepfs.disk.removal import Stayed, Unlink, remove_tree
+from deepfs.disk.resolve import Place, Root
+from deepfs.disk.trees import ContentId, content_id, fill_from, tree_copy
 from deepfs.errors import (
-    AccessError,
-    BackendError,
+    AlreadyExistsError,
     ConflictError,
     DeepFSError,
-    DirectoryError,
-    ExistsError,
-    FileMissingError,
     InvalidPathError,
+    IsDirectoryError,
     NotDirectoryError,
-    error_class,
+    NotFoundError,
+    PermissionDeniedError,
+    error_about,
 )
 from deepfs.text import paths
 from deepfs.threads.deadline import Deadline
@@ -42,7 +44,6 @@ from deepfs.threads.deadline import Deadline
 __all__ = ["Relocator"]
 
 _REFUSALS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
-_MAX_RACES = 100
 
 
 class _Task(NamedTuple):
@@ -66,7 +67,7 @@ class _Task(NamedTuple):
         return stat.S_ISLNK(self.status.st_mode)
 
     @property
-    def stays(self) -> bool:
+    def is_one_entry(self) -> bool:
         """Whether both ends are one entry, by whatever names: links, a directory mounted twice, case."""
         if self.leads_to == self.target.path:
             return True
@@ -93,38 +94,36 @@ class Relocator:
 
     def move(self, src: str, dst: str, deadline: Deadline, *, overwrite: bool) -> None:
         """Have what stands at `src`, a link itself rather than what it leads to, stand at `dst`."""
-        for _ in range(_MAX_RACES):
+        for _ in attempts(dst):
             with self._task(src, dst, overwrite=overwrite, moving=True) as task:
-                if task.stays:
-                    _spell_anew(task)
+                if task.is_one_entry:
+                    _change_case(task)
                     return
-                if self._root.must_stay(task.source.names):
-                    raise AccessError(src, "the root cannot be moved")
-                with holding(src, [task.source, task.target], deadline):
+                if self._root.is_root_or_above(task.source.names):
+                    raise PermissionDeniedError(src, "the root cannot be moved")
+                with locked_places(src, [task.source, task.target], deadline):
                     now = self._looked_at(src, task.source, dst, task.target)
                     self._check(now, overwrite=overwrite, moving=True)
-                    if now.stays or self._moved(now, deadline):
+                    if now.is_one_entry or self._moved(now, deadline):
                         sync_directory(task.source.directory, self._durable)
                         return
-        raise _contended(dst)
 
     def copy(self, src: str, dst: str, deadline: Deadline, *, overwrite: bool) -> None:
         """Put a copy of what stands at `src`, a link itself rather than what it leads to, at `dst`."""
-        for _ in range(_MAX_RACES):
+        for _ in attempts(dst):
             with self._task(src, dst, overwrite=overwrite, moving=False) as task:
-                if task.stays:
+                if task.is_one_entry:
                     return
-                with holding(dst, [task.target], deadline):
+                with locked_places(dst, [task.target], deadline):
                     if self._copied(task, deadline, set()):
                         return
-        raise _contended(dst)
 
     @contextmanager
     def _task(self, src: str, dst: str, *, overwrite: bool, moving: bool) -> Iterator[_Task]:
         """Both ends, checked; errors of the body are about `dst` unless it says otherwise."""
         with StorageErrors(src), self._root.locate(src, follow=False) as source:
             if source.lstat() is None:
-                raise FileMissingError(src)
+                raise NotFoundError(src)
             if paths.is_beneath(dst, src):
                 raise InvalidPathError(dst, "it lies inside {other}", src)
             with StorageErrors(dst), self._root.locate_target(dst) as target:
@@ -134,21 +133,21 @@ class Relocator:
                 yield task
 
     def _looked_at(self, src: str, source: Place, dst: str, target: Place) -> _Task:
-        """What stands at both ends now; FileMissingError where the source is gone."""
+        """What stands at both ends now; NotFoundError where the source is gone."""
         status = source.lstat()
         if status is None:
-            raise FileMissingError(src)
+            raise NotFoundError(src)
         leads_to = (self._root.real_path(src) if stat.S_ISLNK(status.st_mode) else None) or source.path
         return _Task(src, source, status, dst, target, target.lstat(), leads_to)
 
     def _check(self, task: _Task, *, overwrite: bool, moving: bool) -> None:
         """Raise unless the source may go where the destination is."""
-        if not task.stays:
+        if not task.is_one_entry:
             self._check_not_inside(task)
         elif task.existing is None:
             # A link onto the missing file that it leads to would lead to itself.
-            raise FileMissingError(task.src)
-        if not (moving and task.stays):
+            raise NotFoundError(task.src)
+        if not (moving and task.is_one_entry):
             _check_destination(task, overwrite=overwrite)
 
     def _check_not_inside(self, task: _Task) -> None:
@@ -162,8 +161,6 @@ class Relocator:
         try:
             moved = _renamed(task)
         except OSError as error:
-            if isinstance(error, DeepFSError):
-                raise
             if error.errno in _REFUSALS and not may_change(task.source.directory):
                 raise leaf(error, task.src) from error
             if error.errno != errno.EXDEV:
@@ -186,7 +183,7 @@ class Relocator:
             os.unlink(name, dir_fd=directory)
 
         def unlink_locked(directory: int, name: str) -> None:
-            with holding(task.src, [Place(self._root, directory, [name], [])], deadline):
+            with locked_places(task.src, [Place(self._root, directory, [name], [])], deadline):
                 unlink(directory, name)
 
         # The lock of a file that is moved by itself is held already.
@@ -230,7 +227,7 @@ class Relocator:
         name = temporary_name()
         os.symlink(says, name, dir_fd=target.directory)
         try:
-            if task.existing is None and not put(target.directory, name, target):
+            if task.existing is None and not link_into_place(target.directory, name, target):
                 return False
             if task.existing is not None:
                 _check_writable(target)
@@ -252,17 +249,13 @@ def _partly_moved(task: _Task, stayed: Stayed) -> DeepFSError:
     """The error that tells what is still at the source, although the destination is complete."""
     first, reason = stayed[0]
     others = f" and {len(stayed) - 1:,} more" if len(stayed) > 1 else ""
-    if reason.errno == errno.ESTALE:
-        what = f"{others} changed during the move, so it stays; what was copied is in '{{other}}'"
-        return ConflictError.about(first, "Error: ", what, other=task.dst)
-    error = reason if isinstance(reason, DeepFSError) else leaf(reason, first)
-    why = os.strerror(reason.errno) if reason.errno else "others use it"
-    what = f"{others} could not be deleted ({why}); all of it is in '{{other}}' as well"
-    return error_class(error.code).about(first, "Error: ", what, other=task.dst)
-
-
-def _contended(path: str) -> BackendError:
-    return BackendError.about(path, "Error: Others create and delete ", " all the time")
+    number = errno_of(reason)
+    if number == errno.ESTALE:
+        what = f"it{others} {'stay' if others else 'stays'}; what was copied is in '{{other}}'"
+        return ConflictError(first, what, task.dst)
+    why = os.strerror(number) if number else "others use it"
+    what = f"it{others} could not be deleted ({why}); all of it is in '{{other}}' as well"
+    return error_about(leaf(reason, first).code, first, what, other=task.dst)
 
 
 def _check_destination(task: _Task, *, overwrite: bool) -> None:
@@ -270,9 +263,9 @@ def _check_destination(task: _Task, *, overwrite: bool) -> None:
     if task.existing is None:
         return
     if stat.S_ISDIR(task.existing.st_mode):
-        raise DirectoryError(task.dst) if overwrite else ExistsError(task.dst, is_directory=True)
+        raise IsDirectoryError(task.dst) if overwrite else AlreadyExistsError(task.dst, is_directory=True)
     if not overwrite:
-        raise ExistsError(task.dst)
+        raise AlreadyExistsError(task.dst)
     if task.is_dir:
         raise NotDirectoryError(task.dst)
     check_regular(task.dst, task.existing)
@@ -299,7 +292,7 @@ def _renamed(task: _Task) -> bool:
     return True
 
 
-def _spell_anew(task: _Task) -> None:
+def _change_case(task: _Task) -> None:
     """Where the file system ignores case, give an entry that stays the name as it was written."""
     source, target = task.source, task.target
     if source.name != target.name and source.name.casefold() == target.name.casefold() and task.same_directory():
@@ -313,7 +306,7 @@ def _rename(task: _Task) -> None:
 
 def _rename_new(task: _Task) -> bool:
     source, target = task.source, task.target
-    if not put(source.directory, source.name, target):
+    if not link_into_place(source.directory, source.name, target):
         return False
     try:
         os.unlink(source.name, dir_fd=source.directory)

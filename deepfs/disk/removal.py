@@ -5,17 +5,17 @@ import os
 import stat
 from collections.abc import Callable
 
-from deepfs.disk.descent import Descent, OpenDirectory
-from deepfs.disk.file_locks import holding
-from deepfs.disk.os_errors import StorageErrors, leaf
+from deepfs.disk.file_locks import locked_places
+from deepfs.disk.os_calls import NO_FOLLOW, READ, READ_DIRECTORY, StorageErrors, errno_of, leaf, release
 from deepfs.disk.reading import check_regular, is_version, open_regular
-from deepfs.disk.resolve import NO_FOLLOW, READ, READ_DIRECTORY, Place, Root, release
-from deepfs.errors import AccessError, BackendError, ConflictError, DeepFSError, FileMissingError
+from deepfs.disk.resolve import Place, Root
+from deepfs.disk.walking import Descent, OpenDirectory
+from deepfs.errors import BackendError, ConflictError, DeepFSError, NotFoundError, PermissionDeniedError
 from deepfs.threads.deadline import Deadline
 
 __all__ = ["delete", "remove_standing", "remove_tree"]
 
-Stayed = list[tuple[str, OSError]]
+Stayed = list[tuple[str, OSError | DeepFSError]]
 """What could not be removed, each with the reason."""
 
 Unlink = Callable[[int, str], None]
@@ -37,9 +37,9 @@ def delete(root: Root, path: str, deadline: Deadline, *, if_match: str | None = 
     the error says what stayed. With `if_match` only a file of this version is deleted, never a directory.
     """
     with StorageErrors(path), root.locate(path, follow=False) as place:
-        if root.must_stay(place.names):
-            raise AccessError(path, "the root cannot be deleted")
-        with holding(path, [place], deadline):
+        if root.is_root_or_above(place.names):
+            raise PermissionDeniedError(path, "the root cannot be deleted")
+        with locked_places(path, [place], deadline):
             if if_match is None:
                 remove_standing(place, path, deadline)
             else:
@@ -64,7 +64,7 @@ def remove_standing(place: Place, path: str, deadline: Deadline) -> None:
     """Remove what stands at `place`, called `path`, or raise an error that says what stayed."""
     status = place.lstat()
     if status is None:
-        raise FileMissingError(path)
+        raise NotFoundError(path)
     is_dir = stat.S_ISDIR(status.st_mode)
     stayed = remove_tree(place.directory, place.name, path, is_dir=is_dir, deadline=deadline)
     if stayed:
@@ -74,14 +74,15 @@ def remove_standing(place: Place, path: str, deadline: Deadline) -> None:
 def _incomplete(path: str, stayed: Stayed) -> DeepFSError:
     """The error that names what stayed of `path`, with the first reason."""
     first, reason = stayed[0]
-    if first == path and reason.errno not in _REFILLED:
+    if first == path and errno_of(reason) not in _REFILLED:
         return leaf(reason, path)
     others = f" and {len(stayed) - 1:,} more" if len(stayed) > 1 else ""
-    why = os.strerror(reason.errno) if reason.errno else "the disk failed"
+    number = errno_of(reason)
+    why = os.strerror(number) if number else "the disk failed"
     what = f"'{{other}}'{others} could not be deleted ({why}), the rest is gone"
-    if reason.errno in _REFUSALS:
-        return AccessError(path, what, first)
-    return BackendError.about(path, "Error: ", f" was not deleted completely: {what}", other=first)
+    if number in _REFUSALS:
+        return PermissionDeniedError(path, what, first)
+    return BackendError(path, f"it was not deleted completely: {what}", first)
 
 
 def _unlink(directory: int, name: str) -> None:
@@ -122,8 +123,8 @@ class _Level(OpenDirectory):
             self.close()
             raise
 
-    def take(self, descriptor: int) -> None:
-        super().take(descriptor)
+    def adopt(self, descriptor: int) -> None:
+        super().adopt(descriptor)
         # What is gone is not met again.
         self.children = os.scandir(self.descriptor)
 
@@ -172,6 +173,8 @@ class _Removal:
             self._unlink(self._parent, name)
         except FileNotFoundError:
             return
+        except DeepFSError as error:  # Locking it failed.
+            self._keep(name, error)
         except OSError as error:
             if is_dir or error.errno not in _PERHAPS_A_DIRECTORY or not self._entered(name, rounds):
                 self._keep(name, error)
@@ -219,7 +222,7 @@ class _Removal:
         if not isinstance(reason, FileNotFoundError):
             self._keep(level.name, reason)
 
-    def _keep(self, name: str, reason: OSError) -> None:
+    def _keep(self, name: str, reason: OSError | DeepFSError) -> None:
         levels = self._descent.levels
         path = "/".join([self._path, *(level.name for level in levels[1:]), name]) if levels else self._path
         self._note(name, [(path, reason)])

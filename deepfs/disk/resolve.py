@@ -1,165 +1,43 @@
-"""The flags with which files and directories are opened; those that a system lacks are left out."""
+"""Where a path leads below a directory of the host, through links that stay inside; opened without races."""
 
 import errno
 import os
-import secrets
 import stat
-import struct
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import suppress
-from functools import cache, cached_property
+from functools import cached_property
 from types import TracebackType
 
-from deepfs.disk.os_errors import OUTSIDE, TOO_MANY_LINKS, is_shortage
+from deepfs.disk.os_calls import (
+    LINK_ERRORS,
+    MAX_RACES,
+    NO_FOLLOW,
+    OUTSIDE,
+    PREFIX,
+    SEARCH,
+    TOO_MANY_LINKS,
+    file_id,
+    is_shortage,
+    is_temporary,
+    link_target,
+    open_directory_in,
+    open_unlinked,
+    release,
+)
 from deepfs.errors import (
-    AccessError,
     DeepFSError,
-    FileMissingError,
     InvalidPathError,
     NotDirectoryError,
+    NotFoundError,
     NotSupportedError,
+    PermissionDeniedError,
 )
+from deepfs.text.entries import StoragePlace
 
-__all__ = [
-    "NEW",
-    "NO_FOLLOW",
-    "PREFIX",
-    "READ",
-    "READ_DIRECTORY",
-    "SEARCH",
-    "UPDATE",
-    "Place",
-    "Root",
-    "is_temporary",
-    "link_target",
-    "may_change",
-    "open_unlinked",
-    "release",
-    "temporary_name",
-]
-
-# Windows has none of these; the modules must still import there, though `Root` refuses to work.
-NO_FOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
-_DIRECTORY: int = getattr(os, "O_DIRECTORY", 0)
-# Opening a FIFO or a device waits without O_NONBLOCK; on a regular file the flag does nothing.
-_NEVER_WAIT: int = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
-
-READ: int = os.O_RDONLY | _NEVER_WAIT
-"""Read a file."""
-UPDATE: int = os.O_RDWR | _NEVER_WAIT
-"""Read a file that is about to be replaced, which must be one that may be written."""
-NEW: int = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_FOLLOW
-"""Write a file that must not be there yet."""
-READ_DIRECTORY: int = os.O_RDONLY | _DIRECTORY | _NEVER_WAIT
-"""Look through a directory."""
-SEARCH: int = getattr(os, "O_PATH", os.O_RDONLY) | _DIRECTORY
-"""Open what is in a directory; O_PATH asks for the permission that walking a path needs, and no other."""
-
-
-PREFIX = ".~deepfs-"
-_LENGTH = len(PREFIX) + 16
-
-
-def temporary_name() -> str:
-    """A name that nothing else has."""
-    return PREFIX + secrets.token_hex(8)
-
-
-def is_temporary(name: str) -> bool:
-    """Whether `name` is one that an unfinished write, or one that was killed, has left."""
-    return name.startswith(PREFIX) and len(name) == _LENGTH
-
-
-_OPENAT2 = 437
-_NO_SYMLINKS, _BENEATH = 0x04, 0x08
-_HOW_BYTES = 24
-_NOWHERE = -1  # Paths are then absolute.
-
-_Call = Callable[[int, str, bytes], int | None]
-
-
-def open_unlinked(path: str, flags: int, beneath: int | None = None) -> int | None:
-    """Open the absolute `path` of the host where no name in it is a link.
-
-    With `beneath` it is relative to that open directory and must not lead out. None where it cannot be opened like
-    that, or this system cannot do it; opening name by name then tells why.
-    """
-    call = _system_call()
-    if call is None:
-        return None
-    if beneath is None:
-        return call(_NOWHERE, path, _how(flags, _NO_SYMLINKS))
-    return call(beneath, path, _how(flags, _NO_SYMLINKS | _BENEATH))
-
-
-@cache
-def _how(flags: int, resolve: int) -> bytes:
-    return struct.pack("QQQ", flags | os.O_CLOEXEC, 0, resolve)
-
-
-@cache
-def _system_call() -> _Call | None:
-    """The system call by directory, path and how; None where there is none."""
-    if sys.platform != "linux":
-        return None
-    # Imported late: it takes ten milliseconds.
-    import ctypes
-
-    syscall = ctypes.CDLL(None, use_errno=True).syscall
-    syscall.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t)
-    syscall.restype = ctypes.c_long
-
-    def call(directory: int, path: str, how: bytes) -> int | None:
-        descriptor: int = syscall(_OPENAT2, directory, os.fsencode(path), how, _HOW_BYTES)
-        return None if descriptor < 0 else descriptor
-
-    is_known = call(_NOWHERE, ".", _how(os.O_RDONLY, 0)) is None and ctypes.get_errno() == errno.EBADF
-    return call if is_known else None
-
+__all__ = ["Place", "Root", "place_of"]
 
 _SUPPORTED = os.name == "posix"
-
-_EFFECTIVE_IDS = os.access in os.supports_effective_ids
-
 _MAX_LINKS = 40
-_MAX_RACES = 100
-# What systems answer when a link is opened with O_NOFOLLOW; ENOTDIR where OSEARCH was asked for as well.
-_PERHAPS_A_LINK = frozenset({errno.ELOOP, errno.ENOTDIR, errno.EMLINK})
-
-
-def release(descriptor: int) -> None:
-    """Close a descriptor through which nothing was written, so that no error of closing it matters."""
-    # Every operation comes here, and `suppress` would double what it costs.
-    try:  # noqa: SIM105
-        os.close(descriptor)
-    except OSError:
-        pass
-
-
-def link_target(directory: int, name: str) -> str | None:
-    """What the link `name` says; None where it is no link."""
-    try:
-        return os.readlink(name, dir_fd=directory)
-    except OSError as error:
-        if error.errno in (errno.EINVAL, errno.ENOENT):
-            return None
-        raise
-
-
-def _directory_in(directory: int, name: str) -> int | None:
-    """Open a directory in an open one; None where there is none of this name."""
-    try:
-        return os.open(name, SEARCH | NO_FOLLOW, dir_fd=directory)
-    except OSError as error:
-        if error.errno in _PERHAPS_A_LINK or error.errno == errno.ENOENT:
-            return None
-        raise
-
-
-def may_change(directory: int) -> bool:
-    """Whether entries of an open directory may be made and removed, as far as its mode and file system tell."""
-    return os.access(".", os.W_OK, dir_fd=directory, effective_ids=_EFFECTIVE_IDS)
 
 
 def _names(path: str) -> list[str]:
@@ -188,7 +66,7 @@ class Place:
     def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
         release(self.directory)
         if error is not None:
-            self._root.unmake(self._made)
+            self._root.remove_created(self._made)
 
     @property
     def path(self) -> str:
@@ -225,8 +103,8 @@ class Root:
         """The absolute path of the directory on the host; a relative one is taken from the directory of the process."""
         return os.path.abspath(self._given)
 
-    def must_stay(self, names: list[str]) -> bool:
-        """Whether the directory that was given would go with what these names lead to."""
+    def is_root_or_above(self, names: list[str]) -> bool:
+        """Whether these names lead to the directory that was given, or to one above it."""
         if self._confined:
             return not names
         ways = map(_names, (os.path.abspath(self._base), os.path.realpath(self._base)))
@@ -242,7 +120,7 @@ class Root:
         try:
             return self._open_plain(path, flags)
         except OSError as error:
-            if error.errno not in _PERHAPS_A_LINK:
+            if error.errno not in LINK_ERRORS:
                 raise
         with self.locate(path) as place:
             return place.open(flags)
@@ -271,23 +149,24 @@ class Root:
     def locate(self, path: str, *, follow: bool = True) -> Place:
         """The place of `path`, whose directory must exist; with `follow`, of what a link there leads to.
 
-        Raises AccessError where a link leads outside, FileMissingError where a file stands in the way.
+        Raises PermissionDeniedError where a link leads outside, NotFoundError where a file stands in the way.
         """
         try:
             return _Resolution(self, path, make=False).run(follow=follow)
         except NotDirectoryError as error:
-            raise FileMissingError(path) from error
+            raise NotFoundError(path) from error
 
     def locate_target(self, path: str, *, make: bool = True) -> Place:
         """The place where something is to be put; directories above it that are missing are made, if so wanted.
 
-        Raises NotDirectoryError about the file that stands in the way, AccessError where a link leads outside.
+        Raises NotDirectoryError about the file that stands in the way, PermissionDeniedError where a link leads
+        outside.
         """
         resolution = _Resolution(self, path, make=make)
         try:
             return resolution.run(follow=True)
         except BaseException:
-            self.unmake(resolution.made)
+            self.remove_created(resolution.made)
             raise
 
     def real_path(self, path: str) -> str | None:
@@ -306,18 +185,18 @@ class Root:
 
     def stat(self, path: str) -> os.stat_result:
         """The status of what `path` leads to, through links that are allowed."""
-        for _ in range(_MAX_RACES):
+        for _ in range(MAX_RACES):
             with self.locate(path) as place:
                 status = os.stat(place.name, dir_fd=place.directory, follow_symlinks=False)
             # What was no link a moment ago may be one now; its own status would tell how long its target is.
             if not stat.S_ISLNK(status.st_mode):
                 return status
-        raise AccessError(path, TOO_MANY_LINKS)
+        raise PermissionDeniedError(path, TOO_MANY_LINKS)
 
     def enter(self, *, make: bool) -> int:
         """Open the directory itself."""
         if not _SUPPORTED:
-            raise NotSupportedError("Error: Files on disk need a system with POSIX directory descriptors")
+            raise NotSupportedError(None, "Files on disk need a system with POSIX directory descriptors")
         try:
             return os.open(self.host_path, SEARCH)
         except FileNotFoundError:
@@ -332,7 +211,7 @@ class Root:
         try:
             found.append(os.fstat(directory))
             for name in names:
-                child = _directory_in(directory, name)
+                child = open_directory_in(directory, name)
                 if child is None:
                     break
                 directory, left = child, directory
@@ -360,7 +239,7 @@ class Root:
             release(directory)
         return found, missing
 
-    def unmake(self, made: list[list[str]]) -> None:
+    def remove_created(self, made: list[list[str]]) -> None:
         """Remove directories that an operation made and that are still empty."""
         for names in reversed(made):
             with suppress(OSError, DeepFSError), self.locate("/" + "/".join(names), follow=False) as place:
@@ -370,7 +249,7 @@ class Root:
     def through_link(self, path: str, above: list[str], target: str) -> list[str]:
         """The names that `target`, read from a link in the directory `above`, stands for."""
         if not self._follow_links:
-            raise AccessError(path, "links are not followed")
+            raise PermissionDeniedError(path, "links are not followed")
         if not target.startswith("/"):
             return [*above, *_names(target)]
         names = _names(target)
@@ -378,7 +257,7 @@ class Root:
             prefix = _names(base)
             if names[: len(prefix)] == prefix:
                 return names[len(prefix) :]
-        raise AccessError(path, OUTSIDE)
+        raise PermissionDeniedError(path, OUTSIDE)
 
     def above(self, path: str, names: list[str], index: int) -> list[str]:
         """`names` without the run of `..` at `index` and the names that it undoes."""
@@ -387,7 +266,7 @@ class Root:
             end += 1
         keep = index - (end - index)
         if keep < 0 and self._confined:
-            raise AccessError(path, OUTSIDE)
+            raise PermissionDeniedError(path, OUTSIDE)
         return names[: max(keep, 0)] + names[end:]
 
 
@@ -411,7 +290,7 @@ class _Resolution:
             if isinstance(found, Place):
                 return found
             names = found
-        raise AccessError(self._path, TOO_MANY_LINKS)
+        raise PermissionDeniedError(self._path, TOO_MANY_LINKS)
 
     def names(self) -> list[str]:
         """The names that lead to the place without links; those from the first missing one on are as written."""
@@ -425,7 +304,7 @@ class _Resolution:
                 release(found.directory)
                 return found.names
             names = found
-        raise AccessError(self._path, TOO_MANY_LINKS)
+        raise PermissionDeniedError(self._path, TOO_MANY_LINKS)
 
     def _descend(self, names: list[str], follow: bool) -> Place | list[str]:
         """The place of the last name, or, as soon as a link or `..` comes, the names that lead on from the root."""
@@ -452,21 +331,67 @@ class _Resolution:
 
     def _enter(self, directory: int, names: list[str], index: int) -> int | None:
         """Open a directory on the way, making it where that is wanted; None where something else is there."""
-        for _ in range(_MAX_RACES):
+        for _ in range(MAX_RACES):
             try:
                 return os.open(names[index], SEARCH | NO_FOLLOW, dir_fd=directory)
             except OSError as error:
-                if error.errno in _PERHAPS_A_LINK:
+                if error.errno in LINK_ERRORS:
                     return None
                 if error.errno != errno.ENOENT or not self._make:
                     raise
             with suppress(FileExistsError):
                 os.mkdir(names[index], dir_fd=directory)
                 self.made.append(names[: index + 1])
-        raise FileMissingError(self._path)
+        raise NotFoundError(self._path)
 
     def _through(self, directory: int, names: list[str], index: int) -> list[str]:
         target = link_target(directory, names[index])
         if target is None:
             raise NotDirectoryError("/" + "/".join(names[: index + 1]))
         return self._root.through_link(self._path, names[:index], target) + names[index + 1 :]
+
+
+# --- the identity of a place -----------------------------------------------------------------------------------------
+
+_STORAGE = "disk"
+
+
+def place_of(root: Root, path: str) -> StoragePlace:
+    """Where `path` leads below `root`, with the directories above it, those above the root included.
+
+    A path that leads nowhere, outside or into a circle of links, is a place by itself.
+    """
+    real = root.real_path(path)
+    if real is None:
+        return StoragePlace(frozenset([object()]), frozenset(), _STORAGE, is_sole=True)
+    names = [name for name in real.split("/") if name]
+    above, lacking = root.directories_above()
+    down = [] if lacking else root.directories(names)
+    missing = names[len(down) - 1 :] if down else [*lacking, *names]
+    directories = [*reversed(above), *down]
+    keys = _keys(root, real, directories[-1], missing)
+    return StoragePlace(keys, frozenset(_above(directories, missing)) - keys, _STORAGE, is_sole=True)
+
+
+def _entry(directory: os.stat_result, names: Sequence[str]) -> Hashable:
+    return (*file_id(directory), *names)
+
+
+def _above(directories: Sequence[os.stat_result], missing: Sequence[str]) -> list[Hashable]:
+    """The directories above what `missing` names of the last of `directories`, or above that one itself."""
+    return [
+        *(_entry(directory, ()) for directory in directories),
+        *(_entry(directories[-1], missing[:count]) for count in range(1, len(missing))),
+    ]
+
+
+def _keys(root: Root, path: str, directory: os.stat_result, missing: Sequence[str]) -> frozenset[Hashable]:
+    """The names of what `missing` names of `directory`; of a file with one name also what it is by itself."""
+    keys = [_entry(directory, missing)]
+    if len(missing) == 1:
+        # Where the file system ignores case, or files are mounted, one entry has several names.
+        with suppress(DeepFSError, OSError), root.locate(path, follow=False) as place:
+            status = place.lstat()
+            if status is not None and status.st_nlink == 1 and not stat.S_ISDIR(status.st_mode):
+                keys.append((*file_id(status), None))
+    return frozenset(keys)

@@ -1,22 +1,34 @@
-"""Whole trees for a transfer to another storage: every entry as it is, and the changes of directories and modes."""
+"""Whole trees: copied into a new directory that nobody sees before it is complete, and listed for a transfer."""
 
 import os
 import stat
-from collections.abc import Hashable, Sequence
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
-from deepfs.disk.atomic import sync_directory
-from deepfs.disk.descent import Descent, OpenDirectory
-from deepfs.disk.file_locks import file_id
-from deepfs.disk.os_errors import StorageErrors, leaf
-from deepfs.disk.resolve import NO_FOLLOW, READ, READ_DIRECTORY, Place, Root, is_temporary, may_change, release
-from deepfs.errors import AccessError, DeepFSError, ErrorCode, FileMissingError
+from deepfs.disk.atomic import Fill, sync
+from deepfs.disk.file_locks import mark_in_use
+from deepfs.disk.os_calls import (
+    NEW,
+    NO_FOLLOW,
+    NOT_REGULAR,
+    READ,
+    READ_DIRECTORY,
+    StorageErrors,
+    is_temporary,
+    leaf,
+    may_change,
+    release,
+    temporary_name,
+)
+from deepfs.disk.reading import blocks, regular_descriptor
+from deepfs.disk.removal import remove_tree
+from deepfs.disk.resolve import Place, Root
+from deepfs.disk.walking import Descent, OpenDirectory
+from deepfs.errors import DeepFSError, ErrorCode, NotFoundError, PermissionDeniedError
 from deepfs.text import paths
 from deepfs.text.entries import (
-    EntryChange,
     Kind,
     Omission,
-    StoragePlace,
     TreeEntry,
     TreeListing,
     is_valid,
@@ -26,7 +38,172 @@ from deepfs.text.entries import (
 )
 from deepfs.threads.deadline import Deadline
 
-__all__ = ["change_entry", "list_tree", "place_of"]
+__all__ = ["ContentId", "content_id", "fill_from", "list_tree", "tree_copy"]
+
+
+# --- copying ---------------------------------------------------------------------------------------------------------
+
+ContentId = tuple[int, int, int, int]
+
+
+def content_id(status: os.stat_result) -> ContentId:
+    """What tells a file as it is from what it becomes once it is written, by whatever name."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def fill_from(path: str, source: int, deadline: Deadline) -> Fill:
+    """Write what the open file `source` holds, in bounded memory."""
+
+    def write(descriptor: int) -> None:
+        os.lseek(source, 0, os.SEEK_SET)
+        for block in blocks(source):
+            deadline.check_cancelled(path)
+            rest = memoryview(block)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+
+    return write
+
+
+@contextmanager
+def tree_copy(
+    path: str, source: int, directory: int, deadline: Deadline, copied: set[ContentId], *, durable: bool
+) -> Iterator[str]:
+    """A copy of the open directory `source`, as an unfinished directory in `directory`; gone unless it was renamed.
+
+    What was `copied`, but for directories, is noted there as it was before it was read. Modes are kept as far as the
+    umask allows, and the owner may always write in a copied directory. Links are copied as they are; what is neither
+    file, directory nor link is refused.
+    """
+    name = temporary_name()
+    try:
+        target = _new_directory(name, source, directory)
+        try:
+            mark_in_use(target)
+            _Copy(deadline, copied, durable).run(path, source, target)
+            yield name
+        finally:
+            release(target)
+    finally:
+        remove_tree(directory, name)
+
+
+def _new_directory(name: str, source: int, directory: int) -> int:
+    os.mkdir(name, stat.S_IMODE(os.fstat(source).st_mode) | stat.S_IRWXU, dir_fd=directory)
+    return os.open(name, READ_DIRECTORY | NO_FOLLOW, dir_fd=directory)
+
+
+class _CopyLevel(OpenDirectory):
+    """A directory being copied: first what is no directory, then the directories `inside` it."""
+
+    __slots__ = ("children", "inside", "target")
+
+    def __init__(self, name: str, source: int, target: int, *, borrowed: bool = False) -> None:
+        super().__init__(name, source, borrowed=borrowed)
+        self.target = OpenDirectory(name, target, borrowed=borrowed)
+        self.inside: list[str] = []
+        self.children = os.scandir(source)
+
+    def close_for_now(self) -> None:
+        self.target.close_for_now()
+        super().close_for_now()
+
+    def reopen(self, child: OpenDirectory) -> None:
+        super().reopen(child)
+        if isinstance(child, _CopyLevel):
+            self.target.reopen(child.target)
+
+    def close(self) -> None:
+        with ExitStack() as closing:
+            closing.callback(self.target.close)
+            closing.callback(super().close)
+            self.children.close()
+
+
+class _Copy:
+    """One copy of a tree; the descriptors of its first level are the caller's."""
+
+    def __init__(self, deadline: Deadline, copied: set[ContentId], durable: bool) -> None:
+        self._deadline = deadline
+        self._copied = copied
+        self._durable = durable
+        self._descent: Descent[_CopyLevel] = Descent(by_names=False)
+
+    def run(self, path: str, source: int, target: int) -> None:
+        with self._descent as descent:
+            descent.enter(_CopyLevel(path, source, target, borrowed=True))
+            while descent.levels:
+                level = descent.levels[-1]
+                self._copy_files(level)
+                if level.inside:
+                    name = level.inside.pop()
+                    with StorageErrors(self._path(name)):
+                        descent.enter(self._directory(level, name))
+                else:
+                    self._sync(level.target.descriptor)
+                    descent.leave()
+                    self._check_found(descent.levels[-1:])
+
+    def _check_found(self, levels: list[_CopyLevel]) -> None:
+        """Raise where the directory to go on with is not there any more."""
+        for level in levels:
+            if level.lost is not None:
+                raise leaf(level.lost, self._path()) from level.lost
+
+    def _path(self, *names: str) -> str:
+        return "/".join([*(level.name for level in self._descent.levels), *names])
+
+    def _copy_files(self, level: _CopyLevel) -> None:
+        """Copy what is in a directory but for the directories, unless that was done."""
+        for entry in level.children:
+            if is_temporary(entry.name):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                level.inside.append(entry.name)
+                continue
+            path = self._path(entry.name)
+            self._deadline.check_cancelled(path)
+            with StorageErrors(path):
+                if entry.is_symlink():
+                    self._copied.add(content_id(os.lstat(entry.name, dir_fd=level.descriptor)))
+                    link = os.readlink(entry.name, dir_fd=level.descriptor)
+                    os.symlink(link, entry.name, dir_fd=level.target.descriptor)
+                elif entry.is_file(follow_symlinks=False):
+                    self._file(path, level, entry.name)
+                else:  # Opening a FIFO would let its writers go on, to nobody.
+                    raise PermissionDeniedError(path, NOT_REGULAR)
+
+    def _directory(self, level: _CopyLevel, name: str) -> _CopyLevel:
+        self._deadline.check_cancelled(name)
+        with ExitStack() as undo:
+            source = os.open(name, READ_DIRECTORY | NO_FOLLOW, dir_fd=level.descriptor)
+            undo.callback(release, source)
+            target = _new_directory(name, source, level.target.descriptor)
+            undo.callback(release, target)
+            made = _CopyLevel(name, source, target)
+            undo.pop_all()
+            return made
+
+    def _file(self, path: str, level: _CopyLevel, name: str) -> None:
+        source = os.open(name, READ | NO_FOLLOW, dir_fd=level.descriptor)
+        status = regular_descriptor(path, source)
+        self._copied.add(content_id(status))
+        try:
+            target = os.open(name, NEW, stat.S_IMODE(status.st_mode) & 0o777, dir_fd=level.target.descriptor)
+            try:
+                fill_from(path, source, self._deadline)(target)
+                self._sync(target)
+            finally:
+                os.close(target)
+        finally:
+            release(source)
+
+    def _sync(self, descriptor: int) -> None:
+        if self._durable:
+            sync(descriptor)
+
+
+# --- listing ---------------------------------------------------------------------------------------------------------
 
 _PERMISSIONS = 0o777
 
@@ -39,13 +216,13 @@ def list_tree(root: Root, path: str, deadline: Deadline, *, deleting: bool) -> T
     try:
         with StorageErrors(path), root.locate(path, follow=False) as place:
             return _Listing(root, deadline, deleting).run(path, place)
-    except FileMissingError:
+    except NotFoundError:
         if path == "/":
             return TreeListing([TreeEntry(path, "directory")])
         raise
 
 
-class _Level(OpenDirectory):
+class _ListLevel(OpenDirectory):
     """A directory being listed, with the paths of the directories in it that are still to be."""
 
     __slots__ = ("inside",)
@@ -68,7 +245,7 @@ class _Listing:
     def run(self, path: str, place: Place) -> TreeListing:
         status = place.lstat()
         if status is None:
-            raise FileMissingError(path)
+            raise NotFoundError(path)
         self._add(path, status)
         if self._deleting:
             self._check_changeable(place.directory)
@@ -77,7 +254,7 @@ class _Listing:
         return TreeListing(self._entries, self._omission)
 
     def _walk(self, path: str, place: Place) -> None:
-        with Descent[_Level](by_names=False) as descent:
+        with Descent[_ListLevel](by_names=False) as descent:
             self._enter(descent, place.directory, place.name, path)
             while descent.levels:
                 self._deadline.check(path)
@@ -90,14 +267,14 @@ class _Listing:
                 else:
                     descent.leave()
 
-    def _enter(self, descent: Descent[_Level], parent: int, name: str, path: str) -> None:
+    def _enter(self, descent: Descent[_ListLevel], parent: int, name: str, path: str) -> None:
         """Go into a directory; its entries are noted, or that it cannot be listed."""
         try:
             descriptor = os.open(name, READ_DIRECTORY | NO_FOLLOW, dir_fd=parent)
         except (PermissionError, NotADirectoryError, FileNotFoundError):
             self._omit(unreadable_omission())
             return
-        level = _Level(name, descriptor)
+        level = _ListLevel(name, descriptor)
         descent.enter(level)
         level.inside = self._listed(descriptor, path)
 
@@ -144,88 +321,3 @@ def _kind(status: os.stat_result) -> Kind:
     if stat.S_ISLNK(status.st_mode):
         return "link"
     return "file" if stat.S_ISREG(status.st_mode) else "special"
-
-
-def change_entry(root: Root, change: EntryChange, *, durable: bool) -> None:
-    """Make the change; ExistsError where a directory that is to be made is there, or one to be removed not empty."""
-    if change.change == "make_directory":
-        _make_directory(root, change.path, change.mode, durable)
-    elif change.change == "remove_directory":
-        _remove_directory(root, change.path, durable)
-    else:
-        _set_mode(root, change.path, change.mode)
-
-
-def _make_directory(root: Root, path: str, mode: int | None, durable: bool) -> None:
-    with StorageErrors(path), root.locate_target(path) as place:
-        os.mkdir(place.name, _PERMISSIONS, dir_fd=place.directory)
-        if mode is not None:
-            # What is to be put into it needs the owner's rights.
-            _change_mode(place, mode | stat.S_IRWXU)
-        sync_directory(place.directory, durable)
-
-
-def _remove_directory(root: Root, path: str, durable: bool) -> None:
-    with StorageErrors(path), root.locate(path, follow=False) as place:
-        if root.must_stay(place.names):
-            raise AccessError(path, "the root cannot be deleted")
-        os.rmdir(place.name, dir_fd=place.directory)
-        sync_directory(place.directory, durable)
-
-
-def _set_mode(root: Root, path: str, mode: int | None) -> None:
-    if mode is not None:
-        with StorageErrors(path), root.locate(path, follow=False) as place:
-            _change_mode(place, mode)
-
-
-def _change_mode(place: Place, mode: int) -> None:
-    descriptor = place.open(READ)
-    try:
-        os.fchmod(descriptor, mode & _PERMISSIONS)
-    finally:
-        release(descriptor)
-
-
-_STORAGE = "disk"
-
-
-def place_of(root: Root, path: str) -> StoragePlace:
-    """Where `path` leads below `root`, with the directories above it, those above the root included.
-
-    A path that leads nowhere, outside or into a circle of links, is a place by itself.
-    """
-    real = root.real_path(path)
-    if real is None:
-        return StoragePlace(frozenset([object()]), frozenset(), _STORAGE, is_sole=True)
-    names = [name for name in real.split("/") if name]
-    above, lacking = root.directories_above()
-    down = [] if lacking else root.directories(names)
-    missing = names[len(down) - 1 :] if down else [*lacking, *names]
-    directories = [*reversed(above), *down]
-    keys = _keys(root, real, directories[-1], missing)
-    return StoragePlace(keys, frozenset(_above(directories, missing)) - keys, _STORAGE, is_sole=True)
-
-
-def _entry(directory: os.stat_result, names: Sequence[str]) -> Hashable:
-    return (*file_id(directory), *names)
-
-
-def _above(directories: Sequence[os.stat_result], missing: Sequence[str]) -> list[Hashable]:
-    """The directories above what `missing` names of the last of `directories`, or above that one itself."""
-    return [
-        *(_entry(directory, ()) for directory in directories),
-        *(_entry(directories[-1], missing[:count]) for count in range(1, len(missing))),
-    ]
-
-
-def _keys(root: Root, path: str, directory: os.stat_result, missing: Sequence[str]) -> frozenset[Hashable]:
-    """The names of what `missing` names of `directory`; of a file with one name also what it is by itself."""
-    keys = [_entry(directory, missing)]
-    if len(missing) == 1:
-        # Where the file system ignores case, or files are mounted, one entry has several names.
-        with suppress(DeepFSError, OSError), root.locate(path, follow=False) as place:
-            status = place.lstat()
-            if status is not None and status.st_nlink == 1 and not stat.S_ISDIR(status.st_mode):
-                keys.append((*file_id(status), None))
-    return frozenset(keys)

@@ -1,22 +1,153 @@
-"""All files beneath a directory, in the order of their paths."""
+"""Going through trees: each directory opened relative to the one above, few of them open however deep it is.
+
+`Descent` is the one way down: walks, listings, copies and deletions of trees go by it. A directory that is left open
+while the way leads beneath it costs a descriptor a level. Only the last few stay open here; one further up is opened
+anew from the one below it, and must be the same one still.
+"""
 
 import errno
 import os
 import stat
 from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack
 from itertools import islice
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
-from deepfs.disk.descent import Descent, OpenDirectory
-from deepfs.disk.os_errors import StorageErrors, is_shortage
+from deepfs.disk.os_calls import (
+    NO_FOLLOW,
+    READ,
+    READ_DIRECTORY,
+    FileId,
+    StorageErrors,
+    file_id,
+    is_shortage,
+    is_temporary,
+    release,
+)
 from deepfs.disk.reading import check_regular, modified_at, open_regular, read_descriptor, regular_descriptor
-from deepfs.disk.resolve import NO_FOLLOW, READ, READ_DIRECTORY, Root, is_temporary, release
-from deepfs.errors import DeepFSError, FileMissingError, NotDirectoryError
+from deepfs.disk.resolve import Root
+from deepfs.errors import DeepFSError, NotDirectoryError, NotFoundError
 from deepfs.text import paths
 from deepfs.threads.deadline import Deadline
 
-__all__ = ["Entry", "FoundFile", "Listing", "is_shown", "list_directory", "open_directory", "walk"]
+__all__ = [
+    "Descent",
+    "Entry",
+    "FoundFile",
+    "Listing",
+    "OpenDirectory",
+    "is_shown",
+    "list_directory",
+    "open_directory",
+    "walk",
+]
+
+
+_OPEN_LEVELS = 8
+
+
+class OpenDirectory:
+    """A directory called `name` that can be closed and opened anew; its descriptor is -1 while it is closed.
+
+    One that is `borrowed` is closed by the caller.
+    """
+
+    __slots__ = ("_id", "borrowed", "descriptor", "lost", "name")
+
+    def __init__(self, name: str, descriptor: int, *, borrowed: bool = False) -> None:
+        self.name: str = name
+        self.descriptor: int = descriptor
+        self.borrowed: bool = borrowed
+        self.lost: OSError | None = None
+        """Why it could not be opened anew."""
+        self._id: FileId | None = None
+
+    def close_for_now(self) -> None:
+        """Close it for a while, unless that was done."""
+        if self.descriptor < 0:
+            return
+        self._id = file_id(os.fstat(self.descriptor))
+        self.close()
+
+    def reopen(self, child: "OpenDirectory") -> None:
+        """Open it again, from the open directory `child` in it; OSError where that is somewhere else by now."""
+        if self.descriptor < 0:
+            # The kernel follows no link for `..`, and what it leads to was opened from the root before.
+            self.adopt(os.open("..", READ_DIRECTORY, dir_fd=child.descriptor))
+
+    def adopt(self, descriptor: int) -> None:
+        """Go on with a descriptor; OSError where it is of another directory."""
+        if file_id(os.fstat(descriptor)) != self._id:
+            release(descriptor)
+            raise OSError(errno.ESTALE, "it was moved meanwhile")
+        self.descriptor = descriptor
+
+    def close(self) -> None:
+        """Close it."""
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0 and not self.borrowed:
+            release(descriptor)
+
+
+LevelT = TypeVar("LevelT", bound=OpenDirectory)
+
+
+class Descent(Generic[LevelT]):
+    """The directories from where a way began, which stays open, to where it is; as a context that closes them.
+
+    With `by_names` a directory is also looked for by the names that led to it.
+    """
+
+    def __init__(self, *, by_names: bool = True) -> None:
+        self.levels: list[LevelT] = []
+        self._looks_by_names = by_names
+
+    def __enter__(self) -> "Descent[LevelT]":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with ExitStack() as closing:
+            for level in self.levels:
+                closing.callback(level.close)
+
+    def enter(self, level: LevelT) -> None:
+        """Go down into `level`, a directory in the last one."""
+        self.levels.append(level)
+        if len(self.levels) > _OPEN_LEVELS + 1:
+            self.levels[-_OPEN_LEVELS - 1].close_for_now()
+
+    def leave(self) -> LevelT:
+        """Go up again, and return the level that was left, closed; the one above is `lost` where it is not there."""
+        level = self.levels.pop()
+        try:
+            if self.levels:
+                self._reopen(self.levels[-1], level)
+        finally:
+            level.close()
+        return level
+
+    def _reopen(self, level: LevelT, child: LevelT) -> None:
+        try:
+            try:
+                level.reopen(child)
+            except OSError:  # The child is gone, or was moved.
+                if not self._looks_by_names:
+                    raise
+                level.adopt(self._by_names())
+        except OSError as error:
+            level.lost = error
+
+    def _by_names(self) -> int:
+        directory = os.dup(self.levels[0].descriptor)
+        for level in self.levels[1:]:
+            try:
+                child = os.open(level.name, READ_DIRECTORY | NO_FOLLOW, dir_fd=directory)
+            finally:
+                release(directory)
+            directory = child
+        return directory
+
 
 _CHECK_EVERY = 1024
 # What opening a directory says that was there a moment ago.
@@ -63,7 +194,10 @@ class FoundFile:
             return self._root.stat(self.path)
 
     def open(self) -> tuple[int, os.stat_result]:
-        """A descriptor to read from, which the caller closes, and the status; AccessError where it is no file now."""
+        """A descriptor to read from, which the caller closes, and the status.
+
+        PermissionDeniedError where it is no file now.
+        """
         with StorageErrors(self.path):
             return self._open()
 
@@ -97,7 +231,7 @@ def walk(
         descriptor = open_directory(root, path)
     except NotDirectoryError:
         yield from _single(root, path)
-    except FileMissingError:
+    except NotFoundError:
         if path != "/":
             raise
     else:
@@ -156,7 +290,7 @@ class _Walk:
             return _Level(os.open(entry.name, READ_DIRECTORY | NO_FOLLOW, dir_fd=level.descriptor), f"{path}/")
         except OSError as error:
             if error.errno not in _GONE:
-                self._tell(path, error)
+                self._report(path, error)
             return None
 
     def _scan(self, level: _Level) -> None:
@@ -171,14 +305,12 @@ class _Walk:
                     name = entry.name
                     if (name[0] != "." and name.isascii()) or is_shown(name):
                         found.append((f"{name}/" if entry.is_dir(follow_symlinks=False) else name, entry))
-        except DeepFSError:
-            raise
         except OSError as error:
-            self._tell(level.prefix[:-1] or "/", error)
+            self._report(level.prefix[:-1] or "/", error)
         found.sort(key=itemgetter(0))
         level.children = iter(found)
 
-    def _tell(self, path: str, error: OSError) -> None:
+    def _report(self, path: str, error: OSError) -> None:
         if self._unreadable is not None:
             self._unreadable(path, error)
 
@@ -187,7 +319,7 @@ class _Walk:
             return stat.S_ISREG(self._root.stat(path).st_mode)
         except OSError as error:
             if is_shortage(error):
-                self._tell(path, error)
+                self._report(path, error)
         except DeepFSError:
             pass
         return False
@@ -233,7 +365,7 @@ def list_directory(root: Root, path: str, limit: int | None, deadline: Deadline)
     """The children of the directory at `path`; a root that does not exist yet has none."""
     try:
         descriptor = open_directory(root, path)
-    except FileMissingError:
+    except NotFoundError:
         if path == "/":
             return Listing([], False)
         raise
@@ -265,15 +397,15 @@ def _entry(root: Root, directory: str, child: os.DirEntry[str]) -> Entry:
     except OSError:
         return Entry(child.name, child.is_dir(follow_symlinks=False), None, None)
     if not stat.S_ISLNK(own.st_mode):
-        return _told(child.name, own)
+        return _entry_of(child.name, own)
     try:
-        return _told(child.name, root.stat(paths.join(directory, child.name)))
+        return _entry_of(child.name, root.stat(paths.join(directory, child.name)))
     except (OSError, DeepFSError) as error:
         if is_shortage(error):
             raise  # It may lead to a directory as well.
         return Entry(child.name, False, None, modified_at(own))
 
 
-def _told(name: str, status: os.stat_result) -> Entry:
+def _entry_of(name: str, status: os.stat_result) -> Entry:
     size = status.st_size if stat.S_ISREG(status.st_mode) else None
     return Entry(name, stat.S_ISDIR(status.st_mode), size, modified_at(status))

@@ -8,26 +8,25 @@ from contextlib import ExitStack, suppress
 from deepfs.disk.atomic import (
     NEW_MODE,
     Sweeper,
+    check_written,
+    copy_owner_and_mode,
     create,
     fill,
-    put,
+    link_into_place,
     replace,
-    settle,
     sync_directory,
-    take_over,
     temporary,
 )
-from deepfs.disk.file_locks import held
-from deepfs.disk.os_errors import StorageErrors
+from deepfs.disk.file_locks import locked_file
+from deepfs.disk.os_calls import READ, StorageErrors, attempts, release
 from deepfs.disk.reading import check_regular, is_version, read_descriptor
 from deepfs.disk.resolve import Place, Root
-from deepfs.errors import BackendError, ConflictError, ExistsError, FileMissingError
+from deepfs.errors import AlreadyExistsError, ConflictError, NotFoundError, PermissionDeniedError
 from deepfs.text import paths
+from deepfs.text.entries import EntryChange
 from deepfs.threads.deadline import Deadline
 
-__all__ = ["Upload", "Writer"]
-
-_MAX_RACES = 100
+__all__ = ["Upload", "Writer", "change_entry"]
 
 
 class Writer:
@@ -40,16 +39,15 @@ class Writer:
 
     def write(self, path: str, data: bytes, deadline: Deadline, *, overwrite: bool, if_match: str | None) -> None:
         """Put `data` at `path`, making the directories above it."""
-        for _ in range(_MAX_RACES):
+        for _ in attempts(path):
             deadline.check_cancelled(path)
             try:
                 if self._written(path, data, deadline, overwrite=overwrite, if_match=if_match):
                     return
-            except FileMissingError as error:
+            except NotFoundError as error:
                 # Somebody deleted the file, or a directory above it, that was there a moment ago.
                 if if_match is not None:
                     raise ConflictError(path) from error
-        raise BackendError.about(path, "Error: Others create and delete ", " all the time")
 
     def _written(self, path: str, data: bytes, deadline: Deadline, *, overwrite: bool, if_match: str | None) -> bool:
         """One attempt to write; False where others put something else there between two steps."""
@@ -64,12 +62,12 @@ class Writer:
                 return False
             check_regular(path, status)
             if not overwrite and if_match is None:
-                raise ExistsError(path)
+                raise AlreadyExistsError(path)
             self._replace(path, place, data, deadline, if_match)
             return True
 
     def _replace(self, path: str, place: Place, data: bytes, deadline: Deadline, if_match: str | None) -> None:
-        with held(path, place, deadline) as descriptor:
+        with locked_file(path, place, deadline) as descriptor:
             _check_version(path, descriptor, if_match, deadline)
             replace(place, fill(data), os.fstat(descriptor), durable=self._durable)
 
@@ -86,7 +84,7 @@ class Writer:
         with (
             StorageErrors(path),
             self._root.locate(path) as place,
-            held(path, place, deadline) as descriptor,
+            locked_file(path, place, deadline) as descriptor,
         ):
             self._sweeper.visit(place.directory)
             _check_version(path, descriptor, if_match, deadline)
@@ -125,28 +123,27 @@ class Upload:
     def put(self, deadline: Deadline) -> None:
         """Have the file stand at its path, in place of the one that is there."""
         with StorageErrors(self._path):
-            settle(self._descriptor, self._durable)
-        for _ in range(_MAX_RACES):
+            check_written(self._descriptor, self._durable)
+        for _ in attempts(self._path):
             deadline.check_cancelled(self._path)
             try:
                 with StorageErrors(self._path), self._root.locate_target(self._path) as place:
                     if self._is_put(place, deadline):
                         sync_directory(place.directory, self._durable)
                         return
-            except FileMissingError:
+            except NotFoundError:
                 continue  # Somebody deleted the file that was there a moment ago.
-        raise BackendError.about(self._path, "Error: Others create and delete ", " all the time")
 
     def _is_put(self, place: Place, deadline: Deadline) -> bool:
         """One attempt; False where others put something else there between two steps."""
         status = place.lstat()
         if status is None:
-            return put(self._stage.directory, self._name, place)
+            return link_into_place(self._stage.directory, self._name, place)
         if stat.S_ISLNK(status.st_mode):
             return False
         check_regular(self._path, status)
-        with held(self._path, place, deadline) as old:
-            take_over(self._descriptor, os.fstat(old))
+        with locked_file(self._path, place, deadline) as old:
+            copy_owner_and_mode(self._descriptor, os.fstat(old))
             os.rename(self._name, place.name, src_dir_fd=self._stage.directory, dst_dir_fd=place.directory)
         return True
 
@@ -162,3 +159,49 @@ def _stage(root: Root, path: str) -> Place:
         with suppress(FileNotFoundError):
             return root.locate_target(target, make=False)
     return root.locate_target(path)
+
+
+# --- directories and modes -------------------------------------------------------------------------------------------
+
+_PERMISSIONS = 0o777
+
+
+def change_entry(root: Root, change: EntryChange, *, durable: bool) -> None:
+    """Make the change. AlreadyExistsError where a directory to make exists, or one to remove is not empty."""
+    if change.change == "make_directory":
+        _make_directory(root, change.path, change.mode, durable)
+    elif change.change == "remove_directory":
+        _remove_directory(root, change.path, durable)
+    else:
+        _set_mode(root, change.path, change.mode)
+
+
+def _make_directory(root: Root, path: str, mode: int | None, durable: bool) -> None:
+    with StorageErrors(path), root.locate_target(path) as place:
+        os.mkdir(place.name, _PERMISSIONS, dir_fd=place.directory)
+        if mode is not None:
+            # What is to be put into it needs the owner's rights.
+            _change_mode(place, mode | stat.S_IRWXU)
+        sync_directory(place.directory, durable)
+
+
+def _remove_directory(root: Root, path: str, durable: bool) -> None:
+    with StorageErrors(path), root.locate(path, follow=False) as place:
+        if root.is_root_or_above(place.names):
+            raise PermissionDeniedError(path, "the root cannot be deleted")
+        os.rmdir(place.name, dir_fd=place.directory)
+        sync_directory(place.directory, durable)
+
+
+def _set_mode(root: Root, path: str, mode: int | None) -> None:
+    if mode is not None:
+        with StorageErrors(path), root.locate(path, follow=False) as place:
+            _change_mode(place, mode)
+
+
+def _change_mode(place: Place, mode: int) -> None:
+    descriptor = place.open(READ)
+    try:
+        os.fchmod(descriptor, mode & _PERMISSIONS)
+    finally:
+        release(descriptor)

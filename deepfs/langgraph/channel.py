@@ -18,7 +18,7 @@ from langgraph.types import Overwrite
 # As in the states of LangGraph and LangChain: a TypedDict of `typing` cannot be mixed with one of these.
 from typing_extensions import TypedDict
 
-from deepfs.langgraph.operations import is_header, operation_in, removals_in, removals_of
+from deepfs.langgraph.parallel_writes import is_header, operation_in, removals_in, removals_of
 from deepfs.langgraph.private import outer_task
 from deepfs.langgraph.reducers import Superstep, conflicts_of, fold, fold_conflicts
 from deepfs.langgraph.superstep_log import FILES, ProvisionalWrite, writers

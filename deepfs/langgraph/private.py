@@ -4,15 +4,11 @@ It is imported when it is first needed: importing LangGraph takes over a second.
 """
 
 import asyncio
-import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
 from functools import partial
-from itertools import islice
 from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
 
-import anyio.to_thread
 from langchain_core.runnables import RunnableConfig
 from langgraph._internal._constants import CONFIG_KEY_CALL, CONFIG_KEY_READ, CONFIG_KEY_SEND, CONFIG_KEY_TASK_ID
 from langgraph._internal._typing import MISSING
@@ -21,16 +17,12 @@ from langgraph.config import get_config
 from langgraph.runtime import Runtime, get_runtime
 from langgraph.store.base import BaseStore, Op, PutOp, Result
 
-from deepfs.errors import BackendError, ConflictError, DeepFSError, ExistsError
-from deepfs.langgraph.operations import Operation, Places, Transition, header_of, transition
-from deepfs.langgraph.reducers import fold, stored_version, version_of
-from deepfs.langgraph.superstep_log import FILES, Channel, ProvisionalWrite, Run, Task, Writes, task_of
-from deepfs.text.flat_tree import Change, Directories
-from deepfs.text.records import encode_file
-from deepfs.types import FileFormat
+from deepfs.errors import BackendError, DeepFSError
+from deepfs.langgraph.superstep_log import FILES, Channel, Writes
+from deepfs.threads.loop_bridge import call_on, running_asyncio_loop
 
 __all__ = [
-    "TaskFiles",
+    "RunningTask",
     "batch",
     "connection_of",
     "current_config",
@@ -38,39 +30,26 @@ __all__ = [
     "current_state",
     "current_store",
     "database_kind",
+    "empty_channel",
     "legacy_namespace",
     "lists_all",
     "omits_expired",
     "outer_task",
     "put_with_cursor",
+    "reads_plainly",
+    "running_task",
     "runs_loop_of",
     "store_loop",
-    "task_files",
     "with_cursor",
     "writes_plainly",
 ]
 
 T = TypeVar("T")
 
-CONFLICTS: Final = "file_conflicts"
-
 _OUTSIDE = (
     "StateBackend keeps files in the state of a running LangGraph graph, and none is running here. Call it inside a "
     "node or a tool; to start with files, pass them to the graph: graph.invoke({'files': {...}}). In a script, use "
     "MemoryBackend or FilesystemBackend."
-)
-_NO_CHANNEL = (
-    "StateBackend needs the channel 'files' in the state of the graph that calls it. Mix it in: "
-    "class State(FilesystemState): ..., with `from deepfs import FilesystemState`."
-)
-_LOSING = (
-    "The channel 'files' of this graph ({kind}) would lose files: what is written to it replaces what is there, or "
-    "what is deleted stays. Mix the channel in: class State(FilesystemState): ..., with `from deepfs import "
-    "FilesystemState`; a dataclass or pydantic state declares `files: Files`, from deepfs.backends.state."
-)
-_ENDED = (
-    " was not changed: the node or tool that called has ended, so its writes are taken already. Wait for the operation "
-    "before the node returns: await the task, or join the thread, that runs it."
 )
 
 
@@ -85,21 +64,28 @@ def current_config() -> RunnableConfig:
         return {}
 
 
-class _Wiring(NamedTuple):
-    """How the running task is connected to the state of its graph."""
+class RunningTask(NamedTuple):
+    """The running task, and how it reads and writes the state of its graph."""
 
     read: Any
     send: Any
     task: str
+    """The id that LangGraph gave it."""
     step: int | None
+    """The number of the superstep."""
     node: str
     loop: Any
     """What runs the graph; None where that is not known."""
 
     @property
+    def inside(self) -> tuple[Mapping[str, Channel], Writes] | None:
+        """The channels of the graph and the writes of the task; None where LangGraph does not show them."""
+        return _inside(self.read)
+
+    @property
     def is_over(self) -> bool:
         """Whether the writes of the task have been taken, or never will be; False where that is not known."""
-        inside = None if self.loop is None else _inside(self.read)
+        inside = None if self.loop is None else self.inside
         if inside is None:
             return False
         running = self.loop.tasks.get(self.task)
@@ -117,14 +103,15 @@ class _Wiring(NamedTuple):
         return any(write is value for *_, write in self.loop.checkpoint_pending_writes)
 
 
-def _wiring() -> _Wiring:
+def running_task() -> RunningTask:
+    """The task that runs here. RuntimeError, which says what to do, outside a graph."""
     config = current_config()
     configurable, metadata = config.get("configurable", {}), config.get("metadata", {})
     read, send = configurable.get(CONFIG_KEY_READ), configurable.get(CONFIG_KEY_SEND)
     if read is None or send is None:
         raise RuntimeError(_OUTSIDE)
     task, loop = configurable.get(CONFIG_KEY_TASK_ID, ""), _loop_of(configurable.get(CONFIG_KEY_CALL))
-    return _Wiring(read, send, task, metadata.get("langgraph_step"), metadata.get("langgraph_node", ""), loop)
+    return RunningTask(read, send, task, metadata.get("langgraph_step"), metadata.get("langgraph_node", ""), loop)
 
 
 def _loop_of(call: Any) -> Any:
@@ -149,206 +136,9 @@ def _inside(read: Any) -> tuple[Mapping[str, Channel], Writes] | None:
     return None
 
 
-# --- the files of the running task -----------------------------------------------------------------------------------
-
-
-class TaskFiles:
-    """The files that the running task reads and changes; valid within `task_files()`."""
-
-    def __init__(self, wiring: _Wiring, *, tells_conflicts: bool) -> None:
-        self._wiring = wiring
-        self._tells_conflicts = tells_conflicts
-
-    @property
-    def files(self) -> Mapping[str, Any]:
-        """The files by path, as they lie in the state, with the writes of the task; the next may change the mapping."""
-        return cast("Mapping[str, Any]", self._wiring.read(FILES, True) or {})
-
-    @property
-    def directories(self) -> Directories:
-        """The directories that the files imply."""
-        return Directories(self.files)
-
-    def commit(self, changes: Sequence[Change], file_format: FileFormat = "v2") -> None:
-        """Write the changes as one operation, which takes effect as a whole or, told in `file_conflicts`, not at all.
-
-        Raises ConflictError where a task of the same superstep changed the same place of a file, ExistsError where it
-        created the file. Nothing is written then.
-        """
-        if not changes:
-            return
-        paths = {change.path: self._transition(change) for change in changes}
-        operation = Operation(paths, self._wiring.task, self._wiring.step, self._wiring.node)
-        if self._wiring.is_over:
-            raise _ended(operation)
-        self._check(operation)
-        header = header_of(operation)
-        write: dict[str, Any] = {header: None}
-        for change in changes:
-            write[change.path] = change.after and encode_file(change.after, file_format, change.path)
-        if not self._send([(FILES, write), (CONFLICTS, header)] if self._tells_conflicts else [(FILES, write)]):
-            raise _ended(operation)
-
-    def _transition(self, change: Change) -> Transition:
-        before = _files_of(self._wiring.read(FILES, False)).get(change.path)
-        origin = stored_version(before, change.path)
-        return Transition(origin, _base(change), _version(change.after))
-
-    def _check(self, operation: Operation) -> None:
-        """Raise where `operation` collides with what other tasks wrote; here, it is not known."""
-
-    def _send(self, writes: list[tuple[str, Any]]) -> bool:
-        """Send the writes; whether they will take effect."""
-        self._wiring.send(writes)
-        return True
-
-
-def _ended(operation: Operation) -> BackendError:
-    return BackendError.about(next(iter(operation.paths)), "Error: ", _ENDED)
-
-
-class _MergingFiles(TaskFiles):
-    """Files of a task whose inside is known: reading costs what was written since, and siblings are seen."""
-
-    def __init__(self, wiring: _Wiring, task: Task, writes: Writes, *, tells_conflicts: bool, merges: bool) -> None:
-        super().__init__(wiring, tells_conflicts=tells_conflicts)
-        self._task = task
-        self._writes = writes
-        self._merges = merges
-
-    @property
-    def files(self) -> Mapping[str, Any]:
-        self._task.catch_up()
-        return self._task.files
-
-    @property
-    def directories(self) -> Directories:
-        self._task.catch_up()
-        return self._task.directories
-
-    def _transition(self, change: Change) -> Transition:
-        self._task.catch_up()
-        earlier = self._task.changes.get(change.path)
-        return transition(earlier, _base(change), _version(change.after), _places(change))
-
-    def _check(self, operation: Operation) -> None:
-        foreign = operation.foreign(mergeable=self._merges)
-        for sibling in self._task.run.siblings(self._task):
-            for path in sibling.ledger.collisions(foreign):
-                created = foreign.paths[path].kind == "create" and path in sibling.changes
-                raise ExistsError(path) if created else ConflictError(path)
-
-    def _send(self, writes: list[tuple[str, Any]]) -> bool:
-        sent = [ProvisionalWrite(channel, value, self._writes) for channel, value in writes]
-        self._wiring.send(sent)
-        if _is_last(sent[0], self._writes) and not self._wiring.is_over:
-            return True
-        if self._wiring.loop is not None and self._wiring.took(writes[0][1]):
-            return True
-        for write in sent:
-            with suppress(ValueError):
-                self._writes.remove(cast("Any", write))
-        return False
-
-
-def _is_last(write: object, writes: Writes) -> bool:
-    """Whether `write` is among the last writes of a task, which has none of it where it runs out of time."""
-    with suppress(RuntimeError):  # Somebody else writes.
-        return any(each is write for each in islice(reversed(writes), 16))
-    return True
-
-
-class _Locked:
-    """A context with a lock held, in which `files` may be used."""
-
-    __slots__ = ("_files", "_lock")
-
-    def __init__(self, lock: threading.RLock, files: TaskFiles) -> None:
-        self._lock = lock
-        self._files = files
-
-    def __enter__(self) -> TaskFiles:
-        self._lock.acquire()
-        return self._files
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
-
-
-def task_files() -> AbstractContextManager[TaskFiles]:
-    """The files of the running task, locked against the other threads and tasks of its graph: do not wait inside.
-
-    Raises RuntimeError, which says what to do, outside a graph and in one that has no channel `files`.
-    """
-    wiring = _wiring()
-    inside = _inside(wiring.read)
-    if inside is None:
-        return _Locked(_foreign_lock, _fresh_files(wiring))
-    channels, writes = inside
-    channel = channels.get(FILES)
-    if channel is None:
-        raise RuntimeError(_NO_CHANNEL)
-    task = task_of(channel, writes, wiring.step, wiring.task)
-    _check_channel(channel, task.run)
-    merges = getattr(channel, "reducer", None) is fold
-    files = _MergingFiles(wiring, task, writes, tells_conflicts=CONFLICTS in channels, merges=merges)
-    return _Locked(task.run.lock, files)
-
-
-_foreign_lock = threading.RLock()
-
-
-def _check_channel(channel: Channel, run: Run) -> None:
-    """Raise RuntimeError where the channel loses files, found out once in a run by writing to one of its kind."""
-    if not run.is_checked and not _keeps_files(channel):
-        raise RuntimeError(_LOSING.format(kind=type(channel).__name__))
-    run.is_checked = True
-
-
-def _keeps_files(channel: Channel) -> bool:
-    if getattr(channel, "reducer", None) is fold:
-        return True
-    one, two, three = ({f"/{name}": {"content": name}} for name in ("1", "2", "3"))
-    try:
-        probe = channel.from_checkpoint(MISSING)
-        probe.update([one, two])
-        probe.update([three, {"/1": None, "deepfs:": None}])
-        return bool(probe.get() == {**two, **three})
-    except Exception:  # Whatever a reducer raises that was not made for this.
-        return False
-
-
-def _fresh_files(wiring: _Wiring) -> TaskFiles:
-    """The files by LangGraph's own calls alone: every read applies all writes, and nothing is merged."""
-    try:
-        wiring.read(FILES, False)
-    except KeyError:
-        raise RuntimeError(_NO_CHANNEL) from None
-    try:
-        wiring.read(CONFLICTS, False)
-    except KeyError:
-        return TaskFiles(wiring, tells_conflicts=False)
-    return TaskFiles(wiring, tells_conflicts=True)
-
-
-def _files_of(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _base(change: Change) -> str | None:
-    """The version of what was there before a change, be it a file or not."""
-    return _version(change.before) or stored_version(change.origin, change.path)
-
-
-def _version(data: Any) -> str | None:
-    return None if data is None else version_of(data)
-
-
-def _places(change: Change) -> Places:
-    """What an edit replaced."""
-    if change.replacement is None:
-        return None
-    return [(span.start, span.end, len(span.text)) for span in change.replacement.spans]
+def empty_channel(channel: Channel) -> Channel:
+    """A new channel of the kind of `channel`."""
+    return channel.from_checkpoint(MISSING)
 
 
 # --- stores and the runtime ------------------------------------------------------------------------------------------
@@ -375,8 +165,9 @@ def current_store() -> BaseStore:
     runtime = current_runtime()
     if runtime is None or runtime.store is None:
         raise BackendError(
-            "Error: StoreBackend found no store: pass it one, StoreBackend(store=...), or compile the graph with one, "
-            "builder.compile(store=...)."
+            None,
+            "StoreBackend found no store: pass it one, StoreBackend(store=...), or compile the graph with one, "
+            "builder.compile(store=...).",
         )
     return runtime.store
 
@@ -396,7 +187,7 @@ def store_loop(store: BaseStore) -> asyncio.AbstractEventLoop | None:
 def runs_loop_of(store: BaseStore) -> bool:
     """Whether the calling thread runs the event loop of `store`, which must not wait for itself."""
     loop = store_loop(store)
-    return loop is not None and loop is _running_loop()
+    return loop is not None and loop is running_asyncio_loop()
 
 
 async def batch(store: BaseStore, operations: Sequence[Op]) -> list[Result]:
@@ -412,7 +203,7 @@ async def batch(store: BaseStore, operations: Sequence[Op]) -> list[Result]:
     answers = await _told(store, run)
     given: object = answers  # A store may be of any make.
     if not isinstance(given, Sequence) or len(given) != len(operations):
-        raise BackendError("Error: The store gave an answer that does not fit what it was asked.")
+        raise BackendError(None, "The store gave an answer that does not fit what it was asked.")
     return list(given)
 
 
@@ -434,35 +225,16 @@ async def _told(store: BaseStore, run: Callable[[], Coroutine[Any, Any, T]]) -> 
     except DeepFSError:
         raise
     except Exception as error:
-        raise BackendError(f"Error: The store failed ({type(error).__name__})") from error
+        raise BackendError(None, f"The store failed ({type(error).__name__})") from error
 
 
 async def _at_home(store: BaseStore, run: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    loop, here = store_loop(store), _running_loop()
+    loop = store_loop(store)
     if loop is None:
         return await run()
-    if loop is here:
-        task = loop.create_task(run())
-        _under_way.add(task)
-        task.add_done_callback(_under_way.discard)
-        return await asyncio.shield(task)
     if not loop.is_running():
-        raise BackendError("Error: The event loop that the store is bound to no longer runs: open the store anew.")
-    future = asyncio.run_coroutine_threadsafe(run(), loop)
-    if here is not None:
-        return await asyncio.shield(asyncio.wrap_future(future))
-    return await anyio.to_thread.run_sync(future.result)
-
-
-_under_way: set[asyncio.Task[Any]] = set()
-"""What stores do now: a loop by itself holds its tasks weakly."""
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
+        raise BackendError(None, "The event loop that the store is bound to no longer runs: open the store anew.")
+    return await call_on(loop, run, finishes=True)
 
 
 # --- the inside of stores --------------------------------------------------------------------------------------------
@@ -474,6 +246,8 @@ _KINDS: Mapping[str, Literal["postgres", "sqlite"]] = {
 """The modules of the async stores of LangGraph that keep a table."""
 _WRITING: Final = ("abatch", "_cursor", "_batch_put_ops", "_prepare_batch_PUT_queries")
 """What decides how these stores write."""
+_READING: Final = ("abatch", "_cursor", "_batch_get_ops", "_batch_search_ops")
+"""What decides how these stores read."""
 
 
 def database_kind(store: BaseStore) -> Literal["postgres", "sqlite"] | None:
@@ -490,6 +264,16 @@ def writes_plainly(store: BaseStore) -> bool:
         database_kind(store) is not None
         and all(_is_langgraphs(store, name) for name in _WRITING)
         and given.index_config is None
+        and given._deserializer is None
+    )
+
+
+def reads_plainly(store: BaseStore) -> bool:
+    """Whether the table of `store` may be read past it: one row for each item, with the value as JSON."""
+    given: Any = store
+    return (
+        database_kind(store) is not None
+        and all(_is_langgraphs(store, name) for name in _READING)
         and given._deserializer is None
     )
 

@@ -11,24 +11,24 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from deepfs.errors import DeepFSError
-from deepfs.langgraph.operations import (
-    Ledger,
+from deepfs.langgraph.parallel_writes import (
+    FileChange,
     Operation,
     Places,
     Record,
-    Transition,
+    StepLog,
     digest_of,
     is_header,
+    next_change,
     operation_in,
     removals_in,
-    transition,
 )
-from deepfs.text.diff import changed_places, joined, transplant
+from deepfs.text.diff import changed_places, joined, rebase
 from deepfs.text.lines import version
 from deepfs.text.records import decode_file
 from deepfs.types import FileDataV1, FileDataV2
 
-__all__ = ["Folding", "Superstep", "conflicts_of", "fold", "fold_conflicts", "stored_version", "version_of"]
+__all__ = ["FileReducer", "Superstep", "conflicts_of", "fold", "fold_conflicts", "stored_version", "version_of"]
 
 
 def version_of(data: FileDataV2) -> str:
@@ -55,16 +55,16 @@ def fold(files: Mapping[str, Any] | None, writes: Iterable[Mapping[str, Any] | N
     A write that holds an operation takes effect unless it collides with another task's of the same superstep; edits of
     one file in disjoint places are merged. Any other write is taken as it is.
     """
-    folding = Folding({} if files is None else files)
+    reducer = FileReducer({} if files is None else files)
     for write in writes:
-        folding.apply(write or {})
-    return folding.result()
+        reducer.apply(write or {})
+    return reducer.result()
 
 
 class _Memory(NamedTuple):
     """What later writes of a superstep need to know of its earlier ones."""
 
-    ledger: Ledger
+    log: StepLog
     written: dict[str, frozenset[tuple[str | None, str | None]]]
     """The version and time of all that operations wrote, whether it took effect or not."""
     replaced: set[str]
@@ -79,22 +79,22 @@ class _Files(dict[str, Any]):
         return dict, (dict(self),)
 
 
-class Folding:
+class FileReducer:
     """`fold`, write by write: `files` are what they became so far. The mapping it began with stays."""
 
     def __init__(self, files: Mapping[str, Any]) -> None:
         self.files: _Files = _Files(files)
-        known = files.memory if isinstance(files, _Files) else _Memory(Ledger(), {}, set())
-        self._memory = _Memory(known.ledger.copy(), known.written.copy(), known.replaced.copy())
+        known = files.memory if isinstance(files, _Files) else _Memory(StepLog(), {}, set())
+        self._memory = _Memory(known.log.copy(), known.written.copy(), known.replaced.copy())
 
     @property
-    def ledger(self) -> Ledger:
+    def log(self) -> StepLog:
         """The operations of the last superstep that took effect."""
-        return self._memory.ledger
+        return self._memory.log
 
     def result(self) -> dict[str, Any]:
         """The files, with what later writes of the superstep need to know; nothing is to be applied afterwards."""
-        if not self._memory.ledger.records and not self._memory.written:
+        if not self._memory.log.records and not self._memory.written:
             return dict(self.files)
         self.files.memory = self._memory
         return self.files
@@ -121,12 +121,12 @@ class Folding:
 
     def _operate(self, operation: Operation, written: Mapping[str, Any]) -> list[str]:
         """Take in an operation, or return the paths on which it collides with earlier ones."""
-        ledger = self._memory.ledger
-        if operation.step != ledger.step:
-            ledger.begin(operation.step)
-            self._memory = _Memory(ledger, {}, set())
-        records = {path: ledger.record(path, change) for path, change in operation.paths.items()}
-        lost = ledger.enter(operation)
+        log = self._memory.log
+        if operation.step != log.step:
+            log.begin(operation.step)
+            self._memory = _Memory(log, {}, set())
+        records = {path: log.record(path, change) for path, change in operation.paths.items()}
+        lost = log.enter(operation)
         for path, change in operation.paths.items():
             data = written.get(path)
             self._remember(path, change, data)
@@ -134,7 +134,7 @@ class Folding:
                 self._put(path, self._merged(operation.task, path, data, change, records[path]))
         return lost
 
-    def _remember(self, path: str, change: Transition, data: Mapping[str, Any] | None) -> None:
+    def _remember(self, path: str, change: FileChange, data: Mapping[str, Any] | None) -> None:
         if isinstance(data, Mapping):
             known = self._memory.written.get(path, frozenset())
             self._memory.written[path] = known | {(change.result, data.get("modified_at"))}
@@ -146,7 +146,7 @@ class Folding:
             self.files[path] = data
 
     def _merged(
-        self, task: str, path: str, data: Mapping[str, Any] | None, change: Transition, record: Record
+        self, task: str, path: str, data: Mapping[str, Any] | None, change: FileChange, record: Record
     ) -> Mapping[str, Any] | None:
         """`data`, which a task wrote, with what other tasks made of the file."""
         current = self.files.get(path)
@@ -154,7 +154,7 @@ class Folding:
             return data
         present = sorted(chain.from_iterable(part.places or () for part in record.parts.values()))
         mine, theirs = decode_file(data, path), decode_file(current, path)
-        content = transplant(change.places or (), mine.content, theirs.content, present)
+        content = rebase(change.places or (), mine.content, theirs.content, present)
         return {
             **data,
             "content": content.split("\n") if isinstance(data["content"], list) else content,
@@ -179,8 +179,8 @@ def _fingerprint(path: str, data: Any) -> tuple[str | None, str | None] | None:
 # --- the writes of one superstep -------------------------------------------------------------------------------------
 
 
-class Superstep(Folding):
-    """`Folding` of the writes of one superstep, all of whose tasks began with `files`.
+class Superstep(FileReducer):
+    """`FileReducer` of the writes of one superstep, all of whose tasks began with `files`.
 
     A write without an operation then tells what it changed: entries that are what they were when the step began are no
     writes, each other one is an operation from there. So a task that returns all files, as a subgraph does, undoes
@@ -189,10 +189,10 @@ class Superstep(Folding):
 
     def __init__(self, files: Mapping[str, Any], step: int | None = None) -> None:
         super().__init__(files)
-        self._memory = _Memory(Ledger(), {}, set())
-        self._memory.ledger.begin(step)
+        self._memory = _Memory(StepLog(), {}, set())
+        self._memory.log.begin(step)
         self._before = files
-        self._changes: dict[tuple[str, str], Transition] = {}
+        self._changes: dict[tuple[str, str], FileChange] = {}
         """What each task made of each file."""
         self._views: dict[tuple[str, str], Any] = {}
         """The files as each task left them."""
@@ -228,8 +228,8 @@ class Superstep(Folding):
         if earlier is not None:
             data = _rebased(path, before, data, view)
         base, result = stored_version(view, path), stored_version(data, path)
-        change = transition(earlier, base, result, _places(path, view, data))
-        self._operate(Operation({path: change}, task, self.ledger.step), {path: data})
+        change = next_change(earlier, base, result, _places(path, view, data))
+        self._operate(Operation({path: change}, task, self.log.step), {path: data})
 
     def _operate(self, operation: Operation, written: Mapping[str, Any]) -> list[str]:
         operation = self._continued(operation)
@@ -248,7 +248,7 @@ class Superstep(Folding):
                 continue
             for (task, known), earlier in self._changes.items():
                 if known == path and earlier.result == change.base:
-                    paths = {**operation.paths, path: transition(earlier, change.base, change.result, None)}
+                    paths = {**operation.paths, path: next_change(earlier, change.base, change.result, None)}
                     return Operation(paths, task, operation.step, operation.node)
         return operation
 
@@ -288,15 +288,15 @@ def fold_conflicts(conflicts: Iterable[Any] | None, writes: Iterable[Any]) -> li
     A write is the header of an operation that was sent to the files, a list of conflicts, or None to forget them all.
     """
     folded = _Conflicts(conflicts or ())
-    folded.ledger = conflicts.ledger.copy() if isinstance(conflicts, _Conflicts) else Ledger()
+    folded.log = conflicts.log.copy() if isinstance(conflicts, _Conflicts) else StepLog()
     for write in writes:
         folded.apply(write)
-    return folded if folded.ledger.records else list(folded)
+    return folded if folded.log.records else list(folded)
 
 
 class _Conflicts(list[dict[str, Any]]):
-    __slots__ = ("ledger",)
-    ledger: Ledger
+    __slots__ = ("log",)
+    log: StepLog
 
     def __reduce__(self) -> tuple[type[list[Any]], tuple[list[Any]]]:
         return list, (list(self),)
@@ -310,7 +310,7 @@ class _Conflicts(list[dict[str, Any]]):
             self.extend(conflict for conflict in write if conflict not in self)
 
     def _judge(self, operation: Operation | None) -> None:
-        lost = self.ledger.enter(operation) if operation else []
+        lost = self.log.enter(operation) if operation else []
         if operation and lost:
             self.extend(_told(operation, lost))
 

@@ -16,7 +16,7 @@ from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.checkpoint.serde.types import ERROR
 from langgraph.types import Overwrite
 
-from deepfs.langgraph.operations import Ledger, Transition, is_header, operation_in
+from deepfs.langgraph.parallel_writes import FileChange, StepLog, is_header, operation_in
 from deepfs.langgraph.reducers import Superstep, fold
 from deepfs.text.flat_tree import Directories
 
@@ -107,13 +107,13 @@ class Task:
 
     def _forget(self) -> None:
         self._own: Channel | None = None
-        self._folding: Superstep | None = None
+        self._reducer: Superstep | None = None
         self._taken = 0
         self._last: object = None
         self._directories: Directories | None = None
         self._overwritten = False
-        self.changes: dict[str, Transition] = {}
-        self._ledger = Ledger()
+        self.changes: dict[str, FileChange] = {}
+        self._log = StepLog()
 
     def _end(self, _: object) -> None:
         self._channel = None
@@ -132,8 +132,8 @@ class Task:
     @property
     def files(self) -> Mapping[str, Any]:
         """The files by path, as they lie in the state; the mapping may change with the next write."""
-        if self._folding is not None:
-            return self._folding.files
+        if self._reducer is not None:
+            return self._reducer.files
         channel = self._own or self._channel
         return channel.get() or {} if channel is not None and channel.is_available() else {}
 
@@ -145,9 +145,9 @@ class Task:
         return self._directories
 
     @property
-    def ledger(self) -> Ledger:
+    def log(self) -> StepLog:
         """The operations of the task."""
-        return self._ledger if self._folding is None else self._folding.ledger
+        return self._log if self._reducer is None else self._reducer.log
 
     def catch_up(self) -> None:
         """Take in what the task wrote since."""
@@ -191,17 +191,17 @@ class Task:
 
     def _fold(self, values: list[Any], channel: Channel) -> None:
         """As the channel does it, yet in place: what it costs does not grow with the files."""
-        if self._folding is None:
-            self._folding = Superstep(self.files, self.step)
+        if self._reducer is None:
+            self._reducer = Superstep(self.files, self.step)
         for value in values:
-            self._folding.apply(value or {}, self.name)
+            self._reducer.apply(value or {}, self.name)
 
     def _note(self, write: Mapping[str, Any]) -> None:
         operation = operation_in(write)
         if operation is not None:
             self.changes.update(operation.paths)
-            if self._folding is None:
-                self._ledger.enter(operation)
+            if self._reducer is None:
+                self._log.enter(operation)
         if self._directories is not None:
             for path in write:
                 self._follow(self._directories, path)

@@ -1,4 +1,4 @@
-"""The backend that a caller of the middleware means."""
+"""What all middleware shares: the names of LangChain that it needs, and the backend that a caller means."""
 
 import threading
 from collections.abc import Callable
@@ -16,14 +16,13 @@ __all__ = [
     "HumanInTheLoopMiddleware",
     "InterruptOnConfig",
     "LangChainSummarization",
+    "Lazy",
     "ModelRequest",
     "ModelResponse",
-    "Once",
     "PrivateStateAttr",
     "TodoListMiddleware",
     "artifacts_root",
     "create_agent",
-    "heeds_writes",
     "init_chat_model",
     "resolve_backend",
 ]
@@ -46,23 +45,10 @@ def artifacts_root(backend: object) -> str:
     return next(map(artifacts_root, inner), "/")
 
 
-def heeds_writes(backend: BackendProtocol) -> bool:
-    """Whether `move` passes by no override of `write`, in `backend` and those that it stands before."""
-    return _has_own(type(backend)) and all(
-        heeds_writes(each) for each in backend.inner_backends() if isinstance(each, BackendProtocol)
-    )
-
-
-def _has_own(kind: type[BackendProtocol]) -> bool:
-    writing, moving = (next(each for each in kind.__mro__ if name in vars(each)) for name in ("awrite", "amove"))
-    # What the protocol itself has is made of the other operations.
-    return moving is BackendProtocol or kind.__mro__.index(moving) <= kind.__mro__.index(writing)
-
-
 T = TypeVar("T")
 
 
-class Once(Generic[T]):
+class Lazy(Generic[T]):
     """Makes its value once, whichever threads ask first."""
 
     def __init__(self, make: Callable[[], T]) -> None:

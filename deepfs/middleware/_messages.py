@@ -1,4 +1,4 @@
-"""Changes of the messages that middleware sees: the system message, and those in what a tool returned."""
+"""Messages of a conversation as models take them: prompts, media and results of tools."""
 
 from base64 import b64decode
 from binascii import Error as Base64Error
@@ -6,7 +6,13 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeGuard
 
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import (
+    AIMessage,
+    AnyMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+)
 
 from deepfs.text.media import OCTET_STREAM, mime_type, sniff
 from deepfs.types import FileDataV2
@@ -14,7 +20,17 @@ from deepfs.types import FileDataV2
 if TYPE_CHECKING:
     from langgraph.types import Command
 
-__all__ = ["ToolResult", "acceptable", "is_blank", "mapped", "media_block", "messages_of", "typed_block", "with_prompt"]
+__all__ = [
+    "ToolResult",
+    "acceptable",
+    "is_blank",
+    "mapped",
+    "media_block",
+    "messages_of",
+    "typed_block",
+    "with_prompt",
+]
+
 
 ToolResult: TypeAlias = "ToolMessage | Command[Any]"
 """As LangChain declares it; LangGraph lets tools return lists of these, too."""

@@ -1,11 +1,11 @@
-"""What asks a person before a tool is run: `interrupt_on`, and rules of the mode `"interrupt"`."""
+"""Approvals: what asks a person before a tool is run, and what answers calls that were never approved or run."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from copy import copy
 from traceback import walk_tb
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
+from typing import Any, Final, NamedTuple, get_args
 
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, AnyMessage, InvalidToolCall, ToolCall, ToolMessage
 from langgraph.errors import GraphBubbleUp, GraphInterrupt
 from langgraph.prebuilt.tool_node import ToolCallRequest
 
@@ -16,15 +16,14 @@ from deepfs.middleware._backends import (
     DecisionType,
     HumanInTheLoopMiddleware,
     InterruptOnConfig,
+    ModelRequest,
+    ModelResponse,
 )
 from deepfs.middleware._messages import ToolResult
 from deepfs.policy.permissions import approved
 from deepfs.policy.rules import FilesystemOperation, FilesystemPermission, checked_rules, decisions_beneath
 
-if TYPE_CHECKING:
-    from langchain_core.messages import ToolCall
-
-__all__ = ["ANSWER_FORM", "ApprovalMiddleware", "asks_first", "covering"]
+__all__ = ["ANSWER_FORM", "ApprovalMiddleware", "UnansweredCallsMiddleware", "asks_first", "covering"]
 
 InterruptOn = Mapping[str, bool | InterruptOnConfig]
 
@@ -87,13 +86,20 @@ def _asks(
 
 
 class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
-    """Asks a person before the calls that `interrupt_on` names, and those that a rule of mode `"interrupt"` matches.
+    """Asks a person before calls of tools.
 
-    What was approved then passes those rules; what is denied stays denied. Where `interrupt_on` names one of
-    `write_file`, `edit_file` and `delete`, it holds for `move` and `copy` as well, and where it names `edit_file` or
-    `delete`, for a `write_file` that overwrites, unless it names these themselves.
+    It asks before the calls that `interrupt_on` names, and before those that a rule of mode `"interrupt"` matches. An
+    approved call passes those rules; a denied one stays denied. An answer of another form is a ValueError that
+    describes the form; then nothing is done, and the interrupt stays.
 
-    An answer of another form is a ValueError that tells the form. Nothing is done then, and the interrupt stays.
+    Args:
+        rules: The rules about files.
+        interrupt_on: Tools by name, as in LangChain's HumanInTheLoopMiddleware. `write_file`, `edit_file` or `delete`
+            includes `move` and `copy`; `edit_file` or `delete` includes a `write_file` that overwrites. A tool that has
+            an entry of its own is judged by that.
+
+    Raises:
+        TypeError: For what is no rule.
     """
 
     def __init__(self, rules: Sequence[FilesystemPermission] = (), interrupt_on: InterruptOn | None = None) -> None:
@@ -102,10 +108,19 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
 
     @staticmethod
     def where_needed(
-        rules: Sequence[FilesystemPermission], interrupt_on: InterruptOn | None
+        rules: Sequence[FilesystemPermission],
+        interrupt_on: InterruptOn | None,
+        beside: Sequence[AgentMiddleware[Any, Any, Any]],
     ) -> "list[AgentMiddleware[Any, Any, Any]]":
-        """The middleware in a list, which is empty where nothing asks."""
-        return [_AgentApprovals(rules, interrupt_on)] if interrupt_on or _interrupts(rules) else []
+        """The middleware for the arguments of an agent, in a list, which is empty where nothing asks.
+
+        Checkpoints hold its name while a question waits for an answer, so it has another name only where one of the
+        middleware `beside` it has that name already.
+        """
+        if not interrupt_on and not _interrupts(rules):
+            return []
+        is_taken = any(each.name == ApprovalMiddleware.__name__ for each in beside)
+        return [(_AgentApprovals if is_taken else ApprovalMiddleware)(rules, interrupt_on)]
 
     def after_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """Ask a person about the calls that the model made. Raises ValueError for an answer of another form."""
@@ -165,7 +180,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
 
 
 class _AgentApprovals(ApprovalMiddleware):
-    """The one for the arguments of an agent. It has its own name, so that one among the middleware asks as well."""
+    """The one for the arguments of an agent, beside another ApprovalMiddleware: both ask, since their names differ."""
 
 
 def _interrupts(rules: Sequence[FilesystemPermission]) -> bool:
@@ -297,3 +312,48 @@ def _done_by(name: str, arguments: Mapping[str, Any], tool: str) -> Iterator[dic
     texts = {"write_file": {"content": ""}, "edit_file": {"old_string": "", "new_string": ""}}.get(tool, {})
     for path in changed:
         yield {"file_path": path, **texts}
+
+
+# --- calls without a result ------------------------------------------------------------------------------------------
+
+
+class UnansweredCallsMiddleware(AgentMiddleware[Any, Any, Any]):
+    """Tells the model that a call of a tool has no result, where the conversation has none.
+
+    So it is where somebody goes on without an answer to an interrupt, a run was stopped amid its tools, or the model
+    spelt the arguments wrong. Providers refuse a conversation in which a result is missing. What is stored stays as it
+    is.
+    """
+
+    def wrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
+    ) -> ModelResponse[Any]:
+        """Put in the answers that are missing."""
+        return handler(request.override(messages=list(_answered(request.messages))))
+
+    async def awrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
+    ) -> ModelResponse[Any]:
+        """As `wrap_model_call`."""
+        return await handler(request.override(messages=list(_answered(request.messages))))
+
+
+def _answered(messages: Sequence[AnyMessage]) -> Iterator[AnyMessage]:
+    known = {message.tool_call_id for message in messages if isinstance(message, ToolMessage)}
+    for message in messages:
+        yield message
+        if isinstance(message, AIMessage):
+            yield from (_answer(call) for call in message.tool_calls if call["id"] not in known)
+            wrong = (call for call in message.invalid_tool_calls if call["id"] and call["id"] not in known)
+            yield from map(_objection, wrong)
+
+
+def _answer(call: ToolCall) -> ToolMessage:
+    text = f"Error: {call['name']} was interrupted or cancelled, and has no result. Call it again where it is needed."
+    return ToolMessage(text, name=call["name"], tool_call_id=call["id"] or "", status="error")
+
+
+def _objection(call: InvalidToolCall) -> ToolMessage:
+    name = call["name"] or "The tool"
+    text = f"Error: {name} was not called, because its arguments are no valid JSON. Correct them and call it again."
+    return ToolMessage(text, name=call["name"], tool_call_id=call["id"] or "", status="error")

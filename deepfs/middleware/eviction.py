@@ -22,11 +22,16 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 
 
 class Evictor:
-    """Stores the texts of messages in `directory` of a backend where they are longer than `token_limit`.
+    """Stores the texts of messages that are too long in files.
 
-    The name of a file follows from the id of what it is of and from its content: it is safe whatever the id holds, the
-    same text is stored once, and different texts never meet. Where it cannot be stored, or the model could not read it
-    there, the message says so and keeps as much of head and tail as the limit allows.
+    The name of a file follows from a key and from the text: it is safe whatever the key holds, the same text is stored
+    once, and different texts have different names. If the text cannot be stored, or the model could not read it there,
+    the message says so and keeps as much of head and tail as the limit allows.
+
+    Args:
+        backend: The backend that stores the files.
+        token_limit: The longest text that stays in a message, in tokens of four characters.
+        directory: The directory of the files.
     """
 
     def __init__(self, backend: BackendProtocol, token_limit: int, directory: str) -> None:
@@ -35,13 +40,23 @@ class Evictor:
         self._directory = directory
 
     def is_oversized(self, message: BaseMessage) -> bool:
-        """Whether the text of `message` is over the limit."""
+        """Whether the text of a message is over the limit.
+
+        Args:
+            message: The message.
+        """
         return _length(message.content) > self._max_chars
 
     async def evicted(self, message: MessageT, key: str, reader: BackendProtocol | None = None) -> MessageT:
-        """`message`, or a copy with its text stored in a file where that is too long; blocks of media stay.
+        """Store the text of a message that is over the limit. Blocks of media stay in the message.
 
-        `reader` is the backend as the model has it, where rules hold for it.
+        Args:
+            message: The message.
+            key: What the name of the file starts with.
+            reader: The backend as the model has it, under the rules for the model; None is the backend that stores.
+
+        Returns:
+            The message, or a copy that names the file.
         """
         if not self.is_oversized(message):
             return message

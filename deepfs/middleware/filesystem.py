@@ -18,7 +18,7 @@ from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.tools import FILE_TOOLS, MAX_RESULT_CHARS, filesystem_tools
 from deepfs.policy.permissions import PermissionedBackend
 from deepfs.policy.rules import FilesystemPermission, checked_rules
-from deepfs.sync import call_over
+from deepfs.sync import call_sync
 from deepfs.text import paths
 
 __all__ = ["FilesystemMiddleware", "FilesystemPermission", "FilesystemState"]
@@ -28,18 +28,24 @@ _MESSAGES: Final = "large_messages"
 
 
 class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
-    """Gives an agent the tools of `filesystem_tools` over `backend`, a StateBackend by default.
+    """Gives an agent the tools of `filesystem_tools`, and moves long texts to files.
 
-    `system_prompt` replaces the paragraph about files that is put at the end of the agent's, and
-    `custom_tool_descriptions` those of tools. The model is offered `execute` only where the backend runs commands.
+    The model is offered `execute` only if the backend runs commands. A long text is stored in a file below the
+    `artifacts_root` of a composite; its head and tail, and the path of the file, take its place.
 
-    Results of other tools, and of `execute`, over `tool_token_limit_before_evict` tokens (of four characters) are
-    stored under `/large_tool_results`, messages of people over `human_message_token_limit_before_evict` under
-    `/large_messages`, both beneath the `artifacts_root` of a composite; their head and tail, and where the rest is,
-    take their place. None switches that off.
+    Args:
+        backend: The backend of the tools; None is a StateBackend.
+        system_prompt: The paragraph about files at the end of the system prompt; None is that of deepfs.
+        custom_tool_descriptions: Descriptions by name of the tool.
+        tool_token_limit_before_evict: The longest result of a tool, in tokens of four characters; longer ones are
+            stored under `/large_tool_results`. None stores none.
+        human_message_token_limit_before_evict: The longest message of a person, in such tokens; longer ones are stored
+            under `/large_messages`. None stores none.
+        permissions: Rules for the tools. A call that matches a rule of mode `"interrupt"` is refused, unless an
+            ApprovalMiddleware with the same rules asks a person first, as `create_deep_agent` adds it.
 
-    `permissions` are rules that hold for the tools. What a rule of the mode `"interrupt"` matches is refused unless an
-    ApprovalMiddleware with the same rules asks a person first, as `create_deep_agent` adds it.
+    Raises:
+        TypeError: For what is no backend or no rule.
     """
 
     state_schema: type[Any] = FilesystemState
@@ -158,7 +164,7 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         return {"messages": evicted}
 
     def _waited(self, call: Callable[[], Any]) -> Any:
-        return call_over(self.backend, call, f"The sync form of {self.name}", "its async form (ainvoke)")
+        return call_sync(self.backend, call, f"The sync form of {self.name}", "its async form (ainvoke)")
 
 
 def inheriting(

@@ -8,7 +8,7 @@ from deepfs.errors import ErrorCode
 from deepfs.middleware._backends import AgentMiddleware, ModelRequest, ModelResponse, resolve_backend
 from deepfs.middleware._messages import with_prompt
 from deepfs.middleware.prompts import PROMPTS
-from deepfs.sync import call_over
+from deepfs.sync import call_sync
 from deepfs.text.arguments import check_string
 from deepfs.types import ReadResult
 
@@ -23,10 +23,17 @@ _MAX_CHARS = 40_000
 
 
 class MemoryMiddleware(AgentMiddleware[Any, Any, Any]):
-    """Puts the text of the files `sources` at the end of the system message, as they are when the model is called.
+    """Puts the text of files at the end of the system message, as they are when the model is called.
 
-    Of a file that does not exist there is the path alone, of one that cannot be read or is not text the reason, of a
-    large one the beginning. Raises TypeError where `sources` is no list of strings.
+    Of a file that does not exist only the path is shown, of one that cannot be read or is not text the reason, and of a
+    large one the beginning.
+
+    Args:
+        backend: The backend of the files; None is a StateBackend.
+        sources: The paths of the files.
+
+    Raises:
+        TypeError: If `sources` is no list of strings.
     """
 
     def __init__(self, *, backend: Any = None, sources: Sequence[str]) -> None:
@@ -39,7 +46,7 @@ class MemoryMiddleware(AgentMiddleware[Any, Any, Any]):
     ) -> ModelResponse[Any]:
         """Append the files to the system message."""
         call = partial(self._prepared, request)
-        return handler(call_over(self.backend, call, f"The sync form of {self.name}", "its async form (ainvoke)"))
+        return handler(call_sync(self.backend, call, f"The sync form of {self.name}", "its async form (ainvoke)"))
 
     async def awrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]

@@ -13,13 +13,13 @@ from langgraph.types import Command
 from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
-from deepfs.langgraph.child_graphs import adopt_files
+from deepfs.langgraph.task_files import adopt_files
 from deepfs.middleware._backends import (
     AgentMiddleware,
     InterruptOnConfig,
+    Lazy,
     ModelRequest,
     ModelResponse,
-    Once,
     create_agent,
     init_chat_model,
     resolve_backend,
@@ -66,16 +66,26 @@ class CompiledSubAgent(TypedDict):
 
 
 class SubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
-    """Gives an agent the tool `task`, which runs one of `subagents` in a context of its own.
+    """Gives an agent the tool `task`, which runs a subagent in a context of its own.
 
-    Subagents run in parallel where the model calls several at once. Files in state are handed to each and come back
-    merged. With `backend`, a subagent that has no FilesystemMiddleware gets one over it. `general_purpose_agent` adds
-    one that has the default tools, where there is a `default_model`. `system_prompt` is put at the end of the
-    agent's, `task_description` replaces that of the tool (`{available_agents}` in it becomes the list of them).
-    `permissions` hold for the files of subagents that have no rules of their own.
+    Subagents run in parallel if the model calls several at once. Files in state are handed to each and come back
+    merged.
 
-    Raises TypeError without `default_model` and `backend`, and for what is no subagent or no rule; ValueError for
-    subagents that lack something, have a key that is not known, share a name, or are none at all.
+    Args:
+        default_model: The model of subagents that name none.
+        default_tools: The tools of subagents that name none.
+        default_middleware: Middleware that each subagent gets.
+        default_interrupt_on: The `interrupt_on` of subagents that have none.
+        subagents: The subagents.
+        system_prompt: A text at the end of the agent's system prompt.
+        general_purpose_agent: Whether to add a subagent with the default tools, if there is a `default_model`.
+        task_description: The description of the tool; `{available_agents}` in it becomes the list of subagents.
+        backend: Files for the subagents that have no FilesystemMiddleware.
+        permissions: Rules about files for subagents that have none of their own.
+
+    Raises:
+        TypeError: Without both `default_model` and `backend`, and for what is no subagent or no rule.
+        ValueError: For subagents that lack something, have an unknown key or share a name, and if there are none.
     """
 
     def __init__(
@@ -118,28 +128,29 @@ class SubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
             return []
         return [FilesystemMiddleware(backend=resolve_backend(backend), permissions=self._permissions)]
 
-    def _runnable(self, spec: SubAgent | CompiledSubAgent) -> Once[Runnable[Any, Any]]:
+    def _runnable(self, spec: SubAgent | CompiledSubAgent) -> Lazy[Runnable[Any, Any]]:
         """What runs the subagent; an agent is built when it is first needed."""
         if "runnable" in spec:
             runnable = cast("CompiledSubAgent", spec)["runnable"]
-            return Once(lambda: runnable)
+            return Lazy(lambda: runnable)
         agent = spec
         model = agent.get("model", self._model)
         if model is None:
             raise ValueError(f"subagent {agent['name']!r} needs a model: there is no default_model")
         chat_model = init_chat_model(model) if isinstance(model, str) else model
         rules = checked_rules(agent.get("permissions", self._permissions))
-        return Once(lambda: self._built(agent, chat_model, rules))
+        return Lazy(lambda: self._built(agent, chat_model, rules))
 
     def _built(self, spec: SubAgent, model: BaseChatModel, rules: Sequence[FilesystemPermission]) -> Runnable[Any, Any]:
         own = [_ruled(each, rules) if "permissions" in spec else each for each in self._middleware]
-        asking = ApprovalMiddleware.where_needed(rules, spec.get("interrupt_on", self._interrupt_on))
+        given = [*own, *inheriting(rules, spec.get("middleware", ()))]
+        asking = ApprovalMiddleware.where_needed(rules, spec.get("interrupt_on", self._interrupt_on), given)
         return create_agent(
             model,
             tools=list(spec.get("tools", self._tools)),
             system_prompt=spec.get("system_prompt"),
             response_format=spec.get("response_format"),
-            middleware=_last_of_each_name(covering([*own, *inheriting(rules, spec.get("middleware", ())), *asking])),
+            middleware=_last_of_each_name(covering([*given, *asking])),
             name=spec["name"],
         )
 
@@ -212,7 +223,7 @@ class TaskArguments(BaseModel):
     subagent_type: str = Field(description="Name of the subagent.")
 
 
-def _task_tool(runnables: Mapping[str, Once[Runnable[Any, Any]]], description: str) -> BaseTool:
+def _task_tool(runnables: Mapping[str, Lazy[Runnable[Any, Any]]], description: str) -> BaseTool:
     def chosen(name: str, description: str) -> Runnable[Any, Any]:
         if not description.strip():
             raise ToolException("Error: The description is empty. Say what is to be done.")

@@ -27,7 +27,7 @@ from deepfs.middleware._backends import (
     artifacts_root,
     resolve_backend,
 )
-from deepfs.sync import call_over
+from deepfs.sync import call_sync
 from deepfs.text import paths
 from deepfs.text.media import OCTET_STREAM, extension
 from deepfs.types import Result
@@ -69,15 +69,21 @@ class _Plan(NamedTuple):
 
 
 class SummarizationMiddleware(LangChainSummarization):
-    """Summarises as the SummarizationMiddleware of LangChain does, whose arguments it has, and loses nothing.
+    """Summarises as LangChain's SummarizationMiddleware does, and keeps what a summary removes.
 
-    What a summary removes is first appended to `/conversation_history/<thread>.md` in `backend`, beneath the
-    `artifacts_root` of a composite, and the summary names that file. Media go to `/conversation_history/media`. A file
-    that would grow over 10 MB goes on in `<thread>.2.md`, and so on. Subagents, and threads whose id is no plain name,
-    have names that follow from the id. Where the file cannot be written, nothing is removed, and a warning is logged;
-    that summary is kept for the next attempt.
+    The removed messages are first appended to `/conversation_history/<thread>.md`, below the `artifacts_root` of a
+    composite, and the summary names that file. Media go to `/conversation_history/media`. A file that would grow over
+    10 MB continues in `<thread>.2.md`, and so on. Subagents, and threads whose id is no plain name, have names that
+    follow from the id. If the file cannot be written, nothing is removed, and a warning is logged; the summary is kept
+    for the next attempt.
 
-    Raises TypeError for what is no backend.
+    Args:
+        model: The model that summarises.
+        backend: The backend of the files; None is a StateBackend.
+        **options: The other arguments of LangChain's class.
+
+    Raises:
+        TypeError: For what is no backend.
     """
 
     state_schema: type[_HistoryState] = _HistoryState
@@ -129,7 +135,7 @@ class SummarizationMiddleware(LangChainSummarization):
         self._waiting[name] = plan
 
     def _waited(self, call: Callable[[], Any]) -> Any:
-        return call_over(self.backend, call, f"The sync form of {self.name}", "its async form (ainvoke)")
+        return call_sync(self.backend, call, f"The sync form of {self.name}", "its async form (ainvoke)")
 
 
 def _plan(state: Any, update: dict[str, Any] | None) -> _Plan | None:
@@ -318,14 +324,22 @@ def section_heading(time: str) -> str:
 
 
 class Transcript:
-    """Renders messages; `media` collects the files that the text names, by their path in `directory`."""
+    """Renders messages as text; `media` collects the files that the text names, by path.
+
+    Args:
+        directory: The directory of these files.
+    """
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
         self.media: dict[str, bytes] = {}
 
     def rendered(self, messages: Sequence[BaseMessage]) -> str:
-        """The elements of all messages, one after another."""
+        """The elements of all messages, one after another.
+
+        Args:
+            messages: The messages.
+        """
         return "".join(f"{_storable(self._message(message))}\n" for message in messages)
 
     def _message(self, message: BaseMessage) -> str:

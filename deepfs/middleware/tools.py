@@ -1,23 +1,27 @@
-"""The arguments of the tools, as models see them. A null stands for the default, because some models send nulls."""
+"""The tools of an agent over a backend: their arguments and their results, as models should see them."""
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
 
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol, supports_execute
+from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol, SandboxBackendProtocol, supports_execute
 from deepfs.compat.factories import backend_from
-from deepfs.middleware._backends import heeds_writes
-from deepfs.middleware._operations import MAX_MEDIA_BYTES, MAX_RESULT_CHARS, FileOperations
+from deepfs.errors import DeepFSError, ErrorCode, InvalidContentError
+from deepfs.middleware._messages import media_block
 from deepfs.middleware.prompts import PROMPTS
-from deepfs.sync import call_over
+from deepfs.sync import call_sync
+from deepfs.text.lines import check_text
+from deepfs.types import ExecuteResponse, FileInfo, GrepMatch, GrepResult, ReadResult, Result
 
 __all__ = [
     "FILE_TOOLS",
     "MAX_MEDIA_BYTES",
     "MAX_RESULT_CHARS",
+    "MIN_CHARS",
     "TOOL_NAMES",
     "DeleteArguments",
     "EditArguments",
@@ -29,9 +33,256 @@ __all__ = [
     "OutputMode",
     "ReadArguments",
     "WriteArguments",
+    "command_output",
+    "entries",
     "filesystem_tools",
+    "listing",
+    "matches",
+    "numbered",
     "wrong_arguments",
 ]
+
+
+ResultT = TypeVar("ResultT", bound=Result)
+
+MAX_RESULT_CHARS: Final = 60_000
+"""About 15,000 tokens."""
+MAX_MEDIA_BYTES: Final = 5_000_000
+
+_NEXT: Final = {
+    ErrorCode.FILE_NOT_FOUND: "Find the right path with ls or glob.",
+    ErrorCode.IS_DIRECTORY: "List it with ls, or name a file.",
+    ErrorCode.NOT_A_DIRECTORY: "Name a directory, or use read_file for a file.",
+    ErrorCode.PERMISSION_DENIED: "Do not try again; choose a path that you may use.",
+    ErrorCode.INVALID_PATH: "Give an absolute path such as /notes/plan.md.",
+    ErrorCode.ALREADY_EXISTS: "To replace it, set overwrite.",
+    ErrorCode.NO_MATCH: "Read the file again and copy the text exactly, without line numbers.",
+    ErrorCode.BINARY_FILE: "Only text files can be edited.",
+    ErrorCode.INVALID_PATTERN: "Correct the pattern.",
+    ErrorCode.TIMEOUT: "Narrow the path or the pattern.",
+    ErrorCode.UNSUPPORTED: "Reach your aim with other tools.",
+    ErrorCode.BACKEND_ERROR: "Try once more; if it fails again, say so.",
+}
+
+
+class FileOperations:
+    """The operations by the names of the tools; a failure is a ToolException that says what to do next."""
+
+    def __init__(self, backend: BackendProtocol, max_chars: int, max_media_bytes: int) -> None:
+        self.backend = backend
+        self._max_chars = max(max_chars, MIN_CHARS)
+        self._max_media_bytes = max_media_bytes
+
+    async def ls(self, path: str) -> str:
+        result = await self.backend.als(path)
+        failed = _partial(result, result.entries)
+        return listing(entries(result.entries or ()), self._max_chars, failed) or f"[{path} is empty]"
+
+    async def read_file(self, file_path: str, offset: int, limit: int, column: int) -> str | list[dict[str, Any]]:
+        read = await self.backend.aread(file_path, offset, limit)
+        if read.code is ErrorCode.TOO_LARGE:
+            return f"[{read.error}]"
+        data = _done(read).file_data
+        if data is not None and data.encoding == "base64":
+            return media_block(file_path, data, self._max_media_bytes)
+        try:
+            return numbered(file_path, read, column, self._max_chars)
+        except DeepFSError as error:
+            raise ToolException(str(error)) from None
+
+    async def write_file(self, file_path: str, content: str, overwrite: bool) -> str:
+        _done(await self.backend.awrite(file_path, content, overwrite=overwrite))
+        return f"Wrote {file_path}"
+
+    async def edit_file(self, file_path: str, old_string: str, new_string: str, replace_all: bool) -> str:
+        result = _done(await self.backend.aedit(file_path, old_string, new_string, replace_all))
+        times = "1 occurrence" if result.occurrences == 1 else f"{result.occurrences} occurrences"
+        return f"Replaced {times} in {file_path}"
+
+    async def glob(self, pattern: str, path: str) -> str:
+        result = await self.backend.aglob(pattern, path)
+        failed = _partial(result, result.matches)
+        rows = [info.path for info in result.matches or ()]
+        more = "There are more files: narrow the search" if result.truncated else ""
+        return listing(rows, self._max_chars, more, failed) or f"[No file under {path} matches {pattern}]"
+
+    async def grep(
+        self,
+        pattern: str,
+        path: str,
+        glob: str,
+        output_mode: str,
+        context_lines: int,
+        **options: Any,
+    ) -> str:
+        lines = context_lines if output_mode == "content" else 0
+        result = await self.backend.agrep(pattern, path, glob or None, context_lines=lines, **options)
+        failed = _partial(result, result.matches)
+        rows = matches(result, output_mode) or ["[No line matches]"]
+        more = "There are more matches: narrow the search" if result.truncated else ""
+        skipped = f"{result.skipped:,} files could not be searched" if result.skipped else ""
+        return listing(rows, self._max_chars, more, skipped, failed)
+
+    async def delete(self, file_path: str) -> str:
+        _done(await self.backend.adelete(file_path))
+        return f"Deleted {file_path}"
+
+    async def move(self, source: str, destination: str, overwrite: bool) -> str:
+        _done(await self.backend.amove(source, destination, overwrite=overwrite))
+        return f"Moved {source} to {destination}"
+
+    async def execute(self, command: str, timeout: float) -> str:
+        if not supports_execute(self.backend):
+            raise ToolException("Error: This filesystem does not run commands. Use the file tools.")
+        sandbox = cast("SandboxBackendProtocol", self.backend)
+        try:
+            check_text(command, "command")
+            return command_output(await sandbox.aexecute(command, timeout=timeout or None))
+        except DeepFSError as error:
+            raise ToolException(_advised(str(error), error.code)) from error
+
+
+def _partial(result: Result, found: object) -> str:
+    """What failed of a search that found something nevertheless; empty where nothing failed."""
+    if not found:
+        _done(result)
+    return result.error or ""
+
+
+def _done(result: ResultT) -> ResultT:
+    """The result of an operation that succeeded."""
+    if result.error is not None:
+        raise ToolException(_advised(result.error, result.code))
+    return result
+
+
+def _advised(error: str, code: ErrorCode | None) -> str:
+    """The text of an error, with what to do next where it does not say so."""
+    advice = _NEXT.get(code) if code else None
+    end = "" if error.endswith(".") else "."
+    return f"{error}{end} {advice}" if advice else error
+
+
+MIN_CHARS = 400
+"""The smallest budget: a note, and something beside it."""
+
+_NOTE = 200
+"""What a note may take."""
+
+
+# --- lists -----------------------------------------------------------------------------------------------------------
+
+
+def listing(rows: Sequence[str], budget: int, *notes: str) -> str:
+    """The rows that fit, how many do not, and the notes that are not empty."""
+    room = budget - _NOTE - sum(len(note) + 3 for note in notes)
+    shown = list(_fitting(rows, room))
+    left_out = len(rows) - len(shown)
+    more = f"{left_out:,} more lines are not shown: narrow the search" if left_out else ""
+    return "\n".join([*shown, *(f"[{note}]" for note in (more, *notes) if note)])
+
+
+def _fitting(rows: Iterable[str], room: int) -> Iterator[str]:
+    for row in rows:
+        room -= len(row) + 1
+        if room < 0:
+            return
+        yield row
+
+
+def entries(found: Iterable[FileInfo]) -> list[str]:
+    """A row for each file with its size, and for each directory."""
+    return [info.path if info.size is None or info.is_dir else f"{info.path}\t{info.size}" for info in found]
+
+
+# --- matches ---------------------------------------------------------------------------------------------------------
+
+
+def matches(result: GrepResult, output_mode: str) -> list[str]:
+    """The rows of a search in the form asked for."""
+    by_path: defaultdict[str, list[GrepMatch]] = defaultdict(list)
+    for match in result.matches or ():
+        by_path[match.path].append(match)
+    if output_mode == "count":
+        return [f"{path}: {len(found)}" for path, found in by_path.items()]
+    if output_mode == "content":
+        return [row for path, found in by_path.items() for row in (f"{path}:", *_lines(found))]
+    return list(by_path)
+
+
+def _lines(found: Sequence[GrepMatch]) -> list[str]:
+    """The matching lines (`12: text`) with those around them (`13- text`), each once."""
+    rows: dict[int, str] = {}
+    for match in found:
+        for beside in (*(match.context_before or ()), *(match.context_after or ())):
+            rows.setdefault(beside.line, f"  {beside.line}- {beside.text}")
+    rows.update({match.line: f"  {match.line}: {match.text}" for match in found})
+    return [rows[line] for line in sorted(rows)]
+
+
+# --- text ------------------------------------------------------------------------------------------------------------
+
+
+class _Shown(NamedTuple):
+    rows: list[str]
+    cut: int | None
+    """How many characters of its only line it shows, where that does not fit."""
+
+
+def numbered(path: str, read: ReadResult, column: int, budget: int) -> str:
+    """The window of a text file as numbered lines, and in brackets what reads on where there is more.
+
+    Raises InvalidContentError where the first line has no such column.
+    """
+    content = read.file_data.content if read.file_data else ""
+    first = read.start_line
+    if not content or first is None:
+        return f"[{path} is empty]"
+    lines = [line.removesuffix("\r") for line in content.removesuffix("\n").split("\n")]
+    if column > len(lines[0]):
+        length = f"{len(lines[0]):,} characters"
+        raise InvalidContentError(path, f"column {column:,} exceeds line {first}, which has {length}")
+    shown = _rows(lines, first, column, budget - _NOTE)
+    return "\n".join([*shown.rows, *_reading_on(read, lines, shown, first, column)])
+
+
+def _rows(lines: Sequence[str], first: int, column: int, room: int) -> _Shown:
+    texts = [lines[0][column:], *lines[1:]]
+    rows = list(_fitting((f"{number}\t{text}" for number, text in enumerate(texts, first)), room))
+    if rows:
+        return _Shown(rows, None)
+    prefix = f"{first}\t"
+    cut = room - len(prefix)
+    return _Shown([prefix + texts[0][:cut]], cut)
+
+
+def _reading_on(read: ReadResult, lines: Sequence[str], shown: _Shown, first: int, column: int) -> list[str]:
+    if shown.cut is not None:
+        end = column + shown.cut
+        return [
+            f"[Characters {column:,} to {end:,} of {len(lines[0]):,} in line {first}. "
+            f"Read on with offset={first - 1}, column={end}]"
+        ]
+    last = first + len(shown.rows) - 1
+    if len(shown.rows) == len(lines) and read.next_offset is None:
+        return []
+    total = "" if read.total_lines is None else f" of {read.total_lines:,}"
+    return [f"[Lines {first:,} to {last:,}{total}. Read on with offset={last}]"]
+
+
+# --- commands --------------------------------------------------------------------------------------------------------
+
+
+def command_output(response: ExecuteResponse) -> str:
+    """The output of a command, and how it ended where that is not plain success."""
+    code = response.exit_code
+    notes = [
+        "" if response.output.strip() else "Only white space" if response.output else "No output",
+        "Output was cut off" if response.truncated else "",
+        "The command was stopped before it ended" if code is None else f"Exit code {code}" if code else "",
+    ]
+    return "\n".join([*filter(None, [response.output]), *(f"[{note}]" for note in notes if note)])
+
 
 OutputMode = Literal["files_with_matches", "content", "count"]
 
@@ -140,7 +391,7 @@ def filesystem_tools(
     files = backend_from(backend)
     operations = FileOperations(files, max_result_chars, max_media_bytes)
     executes = supports_execute(files) if execute is None else execute
-    left_out = {"move": not heeds_writes(files), "execute": not executes}
+    left_out = {"move": not _heeds_writes(files), "execute": not executes}
     names = [name for name in TOOL_NAMES if not left_out.get(name, False)]
     return [_tool(operations, name, given.get(name) or PROMPTS[name]) for name in names]
 
@@ -154,7 +405,7 @@ class _Calls(NamedTuple):
 
     def call(self, **given: Any) -> Any:
         bound = partial(self.operation, **given)
-        return call_over(self.backend, bound, f"The sync form of the tool {self.name}", "its async form (ainvoke)")
+        return call_sync(self.backend, bound, f"The sync form of the tool {self.name}", "its async form (ainvoke)")
 
     async def acall(self, **given: Any) -> Any:
         return await self.operation(**given)
@@ -183,3 +434,16 @@ def wrong_arguments(error: Any) -> str:
         return f"Error: The arguments are wrong: {error}"
     wrong = "; ".join(f"{'.'.join(map(str, each['loc'])) or 'arguments'}: {each['msg']}" for each in error.errors())
     return f"Error: The arguments are wrong. {wrong}. Correct them and call the tool again."
+
+
+def _heeds_writes(backend: BackendProtocol) -> bool:
+    """Whether `move` passes by no override of `write`, in `backend` and those that it stands before."""
+    return _has_own(type(backend)) and all(
+        _heeds_writes(each) for each in backend.inner_backends() if isinstance(each, BackendProtocol)
+    )
+
+
+def _has_own(kind: type[BackendProtocol]) -> bool:
+    writing, moving = (next(each for each in kind.__mro__ if name in vars(each)) for name in ("awrite", "amove"))
+    # What the protocol itself has is made of the other operations.
+    return moving is BackendProtocol or kind.__mro__.index(moving) <= kind.__mro__.index(writing)

@@ -2,10 +2,12 @@
 
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.policy.audit import AuditedBackend, AuditRecord
+from deepfs.policy.changes import ChangePolicy, PlannedChange
 from deepfs.policy.history import HistoryBackend, Version
-from deepfs.policy.hooks import AfterHook, BeforeHook, Call, GuardedBackend
+from deepfs.policy.hooks import AfterHook, BeforeHook, Call, GuardedBackend, HookedBackend, without_contents
 from deepfs.policy.limits import RateLimit, RateLimitError
 from deepfs.policy.permissions import ApprovalNeededError, DeniedError, PermissionedBackend, approved
+from deepfs.policy.quota import QuotaBackend, Usage
 from deepfs.policy.read_only import ReadOnlyBackend
 from deepfs.policy.rules import Decision, FilesystemPermission, decide, decide_beneath
 
@@ -16,18 +18,24 @@ __all__ = [
     "AuditedBackend",
     "BeforeHook",
     "Call",
+    "ChangePolicy",
     "Decision",
     "DeniedError",
     "FilesystemPermission",
     "GuardedBackend",
     "HistoryBackend",
+    "HookedBackend",
     "PermissionedBackend",
+    "PlannedChange",
+    "QuotaBackend",
     "RateLimit",
     "RateLimitError",
     "ReadOnlyBackend",
+    "Usage",
     "Version",
     "WrapperBackend",
     "approved",
     "decide",
     "decide_beneath",
+    "without_contents",
 ]

@@ -2,18 +2,21 @@
 
 import inspect
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable
+from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from msgspec import Struct
 
+from deepfs.backends.operations import CHUNK_BYTES
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import DeepFSError
 from deepfs.policy.hooks import call_of
-from deepfs.sync import finish
+from deepfs.sync import shielded
 from deepfs.text.arguments import check_callable
+from deepfs.types import FileUploadResponse
 
 __all__ = ["AuditLog", "AuditRecord", "AuditedBackend", "Redaction"]
 
@@ -28,7 +31,10 @@ class AuditRecord(Struct, frozen=True, omit_defaults=True):
     """When it began: ISO 8601, UTC."""
     operation: str
     arguments: dict[str, Any]
-    """What it was called with. Of contents only the size is told: characters of texts, bytes of uploads."""
+    """What it was called with. Of contents only the size is told: characters of texts, bytes of uploads.
+
+    `upload_stream` and `download_stream` have the `size` of what passed, in bytes.
+    """
     ok: bool
     seconds: float
     error: str | None = None
@@ -42,10 +48,18 @@ Redaction: TypeAlias = Callable[[AuditRecord], AuditRecord | None]
 
 
 class AuditedBackend(WrapperBackend):
-    """Tells `log` of each operation once it has ended, whether it succeeded, failed, raised or was cancelled.
+    """Reports each operation once it has ended, whether it succeeded, failed, raised or was cancelled.
 
-    `log` is sync or async, and must not block the event loop. What it raises reaches the caller of the operation, whose
-    change has happened by then. Wrap it around other policies to have what they deny in the log as well.
+    Put it before other policies, to report what they deny as well.
+
+    Args:
+        inner: The backend.
+        log: Called with an `AuditRecord`, sync or async. It must not block the event loop. What it raises reaches the
+            caller of the operation, whose change has happened by then.
+        redact: Changes a record before `log` gets it; a record for which it returns None is dropped.
+
+    Raises:
+        TypeError: For what cannot be called.
     """
 
     def __init__(self, inner: BackendProtocol, log: AuditLog, redact: Redaction | None = None) -> None:
@@ -53,28 +67,73 @@ class AuditedBackend(WrapperBackend):
         self._log = check_callable("log", log)
         self._redact = redact if redact is None else check_callable("redact", redact)
 
-    async def through(
+    async def dispatch(
         self, operation: str, call: Callable[P, Awaitable[T]], /, *args: P.args, **options: P.kwargs
     ) -> T:
-        at, began = datetime.now(UTC).isoformat(timespec="microseconds"), time.perf_counter()
         arguments = {name: _told(name, value) for name, value in call_of(operation, args, options).arguments.items()}
-
-        def record(error: str | None, code: str | None) -> AuditRecord:
-            return AuditRecord(at, operation, arguments, error is None, time.perf_counter() - began, error, code)
-
+        entry = _Entry(operation, arguments)
         try:
             result = await call(*args, **options)
         except BaseException as error:
-            await self._tell(record(*_raised(error)))
+            await self._tell(entry.record(*_raised(error)))
             raise
-        await self._tell(record(*_failure(result)))
+        await self._tell(entry.record(*_failure(result)))
         return result
+
+    async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
+        entry = _Entry("upload_stream", {"path": path, "size": 0})
+        try:
+            outcome = await self.inner.aupload_stream(path, entry.counted(chunks))
+        except BaseException as error:
+            await self._tell(entry.record(*_raised(error)))
+            raise
+        await self._tell(entry.record(*_failure([outcome])))
+        return outcome
+
+    async def adownload_stream(self, path: str, *, chunk_size: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
+        entry = _Entry("download_stream", {"path": path, "size": 0})
+        try:
+            async with aclosing(self.inner.adownload_stream(path, chunk_size=chunk_size)) as stream:
+                async for chunk in stream:
+                    entry.count(chunk)
+                    yield chunk
+        except GeneratorExit:  # The caller has enough.
+            await self._tell(entry.record(None, None))
+            raise
+        except BaseException as error:
+            await self._tell(entry.record(*_raised(error)))
+            raise
+        await self._tell(entry.record(None, None))
 
     async def _tell(self, record: AuditRecord) -> None:
         shown = record if self._redact is None else self._redact(record)
         answer = None if shown is None else self._log(shown)
         if inspect.isawaitable(answer):
-            await finish(lambda: answer)  # What was cancelled is told as well.
+            await shielded(lambda: answer)  # What was cancelled is told as well.
+
+
+class _Entry:
+    """An operation that goes on, as the log will have it."""
+
+    def __init__(self, operation: str, arguments: dict[str, Any]) -> None:
+        self._at = datetime.now(UTC).isoformat(timespec="microseconds")
+        self._began = time.perf_counter()
+        self._operation = operation
+        self._arguments = arguments
+
+    def record(self, error: str | None, code: str | None) -> AuditRecord:
+        seconds = time.perf_counter() - self._began
+        return AuditRecord(self._at, self._operation, self._arguments, error is None, seconds, error, code)
+
+    async def counted(self, chunks: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:
+        """The same chunks, counted."""
+        async for chunk in chunks:
+            self.count(chunk)
+            yield chunk
+
+    def count(self, chunk: bytes) -> None:
+        """Add what passed."""
+        self._arguments["size"] += len(chunk)
 
 
 _CONTENTS = frozenset({"content", "old", "new"})

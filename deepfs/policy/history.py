@@ -1,8 +1,8 @@
 """What files held before they were changed."""
 
 import re
-from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable
+from contextlib import aclosing, suppress
 from datetime import UTC, datetime
 from difflib import unified_diff
 from functools import partial
@@ -12,27 +12,27 @@ from typing import NamedTuple, ParamSpec, TypeVar, cast
 
 from msgspec import Struct
 
-from deepfs.backends.protocol import BackendProtocol, as_backend
+from deepfs.backends.protocol import BackendProtocol, as_backend, close_each
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import (
-    AccessError,
     BackendError,
+    ConflictError,
     DeepFSError,
     ErrorCode,
-    FileMissingError,
-    error_class,
-    error_of,
-    quoted,
+    NotFoundError,
+    PermissionDeniedError,
+    error_about,
 )
 from deepfs.policy.permissions import PermissionedBackend
 from deepfs.policy.rules import FilesystemPermission
-from deepfs.sync import finish
+from deepfs.sync import shielded
 from deepfs.text import paths
 from deepfs.text.arguments import check_integer, check_string
 from deepfs.text.entries import Omission, TreeListing, files_of, is_probing, joined
 from deepfs.text.lines import decode, version
+from deepfs.text.lines import digest as content_digest
 from deepfs.threads.locks import path_locks
-from deepfs.types import FileUploadResponse, WriteResult, failure
+from deepfs.types import FileUploadResponse, WriteResult, error_told, failure
 
 __all__ = ["HistoryBackend", "Version"]
 
@@ -65,30 +65,36 @@ class _Kept(NamedTuple):
     place: str
     name: str
     content_version: str
-
-
-class _RefusedError(AccessError):
-    """What `inner` says of a path that may not be read."""
-
-    def __init__(self, text: str) -> None:
-        DeepFSError.__init__(self, text)
+    is_streamed: bool
+    """It may be larger than what is held in memory."""
 
 
 class HistoryBackend(WrapperBackend):
-    """Keeps what files held before each change that passes through it, the newest `keep` versions of each path.
+    """Keeps what files contained before each change that passes through it.
 
-    A change that fails keeps nothing. Versions are told of a path that may be read through `inner` now, whoever kept
-    them, and restored where it may be written; who reaches `versions` by another way reads them past these rules.
+    A change that fails keeps nothing. A change whose version cannot be stored does not happen. A version is shown to
+    those who may read its path through `inner` now, whoever kept it, and restored where the path may be written;
+    whoever reaches `versions` by another way reads them without these rules.
 
-    Versions lie under `directory` of `versions`, by default of `inner` itself, where that directory is then hidden and
-    cannot be changed through this backend. A change whose version cannot be stored does not happen. Deleted and moved
-    files can be restored at the path that they had. Changes of one path, through any object over the same `versions` in
-    this process, follow one another, so no version is missed; what others change is kept as it stands at the next
-    change here. Commands (`execute`) are not followed. Files without the bytes of `download_files` (over the limits of
-    `inner`) cannot be changed here.
+    Deleted and moved files can be restored at the path that they had. Changes of one path, through any object over the
+    same `versions` in this process, follow one another, so no version is missed. What others change is kept as it is at
+    the next change here. Commands (`execute`) are not followed. A file over the limits of `inner` can only be replaced
+    by `aupload_stream`, which keeps a file of any size in chunks; such a version is listed, and `versions` has it, but
+    it is too large for `aread_version` and `arestore`.
+
+    Args:
+        inner: The backend.
+        versions: The backend that stores the versions; None is `inner`, where `directory` is then hidden and cannot be
+            changed through this object.
+        directory: The directory of `versions` for them.
+        keep: How many versions of each path are kept, the newest.
+
+    Raises:
+        ValueError: For a `keep` below 1, and for `directory="/"` without `versions`.
+        TypeError: For an argument of another type.
     """
 
-    never_waits: bool = True
+    is_synchronous: bool = True
 
     def __init__(
         self,
@@ -113,7 +119,7 @@ class HistoryBackend(WrapperBackend):
         # Objects over the same versions, perhaps with other rules, number them together.
         self._locks = path_locks(("history", id(self._versions)))
         self._numbering = path_locks(("numbers of a history", id(self._versions)))
-        self.never_waits = self.never_waits and self._versions.never_waits
+        self.is_synchronous = self.is_synchronous and self._versions.is_synchronous
 
     def bound_to_this_thread(self) -> bool:
         return super().bound_to_this_thread() or self._versions.bound_to_this_thread()
@@ -128,21 +134,37 @@ class HistoryBackend(WrapperBackend):
         kept = reason if deleting and len(shown) < len(listing.entries) else None
         return TreeListing(shown, joined(kept, listing.omission))
 
+    async def aclose(self) -> None:
+        await close_each([self._beneath, self._versions])
+
     # --- looking back ---
 
     async def ahistory(self, path: str) -> list[Version]:
-        """The versions of a file, oldest first; none where it never changed.
+        """List the versions of a file, oldest first.
 
-        Raises AccessError where the path may not be read.
+        Args:
+            path: The file. It need not exist any more.
+
+        Returns:
+            The versions; none if the file never changed.
+
+        Raises:
+            PermissionDeniedError: The path may not be read.
         """
         await self._check_readable(path)
         return [found for found, _ in await self._saved(await self._place(path))]
 
     async def aread_version(self, path: str, number: int) -> bytes:
-        """What the file held.
+        """Read what a file contained.
 
-        Raises FileMissingError for a version that is not kept, AccessError where the path may not be read, BackendError
-        where the version cannot be read or is not what was stored.
+        Args:
+            path: The file. It need not exist any more.
+            number: The number of the version.
+
+        Raises:
+            NotFoundError: The version is not kept.
+            PermissionDeniedError: The path may not be read.
+            BackendError: The version cannot be read, or is not what was stored.
         """
         await self._check_readable(path)
         place = await self._place(path)
@@ -150,14 +172,14 @@ class HistoryBackend(WrapperBackend):
         for found, name in await self._saved(place):
             if found.number == number:
                 return await self._stored(paths.join(place, name), named)
-        raise FileMissingError(named)
+        raise NotFoundError(named)
 
     async def _stored(self, file: str, named: str) -> bytes:
         (stored,) = await self._versions.adownload_files([file])
         if stored.error == ErrorCode.FILE_NOT_FOUND:
-            raise FileMissingError(named)
+            raise NotFoundError(named)
         if stored.content is None or not file.endswith(version(stored.content)):
-            raise BackendError(f"Error: {quoted(named)} cannot be read: {stored.error or 'it was changed'}")
+            raise BackendError(named, f"it cannot be read: {stored.error or 'it was changed'}")
         return stored.content
 
     async def _check_readable(self, path: str) -> None:
@@ -165,13 +187,23 @@ class HistoryBackend(WrapperBackend):
         read = await self.inner.aread(path, 0, 1)
         if read.ok or read.code in _READABLE:
             return
-        text = read.error or ""
-        raise _RefusedError(text) if read.code is ErrorCode.PERMISSION_DENIED else BackendError(text)
+        if read.code is ErrorCode.PERMISSION_DENIED:
+            raise error_told(read)
+        raise BackendError.because(None, "{cause}", cause=error_told(read))
 
     async def adiff(self, path: str, number: int, other: int | None = None) -> str:
-        """The unified diff from a version to another one, or to the file as it is; empty where they are the same.
+        """Compare a version with another one, or with the file as it is.
 
-        A missing file counts as empty. Binary content is told, not shown.
+        Args:
+            path: The file. A missing file counts as empty.
+            number: The number of the version.
+            other: The number of the version to compare with; None is the present file.
+
+        Returns:
+            The unified diff; empty if both are the same. Binary content is reported, not shown.
+
+        Raises:
+            DeepFSError: As `aread_version`.
         """
         path = paths.normalize(path)
         before = await self.aread_version(path, number)
@@ -180,7 +212,15 @@ class HistoryBackend(WrapperBackend):
         return _diff(before, after, f"{path} (version {number})", label)
 
     async def arestore(self, path: str, number: int) -> WriteResult:
-        """Give the file the content of a version, also where it was deleted; what it holds now becomes a version."""
+        """Give a file the content of a version, also if it was deleted. Its present content becomes a version.
+
+        Args:
+            path: The file.
+            number: The number of the version.
+
+        Returns:
+            The path. Errors: those of `aread_version` and of `awrite`.
+        """
         path = paths.normalize(path)
         try:
             content = await self.aread_version(path, number)
@@ -188,13 +228,12 @@ class HistoryBackend(WrapperBackend):
             return failure(WriteResult, error)
         (stored,) = await self.aupload_files([(path, content)])
         if stored.error is not None:
-            kind = error_class(_known(stored.error))
-            return failure(WriteResult, kind.about(path, "Error: ", f" could not be restored: {stored.error}"))
+            return failure(WriteResult, error_about(stored.error, path, "it could not be restored"))
         return WriteResult(path=path)
 
     # --- keeping ---
 
-    async def through(
+    async def dispatch(
         self, operation: str, call: Callable[P, Awaitable[T]], /, *args: P.args, **options: P.kwargs
     ) -> T:
         touched = _touched(args[_CHANGED[operation]] if operation in _CHANGED else ())
@@ -231,6 +270,55 @@ class HistoryBackend(WrapperBackend):
             finally:
                 await self._settle(kept, done)
 
+    async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
+        path = paths.normalize(path)
+        async with self._locks.hold(path, await self._place(path)):
+            kept: list[_Kept] = []
+            done = False
+            try:
+                await self._keep_by_stream(path, kept)
+                outcome = await self.inner.aupload_stream(path, chunks)
+                done = outcome.error is None
+                return outcome
+            finally:
+                await self._settle(kept, {path: done})
+
+    async def _keep_by_stream(self, path: str, kept: list[_Kept]) -> None:
+        """Store what is at `path`, of whatever size, and add it to `kept`.
+
+        It is read twice: the name of a version has the hash of its content.
+        """
+        digest = await self._streamed_version(path)
+        if digest is None:
+            return
+        copied: list[str] = []
+
+        async def copy(file: str) -> FileUploadResponse:
+            content = _Digest()
+            async with aclosing(self.inner.adownload_stream(path)) as chunks:
+                stored = await self._versions.aupload_stream(file, content.passed(chunks))
+            copied.append(content.version())
+            return stored
+
+        await self._save(path, digest, copy, kept, is_streamed=True)
+        if copied and copied != [digest]:
+            last = kept.pop()
+            await shielded(partial(self._versions.adelete, paths.join(last.place, last.name)))
+            raise ConflictError(path)
+
+    async def _streamed_version(self, path: str) -> str | None:
+        """The version of the file, read in chunks; None where there is none."""
+        content = _Digest()
+        try:
+            async with aclosing(self.inner.adownload_stream(path)) as chunks:
+                async for _ in content.passed(chunks):
+                    pass
+        except DeepFSError as error:
+            if error.code in _NO_FILE:
+                return None
+            raise _unkeepable(path, error.code) from error
+        return content.version()
+
     async def _unkept(self, touched: list[str], kept: list[_Kept]) -> str | None:
         """Keep a file that is to be replaced; returns the code of the error."""
         try:
@@ -245,12 +333,16 @@ class HistoryBackend(WrapperBackend):
         for each in await self._files_of(path) if deep else [path]:
             content = await self._current(each)
             if content is not None:
-                await self._save(each, content, kept)
+                await self._save(each, version(content), partial(self._put, content), kept)
+
+    async def _put(self, content: bytes, file: str) -> FileUploadResponse:
+        [stored] = await self._versions.aupload_files([(file, content)])
+        return stored
 
     async def _settle(self, kept: list[_Kept], done: dict[str, bool]) -> None:
         """Forget what was stored for changes that did not happen, and the oldest versions where they did."""
         if kept:
-            await finish(partial(self._settle_each, kept, done))
+            await shielded(partial(self._settle_each, kept, done))
 
     async def _settle_each(self, kept: list[_Kept], done: dict[str, bool]) -> None:
         for each in kept:
@@ -266,6 +358,8 @@ class HistoryBackend(WrapperBackend):
     async def _has_changed(self, kept: _Kept) -> bool:
         """Whether a file is another one than was stored, or cannot be told; the answer of the change may be lost."""
         try:
+            if kept.is_streamed:
+                return await self._streamed_version(kept.path) != kept.content_version
             content = await self._current(kept.path)
         except DeepFSError:
             return True
@@ -275,11 +369,11 @@ class HistoryBackend(WrapperBackend):
         """The files at or under `path`; raises where some of them cannot be told, so that they could not be kept."""
         try:
             listing = await self.alist_tree(path)
-        except FileMissingError:
+        except NotFoundError:
             return []
         if listing.omission is not None:
             reason = listing.omission.reason
-            raise error_of(listing.omission.code, f"Error: {quoted(path)} cannot be kept in the history: {reason}")
+            raise error_about(listing.omission.code, path, f"it cannot be kept in the history: {reason}")
         return [entry.path for entry in files_of(listing.entries)]
 
     async def _current(self, path: str) -> bytes | None:
@@ -287,24 +381,30 @@ class HistoryBackend(WrapperBackend):
         (found,) = await self.inner.adownload_files([path])
         if found.error is None or found.error in _NO_FILE:
             return found.content
-        if found.error == ErrorCode.PERMISSION_DENIED:
-            raise AccessError(path, "it cannot be kept in the history")
-        raise BackendError.about(path, "Error: ", f" could not be kept in the history: {found.error}")
+        raise _unkeepable(path, found.error)
 
-    async def _save(self, path: str, content: bytes, kept: list[_Kept]) -> None:
+    async def _save(
+        self,
+        path: str,
+        digest: str,
+        store: Callable[[str], Awaitable[FileUploadResponse]],
+        kept: list[_Kept],
+        *,
+        is_streamed: bool = False,
+    ) -> None:
+        """Have `store` put the content of this version at the path that it is given, unless it was stored last."""
         place = await self._place(path)
         async with self._numbering.hold(place):
             saved = await self._saved(place)
-            digest = version(content)
             if saved and saved[-1][1].endswith(digest):
                 return
             number = saved[-1][0].number + 1 if saved else 1
             name = f"{number:08d}-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}-{digest}"
             # Noted first: where the answer is lost, it may be there all the same.
-            kept.append(_Kept(path, place, name, digest))
-            (stored,) = await self._versions.aupload_files([(paths.join(place, name), content)])
+            kept.append(_Kept(path, place, name, digest, is_streamed))
+            stored = await store(paths.join(place, name))
         if stored.error is not None:
-            raise BackendError.about(path, "Error: ", f" could not be kept in the history: {stored.error}")
+            raise BackendError(path, f"it could not be kept in the history: {stored.error}")
 
     async def _prune(self, place: str) -> None:
         async with self._numbering.hold(place):
@@ -313,14 +413,14 @@ class HistoryBackend(WrapperBackend):
 
     async def _place(self, path: str) -> str:
         """The directory of the versions of a file, the same by whatever links it is reached."""
-        (real,) = await self.inner.areal_paths([path := paths.normalize(path)])
+        (real,) = await self.inner.aresolve_paths([path := paths.normalize(path)])
         return paths.join(self._directory, blake2b((real or path).encode(), digest_size=16).hexdigest())
 
     async def _saved(self, place: str) -> list[tuple[Version, str]]:
         """The versions in a directory with the names of their files, oldest first."""
         listing = await self._versions.als(place)
         if listing.entries is None and listing.code is not ErrorCode.FILE_NOT_FOUND:
-            raise BackendError(f"Error: the history could not be read: {listing.error}")
+            raise BackendError(None, f"The history could not be read: {listing.error}")
         found = []
         for info in listing.entries or ():
             if parsed := _parsed(paths.name(info.path)):
@@ -328,6 +428,27 @@ class HistoryBackend(WrapperBackend):
                 kept = Version(int(parsed["number"]), at.isoformat(timespec="microseconds"), info.size)
                 found.append((kept, paths.name(info.path)))
         return sorted(found, key=lambda each: each[0].number)
+
+
+class _Digest:
+    """Finds the version of content that passes in chunks."""
+
+    def __init__(self) -> None:
+        self._digest = content_digest()
+
+    async def passed(self, chunks: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:
+        async for chunk in chunks:
+            self._digest.update(chunk)
+            yield chunk
+
+    def version(self) -> str:
+        return self._digest.hexdigest()
+
+
+def _unkeepable(path: str, code: str) -> DeepFSError:
+    if code == ErrorCode.PERMISSION_DENIED:
+        return PermissionDeniedError(path, "it cannot be kept in the history")
+    return BackendError(path, f"it could not be kept in the history: {code}")
 
 
 def _is_in(path: str, directory: str) -> bool:
@@ -356,10 +477,6 @@ def _touched(named: Iterable[object]) -> list[str]:
         with suppress(DeepFSError):
             touched.append(paths.normalize(cast("str", path)))
     return list(dict.fromkeys(touched))
-
-
-def _known(code: str) -> ErrorCode:
-    return ErrorCode(code) if code in ErrorCode.__members__.values() else ErrorCode.BACKEND_ERROR
 
 
 def _diff(before: bytes, after: bytes, from_label: str, to_label: str) -> str:

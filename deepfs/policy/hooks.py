@@ -1,22 +1,33 @@
 """An operation on its way to a backend, as data."""
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Mapping
+from contextlib import aclosing
 from types import MappingProxyType
 from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 
 from msgspec import Struct
 
+from deepfs.backends.operations import CHUNK_BYTES
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import DeepFSError
 from deepfs.sync import OPERATIONS
 from deepfs.text import paths
-from deepfs.text.arguments import check_callables
+from deepfs.text.arguments import check_callable, check_callables
 from deepfs.text.entries import TreeListing
 from deepfs.types import FileDownloadResponse, FileUploadResponse
 
-__all__ = ["CHANGES", "AfterHook", "BeforeHook", "Call", "GuardedBackend", "call_of"]
+__all__ = [
+    "CHANGES",
+    "AfterHook",
+    "BeforeHook",
+    "Call",
+    "GuardedBackend",
+    "HookedBackend",
+    "call_of",
+    "without_contents",
+]
 
 CHANGES: Final = frozenset({"write", "edit", "delete", "move", "copy", "upload_files"})
 """The operations that change files; what `execute` does is not known."""
@@ -35,12 +46,19 @@ _PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
     "upload_files": ("files",),
     "download_files": ("paths",),
     "execute": ("command",),
+    "upload_stream": ("path",),
+    "download_stream": ("path",),
+    "watch": ("path",),
 }
-assert set(_PARAMETERS) == set(OPERATIONS)
+assert set(_PARAMETERS) > set(OPERATIONS)
 
 
 class Call(Struct, frozen=True):
-    """One operation, by its sync name, and what it was called with; of a batch, one item with `path` and `content`."""
+    """One operation, by its sync name, and what it was called with.
+
+    Of a batch it is one item: `upload_files` with `path` and `content`, `download_files` with `path`. A stream is such
+    an item, too; one that passes in chunks has no `content`.
+    """
 
     operation: str
     arguments: Mapping[str, Any]
@@ -60,7 +78,7 @@ class Call(Struct, frozen=True):
 
 
 def call_of(operation: str, args: tuple[Any, ...], options: Mapping[str, Any]) -> Call:
-    """The call of `operation` with these arguments, as `WrapperBackend.through` gets them."""
+    """The call of `operation` with these arguments, as `WrapperBackend.dispatch` gets them; chunks are left out."""
     given = dict(zip(_PARAMETERS[operation], args, strict=False))
     return Call(operation, MappingProxyType(given | dict(options)))
 
@@ -74,17 +92,61 @@ AfterHook: TypeAlias = Callable[[Call, Any], Any]
 """Sees an operation and its result, failed ones too; what it returns, unless None, or raises takes its place."""
 
 
-class GuardedBackend(WrapperBackend):
-    """Runs hooks, sync or async, before and after each operation of `inner`.
+class _WithoutContents:
+    """A hook that looks at no contents."""
 
-    The `before` hooks run in their order; a leaf of `deepfs.errors` that one raises becomes the result and the
-    operation does not happen. Then the `after` hooks run in theirs, each with the result of the one before. They do not
-    see what was denied before. Of `upload_files` and `download_files` hooks see every item as a call of its own, with
-    the item's response as result. `execute` has no failed result, so what hooks raise reaches its caller. So do other
-    exceptions, of any operation: they are bugs.
+    reads_contents = False
 
-    Hooks run on the event loop and must not block it. A sync hook that blocks belongs into an async one, behind
-    `anyio.to_thread.run_sync`.
+    def __init__(self, hook: Callable[..., Any]) -> None:
+        self._hook = hook
+
+    def __call__(self, *args: Any) -> Any:
+        return self._hook(*args)
+
+
+def without_contents(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """Declare that a hook does not look at the contents of uploads and downloads, so that streams pass in chunks.
+
+    It gets such an upload without `content`, and such a download, once it is complete, as a response without `content`.
+    What it returns instead of a response to a download changes nothing.
+
+    Args:
+        hook: A `before` or an `after` hook.
+
+    Returns:
+        The hook to give to `HookedBackend`.
+
+    Raises:
+        TypeError: `hook` cannot be called.
+    """
+    return _WithoutContents(check_callable("hook", hook))
+
+
+def _read_contents(hooks: Iterable[Callable[..., Any]]) -> bool:
+    return any(getattr(hook, "reads_contents", True) for hook in hooks)
+
+
+class HookedBackend(WrapperBackend):
+    """Runs hooks, sync or async, before and after each operation.
+
+    A leaf of `deepfs.errors` that a `before` hook raises becomes the result, and the operation does not happen. The
+    `after` hooks do not see what was denied before. `upload_files` and `download_files` are shown to hooks as one call
+    for each item, with the item's response as result. `execute` has no failed result, so what hooks raise reaches its
+    caller. So do other exceptions, of any operation: they are bugs.
+
+    Streams are shown as `upload_files` and `download_files` of one item. Hooks see its content, so a stream holds the
+    whole file, up to 256 MB, unless all hooks declare that they do not look at contents (`without_contents`; a
+    `RateLimit` does). Then it passes in chunks.
+
+    Hooks run on the event loop and must not block it. Call what blocks in an async hook, by `anyio.to_thread.run_sync`.
+
+    Args:
+        inner: The backend.
+        before: Hooks that run before the operation, in this order.
+        after: Hooks that run after it, in this order, each with the result of the one before.
+
+    Raises:
+        TypeError: For what cannot be called.
     """
 
     def __init__(
@@ -94,7 +156,7 @@ class GuardedBackend(WrapperBackend):
         self.before: list[BeforeHook] = check_callables("before", before)
         self.after: list[AfterHook] = check_callables("after", after)
 
-    async def through(
+    async def dispatch(
         self, operation: str, call: Callable[P, Awaitable[T]], /, *args: P.args, **options: P.kwargs
     ) -> T:
         made = call_of(operation, args, options)
@@ -145,6 +207,29 @@ class GuardedBackend(WrapperBackend):
             for call, error in zip(calls, denied, strict=True)
         ]
 
+    async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
+        if _read_contents([*self.before, *self.after]):
+            return await BackendProtocol.aupload_stream(self, path, chunks)
+        call = Call("upload_files", {"path": path})
+        await self._ask(call)
+        return await self._tell(call, await self.inner.aupload_stream(path, chunks))
+
+    async def adownload_stream(self, path: str, *, chunk_size: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
+        if _read_contents(self.after):
+            stream = BackendProtocol.adownload_stream(self, path, chunk_size=chunk_size)
+        else:
+            stream = self._passed_on(Call("download_files", {"path": path}), path, chunk_size)
+        async with aclosing(stream):
+            async for chunk in stream:
+                yield chunk
+
+    async def _passed_on(self, call: Call, path: str, chunk_size: int) -> AsyncGenerator[bytes, None]:
+        await self._ask(call)
+        async with aclosing(self.inner.adownload_stream(path, chunk_size=chunk_size)) as stream:
+            async for chunk in stream:
+                yield chunk
+        await self._tell(call, FileDownloadResponse(path))
+
     async def _denied(self, call: Call) -> DeepFSError | None:
         try:
             await self._ask(call)
@@ -157,3 +242,7 @@ class GuardedBackend(WrapperBackend):
             return await self._tell(call, response)
         except DeepFSError as error:
             return failed(call.arguments["path"], error=error.code.value)
+
+
+GuardedBackend = HookedBackend
+"""The former name."""

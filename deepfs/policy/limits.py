@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection
 
-from deepfs.errors import AccessError, DeepFSError
+from deepfs.errors import PermissionDeniedError
 from deepfs.policy.hooks import Call
 from deepfs.sync import OPERATIONS
 from deepfs.text.arguments import check_callable
@@ -13,25 +13,39 @@ from deepfs.text.arguments import check_callable
 __all__ = ["RateLimit", "RateLimitError"]
 
 
-class RateLimitError(AccessError):
-    """There were too many operations; `retry_after` is in seconds."""
+class RateLimitError(PermissionDeniedError):
+    """There were too many operations.
+
+    Args:
+        limit: The most operations in a period.
+        seconds: The length of the period.
+        retry_after: Seconds until the next operation is allowed.
+    """
 
     def __init__(self, limit: int, seconds: float, retry_after: float) -> None:
         self.retry_after: float = retry_after
-        DeepFSError.__init__(
-            self,
-            f"Error: Rate limit reached: {limit} operations in {seconds:g} seconds. "
-            f"Try again in {retry_after:.1f} seconds.",
-        )
+        reached = f"Rate limit reached: {limit} operations in {seconds:g} seconds."
+        self._set(None, f"{reached} Try again in {retry_after:.1f} seconds.")
 
 
 class RateLimit:
-    """A hook for `GuardedBackend(before=[…])`: at most `limit` operations in any `seconds`.
+    """A hook for `HookedBackend(before=[…])` that limits the rate of operations.
 
-    `operations` are those that count and are limited, by default all. One object may serve several backends and
-    threads, which then share its limit. What is denied does not count. Raises ValueError for a limit or seconds that
-    are not positive, and for operations that there are not, since these would limit nothing in silence.
+    One object may serve several backends and threads, which then share its limit. An operation that is denied does not
+    count.
+
+    Args:
+        limit: The most operations in any period.
+        seconds: The length of the period.
+        operations: The operations that count and are limited, by sync name; None is all.
+        clock: Returns the time in seconds.
+
+    Raises:
+        TypeError: For an argument of another type.
+        ValueError: For a `limit` below 1, `seconds` that are not positive, and unknown operations.
     """
+
+    reads_contents: bool = False
 
     def __init__(
         self,

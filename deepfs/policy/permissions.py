@@ -1,16 +1,17 @@
 """Rules enforced before a backend, whoever calls it."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from msgspec.structs import replace
 
+from deepfs.backends.operations import CHUNK_BYTES
 from deepfs.backends.protocol import BackendProtocol, Capabilities
 from deepfs.backends.wrapper import WrapperBackend
-from deepfs.errors import AccessError, DeepFSError, ErrorCode, quoted
+from deepfs.errors import DeepFSError, ErrorCode, PermissionDeniedError, quoted
 from deepfs.policy.rules import (
     ALLOWED,
     Decision,
@@ -26,6 +27,7 @@ from deepfs.search.request import GlobRequest, GrepRequest, PathFilter
 from deepfs.text import paths
 from deepfs.text.entries import EntryChange, Omission, TreeListing, is_valid, joined
 from deepfs.types import (
+    ChangeEvent,
     DeleteResult,
     EditResult,
     ExecuteResponse,
@@ -39,6 +41,7 @@ from deepfs.types import (
     ReadRawResult,
     ReadResult,
     WriteResult,
+    replaced,
 )
 
 __all__ = [
@@ -73,52 +76,67 @@ def approved() -> Iterator[None]:
         _is_approved.reset(token)
 
 
-class DeniedError(AccessError):
-    """A rule denies the operation; the text is the same whether there is something at `path` or not."""
+class DeniedError(PermissionDeniedError):
+    """A rule denies the operation. The text is the same whether something is at the path or not.
 
-    args: tuple[Any, ...]
+    Args:
+        operation: The operation.
+        path: The path; None for a command.
+        reason: Why, in plain words.
+    """
 
     def __init__(self, operation: str, path: str | None = None, reason: str = "") -> None:
-        self._shown = (f"Error: permission denied for {operation}", reason)
-        DeepFSError.__init__(self, "".join(self._shown))
-        self.path = path
-        self.args = (str(self),)
+        self.operation: str = operation
+        self._set(path, reason)
 
-    def __str__(self) -> str:
+    def _rendered(self) -> str:
         where = "" if self.path is None else f" on {quoted(self.path)[1:-1]}"
-        return where.join(self._shown)
+        why = f": {self.reason}" if self.reason else ""
+        return f"permission denied for {self.operation}{where}{why}"
 
 
 class ApprovalNeededError(DeniedError):
-    """A rule wants a person to approve the operation first, and nobody has."""
+    """A rule asks for the approval of a person, and there is none.
+
+    Args:
+        operation: The operation.
+        path: The path; None for a command.
+    """
 
     def __init__(self, operation: str, path: str | None = None) -> None:
-        super().__init__(operation, path, ": approval is needed")
+        super().__init__(operation, path, "approval is needed")
 
 
 class PermissionedBackend(WrapperBackend):
-    """Enforces rules on every operation of `inner`, for tools, code and other wrappers alike.
+    """Enforces rules on every operation, for tools, code and other wrappers alike.
 
-    The first rule that matches counts; without one, an operation is allowed. Judged are the path as normalised and what
-    links on the way make of it (`areal_paths`); one of both denied is enough. A denied path gives the same
-    `permission_denied` whether something is there or not, and is absent from `ls`, `glob` and `grep`; a search starts
-    only where reading is allowed. Rules of the mode `"interrupt"` deny, too, with a text that says so, except within
-    `approved()`.
+    The first rule that matches counts; without one, an operation is allowed. Both the normalised path and the path
+    after links are followed (`aresolve_paths`) are checked; if one of them is denied, the operation is. A denied path
+    gives the same `permission_denied` whether something is there or not, and is absent from `ls`, `glob` and `grep`; a
+    search starts only where reading is allowed. Rules of the mode `"interrupt"` deny as well, with a text that says so,
+    except within `approved()`.
 
-    `read`, `ls`, `glob`, `grep` and downloads need to read; `write`, `delete` and uploads to write; `edit`, and `write`
-    and `delete` with `if_match`, both, since their answers tell of the content. `copy` reads the source and writes the
-    destination, `move` also writes the source; these and `delete` need it for every path beneath a directory, and
-    change nothing where one is denied. `skipped` of a grep counts the files that may be read.
+    `read`, `ls`, `glob`, `grep` and downloads need permission to read; `write`, `delete` and uploads to write; `edit`,
+    and `write` and `delete` with `if_match`, both, since their results depend on the content. `copy` reads the source
+    and writes the destination, `move` also writes the source; these and `delete` need permission for every path under a
+    directory, and change nothing if one is denied. `skipped` of a grep counts the files that may be read.
 
-    `execute` is a permission by itself. A command passes by all rules about paths: where these must hold, deny
+    `execute` is a permission by itself. A command is not subject to rules about paths: where these must hold, deny
     `execute` or use a backend that does not run commands.
 
-    A path is judged, then used: a process that swaps links or adds files to a directory in between, past this object,
+    A path is checked, then used: a process that swaps links or adds files to a directory in between, past this object,
     may gain what the rules deny. Files cannot be linked through deepfs, so agents alone cannot. Hard links are files of
     their own. Names are compared as they are: on a file system that ignores case, rules must cover every spelling.
+
+    Args:
+        inner: The backend.
+        rules: The rules, in order.
+
+    Raises:
+        TypeError: For what is no rule.
     """
 
-    never_waits: bool = True
+    is_synchronous: bool = True
 
     def __init__(self, inner: BackendProtocol, rules: Sequence[FilesystemPermission] = ()) -> None:
         super().__init__(inner)
@@ -167,14 +185,14 @@ class PermissionedBackend(WrapperBackend):
 
     async def _real(self, path: str) -> list[str | None]:
         """Where `path` leads, and where its own name lies: a link is read through, but deleted and moved itself."""
-        real, directory = await self.inner.areal_paths([path, paths.parent(path)])
+        real, directory = await self.inner.aresolve_paths([path, paths.parent(path)])
         return [real, None if directory is None else paths.join(directory, paths.name(path))]
 
     async def _visible(self, found: Sequence[FoundT]) -> list[FoundT]:
         """Those of `found` that may be read, whatever links lead to them."""
         places = dict.fromkeys(record.path.rstrip("/") or "/" for record in found)
         plain = [path for path in places if self._may(["read"], path)]
-        real = await self.inner.areal_paths(plain) if plain else []
+        real = await self.inner.aresolve_paths(plain) if plain else []
         visible = {
             path
             for path, leads_to in zip(plain, real, strict=True)
@@ -226,14 +244,14 @@ class PermissionedBackend(WrapperBackend):
         listing = await super().als(path)
         if listing.entries is None or not self._watched(["read"]):
             return listing
-        return replace(listing, entries=await self._visible(listing.entries))
+        return replaced(listing, entries=await self._visible(listing.entries))
 
     async def arun_glob(self, request: GlobRequest) -> GlobResult:
         path = await self._checked(request.path or "/", "read")
         found = await super().arun_glob(replace(request, path=path, hidden=self._hidden(request.hidden)))
         if found.matches is None or not self._watched(["read"]):
             return found
-        return replace(found, matches=await self._visible(found.matches))
+        return replaced(found, matches=await self._visible(found.matches))
 
     async def arun_grep(self, request: GrepRequest) -> GrepResult:
         path = await self._checked(request.path or "/", "read")
@@ -247,7 +265,7 @@ class PermissionedBackend(WrapperBackend):
             found = await super().arun_grep(replace(request, max_count=None))
             visible = await self._visible(found.matches or [])
         limit = len(visible) if max_count is None else max(0, max_count)
-        return replace(
+        return replaced(
             found,
             matches=visible[:limit],
             truncated=found.truncated or len(visible) > limit,
@@ -291,7 +309,7 @@ class PermissionedBackend(WrapperBackend):
         dst = await self._checked(dst, "write")
         if self._restricted.isdisjoint(("read", "write")):
             return src, dst
-        (real_dst,) = await self.inner.areal_paths([dst])
+        (real_dst,) = await self.inner.aresolve_paths([dst])
 
         def check(path: str, real: str) -> None:
             self._check_beneath(src, needed, path, real)
@@ -318,7 +336,7 @@ class PermissionedBackend(WrapperBackend):
         watched = self._watched(needed)
         if not watched:
             return listing
-        real = await self.inner.areal_paths([entry.path for entry in listing.entries])
+        real = await self.inner.aresolve_paths([entry.path for entry in listing.entries])
         shown = [
             entry
             for entry, leads_to in zip(listing.entries, real, strict=True)
@@ -356,6 +374,23 @@ class PermissionedBackend(WrapperBackend):
             FileDownloadResponse(path, error=code.value) if code else next(passed)
             for path, code in zip(paths, codes, strict=True)
         ]
+
+    async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
+        path = await self._checked(path, "write")
+        return await super().aupload_stream(path, chunks)
+
+    async def adownload_stream(self, path: str, *, chunk_size: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
+        path = await self._checked(path, "read")
+        async with aclosing(super().adownload_stream(path, chunk_size=chunk_size)) as stream:
+            async for chunk in stream:
+                yield chunk
+
+    async def awatch(self, path: str = "/") -> AsyncGenerator[ChangeEvent, None]:
+        path = await self._checked(path, "read")
+        async with aclosing(super().awatch(path)) as events:
+            async for event in events:
+                if await self._refused(event.path, "read") is None:
+                    yield event
 
     async def _refused(self, path: str, operation: FilesystemOperation) -> ErrorCode | None:
         try:
@@ -409,9 +444,9 @@ async def visit_beneath(
 
     With `follow`, real is where links lead, and linked directories are entered, but none twice: `pass_by` is told of
     those that are passed by for that. Without, a link stands for itself. What `visit` raises ends the walk. Raises
-    AccessError where not everything can be listed.
+    PermissionDeniedError where not everything can be listed.
     """
-    (real_top,) = await backend.areal_paths([top])
+    (real_top,) = await backend.aresolve_paths([top])
     pending = [(top, real_top or top)]
     seen = {real_top}
     while pending:
@@ -420,9 +455,9 @@ async def visit_beneath(
         if listing.entries is None:
             if listing.code in _NOTHING_BENEATH:
                 continue
-            raise AccessError(top, "not everything beneath it can be listed")
+            raise PermissionDeniedError(top, "not everything beneath it can be listed")
         children = [entry.path.rstrip("/") for entry in listing.entries]
-        targets = await backend.areal_paths(children) if children else []
+        targets = await backend.aresolve_paths(children) if children else []
         for entry, path, target in zip(listing.entries, children, targets, strict=True):
             own = paths.join(real_directory, paths.name(path))
             visit(path, (target or own) if follow else own)

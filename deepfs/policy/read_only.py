@@ -1,12 +1,12 @@
 """A backend that nothing is changed in."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterable, Sequence
 
 from msgspec.structs import replace
 
 from deepfs.backends.protocol import BackendProtocol, Capabilities
 from deepfs.backends.wrapper import WrapperBackend
-from deepfs.errors import AccessError, DeepFSError, NotSupportedError
+from deepfs.errors import DeepFSError, NotSupportedError, PermissionDeniedError
 from deepfs.text import paths
 from deepfs.text.entries import EntryChange, TreeListing
 from deepfs.types import DeleteResult, EditResult, ExecuteResponse, FileUploadResponse, WriteResult
@@ -15,13 +15,17 @@ __all__ = ["ReadOnlyBackend"]
 
 
 class ReadOnlyBackend(WrapperBackend):
-    """Shows `inner` and refuses every change with `permission_denied`; commands, which could change files, as well."""
+    """Refuses every change with `permission_denied`, and commands as well, which could change files.
 
-    never_waits: bool = True
+    Args:
+        inner: The backend.
+    """
+
+    is_synchronous: bool = True
 
     def __init__(self, inner: BackendProtocol) -> None:
         super().__init__(inner)
-        self.capabilities: Capabilities = replace(self.capabilities, executes=False)
+        self.capabilities: Capabilities = replace(self.capabilities, executes=False, deletes=False)
 
     async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
         listing = await super().alist_tree(path)
@@ -54,12 +58,15 @@ class ReadOnlyBackend(WrapperBackend):
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         return [FileUploadResponse(path, _code(path)) for path, _ in files]
 
+    async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
+        raise _refusal(path)
+
     async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
-        raise NotSupportedError("Error: The files are read-only, so no commands are run")
+        raise NotSupportedError(None, "The files are read-only, so no commands are run")
 
 
 def _refusal(path: str) -> DeepFSError:
-    return AccessError(paths.normalize(path), "the files are read-only")
+    return PermissionDeniedError(paths.normalize(path), "the files are read-only")
 
 
 def _code(path: str) -> str:

@@ -56,17 +56,32 @@ class FilesystemPermission:
             raise ValueError("a command has no path: a rule for 'execute' has no paths but '/**'")
 
     def matches(self, operation: FilesystemOperation, path: str) -> bool:
-        """Whether the rule is about this operation on this normalised path."""
+        """Whether the rule is about an operation on a path.
+
+        Args:
+            operation: The operation.
+            path: The normalised path.
+        """
         return operation in self.operations and any(compile_tree(pattern).matches(path) for pattern in self.paths)
 
     def may_match_beneath(self, operation: FilesystemOperation, directory: str) -> bool:
-        """Whether it could be about something beneath `directory`; False is certain, True is not."""
+        """Whether the rule could be about something under a directory. False is certain, True is not.
+
+        Args:
+            operation: The operation.
+            directory: The normalised path of the directory.
+        """
         return operation in self.operations and any(
             compile_tree(pattern).may_match_beneath(directory) for pattern in self.paths
         )
 
     def covers(self, operation: FilesystemOperation, directory: str) -> bool:
-        """Whether it is about `directory` and all beneath it; True is certain, False is not."""
+        """Whether the rule is about a directory and everything under it. True is certain, False is not.
+
+        Args:
+            operation: The operation.
+            directory: The normalised path of the directory.
+        """
         return operation in self.operations and any(compile_tree(pattern).covers(directory) for pattern in self.paths)
 
 

@@ -1,4 +1,4 @@
-"""A process in a session of its own, with its two pipes, and the ways to wait for it and to end it."""
+"""Commands of this machine: each in a session of its own, its output held within bounds, ended with all it started."""
 
 import os
 import signal
@@ -8,18 +8,129 @@ from contextlib import asynccontextmanager, suppress
 from fcntl import ioctl
 from struct import unpack
 from termios import FIONREAD
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 import anyio
 from anyio import wait_readable
 from anyio.lowlevel import RunVar
 from msgspec import Struct
 
-from deepfs.process.output import Captured, Chunk, Stream
-from deepfs.threads import lanes
+from deepfs.threads import pool
 from deepfs.types import ExecuteResponse
 
-__all__ = ["MAX_COMMANDS", "Command", "Pipe", "Process", "Running", "capture", "running", "start"]
+__all__ = [
+    "MAX_COMMANDS",
+    "Captured",
+    "Chunk",
+    "Command",
+    "Kept",
+    "Pipe",
+    "Process",
+    "Running",
+    "Stream",
+    "capture",
+    "running",
+    "start",
+]
+
+
+Stream: TypeAlias = Literal["stdout", "stderr"]
+
+STDERR_MARK = "[stderr] "
+_LONGEST_CHARACTER = 4
+
+
+class Chunk(Struct, frozen=True):
+    """Some bytes that a command wrote, as they came."""
+
+    stream: Stream
+    data: bytes
+
+    @property
+    def text(self) -> str:
+        """The bytes as text; what is no UTF-8, as a character cut in two at the border of a chunk, is replaced."""
+        return self.data.decode(errors="replace")
+
+
+class Kept:
+    """The first and the last bytes of a stream, `limit` in all; what comes between is counted and dropped."""
+
+    def __init__(self, limit: int) -> None:
+        self.size: int = 0
+        self._room = limit // 2
+        self._most = limit - self._room
+        self._head = bytearray()
+        self._tail = bytearray()
+
+    def add(self, data: bytes) -> None:
+        """Take in what comes next."""
+        self.size += len(data)
+        fits = self._room - len(self._head)
+        self._head += data[:fits]
+        self._tail += data[max(fits, 0) :]
+        if len(self._tail) > 2 * self._most:
+            del self._tail[: -self._most]
+
+    def text(self, share: int) -> str:
+        """What was kept, cut to `share` bytes, which are at most the limit; what is left out is told."""
+        whole = self._head + self._tail
+        if self.size <= share:
+            return whole.decode(errors="replace")
+        head, tail = _without_half(whole[: share // 2]), whole[len(whole) - (share - share // 2) :]
+        left_out = self.size - len(head) - len(tail)
+        return (
+            f"{head.decode(errors='replace')}\n[… {left_out:,} bytes left out …]\n"
+            f"{_from_start(tail).decode(errors='replace')}"
+        )
+
+
+class Captured:
+    """The output of one command, within `limit` bytes for both streams together."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._streams: dict[Stream, Kept] = {"stdout": Kept(limit), "stderr": Kept(limit)}
+
+    async def add(self, chunk: Chunk) -> None:
+        """Take in what comes next."""
+        self._streams[chunk.stream].add(chunk.data)
+
+    @property
+    def truncated(self) -> bool:
+        """Whether something is left out."""
+        return sum(kept.size for kept in self._streams.values()) > self._limit
+
+    def text(self) -> str:
+        """Stdout, then stderr with each line marked. Each has half of the limit, or what the other leaves of it."""
+        out, err = self._streams["stdout"], self._streams["stderr"]
+        half = self._limit // 2
+        for_errors = min(err.size, max(half, self._limit - out.size))
+        shown = out.text(self._limit - for_errors)
+        errors = _marked(err.text(for_errors))
+        return f"{shown}\n{errors}" if errors and shown and not shown.endswith("\n") else shown + errors
+
+
+def _marked(text: str) -> str:
+    return "".join(f"{STDERR_MARK}{line}\n" for line in text.removesuffix("\n").split("\n")) if text else ""
+
+
+def _without_half(data: bytearray) -> bytearray:
+    """`data` without a character that its end cuts in two."""
+    for back in range(1, min(_LONGEST_CHARACTER, len(data) + 1)):
+        if data[-back] >= 0xC0:
+            return data[:-back]
+        if data[-back] < 0x80:
+            break
+    return data
+
+
+def _from_start(data: bytearray) -> bytearray:
+    """`data` without the rest of a character that begins before it."""
+    start = 0
+    while start < min(_LONGEST_CHARACTER - 1, len(data)) and 0x80 <= data[start] < 0xC0:
+        start += 1
+    return data[start:]
+
 
 _CHUNK = 64 * 1024
 _LONGEST_NAP = 0.02
@@ -167,7 +278,7 @@ async def start(
         started.append(Process(popen, pipes))
 
     try:
-        await lanes.run_resident(spawn)
+        await pool.run_resident(spawn)
     except BaseException:
         # Cancelled amid the start.
         for process in started:
@@ -188,15 +299,20 @@ _limiter: RunVar[anyio.CapacityLimiter] = RunVar("deepfs_commands")
 
 
 class Command(Struct, frozen=True):
-    """What to run, in which directory, with which environment and file descriptors, for how many seconds at most."""
+    """What to run, and how."""
 
     arguments: Sequence[str]
+    """The program and its arguments; no shell splits them."""
     cwd: str | None = None
+    """The directory to run in, made where it is missing; None for that of this process."""
     env: Mapping[str, str] | None = None
+    """The whole environment; None for that of this process."""
     timeout: float | None = None
+    """Seconds after which it is killed with all that it started; None for no limit."""
     pass_fds: Sequence[int] = ()
+    """File descriptors that it inherits."""
     watch: Callable[[], Awaitable[str]] | None = None
-    """Runs beside the command and returns where it is to be stopped, with the reason."""
+    """Runs beside the command, and returns the reason where the command is to be stopped."""
 
 
 class Running:
@@ -247,9 +363,16 @@ async def running(command: Command) -> AsyncIterator[Running]:
 async def capture(command: Command, max_output_bytes: int) -> ExecuteResponse:
     """Run a command and return the head and the tail of its output.
 
-    At the timeout, and on cancellation, it is killed with its group. After a timeout the output so far is returned,
-    without an exit code. One that a signal ended has the exit code 128 + the signal's number; one that cannot be
-    started has 126. What it leaves in the background lives on, but is not waited for.
+    At the timeout, and on cancellation, it is killed with its group. What it leaves in the background lives on, but is
+    not waited for.
+
+    Args:
+        command: What to run.
+        max_output_bytes: The most of both streams together; what lies between head and tail is counted and dropped.
+
+    Returns:
+        The output and the exit code: None after a timeout, 128 and the number of the signal that ended the command, 126
+        where it could not be started.
     """
     captured, run = Captured(max_output_bytes), Running()
     try:

@@ -5,25 +5,28 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
+from typing import TypeAlias
 
 from msgspec.structs import replace as replace_fields
 
 from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol, StoragePlace
 from deepfs.errors import (
-    AccessError,
     BinaryFileError,
     ConflictError,
     DeadlineError,
     DeepFSError,
-    FileMissingError,
     InvalidPathError,
     NotDirectoryError,
+    NotFoundError,
+    PermissionDeniedError,
 )
-from deepfs.sandboxes.responses import (
+from deepfs.sandboxes.wire import (
+    CachedContent,
+    Calls,
     Content,
+    ContentCache,
     Found,
-    Known,
-    KnownFiles,
+    Records,
     check,
     contents,
     failure_of,
@@ -31,18 +34,16 @@ from deepfs.sandboxes.responses import (
     infos,
     tree_listing,
 )
-from deepfs.sandboxes.wire import Calls, Records
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
 from deepfs.search.results import SEARCH_SECONDS, Grep, glob_result
-from deepfs.sync import finish
+from deepfs.sync import shielded
 from deepfs.text import paths
 from deepfs.text import records as filedata
-from deepfs.text import windows as reading
 from deepfs.text.arguments import bytes_of
 from deepfs.text.edits import replace
 from deepfs.text.entries import EntryChange, TreeListing, flat_place
 from deepfs.text.lines import check_text, decode, version
-from deepfs.threads import lanes
+from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
 from deepfs.threads.locks import path_locks
 from deepfs.types import (
@@ -63,24 +64,32 @@ from deepfs.types import (
 
 __all__ = ["BaseSandbox"]
 
+_Fetched: TypeAlias = tuple[CachedContent, str]
 _MAX_WHOLE_BYTES = 256 * 1024 * 1024
 _ATTEMPTS = 100
 """Edits of one file that others may make before ours gives up."""
 
 
 class BaseSandbox(SandboxBackendProtocol):
-    """Files of a place where commands can be run: a container, a virtual machine, another host.
+    """Files of a place in which commands can be run: a container, a virtual machine, another host.
 
-    A subclass defines `aexecute` and `id`, and `aupload_files` and `adownload_files` where the platform has better
-    ones. The sandbox needs a POSIX shell and the usual tools, those of busybox suffice; with python3 it is faster.
+    A subclass defines `aexecute` and `id`, and `aupload_files` and `adownload_files` if the platform has better ones.
+    The sandbox needs a POSIX shell and the usual tools, those of busybox suffice; with python3 it is faster. The class
+    attribute `command_bytes` is the longest command that the platform takes, `answer_bytes` the most output that it
+    returns whole.
 
-    File operations see the directory `root` of the sandbox as `/`; nothing keeps them, or commands, in there but the
-    sandbox. Each is one command, except that an edit reads the file before where it does not know its content, and that
-    much content takes several. A change is made in one step, under a lock of the sandbox, by a command that is not
-    cancelled: edits hold against other users of deepfs in the same sandbox. Content that was seen is remembered, and
-    not transferred again while it is the same.
+    File operations see the directory `root` of the sandbox as `/`. Only the sandbox itself confines them and the
+    commands. Each operation is one command; long content takes several, and an edit first reads a file whose content is
+    not known. A change is made in one step, under a lock in the sandbox, by a command that is not cancelled: edits
+    exclude those of other users of deepfs in the same sandbox. Content that was seen is remembered, and not transferred
+    again while it is the same.
 
-    `command_bytes` is the longest command that the platform takes, `answer_bytes` what it returns of the output whole.
+    Args:
+        root: The absolute path of the directory in the sandbox.
+        max_file_size_mb: The largest file, in units of 1,048,576 bytes, that is read whole or searched.
+
+    Raises:
+        ValueError: For a `root` that is relative, and a size that is not positive.
     """
 
     capabilities: Capabilities = Capabilities(
@@ -94,7 +103,7 @@ class BaseSandbox(SandboxBackendProtocol):
             raise ValueError(f"root must be an absolute path in the sandbox, not {root!r}")
         self._root = paths.normalize(root)
         self._max_bytes = bytes_of(max_file_size_mb)
-        self._known = KnownFiles()
+        self._known = ContentCache()
         self._calls = Calls(self._run_script, self.command_bytes, self.answer_bytes, self._take)
 
     @abstractmethod
@@ -116,13 +125,24 @@ class BaseSandbox(SandboxBackendProtocol):
     # --- paths ---
 
     def sandbox_path(self, path: str) -> str:
-        """The path by which commands know the file that file operations know as `path`. Errors: InvalidPathError."""
+        """The path by which commands know a file.
+
+        Args:
+            path: The path for file operations.
+
+        Raises:
+            InvalidPathError: For what is no path of the contract.
+        """
         return self._inner(paths.normalize(path)).decode()
 
     def virtual_path(self, path: str) -> str:
-        """The path by which file operations know what commands know as `path`, absolute or relative to the root.
+        """The path by which file operations know a file.
 
-        InvalidPathError where it is not beneath the root.
+        Args:
+            path: The path for commands, absolute or relative to `root`.
+
+        Raises:
+            InvalidPathError: Where it is not under `root`.
         """
         full = paths.normalize(path if path.startswith("/") else paths.join(self._root, path))
         if full != self._root and not paths.is_beneath(full, self._root):
@@ -154,9 +174,9 @@ class BaseSandbox(SandboxBackendProtocol):
         _check_start(answer, path)
         return tree_listing(answer, path, self._root)
 
-    async def _fetch(self, wanted: list[str], limit: int = _MAX_WHOLE_BYTES) -> list[tuple[Known, str] | DeepFSError]:
+    async def _fetch(self, wanted: list[str], limit: int = _MAX_WHOLE_BYTES) -> list[_Fetched | DeepFSError]:
         """The files at the `wanted` paths with their times of modification, in one call if their names fit."""
-        found: dict[str, tuple[Known, str] | DeepFSError] = {}
+        found: dict[str, _Fetched | DeepFSError] = {}
         for group in self._calls.groups(dict.fromkeys(wanted), self._fetch_words):
             before = {path: self._known.get(path) for path in group}
             words = [word for path in group for word in self._fetch_words(path)]
@@ -169,7 +189,7 @@ class BaseSandbox(SandboxBackendProtocol):
         known = self._known.get(path)
         return [self._inner(path), known.version.encode() if known else b""]
 
-    def _learn(self, path: str, known: Known | None, found: Content | DeepFSError) -> tuple[Known, str] | DeepFSError:
+    def _learn(self, path: str, known: CachedContent | None, found: Content | DeepFSError) -> _Fetched | DeepFSError:
         if isinstance(found, DeepFSError):
             self._known.forget(path)
             return found
@@ -177,7 +197,7 @@ class BaseSandbox(SandboxBackendProtocol):
             known = self._known.put(path, found.data or b"")
         return known, found.modified_at
 
-    async def _file(self, path: str, limit: int = _MAX_WHOLE_BYTES) -> tuple[Known, str]:
+    async def _file(self, path: str, limit: int = _MAX_WHOLE_BYTES) -> _Fetched:
         (found,) = await self._fetch([path], limit)
         if isinstance(found, DeepFSError):
             raise found
@@ -186,11 +206,11 @@ class BaseSandbox(SandboxBackendProtocol):
     async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
         path = paths.normalize(path)
         known, modified_at = await self._file(path)
-        return await lanes.run(self._read, path, known, modified_at, offset, limit, abandon_on_cancel=True)
+        return await pool.run(self._read, path, known, modified_at, offset, limit, abandon_on_cancel=True)
 
-    def _read(self, path: str, known: Known, modified_at: str, offset: int, limit: int) -> ReadResult:
+    def _read(self, path: str, known: CachedContent, modified_at: str, offset: int, limit: int) -> ReadResult:
         data = _data(known.data, modified_at)
-        read = reading.read_data(path, data, offset, limit, max_binary=self._max_bytes)
+        read = filedata.read_data(path, data, offset, limit, max_binary=self._max_bytes)
         return replace_fields(read, version=known.version)
 
     async def aread_raw(self, path: str) -> ReadRawResult:
@@ -201,7 +221,7 @@ class BaseSandbox(SandboxBackendProtocol):
         files = FileFilter(request)
         answer = await self._calls.call("tree", self._inner(files.root), *_hints(request.pattern))
         _check_start(answer, files.root)
-        return await lanes.run_long(self._glob, answer, files, timeout=SEARCH_SECONDS)
+        return await pool.run_long(self._glob, answer, files, timeout=SEARCH_SECONDS)
 
     def _glob(self, deadline: Deadline, answer: Records, files: FileFilter) -> GlobResult:
         matches: list[FileInfo] = []
@@ -221,7 +241,7 @@ class BaseSandbox(SandboxBackendProtocol):
         words = [*_hints(request.glob), grep.query.required, str(self._max_bytes).encode()]
         answer = await self._calls.call("grep", self._inner(grep.files.root), *words)
         _check_start(answer, grep.files.root)
-        return await lanes.run_long(self._grep, answer, grep, timeout=SEARCH_SECONDS)
+        return await pool.run_long(self._grep, answer, grep, timeout=SEARCH_SECONDS)
 
     def _grep(self, deadline: Deadline, answer: Records, grep: Grep) -> GrepResult:
         grep.deadline = deadline
@@ -273,7 +293,7 @@ class BaseSandbox(SandboxBackendProtocol):
         """What the scripts call the version that a write is to replace; a file that is gone is another version."""
         try:
             return "" if if_match is None else await self._script_version(path, if_match)
-        except FileMissingError:
+        except NotFoundError:
             raise ConflictError(path) from None
 
     async def _script_version(self, path: str, if_match: str) -> str:
@@ -287,7 +307,7 @@ class BaseSandbox(SandboxBackendProtocol):
 
     async def _changed(self, operation: str, *words: bytes, payload: bytes = b"") -> Records:
         """The answer to a call that changes files: it is made to its end."""
-        return await finish(partial(self._calls.call, operation, *words, payload=payload))
+        return await shielded(partial(self._calls.call, operation, *words, payload=payload))
 
     async def _write(self, path: str, mode: str, known: str, data: bytes, before: int = 0, after: int = 0) -> None:
         """Put `data` between the first and the last bytes of what is there."""
@@ -316,14 +336,14 @@ class BaseSandbox(SandboxBackendProtocol):
         return await self._edit(path, known, old, new, replace_all, if_match)
 
     async def _edit(
-        self, path: str, known: Known, old: str, new: str, replace_all: bool, if_match: str | None
+        self, path: str, known: CachedContent, old: str, new: str, replace_all: bool, if_match: str | None
     ) -> EditResult:
         if if_match is not None and if_match not in (known.version, version(known.data)):
             raise ConflictError(path)
         content = filedata.text_of(_data(known.data, ""), path)
         if content is None or decode(known.data) is None:
             raise BinaryFileError(path)
-        done = await lanes.run(replace, path, content, old, new, replace_all)
+        done = await pool.run(replace, path, content, old, new, replace_all)
         data = done.content.encode()
         before, after = _common(known.data, data)
         try:
@@ -337,7 +357,7 @@ class BaseSandbox(SandboxBackendProtocol):
     async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
         path = paths.normalize(path)
         if path == "/":
-            raise AccessError(path, "the root cannot be deleted")
+            raise PermissionDeniedError(path, "the root cannot be deleted")
         async with self._hold(path):
             known = b"" if if_match is None else (await self._script_version(path, if_match)).encode()
             answer = await self._changed("delete", self._inner(path), known)

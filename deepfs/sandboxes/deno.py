@@ -19,8 +19,19 @@ __all__ = ["DenoSandbox"]
 class DenoSandbox(RemoteSandbox):
     """Files and commands of a sandbox that Deno's SDK has made: `async with AsyncDenoDeploy().sandbox.create() as s`.
 
-    Commands run in `root`; after `timeout` seconds, and on cancellation, they are killed. The caller ends `sandbox`.
-    Needs the extra `deno`, and asyncio.
+    Commands are killed at their timeout and on cancellation. Needs the extra `deno`, and asyncio.
+
+    Args:
+        sandbox: The sandbox. The caller ends it.
+        root: The absolute path of the directory in the sandbox in which commands run and files are.
+        timeout: Seconds after which a command is ended.
+        max_output_bytes: The most bytes of output that are kept, of the head and of the tail.
+        max_file_size_mb: The largest file, in units of 1,048,576 bytes, that is read whole or searched.
+
+    Raises:
+        ModuleNotFoundError: Without the extra `deno`.
+        TypeError: For an argument of another type.
+        ValueError: For a number or a `root` that cannot be used.
     """
 
     service: str = "Deno"

@@ -16,8 +16,20 @@ __all__ = ["ModalSandbox"]
 class ModalSandbox(RemoteSandbox):
     """Files and commands of a sandbox that Modal's SDK has made: `await modal.Sandbox.create.aio(app=app)`.
 
-    Commands run in `root`; after `timeout` seconds the service kills them, and so it does with one that was cancelled,
-    which it gives no other way to end. The caller terminates `sandbox`. Needs the extra `modal`, and asyncio.
+    The service kills a command at its timeout, and then also one that was cancelled: it offers no other way to end it.
+    Needs the extra `modal`, and asyncio.
+
+    Args:
+        sandbox: The sandbox. The caller terminates it.
+        root: The absolute path of the directory in the sandbox in which commands run and files are.
+        timeout: Seconds after which a command is ended.
+        max_output_bytes: The most bytes of output that are kept, of the head and of the tail.
+        max_file_size_mb: The largest file, in units of 1,048,576 bytes, that is read whole or searched.
+
+    Raises:
+        ModuleNotFoundError: Without the extra `modal`.
+        TypeError: For an argument of another type.
+        ValueError: For a number or a `root` that cannot be used.
     """
 
     service: str = "Modal"

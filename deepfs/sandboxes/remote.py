@@ -1,4 +1,4 @@
-"""What the sandboxes of services have in common: their SDKs run commands and move files."""
+"""What the sandboxes of services have in common: their SDKs run commands and move files, on one event loop."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine
@@ -7,18 +7,51 @@ from importlib.util import find_spec
 from math import ceil
 from secrets import token_hex
 from shlex import quote
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from deepfs.errors import BackendError
-from deepfs.process.output import Captured, Chunk
+from deepfs.process.running import Captured, Chunk
 from deepfs.sandboxes.base import BaseSandbox
-from deepfs.sandboxes.loop_affinity import HomeLoop
+from deepfs.sync import in_thread, run_sync
 from deepfs.text.arguments import check_integer, check_number, seconds_of
+from deepfs.threads.loop_bridge import call_on, running_asyncio_loop
 from deepfs.types import ExecuteResponse
+
+if TYPE_CHECKING:
+    from deepfs.threads.loop_bridge import AsyncioLoop
 
 __all__ = ["Done", "RemoteSandbox", "check_installed"]
 
+
 T = TypeVar("T")
+
+
+class HomeLoop:
+    """The event loop that runs where this is made; where none does, the one of `run_sync`."""
+
+    def __init__(self) -> None:
+        self._loop = running_asyncio_loop()
+
+    def is_here(self) -> bool:
+        """Whether the calling thread runs this loop."""
+        here = running_asyncio_loop()
+        return here is not None and here is self._loop
+
+    async def run(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Make a call on this loop, from whichever; cancelled, it is cancelled there.
+
+        BackendError where the loop has ended.
+        """
+        if self._loop is None:
+            self._loop = await in_thread(partial(run_sync, _this_loop))
+        if self._loop is None or not self._loop.is_running():
+            raise BackendError(None, "The event loop that the sandbox belongs to no longer runs: connect to it anew")
+        return await call_on(self._loop, call)
+
+
+async def _this_loop() -> "AsyncioLoop | None":
+    return running_asyncio_loop()
+
 
 _HELD: Final = "/tmp/.~deepfs-"
 """What the scripts in a sandbox hold for a moment, where its `TMPDIR` is the usual one; they sweep leftovers away."""
@@ -33,13 +66,23 @@ class Done(NamedTuple):
 
 
 class RemoteSandbox(BaseSandbox):
-    """A sandbox of a service, by its SDK; a subclass says how that runs commands and moves files.
+    """A sandbox of a service, reached by its SDK; a subclass defines how the SDK runs commands and moves files.
 
-    Commands run in `root`, which is made where it is missing. Content and answers too long for a command go the way
-    that the SDK has for files, and are put in place by one: changes are as atomic as those of small files.
+    Commands run in `root`, which is created if it is missing. Content and output too long for a command go by the files
+    of the SDK, and are put in place by one command: changes are as atomic as those of small files.
 
-    Where the connections of the SDK belong to an event loop (`loop_bound`), that is the one that runs where the backend
-    is made, or that of `run_sync` where none does. Calls from elsewhere are carried out there.
+    If the connections of the SDK belong to an event loop (`loop_bound`), it is the one that runs where the backend is
+    made, or that of `run_sync` if none runs there. Calls from elsewhere are carried out on it.
+
+    Args:
+        root: The absolute path of the directory in the sandbox in which commands run and files are.
+        timeout: Seconds after which a command is ended.
+        max_output_bytes: The most bytes of output that are kept, of the head and of the tail.
+        max_file_size_mb: The largest file, in units of 1,048,576 bytes, that is read whole or searched.
+
+    Raises:
+        TypeError: For an argument of another type.
+        ValueError: For a number or a `root` that cannot be used.
     """
 
     service: str
@@ -101,14 +144,14 @@ class RemoteSandbox(BaseSandbox):
         try:
             return await self._at_home(partial(self._run, entered, seconds))
         except self._errors() as error:
-            raise BackendError(f"Error: {self.service} did not run the command: {error}") from error
+            raise BackendError(None, f"{self.service} did not run the command: {error}") from error
 
     async def _bring(self, content: bytes) -> bytes:
         path = f"{_HELD}{token_hex(8)}"
         try:
             await self._at_home(partial(self._send, path, content))
         except self._errors() as error:
-            raise BackendError(f"Error: {self.service} did not take the file: {error}") from error
+            raise BackendError(None, f"{self.service} did not take the file: {error}") from error
         return path.encode()
 
     async def _take(self, name: str) -> str | None:

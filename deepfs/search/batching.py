@@ -5,9 +5,9 @@ from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Generic, NoReturn, TypeVar
 
-from deepfs.threads import lanes
+from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
-from deepfs.threads.loop_bridge import Signal, mailbox
+from deepfs.threads.loop_bridge import Claim, ThreadEvent, loop_callbacks
 
 __all__ = ["BatchedCall", "Batcher"]
 
@@ -19,25 +19,20 @@ KeyT = TypeVar("KeyT", bound=Hashable)
 class BatchedCall(Generic[RequestT, ResultT]):
     """A request that a task waits for. Its `deadline` is cancelled once the task waits no longer."""
 
-    __slots__ = ("_claim", "_error", "_result", "_signal", "deadline", "is_settled", "request")
+    __slots__ = ("_claim", "_error", "_event", "_result", "deadline", "is_settled", "request")
     _result: ResultT
 
-    def __init__(self, request: RequestT, signal: Signal, timeout: float | None = None) -> None:
+    def __init__(self, request: RequestT, event: ThreadEvent, timeout: float | None = None) -> None:
         self.request: RequestT = request
         self.deadline: Deadline = Deadline(timeout)
         self.is_settled: bool = False
-        self._signal = signal
-        # Who pops it decides whether the request is carried out; popping is atomic.
-        self._claim = [None]
+        self._event = event
+        self._claim = Claim(True)
         self._error: BaseException | None = None
 
     def take(self) -> bool:
         """Claim the request, to carry it out or to withdraw it; False where that was done before."""
-        try:
-            self._claim.pop()
-        except IndexError:
-            return False
-        return True
+        return self._claim.take() is not None
 
     def settle(self, outcome: Callable[[], ResultT]) -> None:
         """Give the task what `outcome` returns or raises; only the first time counts."""
@@ -48,7 +43,7 @@ class BatchedCall(Generic[RequestT, ResultT]):
             self._result = outcome()
         except BaseException as error:
             self._error = error
-        self._signal.set()
+        self._event.set()
 
     def fail(self, error: BaseException) -> None:
         """Raise `error` in the task."""
@@ -86,22 +81,22 @@ class Batcher(Generic[KeyT, RequestT, ResultT]):
 
     async def ask(self, key: KeyT, request: RequestT) -> ResultT:
         """The result of `request`. A caller that is cancelled goes on when nothing works for it any more."""
-        await lanes.stop_if_cancelled()
-        signal = mailbox().signal()
-        call = self._put(key, request, signal)
+        await pool.stop_if_cancelled()
+        event = loop_callbacks().event()
+        call = self._put(key, request, event)
         try:
-            await signal.wait()
+            await event.wait()
         except BaseException as reason:
             call.deadline.cancel()
             if not call.take():
-                await lanes.wait_for_end(signal, reason)
+                await pool.wait_for_end(event, reason)
             raise
         return call.result()
 
-    def _put(self, key: KeyT, request: RequestT, signal: Signal) -> BatchedCall[RequestT, ResultT]:
+    def _put(self, key: KeyT, request: RequestT, event: ThreadEvent) -> BatchedCall[RequestT, ResultT]:
         place = os.getpid(), key  # In a forked process no thread comes for those who wait in its parent.
         while True:
-            call: BatchedCall[RequestT, ResultT] = BatchedCall(request, signal, self._timeout)
+            call: BatchedCall[RequestT, ResultT] = BatchedCall(request, event, self._timeout)
             mine = [call]
             waiting = self._waiting.setdefault(place, mine)
             if waiting is mine:
@@ -114,7 +109,7 @@ class Batcher(Generic[KeyT, RequestT, ResultT]):
 
     def _start(self, place: tuple[int, KeyT]) -> None:
         try:
-            lanes.start_long(self._storage, self._begin, place)
+            pool.start_long(self._storage, self._begin, place)
         except BaseException as error:
             for call in self._waiting.pop(place):
                 if call.take():

@@ -1,41 +1,61 @@
-"""Searches over files that are held in memory, off the event loop, which they would hold up."""
+"""Searches over the files of a flat storage, as work for a thread: they check their deadline and wait for nothing."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar
 
 from deepfs.errors import DeadlineError, InvalidContentError
 from deepfs.search.request import FileFilter
 from deepfs.search.results import MAX_GLOB_MATCHES, SEARCH_SECONDS, Grep, glob_result
-from deepfs.sync import is_inline
-from deepfs.text import records as filedata
-from deepfs.text.flat_tree import FileTree, file_info
-from deepfs.threads import lanes
+from deepfs.sync import is_inline, yield_to_loop
+from deepfs.text import records
+from deepfs.text.flat_tree import FileTree
+from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
 from deepfs.types import FileDataV2, FileInfo, GlobResult, GrepResult
 
-__all__ = ["glob_tree", "grep_tree", "scan_stored"]
+__all__ = ["BatchedGrep", "glob_tree", "grep_tree", "is_short", "scan_stored", "searched"]
+
+T = TypeVar("T")
 
 _FEW = 500
 """Files that are looked through sooner than a thread is reached."""
+_CHECK_EVERY = 64
+"""Files between two checks of a glob: well under a millisecond."""
+_MOST_BYTES_OF_A_CHARACTER = 4
+"""A text counts against the size limit by its characters, of which nothing is known before it is fetched."""
 
 
-async def glob_tree(tree: FileTree, files: FileFilter) -> GlobResult:
+async def searched(work: Callable[[Deadline], T], *, deadline: Deadline | None = None, is_short: bool = False) -> T:
+    """Carry out a search, off the event loop unless it is short or there is none.
+
+    Args:
+        work: The search.
+        deadline: Its deadline; by default 60 seconds from when it begins.
+        is_short: Whether it takes less than to reach a thread.
+    """
+    await yield_to_loop()
+    if is_short or is_inline():
+        return work(deadline or Deadline(SEARCH_SECONDS))
+    return await pool.run_long(work, timeout=SEARCH_SECONDS, deadline=deadline)
+
+
+def is_short(tree: FileTree) -> bool:
+    """Whether a look at all names of `tree` takes less than to reach a thread."""
+    return len(tree.files) <= _FEW
+
+
+def glob_tree(tree: FileTree, files: FileFilter, deadline: Deadline) -> GlobResult:
     """The files of `tree` that the filter chooses; the tree must not change meanwhile."""
-
-    def search(deadline: Deadline) -> GlobResult:
-        matches: list[FileInfo] = []
-        try:
-            for path in _in_time(tree.beneath(files.root), deadline):
-                if path in files:
-                    matches.append(file_info(path, tree.files))
-                    if len(matches) > MAX_GLOB_MATCHES:
-                        break
-        except DeadlineError:
-            return glob_result(matches, is_late=True)
-        return glob_result(matches)
-
-    if is_inline() or len(tree.files) <= _FEW:
-        return search(Deadline(SEARCH_SECONDS))
-    return await lanes.run_long(search, timeout=SEARCH_SECONDS)
+    matches: list[FileInfo] = []
+    try:
+        for path in _in_time(tree.beneath(files.root), deadline):
+            if path in files:
+                matches.append(tree.info(path))
+                if len(matches) > MAX_GLOB_MATCHES:
+                    break
+    except DeadlineError:
+        return glob_result(matches, is_late=True)
+    return glob_result(matches)
 
 
 def _in_time(paths: list[str], deadline: Deadline) -> Iterator[str]:
@@ -45,45 +65,74 @@ def _in_time(paths: list[str], deadline: Deadline) -> Iterator[str]:
         yield path
 
 
-_CHECK_EVERY = 64
-"""Files between two checks of a glob: well under a millisecond."""
+def grep_tree(tree: FileTree, grep: Grep, deadline: Deadline) -> GrepResult:
+    """The lines that `grep` finds in the files of `tree`, which has their contents and must not change meanwhile."""
+    search = BatchedGrep(tree, grep)
+    search.scan_all(deadline)
+    return search.result()
 
 
-async def grep_tree(tree: FileTree, grep: Grep) -> GrepResult:
-    """The lines that `grep` finds in the files of `tree`; the tree must not change meanwhile."""
+class BatchedGrep:
+    """A search that is given the contents of the files a batch at a time."""
 
-    def search(deadline: Deadline) -> GrepResult:
-        grep.deadline = deadline
+    def __init__(self, tree: FileTree, grep: Grep) -> None:
+        self._tree = tree
+        self._grep = grep
+
+    def choose(self, deadline: Deadline) -> list[tuple[str, int]]:
+        """The paths of the files to search, in order, with what is known of their sizes."""
+        chosen: list[tuple[str, int]] = []
         try:
-            _search(grep, tree, deadline)
-            _skip_foreign(grep, tree)
+            for path in _in_time(self._tree.beneath(self._grep.files.root), deadline):
+                if path in self._grep.files:
+                    self._choose(path, chosen)
         except DeadlineError:
-            grep.truncated = True
-        return grep.result()
+            self._grep.truncated = True
+        return chosen
 
-    return search(Deadline(SEARCH_SECONDS)) if is_inline() else await lanes.run_long(search, timeout=SEARCH_SECONDS)
+    def _choose(self, path: str, chosen: list[tuple[str, int]]) -> None:
+        size = self._tree.info(path).size or 0
+        if size > _MOST_BYTES_OF_A_CHARACTER * self._grep.max_bytes:
+            self._grep.skip()
+        else:
+            chosen.append((path, size))
 
+    def scan_all(self, deadline: Deadline) -> bool:
+        """Search a tree that has its contents."""
+        files = self._grep.files
+        chosen = (path for path in self._tree.beneath(files.root) if path in files)
+        return self.scan(chosen, self._tree.contents or {}, deadline)
 
-def _search(grep: Grep, tree: FileTree, deadline: Deadline) -> None:
-    for path in tree.beneath(grep.files.root):
-        if path in grep.files:
-            deadline.check(path)
-            scan_stored(grep, path, tree.files)
-            if grep.truncated:
-                return
+    def scan(self, paths: Iterable[str], contents: Mapping[str, FileDataV2], deadline: Deadline) -> bool:
+        """Search those of the files at `paths` that have `contents`.
 
+        Returns:
+            Whether more is wanted.
+        """
+        self._grep.deadline = deadline
+        try:
+            for path in paths:
+                deadline.check(path)
+                if path in contents:
+                    scan_stored(self._grep, path, contents)
+                if self._grep.truncated:
+                    return False
+        except DeadlineError:
+            self._grep.truncated = True
+        return not self._grep.truncated
 
-def _skip_foreign(grep: Grep, tree: FileTree) -> None:
-    """Count what lies in the storage at no path, where all of the storage was to be searched."""
-    if grep.files.is_everything and not grep.truncated:
-        for _ in range(tree.foreign()):
-            grep.skip()
+    def result(self) -> GrepResult:
+        """What was found. Keys of the storage that are no paths count as skipped if all of it was to be searched."""
+        if self._grep.files.is_everything and not self._grep.truncated:
+            for _ in range(self._tree.foreign()):
+                self._grep.skip()
+        return self._grep.result()
 
 
 def scan_stored(grep: Grep, path: str, files: Mapping[str, FileDataV2]) -> None:
     """Search one file; one whose record cannot be read counts as skipped."""
     try:
-        content = filedata.searchable(files[path], path)
+        content = records.searchable(files[path], path)
     except InvalidContentError:
         grep.skip()
     else:

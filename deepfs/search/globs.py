@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, lru_cache
 from itertools import pairwise
 
-from deepfs.errors import InvalidPatternError, quoted
+from deepfs.errors import InvalidPatternError
 
 __all__ = ["MAX_ALTERNATIVES", "MAX_EXPANDED", "MAX_PATTERN", "MAX_SEGMENTS", "Glob", "compile_glob", "compile_tree"]
 
@@ -74,7 +74,7 @@ def compile_glob(pattern: str) -> "Glob":
         _check_text(pattern)
         return Glob(pattern, [_segments(alternative) for alternative in _expand(pattern)])
     except _RefusedError as refusal:
-        raise InvalidPatternError(f"Error: Invalid glob pattern {quoted(pattern)}: {refusal}") from None
+        raise InvalidPatternError(pattern, str(refusal), kind="glob pattern") from None
 
 
 @lru_cache(maxsize=1024)
@@ -90,7 +90,7 @@ def compile_tree(pattern: str) -> "Tree":
         _check_text(pattern)
         return Tree(pattern, list(_trees(pattern)))
     except _RefusedError as refusal:
-        raise InvalidPatternError(f"Error: Invalid pattern of paths {quoted(pattern)}: {refusal}") from None
+        raise InvalidPatternError(pattern, str(refusal), kind="pattern of paths") from None
 
 
 def _trees(pattern: str) -> Iterator[list[str]]:

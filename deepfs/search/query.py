@@ -151,11 +151,12 @@ def compile_query(
     """
     check_search(pattern, context_lines)
     if "\n" in pattern:
-        raise InvalidPatternError("Error: Invalid search pattern: it holds a line break, but the search is by line.")
+        raise InvalidPatternError(pattern, "it holds a line break, but the search is by line.", kind="search pattern")
     if not is_text(pattern):
-        raise InvalidPatternError("Error: Invalid search pattern: it holds NUL or half a surrogate pair.")
+        raise InvalidPatternError(pattern, "it holds NUL or half a surrogate pair.", kind="search pattern")
     if not 0 <= context_lines <= MAX_CONTEXT_LINES:
-        raise InvalidPatternError(f"Error: context_lines must be from 0 to {MAX_CONTEXT_LINES}, not {context_lines}.")
+        reason = f"context_lines must be from 0 to {MAX_CONTEXT_LINES}, not {context_lines}."
+        raise InvalidPatternError(pattern, reason, kind="search")
     regexp = _compiled(pattern, regex=regex, ignore_case=ignore_case) if regex or ignore_case else None
     by_line = regex and _ONLY_BY_LINE.search(pattern) is not None
     return Query(pattern, pattern.encode(), context_lines, max_line, regexp, by_line)
@@ -240,10 +241,8 @@ def _compiled(pattern: str, *, regex: bool, ignore_case: bool) -> Regexp:
         compiled: Regexp = re2.compile(f"(?m){pattern}" if regex else pattern, options)
     except re2.error as error:
         reason = error.args[0].decode("utf-8", "replace").replace(": (?m)", ": ", 1)
-        kind = "Invalid regex pattern" if regex else "Error: Invalid search pattern"
-        raise InvalidPatternError(
-            f"{kind}: {clipped(reason)} (RE2 syntax: no look-around, no backreferences)"
-        ) from error
+        told = f"{clipped(reason)} (RE2 syntax: no look-around, no backreferences)"
+        raise InvalidPatternError(pattern, told, kind="regex pattern" if regex else "search pattern") from error
     return compiled
 
 

@@ -9,7 +9,14 @@ from time import monotonic
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from deepfs.disk import Disk, FoundFile, is_shortage, leaf, modified_at
-from deepfs.errors import AccessError, DeadlineError, DeepFSError, DirectoryError, FileMissingError, NotDirectoryError
+from deepfs.errors import (
+    DeadlineError,
+    DeepFSError,
+    IsDirectoryError,
+    NotDirectoryError,
+    NotFoundError,
+    PermissionDeniedError,
+)
 from deepfs.search.batching import BatchedCall
 from deepfs.search.request import FileFilter, SearchRequest
 from deepfs.search.results import MAX_GLOB_MATCHES, Grep, glob_result
@@ -35,14 +42,14 @@ class NamedFile:
         return self._disk.stat(self.path)
 
     def read(self, limit: int) -> bytes:
-        """The content; TooLargeError where it is over `limit` bytes, FileMissingError where no walk would find it."""
+        """The content; TooLargeError where it is over `limit` bytes, NotFoundError where no walk would find it."""
         try:
             return self._disk.read_file(self.path, limit)[0]
-        except (AccessError, DirectoryError, NotDirectoryError) as error:
+        except (PermissionDeniedError, IsDirectoryError, NotDirectoryError) as error:
             # The system refuses what is inside alone; the others lead outside, or to what is no file.
             if isinstance(error.__cause__, PermissionError):
                 raise
-            raise FileMissingError(self.path) from error
+            raise NotFoundError(self.path) from error
 
 
 class VisitedFile:
@@ -187,7 +194,7 @@ class GrepTask(_Task[GrepResult]):
     def _search(self, file: VisitedFile) -> None:
         try:
             content = file.content()
-        except FileMissingError:
+        except NotFoundError:
             return
         except DeepFSError as error:
             if not self.lack(file.path, error):
@@ -280,7 +287,7 @@ class BatchDeadline(Deadline):
         self._next = now + _CHECK_S
         self._batch.end_expired()
         if all(task.is_over for task in self._tasks):
-            raise DeadlineError.about(path, "Error: Time is up for ")
+            raise DeadlineError(path, "")
 
 
 class Walk:

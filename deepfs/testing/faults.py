@@ -25,7 +25,7 @@ class LatencyBackend(WrapperBackend):
         super().__init__(inner)
         self._seconds = seconds
 
-    async def through(
+    async def dispatch(
         self, operation: str, call: Callable[P, Awaitable[T]], /, *args: P.args, **options: P.kwargs
     ) -> T:
         seconds = self._seconds.get(operation, 0) if isinstance(self._seconds, Mapping) else self._seconds
@@ -37,7 +37,8 @@ class FaultyBackend(WrapperBackend):
     """Operations fail as `fail` says: `{"write": BackendError("disk on fire")}`, or a `Fault` that looks at each call.
 
     Leaves of `deepfs.errors` reach the caller as the error of the Result, other exceptions as they are, like a bug of
-    the backend. With `late`, an operation is carried out before it fails, like an answer that is lost.
+    the backend. Streams are `"upload_stream"` and `"download_stream"`. With `late`, an operation is carried out before
+    it fails, like an answer that is lost.
     """
 
     def __init__(self, inner: BackendProtocol, fail: Fault | Mapping[str, Exception], *, late: bool = False) -> None:
@@ -47,7 +48,7 @@ class FaultyBackend(WrapperBackend):
         self.calls: Counter[str] = Counter()
         """How many operations of each name there were."""
 
-    async def through(
+    async def dispatch(
         self, operation: str, call: Callable[P, Awaitable[T]], /, *args: P.args, **options: P.kwargs
     ) -> T:
         self.calls[operation] += 1

@@ -165,7 +165,7 @@ class SyncParity(BackendSuite):
 
     async def test_sync_on_the_event_loop_works_or_names_the_async_method(self, backend: BackendProtocol) -> None:
         succeeded(await backend.awrite("/a.txt", "one"))
-        if backend.never_waits:
+        if backend.is_synchronous:
             assert shown(backend.read("/a.txt")) == "one"
         elif backend.bound_to_this_thread():
             with pytest.raises(RuntimeError, match="aread"):

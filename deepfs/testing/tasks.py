@@ -5,12 +5,12 @@ from typing import TypeVar
 
 import anyio
 
-__all__ = ["at_once"]
+__all__ = ["gather"]
 
 T = TypeVar("T")
 
 
-async def at_once(calls: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
+async def gather(calls: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
     """The results of `calls`, run in a task each, in their order."""
     results: dict[int, T] = {}
 

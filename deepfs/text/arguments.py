@@ -1,4 +1,4 @@
-"""What the arguments of an operation must be. A wrong type is an error of the program: a TypeError that names it."""
+"""Checks of the arguments of operations. A wrong type is an error in the calling program: a TypeError that names it."""
 
 import os
 import sys
@@ -41,13 +41,13 @@ def check_bool(name: str, given: object) -> None:
 
 
 def check_integer(name: str, given: object) -> None:
-    """Raise TypeError unless `given` is an integer, of whatever type."""
+    """Raise TypeError unless `given` is an integer, of any integer type."""
     if not hasattr(given, "__index__"):
         raise TypeError(f"{name} must be an integer, not {given!r}")
 
 
 def check_number(name: str, given: float, *, positive: bool = True) -> None:
-    """Raise TypeError unless `given` is a number, ValueError unless it is over 0, or from 0 where not `positive`."""
+    """Raise TypeError unless `given` is a number, ValueError unless it is over 0 (or 0, if `positive` is False)."""
     if isinstance(given, bool) or not isinstance(given, int | float):
         raise TypeError(f"{name} must be a number, not {given!r}")
     if positive and not given > 0:
@@ -57,7 +57,7 @@ def check_number(name: str, given: float, *, positive: bool = True) -> None:
 
 
 def directory_given(name: str, given: str | os.PathLike[str]) -> str:
-    """The path of a directory of the host; TypeError for what is none."""
+    """Return the path of a directory of the host. Raises TypeError if `given` is no path."""
     found = os.fspath(given) if isinstance(given, os.PathLike) else given
     if not isinstance(found, str):
         raise TypeError(f"{name} must be a path, not {given!r:.100}")
@@ -65,13 +65,13 @@ def directory_given(name: str, given: str | os.PathLike[str]) -> str:
 
 
 def bytes_of(max_file_size_mb: float) -> int:
-    """The size in bytes, which may be infinite; TypeError and ValueError for what is none."""
+    """Return the size in bytes, which may be infinite. Raises TypeError or ValueError if it is no size."""
     check_number("max_file_size_mb", max_file_size_mb, positive=False)
     return int(min(max_file_size_mb * 1024 * 1024, sys.maxsize))
 
 
 def seconds_of(timeout: float | None, default: float) -> float:
-    """The seconds that are given, or else `default`; TypeError and ValueError for what is no positive number."""
+    """Return `timeout`, or `default` if it is None. Raises TypeError or ValueError unless it is a positive number."""
     if timeout is None:
         return default
     check_number("timeout", timeout)
@@ -79,14 +79,14 @@ def seconds_of(timeout: float | None, default: float) -> float:
 
 
 def path_list(given: Iterable[object]) -> list[str]:
-    """The paths to download, as a list; TypeError for anything else."""
+    """Return the paths to download as a list. Raises TypeError for anything else."""
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise TypeError(f"paths must be a list of paths, not the {type(given).__name__} {given!r:.100}")
     return [check_string("path", path) for path in given]
 
 
 def upload_list(given: Iterable[object]) -> list[tuple[str, bytes]]:
-    """The paths to upload, each with its bytes, as a list; TypeError for anything else."""
+    """Return the files to upload, each a path with its bytes, as a list. Raises TypeError for anything else."""
     if not isinstance(given, Iterable):
         raise TypeError(f"files must be a list of pairs of a path and bytes, not {given!r:.100}")
     return [_upload(item) for item in given]
@@ -100,7 +100,7 @@ def _upload(item: object) -> tuple[str, bytes]:
 
 
 def bytes_given(name: str, given: object) -> bytes:
-    """What is given, copied where it may change; TypeError unless it is bytes."""
+    """Return `given` as bytes, copied if it is mutable. Raises TypeError unless it is bytes-like."""
     if isinstance(given, bytes):
         return given
     if not isinstance(given, bytearray | memoryview):
@@ -109,21 +109,21 @@ def bytes_given(name: str, given: object) -> bytes:
 
 
 def check_callables(name: str, given: Iterable[T]) -> list[T]:
-    """What is given, as a list; TypeError unless all of it can be called."""
+    """Return `given` as a list. Raises TypeError unless every item is callable."""
     if not isinstance(given, Iterable):
         raise TypeError(f"{name} must be a list of functions, not {given!r:.100}")
     return [check_callable(f"each of {name}", function) for function in given]
 
 
 def check_callable(name: str, given: T) -> T:
-    """Raise TypeError unless `given` can be called."""
+    """Raise TypeError unless `given` is callable."""
     if not callable(given):
         raise TypeError(f"{name} must be a function, not {given!r:.100}")
     return given
 
 
 def check_env(given: Mapping[str, str] | None) -> Mapping[str, str]:
-    """The variables that are given; TypeError unless they are a mapping of strings to strings, without NUL."""
+    """Return the environment variables. Raises TypeError unless `given` maps strings to strings without NUL."""
     if not isinstance(given, Mapping | None):
         raise TypeError(f"env must be a mapping of strings, not {given!r:.100}")
     for name, value in (given or {}).items():
@@ -140,7 +140,7 @@ Check: TypeAlias = Callable[[str, Any], object]
 
 
 class Argument(NamedTuple):
-    """What an operation takes under a name."""
+    """A named argument of an operation, with its check."""
 
     shown: str
     plain: frozenset[type]
@@ -148,7 +148,7 @@ class Argument(NamedTuple):
     check: Check
 
     def look(self, given: object) -> None:
-        """Raise TypeError, or ValueError, where `given` is none; which names the argument."""
+        """Raise TypeError or ValueError, naming the argument, unless `given` is valid."""
         if type(given) not in self.plain:
             self.check(self.shown, given)
 
@@ -178,11 +178,11 @@ _BY_TYPE: Final[dict[Any, tuple[frozenset[type], Check]]] = {
     bool: (frozenset({bool}), check_bool),
 }
 _SEARCHED: Final = Argument("path", frozenset({str, _NONE}), _optional(check_string))
-"""A search without a path is one of everything."""
+"""A search without a path searches everything."""
 
 
 def arguments_of(operation: str) -> Mapping[str, Argument]:
-    """What the operation of this sync name takes, by name; those that are not told here may be anything."""
+    """The checked arguments of an operation, by name. `operation` is its sync name."""
     return _ARGUMENTS | {"path": _SEARCHED} if operation in ("glob", "grep") else _ARGUMENTS
 
 

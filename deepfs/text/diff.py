@@ -1,7 +1,7 @@
-"""Arithmetic of replaced places: joining the edits of one writer, telling whether two writers collide, merging them.
+"""Differences between texts: joins the edits of one writer, and merges those of two or finds a conflict.
 
-A `Place` is `(start, end, length)`: `before[start:end]` became `length` characters; what they are, the text after
-tells. The places of a change are in order, disjoint, and not empty in the text before.
+A `Place` is `(start, end, length)`: `before[start:end]` became `length` characters; what they are, the text after the
+change holds. The places of a change are in order, disjoint, and not empty in the text before.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,13 +11,13 @@ from typing import Final, TypeAlias
 
 from deepfs.text.edits import Replacement, Span
 
-__all__ = ["Place", "changed_places", "compose", "difference", "disjoint", "joined", "transplant"]
+__all__ = ["Place", "changed_places", "compose", "difference", "disjoint", "joined", "rebase"]
 
 Place: TypeAlias = tuple[int, int, int]
 
 
 def compose(first: Sequence[Place], second: Sequence[Place]) -> list[Place]:
-    """The change that `first` and then `second` make; neighbouring places become one."""
+    """The change made by `first` and then `second`; adjacent places are joined."""
     composed: list[Place] = []
     shift = 0
     for start, end, first_growth, second_growth in _groups(_between(first, second)):
@@ -37,7 +37,7 @@ def _between(first: Sequence[Place], second: Sequence[Place]) -> list[tuple[int,
 
 
 def _groups(places: Iterable[tuple[int, int, int, int]]) -> list[tuple[int, int, int, int]]:
-    """`places` with those that overlap or touch made one."""
+    """`places`, with those that overlap or touch joined."""
     groups: list[tuple[int, int, int, int]] = []
     for place in places:
         if groups and place[0] <= groups[-1][1]:
@@ -49,7 +49,7 @@ def _groups(places: Iterable[tuple[int, int, int, int]]) -> list[tuple[int, int,
 
 
 def disjoint(one: Sequence[Place], other: Sequence[Place]) -> bool:
-    """Whether two changes of the same text have no character in common; they may touch."""
+    """Whether two changes of the same text have no character in common. They may touch."""
     i = j = 0
     while i < len(one) and j < len(other):
         if one[i][1] <= other[j][0]:
@@ -61,7 +61,7 @@ def disjoint(one: Sequence[Place], other: Sequence[Place]) -> bool:
     return True
 
 
-def transplant(places: Sequence[Place], result: str, current: str, present: Sequence[Place]) -> str:
+def rebase(places: Sequence[Place], result: str, current: str, present: Sequence[Place]) -> str:
     """`current` with the change that made `result`.
 
     Both come from one text: `places` made it `result`, `present` made it `current`. A place of `present` is covered by
@@ -89,7 +89,7 @@ def _shifted(present: Sequence[Place], done: int, position: int, shift: int) -> 
 
 
 _COMPARED: Final = 2_000
-"""Lines beyond the common ones at both ends; more of them are one difference."""
+"""The most differing lines that are compared line by line; more are one difference."""
 
 
 def difference(before: str, after: str) -> Replacement | None:
@@ -108,13 +108,13 @@ def difference(before: str, after: str) -> Replacement | None:
 
 
 def changed_places(before: str, after: str) -> list[Place] | None:
-    """Where `before` and `after` differ, as places of whole lines; None where `before` is empty."""
+    """The places of whole lines in which `before` and `after` differ; None if `before` is empty."""
     change = difference(before, after)
     return None if change is None else _places(change)
 
 
 def joined(base: str, mine: str, theirs: str) -> str | None:
-    """`theirs` with what made `mine` of `base`; None where both changed the same place, but not alike."""
+    """`theirs` with the changes that made `mine` of `base`; None if both changed the same place differently."""
     my_change, their_change = difference(base, mine), difference(base, theirs)
     if my_change is None or their_change is None:
         return None
@@ -122,7 +122,7 @@ def joined(base: str, mine: str, theirs: str) -> str | None:
     other = [span for span in their_change.spans if (span.start, span.end, span.text) not in agreed]
     if not disjoint(_places(my_change), _places(Replacement(theirs, len(other), other))):
         return None
-    return transplant(_places(my_change), mine, theirs, _places(their_change))
+    return rebase(_places(my_change), mine, theirs, _places(their_change))
 
 
 def _places(change: Replacement) -> list[Place]:
@@ -138,7 +138,7 @@ def _spans(old: Sequence[str], new: Sequence[str]) -> list[Span]:
 
 
 def _changed_lines(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int, int, int]]:
-    """The ranges of lines that differ: of the old text, and what stands there in the new one."""
+    """The ranges of lines that differ: their start and end in the old text, and the new lines."""
     head = _common(old, new)
     tail = _common(old[head:][::-1], new[head:][::-1])
     middle, new_middle = old[head : len(old) - tail], new[head : len(new) - tail]
@@ -151,13 +151,13 @@ def _changed_lines(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, in
 
 
 def _common(one: Sequence[str], other: Sequence[str]) -> int:
-    """How many items both begin with."""
+    """The length of the common prefix."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((index for index, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def _anchored(before: str, span: Span) -> Span:
-    """`span`, which takes in a character beside it where it replaces none, so that it has a place."""
+    """`span`, extended by one character if it is empty, so that it has a place in the text."""
     if span.end > span.start:
         return span
     if span.start:

@@ -1,4 +1,4 @@
-r"""Literal replacement in a text, which keeps the line ends of the file.
+r"""Literal replacement in a text that keeps the line ends of the file.
 
 In a file with `\r\n`, a `\n` of the text to replace stands for either line end, and each line end of the new text is
 spelt as the one in the same place of the text it replaces, further ones as the last of these; where that text has none,
@@ -56,9 +56,9 @@ def replace(path: str, content: str, old: str, new: str, replace_all: bool = Fal
     """
     check_string("the text to replace", old)
     if not old:
-        raise InvalidContentError("Error: The text to replace is empty.")
+        raise InvalidContentError(None, "The text to replace is empty.")
     if old == new:
-        raise InvalidContentError("Error: The text to replace and the new text are the same.")
+        raise InvalidContentError(None, "The text to replace and the new text are the same.")
     check_text(new, "new text")
     crlf, lf = _line_ends(content, old, new)
     if crlf and lf:
@@ -71,7 +71,7 @@ def replace(path: str, content: str, old: str, new: str, replace_all: bool = Fal
 
 
 def _line_ends(content: str, old: str, new: str) -> tuple[int, int]:
-    """How many lines of `content` end with CRLF and with LF, where that matters to the replacement; else none."""
+    """How many lines of `content` end with CRLF and with LF; zeros if that does not matter here."""
     if "\r" in old or ("\n" not in old and "\n" not in new):
         return 0, 0
     crlf = content.count("\r\n")
@@ -83,7 +83,7 @@ def _with_crlf(text: str) -> str:
 
 
 def _check_place(path: str, content: str, old: str, searched: str, wanted: str, replace_all: bool) -> None:
-    """Raise unless `wanted`, which is `old` as it is spelt in `searched`, stands there in as many places as it may."""
+    """Raise unless `wanted`, which is `old` as spelt in `searched`, occurs once, or at all with `replace_all`."""
     first = searched.find(wanted)
     if first < 0:
         raise NoMatchError(path, hint(content, old))
@@ -92,7 +92,7 @@ def _check_place(path: str, content: str, old: str, searched: str, wanted: str, 
 
 
 def _count(text: str, old: str) -> int:
-    """In how many places `old` stands in `text`."""
+    """The number of places in which `old` occurs in `text`."""
     # Each search for a long text has a cost of its length, so few of those are made.
     singly = max(2, min(_COUNTED_SINGLY, _COUNTING_WORK // len(old)))
     found, place = 0, text.find(old)
@@ -102,7 +102,7 @@ def _count(text: str, old: str) -> int:
 
 
 def _places(text: str, old: str) -> Iterator[int]:
-    """Where `old` stands in `text`, from left to right and without overlaps."""
+    """The places where `old` occurs in `text`, from left to right and without overlaps."""
     place = text.find(old)
     while place >= 0:
         yield place
@@ -167,7 +167,7 @@ _SIMILAR = 0.6
 
 
 def hint(content: str, old: str) -> str:
-    """Where `old` nearly stands in `content`, and how it differs; empty where there is nothing to tell."""
+    """Where a text like `old` occurs in `content`, and how it differs; empty if none is found."""
     names_line_ends = "\r\n" in old
     content, old = content.replace("\r\n", "\n"), old.replace("\r\n", "\n")
     if names_line_ends and (place := content.find(old)) >= 0:
@@ -191,7 +191,7 @@ def _misread(content: str, old: str) -> str:
 
 
 def _plainer(old: str) -> Iterator[tuple[str, str]]:
-    """`old` without what a tool may have added to the text of a file."""
+    """`old` without line numbers and other text that a tool may have added."""
     yield re.sub(r"(?m)^ *\d+(?:\t|→)", "", old), "line numbers"
     yield re.sub(r"\\([nt\"'\\])", lambda escape: {"n": "\n", "t": "\t"}.get(escape[1], escape[1]), old), "backslashes"
 
@@ -253,7 +253,7 @@ class _Region:
         self._wanted_keys = [_key(line) for line in wanted]
 
     def same_but_for(self) -> str:
-        """Where the wanted lines stand but for white space or case, or begin to stand."""
+        """Where the wanted lines occur except for white space or case, or where their beginning does."""
         starts = [i for i, key in enumerate(self._keys) if self._fits(key, self._wanted_keys[0], 0)]
         if not starts:
             return ""
@@ -265,7 +265,7 @@ class _Region:
         return "" if run == len(self._wanted) else self._break(start + run, run)
 
     def most_similar(self) -> str:
-        """The line that is most like the first wanted one, where one is like it at all."""
+        """The line most similar to the first wanted one, if one is similar."""
         wanted = self._wanted_keys[0][:_SHOWN]
         words = set(re.findall(r"\w+", wanted))
         candidates = nlargest(
@@ -276,7 +276,7 @@ class _Region:
         return f"The nearest is {self._pair(nearest, 0)}." if ratios[nearest] >= _SIMILAR else ""
 
     def _fits(self, line: str, wanted: str, i: int) -> bool:
-        """Whether `line` has what the wanted line `i` asks, as far as this line goes."""
+        """Whether `line` matches the wanted line `i`, which may be a part of a line."""
         if len(self._wanted) == 1:
             return wanted in line
         if i == 0:
@@ -284,7 +284,7 @@ class _Region:
         return line.startswith(wanted) if i == len(self._wanted) - 1 else line == wanted
 
     def _run(self, start: int) -> int:
-        """How many wanted lines stand from line `start` on, but for white space and case."""
+        """The number of wanted lines found from line `start` on, ignoring white space and case."""
         run = 0
         for key in self._keys[start : start + len(self._wanted)]:
             if not self._fits(key, self._wanted_keys[run], run):
@@ -307,7 +307,7 @@ class _Region:
 
 
 def _region_start(content: str, wanted: Sequence[str]) -> int:
-    """Where to compare lines: from the start of a small file, in a large one from somewhat before a wanted line."""
+    """Where to start comparing lines: at the start of a small file; in a large one, a little before a wanted line."""
     if len(content) <= _REGION:
         return 0
     telling = sorted((line.strip() for line in wanted), key=len, reverse=True)[:_ANCHORS]

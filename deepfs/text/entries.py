@@ -1,4 +1,4 @@
-"""Everything at or under a path, as data: what a transfer between two storages plans by.
+"""Trees of entries as data: the input for planning a transfer between two storages.
 
 A `TreeListing` tells what a listing for people leaves out: links, special files, mode bits, and how many entries cannot
 be told at all. The functions are pure; `backends/transfer.py` carries a plan out.
@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from deepfs.errors import DeepFSError, ErrorCode, InvalidPathError, error_of, quoted
+from deepfs.errors import DeepFSError, ErrorCode, InvalidPathError, error_about, quoted
 from deepfs.text import paths
 
 __all__ = [
@@ -43,20 +43,20 @@ Change: TypeAlias = Literal["make_directory", "remove_directory", "set_mode"]
 
 
 class TreeEntry(Struct, frozen=True):
-    """One entry of a tree, itself where it is a link."""
+    """One entry of a tree. A link is an entry itself; it is not followed."""
 
     path: str
     kind: Kind
     size: int | None = None
-    """Bytes of a file, where they are known."""
+    """The size of a file in bytes, if it is known."""
     mode: int | None = None
-    """The permission bits, where the storage has some."""
+    """The permission bits, if the storage has them."""
     leads_to: Kind | None = None
-    """What a link leads to; None where that is nothing that can be reached."""
+    """What a link leads to; None if it leads nowhere or outside."""
 
 
 class Omission(Struct, frozen=True):
-    """Entries that are there and cannot be told: how many, and why not the first of them."""
+    """Entries that exist but cannot be listed: their number, and the reason for the first."""
 
     count: int
     code: ErrorCode
@@ -65,7 +65,7 @@ class Omission(Struct, frozen=True):
 
 
 class TreeListing(Struct, frozen=True):
-    """What lies at or under a path: the entry of the path first, directories before what they hold."""
+    """The entries at or under a path: that of the path first, directories before their content."""
 
     entries: list[TreeEntry]
     omission: Omission | None = None
@@ -87,7 +87,7 @@ class EntryChange(Struct, frozen=True):
 
 
 def is_valid(path: str) -> bool:
-    """Whether `path`, which a storage tells, is a path of the contract in its normal form."""
+    """Whether `path`, an answer of a storage, is a normalised path of the contract."""
     try:
         return paths.normalize(path) == path
     except InvalidPathError:
@@ -131,36 +131,36 @@ def implied_listing(top: str, files: Iterable[tuple[str, int | None]]) -> TreeLi
 
 
 def files_of(entries: Iterable[TreeEntry]) -> list[TreeEntry]:
-    """What arrives as a file: files, and links to files."""
+    """The entries that are copied as files: files, and links to files."""
     return [entry for entry in entries if entry.kind != "directory"]
 
 
 def directories_of(entries: Iterable[TreeEntry]) -> list[TreeEntry]:
-    """The directories, those above before those beneath."""
+    """The directories, parents before children."""
     return [entry for entry in entries if entry.kind == "directory"]
 
 
 def empty_directories(entries: Sequence[TreeEntry]) -> list[TreeEntry]:
-    """The directories in which nothing lies."""
+    """The directories that are empty."""
     filled = {paths.parent(entry.path) for entry in entries if entry.path != "/"}
     return [entry for entry in directories_of(entries) if entry.path not in filled]
 
 
 def check_transferable(listing: TreeListing, src: str, *, moves: bool) -> None:
-    """Raise unless all at or under `src` can be carried to another storage."""
+    """Raise unless everything at or under `src` can be transferred to another storage."""
     if listing.omission is not None:
         raise _refused(src, listing.omission.code, listing.omission.reason, moves=moves)
     for entry in listing.entries:
         if entry.path != src and not (is_valid(entry.path) and paths.is_beneath(entry.path, src)):
-            reason = f"the storage told {quoted(entry.path)}, which does not lie in it"
-            raise _refused(src, ErrorCode.BACKEND_ERROR, reason, moves=moves)
+            reason = "the storage told '{other}', which does not lie in it"
+            raise _refused(src, ErrorCode.BACKEND_ERROR, reason, entry.path, moves=moves)
         objection = _objection(entry, moves=moves)
         if objection is not None:
-            raise _refused(src, ErrorCode.UNSUPPORTED, f"{quoted(entry.path)} {objection}", moves=moves)
+            raise _refused(src, ErrorCode.UNSUPPORTED, f"'{{other}}' {objection}", entry.path, moves=moves)
 
 
 def _objection(entry: TreeEntry, *, moves: bool) -> str | None:
-    """Why an entry cannot be carried."""
+    """Why an entry cannot be transferred; None if it can."""
     if entry.kind == "special":
         return "is neither a file nor a directory"
     if entry.kind != "link":
@@ -172,30 +172,31 @@ def _objection(entry: TreeEntry, *, moves: bool) -> str | None:
     return "is a link to a directory" if entry.leads_to == "directory" else "is a link that leads to no file"
 
 
-def _refused(src: str, code: ErrorCode, reason: str, *, moves: bool) -> DeepFSError:
+def _refused(src: str, code: ErrorCode, reason: str, other: str | None = None, *, moves: bool) -> DeepFSError:
     done = "moved" if moves else "copied"
-    return error_of(code, f"Error: {quoted(src)} cannot be {done} to another storage whole: {reason}. Nothing changed.")
+    whole = f"it cannot be {done} to another storage whole: {reason}. Nothing changed."
+    return error_about(code, src, whole, other=other)
 
 
 is_probing: ContextVar[bool] = ContextVar("deepfs_is_probing", default=False)
-"""Whether the change under way is of a file made for a moment, of which no version is kept."""
+"""Whether the present change is of a temporary file, of which no version is kept."""
 
 
 class StoragePlace(Struct, frozen=True):
-    """A place of a storage, by names that do not depend on the backend or the path that leads there."""
+    """A place in a storage, named independently of the backend and of the path by which it is reached."""
 
     keys: frozenset[Hashable]
     """The names of the place itself: one in common is enough for two places to be the same."""
     above: frozenset[Hashable]
     """The names of the directories above it."""
     storage: Hashable = None
-    """Places of one storage are told apart by their keys; None where that cannot be relied on."""
+    """The key of the place: two places of one storage are equal if their keys are. None if that is not certain."""
     is_sole: bool = False
-    """Nothing that names another storage leads here."""
+    """No other storage name leads to this place."""
 
 
 class Relation(Enum):
-    """How a destination lies to a source."""
+    """The relation of a destination to a source."""
 
     SAME = "the same place"
     INSIDE = "beneath the source"
@@ -215,7 +216,7 @@ def flat_place(scope: Hashable, path: str, *, storage: Hashable = None, is_sole:
 
 
 def relation(source: StoragePlace | None, destination: StoragePlace | None) -> Relation:
-    """How `destination` lies to `source`; a None tells nothing."""
+    """The relation of `destination` to `source`. A None among them is unknown."""
     if source is None or destination is None:
         return Relation.UNKNOWN
     if source.keys & destination.keys:

@@ -8,21 +8,21 @@ is passed over. A record at a proper path that is no file is listed by its path,
 """
 
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from deepfs.errors import (
+    AlreadyExistsError,
     BackendError,
     ConflictError,
     DeepFSError,
-    DirectoryError,
-    ExistsError,
-    FileMissingError,
     InvalidContentError,
     InvalidPathError,
+    IsDirectoryError,
     NotDirectoryError,
+    NotFoundError,
 )
 from deepfs.text import paths
 from deepfs.text import records as filedata
@@ -33,10 +33,16 @@ from deepfs.types import FileDataV2, FileInfo
 __all__ = [
     "Change",
     "ChangedError",
+    "Condition",
     "DecodedFiles",
     "Directories",
+    "FileStat",
     "FileTree",
+    "Found",
     "PartlyDoneError",
+    "StatTree",
+    "StoredFiles",
+    "TaggedFiles",
     "Uploads",
     "as_copy",
     "change_of",
@@ -44,18 +50,39 @@ __all__ = [
     "check_parents",
     "check_replaceable",
     "check_version",
+    "created_at",
     "file_info",
     "file_paths",
     "readable",
     "relocation",
+    "stat_of",
+    "stats_of",
 ]
+
+
+class FileStat(Struct, frozen=True):
+    """What a storage says of a file without its content; None for what it does not know."""
+
+    size: int | None = None
+    """Bytes."""
+    modified_at: str | None = None
+    created_at: str | None = None
+    tag: Any = None
+    """What tells this state of the file from others, such as a revision number or an ETag."""
+
+
+Found: TypeAlias = Mapping[str, FileDataV2] | Mapping[str, FileStat]
+"""What a storage has at some paths: the files, or what it says of them."""
+
+Condition: TypeAlias = Literal["create", "replace", "version"]
 
 
 class Change(Struct, frozen=True):
     """One file before and after an operation; None is no file. `replacement` tells what an edit replaced.
 
-    `origin` is the record that `before` was read from, as the storage has it; None where there was none, and where the
-    storage keeps no records.
+    `origin` tells the state of the file that the operation saw: its record or its tag, as the storage gave it. It is
+    None where there was no file, and where the storage has neither. `seen` is what the storage said of the file where
+    its content was not fetched.
     """
 
     path: str
@@ -63,6 +90,32 @@ class Change(Struct, frozen=True):
     after: FileDataV2 | None
     replacement: Replacement | None = None
     origin: Any = None
+    seen: FileStat | None = None
+
+    @property
+    def condition(self) -> Condition:
+        """What the storage must still hold, or refuse the change with ChangedError.
+
+        "create": there is no file at the path. "version": the file there is the one of `origin`. "replace": there may
+        be any file. The file is deleted where `after` is None.
+        """
+        if self.origin is not None:
+            return "version"
+        return "create" if self.before is None and self.seen is None else "replace"
+
+    @property
+    def size_before(self) -> int | None:
+        """The bytes of the file before; 0 where there was none, None where that is not known."""
+        if self.before is not None:
+            return filedata.size_of(self.before)
+        if self.seen is not None:
+            return self.seen.size
+        return 0 if self.origin is None else None
+
+    @property
+    def size_after(self) -> int:
+        """The bytes of the file after; 0 where there is none."""
+        return 0 if self.after is None else filedata.size_of(self.after)
 
 
 class ChangedError(ConflictError):
@@ -72,13 +125,13 @@ class ChangedError(ConflictError):
 class PartlyDoneError(BackendError):
     """The storage failed after some of the changes of an operation had taken effect, those of the paths in `done`."""
 
-    def __init__(self, text: str, done: Container[str]) -> None:
-        super().__init__(text)
+    def __init__(self, reason: str, done: Container[str], cause: DeepFSError | None = None) -> None:
         self.done = done
+        self._set(None, reason, cause=cause)
 
 
 def file_paths(keys: Collection[Any]) -> list[str]:
-    """Those of the keys of a storage that are paths of files."""
+    """The keys of a storage that are paths of files."""
     return list(keys) if paths.are_plainly_normal(keys) else [key for key in keys if _is_file_path(key)]
 
 
@@ -105,7 +158,7 @@ class Directories:
         return list(self._children.get(directory, ()))
 
     def add(self, path: str) -> None:
-        """Take the file `path` in."""
+        """Add the file `path`."""
         if _is_file_path(path):
             self._add(path)
 
@@ -119,7 +172,7 @@ class Directories:
             path = directory
 
     def discard(self, path: str) -> None:
-        """Drop the file `path`, and the directories that are empty without it."""
+        """Remove the file `path`, and the directories that become empty."""
         if _is_file_path(path):
             self._discard(path)
 
@@ -136,7 +189,7 @@ class Directories:
             path = directory
 
     def apply(self, changes: Iterable[Change]) -> None:
-        """Follow the changes of an operation."""
+        """Apply the changes of an operation."""
         for change in changes:
             if change.after is None:
                 self.discard(change.path)
@@ -144,7 +197,39 @@ class Directories:
                 self.add(change.path)
 
 
-class DecodedFiles(Mapping[str, FileDataV2]):
+class StoredFiles(Mapping[str, FileDataV2]):
+    """Files by path, with what the storage tells their states by."""
+
+    def origin(self, path: str) -> Any:
+        """What tells the state of the file at `path` from others; None where there is no file."""
+        raise NotImplementedError
+
+    def stat(self, path: str) -> FileStat:
+        """What can be said of the file at `path` without decoding its content; KeyError where there is none."""
+        return stat_of(self[path])
+
+
+class TaggedFiles(StoredFiles):
+    """Files with a tag each, for storages that number or hash the states of a file."""
+
+    def __init__(self, files: Mapping[str, FileDataV2], tags: Mapping[str, Any]) -> None:
+        self._files = files
+        self._tags = tags
+
+    def __getitem__(self, path: str) -> FileDataV2:
+        return self._files[path]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def origin(self, path: str) -> Any:
+        return self._tags.get(path)
+
+
+class DecodedFiles(StoredFiles):
     """Stored records by path, each decoded when it is asked for; invalid_content for one that is no file."""
 
     def __init__(self, records: Mapping[str, Mapping[str, Any]]) -> None:
@@ -159,19 +244,32 @@ class DecodedFiles(Mapping[str, FileDataV2]):
     def __len__(self) -> int:
         return len(self._records)
 
-    def record(self, path: str) -> Any:
-        """What is stored at `path`, as it is; None where there is nothing."""
-        return self._records.get(path)
-
     def __contains__(self, path: object) -> bool:
         return path in self._records
 
+    def origin(self, path: str) -> Any:
+        return self._records.get(path)
+
+    def stat(self, path: str) -> FileStat:
+        return FileStat(*self.described(path), tag=self._records[path])
+
+    def described(self, path: str) -> tuple[int | None, str | None, str | None]:
+        """The size and the times of the file at `path`; None for all of them where the record is no file."""
+        try:
+            return filedata.described(self._records[path], path)
+        except InvalidContentError:
+            return None, None, None
+
 
 class FileTree:
-    """All files of a storage at one moment, as a tree; the directories are worked out when they are asked for."""
+    """Files of a storage at one moment, as a tree; the directories are worked out when they are asked for.
+
+    `contents` are the files where the storage gave them along with the listing; None where it gave only paths.
+    """
 
     def __init__(self, files: Mapping[str, FileDataV2], directories: Directories | None = None) -> None:
-        self.files = files
+        self.files: Found = files
+        self.contents: Mapping[str, FileDataV2] | None = files
         self._directories = directories
 
     @property
@@ -181,81 +279,155 @@ class FileTree:
             self._directories = Directories(self.files)
         return self._directories
 
+    def snapshot(self) -> "FileTree":
+        """The tree, which stays as it is while the storage changes."""
+        return FileTree(self.contents.copy()) if isinstance(self.contents, dict) else self
+
+    def info(self, path: str) -> FileInfo:
+        """The listing entry of the file at `path`."""
+        return file_info(path, self.files)
+
+    def holds(self, directory: str) -> bool:
+        """Whether `directory` is one of this tree; cheaper than to work out all directories."""
+        if self._directories is not None or directory == "/":
+            return directory == "/" or directory in self.directories
+        return any(_is_file_path(key) for key in self._beneath(directory))
+
     def entries(self, directory: str) -> list[FileInfo]:
         """The direct children of `directory`, sorted by path; file_not_found, not_a_directory."""
         if directory not in self.directories:
-            raise NotDirectoryError(directory) if directory in self.files else FileMissingError(directory)
+            raise NotDirectoryError(directory) if directory in self.files else NotFoundError(directory)
         return sorted(self._children(directory), key=lambda info: info.path)
 
     def _children(self, directory: str) -> Iterator[FileInfo]:
-        for path in self.directories.children(directory):
-            if path in self.directories:
+        directories = self.directories
+        for path in directories.children(directory):
+            if path in directories:
                 yield FileInfo(f"{path}/", is_dir=True)
             if path in self.files:
-                yield file_info(path, self.files)
+                yield self.info(path)
 
     def beneath(self, path: str) -> list[str]:
         """The sorted paths of the files at or under `path`; file_not_found where there are none."""
         found = sorted(file_paths(self.files if path == "/" else self._candidates(path)))
         if not found and path != "/":
-            raise FileMissingError(path)
+            raise NotFoundError(path)
         return found
 
     def _candidates(self, path: str) -> list[str]:
         """The keys that begin as a path at or under `path` does."""
+        at: list[str] = [path] if path in self.files else []
+        return [*at, *self._beneath(path)]
+
+    def _beneath(self, path: str) -> Iterator[str]:
         inside = f"{path}/"
         keys: Iterable[Any] = self.files
-        return [key for key in keys if isinstance(key, str) and (key == path or key.startswith(inside))]
+        return (key for key in keys if isinstance(key, str) and key.startswith(inside))
 
     def foreign(self) -> int:
-        """How many keys of the storage are no paths of files."""
+        """The number of keys of the storage that are not paths of files."""
         return len(self.files) - len(file_paths(self.files))
 
 
-def readable(files: Mapping[str, FileDataV2], path: str) -> FileDataV2 | None:
-    """The file at `path`; None where there is none, or a record that is no file."""
+class StatTree(FileTree):
+    """A tree of files of which the storage gave no contents."""
+
+    def __init__(self, stats: Mapping[str, FileStat], directories: Directories | None = None) -> None:
+        self.files = stats
+        self.contents = None
+        self._stats = stats
+        self._directories = directories
+
+    def info(self, path: str) -> FileInfo:
+        stat = self._stats[path]
+        return FileInfo(path, is_dir=False, size=stat.size, modified_at=stat.modified_at)
+
+
+def stat_of(data: FileDataV2) -> FileStat:
+    """What can be said of a file that is at hand."""
+    return FileStat(filedata.size_of(data), data.modified_at, data.created_at)
+
+
+def stats_of(files: Mapping[str, FileDataV2]) -> dict[str, FileStat]:
+    """What can be said of files that are at hand; a record that is no file has neither size nor time."""
+    if isinstance(files, StoredFiles):
+        return {path: files.stat(path) for path in files}
+    return {path: _stat(files, path) for path in files}
+
+
+def _stat(files: Mapping[str, FileDataV2], path: str) -> FileStat:
+    data = readable(files, path)
+    return FileStat() if data is None else stat_of(data)
+
+
+def readable(files: Found, path: str) -> FileDataV2 | None:
+    """The file at `path`; None where there is none, a record that is no file, or a file that was not fetched."""
     try:
-        return files.get(path)
+        data = files.get(path)
     except InvalidContentError:
         return None
+    return data if isinstance(data, FileDataV2) else None
 
 
-def change_of(
-    path: str, files: Mapping[str, FileDataV2], after: FileDataV2 | None, replacement: Replacement | None = None
-) -> Change:
+def created_at(files: Found, path: str) -> str | None:
+    """When the file at `path` was created, as far as that is known."""
+    try:
+        data = files.get(path)
+    except InvalidContentError:
+        return None
+    return None if data is None else data.created_at
+
+
+def change_of(path: str, files: Found, after: FileDataV2 | None, replacement: Replacement | None = None) -> Change:
     """The change of what `files` have at `path` to `after`."""
-    origin = files.record(path) if isinstance(files, DecodedFiles) else None
-    return Change(path, readable(files, path), after, replacement, origin)
+    before = readable(files, path)
+    if type(files) is not dict and isinstance(files, StoredFiles):
+        return Change(path, before, after, replacement, files.origin(path))
+    if before is not None or path not in files:
+        return Change(path, before, after, replacement)
+    seen = _seen(files, path)
+    return Change(path, None, after, replacement, seen.tag, seen)
 
 
-def file_info(path: str, files: Mapping[str, FileDataV2]) -> FileInfo:
+def _seen(files: Found, path: str) -> FileStat:
+    try:
+        found = files[path]
+    except InvalidContentError:
+        return FileStat()
+    return found if isinstance(found, FileStat) else stat_of(found)
+
+
+def file_info(path: str, files: Found) -> FileInfo:
     """The listing entry of a file; one whose record cannot be read is listed by its path alone."""
-    data = readable(files, path)
-    if data is None:
+    if type(files) is DecodedFiles:
+        size, modified_at, _ = files.described(path)
+        return FileInfo(path, is_dir=False, size=size, modified_at=modified_at)
+    data = files.get(path) if type(files) is dict else readable(files, path)
+    if type(data) is not FileDataV2:
         return FileInfo(path, is_dir=False)
     return FileInfo(path, is_dir=False, size=filedata.size_of(data), modified_at=data.modified_at)
 
 
-def check_replaceable(path: str, files: Mapping[str, FileDataV2], *, overwrite: bool, if_match: str | None) -> None:
+def check_replaceable(path: str, files: Found, *, overwrite: bool, if_match: str | None) -> None:
     """Raise unless a write may put a file at `path`, in the place of what `files` have there."""
     if if_match is not None:
         if not _is_version(path, files, if_match):
             raise ConflictError(path)
     elif path in files and not overwrite:
-        raise ExistsError(path)
+        raise AlreadyExistsError(path)
 
 
-def check_version(path: str, files: Mapping[str, FileDataV2], if_match: str | None) -> None:
+def check_version(path: str, files: Found, if_match: str | None) -> None:
     """Raise unless `path` is a file of `files` in the version `if_match`, where one is given."""
     if if_match is None:
         return
     if path not in files:
-        raise DirectoryError(path)
+        raise IsDirectoryError(path)
     if not _is_version(path, files, if_match):
         raise ConflictError(path)
 
 
-def _is_version(path: str, files: Mapping[str, FileDataV2], if_match: str) -> bool:
+def _is_version(path: str, files: Found, if_match: str) -> bool:
     """Whether the file at `path` is the version that the caller named; what is no file is none."""
     data = readable(files, path)
     try:
@@ -271,7 +443,7 @@ def check_parents(path: str, files: Container[str]) -> None:
             raise NotDirectoryError(directory)
 
 
-def relocation(src: str, dst: str, sources: Mapping[str, FileDataV2]) -> dict[str, str]:
+def relocation(src: str, dst: str, sources: Iterable[str]) -> dict[str, str]:
     """Where each of `sources`, which lie at or under `src`, goes when `src` becomes `dst`."""
     if paths.is_beneath(dst, src):
         raise InvalidPathError(dst, "it lies inside {other}", src)
@@ -281,9 +453,9 @@ def relocation(src: str, dst: str, sources: Mapping[str, FileDataV2]) -> dict[st
 def check_destination(dst: str, files: Container[str], *, is_directory: bool, from_file: bool, overwrite: bool) -> None:
     """Raise unless a file (`from_file`) or a directory may be put at `dst`, where a file or a directory may stand."""
     if is_directory:
-        raise DirectoryError(dst) if overwrite else ExistsError(dst, is_directory=True)
+        raise IsDirectoryError(dst) if overwrite else AlreadyExistsError(dst, is_directory=True)
     if dst in files and not overwrite:
-        raise ExistsError(dst)
+        raise AlreadyExistsError(dst)
     if dst in files and not from_file:
         raise NotDirectoryError(dst)
 
@@ -302,12 +474,13 @@ class Uploads:
 
     def __init__(
         self,
-        found: Mapping[str, FileDataV2],
+        found: Found,
         directories: Collection[str],
         check_storable: Callable[[str, FileDataV2], None],
     ) -> None:
         self._found = found
-        self._after = {path: readable(found, path) for path in found}
+        self._occupied = set(found)
+        self._created = {path: created_at(found, path) for path in found}
         self._directories = directories
         self._planned = Directories()
         self._check_storable = check_storable
@@ -315,7 +488,7 @@ class Uploads:
 
     @property
     def changes(self) -> list[Change]:
-        """What to store: one change for each path."""
+        """The changes to store, one for each path."""
         return list(self._changes.values())
 
     def add(self, path: str, content: bytes) -> DeepFSError | None:
@@ -327,12 +500,12 @@ class Uploads:
         return None
 
     def _plan(self, path: str, content: bytes) -> None:
-        check_parents(path, self._after)
+        check_parents(path, self._occupied)
         if path in self._directories or path in self._planned:
-            raise DirectoryError(path)
-        earlier = self._after.get(path)
-        after = filedata.new_file(content, created_at=earlier.created_at if earlier else None)
+            raise IsDirectoryError(path)
+        after = filedata.new_file(content, created_at=self._created.get(path))
         self._check_storable(path, after)
-        self._after[path] = after
+        self._occupied.add(path)
+        self._created[path] = after.created_at
         self._changes[path] = change_of(path, self._found, after)
         self._planned.add(path)

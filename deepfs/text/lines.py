@@ -1,4 +1,4 @@
-"""Text of the contract: what counts as text, its lines, a window of them, and the version of content.
+"""What counts as text, its lines, windows of lines, and the version of content.
 
 A line ends at LF; a CR before it belongs to the terminator, and nothing else ends a line.
 """
@@ -43,7 +43,7 @@ class Window(Struct, frozen=True):
 
 
 def decode(data: bytes) -> str | None:
-    """`data` as text with its BOM, or None where it holds NUL or is not UTF-8."""
+    """`data` as text with its BOM; None if it contains NUL or is not UTF-8."""
     if b"\0" in data:
         return None
     try:
@@ -62,17 +62,17 @@ def check_text(content: str, what: str = "content") -> None:
     check_string(f"the {what}", content)
     nul = content.find("\0")
     if nul >= 0:
-        raise InvalidContentError(f"Error: The {what} holds a NUL character {_place(content, nul)}; text must not.")
+        raise InvalidContentError(None, f"The {what} holds a NUL character {_place(content, nul)}; text must not.")
     surrogate = _surrogate(content)
     if surrogate is not None:
         code = f"U+{ord(content[surrogate]):04X}"
         raise InvalidContentError(
-            f"Error: The {what} holds half a surrogate pair ({code}) {_place(content, surrogate)}; text must not."
+            None, f"The {what} holds half a surrogate pair ({code}) {_place(content, surrogate)}; text must not."
         )
 
 
 def line_count(text: str) -> int:
-    """How many lines `text` has; a BOM alone is no line."""
+    """The number of lines of `text`. A BOM alone is no line."""
     if text in ("", BOM):
         return 0
     return text.count("\n") + (not text.endswith("\n"))
@@ -98,7 +98,7 @@ def window(text: str, offset: int, limit: int) -> Window:
         return Window("", None, None, 0, None)
     offset, limit = max(offset, 0), max(limit, 0)
     if offset >= total:
-        raise InvalidContentError(f"Error: Line offset {offset} exceeds file length ({total} lines)")
+        raise InvalidContentError(None, f"Line offset {offset} exceeds file length ({total} lines)")
     if limit == 0:
         return Window("", None, None, total, offset)
     last = min(offset + limit, total)
@@ -110,7 +110,7 @@ def window(text: str, offset: int, limit: int) -> Window:
 
 
 def version(data: bytes | str) -> str:
-    """What identifies content: equal for equal bytes, a text counting as its UTF-8."""
+    """The version of content: equal for equal bytes. A str counts as its UTF-8."""
     content = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
     return digest(content).hexdigest()
 
@@ -121,7 +121,7 @@ def digest(start: bytes = b"") -> blake2b:
 
 
 def _surrogate(content: str) -> int | None:
-    """Where the first lone surrogate stands."""
+    """The position of the first lone surrogate."""
     if content.isascii():
         return None
     try:
@@ -138,10 +138,10 @@ def _place(content: str, index: int) -> str:
 
 
 def _skip_lines(text: str, start: int, count: int) -> int:
-    """The position `count` lines after `start`; there must be so many."""
+    """The position `count` lines after `start`. There must be that many lines."""
     if count == 0:
         return start
-    # Counting a block costs far less than finding its lines one by one.
+    # Counting the line ends of a block is far cheaper than finding them one by one.
     while (in_block := text.count("\n", start, start + _BLOCK)) < count:
         count -= in_block
         start += _BLOCK

@@ -6,12 +6,12 @@ One table, so that the answers do not depend on the machine, as those of the sta
 __all__ = ["OCTET_STREAM", "extension", "is_binary_name", "is_binary_type", "mime_type", "sniff"]
 
 OCTET_STREAM = "application/octet-stream"
-"""The type of bytes of which nothing is known."""
+"""The type of bytes of an unknown format."""
 
 _OPEN_XML = "application/vnd.openxmlformats-officedocument"
 _OPEN_DOCUMENT = "application/vnd.oasis.opendocument"
 
-# Only extensions that no text file carries: `.ts`, `.bin`, `.dat`, `.key` and the like are left to the content.
+# Only extensions that no text file has: `.ts`, `.bin`, `.dat`, `.key` and the like are left to the content.
 _BINARY = {
     "image/png": "png",
     "image/jpeg": "jpg jpeg",
@@ -125,28 +125,28 @@ _TYPES = {extension: kind for table in (_BINARY, _TEXT) for kind, names in table
 
 
 def extension(mime_type: str) -> str:
-    """An extension that stands for the type, with its dot; empty for a type that is not known."""
+    """An extension for the MIME type, with its dot; empty if the type is not known."""
     names = _BINARY.get(mime_type) or _TEXT.get(mime_type)
     return f".{names.split()[0]}" if names else ""
 
 
 def mime_type(path: str) -> str | None:
-    """The type that the extension of `path` stands for, in any case; None for one that is not known."""
+    """The MIME type for the extension of `path`, ignoring case; None if it is not known."""
     return _TYPES.get(_extension(path))
 
 
 def is_binary_name(path: str) -> bool:
-    """Whether the extension of `path` says that its content is not text; `.svg` is text."""
+    """Whether the extension of `path` is that of a binary format. `.svg` is text."""
     return is_binary_type(mime_type(path))
 
 
 def is_binary_type(mime_type: str | None) -> bool:
-    """Whether a type that `mime_type` gave says that the content is not text."""
+    """Whether a type returned by `mime_type` is binary."""
     return mime_type in _BINARY
 
 
 def _extension(path: str) -> str:
-    """The extension in small letters, without its dot; a name such as `.png` has none."""
+    """The extension in lower case, without its dot; a name such as `.png` has none."""
     stem, _, extension = path[path.rfind("/") + 1 :].rpartition(".")
     return extension.lower() if stem.strip(".") else ""
 
@@ -205,7 +205,7 @@ _BRANDS = {
 
 
 def sniff(data: bytes) -> str:
-    """The type that the first bytes of binary content tell, `application/octet-stream` where they tell none."""
+    """The MIME type recognised by the first bytes of binary content, or `application/octet-stream`."""
     head = bytes(data[:512])
     for magic, kind in _MAGIC:
         if head.startswith(magic):

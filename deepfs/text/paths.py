@@ -75,7 +75,7 @@ def is_normal(path: str) -> bool:
 
 
 def are_plainly_normal(given: Collection[Any]) -> bool:
-    """Whether all are normal paths other than the root, for certain; it costs a few passes over all of them at once."""
+    """Whether all are certainly normal paths other than the root. One scan checks them all at once."""
     try:
         joined = "\0".join(("", *given, ""))
     except TypeError:
@@ -89,7 +89,7 @@ def are_plainly_normal(given: Collection[Any]) -> bool:
 
 
 _UNPLAIN = ("//", "/\0", "/./", "/.\0", "..", "\\", ":")
-"""What paths that are not normal have somewhere, where several are joined by NUL; some normal ones have it, too."""
+"""Found in several paths joined by NUL if any of them is not normal; found in some normal ones, too."""
 
 
 def _objection(path: str, normal: str) -> str | None:
@@ -117,7 +117,7 @@ def _length_objection(normal: str, names: list[str]) -> str | None:
 
 
 def parent(path: str) -> str:
-    """The directory that holds `path`; the root is its own parent."""
+    """The parent directory of `path`. The root is its own parent."""
     return path[: path.rindex("/")] or "/"
 
 
@@ -137,7 +137,7 @@ def ancestors(path: str) -> list[str]:
 
 
 def is_beneath(path: str, directory: str) -> bool:
-    """Whether `path` lies under `directory`, at any depth; nothing lies beneath itself."""
+    """Whether `path` is under `directory`, at any depth. No path is beneath itself."""
     return path != "/" if directory == "/" else path.startswith(f"{directory}/")
 
 
@@ -149,7 +149,7 @@ def join(directory: str, name: str) -> str:
 
 
 def relative(path: str, directory: str) -> str:
-    """`path` as seen from `directory`, without leading slash; empty where both are the same.
+    """`path` relative to `directory`, without a leading slash; empty if both are the same.
 
     Raises `ValueError` where `path` is neither `directory` nor beneath it.
     """

@@ -1,8 +1,4 @@
-"""Stored files: reading every form they come in, and making the two that are written.
-
-Three forms are read: version 2 (text, or bytes as base64), version 1 (a list of lines, of text or of base64), and what
-the JavaScript library stores (`mimeType`, and bytes as such or as a mapping of index to byte). All become `FileDataV2`.
-"""
+"""Files as records: how they are stored, and how a read shows them."""
 
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
@@ -11,22 +7,29 @@ from typing import Any, Final, cast, get_args
 
 from msgspec.structs import asdict
 
-from deepfs.errors import InvalidContentError, quoted
+from deepfs.errors import InvalidContentError, TooLargeError, quoted
 from deepfs.text import media
-from deepfs.text.lines import check_text, decode, is_text
-from deepfs.types import Encoding, FileDataV1, FileDataV2, FileFormat
+from deepfs.text.lines import Window, check_text, decode, is_text, version, window
+from deepfs.types import Encoding, FileDataV1, FileDataV2, FileFormat, ReadResult
 
 __all__ = [
+    "MAX_BINARY_BYTES",
     "content_bytes",
     "decode_file",
+    "described",
     "encode_file",
     "new_file",
+    "read_binary",
+    "read_data",
+    "read_text",
+    "read_window",
     "searchable",
     "size_of",
     "text_of",
     "timestamp",
     "to_v1",
 ]
+
 
 _ENCODINGS: Final = get_args(Encoding)
 _BASE64_SPACE = " \t\r\n"
@@ -68,11 +71,40 @@ def decode_file(value: Mapping[str, Any], path: str) -> FileDataV2:
     return FileDataV2(content, encoding, created_at, modified_at, mime_type)
 
 
+def described(value: Mapping[str, Any], path: str) -> tuple[int, str | None, str | None]:
+    """The size in bytes, the time of the last change and that of the creation of the file stored as `value`.
+
+    The same as of the decoded file, without decoding content that is text or lines. Raises InvalidContentError as
+    `decode_file` does.
+    """
+    content = value.get("content") if type(value) is dict else None
+    size = None if isinstance(content, str) else _undecoded_size(content, value)
+    if size is None:
+        data = decode_file(value, path)
+        return size_of(data), data.modified_at, data.created_at
+    data = decode_file({**value, "content": "", "encoding": "utf-8"}, path)
+    return size, data.modified_at, data.created_at
+
+
+def _undecoded_size(content: object, value: Mapping[str, Any]) -> int | None:
+    """The bytes of lines or of bytes; None for content of other kinds."""
+    if isinstance(content, bytes | bytearray | memoryview):
+        return memoryview(content).nbytes
+    if isinstance(content, list | tuple) and value.get("encoding", "utf-8") == "utf-8":
+        is_text = all(isinstance(line, str) for line in content)
+        return sum(map(_utf8_length, content)) + max(0, len(content) - 1) if is_text else None
+    return None
+
+
+def _utf8_length(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
 def to_v1(data: FileDataV2, path: str = "") -> FileDataV1:
     """`data` in the legacy form, which holds text only: InvalidContentError for a binary file."""
     text = data.content if data.encoding == "utf-8" else decode(content_bytes(data, path))
     if text is None:
-        raise InvalidContentError.about(path, "Error: File ", " is binary; the file format v1 holds text only.")
+        raise InvalidContentError(path, "it is binary; the file format v1 holds text only.")
     return FileDataV1(text.split("\n"), data.created_at, data.modified_at)
 
 
@@ -89,7 +121,7 @@ def content_bytes(data: FileDataV2, path: str = "") -> bytes:
     try:
         return b64decode("".join(data.content.split()), validate=True)
     except ValueError as error:
-        raise InvalidContentError.about(path, "Error: File ", f" is stored as invalid base64: {error}") from error
+        raise InvalidContentError(path, f"it is stored as invalid base64: {error}") from error
 
 
 def size_of(data: FileDataV2) -> int:
@@ -160,4 +192,45 @@ def _optional_text(value: Mapping[str, Any], field: str, path: str) -> str | Non
 
 def _malformed(path: str, field: str, expected: str, value: object) -> InvalidContentError:
     found = quoted(value) if isinstance(value, str) else type(value).__name__
-    return InvalidContentError.about(path, "Error: File ", f" is malformed: {field} is {found}, not {expected}.")
+    return InvalidContentError(path, f"it is malformed: {field} is {found}, not {expected}.")
+
+
+MAX_BINARY_BYTES = 10 * 1024 * 1024
+
+
+def read_text(path: str, text: str, offset: int, limit: int, *, at: FileDataV2) -> ReadResult:
+    """Lines `offset` to `offset + limit` of `text`, with the timestamps of `at`."""
+    shown = window(text, offset, limit)
+    data = FileDataV2(shown.text, "utf-8", at.created_at, at.modified_at, media.mime_type(path))
+    return read_window(data, shown, version(text))
+
+
+def read_window(data: FileDataV2, shown: Window, content_version: str) -> ReadResult:
+    """The window `shown` of a text, whose lines `data` holds."""
+    return ReadResult(
+        file_data=data,
+        start_line=shown.start_line,
+        end_line=shown.end_line,
+        total_lines=shown.total_lines,
+        next_offset=shown.next_offset,
+        version=content_version,
+    )
+
+
+def read_binary(path: str, content: bytes, *, at: FileDataV2, content_version: str, limit: int) -> ReadResult:
+    """The whole of a binary file as base64; too_large where it is over `limit` bytes."""
+    if len(content) > limit:
+        raise TooLargeError(path, len(content), limit)
+    mime_type = media.mime_type(path) if media.is_binary_name(path) else media.sniff(content)
+    encoded = b64encode(content).decode("ascii")
+    data = FileDataV2(encoded, "base64", at.created_at, at.modified_at, mime_type)
+    return ReadResult(file_data=data, version=content_version)
+
+
+def read_data(path: str, data: FileDataV2, offset: int, limit: int, *, max_binary: int) -> ReadResult:
+    """A read of a file that is held whole."""
+    text = text_of(data, path)
+    if text is not None:
+        return read_text(path, text, offset, limit, at=data)
+    content = content_bytes(data, path)
+    return read_binary(path, content, at=data, content_version=version(content), limit=max_binary)

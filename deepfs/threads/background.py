@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import anyio
 from anyio.lowlevel import checkpoint
 
-from deepfs.threads.loop_bridge import Mailbox, mailbox, name_asyncio, waiting_threads
+from deepfs.threads.loop_bridge import Claim, LoopCallbacks, loop_callbacks, name_asyncio, waiting_threads
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -80,7 +80,7 @@ class _Running:
         self.thread: int | None = None
         self.has_ended = False
         """It takes no calls any more; those that it has taken fail."""
-        self._home: Mailbox | None = None
+        self._callbacks: LoopCallbacks | None = None
         self._calls: dict[Call[Any], None] = {}
 
     def take(self, call: "Call[Any]") -> bool:
@@ -88,15 +88,15 @@ class _Running:
         self._calls[call] = None
         if self.has_ended and self._calls.pop(call, call) is None:
             return False
-        # Before the loop has a home, it looks for calls by itself.
-        self.post(partial(self._begin, call))
+        # Before the loop has its callbacks, it looks for calls by itself.
+        self.send(partial(self._begin, call))
         return True
 
-    def post(self, callback: Callable[[], object]) -> None:
+    def send(self, callback: Callable[[], object]) -> None:
         """Have the loop run `callback`, if it still runs."""
-        if self._home is not None:
+        if self._callbacks is not None:
             with suppress(RuntimeError):
-                self._home.call(callback)
+                self._callbacks.call(callback)
 
     def forget(self, call: "Call[Any]") -> None:
         """Nobody waits for `call` any more."""
@@ -116,7 +116,7 @@ class _Running:
 
     async def _serve(self) -> None:
         async with anyio.create_task_group() as self._tasks:
-            self._home = mailbox()
+            self._callbacks = loop_callbacks()
             for call in list(self._calls):
                 self._begin(call)
             try:
@@ -170,9 +170,9 @@ class Call(Generic[T]):
     _scope: anyio.CancelScope
 
     def __init__(self, function: Callable[[], Awaitable[T]]) -> None:
-        # Whoever pops it decides whether the call is made, or what came of it; popping is atomic.
-        self._claim = [function]
-        self._outcome = [None]
+        # Who takes them decides whether the call is made, and what came of it.
+        self._claim = Claim(function)
+        self._outcome = Claim(True)
         self._error: BaseException | None = None
         self._is_done = False
         # Unlike a condition, it is opened without waiting for whoever waits before it.
@@ -189,8 +189,8 @@ class Call(Generic[T]):
         try:
             self._gate.acquire()
         except BaseException:
-            if self._take() is None and not self._is_done:
-                running.post(self._cancel)
+            if self._claim.take() is None and not self._is_done:
+                running.send(self._cancel)
                 self._gate.acquire()
             raise
         finally:
@@ -207,33 +207,26 @@ class Call(Generic[T]):
 
         Even SystemExit is returned: it belongs to the caller, and must not end the loop.
         """
-        function = self._take()
+        function = self._claim.take()
         if function is None:
             return None
         try:
             with anyio.CancelScope() as self._scope:
-                self._settle(await function())
+                self._end_with(await function())
         except BaseException as error:
             return error
         return anyio.get_cancelled_exc_class()() if self._scope.cancelled_caught else None
 
     def fail(self, error: BaseException) -> None:
         """End the call with `error`, unless it has ended."""
-        if self._settles():
+        if self._outcome.take():
             self._error = error
             self._open()
 
-    def _settle(self, value: T) -> None:
-        if self._settles():
+    def _end_with(self, value: T) -> None:
+        if self._outcome.take():
             self._value = value
             self._open()
-
-    def _settles(self) -> bool:
-        try:
-            self._outcome.pop()
-        except IndexError:
-            return False
-        return True
 
     def _open(self) -> None:
         self._is_done = True
@@ -241,12 +234,6 @@ class Call(Generic[T]):
 
     def _cancel(self) -> None:
         self._scope.cancel()
-
-    def _take(self) -> Callable[[], Awaitable[T]] | None:
-        try:
-            return self._claim.pop()
-        except IndexError:
-            return None
 
 
 _loop = BackgroundLoop()

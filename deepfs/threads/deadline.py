@@ -41,9 +41,9 @@ class Deadline:
         """Raise DeadlineError, about `path`, where the work was cancelled or its time is up."""
         self.check_cancelled(path)
         if self.has_passed:
-            raise DeadlineError.about(path, "Error: Time is up for ", ": others use it, or there is too much of it")
+            raise DeadlineError(path, "others use it, or there is too much of it")
 
     def check_cancelled(self, path: str = "/") -> None:
         """Raise DeadlineError where the work was cancelled, for steps that the time limit does not concern."""
         if self.is_cancelled:
-            raise DeadlineError.about(path, "Error: The operation on ", " was cancelled")
+            raise DeadlineError(path, "the operation was cancelled")

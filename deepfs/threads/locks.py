@@ -10,7 +10,7 @@ from itertools import takewhile
 from operator import is_not
 from weakref import WeakValueDictionary
 
-from deepfs.threads.loop_bridge import mailbox, waiting_threads
+from deepfs.threads.loop_bridge import loop_callbacks, waiting_threads
 
 __all__ = ["LockTable", "PathLocks", "Request", "StepLock", "path_locks"]
 
@@ -223,15 +223,15 @@ class _AsyncHold(_Hold, AbstractAsyncContextManager[None]):
 
     async def _wait(self) -> None:
         try:
-            signal = mailbox().signal()
+            event = loop_callbacks().event()
         except RuntimeError:
             # This coroutine is driven without an event loop, where only the thread can wait.
             self._wait_blocking()
             return
         self._check_wait()
-        self._request.notify = signal.set
+        self._request.notify = event.set
         if not self._request.is_granted:
-            await signal.wait()
+            await event.wait()
 
 
 class StepLock:

@@ -10,11 +10,11 @@ import sys
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from contextvars import ContextVar
 from math import inf
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 from weakref import ref
 
 from anyio import CancelScope, current_effective_deadline, get_cancelled_exc_class
@@ -24,28 +24,64 @@ if TYPE_CHECKING:
 
     from trio.lowlevel import Abort, Task, TrioToken
 
-__all__ = ["Countdown", "Mailbox", "Signal", "is_stray", "mailbox", "name_asyncio", "on_asyncio", "waiting_threads"]
+    AsyncioLoop: TypeAlias = asyncio.AbstractEventLoop
+
+__all__ = [
+    "Claim",
+    "Countdown",
+    "LoopCallbacks",
+    "ThreadEvent",
+    "call_on",
+    "is_stray",
+    "loop_callbacks",
+    "name_asyncio",
+    "on_asyncio",
+    "running_asyncio_loop",
+    "waiting_threads",
+]
+
+T = TypeVar("T")
 
 waiting_threads: Final[ContextVar[frozenset[int]]] = ContextVar("deepfs_waiting_threads", default=frozenset())
 """The threads that wait for what runs here, by `threading.get_ident`: to wait for one of them would never end."""
 
 
-class Signal(ABC):
-    """A one-shot event that any thread sets and one task awaits, on the loop of the mailbox that made it."""
+class Claim(Generic[T]):
+    """A value that goes to the first who takes it, in whatever thread; safe in signal handlers, as it never waits."""
 
-    __slots__ = ("_mailbox", "is_set")
+    __slots__ = ("_value",)
 
-    def __init__(self, home: "Mailbox") -> None:
-        self._mailbox = home
+    def __init__(self, value: T) -> None:
+        self._value = [value]
+
+    def take(self) -> T | None:
+        """The value; None where it was taken before."""
+        try:
+            return self._value.pop()  # Atomic.
+        except IndexError:
+            return None
+
+
+class ThreadEvent(ABC):
+    """A one-shot event that any thread sets and one task awaits, on the loop that it was made for."""
+
+    __slots__ = ("_callbacks", "is_set")
+
+    def __init__(self, callbacks: "LoopCallbacks") -> None:
+        self._callbacks = callbacks
         self.is_set: bool = False
         """Changes on the loop's own thread only."""
 
     def set(self) -> None:
         """Wake the waiting task; safe from any thread, also after the loop has ended."""
-        if self._mailbox.is_here():
+        if self._callbacks.is_here():
             self.fire()
         else:
-            self._mailbox.post(self.fire)
+            self.set_from_thread()
+
+    def set_from_thread(self) -> None:
+        """`set`, in a thread that is not the loop's own."""
+        self._callbacks.send(self.fire)
 
     @abstractmethod
     def fire(self) -> None:
@@ -53,10 +89,10 @@ class Signal(ABC):
 
     @abstractmethod
     def wait(self) -> Awaitable[None]:
-        """Wait until the signal is set. A cancelled wait may be repeated."""
+        """Wait until the event is set. A cancelled wait may be repeated."""
 
     async def wait_shielded(self) -> None:
-        """Wait until the signal is set, whatever is cancelled meanwhile."""
+        """Wait until the event is set, whatever is cancelled meanwhile."""
         with CancelScope(shield=True):
             while not self.is_set:
                 # `asyncio.Task.cancel()` knows no scopes and reaches through the shield.
@@ -65,50 +101,47 @@ class Signal(ABC):
 
 
 class Countdown:
-    """Fires `signal` after `steps` counts, all on the signal's loop."""
+    """Sets `event` after `steps` counts, each in any thread; so the loop is woken once for all of them."""
 
-    __slots__ = ("_left", "signal")
+    __slots__ = ("_left", "event")
 
-    def __init__(self, signal: Signal, steps: int) -> None:
-        self.signal: Signal = signal
-        self._left = steps
+    def __init__(self, event: ThreadEvent, steps: int) -> None:
+        self.event: ThreadEvent = event
+        self._left = [None] * (steps - 1)
 
     def count(self, steps: int = 1) -> None:
-        self._left -= steps
-        if self._left == 0:
-            self.signal.fire()
+        for _ in range(steps):
+            try:
+                self._left.pop()  # Atomic.
+            except IndexError:
+                self.event.set()
 
 
-class Mailbox(ABC):
-    """Callbacks on their way to one event loop; those put before a flush share one wake-up of the loop."""
+class LoopCallbacks(ABC):
+    """Callbacks on their way to one event loop; those sent before the loop wakes share one wake-up."""
 
     def __init__(self) -> None:
-        self._letters: deque[Callable[[], object]] = deque()
+        self._sent: deque[Callable[[], object]] = deque()
         self._called = False
         self._turn: object | None = None
 
-    def put(self, callback: Callable[[], object]) -> None:
-        """Leave `callback`, which must not raise, for the next flush; safe from any thread."""
-        self._letters.append(callback)
+    def send(self, callback: Callable[[], object]) -> None:
+        """Have the loop run `callback`, which must not raise, after those sent before; safe from any thread.
 
-    def flush(self) -> None:
-        """Have the loop run what was put, in order; where the loop has ended, it is dropped."""
-        if self._called or not self._letters:
+        Where the loop has ended, it is dropped.
+        """
+        self._sent.append(callback)
+        if self._called:
             return
         self._called = True
         try:
-            self._call(self._deliver)
+            self._call(self._run_sent)
         except RuntimeError:
-            self._letters.clear()
+            self._sent.clear()
             self._called = False
 
-    def post(self, callback: Callable[[], object]) -> None:
-        """Put and flush."""
-        self.put(callback)
-        self.flush()
-
     def call(self, callback: Callable[[], object]) -> None:
-        """Have the loop run `callback` by a wake-up of its own, which no thread that was interrupted amid a flush owes.
+        """Have the loop run `callback` by a wake-up of its own, which no thread that was interrupted amid `send` owes.
 
         RuntimeError where the loop has ended and was not collected yet.
         """
@@ -124,15 +157,15 @@ class Mailbox(ABC):
     def _end_turn(self) -> None:
         self._turn = None
 
-    def _deliver(self) -> None:
-        # Cleared before the count is taken: what is put later than this line calls again.
+    def _run_sent(self) -> None:
+        # Cleared before the count is taken: what is sent later than this line calls again.
         self._called = False
-        for _ in range(len(self._letters)):
-            self._letters.popleft()()
+        for _ in range(len(self._sent)):
+            self._sent.popleft()()
 
     @abstractmethod
-    def signal(self) -> Signal:
-        """A signal for a task of this loop."""
+    def event(self) -> ThreadEvent:
+        """An event for a task of this loop."""
 
     @abstractmethod
     def is_here(self) -> bool:
@@ -147,12 +180,12 @@ class Mailbox(ABC):
         """Schedule from the loop's own thread."""
 
 
-class _AsyncioSignal(Signal):
+class _AsyncioEvent(ThreadEvent):
     __slots__ = ("_future", "_loop")
     _future: "asyncio.Future[None] | None"
 
-    def __init__(self, home: Mailbox, loop: "asyncio.AbstractEventLoop") -> None:
-        super().__init__(home)
+    def __init__(self, callbacks: LoopCallbacks, loop: "asyncio.AbstractEventLoop") -> None:
+        super().__init__(callbacks)
         self._loop = loop
         self._future = None
 
@@ -168,16 +201,16 @@ class _AsyncioSignal(Signal):
         return future
 
 
-class _AsyncioMailbox(Mailbox):
+class _AsyncioCallbacks(LoopCallbacks):
     def __init__(self, loop: "asyncio.AbstractEventLoop") -> None:
         super().__init__()
         self._loop = ref(loop)
 
-    def signal(self) -> Signal:
+    def event(self) -> ThreadEvent:
         loop = self._loop()
         if loop is None:
-            raise RuntimeError("the event loop of this mailbox has ended")
-        return _AsyncioSignal(self, loop)
+            raise RuntimeError("the event loop of these callbacks has ended")
+        return _AsyncioEvent(self, loop)
 
     def is_here(self) -> bool:
         import asyncio
@@ -198,12 +231,12 @@ class _AsyncioMailbox(Mailbox):
         asyncio.get_running_loop().call_soon(callback)
 
 
-class _TrioSignal(Signal):
+class _TrioEvent(ThreadEvent):
     __slots__ = ("_task",)
     _task: "Task | None"
 
-    def __init__(self, home: Mailbox) -> None:
-        super().__init__(home)
+    def __init__(self, callbacks: LoopCallbacks) -> None:
+        super().__init__(callbacks)
         self._task = None
 
     def fire(self) -> None:
@@ -228,13 +261,13 @@ class _TrioSignal(Signal):
         return Abort.SUCCEEDED
 
 
-class _TrioMailbox(Mailbox):
+class _TrioCallbacks(LoopCallbacks):
     def __init__(self, token: "TrioToken") -> None:
         super().__init__()
         self._token = ref(token)
 
-    def signal(self) -> Signal:
-        return _TrioSignal(self)
+    def event(self) -> ThreadEvent:
+        return _TrioEvent(self)
 
     def is_here(self) -> bool:
         from trio.lowlevel import current_trio_token, in_trio_task
@@ -249,21 +282,21 @@ class _TrioMailbox(Mailbox):
 
 
 class _Thread(threading.local):
-    mailbox: Mailbox | None = None
+    loop_callbacks: LoopCallbacks | None = None
     """The one used last in this thread; a loop may have several over time, which does no harm."""
 
 
 _thread = _Thread()
 
 
-def mailbox() -> Mailbox:
-    """The mailbox of the event loop that runs the calling task.
+def loop_callbacks() -> LoopCallbacks:
+    """The callbacks of the event loop that runs the calling task.
 
     RuntimeError outside of one, and as the interpreter ends.
     """
-    found = _thread.mailbox
+    found = _thread.loop_callbacks
     if found is None or not found.is_here():
-        found = _thread.mailbox = _open()
+        found = _thread.loop_callbacks = _new()
     return found
 
 
@@ -307,26 +340,72 @@ def on_asyncio() -> bool:
         return False
 
 
+def running_asyncio_loop() -> "AsyncioLoop | None":
+    """The asyncio loop of the calling thread; None where none runs, as under trio."""
+    import asyncio
+
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+async def call_on(loop: "AsyncioLoop", call: Callable[[], Coroutine[Any, Any, T]], *, finishes: bool = False) -> T:
+    """Make an async call on an asyncio `loop` that runs, from a task of whichever loop.
+
+    Cancelled, it cancels the call; with `finishes` the call goes on to its end by itself.
+    """
+    import asyncio
+
+    from anyio import to_thread
+
+    here = running_asyncio_loop()
+    if loop is here:
+        return await (_kept_task(loop, call) if finishes else call())
+    future = asyncio.run_coroutine_threadsafe(call(), loop)
+    try:
+        if here is not None:
+            wrapped = asyncio.wrap_future(future)
+            return await (asyncio.shield(wrapped) if finishes else wrapped)
+        return await to_thread.run_sync(future.result, abandon_on_cancel=not finishes)
+    finally:
+        if not finishes:
+            future.cancel()
+
+
+async def _kept_task(loop: "AsyncioLoop", call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    import asyncio
+
+    task = loop.create_task(call())
+    _kept.add(task)
+    task.add_done_callback(_kept.discard)
+    return await asyncio.shield(task)
+
+
+_kept: "set[asyncio.Task[Any]]" = set()
+"""Tasks that nobody else may hold: a loop by itself holds its tasks weakly."""
+
+
 def _on_trio() -> bool:
     # Not imported: where another thread is about to load trio, that could fail both.
     in_trio_task: Callable[[], bool] | None = getattr(sys.modules.get("trio.lowlevel"), "in_trio_task", None)
     return in_trio_task is not None and in_trio_task()
 
 
-def _open() -> Mailbox:
+def _new() -> LoopCallbacks:
     if sys.is_finalizing():
         raise RuntimeError("the interpreter ends, and the threads that would do this run no more")
     if _on_trio():
         from trio.lowlevel import current_trio_token
 
-        return _TrioMailbox(current_trio_token())
+        return _TrioCallbacks(current_trio_token())
     import asyncio
 
-    return _AsyncioMailbox(asyncio.get_running_loop())
+    return _AsyncioCallbacks(asyncio.get_running_loop())
 
 
 def _after_fork() -> None:
-    _thread.mailbox = None
+    _thread.loop_callbacks = None
 
 
 if hasattr(os, "register_at_fork"):

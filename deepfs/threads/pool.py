@@ -1,23 +1,51 @@
-"""Threads that carry out blocking calls: a fair queue, and as few workers as the calls need."""
+"""The one place for blocking calls: they run on threads of this module, while the event loops go on.
 
+`run` and `run_each` take short operations, each a whole one (open, read and close), never one system call. One worker
+makes these calls one by one, since with tiny ones a second thread costs more in contention for the interpreter than it
+gains; where calls turn out slow, workers are added. `run_long` takes scans of what is in memory, on threads of their
+own, `start_long` searches that wait for a storage and could be stuck there, and `run_resident` what needs a thread that
+never ends.
+
+Callers are served fairly: what a loop submits in one of its turns forms a group, and groups take turns, call by call.
+Functions run outside of the caller's context variables. Results for a loop that has ended are dropped.
+"""
+
+import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Hashable, Iterable
 from contextlib import suppress
+from itertools import islice
 from math import inf
 from queue import Empty, SimpleQueue
 from time import monotonic, process_time, sleep
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, TypeVarTuple
 
-from deepfs.threads.loop_bridge import Mailbox
+from anyio import current_effective_deadline
+from anyio.lowlevel import checkpoint_if_cancelled
 
-__all__ = ["Job", "Lane", "is_worker"]
+from deepfs.threads.deadline import Deadline
+from deepfs.threads.loop_bridge import Claim, Countdown, ThreadEvent, loop_callbacks
+
+__all__ = [
+    "Job",
+    "WorkerPool",
+    "is_worker",
+    "run",
+    "run_each",
+    "run_long",
+    "run_resident",
+    "start_long",
+    "stop_if_cancelled",
+    "wait_for_end",
+]
+
 
 T = TypeVar("T")
+ItemT = TypeVar("ItemT")
+ArgsT = TypeVarTuple("ArgsT")
 
-_HOLD_BACK = 0.003
-"""Seconds for which a finished job may wait for others to wake the loop with it."""
 _TICK = 0.005
 """Seconds between two looks of the watcher."""
 _QUICK = 5
@@ -37,34 +65,33 @@ _here = _Here()
 
 
 def is_worker() -> bool:
-    """Whether the calling thread is one of a lane, so that what waits here for a lane may wait for itself."""
+    """Whether the calling thread is one of a pool, so that what waits here for a pool may wait for itself."""
     return _here.is_worker
 
 
 class Job(Generic[T]):
-    """A call, from its submission to its outcome; `finish` is then run on the loop that waits for it."""
+    """A call, from its submission to its outcome; `ended` is then called on the thread that made it."""
 
-    __slots__ = ("_claim", "_error", "_function", "_value", "finish", "home", "turn")
+    __slots__ = ("_claim", "_error", "_function", "_value", "ended", "turn")
     _value: T
 
     def __init__(
-        self, home: Mailbox, finish: Callable[[], object], function: Callable[..., T], args: tuple[Any, ...]
+        self, turn: object, ended: Callable[[], object], function: Callable[..., T], args: tuple[Any, ...]
     ) -> None:
-        self.home: Mailbox = home
-        self.turn: object = home.turn()
-        self.finish: Callable[[], object] = finish
+        self.turn: object = turn
+        """What it forms a group with."""
+        self.ended: Callable[[], object] = ended
         self._function = function
-        # Whoever pops its arguments decides the job's fate; popping is atomic.
-        self._claim = [args]
+        self._claim = Claim(args)
         self._error: BaseException | None = None
 
     def withdraw(self) -> bool:
         """Keep the call from being made; whether it was in time."""
-        return self._take() is not None
+        return self._claim.take() is not None
 
     def run(self) -> bool:
         """Make the call, unless it was withdrawn."""
-        args = self._take()
+        args = self._claim.take()
         if args is None:
             return False
         try:
@@ -81,12 +108,6 @@ class Job(Generic[T]):
             raise self._error
         finally:
             del self  # The traceback holds this frame: no cycle through the job.
-
-    def _take(self) -> tuple[Any, ...] | None:
-        try:
-            return self._claim.pop()
-        except IndexError:
-            return None
 
 
 class _Turns:
@@ -143,7 +164,7 @@ class _Turns:
                 self._running[job.turn] = left
 
 
-class Lane:
+class WorkerPool:
     """A queue of jobs and the daemon threads that work on it.
 
     Up to `core` workers are started as jobs come in and stay. With a higher `limit`, a watcher adds workers while jobs
@@ -161,9 +182,7 @@ class Lane:
         self._turns = _Turns(most)
         self._workers = 0
         self._idle = 0
-        self._unsent: dict[Mailbox, None] = {}
         self._finished = 0  # By estimate: counted without the lock.
-        self._hold_back = _HOLD_BACK if limit > core else 0.0
         self._has_watcher = limit == core
         self._is_watched = limit == core
         self._alarm: SimpleQueue[None] = SimpleQueue()
@@ -199,23 +218,15 @@ class Lane:
 
     def _work(self) -> None:
         self._call_watcher()
-        sent = monotonic()
         job: Job[Any] | None = None
         while True:
             job = self._next(job)
             if job is None:
-                self._send()
                 if not self._wait():
                     return
-                sent = monotonic()
-                continue
-            if job.run():
+            elif job.run():
                 self._finished += 1
-                job.home.put(job.finish)
-                self._unsent[job.home] = None
-                if monotonic() - sent >= self._hold_back:
-                    self._send()
-                    sent = monotonic()
+                job.ended()
 
     def _next(self, ended: Job[Any] | None) -> Job[Any] | None:
         with self._lock:
@@ -253,11 +264,6 @@ class Lane:
         self._call_watcher()
         return True
 
-    def _send(self) -> None:
-        with suppress(KeyError):  # Another thread took the last one.
-            while self._unsent:
-                self._unsent.popitem()[0].flush()
-
     # --- the watcher ---
 
     def _call_watcher(self) -> None:
@@ -280,7 +286,6 @@ class Lane:
             sleep(_TICK)
             # More threads would only make it worse for an interpreter that is busy, or that wakes this one late.
             is_contended = monotonic() - due > _TICK / 5 or process_time() - worked > _TICK / 2
-            self._send()  # What a worker finished before the job that now keeps it.
             busy, done = self._workers - self._idle, self._finished - finished
             quiet = 0 if busy else quiet + 1
             slow = slow + 1 if done < _QUICK * busy else 0
@@ -301,3 +306,179 @@ class Lane:
 def _as_worker(target: Callable[[], None]) -> None:
     _here.is_worker = True
     target()
+
+
+_SLICE = 256
+"""Calls of one `run_each` that are in flight together: enough to batch, too few to hold up the loop."""
+
+
+class _Pools:
+    def __init__(self) -> None:
+        self.short = WorkerPool("short", core=1, limit=40)
+        # Scans hold the interpreter: each further thread adds to the time for which an event loop waits for it.
+        self.long = WorkerPool("long", core=2, limit=2)
+        # These may wait for a device, or for what never comes; workers are added then, though never over two a storage.
+        self.waiting = WorkerPool("waiting", core=2, limit=16, most=2)
+        self.resident = WorkerPool("resident", core=1, limit=1)
+
+
+_pools = _Pools()
+
+
+def _forget_after_fork() -> None:
+    global _pools
+    _pools = _Pools()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_after_fork)
+
+
+def run(
+    function: Callable[[*ArgsT], T],
+    *args: *ArgsT,
+    abandon_on_cancel: bool = False,
+    deadline: Deadline | None = None,
+) -> Awaitable[T]:
+    """Call a short blocking function, and return or raise what it does.
+
+    Args:
+        function: Makes one whole operation, such as open, read and close.
+        args: What it is called with.
+        abandon_on_cancel: Whether a cancelled caller goes on at once and drops the result, which is for reads. By
+            default it goes on when the function has ended. A call that has not begun is never made.
+        deadline: Cancelled when the caller is, so that the function can end early.
+
+    Raises:
+        RuntimeError: No thread can be started, or the interpreter ends.
+    """
+    return _run(_pools.short, function, args, abandon_on_cancel, deadline)
+
+
+def run_resident(function: Callable[[*ArgsT], T], *args: *ArgsT) -> Awaitable[T]:
+    """`run` on the one thread that lives as long as the process.
+
+    What it starts there may be bound to the life of its parent thread. Calls are made in the order in which they come.
+    Cancelled later than the call has begun, the caller goes on when the function has ended.
+    """
+    return _run(_pools.resident, function, args, turn=object())
+
+
+async def _run(
+    pool: WorkerPool,
+    function: Callable[[*ArgsT], T],
+    args: tuple[*ArgsT],
+    abandon_on_cancel: bool = False,
+    deadline: Deadline | None = None,
+    turn: object = None,
+) -> T:
+    await stop_if_cancelled()
+    loop = loop_callbacks()
+    event = loop.event()
+    job: Job[T] = Job(loop.turn() if turn is None else turn, event.set_from_thread, function, args)
+    pool.submit(job)
+    try:
+        await event.wait()
+    except BaseException as reason:
+        if deadline is not None:
+            deadline.cancel()
+        if not job.withdraw() and not abandon_on_cancel:
+            await wait_for_end(event, reason)
+        raise
+    return job.result()
+
+
+async def run_each(
+    function: Callable[[ItemT], T], items: Iterable[ItemT], *, abandon_on_cancel: bool = False
+) -> list[T]:
+    """Call a short blocking function with every item; this costs far less than a task for each.
+
+    Args:
+        function: Makes one whole operation with one item.
+        items: May be infinite; at most 256 calls are in flight.
+        abandon_on_cancel: As of `run`.
+
+    Returns:
+        The results, in the order of the items.
+
+    Raises:
+        Exception: What the calls raised, of the first item in order, after the calls in flight have ended.
+    """
+    results: list[T] = []
+    rest = iter(items)
+    while part := list(islice(rest, _SLICE)):
+        await stop_if_cancelled()
+        results += await _run_part(function, part, abandon_on_cancel)
+    return results
+
+
+async def _run_part(function: Callable[[ItemT], T], part: list[ItemT], abandon_on_cancel: bool) -> list[T]:
+    loop = loop_callbacks()
+    left = Countdown(loop.event(), len(part))
+    turn = loop.turn()
+    jobs: list[Job[T]] = [Job(turn, left.count, function, (item,)) for item in part]
+    for job in jobs:
+        _pools.short.submit(job)
+    try:
+        await left.event.wait()
+    except BaseException as reason:
+        left.count(sum(job.withdraw() for job in jobs))
+        if not abandon_on_cancel:
+            await wait_for_end(left.event, reason)
+        raise
+    return [job.result() for job in jobs]
+
+
+async def run_long(
+    function: Callable[[Deadline, *ArgsT], T],
+    *args: *ArgsT,
+    timeout: float | None = None,
+    deadline: Deadline | None = None,
+) -> T:
+    """Call a blocking function that may take long, with a deadline that it must check every millisecond or so.
+
+    Cancelled, the deadline is cancelled, and the caller goes on when the function has ended.
+
+    Args:
+        function: It gets the deadline first.
+        args: What else it is called with.
+        timeout: Seconds from when the call begins, if no `deadline` is given; None for no limit.
+        deadline: The deadline, if it is that of more than this call.
+    """
+    if deadline is not None:
+        return await _run(_pools.long, function, (deadline, *args), deadline=deadline)
+    deadline = Deadline(timeout)
+    return await _run(_pools.long, _restarted, (deadline, function, args), deadline=deadline)
+
+
+def _restarted(deadline: Deadline, function: Callable[[Deadline, *ArgsT], T], args: tuple[*ArgsT]) -> T:
+    deadline.restart()
+    return function(deadline, *args)
+
+
+def start_long(storage: Hashable, function: Callable[[*ArgsT], object], *args: *ArgsT) -> None:
+    """Have a blocking function called that may wait for a storage; this does not wait for it.
+
+    Args:
+        storage: What the function may wait for. At most two calls for one storage run at a time, and those for others
+            go on where it does not answer.
+        function: Tells by itself whom its outcome concerns; what it returns or raises is dropped.
+        args: What it is called with.
+    """
+    _pools.waiting.submit(Job(storage, _nothing, function, args))
+
+
+def _nothing() -> None:
+    return None
+
+
+async def stop_if_cancelled() -> None:
+    """A checkpoint that only lets cancellation through, and costs half of anyio's where there is none."""
+    if current_effective_deadline() == -inf:
+        await checkpoint_if_cancelled()
+
+
+async def wait_for_end(event: ThreadEvent, reason: BaseException) -> None:
+    """Wait for what cannot be left alone, unless the coroutine itself is being closed."""
+    if not isinstance(reason, GeneratorExit):
+        await event.wait_shielded()

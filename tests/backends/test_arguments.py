@@ -22,7 +22,7 @@ from deepfs import (
 from deepfs.backends import BubblewrapSandbox, LocalShellBackend
 from deepfs.compat.adapters import adapt_backend_protocol
 from deepfs.compat.factories import FactoryBackend
-from deepfs.policy import AuditedBackend, GuardedBackend, HistoryBackend, ReadOnlyBackend
+from deepfs.policy import AuditedBackend, HistoryBackend, HookedBackend, ReadOnlyBackend
 from deepfs.policy.limits import RateLimit
 
 pytestmark = pytest.mark.anyio
@@ -46,7 +46,7 @@ BACKENDS: dict[str, Callable[[Path], BackendProtocol]] = {
     "store": lambda _: StoreBackend(InMemoryStore(), namespace=("fs",)),
     "disk": FilesystemBackend,
     "composite": lambda root: CompositeBackend(MemoryBackend(), {"/disk/": FilesystemBackend(root)}),
-    "guarded": lambda _: GuardedBackend(MemoryBackend()),
+    "guarded": lambda _: HookedBackend(MemoryBackend()),
     "permissioned": lambda _: PermissionedBackend(MemoryBackend(), [RULE]),
     "audited": lambda _: AuditedBackend(MemoryBackend(), lambda _: None),
     "history": lambda _: HistoryBackend(MemoryBackend()),
@@ -215,7 +215,7 @@ async def test_so_is_the_time_of_a_command(tmp_path: Path, timeout: Any, told: s
     for backend in (
         shell,
         CompositeBackend(shell),
-        GuardedBackend(shell),
+        HookedBackend(shell),
         AuditedBackend(shell, lambda _: None),
         PermissionedBackend(shell, [RULE]),
         ReadOnlyBackend(shell),
@@ -253,9 +253,9 @@ CONSTRUCTORS: list[tuple[Callable[[], object], str]] = [
     (lambda: CompositeBackend(MemoryBackend(), route_timeout=ANY or "5"), "route_timeout must be a number, not '5'"),
     (lambda: AuditedBackend(MemoryBackend(), ANY or 3), "log must be a function, not 3"),
     (lambda: AuditedBackend(MemoryBackend(), print, ANY or 3), "redact must be a function, not 3"),
-    (lambda: GuardedBackend(MemoryBackend(), before=ANY or print), "before must be a list of functions, not "),
-    (lambda: GuardedBackend(MemoryBackend(), before=[ANY or 3]), "each of before must be a function, not 3"),
-    (lambda: GuardedBackend(MemoryBackend(), after=[ANY or "x"]), "each of after must be a function, not 'x'"),
+    (lambda: HookedBackend(MemoryBackend(), before=ANY or print), "before must be a list of functions, not "),
+    (lambda: HookedBackend(MemoryBackend(), before=[ANY or 3]), "each of before must be a function, not 3"),
+    (lambda: HookedBackend(MemoryBackend(), after=[ANY or "x"]), "each of after must be a function, not 'x'"),
     (lambda: HistoryBackend(MemoryBackend(), keep=ANY or "x"), "keep must be an integer, not 'x'"),
     (lambda: HistoryBackend(MemoryBackend(), directory=ANY or 3), "directory must be a string, not int"),
     (lambda: RateLimit(ANY or "3", 1), "limit must be a number, not '3'"),

@@ -212,13 +212,13 @@ class Cancelled(WrapperBackend):
         super().__init__(inner)
         self._later = later
 
-    async def through(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
+    async def dispatch(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
         if self._later:
             await anyio.sleep(0.01)
         raise asyncio.CancelledError
 
 
-@pytest.mark.parametrize("later", [False, True], ids=["at_once", "later"])
+@pytest.mark.parametrize("later", [False, True], ids=["gather", "later"])
 @pytest.mark.parametrize("mount_as", ["default", "route", "only"])
 @pytest.mark.parametrize("seconds", [None, 60])
 async def test_a_mount_that_ends_cancelled_is_told_as_failed(later: bool, mount_as: str, seconds: float | None) -> None:
@@ -368,5 +368,5 @@ async def test_a_mount_that_cannot_be_had_hides_no_other() -> None:
     tree = CompositeBackend(await needles(), {"/broken/": FactoryBackend(broken_factory)})
     shown = PermissionedBackend(tree, [FilesystemPermission(["read"], ["/secret/**"], "deny")])
     assert [info.path for info in (await shown.als("/")).entries or ()] == ["/broken/", "/f0.txt"]
-    assert await tree.areal_paths(["/f0.txt", "/broken/a"]) == ["/f0.txt", None]
+    assert await tree.aresolve_paths(["/f0.txt", "/broken/a"]) == ["/f0.txt", None]
     assert [match.path for match in (await shown.agrep("needle")).matches or ()] == ["/f0.txt"]

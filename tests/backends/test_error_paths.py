@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import AsyncIterator, Awaitable, Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,29 @@ from deepfs import (
     StoreBackend,
 )
 from deepfs.backends import LocalShellBackend
-from deepfs.errors import AccessError, BackendError, DeepFSError, FileMissingError, error_of
-from deepfs.policy import AuditedBackend, GuardedBackend, HistoryBackend, WrapperBackend
-from deepfs.types import DeleteResult, EditResult, ReadResult, Result, error_behind
+from deepfs.errors import (
+    BackendError,
+    DeepFSError,
+    ErrorCode,
+    NotFoundError,
+    PermissionDeniedError,
+    error_about,
+    error_of,
+)
+from deepfs.policy import AuditedBackend, HistoryBackend, HookedBackend, WrapperBackend
+from deepfs.types import (
+    DeleteResult,
+    EditResult,
+    GlobResult,
+    GrepResult,
+    LsResult,
+    ReadRawResult,
+    ReadResult,
+    Result,
+    WriteResult,
+    error_behind,
+    failure,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -33,7 +54,7 @@ MOUNTED: dict[str, Callable[[Path], BackendProtocol]] = {
     "disk": FilesystemBackend,
     "shell": lambda root: LocalShellBackend(root),
     "audited": lambda _: AuditedBackend(MemoryBackend(), lambda _: None),
-    "guarded": lambda _: GuardedBackend(MemoryBackend()),
+    "guarded": lambda _: HookedBackend(MemoryBackend()),
     "history": lambda _: HistoryBackend(MemoryBackend()),
     "permissioned": lambda _: PermissionedBackend(MemoryBackend(), [DENIED]),
     "composite": lambda _: CompositeBackend(MemoryBackend(), {"/deep/": MemoryBackend()}),
@@ -93,9 +114,119 @@ async def test_only_the_path_differs(kind: str, failure: str, prefix: str, tmp_p
         assert QUOTING in quoted
 
 
+# --- every code, by every operation, through mounts and wrappers ---
+
+
+class Failing(WrapperBackend):
+    """Fails with one code in every operation, by a result or by raising; the text names three paths and a cause."""
+
+    def __init__(self, code: ErrorCode, *, raises: bool) -> None:
+        super().__init__(MemoryBackend())
+        self.code = code
+        self.raises = raises
+
+    def error(self, path: str) -> DeepFSError:
+        cause = NotFoundError(f"{path}/cause")
+        return error_about(self.code, path, "as '{other}' and '{more}': {cause}", other="/o", more="/", cause=cause)
+
+    async def dispatch(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
+        error = self.error(args[1] if operation in ("glob", "grep") else args[0])
+        if self.raises:
+            raise error
+        return failure(RESULTS[operation], error)
+
+    async def adownload_stream(self, path: str, *, chunk_size: int = 1) -> AsyncIterator[bytes]:
+        raise self.error(path)
+        yield b""
+
+
+RESULTS: dict[str, type[Result]] = {
+    "ls": LsResult,
+    "read": ReadResult,
+    "read_raw": ReadRawResult,
+    "write": WriteResult,
+    "edit": EditResult,
+    "delete": DeleteResult,
+    "glob": GlobResult,
+    "grep": GrepResult,
+    "copy": WriteResult,
+    "move": WriteResult,
+}
+
+CALLS: dict[str, Callable[[BackendProtocol, str], Awaitable[Result]]] = {
+    "ls": lambda b, path: b.als(path),
+    "read": lambda b, path: b.aread(path),
+    "read_raw": lambda b, path: b.aread_raw(path),
+    "write": lambda b, path: b.awrite(path, "x"),
+    "edit": lambda b, path: b.aedit(path, "x", "y"),
+    "delete": lambda b, path: b.adelete(path),
+    "glob": lambda b, path: b.aglob("*", path),
+    "grep": lambda b, path: b.agrep("x", path),
+    "copy": lambda b, path: b.acopy(path, f"{path}2"),
+    "move": lambda b, path: b.amove(path, f"{path}2"),
+}
+
+WRAPPED: list[Callable[[BackendProtocol], BackendProtocol]] = [
+    HookedBackend,
+    lambda backend: PermissionedBackend(backend, []),
+    lambda backend: AuditedBackend(backend, lambda _: None),
+]
+
+
+def mounted_twice(backend: BackendProtocol) -> BackendProtocol:
+    """`backend` at /m/n: a mount in a mount, with wrappers between them."""
+    wrap, between, outside = WRAPPED
+    inner = between(CompositeBackend(MemoryBackend(), {"/n/": wrap(backend)}))
+    return outside(CompositeBackend(MemoryBackend(), {"/m/": inner}))
+
+
+def in_tree(path: str) -> str:
+    return "/m/n" if path == "/" else f"/m/n{path}"
+
+
+@pytest.mark.parametrize("code", ErrorCode)
+async def test_each_code_names_the_paths_of_the_tree(code: ErrorCode) -> None:
+    for raises, operation in product([False, True], CALLS):
+        backend = Failing(code, raises=raises)
+        failed = await CALLS[operation](mounted_twice(backend), "/m/n/f")
+        expected = str(backend.error("/f").renamed(in_tree))
+        assert (operation, raises, failed.code, failed.error) == (operation, raises, code, expected)
+        assert "as '/m/n/o' and '/m/n': " in expected
+        assert "'/m/n/f/cause'" in expected
+        error = error_behind(failed)
+        assert error is not None
+        assert (error.code, error.path, error.other) == (code, "/m/n/f", "/m/n/o")
+
+
+@pytest.mark.parametrize("code", ErrorCode)
+async def test_each_code_of_a_stream_names_the_paths_of_the_tree(code: ErrorCode) -> None:
+    backend = Failing(code, raises=True)
+    tree = CompositeBackend(MemoryBackend(), {"/m/": CompositeBackend(MemoryBackend(), {"/n/": backend})})
+    with pytest.raises(DeepFSError) as caught:
+        [chunk async for chunk in tree.adownload_stream("/m/n/f")]
+    assert (caught.value.code, str(caught.value)) == (code, str(backend.error("/f").renamed(in_tree)))
+
+
+@pytest.mark.parametrize("code", ErrorCode)
+async def test_a_search_of_all_mounts_names_those_that_failed(code: ErrorCode) -> None:
+    for raises, operation in product([False, True], ["glob", "grep"]):
+        backend = Failing(code, raises=raises)
+        failed = await CALLS[operation](mounted_twice(backend), "/")
+        told = str(backend.error("/").renamed(in_tree))
+        assert (operation, raises, failed.code, failed.error) == (
+            operation,
+            raises,
+            code,
+            f"{told} (in '/m/n/') (in '/m/')",
+        )
+        error = error_behind(failed)
+        assert error is not None
+        assert error.code is code
+
+
 async def test_a_stream_names_them_too(tmp_path: Path) -> None:
     tree = CompositeBackend(MemoryBackend(), {"/m/": FilesystemBackend(tmp_path)})
-    with pytest.raises(FileMissingError) as caught:
+    with pytest.raises(NotFoundError) as caught:
         [chunk async for chunk in tree.adownload_stream("/m/none")]
     assert str(caught.value) == "Error: File '/m/none' not found"
     assert caught.value.path == "/m/none"
@@ -132,15 +263,15 @@ class Told(WrapperBackend):
 async def test_of_a_text_that_others_made_only_a_certain_path_is_changed(text: str, shown: str) -> None:
     tree = CompositeBackend(MemoryBackend(), {"/m/": Told(text)})
     assert (await tree.aedit("/m/a", "x", "y")).error == shown
-    with pytest.raises(FileMissingError) as caught:
+    with pytest.raises(NotFoundError) as caught:
         [chunk async for chunk in tree.adownload_stream("/m/a")]
     assert str(caught.value) == shown
 
 
 async def test_a_mount_that_raises_is_told_by_the_paths_of_the_tree() -> None:
     class Raising(WrapperBackend):
-        async def through(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
-            raise AccessError("/d", "'/d' is closed")
+        async def dispatch(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
+            raise PermissionDeniedError("/d", "'/d' is closed")
 
     tree = CompositeBackend(MemoryBackend(), {"/m/": Raising(MemoryBackend())})
     assert (await tree.aglob("*", "/m/d")).error == "Error: Permission denied for '/m/d': '/d' is closed"
@@ -179,7 +310,7 @@ async def test_it_is_no_part_of_the_result() -> None:
     assert msgspec.structs.asdict(failed) == msgspec.structs.asdict(plain)
     assert error_behind(plain) is None
     error = error_behind(failed)
-    assert isinstance(error, FileMissingError)
+    assert isinstance(error, NotFoundError)
     assert error.__traceback__ is None
     assert error.__context__ is None
 
@@ -191,9 +322,7 @@ def test_a_text_that_was_put_in_its_place_counts() -> None:
     assert error_behind(ReadResult()) is None
 
 
-@pytest.mark.parametrize(
-    "error", [FileMissingError("/a"), BackendError("Error: told"), BackendError.about("/a", "Error: ", " burns")]
-)
+@pytest.mark.parametrize("error", [NotFoundError("/a"), BackendError("Error: told"), BackendError("/a", "it burns")])
 def test_an_error_survives_pickling_and_copying(error: DeepFSError) -> None:
     for copied in (pickle.loads(pickle.dumps(error)), error.renamed(str)):
         assert type(copied) is type(error)

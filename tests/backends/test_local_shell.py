@@ -17,7 +17,7 @@ from deepfs.backends.local_shell import LocalShellBackend
 from deepfs.backends.protocol import supports_execute
 from deepfs.errors import InvalidPathError
 from deepfs.process import MAX_COMMANDS
-from deepfs.testing.tasks import at_once
+from deepfs.testing.tasks import gather
 from deepfs.types import ExecuteResponse
 from support.processes import appeared, gone, pause
 
@@ -178,7 +178,7 @@ async def test_many_at_once_are_bounded_and_fair(shell: LocalShellBackend) -> No
         assert response.exit_code == 0
         ends.append(number)
 
-    await at_once(partial(run, number) for number in range(200))
+    await gather(partial(run, number) for number in range(200))
     log = (await shell.aexecute("cat log")).output.split()
     running = most = 0
     for event in log:
@@ -197,7 +197,7 @@ def descriptors() -> int:
 async def test_no_descriptor_is_left_open(shell: LocalShellBackend) -> None:
     await shell.aexecute("true")
     before = await anyio.to_thread.run_sync(descriptors)
-    await at_once(partial(shell.aexecute, "echo x; sleep 0.01 &") for _ in range(40))
+    await gather(partial(shell.aexecute, "echo x; sleep 0.01 &") for _ in range(40))
     with anyio.move_on_after(0.05):
         await shell.aexecute("sleep 9")
     assert await anyio.to_thread.run_sync(descriptors) <= before

@@ -22,8 +22,8 @@ from deepfs.errors import BackendError
 from deepfs.policy import (
     AuditedBackend,
     FilesystemPermission,
-    GuardedBackend,
     HistoryBackend,
+    HookedBackend,
     PermissionedBackend,
     ReadOnlyBackend,
 )
@@ -132,9 +132,9 @@ async def _unread(record: object) -> None:
 WRAPPERS: dict[str, Callable[[Any], BackendProtocol]] = {
     "nothing": lambda backend: backend,
     "rules": lambda backend: PermissionedBackend(backend, [FilesystemPermission(["read"], ["/secret/**"], "deny")]),
-    "hooks": lambda backend: GuardedBackend(backend, before=[lambda _: None]),
+    "hooks": lambda backend: HookedBackend(backend, before=[lambda _: None]),
     "history": lambda backend: HistoryBackend(backend, MemoryBackend()),
-    "several": lambda backend: GuardedBackend(PermissionedBackend(CompositeBackend(AuditedBackend(backend, _unread)))),
+    "several": lambda backend: HookedBackend(PermissionedBackend(CompositeBackend(AuditedBackend(backend, _unread)))),
 }
 
 

@@ -23,7 +23,7 @@ from deepfs import (
     run_sync,
 )
 from deepfs.backends.wrapper import WrapperBackend
-from deepfs.errors import AccessError, ErrorCode, InvalidPatternError
+from deepfs.errors import ErrorCode, InvalidPatternError, PermissionDeniedError
 from deepfs.sync import is_inline
 from deepfs.testing import LatencyBackend
 from deepfs.types import DeleteResult, EditResult, FileInfo, GlobResult, GrepResult, LsResult, ReadResult, WriteResult
@@ -221,7 +221,7 @@ class TestOperationsBuiltOnOverrides:
                 return super().write(path, content, **options)
 
         backend = CompositeBackend(Journaled(), {})
-        assert backend.never_waits
+        assert backend.is_synchronous
         assert backend.write("/a.txt", "one").ok
         assert (tmp_path / "a.txt").read_text() == "one"
 
@@ -324,7 +324,7 @@ class Files(BackendProtocol):
 
     def write(self, path: str, content: str, **_: Any) -> WriteResult:
         if path == "/etc":
-            raise AccessError(path)
+            raise PermissionDeniedError(path)
         self.files[path] = content
         self.written.append(path)
         return WriteResult(path=path)
@@ -390,9 +390,9 @@ class TestSyncClasses:
 
 class TestWhetherItWaits:
     def test_sync_overrides_do_not_make_a_backend_wait(self) -> None:
-        assert only_write(MemoryBackend).never_waits
-        assert a_mixin(MemoryBackend).never_waits
-        assert not only_write(FilesystemBackend).never_waits
+        assert only_write(MemoryBackend).is_synchronous
+        assert a_mixin(MemoryBackend).is_synchronous
+        assert not only_write(FilesystemBackend).is_synchronous
 
     def test_async_code_does_unless_it_says_otherwise(self) -> None:
         class Mixin:
@@ -402,15 +402,15 @@ class TestWhetherItWaits:
             pass
 
         class Swift(only_awrite(MemoryBackend)):
-            never_waits = True
+            is_synchronous = True
 
         class Derived(Swift):
             pass
 
-        assert not only_awrite(MemoryBackend).never_waits
-        assert not Mixed.never_waits
-        assert Swift.never_waits
-        assert Derived.never_waits
+        assert not only_awrite(MemoryBackend).is_synchronous
+        assert not Mixed.is_synchronous
+        assert Swift.is_synchronous
+        assert Derived.is_synchronous
 
     def test_so_does_any_of_several_bases(self) -> None:
         class Audit(BackendProtocol):
@@ -420,7 +420,7 @@ class TestWhetherItWaits:
         class Audited(MemoryBackend, Audit):
             pass
 
-        assert not Audited.never_waits
+        assert not Audited.is_synchronous
 
 
 # --- signatures of deepagents ----------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from langgraph.graph import START, StateGraph
 from deepfs import BackendProtocol, FilesystemBackend, FilesystemState, MemoryBackend, StateBackend, run_sync
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.testing import LatencyBackend
-from deepfs.testing.tasks import at_once
+from deepfs.testing.tasks import gather
 from deepfs.types import GrepResult, WriteResult
 
 Act = Callable[[], Awaitable[Any]]
@@ -217,12 +217,12 @@ class SlowState(StateBackend):
 async def lose_nothing(backend: BackendProtocol) -> None:
     numbers = range(20)
     assert (await backend.awrite("/log", "".join(f"<{number}>" for number in numbers))).ok
-    results = await at_once((lambda n=number: backend.aedit("/log", f"<{n}>", f"({n})")) for number in numbers)
+    results = await gather((lambda n=number: backend.aedit("/log", f"<{n}>", f"({n})")) for number in numbers)
     assert [result.error for result in results if not result.ok] == []
     read = await backend.aread_raw("/log")
     assert read.data is not None
     assert read.data.content == "".join(f"({number})" for number in numbers)
-    results = await at_once((lambda n=number: backend.awrite(f"/{n}", "x")) for number in numbers)
+    results = await gather((lambda n=number: backend.awrite(f"/{n}", "x")) for number in numbers)
     assert all(result.ok for result in results)
 
 

@@ -14,7 +14,7 @@ from langgraph.store.memory import InMemoryStore
 from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.store import StoreBackend
-from deepfs.testing.tasks import at_once
+from deepfs.testing.tasks import gather
 from deepfs.threads.locks import path_locks
 from support.counts import few_or_many, telling
 from support.files import stored
@@ -68,7 +68,7 @@ async def test_disjoint_edits_by_200_tasks_over_two_backends_all_succeed(
 ) -> None:
     backends = cycle([over(store), StoreBackend(store, namespace=lambda _: SPACE)])
     await store.aput(SPACE, "/log.txt", stored("".join(f"<{number}>\n" for number in range(TASKS)).encode()))
-    results = await at_once(
+    results = await gather(
         (lambda number=number, backend=backend: backend.aedit("/log.txt", f"<{number}>", f"({number})"))
         for number, backend in zip(range(TASKS), backends, strict=False)
     )
@@ -85,7 +85,7 @@ async def test_of_200_edits_that_collide_as_many_succeed_as_are_found(
     """Each of 50 places is wanted by four tasks."""
     backends = cycle([over(store), over(store)])
     await store.aput(SPACE, "/log.txt", stored("".join(f"<{number}>\n" for number in range(TASKS // 4)).encode()))
-    results = await at_once(
+    results = await gather(
         (lambda number=number, backend=backend: backend.aedit("/log.txt", f"<{number % 50}>", f"({number})"))
         for number, backend in zip(range(TASKS), backends, strict=False)
     )
@@ -113,7 +113,7 @@ async def test_changes_of_one_path_are_told_apart_by_version(store: BaseStore) -
                 return attempt
         raise AssertionError("never had its turn")
 
-    await at_once([lambda backend=backend: count_up(backend) for backend in backends * 10])
+    await gather([lambda backend=backend: count_up(backend) for backend in backends * 10])
     assert await text_in(store, "/count.txt") == "20"
 
 
@@ -145,7 +145,7 @@ async def check_shared(backend: Any, same: Any, others: list[Any]) -> None:
 
 async def test_locks_are_forgotten_with_their_holders(store: BaseStore) -> None:
     backend = over(store)
-    await at_once([lambda number=number: backend.awrite(f"/dir/{number}", "text") for number in range(20)])
+    await gather([lambda number=number: backend.awrite(f"/dir/{number}", "text") for number in range(20)])
     assert len(path_locks(backend._scope()).table) == 0
 
 
@@ -181,7 +181,7 @@ async def test_listings_are_complete_while_others_write(
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(look)
-        await at_once([lambda number=number: change(number) for number in range(4)])
+        await gather([lambda number=number: change(number) for number in range(4)])
         done.set()
     found = await backend.agrep("needle")
     assert [match.path for match in found.matches or ()] == names

@@ -22,7 +22,7 @@ from deepfs.backends._store_items import change
 from deepfs.backends._store_tables import Put, can_compare, identify, put_if_unchanged, storage_of
 from deepfs.backends.store import StoreBackend
 from deepfs.errors import BackendError
-from deepfs.testing.tasks import at_once
+from deepfs.testing.tasks import gather
 from deepfs.text.flat_tree import ChangedError
 from support.files import stored
 from support.processes import started
@@ -88,7 +88,7 @@ async def test_two_store_objects_over_one_database_lose_no_edit(opener: Opener) 
     stores = [await opener.open(), await opener.open()]
     await stores[0].aput(SPACE, "/log.txt", stored(numbers(EDITS)))
     backends = [over(store) for store in stores]
-    results = await at_once(
+    results = await gather(
         (lambda n=number: backends[n % 2].aedit("/log.txt", f"<{n}>", f"({n})")) for number in range(EDITS)
     )
     assert [result.error for result in results if not result.ok] == []
@@ -199,7 +199,7 @@ async def test_of_several_that_create_or_replace_one_file_one_succeeds(opener: O
                 return False
             return True
 
-        results = await at_once((lambda number=number: put(number)) for number in range(9))
+        results = await gather((lambda number=number: put(number)) for number in range(9))
         assert sum(results) == 1
         assert await text_in(stores[0], path) == str(results.index(True))
         await stores[0].aput(SPACE, path, stored(b"x"))

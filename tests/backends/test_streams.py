@@ -14,7 +14,7 @@ from deepfs.backends.composite import CompositeBackend
 from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.backends.memory import MemoryBackend
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.errors import AccessError, DirectoryError, FileMissingError, InvalidPathError
+from deepfs.errors import InvalidPathError, IsDirectoryError, NotFoundError, PermissionDeniedError
 from deepfs.policy import WrapperBackend
 from deepfs.types import FileDownloadResponse
 from support.disks import tree
@@ -63,7 +63,7 @@ async def test_an_upload_replaces_and_may_be_empty(backend: BackendProtocol) -> 
 
 async def test_what_cannot_be_had_raises_its_error(backend: BackendProtocol) -> None:
     await backend.awrite("/dir/a.txt", "text")
-    for path, error in {"/dir/none": FileMissingError, "/dir": DirectoryError, "/../x": InvalidPathError}.items():
+    for path, error in {"/dir/none": NotFoundError, "/dir": IsDirectoryError, "/../x": InvalidPathError}.items():
         with pytest.raises(error, match=path):
             await streamed(backend, path)
 
@@ -164,7 +164,7 @@ async def test_mode_bits_stay_and_links_do_not_lead_outside(tmp_path: Path) -> N
     await anyio.to_thread.run_sync(prepare)
     assert (await backend.aupload_stream("/run.sh", chunks(b"new"))).error is None
     assert (await backend.aupload_stream("/link", chunks(b"new"))).error == "permission_denied"
-    with pytest.raises(AccessError, match="/link"):
+    with pytest.raises(PermissionDeniedError, match="/link"):
         await streamed(backend, "/link")
     found = await anyio.to_thread.run_sync(
         lambda: ((root / "run.sh").stat().st_mode, (tmp_path / "outside").read_text())
@@ -186,5 +186,5 @@ async def test_a_policy_over_downloads_holds_for_streams() -> None:
 
     backend = Secretive(MemoryBackend())
     await backend.awrite("/a", "secret")
-    with pytest.raises(AccessError):
+    with pytest.raises(PermissionDeniedError):
         await streamed(backend, "/a")

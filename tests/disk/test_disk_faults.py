@@ -164,12 +164,12 @@ def test_a_failure_to_lock_changes_nothing(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("number", "text"),
     [
-        (errno.ENOSPC, "Error: No space is left on the disk ('/dir/file')"),
-        (errno.EDQUOT, "Error: The disk quota is used up ('/dir/file')"),
+        (errno.ENOSPC, "Error: '/dir/file': No space is left on the disk"),
+        (errno.EDQUOT, "Error: '/dir/file': The disk quota is used up"),
         (errno.EROFS, "Error: Permission denied for '/dir/file': the file system is read-only"),
-        (errno.EIO, "Error: The disk failed to read or write ('/dir/file')"),
-        (errno.EMFILE, "Error: Too many files are open ('/dir/file')"),
-        (errno.ESTALE, "Error: Stale file handle ('/dir/file')"),
+        (errno.EIO, "Error: '/dir/file': The disk failed to read or write"),
+        (errno.EMFILE, "Error: '/dir/file': Too many files are open"),
+        (errno.ESTALE, "Error: '/dir/file': Stale file handle"),
     ],
 )
 def test_a_failure_is_told_by_its_cause_and_the_virtual_path(

@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deepfs.disk import Disk
-from deepfs.errors import AccessError, ConflictError, DeepFSError, DirectoryError, FileMissingError, InvalidPathError
+from deepfs.errors import (
+    ConflictError,
+    DeepFSError,
+    InvalidPathError,
+    IsDirectoryError,
+    NotFoundError,
+    PermissionDeniedError,
+)
 from deepfs.text.lines import version
 from support.disks import open_descriptors, tree
 
@@ -46,7 +53,7 @@ def test_a_missing_root_is_empty_until_the_first_write(tmp_path: Path) -> None:
     disk = Disk(str(tmp_path / "new" / "root"))
     assert disk.list_directory("/").entries == []
     assert list(disk.walk("/")) == []
-    with pytest.raises(FileMissingError):
+    with pytest.raises(NotFoundError):
         disk.read_file("/x")
     assert not (tmp_path / "new").exists()
     disk.write_file("/x", b"1")
@@ -117,7 +124,7 @@ def test_dotdot_after_a_link_leaves_what_the_link_led_to(root: Path, disk: Disk)
 def test_a_link_to_the_root_is_the_root(root: Path, disk: Disk) -> None:
     (root / "a" / "self").symlink_to("..")
     assert read(disk, "/a/self/top") == b"top"
-    with pytest.raises(DirectoryError):
+    with pytest.raises(IsDirectoryError):
         disk.read_file("/a/self")
 
 
@@ -125,7 +132,7 @@ def test_links_may_be_refused(root: Path) -> None:
     (root / "link").symlink_to("top")
     disk = Disk(str(root), follow_links_inside=False)
     assert read(disk, "/top") == b"top"
-    with pytest.raises(AccessError):
+    with pytest.raises(PermissionDeniedError):
         disk.read_file("/link")
 
 
@@ -139,7 +146,7 @@ def test_links_may_be_refused(root: Path) -> None:
 def test_a_link_that_leaves_is_refused_and_tells_nothing(root: Path, disk: Disk, target: str) -> None:
     (root / "link").symlink_to(target)
     for path in ("/link", "/link/secret"):
-        with pytest.raises(AccessError) as caught:
+        with pytest.raises(PermissionDeniedError) as caught:
             disk.read_file(path)
         assert str(caught.value) == f"Error: Permission denied for '{path}': a link leads outside"
 
@@ -150,7 +157,7 @@ def test_an_absolute_link_that_leaves_is_refused_with_the_same_text(root: Path, 
     (root / "sibling").symlink_to(f"{root}-2/x")
     texts = set()
     for name in ("exists", "misses", "sibling"):
-        with pytest.raises(AccessError) as caught:
+        with pytest.raises(PermissionDeniedError) as caught:
             disk.read_file(f"/{name}")
         texts.add(str(caught.value).replace(name, ""))
     assert len(texts) == 1
@@ -177,23 +184,23 @@ def test_no_operation_passes_a_link_that_leaves(root: Path, disk: Disk) -> None:
         lambda: disk.copy("/top", "/link/top"),
     ]
     for call in calls:
-        with pytest.raises(AccessError):
+        with pytest.raises(PermissionDeniedError):
             call()
     assert tree(root.parent) == before
 
 
 def test_a_dangling_link_reads_as_missing(root: Path, disk: Disk) -> None:
     (root / "link").symlink_to("a/nothing")
-    with pytest.raises(FileMissingError):
+    with pytest.raises(NotFoundError):
         disk.read_file("/link")
 
 
 @pytest.mark.parametrize("target", ["loop", "./loop/x", "a/../loop"])
 def test_a_loop_ends(root: Path, disk: Disk, target: str) -> None:
     (root / "loop").symlink_to(target)
-    with pytest.raises(AccessError, match="too many links"):
+    with pytest.raises(PermissionDeniedError, match="too many links"):
         disk.read_file("/loop")
-    with pytest.raises(AccessError, match="too many links"):
+    with pytest.raises(PermissionDeniedError, match="too many links"):
         disk.write_file("/loop/new", b"")
 
 
@@ -202,13 +209,13 @@ def test_a_long_chain_of_links_is_followed_and_an_endless_one_is_not(root: Path,
     for number in range(1, 100):
         (root / str(number)).symlink_to(str(number - 1))
     assert read(disk, "/30") == b"top"
-    with pytest.raises(AccessError, match="too many links"):
+    with pytest.raises(PermissionDeniedError, match="too many links"):
         disk.read_file("/99")
 
 
 def test_dotdot_in_a_given_path_never_leaves(disk: Disk) -> None:
     for path in ("/../outside/secret", "/a/../../outside/secret", "/.."):
-        with pytest.raises(AccessError):
+        with pytest.raises(PermissionDeniedError):
             disk.read_file(path)
 
 
@@ -245,7 +252,7 @@ def test_a_version_of_a_link_is_that_of_its_file(root: Path, disk: Disk) -> None
     (root / "to_dir").symlink_to("a")
     with pytest.raises(ConflictError):
         disk.delete("/link", if_match=version(b"other"))
-    with pytest.raises(DirectoryError):
+    with pytest.raises(IsDirectoryError):
         disk.delete("/to_dir", if_match=version(b"top"))
     disk.delete("/link", if_match=version(b"top"))
     assert tree(root) == {"a": None, "a/b": None, "a/b/file": b"deep", "to_dir": "-> a", "top": b"top"}
@@ -277,7 +284,7 @@ def test_unconfined_paths_are_the_hosts_and_links_lead_anywhere(root: Path) -> N
     outside = tree(root.parent / "outside")
     assert outside == {"secret": b"written", "new": b"new"}
     assert [found.path for found in disk.walk(f"{root}/a")] == [f"{root}/a/b/file"]
-    with pytest.raises(FileMissingError):
+    with pytest.raises(NotFoundError):
         disk.read_file(f"{root}/top/below")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from deepfs.disk import Deadline, Disk
-from deepfs.errors import DeepFSError, DirectoryError, ExistsError, FileMissingError, InvalidPathError
+from deepfs.errors import AlreadyExistsError, DeepFSError, InvalidPathError, IsDirectoryError, NotFoundError
 from support.deadlines import ScriptedDeadline
 from support.disks import open_descriptors, tree
 from support.mounts import bound
@@ -112,7 +112,7 @@ def test_a_file_onto_itself_by_another_name_stays(root: Path, src: str, dst: str
     disk.move(src, dst, overwrite=True)
     disk.move(src, dst)
     disk.copy(src, dst, overwrite=True)
-    with pytest.raises(ExistsError):
+    with pytest.raises(AlreadyExistsError):
         disk.copy(src, dst)
     assert tree(root) == before
     assert open_descriptors() == descriptors
@@ -124,9 +124,9 @@ def test_a_directory_onto_itself_by_another_name_stays(root: Path, src: str, dst
     if dst != "/d/loop":
         disk.move(src, dst)
         disk.move(src, dst, overwrite=True)
-        with pytest.raises(ExistsError):
+        with pytest.raises(AlreadyExistsError):
             disk.copy(src, dst)
-        with pytest.raises(DirectoryError):
+        with pytest.raises(IsDirectoryError):
             disk.copy(src, dst, overwrite=True)
     assert tree(root) == before
 
@@ -137,7 +137,7 @@ def test_a_link_that_leads_nowhere_does_not_go_where_it_leads(root: Path) -> Non
         for src, dst in (("/dangling", "/missing"), ("/beneath", "/missing/deep"), ("/dangling", "/dangling")):
             if operation == disk.move and src == dst:
                 continue
-            with pytest.raises(FileMissingError):
+            with pytest.raises(NotFoundError):
                 operation(src, dst, overwrite=True)
     assert tree(root) == before
 
@@ -145,7 +145,7 @@ def test_a_link_that_leads_nowhere_does_not_go_where_it_leads(root: Path) -> Non
 @pytest.mark.parametrize("twin", ["/twin", "/d/twin", "/dir/twin"])
 def test_of_two_hard_links_one_may_replace_the_other(root: Path, twin: str) -> None:
     disk = Disk(str(root))
-    with pytest.raises(ExistsError):
+    with pytest.raises(AlreadyExistsError):
         disk.move(twin, "/f")
     disk.copy(twin, "/f", overwrite=True)
     assert shown(disk, twin) == shown(disk, "/f") == FILES["f"]

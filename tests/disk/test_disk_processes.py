@@ -29,13 +29,13 @@ for number in range(edits):
 CREATOR = """
 import sys
 from deepfs.disk import Disk
-from deepfs.errors import ExistsError
+from deepfs.errors import AlreadyExistsError
 
 disk = Disk(sys.argv[1])
 for number in range(int(sys.argv[3])):
     try:
         disk.write_file(f"/new/{number}", sys.argv[2].encode())
-    except ExistsError:
+    except AlreadyExistsError:
         continue
     print(number)
 """

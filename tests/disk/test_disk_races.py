@@ -11,7 +11,7 @@ import pytest
 
 from deepfs.disk import Disk
 from deepfs.disk import resolve as places
-from deepfs.errors import DeepFSError, FileMissingError
+from deepfs.errors import DeepFSError, NotFoundError
 from support.disks import Swapping, open_descriptors, tree
 
 SWAPS = [2_000, pytest.param(100_000, marks=[pytest.mark.stress, pytest.mark.timeout(1200)])]
@@ -179,7 +179,7 @@ def test_deleting_never_follows_a_directory_that_becomes_a_link(root: Path, disk
         with suppress(DeepFSError):
             disk.delete("/tree")
         thread.join()
-        with suppress(FileMissingError):
+        with suppress(NotFoundError):
             disk.delete("/tree")
         assert not (root / "tree").exists()
     assert tree(outside) == OUTSIDE
@@ -195,7 +195,7 @@ def test_a_write_survives_the_deletion_of_its_directory(root: Path, disk: Disk) 
         while not done.is_set():
             try:
                 deleting.delete("/x")
-            except FileMissingError:
+            except NotFoundError:
                 pass
             except DeepFSError as error:
                 errors.append(error)

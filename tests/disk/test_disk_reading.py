@@ -14,13 +14,14 @@ from deepfs.disk import Disk, Limits, modified_at
 from deepfs.disk import reading as files
 from deepfs.disk import reading as windows
 from deepfs.errors import (
-    AccessError,
     ConflictError,
     DeadlineError,
-    DirectoryError,
-    FileMissingError,
+    DeepFSError,
     InvalidContentError,
     InvalidPathError,
+    IsDirectoryError,
+    NotFoundError,
+    PermissionDeniedError,
     TooLargeError,
 )
 from deepfs.text import lines as text
@@ -77,7 +78,7 @@ def test_what_is_not_there_is_missing(root: Path, disk: Disk) -> None:
     (root / "file").write_bytes(b"")
     for path in ("/missing", "/missing/below", "/file/below", "/file/below/deep"):
         for call in (disk.read_file, disk.open_file, disk.stat, lambda path: disk.read_window(path, 0, 1)):
-            with pytest.raises(FileMissingError) as caught:
+            with pytest.raises(NotFoundError) as caught:
                 call(path)
             assert str(caught.value) == f"Error: File '{path}' not found"
 
@@ -85,7 +86,7 @@ def test_what_is_not_there_is_missing(root: Path, disk: Disk) -> None:
 def test_a_directory_is_no_file(root: Path, disk: Disk) -> None:
     (root / "dir").mkdir()
     for path in ("/", "/dir"):
-        with pytest.raises(DirectoryError):
+        with pytest.raises(IsDirectoryError):
             disk.read_file(path)
 
 
@@ -104,7 +105,7 @@ def test_special_files_are_refused_at_once(root: Path, disk: Disk, monkeypatch: 
             lambda path=path: disk.copy(path, "/copy"),
         ]
         for call in calls:
-            with pytest.raises(AccessError, match=f"'{path}': it is not a regular file"):
+            with pytest.raises(PermissionDeniedError, match=f"'{path}': it is not a regular file"):
                 call()
     assert open_descriptors() == before
     listener.close()
@@ -113,7 +114,7 @@ def test_special_files_are_refused_at_once(root: Path, disk: Disk, monkeypatch: 
 
 @pytest.mark.parametrize("device", ["/dev/zero", "/dev/null", "/dev/tty"])
 def test_devices_are_refused(device: str) -> None:
-    with pytest.raises(AccessError, match="not a regular file"):
+    with pytest.raises(PermissionDeniedError, match="not a regular file"):
         Disk("/", confined=False).read_file(device)
 
 
@@ -127,10 +128,10 @@ def test_what_may_not_be_read_is_refused() -> None:
         disk = Disk(str(root))
         with seen_by_nobody():
             for path in ("/file", "/closed/file"):
-                with pytest.raises(AccessError) as caught:
+                with pytest.raises(PermissionDeniedError) as caught:
                     disk.read_file(path)
                 assert str(caught.value) == f"Error: Permission denied for '{path}'"
-            with pytest.raises(AccessError):
+            with pytest.raises(PermissionDeniedError):
                 disk.list_directory("/closed")
         (root / "closed").chmod(0o700)
 
@@ -146,7 +147,7 @@ def test_walking_a_path_takes_no_permission_to_list() -> None:
 
 def test_names_that_the_disk_cannot_hold_are_invalid(disk: Disk) -> None:
     for path in (f"/{'x' * 256}", "/" + "x/" * 5000 + "x"):
-        with pytest.raises((InvalidPathError, FileMissingError)):
+        with pytest.raises((InvalidPathError, NotFoundError)):
             disk.read_file(path)
         with pytest.raises(InvalidPathError):
             disk.write_file(path.replace("x/", "y" * 256 + "/"), b"")
@@ -160,7 +161,7 @@ def test_no_message_holds_a_host_path(root: Path, disk: Disk) -> None:
         (disk.delete, "/"),
         (disk.list_directory, "/x"),
     ]:
-        with pytest.raises(OSError, match=path) as caught:
+        with pytest.raises(DeepFSError, match=path) as caught:
             call(path)
         assert str(root) not in str(caught.value)
 

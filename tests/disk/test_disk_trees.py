@@ -1,4 +1,5 @@
 import errno
+import fcntl
 import os
 import shutil
 import socket
@@ -15,16 +16,16 @@ from hypothesis import strategies as st
 
 from deepfs.disk import Deadline, Disk, is_temporary
 from deepfs.errors import (
-    AccessError,
+    AlreadyExistsError,
     BackendError,
     ConflictError,
     DeadlineError,
     DeepFSError,
-    DirectoryError,
-    ExistsError,
-    FileMissingError,
     InvalidPathError,
+    IsDirectoryError,
     NotDirectoryError,
+    NotFoundError,
+    PermissionDeniedError,
     TooLargeError,
 )
 from support.deadlines import ScriptedDeadline
@@ -79,7 +80,7 @@ def test_only_a_directory_has_children(disk: Disk) -> None:
     with pytest.raises(NotDirectoryError):
         disk.list_directory("/dir/file")
     for path in ("/missing", "/dir/file/below", "/missing/below"):
-        with pytest.raises(FileMissingError):
+        with pytest.raises(NotFoundError):
             disk.list_directory(path)
 
 
@@ -167,7 +168,7 @@ def test_a_walk_finds_all_files_by_path(disk: Disk) -> None:
     assert walked(disk, "/dir/sub") == ["/dir/sub/deep"]
     assert walked(disk, "/dir/file") == ["/dir/file"]
     for path in ("/missing", "/dir/file/below"):
-        with pytest.raises(FileMissingError):
+        with pytest.raises(NotFoundError):
             walked(disk, path)
 
 
@@ -268,7 +269,7 @@ def test_deleting_removes_a_file_or_a_whole_directory(root: Path, disk: Disk) ->
 
 def test_what_is_not_there_cannot_be_deleted(disk: Disk) -> None:
     for path in ("/missing", "/missing/below", "/dir/file/below"):
-        with pytest.raises(FileMissingError):
+        with pytest.raises(NotFoundError):
             disk.delete(path)
 
 
@@ -276,7 +277,7 @@ def test_the_root_cannot_be_deleted(root: Path, disk: Disk) -> None:
     before = tree(root)
     (root / "self").symlink_to(".")
     for path in ("/", "/."):
-        with pytest.raises(AccessError, match="the root cannot be deleted"):
+        with pytest.raises(PermissionDeniedError, match="the root cannot be deleted"):
             disk.delete(path)
     disk.delete("/self")
     assert tree(root) == before
@@ -300,7 +301,7 @@ def test_deleting_goes_on_past_what_stays_and_names_it() -> None:
             (root / "dir" / name / "file2").touch()
         (root / "dir" / "kept").chmod(0o555)
         (root / "dir" / "unlistable").mkdir(mode=0)
-        with pytest.raises(AccessError) as caught:
+        with pytest.raises(PermissionDeniedError) as caught:
             Disk(str(root)).delete("/dir")
         assert str(caught.value) in {
             f"Error: Permission denied for '/dir': '/dir/kept/{file}' and 1 more could not be deleted "
@@ -320,7 +321,9 @@ def test_a_failure_of_the_disk_says_what_stayed(root: Path, disk: Disk, monkeypa
         unlink(name, **where)
 
     monkeypatch.setattr(os, "unlink", fail)
-    with pytest.raises(BackendError, match="'/dir' was not deleted completely: '/dir/sub/deep' could not be deleted"):
+    with pytest.raises(
+        BackendError, match="'/dir': it was not deleted completely: '/dir/sub/deep' could not be deleted"
+    ):
         disk.delete("/dir")
     assert sorted(tree(root)) == ["dir", "dir.txt", "dir/sub", "dir/sub/deep"]
 
@@ -528,16 +531,16 @@ def test_a_directory_goes_with_all_in_it(root: Path, disk: Disk, relocate: Calla
 @pytest.mark.parametrize(
     ("src", "dst", "overwrite", "error"),
     [
-        ("/missing", "/new", False, FileMissingError("/missing")),
-        ("/missing", "/missing", False, FileMissingError("/missing")),
-        ("/dir.txt/x", "/new", False, FileMissingError("/dir.txt/x")),
-        ("/dir.txt", "/dir/file", False, ExistsError("/dir/file")),
-        ("/dir.txt", "/dir", False, ExistsError("/dir", is_directory=True)),
-        ("/dir.txt", "/dir", True, DirectoryError("/dir")),
-        ("/dir.txt", "/", True, DirectoryError("/")),
-        ("/dir/sub", "/dir", False, ExistsError("/dir", is_directory=True)),
-        ("/dir/sub", "/dir", True, DirectoryError("/dir")),
-        ("/dir", "/dir.txt", False, ExistsError("/dir.txt")),
+        ("/missing", "/new", False, NotFoundError("/missing")),
+        ("/missing", "/missing", False, NotFoundError("/missing")),
+        ("/dir.txt/x", "/new", False, NotFoundError("/dir.txt/x")),
+        ("/dir.txt", "/dir/file", False, AlreadyExistsError("/dir/file")),
+        ("/dir.txt", "/dir", False, AlreadyExistsError("/dir", is_directory=True)),
+        ("/dir.txt", "/dir", True, IsDirectoryError("/dir")),
+        ("/dir.txt", "/", True, IsDirectoryError("/")),
+        ("/dir/sub", "/dir", False, AlreadyExistsError("/dir", is_directory=True)),
+        ("/dir/sub", "/dir", True, IsDirectoryError("/dir")),
+        ("/dir", "/dir.txt", False, AlreadyExistsError("/dir.txt")),
         ("/dir", "/dir.txt", True, NotDirectoryError("/dir.txt")),
         ("/dir/file", "/dir.txt/new/deep", True, NotDirectoryError("/dir.txt")),
         ("/dir", "/dir/sub/new", False, InvalidPathError("/dir/sub/new", "it lies inside /dir")),
@@ -578,9 +581,9 @@ def test_a_place_is_left_alone_by_itself(root: Path, disk: Disk) -> None:
         disk.move(path, path)
     disk.move("/dir/file", "/link/file")
     disk.copy("/dir.txt", "/dir.txt", overwrite=True)
-    with pytest.raises(ExistsError):
+    with pytest.raises(AlreadyExistsError):
         disk.copy("/dir.txt", "/dir.txt")
-    with pytest.raises(DirectoryError):
+    with pytest.raises(IsDirectoryError):
         disk.copy("/dir", "/dir", overwrite=True)
     assert tree(root) == before
 
@@ -598,7 +601,7 @@ def test_copies_keep_a_link_and_refuse_what_is_no_file(root: Path, disk: Disk) -
     assert disk.read_file("/copy/deep")[0] == b"22"
     os.mkfifo(root / "dir" / "sub" / "fifo")
     before = tree(root / "dir" / "sub")
-    with pytest.raises(AccessError, match="'/dir/sub/fifo': it is not a regular file"):
+    with pytest.raises(PermissionDeniedError, match="'/dir/sub/fifo': it is not a regular file"):
         disk.copy("/dir", "/new")
     assert sorted(os.listdir(root)) == ["copy", "dir", "dir.txt", "link"]
     assert tree(root / "dir" / "sub").keys() == before.keys()
@@ -645,7 +648,7 @@ def test_a_move_to_another_file_system_deletes_nothing_but_what_it_copied(root: 
         return False
 
     before = open_descriptors()
-    with pytest.raises(ConflictError, match=r"'/dir/sub/.*' and 1 more changed .* stays; .* is in '/new'"):
+    with pytest.raises(ConflictError, match=r"'/dir/sub/.*' changed .* and 1 more stay; .* is in '/new'"):
         disk.move("/dir", "/new", deadline=ScriptedDeadline(cancelled=write))
     assert open_descriptors() == before
     found = tree(root)
@@ -669,6 +672,19 @@ def test_a_file_that_others_write_while_it_goes_to_another_file_system_stays(roo
         disk.move("/dir.txt", "/new", overwrite=True, deadline=ScriptedDeadline(cancelled=write))
     assert (root / "dir.txt").read_bytes() == b"written meanwhile"
     assert (root / "new").read_bytes().startswith(b"333")
+
+
+@pytest.mark.usefixtures("two_file_systems")
+def test_a_file_that_others_hold_while_its_tree_goes_to_another_file_system_stays(root: Path, disk: Disk) -> None:
+    with (root / "dir" / "sub" / "deep").open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(DeadlineError) as caught:
+            disk.move("/dir", "/new", deadline=Deadline(0))
+    assert (caught.value.path, caught.value.other) == ("/dir/sub/deep", "/new")
+    assert caught.value.reason == "it could not be deleted (others use it); all of it is in '/new' as well"
+    found = tree(root)
+    assert {name for name in found if name.startswith("dir/")} == {"dir/sub", "dir/sub/deep"}
+    assert found["new/sub/deep"] == found["dir/sub/deep"]
 
 
 def test_a_copy_that_is_given_up_leaves_nothing(root: Path, disk: Disk, relocate: Callable[..., None]) -> None:
@@ -730,7 +746,7 @@ def test_a_move_out_of_what_may_not_be_changed_blames_the_source() -> None:
         (root / "in").chmod(0o555)
         disk = Disk(str(root))
         for name in ("a", "d"):
-            with pytest.raises(AccessError, match=f"'/in/{name}'"):
+            with pytest.raises(PermissionDeniedError, match=f"'/in/{name}'"):
                 disk.move(f"/in/{name}", f"/{name}")
         assert sorted(path.name for path in root.iterdir()) == ["in"]
         (root / "in").chmod(0o700)

@@ -11,14 +11,14 @@ import pytest
 
 from deepfs.disk import Deadline, Disk, is_temporary
 from deepfs.errors import (
-    AccessError,
+    AlreadyExistsError,
     BackendError,
     ConflictError,
     DeadlineError,
-    DirectoryError,
-    ExistsError,
-    FileMissingError,
+    IsDirectoryError,
     NotDirectoryError,
+    NotFoundError,
+    PermissionDeniedError,
     TooLargeError,
 )
 from support.deadlines import ScriptedDeadline
@@ -59,7 +59,7 @@ def test_a_write_makes_the_file_and_the_directories_above(root: Path, disk: Disk
 
 
 def test_a_write_creates_only_unless_told(root: Path, disk: Disk) -> None:
-    with pytest.raises(ExistsError):
+    with pytest.raises(AlreadyExistsError):
         disk.write_file("/file", b"new")
     assert (root / "file").read_bytes() == b"old"
     disk.write_file("/file", b"new", overwrite=True)
@@ -80,7 +80,7 @@ def test_a_write_may_replace_one_version_only(root: Path, disk: Disk) -> None:
 def test_a_write_where_no_file_can_be_is_refused(root: Path, disk: Disk, flags: dict[str, object]) -> None:
     before = tree(root)
     for path in ("/", "/dir"):
-        with pytest.raises(DirectoryError):
+        with pytest.raises(IsDirectoryError):
             disk.write_file(path, b"new", **flags)
     for path in ("/file/below", "/file/below/deep"):
         with pytest.raises(NotDirectoryError, match="'/file'"):
@@ -176,7 +176,7 @@ def test_a_file_without_write_permission_is_not_replaced() -> None:
             lambda: disk.move("/other", "/file", overwrite=True),
         ]
         for change in changes:
-            with pytest.raises(AccessError, match="'/file'"):
+            with pytest.raises(PermissionDeniedError, match="'/file'"):
                 change()
         assert tree(root) == {"file": b"old", "other": b"other"}
 
@@ -196,7 +196,7 @@ def test_a_directory_without_write_permission_is_not_written_in() -> None:
             lambda: disk.move("/dir/file", "/moved"),
         ]
         for change in changes:
-            with pytest.raises(AccessError):
+            with pytest.raises(PermissionDeniedError):
                 change()
         assert tree(root) == {"dir": None, "dir/file": b"old"}
         (root / "dir").chmod(0o755)
@@ -214,9 +214,9 @@ def test_without_hard_links_a_file_is_still_created_once(
     monkeypatch.setattr(os, "link", refuse)
     disk.write_file("/new", b"new")
     disk.move("/new", "/moved")
-    with pytest.raises(ExistsError):
+    with pytest.raises(AlreadyExistsError):
         disk.write_file("/moved", b"")
-    with pytest.raises(ExistsError):
+    with pytest.raises(AlreadyExistsError):
         disk.move("/moved", "/file")
     assert tree(root) == {"dir": None, "file": b"old", "moved": b"new"}
 
@@ -270,10 +270,10 @@ def test_an_edit_replaces_the_content(root: Path, disk: Disk) -> None:
 
 def test_an_edit_of_what_is_no_file_is_refused(disk: Disk) -> None:
     for path, error in {
-        "/": DirectoryError,
-        "/dir": DirectoryError,
-        "/x": FileMissingError,
-        "/file/x": FileMissingError,
+        "/": IsDirectoryError,
+        "/dir": IsDirectoryError,
+        "/x": NotFoundError,
+        "/file/x": NotFoundError,
     }.items():
         with pytest.raises(error):
             disk.edit_file(path, bytes.upper)
@@ -328,7 +328,7 @@ def test_of_many_creations_one_succeeds(root: Path) -> None:
         for attempt in range(20):
             try:
                 disk.write_file(f"/race/{attempt}/file", b"%d" % number)
-            except ExistsError:
+            except AlreadyExistsError:
                 outcomes.append("exists")
             else:
                 outcomes.append(f"{attempt}")
@@ -513,7 +513,7 @@ def test_a_fifo_is_refused_without_being_opened(
     opened: list[object] = []
     real = os.open
     monkeypatch.setattr(os, "open", lambda name, *args, **kw: opened.append(name) or real(name, *args, **kw))
-    with pytest.raises(AccessError, match="not a regular file"):
+    with pytest.raises(PermissionDeniedError, match="not a regular file"):
         change(disk)
     assert opened
     assert "fifo" not in opened

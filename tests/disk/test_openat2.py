@@ -7,7 +7,7 @@ import pytest
 
 from deepfs.disk import Disk
 from deepfs.disk import resolve as places
-from deepfs.disk.resolve import open_unlinked
+from deepfs.disk.os_calls import open_unlinked
 from deepfs.errors import DeepFSError
 
 

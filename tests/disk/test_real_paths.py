@@ -72,14 +72,14 @@ def test_no_descriptor_stays_open(root: Path) -> None:
 def test_backends_tell_in_order_through_mounts(root: Path) -> None:
     tree = CompositeBackend(MemoryBackend(), {"/disk/": FilesystemBackend(root), "/disk/deep/": MemoryBackend()})
     asked = ["/a", "/disk/d/inside/file", "/..", "/disk/circle", "/disk/deep/x", "//disk/"]
-    assert run_sync(tree.areal_paths, asked) == ["/a", "/disk/s/file", None, None, "/disk/deep/x", "/disk"]
+    assert run_sync(tree.aresolve_paths, asked) == ["/a", "/disk/s/file", None, None, "/disk/deep/x", "/disk"]
 
 
 def test_paths_of_the_host_are_resolved_from_its_root(root: Path) -> None:
     backend = FilesystemBackend(root, virtual_mode=False)
     asked = [f"{root}/d/inside/file", f"{root}/outside", "d/inside"]
     expected = [os.path.realpath(path) for path in (asked[0], asked[1], f"{root}/d/inside")]
-    assert run_sync(backend.areal_paths, asked) == expected
+    assert run_sync(backend.aresolve_paths, asked) == expected
 
 
 def test_no_path_leads_nowhere_for_want_of_descriptors(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +96,7 @@ def test_no_path_leads_nowhere_for_want_of_descriptors(root: Path, monkeypatch: 
 
     monkeypatch.setattr(os, "open", short)
     with pytest.raises(BackendError, match="Too many files are open"):
-        run_sync(files.areal_paths, ["/open"])
-    assert run_sync(files.areal_paths, ["/../x"]) == [None]
+        run_sync(files.aresolve_paths, ["/open"])
+    assert run_sync(files.aresolve_paths, ["/../x"]) == [None]
     told = ruled.glob("*")
     assert (told.code, told.matches) == ("backend_error", None)

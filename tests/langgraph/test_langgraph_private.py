@@ -32,8 +32,8 @@ from deepfs.langgraph.private import (
     legacy_namespace,
     runs_loop_of,
     store_loop,
-    task_files,
 )
+from deepfs.langgraph.task_files import task_files
 
 fs = StateBackend()
 A_FILE: Any = {"files": {"/a": {"content": "one two"}}}

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from deepfs.langgraph.operations import Operation, Places, Transition, header_of, is_header, transition
+from deepfs.langgraph.parallel_writes import FileChange, Operation, Places, header_of, is_header, next_change
 from deepfs.langgraph.reducers import fold, fold_conflicts, version_of
-from deepfs.text.diff import Place, compose, disjoint, transplant
+from deepfs.text.diff import Place, compose, disjoint, rebase
 from deepfs.text.edits import replace
 from deepfs.text.records import decode_file, encode_file, new_file
 
@@ -35,7 +35,7 @@ class Task:
         self.step = step
         self.file_format = file_format
         self.now = f"2026-01-01T00:{minute:02}:00.000000+00:00"
-        self.changes: dict[str, Transition] = {}
+        self.changes: dict[str, FileChange] = {}
         self.writes: list[Write] = []
 
     def text(self, path: str) -> str:
@@ -47,7 +47,7 @@ class Task:
             before = decode_file(self.files[path], path) if path in self.files else None
             after = None if content is None else new_file(content, created_at="2025", now=self.now)
             base, result = (data and version_of(data) for data in (before, after))
-            changes[path] = transition(self.changes.get(path), base, result, places)
+            changes[path] = next_change(self.changes.get(path), base, result, places)
             write[path] = after and encode_file(after, self.file_format)
         self.changes |= changes
         self.files = plain(self.files, [write])
@@ -514,7 +514,7 @@ def test_composed_places_are_what_is_no_longer_original(data: st.DataObject, bef
 def test_places_that_touch_are_disjoint() -> None:
     assert disjoint([(0, 2, 5), (4, 6, 0)], [(2, 4, 1), (6, 7, 1)])
     assert not disjoint([(0, 2, 5), (4, 6, 0)], [(2, 5, 1)])
-    assert transplant([(2, 4, 1)], "abXef", "-cdef", [(0, 2, 1)]) == "-Xef"
+    assert rebase([(2, 4, 1)], "abXef", "-cdef", [(0, 2, 1)]) == "-Xef"
 
 
 # --- what is stored --------------------------------------------------------------------------------------------------

@@ -28,8 +28,8 @@ from langgraph.prebuilt import ToolNode
 from langgraph.types import CachePolicy, Command, Overwrite, RetryPolicy, Send, TimeoutPolicy, interrupt
 
 from deepfs import ErrorCode, FilesystemState, StateBackend
-from deepfs.langgraph import private as _langgraph
 from deepfs.langgraph import superstep_log as _supersteps
+from deepfs.langgraph.task_files import task_files
 from deepfs.text.flat_tree import Directories
 
 fs = StateBackend()
@@ -239,7 +239,7 @@ def test_a_change_waits_for_the_one_that_another_thread_is_making() -> None:
     waited = []
 
     def changes(state: State) -> None:
-        with _langgraph.task_files():
+        with task_files():
             entered.set()
             waited.append(not edited.wait(0.2))
 
@@ -745,8 +745,8 @@ async def test_reading_takes_in_only_what_was_written_since(monkeypatch: pytest.
             for number in range(50):
                 assert (await fs.awrite(f"/{number}", "x")).ok
                 assert (await fs.aread(f"/{number}")).ok
-        with _langgraph.task_files() as task:
-            assert task.files == task._wiring.read("files", True)
+        with task_files() as task:
+            assert task.files == task._running.read("files", True)
 
     await graph(node).compile().ainvoke({})
     assert sum(taken) == 50
@@ -755,7 +755,7 @@ async def test_reading_takes_in_only_what_was_written_since(monkeypatch: pytest.
 @pytest.mark.anyio
 async def test_directories_follow_what_is_written() -> None:
     def directories() -> list[str]:
-        with _langgraph.task_files() as task:
+        with task_files() as task:
             fresh = get_config()["configurable"][CONFIG_KEY_READ]("files", True)
             assert task.files == fresh
             children = sorted(task.directories.children("/"))

@@ -25,7 +25,7 @@ from deepfs import (
     create_deep_agent,
 )
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.errors import AccessError, BackendError
+from deepfs.errors import BackendError, PermissionDeniedError
 from deepfs.middleware.summarization import SummarizationMiddleware
 from deepfs.policy import PermissionedBackend, ReadOnlyBackend
 from deepfs.testing import FaultyBackend
@@ -362,7 +362,7 @@ FAILURES = {
     "refused": lambda files: ReadOnlyBackend(files),
     "broken": lambda files: FaultyBackend(files, {"write": BackendError("Error: disk on fire")}),
     "raises": lambda files: FaultyBackend(files, {"write": RuntimeError("a bug")}),
-    "download": lambda files: FaultyBackend(files, {"download_files": AccessError("/x")}),
+    "download": lambda files: FaultyBackend(files, {"download_files": PermissionDeniedError("/x")}),
     "unreachable": lambda files: FaultyBackend(files, {"read": BackendError("Error: connection refused")}),
     "unreadable": lambda files: PermissionedBackend(files, [HIDDEN]),
 }

@@ -374,7 +374,7 @@ def test_descriptions_can_be_replaced() -> None:
 
 def test_a_sync_call_that_could_only_wait_for_itself_names_the_way_out() -> None:
     class Bound(WrapperBackend):
-        never_waits = False
+        is_synchronous = False
 
         def bound_to_this_thread(self) -> bool:
             return True

@@ -296,7 +296,7 @@ def test_every_operation_is_ours_whatever_the_adapter_is_there(tmp_path: Path) -
         adapted = to_deepagents(backend)
         names = [*operations, *(["execute", "aexecute"] if backend.capabilities.executes else [])]
         for name in names:
-            assert getattr(type(adapted), name).__module__ == "deepfs.compat.to_deepagents", (backend, name)
+            assert getattr(type(adapted), name).__module__ == "deepfs.compat.deepagents_backends", (backend, name)
 
 
 # --- edits -----------------------------------------------------------------------------------------------------------

@@ -277,4 +277,4 @@ def test_so_they_do_over_mounts_of_theirs(disk: Path) -> None:
 
     adapted = from_deepagents(Own(default=to_deepagents(MemoryBackend()), routes={"/disk/": theirs(disk)}))
     asked = ["/disk/link/key.txt", "/disk", "/disk/open", "/other", "/disk/../x"]
-    assert run_sync(adapted.areal_paths, asked) == ["/disk/secrets/key.txt", "/disk", "/disk/open", "/other", None]
+    assert run_sync(adapted.aresolve_paths, asked) == ["/disk/secrets/key.txt", "/disk", "/disk/open", "/other", None]

@@ -10,7 +10,7 @@ from deepagents.backends import FilesystemBackend as PeerFilesystemBackend
 from deepagents.backends import protocol as peer
 
 from deepfs import BackendProtocol, FilesystemBackend, MemoryBackend
-from deepfs.compat.from_deepagents import from_deepagents
+from deepfs.compat.deepagents import from_deepagents
 from deepfs.compat.to_deepagents import ToDeepagents, to_deepagents
 from deepfs.sandboxes.remote import RemoteSandbox
 from support.machines import Machine

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from deepfs import FilesystemBackend, FilesystemPermission, MemoryBackend, PermissionedBackend, run_sync
-from deepfs.errors import AccessError, BackendError, FileMissingError
+from deepfs.errors import BackendError, NotFoundError, PermissionDeniedError
 from deepfs.policy import HistoryBackend, WrapperBackend
 from deepfs.testing import FaultyBackend
 from deepfs.types import EditResult, FileUploadResponse
@@ -63,7 +63,7 @@ async def test_restoring_is_a_change_like_others(history: HistoryBackend) -> Non
     assert (await history.aread("/a")).file_data.content == "old"  # type: ignore[union-attr]
     assert await contents(history, "/a") == [b"old", b"new"]
     assert (await history.arestore("/a", 9)).code == "file_not_found"
-    with pytest.raises(FileMissingError):
+    with pytest.raises(NotFoundError):
         await history.aread_version("/a", 9)
 
 
@@ -128,7 +128,7 @@ class Answering(WrapperBackend):
 
     answer: Exception | None = None
 
-    async def through(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
+    async def dispatch(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
         result = await call(*args, **options)
         if operation in ("write", "delete", "edit") and self.answer is not None:
             raise self.answer
@@ -200,7 +200,7 @@ async def test_versions_kept_under_other_rules_are_not_told(how: str, is_there: 
         await keeper.adelete("/secret")
     agent = ruled("read")
     for look in (agent.ahistory("/secret"), agent.aread_version("//secret/", 1), agent.adiff("/secret", 1)):
-        with pytest.raises(AccessError, match="permission denied for read on /secret"):
+        with pytest.raises(PermissionDeniedError, match="permission denied for read on /secret"):
             await look
     assert (await agent.arestore("/secret", 1)).code == "permission_denied"
     shown = await memory.adownload_files(["/secret"])
@@ -226,7 +226,7 @@ async def test_links_do_not_lead_to_versions_that_may_not_be_read(tmp_path: Path
     await keeper.awrite("/secret", "2", overwrite=True)
     rules = [FilesystemPermission(["read"], ["/secret"], "deny")]
     agent = HistoryBackend(PermissionedBackend(disk, rules), archive)
-    with pytest.raises(AccessError):
+    with pytest.raises(PermissionDeniedError):
         await agent.aread_version("/link", 1)
     assert await keeper.aread_version("/link", 1) == b"1"
 
@@ -245,7 +245,7 @@ async def test_what_is_not_what_was_kept_is_not_told_as_that() -> None:
 
 async def test_histories_over_the_same_versions_number_them_together() -> None:
     class Slow(WrapperBackend):
-        async def through(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
+        async def dispatch(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
             await anyio.sleep(0.001)
             return await call(*args, **options)
 

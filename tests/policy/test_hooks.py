@@ -11,13 +11,13 @@ from msgspec.structs import replace
 
 from deepfs import MemoryBackend
 from deepfs.backends.protocol import SandboxBackendProtocol, supports_execute
-from deepfs.errors import AccessError, InvalidContentError, NotSupportedError
+from deepfs.errors import InvalidContentError, NotSupportedError, PermissionDeniedError
 from deepfs.policy import (
     AuditedBackend,
     AuditRecord,
     Call,
     FilesystemPermission,
-    GuardedBackend,
+    HookedBackend,
     PermissionedBackend,
     RateLimit,
     RateLimitError,
@@ -47,7 +47,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
 
 class Commands(SandboxBackendProtocol, MemoryBackend):
     id = "commands"
-    never_waits = True
+    is_synchronous = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class Commands(SandboxBackendProtocol, MemoryBackend):
 async def test_hooks_see_every_operation_once_with_its_arguments() -> None:
     seen: list[tuple[str, tuple[str, ...]]] = []
     done: list[str] = []
-    backend = GuardedBackend(
+    backend = HookedBackend(
         Commands(),
         [lambda call: seen.append((call.operation, call.paths))],
         [lambda call, _: done.append(call.operation)],
@@ -84,7 +84,7 @@ async def test_hooks_see_every_operation_once_with_its_arguments() -> None:
 
 async def test_arguments_have_their_names() -> None:
     calls: list[Call] = []
-    backend = GuardedBackend(MemoryBackend(), [calls.append])
+    backend = HookedBackend(MemoryBackend(), [calls.append])
     await backend.awrite("//a/", "text", overwrite=True)
     await backend.agrep("x", "/d", max_count=3)
     assert calls[0].arguments == {"path": "//a/", "content": "text", "overwrite": True}
@@ -97,12 +97,12 @@ async def test_arguments_have_their_names() -> None:
 @pytest.mark.parametrize("name", [name for name in OPERATIONS if name != "execute"])
 async def test_a_hook_denies_with_a_leaf(name: str) -> None:
     def deny(call: Call) -> None:
-        raise AccessError(call.paths[0], "not today")
+        raise PermissionDeniedError(call.paths[0], "not today")
 
     after: list[object] = []
     memory = MemoryBackend()
     memory.write("/a", "x")
-    backend = GuardedBackend(memory, [deny], [lambda call, result: after.append(result)])
+    backend = HookedBackend(memory, [deny], [lambda call, result: after.append(result)])
     result = await getattr(backend, f"a{name}")(*ARGUMENTS[name])
     if isinstance(result, list):
         assert [(item.path, item.error) for item in result] == [("/a", "permission_denied")]
@@ -120,9 +120,9 @@ async def test_batches_are_seen_item_by_item() -> None:
 
     def hide(call: Call, result: Any) -> Any:
         if call.paths == ("/b",):
-            raise AccessError("/b")
+            raise PermissionDeniedError("/b")
 
-    backend = GuardedBackend(MemoryBackend(), [no_zips], [hide])
+    backend = HookedBackend(MemoryBackend(), [no_zips], [hide])
     stored = await backend.aupload_files([("/a", b"text"), ("/z", b"PK.."), ("/b", b"more")])
     assert [item.error for item in stored] == [None, "invalid_content", "permission_denied"]
     fetched = await backend.adownload_files(["/b", "/a", "/z"])
@@ -140,7 +140,7 @@ async def test_an_after_hook_sees_failures_and_replaces_results() -> None:
             return replace(result, file_data=replace(result.file_data, content="***"))
         return None
 
-    backend = GuardedBackend(MemoryBackend(), after=[mask, lambda call, result: seen.append(str(result.ok))])
+    backend = HookedBackend(MemoryBackend(), after=[mask, lambda call, result: seen.append(str(result.ok))])
     assert (await backend.aread("/a")).code == "file_not_found"
     await backend.awrite("/a", "secret")
     assert (await backend.aread("/a")).file_data.content == "***"  # type: ignore[union-attr]
@@ -151,7 +151,7 @@ async def test_bugs_of_hooks_reach_the_caller() -> None:
     def broken(call: Call) -> None:
         raise KeyError("bug")
 
-    backend = GuardedBackend(MemoryBackend(), [broken])
+    backend = HookedBackend(MemoryBackend(), [broken])
     for name in ("read", "upload_files"):
         with pytest.raises(KeyError, match="bug"):
             await getattr(backend, f"a{name}")(*ARGUMENTS[name])
@@ -159,17 +159,17 @@ async def test_bugs_of_hooks_reach_the_caller() -> None:
 
 async def test_a_denied_command_raises() -> None:
     def deny(call: Call) -> None:
-        raise AccessError("/", call.arguments["command"])
+        raise PermissionDeniedError("/", call.arguments["command"])
 
-    with pytest.raises(AccessError, match="rm"):
-        await GuardedBackend(Commands(), [deny]).aexecute("rm", timeout=1)
+    with pytest.raises(PermissionDeniedError, match="rm"):
+        await HookedBackend(Commands(), [deny]).aexecute("rm", timeout=1)
 
 
 def test_sync_calls_pass_the_hooks_once_and_overrides_are_hit_once() -> None:
     calls: list[str] = []
     within = Commands()
-    backend = GuardedBackend(
-        GuardedBackend(within, [lambda call: calls.append("inner")]), [lambda call: calls.append("outer")]
+    backend = HookedBackend(
+        HookedBackend(within, [lambda call: calls.append("inner")]), [lambda call: calls.append("outer")]
     )
     backend.read("/a")
     assert calls == ["outer", "inner"]
@@ -183,7 +183,7 @@ def test_sync_calls_pass_the_hooks_once_and_overrides_are_hit_once() -> None:
 async def test_a_rate_limit_denies_until_time_has_passed() -> None:
     now = 100.0
     limit = RateLimit(2, 10, ["write"], clock=lambda: now)
-    backend = GuardedBackend(MemoryBackend(), [limit])
+    backend = HookedBackend(MemoryBackend(), [limit])
     assert (await backend.awrite("/a", "x")).ok
     now = 104.0
     assert (await backend.awrite("/b", "x")).ok
@@ -199,7 +199,7 @@ async def test_a_rate_limit_denies_until_time_has_passed() -> None:
 
 
 async def test_a_rate_limit_holds_for_calls_at_once() -> None:
-    backend = GuardedBackend(MemoryBackend(), [RateLimit(5, 3600)])
+    backend = HookedBackend(MemoryBackend(), [RateLimit(5, 3600)])
     results: list[bool] = []
 
     async def write(number: int) -> None:
@@ -323,4 +323,4 @@ async def test_a_read_only_backend_reads() -> None:
     assert memory._files == before
     assert not supports_execute(backend)
     assert backend.write("/..", "x").code == "invalid_path"
-    assert backend.never_waits
+    assert backend.is_synchronous

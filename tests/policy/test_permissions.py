@@ -241,11 +241,11 @@ class Asked(WrapperBackend):
         super().__init__(inner)
         self.searches = 0
 
-    async def through(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
+    async def dispatch(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
         if operation in ("grep", "glob"):
             self.searches += 1
             raise BackendError("Error: No connection")
-        return await super().through(operation, call, *args, **options)
+        return await super().dispatch(operation, call, *args, **options)
 
 
 async def test_denied_files_are_not_searched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ async def test_mounts_beneath_what_is_denied_are_not_searched() -> None:
     for found in (await backend.agrep("needle"), await backend.aglob("*")):
         assert [record.path for record in found.matches or ()] == ["/a"]
         # What is allowed beneath `/mail` could be in the mount there, whose name is not told.
-        assert found.error == "Error: Not everything could be searched; Error: No connection (in '/mail/inbox/')"
+        assert found.error == "Error: Not everything could be searched; No connection (in '/mail/inbox/')"
     assert [asked.searches for asked in mounts.values()] == [0, 2, 2, 0]
     with approved():
         assert "/asked/" in str((await backend.agrep("needle")).error)
@@ -298,9 +298,9 @@ async def test_counting_what_is_skipped_asks_for_no_denied_file() -> None:
     searches: list[str] = []
 
     class Counting(PermissionedBackend):
-        async def through(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
+        async def dispatch(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
             searches.append(operation)
-            return await super().through(operation, call, *args, **options)
+            return await super().dispatch(operation, call, *args, **options)
 
     backend = Counting(memory, [FilesystemPermission(["read"], ["/denied/**"], "deny")])
     assert (await backend.agrep("x")).skipped == 1
@@ -399,7 +399,7 @@ async def test_interrupts_are_denied_until_approved() -> None:
 
 def test_approval_holds_for_sync_calls() -> None:
     class Waits(MemoryBackend):
-        never_waits = False
+        is_synchronous = False
 
     backend = PermissionedBackend(Waits(), [FilesystemPermission(["write"], ["/a"], "interrupt")])
     assert not backend.write("/a", "x").ok

@@ -3,7 +3,7 @@
 import pytest
 
 from deepfs import MemoryBackend
-from deepfs.policy import AuditedBackend, Call, GuardedBackend, HistoryBackend
+from deepfs.policy import AuditedBackend, Call, HistoryBackend, HookedBackend
 from deepfs.testing import BackendConformance
 from support.raw import RawMemory
 
@@ -20,10 +20,10 @@ class TestGuarded(RawMemory, BackendConformance):
     """Hooks that do nothing, and a log that nobody reads."""
 
     @pytest.fixture
-    def backend(self) -> GuardedBackend:
+    def backend(self) -> HookedBackend:
         self.memory = MemoryBackend()
         audited = AuditedBackend(self.memory, lambda record: None)
-        return GuardedBackend(audited, [nothing, nothing_async], [nothing, nothing_async])
+        return HookedBackend(audited, [nothing, nothing_async], [nothing, nothing_async])
 
 
 class TestHistory(RawMemory, BackendConformance):

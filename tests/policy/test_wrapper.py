@@ -36,9 +36,9 @@ class Recording(WrapperBackend):
         super().__init__(inner)
         self.passed: list[str] = []
 
-    async def through(self, operation: str, call: Callable[..., Awaitable[Any]], /, *args: Any, **options: Any) -> Any:
+    async def dispatch(self, operation: str, call: Callable[..., Awaitable[Any]], /, *args: Any, **options: Any) -> Any:
         self.passed.append(operation)
-        return await super().through(operation, call, *args, **options)
+        return await super().dispatch(operation, call, *args, **options)
 
 
 class Commands(SandboxBackendProtocol, MemoryBackend):
@@ -53,7 +53,7 @@ class Commands(SandboxBackendProtocol, MemoryBackend):
 class Counting(MemoryBackend):
     """Overrides one sync and one async operation."""
 
-    never_waits = True
+    is_synchronous = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -137,17 +137,17 @@ async def test_commands_run_within() -> None:
 
 def test_a_wrapper_waits_where_the_backend_within_does() -> None:
     class Waits(MemoryBackend):
-        never_waits = False
+        is_synchronous = False
 
-    assert WrapperBackend(MemoryBackend()).never_waits
-    assert not WrapperBackend(Waits()).never_waits
-    assert not Recording(MemoryBackend()).never_waits, "a subclass with async code of its own may wait"
+    assert WrapperBackend(MemoryBackend()).is_synchronous
+    assert not WrapperBackend(Waits()).is_synchronous
+    assert not Recording(MemoryBackend()).is_synchronous, "a subclass with async code of its own may wait"
 
 
 @pytest.mark.anyio
 async def test_the_thread_of_the_storage_is_that_within() -> None:
     class Bound(MemoryBackend):
-        never_waits = False
+        is_synchronous = False
 
         def bound_to_this_thread(self) -> bool:
             return True

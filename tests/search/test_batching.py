@@ -12,8 +12,8 @@ import anyio
 import pytest
 
 from deepfs.search.batching import BatchedCall, Batcher
-from deepfs.threads import lanes
-from deepfs.threads.loop_bridge import mailbox
+from deepfs.threads import pool
+from deepfs.threads.loop_bridge import loop_callbacks
 
 pytestmark = pytest.mark.anyio
 
@@ -59,9 +59,9 @@ async def held_lane() -> AsyncIterator[Callable[[], None]]:
         held.append(None)
         gate.wait(20)
 
-    limit = lanes._lanes.long._limit
+    limit = pool._pools.long._limit
     for _ in range(limit):
-        lanes.start_long(None, hold)
+        pool.start_long(None, hold)
     await until(lambda: len(held) == limit)
     yield gate.set
     gate.set()
@@ -223,7 +223,7 @@ async def test_where_no_thread_can_be_started_the_next_question_tries_anew(
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patch:
-        patch.setattr(lanes, "start_long", refuse)
+        patch.setattr(pool, "start_long", refuse)
         with pytest.raises(RuntimeError):
             await answering.batcher.ask("a", 1)
     with anyio.fail_after(10):
@@ -231,25 +231,25 @@ async def test_where_no_thread_can_be_started_the_next_question_tries_anew(
 
 
 async def test_who_is_told_so_does_not_ask_anew(answering: Answering, monkeypatch: pytest.MonkeyPatch) -> None:
-    signal = mailbox().signal()
-    other: BatchedCall[int, int] = BatchedCall(2, signal)
+    event = loop_callbacks().event()
+    other: BatchedCall[int, int] = BatchedCall(2, event)
 
     def refuse(*_: object) -> None:
         [waiting] = answering.batcher._waiting.values()
         waiting.append(other)
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(lanes, "start_long", refuse)
+    monkeypatch.setattr(pool, "start_long", refuse)
     with pytest.raises(RuntimeError):
         await answering.batcher.ask("a", 1)
-    assert signal.is_set
+    assert event.is_set
     assert not other.take()
 
 
 def test_a_forked_process_asks_for_itself() -> None:
     script = """
         import os, threading, anyio
-        from deepfs.threads import lanes
+        from deepfs.threads import pool
         from deepfs.search.batching import Batcher
 
         def respond(key, calls):
@@ -265,7 +265,7 @@ def test_a_forked_process_asks_for_itself() -> None:
         async def main():
             gate = threading.Event()
             for _ in range(2):
-                lanes.start_long(None, gate.wait, 20)
+                pool.start_long(None, gate.wait, 20)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(ask)
                 await anyio.wait_all_tasks_blocked()

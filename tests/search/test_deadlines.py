@@ -17,7 +17,7 @@ from deepfs.sandboxes import base
 from deepfs.search import flat
 from deepfs.search.request import GlobRequest, GrepRequest, SearchRequest
 from deepfs.threads import deadline as module_of_deadline
-from deepfs.threads import lanes
+from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
 from support.processes import children
 from support.sandboxes import LocalSandbox
@@ -172,11 +172,11 @@ async def test_time_counts_from_when_the_work_begins(monkeypatch: pytest.MonkeyP
     found: list[bool] = []
 
     async def late() -> None:
-        found.append(await lanes.run_long(lambda deadline: deadline.has_passed, timeout=30))
+        found.append(await pool.run_long(lambda deadline: deadline.has_passed, timeout=30))
 
     async with anyio.create_task_group() as tasks:
         for _ in range(2):
-            tasks.start_soon(lanes.run_long, lambda deadline: release.wait(20))
+            tasks.start_soon(pool.run_long, lambda deadline: release.wait(20))
         await anyio.wait_all_tasks_blocked()
         tasks.start_soon(late)
         await anyio.wait_all_tasks_blocked()

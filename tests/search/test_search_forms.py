@@ -14,7 +14,7 @@ pytestmark = pytest.mark.anyio
 class Noting(MemoryBackend):
     """Knows which methods were passed, from the outside inwards."""
 
-    never_waits = False
+    is_synchronous = False
 
     def __init__(self) -> None:
         super().__init__()

@@ -15,8 +15,7 @@ import pytest
 import deepfs
 from deepfs import BackendProtocol, CompositeBackend, MemoryBackend
 from deepfs.backends.wrapper import WrapperBackend
-from deepfs.middleware._operations import matches
-from deepfs.middleware.tools import filesystem_tools
+from deepfs.middleware.tools import filesystem_tools, matches
 from deepfs.policy import GuardedBackend, HistoryBackend, PermissionedBackend
 from deepfs.search import disk as engines
 from deepfs.search.request import GlobRequest, GrepRequest, PathFilter, SearchRequest
@@ -147,7 +146,7 @@ async def test_so_has_that_of_glob(option: str) -> None:
 class Asked(MemoryBackend):
     """Notes what it is not to look at."""
 
-    never_waits = False
+    is_synchronous = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -189,7 +188,7 @@ async def test_what_is_hidden_reaches_the_storage(layers: tuple[BackendProtocol,
 
 async def test_a_wrapper_that_moves_the_search_hides_nothing_there() -> None:
     class Beneath(WrapperBackend):
-        async def through(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
+        async def dispatch(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
             pattern, path, *rest = args
             return await call(pattern, f"/in{path or ''}".rstrip("/"), *rest, **options)
 

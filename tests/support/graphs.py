@@ -36,16 +36,16 @@ class OpenNode:
 class InNode(WrapperBackend):
     """A backend whose operations run as if the node had called them, whatever thread calls."""
 
-    never_waits = True
+    is_synchronous = True
 
     def __init__(self, inner: StateBackend, node: OpenNode) -> None:
         super().__init__(inner)
         self._node = node
 
-    async def through(self, operation: str, call: Callable[..., Awaitable[Any]], /, *args: Any, **options: Any) -> Any:
+    async def dispatch(self, operation: str, call: Callable[..., Awaitable[Any]], /, *args: Any, **options: Any) -> Any:
         token = var_child_runnable_config.set(self._node.config)
         try:
-            return await super().through(operation, call, *args, **options)
+            return await super().dispatch(operation, call, *args, **options)
         finally:
             var_child_runnable_config.reset(token)
 

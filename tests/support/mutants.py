@@ -31,7 +31,7 @@ __all__ = ["MUTANTS", "Overwrites"]
 class Mutant(MemoryBackend):
     """Memory whose text is at hand."""
 
-    never_waits = False
+    is_synchronous = False
 
     def text(self, path: str) -> str:
         return self._files[path].content
@@ -126,8 +126,8 @@ class KeepsTheLock(Mutant):
 
 
 class ForgetsWhenItWasCreated(Mutant):
-    async def _commit(self, changes: Any) -> None:
-        await super()._commit([Change(change.path, change.before, _as_new(change.after)) for change in changes])
+    def _before_apply(self, changes: Any) -> Any:
+        return [Change(change.path, change.before, _as_new(change.after)) for change in changes]
 
 
 def _as_new(file: FileDataV2 | None) -> FileDataV2 | None:

@@ -23,7 +23,7 @@ Process = subprocess.Popen[str]
 
 _PACKAGE = str(Path(deepfs.__file__).parent)
 _RESTING = ("pool.py", "background.py")
-"""What the threads of lanes and of the background loop rest in; other modules of deepfs are at work."""
+"""What the threads of the pools and of the background loop rest in; other modules of deepfs are at work."""
 
 
 @contextmanager
@@ -97,7 +97,7 @@ async def _within_a_second(is_so: Callable[[], bool]) -> bool:
 
 
 async def until_idle() -> float:
-    """The seconds until no thread of deepfs's lanes works any more."""
+    """The seconds until no thread of deepfs's pools works any more."""
     begun = time.perf_counter()
     for _ in takewhile(bool, iter(working_threads, None)):
         await anyio.sleep(0.0005)
@@ -105,7 +105,7 @@ async def until_idle() -> float:
 
 
 def working_threads() -> list[str]:
-    """Threads of deepfs's lanes that carry out a call now, each with where it is."""
+    """Threads of deepfs's pools that carry out a call now, each with where it is."""
     names = {thread.ident: thread.name for thread in threading.enumerate() if thread.name.startswith("deepfs-")}
     found = []
     for ident, frame in sys._current_frames().items():

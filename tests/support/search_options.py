@@ -124,7 +124,7 @@ WRAPPERS: Final[Mapping[type[WrapperBackend], Callable[[BackendProtocol], Wrappe
 class _Sync(MemoryBackend):
     """A subclass that overrides the sync names."""
 
-    never_waits = False
+    is_synchronous = False
 
     def grep(self, pattern: str, *args: Any, **options: Any) -> GrepResult:
         return super().grep(pattern, *args, **options)
@@ -152,7 +152,7 @@ class _Mixin:
 
 
 class _Mixed(_Mixin, MemoryBackend):
-    never_waits = False
+    is_synchronous = False
 
 
 class _V1Sandbox(DuckS3):

@@ -15,14 +15,15 @@ from deepfs.testing import BackendConformance, BackendStateMachine, BackendSuite
 
 SOURCES: Final = sorted(Path(next(iter(deepfs.testing.__path__))).rglob("*.py"))
 
-DECLARED: Final = {"keeps_empty_directories", "keeps_created_at", "durable", "executes"}
+DECLARED: Final = {"keeps_empty_directories", "keeps_created_at", "durable", "executes", "deletes", "watches"}
 STREAMS: Final = {"adownload_stream", "aupload_stream"}
 TREES: Final = {"alist_tree", "achange_entries"}
 """What transfers need of both their ends."""
+LIFETIME: Final = {"aclose", "close"}
 REQUESTS: Final = {"arun_glob", "arun_grep"}
 """Searches as one value: the operation in another form."""
-METHODS: Final = {*OPERATIONS, *(f"a{name}" for name in OPERATIONS), *STREAMS, *REQUESTS}
-WHERE_A_SYNC_CALL_RUNS: Final = {"never_waits", "bound_to_this_thread"}
+METHODS: Final = {*OPERATIONS, *(f"a{name}" for name in OPERATIONS), *STREAMS, *LIFETIME, *REQUESTS, "awatch"}
+WHERE_A_SYNC_CALL_RUNS: Final = {"is_synchronous", "bound_to_this_thread"}
 """No difference of what it answers; only the parity of sync and async looks at it."""
 
 
@@ -35,15 +36,21 @@ def read_of(source: Path, owner: str) -> Iterator[str]:
                 yield node.attr
 
 
-def test_there_are_four() -> None:
+def test_there_are_six() -> None:
     assert set(Capabilities.__struct_fields__) == DECLARED
-    assert len(Capabilities.__struct_fields__) == 4
+    assert len(Capabilities.__struct_fields__) == 6
     assert all(field.type is bool for field in msgspec.structs.fields(Capabilities))
 
 
 def test_a_backend_declares_nothing_else() -> None:
     public = {name for name in dir(BackendProtocol) if not name.startswith("_")}
-    assert public - METHODS - TREES == {"capabilities", "areal_paths", "astorage_place", *WHERE_A_SYNC_CALL_RUNS}
+    assert public - METHODS - TREES == {
+        "capabilities",
+        "aresolve_paths",
+        "astorage_place",
+        "inner_backends",
+        *WHERE_A_SYNC_CALL_RUNS,
+    }
 
 
 def test_the_suite_reads_of_a_backend_its_operations_and_its_capabilities() -> None:

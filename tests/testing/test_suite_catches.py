@@ -126,7 +126,8 @@ def test_no_part_of_the_suite_hides_another() -> None:
 
 
 def test_the_suite_knows_the_declared_differences_and_no_other() -> None:
-    assert Capabilities.__struct_fields__ == ("keeps_empty_directories", "keeps_created_at", "durable", "executes")
+    declared = ("keeps_empty_directories", "keeps_created_at", "durable", "executes", "deletes", "watches")
+    assert Capabilities.__struct_fields__ == declared
     source = "".join(path.read_text() for path in Path(deepfs.testing.__file__).parent.rglob("*.py"))
     used = set(re.findall(r"capabilities\.([a-z]\w*)", source))
     assert used <= set(Capabilities.__struct_fields__)

@@ -82,7 +82,9 @@ def test_a_decoded_file_is_kept_as_it_is() -> None:
     ],
 )
 def test_anything_else_is_refused_by_field_and_path(stored: Any, field: str) -> None:
-    with pytest.raises(InvalidContentError, match=f"^Error: File '/dir/f' is malformed: {field}, not"):
+    with pytest.raises(
+        InvalidContentError, match=f"^Error: Invalid content of '/dir/f': it is malformed: {field}, not"
+    ):
         decode_file(stored, "/dir/f")
 
 
@@ -146,7 +148,7 @@ def test_v1_holds_text_that_is_stored_as_base64() -> None:
 
 
 def test_v1_refuses_binary() -> None:
-    with pytest.raises(InvalidContentError, match=r"'/f\.png' is binary"):
+    with pytest.raises(InvalidContentError, match=r"'/f\.png': it is binary"):
         encode_file(new_file(PNG), "v1", "/f.png")
 
 
@@ -168,7 +170,7 @@ def test_stored_v2_is_the_plain_dict_that_peers_read() -> None:
 @pytest.mark.parametrize("content", ["AA", "A", "A===", "é", "AA==AA==", "$$$$"])
 def test_invalid_base64_is_told_when_it_is_used(content: str) -> None:
     data = decode_file({"content": content, "encoding": "base64"}, "/f")
-    with pytest.raises(InvalidContentError, match="'/f' is stored as invalid base64"):
+    with pytest.raises(InvalidContentError, match="'/f': it is stored as invalid base64"):
         content_bytes(data, "/f")
 
 

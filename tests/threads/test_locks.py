@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deepfs.threads.locks import LockTable, PathLocks, Request, path_locks
-from deepfs.threads.loop_bridge import Mailbox, mailbox
+from deepfs.threads.loop_bridge import LoopCallbacks, loop_callbacks
 
 pytestmark = pytest.mark.anyio
 
@@ -203,12 +203,12 @@ async def test_a_cancelled_wait_leaves_no_trace_and_holds_nobody_up(locks: PathL
 async def test_a_grant_just_before_the_wait_is_not_missed(locks: PathLocks, monkeypatch: pytest.MonkeyPatch) -> None:
     first = locks.hold_blocking("/a")
 
-    def released_meanwhile() -> Mailbox:
+    def released_meanwhile() -> LoopCallbacks:
         first.__exit__(None, None, None)
-        return mailbox()
+        return loop_callbacks()
 
     first.__enter__()
-    monkeypatch.setattr("deepfs.threads.locks.mailbox", released_meanwhile)
+    monkeypatch.setattr("deepfs.threads.locks.loop_callbacks", released_meanwhile)
     with anyio.fail_after(10):
         async with locks.hold("/a"):
             pass

@@ -12,7 +12,7 @@ from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import ErrorCode
 from deepfs.testing.expect import succeeded
 from deepfs.testing.suite import BackendSuite
-from deepfs.testing.tasks import at_once
+from deepfs.testing.tasks import gather
 from deepfs.types import Result
 
 __all__ = ["ConcurrencyConformance"]
@@ -38,7 +38,7 @@ class ConcurrencyConformance(BackendSuite):
         self, backend: BackendProtocol, second_backend: BackendProtocol
     ) -> None:
         await self.put({"/a.txt": "".join(f"slot-{number:02}\n" for number in range(2 * self._tasks))})
-        results = await at_once(
+        results = await gather(
             partial(over.aedit, "/a.txt", f"slot-{number:02}", f"done-{number:02}")
             for number, over in enumerate([backend, second_backend] * self._tasks)
         )
@@ -50,7 +50,7 @@ class ConcurrencyConformance(BackendSuite):
         self, backend: BackendProtocol, second_backend: BackendProtocol
     ) -> None:
         await self.put({"/a.txt": "free"})
-        results = await at_once(
+        results = await gather(
             partial(over.aedit, "/a.txt", "free", f"taken by {number}")
             for number, over in enumerate([backend, second_backend] * self._tasks)
         )
@@ -70,7 +70,7 @@ class ConcurrencyConformance(BackendSuite):
             return sum(result.ok for result in results)
 
         calls = [partial(count_up, over) for over in [backend, second_backend] * (self._tasks // 2)]
-        successes = sum(await at_once(calls))
+        successes = sum(await gather(calls))
         assert await self.raw_peek("/a.txt") == b"#" + b"+" * successes
         assert successes == len(rounds) * len(calls), "edits that wait for one another all succeed"
 
@@ -79,7 +79,7 @@ class ConcurrencyConformance(BackendSuite):
     ) -> None:
         await self.put({"/a.txt": "old"})
         version = succeeded(await backend.aread("/a.txt")).version
-        results = await at_once(
+        results = await gather(
             partial(over.awrite, "/a.txt", f"new {number}", if_match=version)
             for number, over in enumerate([backend, second_backend] * self._tasks)
         )
@@ -88,7 +88,7 @@ class ConcurrencyConformance(BackendSuite):
         assert await self.raw_peek("/a.txt") == f"new {winner}".encode()
 
     async def test_of_creations_one_wins(self, backend: BackendProtocol, second_backend: BackendProtocol) -> None:
-        results = await at_once(
+        results = await gather(
             partial(over.awrite, "/new/a.txt", f"by {number}")
             for number, over in enumerate([backend, second_backend] * self._tasks)
         )
@@ -99,7 +99,7 @@ class ConcurrencyConformance(BackendSuite):
     async def test_a_tree_stays_a_tree(self, backend: BackendProtocol, second_backend: BackendProtocol) -> None:
         for number in self.some(range(4)):
             above, beneath = f"/race-{number}", f"/race-{number}/file"
-            results = await at_once(
+            results = await gather(
                 [partial(backend.awrite, above, "file"), partial(second_backend.awrite, beneath, "beneath")]
             )
             stored = [await self.raw_peek(above), await self.raw_peek(beneath)]
@@ -110,14 +110,14 @@ class ConcurrencyConformance(BackendSuite):
         self, backend: BackendProtocol, second_backend: BackendProtocol
     ) -> None:
         await self.put({"/dir/a.txt": "a"})
-        results = await at_once(partial(over.adelete, "/dir/a.txt") for over in [backend, second_backend] * self._tasks)
+        results = await gather(partial(over.adelete, "/dir/a.txt") for over in [backend, second_backend] * self._tasks)
         assert _codes(results) == {"ok": 1, "file_not_found": 2 * self._tasks - 1}
 
     async def test_moves_of_one_file_succeed_once(
         self, backend: BackendProtocol, second_backend: BackendProtocol
     ) -> None:
         await self.put({"/a.txt": "a"})
-        results = await at_once(
+        results = await gather(
             partial(over.amove, "/a.txt", f"/to/{number}.txt")
             for number, over in enumerate([backend, second_backend] * self._tasks)
         )
@@ -170,8 +170,8 @@ class ConcurrencyConformance(BackendSuite):
     async def test_different_files_at_once(self, backend: BackendProtocol) -> None:
         count = 5 * self._tasks
         paths = [f"/dir-{number % 4}/{number}.txt" for number in range(count)]
-        assert _codes(await at_once(partial(backend.awrite, path, path) for path in paths)) == {"ok": count}
-        assert _codes(await at_once(partial(backend.aedit, path, "dir", "d") for path in paths)) == {"ok": count}
+        assert _codes(await gather(partial(backend.awrite, path, path) for path in paths)) == {"ok": count}
+        assert _codes(await gather(partial(backend.aedit, path, "dir", "d") for path in paths)) == {"ok": count}
         assert [await self.raw_peek(path) for path in paths] == [path.replace("dir", "d").encode() for path in paths]
 
 

@@ -16,7 +16,7 @@ from deepfs.testing.statemachine.model import Model
 from deepfs.testing.statemachine.programs import MIN_STEPS, Step, files_of, programs, steps_of, without
 from deepfs.testing.statemachine.steps import agree, concrete, of_backend, of_model, told
 from deepfs.testing.suite import BackendSuite
-from deepfs.testing.tasks import at_once
+from deepfs.testing.tasks import gather
 
 __all__ = ["BackendStateMachine"]
 
@@ -141,7 +141,7 @@ class BackendStateMachine(BackendSuite):
         sizes: dict[str, int | None] = {}
         seen, level = {"/"}, ["/"]
         while level:
-            listings = await at_once(partial(backend.als, directory) for directory in level)
+            listings = await gather(partial(backend.als, directory) for directory in level)
             entries = [entry for listing in listings for entry in succeeded(listing).entries or ()]
             level = [entry.path.rstrip("/") for entry in entries if entry.is_dir]
             assert not seen.intersection(level), "a directory is listed again"
@@ -152,7 +152,7 @@ class BackendStateMachine(BackendSuite):
         assert seen == model.directories(), "the directories of the backend, and of the model"
         expected = {path: len(data) for path, data in model.files.items()}
         assert sizes == expected, "the files of the backend, and of the model"
-        stored = await at_once(partial(self.raw_peek, path) for path in model.files)
+        stored = await gather(partial(self.raw_peek, path) for path in model.files)
         assert dict(zip(model.files, stored, strict=True)) == model.files, "what is stored, and what the model holds"
 
 

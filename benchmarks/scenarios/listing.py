@@ -1,0 +1,97 @@
+"""An ls of 10,000 files of 100 kB in a store: the first in a process and the same again, and what moves for it."""
+
+import sys
+from functools import partial
+from itertools import cycle
+from typing import Final
+
+import anyio
+import msgspec
+from langgraph.store.base import BaseStore
+from langgraph.store.memory import InMemoryStore
+
+from benchmarks import inputs, stores
+from benchmarks.bench import Bench
+from benchmarks.harness import Contender
+from benchmarks.listing_process import DIRECTORY, NAMESPACE, Found, Listing, Package, Task, backend_of, fill
+from benchmarks.peers import listed_paths
+
+TITLE: Final = "ls of many large files in a store"
+
+_PACKAGES: Final[tuple[Package, ...]] = ("deepfs", "deepagents")
+_MB: Final = 1_000_000
+_SHARE: Final = 0.02
+"""What may move for an ls, of the bytes that all contents have: paths, sizes and times."""
+
+
+async def measure(bench: Bench) -> None:
+    """Race both on each store; then say what moves, and how much memory it takes."""
+    files, size = (300, 10_000) if bench.quick else (10_000, 100_000)
+    for kind, opened in stores.STORES.items():
+        async with opened() as (store, address):
+            await _fill(store, files, size)
+            await _measure_store(bench, store, Task(kind, "deepfs", address, files, size, counts=False))
+    bench.note("The files in InMemoryStore share one text. Memory and bytes are those of one more process.")
+
+
+async def _measure_store(bench: Bench, store: BaseStore, task: Task) -> None:
+    shown = f"{task.kind}: ls of {task.files:,} files of {task.size // 1000} kB"
+    first = [_first(package, task) for package in _PACKAGES]
+    await bench.race(f"{shown}, the first of a process", first, noun="paths", rounds=3, seconds=60)
+    again = [_again(package, store) for package in _PACKAGES]
+    await bench.race(f"{shown}, again", again, noun="paths", rounds=7, seconds=60)
+    for package in _PACKAGES[: 1 if bench.quick else None]:
+        found = await _in_new_process(msgspec.structs.replace(task, package=package, counts=True))
+        bench.note(f"{shown}, {package}: {_told(found.first)}; again {_told(found.repeated)}.")
+        if package == "deepfs" and task.address:
+            _bars(bench, task, found)
+
+
+def _bars(bench: Bench, task: Task, found: Found) -> None:
+    for name, listing in (("first", found.first), ("repeated", found.repeated)):
+        share = listing.moved / (task.files * task.size)
+        claim = f"{task.kind}: the {name} ls moves at most {_SHARE:.0%} of the bytes of all contents"
+        bench.at_most(claim, _SHARE, [share], "", reduced=bench.quick)
+
+
+def _told(listing: Listing) -> str:
+    return f"{listing.added / _MB:,.1f} MB of memory added, {listing.moved / _MB:,.2f} MB from the database"
+
+
+# --- contenders ------------------------------------------------------------------------------------------------------
+
+
+def _first(package: Package, task: Task) -> Contender:
+    return Contender(
+        name=package,
+        call=f'await fs.als("{DIRECTORY}")',
+        run=partial(_in_new_process, msgspec.structs.replace(task, package=package)),
+        rows=lambda found: found.paths,
+        may_lose=package == "deepagents",
+        own_seconds=lambda found: float(found.first.seconds),
+        own=package == "deepfs",
+    )
+
+
+async def _in_new_process(task: Task) -> Found:
+    command = [sys.executable, "-m", "benchmarks.listing_process", msgspec.json.encode(task).decode()]
+    return msgspec.json.decode((await anyio.run_process(command, stderr=None)).stdout, type=Found)
+
+
+def _again(package: Package, store: BaseStore) -> Contender:
+    """In this process; the round that warms up is its first."""
+    backend = backend_of(package, store, NAMESPACE)
+    return Contender(
+        name=package,
+        call=f'await fs.als("{DIRECTORY}")',
+        run=partial(backend.als, DIRECTORY),
+        rows=listed_paths,
+        may_lose=package == "deepagents",
+        own=package == "deepfs",
+    )
+
+
+async def _fill(store: BaseStore, files: int, size: int) -> None:
+    """With texts of random words; in memory with one, as the other processes make theirs."""
+    pieces = cycle(["x" * size] if isinstance(store, InMemoryStore) else inputs.random_texts(20, size))
+    await fill(store, files, lambda _: next(pieces))

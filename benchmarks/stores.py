@@ -1,0 +1,70 @@
+"""Stores of LangGraph to measure with; the PostgreSQL server is started for it."""
+
+import importlib.util
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Final, Literal, NamedTuple
+
+from langgraph.store.base import BaseStore
+from langgraph.store.memory import InMemoryStore
+from langgraph.store.postgres.aio import AsyncPostgresStore
+from langgraph.store.sqlite.aio import AsyncSqliteStore
+
+from benchmarks import inputs
+
+__all__ = ["STORES", "Kind", "Opened", "postgres_store"]
+
+Kind = Literal["InMemoryStore", "AsyncSqliteStore", "AsyncPostgresStore"]
+
+
+class Opened(NamedTuple):
+    """An empty store, and where another process finds it: a file, or the directory of a socket."""
+
+    store: BaseStore
+    address: str
+
+
+@asynccontextmanager
+async def _memory_store() -> AsyncIterator[Opened]:
+    yield Opened(InMemoryStore(), "")
+
+
+@asynccontextmanager
+async def _sqlite_store() -> AsyncIterator[Opened]:
+    with inputs.scratch() as directory:
+        file = str(directory / "store.db")
+        async with AsyncSqliteStore.from_conn_string(file) as store:
+            await store.setup()
+            # As of the PostgreSQL server, its data need not survive anything: what is measured is not the disk.
+            await store.conn.execute("PRAGMA synchronous = OFF")
+            yield Opened(store, file)
+
+
+@asynccontextmanager
+async def postgres_store() -> AsyncIterator[Opened]:
+    """One in a server of its own."""
+    with _postgres().running_server() as server:
+        async with AsyncPostgresStore.from_conn_string(server.dsn()) as store:
+            await store.setup()
+            yield Opened(store, str(server.directory))
+
+
+def _postgres() -> ModuleType:
+    """The helper of the tests that starts a server."""
+    source = Path(__file__).parents[1] / "tests" / "support" / "postgres.py"
+    spec = importlib.util.spec_from_file_location("_postgres_server", source)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+STORES: Final[dict[Kind, Callable[[], AbstractAsyncContextManager[Opened]]]] = {
+    "InMemoryStore": _memory_store,
+    "AsyncSqliteStore": _sqlite_store,
+    "AsyncPostgresStore": postgres_store,
+}
+"""What opens a store of each kind."""

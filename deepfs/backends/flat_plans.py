@@ -1,0 +1,464 @@
+"""Every operation on a tree of flat files, planned without waiting for anything.
+
+A plan is a generator. It yields requests to the storage (`Stat`, `Get`, `List`, `Apply`), or `Work` that takes long,
+receives the answers, and returns the result of the operation. It decides everything and does nothing: whether the
+storage is called here, in a worker thread or awaited is up to the runners in `flat_storage.py`. A plan that the storage
+refused with ChangedError is begun anew.
+"""
+
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
+
+from msgspec import Struct
+
+from deepfs.errors import (
+    BinaryFileError,
+    DeepFSError,
+    IsDirectoryError,
+    NotDirectoryError,
+    NotFoundError,
+    PermissionDeniedError,
+)
+from deepfs.search.flat import BatchedGrep, glob_tree, is_short
+from deepfs.search.request import FileFilter, GrepRequest
+from deepfs.search.results import SEARCH_SECONDS, Grep
+from deepfs.text import flat_tree as trees
+from deepfs.text import paths, records
+from deepfs.text.edits import replace
+from deepfs.text.entries import TreeListing, implied_listing
+from deepfs.text.flat_tree import Change, ChangedError, FileStat, FileTree, Found, PartlyDoneError, StatTree, Uploads
+from deepfs.threads.deadline import Deadline
+from deepfs.types import (
+    DeleteResult,
+    EditResult,
+    FileDataV2,
+    FileDownloadResponse,
+    FileUploadResponse,
+    GlobResult,
+    GrepResult,
+    LsResult,
+    ReadRawResult,
+    ReadResult,
+    WriteResult,
+)
+
+__all__ = ["Apply", "Get", "List", "Plan", "Primitive", "Primitives", "Request", "Stat", "Terms", "Work"]
+
+T = TypeVar("T")
+
+
+# --- requests --------------------------------------------------------------------------------------------------------
+
+
+class Primitives(Protocol):
+    """What a plan asks of a storage; each may return its answer or, on a storage that is awaited, an awaitable."""
+
+    def stat(self, paths: Sequence[str], /) -> Any: ...
+
+    def get(self, paths: Sequence[str], /) -> Any: ...
+
+    def list(self, prefix: str, limit: int | None = None, /) -> Any: ...
+
+    def apply(self, changes: Sequence[Change], /) -> Any: ...
+
+
+class Stat(Struct, frozen=True):
+    """What is there at these paths, without content; the answer has those that are files."""
+
+    paths: Sequence[str]
+
+    def ask(self, storage: Primitives) -> Any:
+        return storage.stat(self.paths)
+
+
+class Get(Struct, frozen=True):
+    """The files at these paths; the answer has those that there are."""
+
+    paths: Sequence[str]
+
+    def ask(self, storage: Primitives) -> Any:
+        return storage.get(self.paths)
+
+
+class List(Struct, frozen=True):
+    """What the storage says of the files whose paths begin with `prefix`, or of the first `limit` of them.
+
+    The answer may hold others as well. It is a mapping of path to `FileStat`, or a `FileTree`.
+    """
+
+    prefix: str
+    limit: int | None = None
+
+    def ask(self, storage: Primitives) -> Any:
+        return storage.list(self.prefix, self.limit)
+
+
+class Apply(Struct, frozen=True):
+    """All changes of an operation, those that add before those that remove. The answer is the `files_update`, if any.
+
+    The storage raises ChangedError, with nothing done, where a condition of a change does not hold.
+    """
+
+    changes: Sequence[Change]
+
+    def ask(self, storage: Primitives) -> Any:
+        return storage.apply(self.changes)
+
+
+class Work(Struct, frozen=True):
+    """A search in what is in memory; it checks its deadline, and belongs off the event loop unless it is short."""
+
+    run: Callable[[Deadline], Any]
+    deadline: Deadline
+    is_short: bool = False
+
+
+Primitive: TypeAlias = Stat | Get | List | Apply
+Request: TypeAlias = Primitive | Work
+Plan: TypeAlias = Generator[Request, Any, T]
+
+
+class Terms(Protocol):
+    """What a plan knows of the backend that it is made for."""
+
+    _max_bytes: int
+    _reads_before_change: bool
+
+    def _check_storable(self, path: str, data: FileDataV2) -> None: ...
+
+    def _before_apply(self, changes: Sequence[Change]) -> Sequence[Change]: ...
+
+
+# --- looking ---------------------------------------------------------------------------------------------------------
+
+_FEW: Final = 2
+"""Files to ask for where the question is whether there are any: the first may have a key that is no path."""
+_BATCH_BYTES: Final = 8 * 1024 * 1024
+_BATCH_FILES: Final = 256
+
+
+def _inside(directory: str) -> str:
+    return "/" if directory == "/" else f"{directory}/"
+
+
+def _tree_of(answer: FileTree | Mapping[str, FileStat]) -> FileTree:
+    return answer if isinstance(answer, FileTree) else StatTree(answer)
+
+
+def _is_directory(path: str) -> Plan[bool]:
+    """Whether there are files under `path`."""
+    answer = yield List(_inside(path), _FEW)
+    if _tree_of(answer).holds(path):
+        return True
+    if isinstance(answer, FileTree) or len(answer) < _FEW:
+        return False
+    return _tree_of((yield List(_inside(path)))).holds(path)
+
+
+def _missing(path: str) -> Plan[DeepFSError]:
+    """Why there is no file at `path`."""
+    return IsDirectoryError(path) if (yield from _is_directory(path)) else NotFoundError(path)
+
+
+def _no_directory(path: str) -> Plan[DeepFSError]:
+    """Why there is no directory at `path`."""
+    return NotDirectoryError(path) if path in (yield Stat([path])) else NotFoundError(path)
+
+
+def _files(wanted: Sequence[str], *, contents: bool = True) -> Plan[Found]:
+    """What is there at `wanted`; nothing is at the root, whatever the storage has there."""
+    asked = [path for path in wanted if path != "/"]
+    if not asked:
+        return {}
+    found: Found = yield (Get if contents else Stat)(asked)
+    return found
+
+
+def _existing(path: str) -> Plan[Mapping[str, FileDataV2]]:
+    """The file at `path`, by its path."""
+    found: Mapping[str, FileDataV2] = {} if path == "/" else (yield Get([path]))
+    if path not in found:
+        raise (yield from _missing(path))
+    return found
+
+
+def _listed(path: str) -> Plan[FileTree]:
+    """The tree with everything under `path`, which does not change any more."""
+    return _tree_of((yield List(_inside(path)))).snapshot()
+
+
+def _beneath(path: str, *, contents: bool) -> Plan[tuple[Found, list[str]]]:
+    """What there is under the directory `path`, and the paths; file_not_found where there is nothing."""
+    tree = yield from _listed(path)
+    chosen = tree.beneath(path)
+    if tree.contents is not None or not contents:
+        return tree.contents if tree.contents is not None else tree.files, chosen
+    files: Found = yield Get(chosen)
+    kept = [child for child in chosen if child in files]
+    if chosen and not kept:
+        raise NotFoundError(path)
+    return files, kept
+
+
+def _subtree(path: str, *, contents: bool) -> Plan[tuple[Found, list[str]]]:
+    """What there is at or under `path`, and the paths."""
+    single = yield from _files([path], contents=contents)
+    if path in single:
+        return single, [path]
+    return (yield from _beneath(path, contents=contents))
+
+
+def ls(path: str) -> Plan[LsResult]:
+    """The plan of `als`."""
+    tree = _tree_of((yield List(_inside(path))))
+    if path not in tree.directories:
+        raise (yield from _no_directory(path))
+    return LsResult(entries=tree.entries(path))
+
+
+def list_tree(path: str) -> Plan[TreeListing]:
+    """The plan of `alist_tree`."""
+    single: Mapping[str, FileStat] = {} if path == "/" else (yield Stat([path]))
+    if path in single:
+        return implied_listing(path, [(path, single[path].size)])
+    tree = yield from _listed(path)
+    return implied_listing(path, [(child, tree.info(child).size) for child in tree.beneath(path)])
+
+
+def read(terms: Terms, path: str, offset: int, limit: int) -> Plan[ReadResult]:
+    """The plan of `aread`."""
+    files = {} if path == "/" else (yield Get([path]))
+    if path not in files:
+        raise (yield from _missing(path))
+    return records.read_data(path, files[path], offset, limit, max_binary=terms._max_bytes)
+
+
+def read_raw(path: str) -> Plan[ReadRawResult]:
+    """The plan of `aread_raw`."""
+    return ReadRawResult(data=(yield from _existing(path))[path])
+
+
+def download(given: Sequence[str]) -> Plan[list[FileDownloadResponse]]:
+    """The plan of `adownload_files`."""
+    wanted = [_valid(path) for path in given]
+    found: Mapping[str, FileDataV2] = {}
+    try:
+        found = yield from _files(_unique(_paths(wanted)))  # type: ignore[assignment]  # With contents.
+    except ChangedError:
+        raise
+    except DeepFSError as error:
+        wanted = [error if isinstance(path, str) else path for path in wanted]
+    responses = []
+    for name, path in zip(given, wanted, strict=True):
+        responses.append((yield from _downloaded(name, path, found)))
+    return responses
+
+
+def _downloaded(given: str, path: str | DeepFSError, found: Mapping[str, FileDataV2]) -> Plan[FileDownloadResponse]:
+    try:
+        if isinstance(path, DeepFSError):
+            raise path
+        if path not in found:
+            raise (yield from _missing(path))
+        return FileDownloadResponse(given, records.content_bytes(found[path], path))
+    except DeepFSError as error:
+        return FileDownloadResponse(given, error=error.code.value)
+
+
+# --- searching -------------------------------------------------------------------------------------------------------
+
+
+def glob(files: FileFilter) -> Plan[GlobResult]:
+    """The plan of `aglob`: it looks at names alone."""
+    tree = yield from _listed(files.root)
+    if files.root != "/" and files.root in tree.files:
+        raise NotDirectoryError(files.root)
+    if not tree.holds(files.root):
+        raise (yield from _no_directory(files.root))
+    result: GlobResult = yield Work(partial(glob_tree, tree, files), Deadline(SEARCH_SECONDS), is_short(tree))
+    return result
+
+
+def grep(terms: Terms, request: GrepRequest, files: FileFilter) -> Plan[GrepResult]:
+    """The plan of `agrep`: it fetches what the glob admits, in batches, where the listing brought no contents."""
+    root, deadline = files.root, Deadline(SEARCH_SECONDS)
+    tree = yield from _listed(root)
+    if root not in tree.files and not tree.holds(root):
+        single = yield Stat([root])
+        if root not in single:
+            raise NotFoundError(root)
+        tree = StatTree(single)
+    search = BatchedGrep(tree, Grep(request, files, terms._max_bytes))
+    if tree.contents is not None:
+        yield Work(search.scan_all, deadline)
+        return search.result()
+    chosen: list[tuple[str, int]] = yield Work(search.choose, deadline)
+    for batch in _batches(chosen):
+        if not (yield Work(partial(search.scan, batch, (yield Get(batch))), deadline)):
+            break
+    return search.result()
+
+
+def _batches(chosen: Iterable[tuple[str, int]]) -> Iterable[list[str]]:
+    """The paths, so many at a time that neither their number nor their size is too large."""
+    batch: list[str] = []
+    held = 0
+    for path, size in chosen:
+        if batch and (held + size > _BATCH_BYTES or len(batch) == _BATCH_FILES):
+            yield batch
+            batch, held = [], 0
+        batch.append(path)
+        held += size
+    if batch:
+        yield batch
+
+
+# --- changing --------------------------------------------------------------------------------------------------------
+
+
+def _apply(terms: Terms, changes: Sequence[Change]) -> Plan[dict[str, Any] | None]:
+    """Store all changes of an operation: the one place through which every change of a flat backend goes."""
+    update: dict[str, Any] | None = yield Apply(terms._before_apply(changes))
+    return update
+
+
+def _place(path: str, *, contents: bool) -> Plan[Found]:
+    """What is there at `path`, if anything; raises where nothing can be put there."""
+    found = yield from _files([path, *paths.ancestors(path)], contents=contents)
+    trees.check_parents(path, found)
+    if path not in found and (yield from _is_directory(path)):
+        raise IsDirectoryError(path)
+    return found
+
+
+def write(terms: Terms, path: str, content: str, *, overwrite: bool, if_match: str | None) -> Plan[WriteResult]:
+    """The plan of `awrite`."""
+    needs_before = if_match is not None or (overwrite and terms._reads_before_change)
+    found = yield from _place(path, contents=needs_before)
+    trees.check_replaceable(path, found, overwrite=overwrite, if_match=if_match)
+    after = records.new_file(content, created_at=trees.created_at(found, path))
+    update = yield from _apply(terms, [trees.change_of(path, found, after)])
+    return WriteResult(path=path, files_update=update)
+
+
+def edit(terms: Terms, path: str, old: str, new: str, *, replace_all: bool, if_match: str | None) -> Plan[EditResult]:
+    """The plan of `aedit`."""
+    found = yield from _existing(path)
+    before = found[path]
+    trees.check_version(path, found, if_match)
+    content = records.text_of(before, path)
+    if content is None:
+        raise BinaryFileError(path)
+    done = replace(path, content, old, new, replace_all)
+    after = records.new_file(done.content, created_at=before.created_at)
+    update = yield from _apply(terms, [trees.change_of(path, found, after, done)])
+    return EditResult(path=path, files_update=update, occurrences=done.occurrences)
+
+
+def delete(terms: Terms, path: str, *, if_match: str | None) -> Plan[DeleteResult]:
+    """The plan of `adelete`."""
+    if path == "/":
+        raise PermissionDeniedError(path, "the root cannot be deleted")
+    needs_before = if_match is not None or terms._reads_before_change
+    files, chosen = yield from _subtree(path, contents=needs_before)
+    trees.check_version(path, files, if_match)
+    yield from _apply(terms, [trees.change_of(child, files, None) for child in chosen])
+    return DeleteResult(path=path)
+
+
+def move(terms: Terms, src: str, dst: str, *, overwrite: bool) -> Plan[WriteResult]:
+    """The plan of `amove`."""
+    files, chosen = yield from _subtree(src, contents=src != dst)
+    if src == dst:
+        return WriteResult(path=dst)
+    added = yield from _relocated(terms, src, dst, files, chosen, overwrite=overwrite)
+    removed = [trees.change_of(path, files, None) for path in chosen]
+    return WriteResult(path=dst, files_update=(yield from _apply(terms, [*added, *removed])))
+
+
+def copy(terms: Terms, src: str, dst: str, *, overwrite: bool) -> Plan[WriteResult]:
+    """The plan of `acopy`."""
+    files, chosen = yield from _subtree(src, contents=True)
+    moved = yield from _relocated(terms, src, dst, files, chosen, overwrite=overwrite)
+    update = yield from _apply(terms, [trees.as_copy(change) for change in moved])
+    return WriteResult(path=dst, files_update=update)
+
+
+def _relocated(
+    terms: Terms, src: str, dst: str, files: Found, chosen: Sequence[str], *, overwrite: bool
+) -> Plan[list[Change]]:
+    """What the `chosen` files, which lie at or under `src`, become at `dst`; raises where they cannot go there."""
+    targets = trees.relocation(src, dst, chosen)
+    found = yield from _files([dst, *paths.ancestors(dst)], contents=terms._reads_before_change)
+    trees.check_parents(dst, found)
+    is_directory = dst not in found and (yield from _is_directory(dst))
+    trees.check_destination(dst, found, is_directory=is_directory, from_file=src in chosen, overwrite=overwrite)
+    return [trees.change_of(targets[path], found, files[path]) for path in chosen]  # type: ignore[arg-type]
+
+
+def upload(
+    terms: Terms, files: Sequence[tuple[str, bytes]], targets: Sequence[str | DeepFSError]
+) -> Plan[list[DeepFSError | None]]:
+    """The plan of `aupload_files` for valid `targets`, or why they are none: why each file could not be stored."""
+    uploads = Uploads(*(yield from _occupied(terms, _paths(targets))), terms._check_storable)
+    outcomes = [
+        uploads.add(target, content) if isinstance(target, str) else target
+        for target, (_, content) in zip(targets, files, strict=True)
+    ]
+    try:
+        if uploads.changes:
+            yield from _apply(terms, uploads.changes)
+    except PartlyDoneError as error:
+        return [
+            outcome or (None if target in error.done else error)
+            for target, outcome in zip(targets, outcomes, strict=True)
+        ]
+    except ChangedError:
+        raise
+    except DeepFSError as error:
+        return [outcome or error for outcome in outcomes]
+    return outcomes
+
+
+def _occupied(terms: Terms, targets: list[str]) -> Plan[tuple[Found, set[str]]]:
+    """What is there at and above `targets`, and those of `targets` that are directories."""
+    wanted = _unique([*targets, *(up for path in targets for up in paths.ancestors(path))])
+    found = yield from _files(wanted, contents=terms._reads_before_change)
+    directories = set()
+    for path in targets:
+        if path not in found and (yield from _is_directory(path)):
+            directories.add(path)
+    return found, directories
+
+
+def upload_targets(files: Iterable[tuple[str, bytes]]) -> list[str | DeepFSError]:
+    """The normalised path of each file, or why it is none."""
+    return [_valid(path) for path, _ in files]
+
+
+def upload_responses(
+    files: Sequence[tuple[str, bytes]], outcomes: Sequence[DeepFSError | None]
+) -> list[FileUploadResponse]:
+    """What an upload returns."""
+    return [
+        FileUploadResponse(given, outcome.code.value if outcome else None)
+        for (given, _), outcome in zip(files, outcomes, strict=True)
+    ]
+
+
+def _valid(path: str) -> str | DeepFSError:
+    """`path` normalised, or why it is none."""
+    try:
+        return paths.normalize(path)
+    except DeepFSError as error:
+        return error
+
+
+def _paths(targets: Iterable[str | DeepFSError]) -> list[str]:
+    """Those that are paths."""
+    return [target for target in targets if isinstance(target, str)]
+
+
+def _unique(items: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(items))

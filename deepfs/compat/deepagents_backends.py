@@ -1,0 +1,414 @@
+"""A backend of deepfs behind the protocol of deepagents, and one of deepagents behind that of deepfs.
+
+Importing this imports deepagents.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from deepagents.backends import CompositeBackend as PeerCompositeBackend
+from deepagents.backends import FilesystemBackend as PeerFilesystemBackend
+from deepagents.backends import StateBackend as PeerStateBackend
+from deepagents.backends import protocol as peer
+
+from deepfs.backends.composite import CompositeBackend
+from deepfs.backends.filesystem import FilesystemBackend
+from deepfs.backends.operations import without_defaults
+from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol, SandboxBackendProtocol, supports_execute
+from deepfs.backends.state import StateBackend
+from deepfs.compat import peer_results as told
+from deepfs.compat.adapters import AdaptedBackend, Call, adapt_backend_protocol, awaitable, caller_of
+from deepfs.compat.factories import FactoryBackend, backend_from
+from deepfs.compat.recognition import own_instead
+from deepfs.errors import DeepFSError, ErrorCode, InvalidPathError, NotSupportedError
+from deepfs.sync import run_sync, sync_shims
+from deepfs.text import paths
+from deepfs.threads.loop_bridge import on_asyncio
+from deepfs.types import (
+    EditResult,
+    FileDownloadResponse,
+    FileUploadResponse,
+    GlobResult,
+    GrepResult,
+    LsResult,
+    ReadResult,
+    Result,
+    WriteResult,
+    failure,
+)
+
+if TYPE_CHECKING:
+    from deepfs.backends.wrapper import WrapperBackend
+
+__all__ = [
+    "DeepagentsBackend",
+    "DeepagentsSandbox",
+    "ToDeepagents",
+    "ToDeepagentsComposite",
+    "ToDeepagentsOnDisk",
+    "ToDeepagentsSandbox",
+    "from_deepagents",
+    "to_deepagents",
+]
+
+
+_BASES = (peer.BackendProtocol, peer.SandboxBackendProtocol)
+
+
+class DeepagentsBackend(AdaptedBackend):
+    """A backend of deepagents as one of deepfs."""
+
+    def _call(self, operation: str) -> Call | None:
+        name = f"a{operation}"
+        kind = type(self.adapted)
+        method = getattr(kind, operation, None)
+        if method is None or (operation == "delete" and method is peer.BackendProtocol.delete):
+            return None
+        # What the base class has is the sync method, in a thread that nothing can stop.
+        is_native = getattr(kind, name, None) not in [getattr(base, name, None) for base in _BASES]
+        if is_native and on_asyncio():
+            return caller_of(self.adapted, name)
+        return awaitable(getattr(self.adapted, operation))
+
+
+class DeepagentsSandbox(DeepagentsBackend, SandboxBackendProtocol):
+    """A sandbox of deepagents as one of deepfs."""
+
+    @property
+    def id(self) -> str:
+        return str(self.adapted.id)
+
+
+def from_deepagents(backend: object) -> BackendProtocol:
+    """`backend` as one of deepfs."""
+    own = own_instead(backend, _mounted)
+    if own is not None:
+        return own
+    if isinstance(backend, peer.SandboxBackendProtocol):
+        return DeepagentsSandbox(backend)
+    if isinstance(backend, peer.BackendProtocol):
+        return DeepagentsBackend(backend)
+    raise TypeError(f"{type(backend).__name__} is no backend of deepagents")
+
+
+def _mounted(backend: Any) -> BackendProtocol:
+    return from_deepagents(backend) if isinstance(backend, peer.BackendProtocol) else adapt_backend_protocol(backend)
+
+
+ItemT = TypeVar("ItemT")
+OutcomeT = TypeVar("OutcomeT", FileUploadResponse, FileDownloadResponse)
+ResultT = TypeVar("ResultT", bound=Result)
+
+
+@sync_shims
+class ToDeepagents(peer.BackendProtocol):
+    """The operations of deepagents on a backend of deepfs; the sync ones are generated.
+
+    Rules of deepagents judge the text of a path, so a path that is not in normal form is refused.
+
+    Args:
+        inner: The backend.
+    """
+
+    def __init__(self, inner: BackendProtocol) -> None:
+        self.inner: BackendProtocol = inner
+        self.is_synchronous: bool = inner.is_synchronous
+
+    def bound_to_this_thread(self) -> bool:
+        """Whether the storage belongs to the event loop of the calling thread; sync calls are refused there."""
+        return self.inner.bound_to_this_thread()
+
+    def _refused(self, path: str | None, result: type[ResultT]) -> ResultT | None:
+        """The failed result for a path that is not in its normal form; None for one that is."""
+        if path is None or _is_normal(path):
+            return None
+        return failure(result, InvalidPathError(path, "name it without empty names and '.'"))
+
+    def _binary_limit(self, path: str) -> int | None:
+        """The bytes of a binary file that a read may return."""
+        return None
+
+    async def als(self, path: str) -> peer.LsResult:
+        return told.listed(self._refused(path, LsResult) or await self.inner.als(path), path)
+
+    async def aread(self, file_path: str, offset: int = 0, limit: int = 2000) -> peer.ReadResult:
+        read = self._refused(file_path, ReadResult) or await self.inner.aread(file_path, offset, limit)
+        return told.read(read, file_path, self._binary_limit(file_path))
+
+    async def agrep(
+        self,
+        pattern: str,
+        path: str | None = None,
+        glob: str | None = None,
+        *,
+        max_count: int | None = None,
+        context_lines: int = 0,
+    ) -> peer.GrepResult:
+        if context_lines < 0:
+            raise ValueError(f"context_lines must not be negative, not {context_lines}")
+        options = without_defaults(max_count=max_count, context_lines=context_lines or None)
+        found = self._refused(path, GrepResult) or await self.inner.agrep(pattern, path, glob, **options)
+        return told.grep(found, pattern)
+
+    async def aglob(self, pattern: str, path: str | None = None) -> peer.GlobResult:
+        return told.glob(self._refused(path, GlobResult) or await self.inner.aglob(pattern, path or "/"))
+
+    async def awrite(self, file_path: str, content: str) -> peer.WriteResult:
+        written = self._refused(file_path, WriteResult) or await self.inner.awrite(file_path, content, overwrite=True)
+        if written.code is ErrorCode.UNSUPPORTED:
+            written = await self.inner.awrite(file_path, content)
+        return peer.WriteResult(error=written.error, path=written.path)
+
+    async def aedit(
+        self, file_path: str, old_string: str, new_string: str, replace_all: bool = False
+    ) -> peer.EditResult:
+        edited = self._refused(file_path, EditResult)
+        edited = edited or await self.inner.aedit(file_path, old_string, new_string, replace_all)
+        if edited.code is ErrorCode.NO_MATCH and "\r" in old_string:
+            # There, a search text may have line ends that the file has not.
+            again = await self.inner.aedit(file_path, _with_lf(old_string), _with_lf(new_string), replace_all)
+            edited = again if again.ok else edited
+        return peer.EditResult(error=edited.error, path=edited.path, occurrences=edited.occurrences)
+
+    async def adelete(self, file_path: str) -> peer.DeleteResult:
+        refused = self._refused(file_path, Result)
+        if refused is not None:
+            return peer.DeleteResult(error=refused.error)
+        deleted = await self.inner.adelete(file_path)
+        return peer.DeleteResult(error=deleted.error, path=deleted.path)
+
+    async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[peer.FileUploadResponse]:
+        outcomes = await self._each(files, [path for path, _ in files], self.inner.aupload_files, FileUploadResponse)
+        return [peer.FileUploadResponse(path=outcome.path, error=outcome.error) for outcome in outcomes]
+
+    async def adownload_files(self, paths: list[str]) -> list[peer.FileDownloadResponse]:
+        outcomes = await self._each(paths, paths, self.inner.adownload_files, FileDownloadResponse)
+        return [
+            peer.FileDownloadResponse(path=outcome.path, content=outcome.content, error=outcome.error)
+            for outcome in outcomes
+        ]
+
+    async def _each(
+        self,
+        items: Sequence[ItemT],
+        named: Sequence[str],
+        call: Callable[[list[ItemT]], Awaitable[list[OutcomeT]]],
+        outcome: type[OutcomeT],
+    ) -> list[OutcomeT]:
+        """One outcome for each item, in order; those whose path is refused are left out of the call."""
+        accepted = [index for index, path in enumerate(named) if self._refused(path, Result) is None]
+        outcomes = [outcome(path, error=ErrorCode.INVALID_PATH.value) for path in named]
+        answers = await call([items[index] for index in accepted])
+        for index, answer in zip(accepted, answers, strict=True):
+            outcomes[index] = answer
+        return outcomes
+
+
+def _is_normal(path: str) -> bool:
+    """Whether `path` has no empty name and no `.` in it; the root may be written as `/.`, as deepagents does."""
+    within = path.removeprefix("/").removesuffix("/")
+    return within in ("", ".") or not {"", "."} & set(within.split("/"))
+
+
+def _with_lf(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+@sync_shims
+class ToDeepagentsSandbox(ToDeepagents, peer.SandboxBackendProtocol):
+    """The same, where `inner` runs commands."""
+
+    @property
+    def id(self) -> str:
+        return str(getattr(self.inner, "id", None) or f"deepfs-{id(self.inner):x}")
+
+    def _binary_limit(self, path: str) -> int | None:
+        return told.SANDBOX_BINARY_BYTES
+
+    async def aexecute(self, command: str, *, timeout: int | None = None) -> peer.ExecuteResponse:
+        try:
+            done = await cast("SandboxBackendProtocol", self.inner).aexecute(
+                command, **without_defaults(timeout=timeout)
+            )
+        except NotSupportedError as error:
+            raise NotImplementedError(str(error)) from error
+        return told.executed(done)
+
+
+class ToDeepagentsOnDisk(ToDeepagents, PeerFilesystemBackend):
+    """The same, where links may lead elsewhere: deepagents asks by this class where, and judges that path as well."""
+
+    def _refused(self, path: str | None, result: type[ResultT]) -> ResultT | None:
+        return None
+
+    def _real_path(self, key: str) -> str:
+        """Where `key` leads once links are followed. Raises ValueError where that is nowhere."""
+        try:
+            real = _real_path(self.inner, key)
+        except DeepFSError as error:
+            raise ValueError(str(error)) from error
+        if real is None:
+            raise ValueError(f"{key!r} leads nowhere")
+        return real
+
+    @property
+    def cwd(self) -> Path:  # type: ignore[override]
+        """The directory; AttributeError where none is known."""
+        return cast("Path", _on_disk(self.inner).cwd)
+
+    @property
+    def virtual_mode(self) -> bool:  # type: ignore[override]
+        """Whether paths are those of the directory, not of the host."""
+        return bool(_on_disk(self.inner).virtual_mode)
+
+    @property
+    def max_file_size_bytes(self) -> int:  # type: ignore[override]
+        """The size over which files are not searched."""
+        return int(_on_disk(self.inner).max_file_size_bytes)
+
+
+class ToDeepagentsComposite(ToDeepagents, PeerCompositeBackend):
+    """The operations of deepagents on a backend that mounts backends, or on a wrapper of one.
+
+    deepagents reads `default` and `routes` to learn where links lead, which files are in state and which backend runs
+    commands; every operation is that of `inner`.
+
+    Args:
+        inner: The backend.
+        default: Its default backend.
+        routes: Its mounts by path.
+        artifacts_root: The directory in which middleware stores what it offloads.
+    """
+
+    def __init__(
+        self,
+        inner: BackendProtocol,
+        default: ToDeepagents,
+        routes: dict[str, ToDeepagents],
+        artifacts_root: str,
+    ) -> None:
+        super().__init__(inner)
+        self.default: Any = default
+        self.routes: Any = routes
+        self.sorted_routes: Any = sorted(routes.items(), key=lambda item: len(item[0]), reverse=True)
+        self.artifacts_root = artifacts_root
+
+    def _binary_limit(self, path: str) -> int | None:
+        backend, key = self._get_backend_and_key(path)
+        return cast("ToDeepagents", backend)._binary_limit(key)
+
+
+class _ExecutingComposite(ToDeepagentsComposite, ToDeepagentsSandbox):
+    """A composite that runs commands."""
+
+
+# --- which of them ---------------------------------------------------------------------------------------------------
+
+
+def to_deepagents(backend: BACKEND_TYPES) -> ToDeepagents:
+    """`backend` as one of deepagents."""
+    inner = backend_from(backend)
+    root = _artifacts_root(inner)
+    if isinstance(inner, CompositeBackend):
+        return _composite(inner, root)
+    single = _single(inner)
+    return single if root is None else _composite_kind(inner)(inner, single, {}, root)
+
+
+def _single(inner: BackendProtocol) -> ToDeepagents:
+    return _kind(supports_execute(inner), _has_links(inner), _keeps_state(inner))(inner)
+
+
+@cache
+def _kind(executes: bool, has_links: bool, keeps_state: bool) -> type[ToDeepagents]:
+    """The class that has the bases by which deepagents tells what a backend does."""
+    known = ((ToDeepagentsSandbox, executes), (ToDeepagentsOnDisk, has_links), (PeerStateBackend, keeps_state))
+    bases: list[Any] = [base for base, wanted in known if wanted]
+    if not (executes or has_links):
+        bases.insert(0, ToDeepagents)
+    return bases[0] if len(bases) == 1 else cast("type[ToDeepagents]", type("ToDeepagents", tuple(bases), {}))
+
+
+def _composite(inner: CompositeBackend, artifacts_root: str | None) -> ToDeepagents:
+    routes = {f"{paths.normalize(route)}/": backend for route, backend in inner.routes.items()}
+    executor = inner.executor
+    default = to_deepagents(inner.default)
+    if executor is not inner.default and supports_execute(inner):
+        # Commands reach the files of their mount, so it is no place apart for which rules can hold.
+        routes = {route: backend for route, backend in routes.items() if backend is not executor}
+        default = _single(inner)
+    mounts = {route: to_deepagents(backend) for route, backend in routes.items()}
+    return _composite_kind(inner)(inner, default, mounts, artifacts_root or "/")
+
+
+def _composite_kind(inner: BackendProtocol) -> type[ToDeepagentsComposite]:
+    return _ExecutingComposite if supports_execute(inner) else ToDeepagentsComposite
+
+
+def _inner(backend: object) -> Sequence[object]:
+    """The backends, of whatever protocol, that `backend` passes calls on to."""
+    if isinstance(backend, BackendProtocol):
+        return backend.inner_backends()
+    inner = getattr(backend, "inner", None)
+    return () if inner is None else (inner,)
+
+
+def _artifacts_root(backend: object) -> str | None:
+    """The root for artifacts of the composite that `backend` is or stands before."""
+    root = getattr(backend, "artifacts_root", None)
+    return root if root is not None else next(filter(None, map(_artifacts_root, _inner(backend))), None)
+
+
+def _keeps_state(backend: object) -> bool:
+    """Whether files of `backend`, or of one that it stands before, lie in state; those of a factory may."""
+    kinds = StateBackend | FactoryBackend | PeerStateBackend
+    return isinstance(backend, kinds) or any(map(_keeps_state, _inner(backend)))
+
+
+# --- where links lead ------------------------------------------------------------------------------------------------
+
+
+def _has_links(backend: object) -> bool:
+    """Whether a path of `backend` may lead to what has another one."""
+    resolve = getattr(type(backend), "aresolve_paths", None)
+    if resolve is BackendProtocol.aresolve_paths:
+        return False
+    if isinstance(backend, AdaptedBackend):
+        return backend.resolves_links
+    return not _forwards(backend) or any(map(_has_links, _inner(backend)))
+
+
+def _forwards(backend: object) -> bool:
+    """Whether `backend` leaves it to those behind it where links lead."""
+    resolve = getattr(type(backend), "aresolve_paths", None)
+    return getattr(resolve, "__qualname__", "") in ("WrapperBackend.aresolve_paths", "CompositeBackend.aresolve_paths")
+
+
+def _real_path(backend: BackendProtocol, path: str) -> str | None:
+    """Where `path` leads, asked for by a sync method of deepagents, which calls it on its event loop."""
+    while isinstance(backend, FactoryBackend) or (_forwards(backend) and not isinstance(backend, CompositeBackend)):
+        backend = backend.current() if isinstance(backend, FactoryBackend) else cast("WrapperBackend", backend).inner
+    if type(backend).aresolve_paths is FilesystemBackend.aresolve_paths:
+        return cast("FilesystemBackend", backend).real_path(path)  # A few system calls; a hop would block for longer.
+    [real] = run_sync(backend.aresolve_paths, [path])
+    return real
+
+
+def _on_disk(backend: object) -> Any:
+    """The first backend behind `backend` that is a directory. Raises AttributeError where there is none."""
+    found = next(_directories(backend), None)
+    if found is None:
+        raise AttributeError(f"{type(backend).__name__} has no directory")
+    return found
+
+
+def _directories(backend: object) -> Iterator[Any]:
+    if isinstance(backend, FilesystemBackend | PeerFilesystemBackend):
+        yield backend
+    elif isinstance(backend, FactoryBackend):
+        yield from _directories(backend.current())
+    else:
+        for inner in _inner(backend):
+            yield from _directories(inner)

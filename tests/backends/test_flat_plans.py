@@ -1,0 +1,354 @@
+"""Plans by themselves, and how they run on a storage that compares tags and on one that fails."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from deepfs.backends import flat_plans as plans
+from deepfs.backends.flat import AsyncStorage, InlineStorage, StorageBackend
+from deepfs.backends.flat_plans import Apply, Get, List, Plan, Stat, Work
+from deepfs.errors import BackendError, DeepFSError, NotFoundError, PermissionDeniedError
+from deepfs.search.query import compile_query
+from deepfs.search.results import Wanted
+from deepfs.testing import BackendConformance
+from deepfs.testing.tasks import at_once
+from deepfs.text.flat_tree import Change, ChangedError, FileStat, TaggedFiles, stat_of
+from deepfs.text.records import size_of
+from deepfs.threads.deadline import Cancellation
+from deepfs.types import FileDataV2
+from support.raw import file_of, raw_bytes
+
+MIB = 1024 * 1024
+
+
+class Tagged(InlineStorage):
+    """Files with the number of their revision."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, tuple[FileDataV2, int]] = {}
+        self.revision = 0
+        self.asked: list[Any] = []
+
+    def stat(self, paths: Sequence[str]) -> Mapping[str, FileStat]:
+        return {path: self._stat(path) for path in paths if path in self.files}
+
+    def _stat(self, path: str) -> FileStat:
+        data, tag = self.files[path]
+        return FileStat(size_of(data), data.modified_at, data.created_at, tag)
+
+    def get(self, paths: Sequence[str]) -> TaggedFiles:
+        found = {path: self.files[path] for path in paths if path in self.files}
+        return TaggedFiles({path: data for path, (data, _) in found.items()}, {p: tag for p, (_, tag) in found.items()})
+
+    def list(self, prefix: str, limit: int | None = None) -> Mapping[str, FileStat]:
+        inside = sorted(path for path in self.files if path.startswith(prefix))
+        return {path: self._stat(path) for path in inside[:limit]}
+
+    def apply(self, changes: Sequence[Change]) -> None:
+        for change in changes:
+            tag = self.files[change.path][1] if change.path in self.files else None
+            if tag != change.origin or (change.condition == "create") != (tag is None):
+                raise ChangedError(change.path)
+        for change in changes:
+            self.revision += 1
+            self.files.pop(change.path, None)
+            if change.after is not None:
+                self.files[change.path] = change.after, self.revision
+
+
+class Terms:
+    """What plans are told of a backend."""
+
+    _max_bytes = 10 * MIB
+    _reads_before_change = False
+
+    def _check_storable(self, path: str, data: FileDataV2) -> None:
+        """Anything can be stored."""
+
+    def _before_apply(self, changes: Sequence[Change]) -> Sequence[Change]:
+        return changes
+
+
+def played(plan: Plan[Any], storage: Tagged) -> tuple[Any, list[Any]]:
+    """The result of a plan, and its requests but for work."""
+    asked: list[Any] = []
+    answer = None
+    try:
+        while True:
+            request = plan.send(answer)
+            if isinstance(request, Work):
+                answer = request.run(Cancellation())
+            else:
+                asked.append(request)
+                answer = request.ask(storage)
+    except StopIteration as end:
+        return end.value, asked
+
+
+def holding(*paths: str, size: int = 1) -> Tagged:
+    storage = Tagged()
+    storage.files = {path: (file_of(b"x" * size), 1) for path in paths}
+    return storage
+
+
+# --- what plans ask for ---
+
+
+def test_looks_at_names_ask_for_no_content() -> None:
+    storage = holding("/d/a.txt", "/d/e/b.txt")
+    assert played(plans.ls("/d"), storage)[1] == [List("/d/")]
+    assert played(plans.list_tree("/d"), storage)[1] == [Stat(["/d"]), List("/d/")]
+    found, asked = played(plans.glob(Wanted("*.txt", "/d")), storage)
+    assert ([info.path for info in found.matches], asked) == (["/d/a.txt", "/d/e/b.txt"], [List("/d/")])
+
+
+def test_changes_ask_for_content_only_where_they_need_it() -> None:
+    def kinds(plan: Plan[Any]) -> list[type]:
+        return [type(request) for request in played(plan, holding("/d/a.txt", "/b.txt"))[1]]
+
+    terms = Terms()
+    assert kinds(plans.write(terms, "/n/x", "", overwrite=False, if_match=None)) == [Stat, List, Apply]
+    assert kinds(plans.write(terms, "/b.txt", "", overwrite=True, if_match=None)) == [Stat, Apply]
+    assert kinds(plans.delete(terms, "/b.txt", if_match=None)) == [Stat, Apply]
+    assert kinds(plans.delete(terms, "/d", if_match=None)) == [Stat, List, Apply]
+    assert kinds(plans.edit(terms, "/b.txt", "x", "y", replace_all=False, if_match=None)) == [Get, Apply]
+    assert kinds(plans.move(terms, "/d", "/e", overwrite=False)) == [Get, List, Get, Stat, List, Apply]
+    assert kinds(plans.move(terms, "/b.txt", "/b.txt", overwrite=False)) == [Stat]
+
+
+def test_changes_say_on_what_they_depend() -> None:
+    storage = holding("/a", "/b", size=5)
+    _, asked = played(plans.move(Terms(), "/a", "/b", overwrite=True), storage)
+    replaced, deleted = asked[-1].changes
+    assert (replaced.condition, replaced.size_before, replaced.size_after, replaced.origin) == ("version", 5, 5, 1)
+    assert (deleted.condition, deleted.size_before, deleted.size_after, deleted.origin) == ("version", 5, 0, 1)
+    _, asked = played(plans.write(Terms(), "/c", "four", overwrite=True, if_match=None), storage)
+    [created] = asked[-1].changes
+    assert (created.condition, created.size_before, created.size_after) == ("create", 0, 4)
+    data = file_of(b"x")
+    assert (Change("/a", data, None).condition, Change("/a", data, None).size_before) == ("replace", 1)
+    assert Change("/a", None, data, None, {"no": "file"}).size_before is None
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "batches"), [(600, 1, [256, 256, 88]), (10, 3 * MIB, [2] * 5), (3, 9 * MIB, [1, 1, 1])]
+)
+def test_a_grep_fetches_in_bounded_batches(count: int, size: int, batches: list[int]) -> None:
+    storage = holding(*(f"/{number:04}.txt" for number in range(count)), "/other.md", size=size)
+    result, asked = played(plans.grep(Terms(), compile_query("x"), Wanted("*.txt", "/"), None), storage)
+    assert [len(request.paths) for request in asked if isinstance(request, Get)] == batches
+    assert len(result.matches) == count
+
+
+def test_a_grep_with_enough_matches_fetches_no_more() -> None:
+    storage = holding(*(f"/{number:04}.txt" for number in range(600)))
+    result, asked = played(plans.grep(Terms(), compile_query("x"), Wanted(None, "/"), 10), storage)
+    assert [type(request) for request in asked] == [List, Get]
+    assert (len(result.matches), result.truncated) == (10, True)
+
+
+def test_a_grep_of_one_file_and_of_what_is_gone_meanwhile() -> None:
+    storage = holding("/a.txt", "/b.txt")
+    result, _ = played(plans.grep(Terms(), compile_query("x"), Wanted(None, "/a.txt"), None), storage)
+    assert [match.path for match in result.matches] == ["/a.txt"]
+    plan = plans.grep(Terms(), compile_query("x"), Wanted(None, "/"), None)
+    assert isinstance(next(plan), List)
+    work = plan.send(storage.list("/"))
+    assert isinstance(work, Work)
+    assert plan.send(work.run(Cancellation())) == Get(["/a.txt", "/b.txt"])
+    del storage.files["/a.txt"]
+    work = plan.send(storage.get(["/a.txt", "/b.txt"]))
+    assert isinstance(work, Work)
+    with pytest.raises(StopIteration) as end:
+        plan.send(work.run(Cancellation()))
+    assert [match.path for match in end.value.value.matches] == ["/b.txt"]
+    with pytest.raises(NotFoundError):
+        played(plans.grep(Terms(), compile_query("x"), Wanted(None, "/none"), None), storage)
+
+
+# --- a storage that compares ---
+
+
+class Elsewhere(AsyncStorage):
+    """The same, awaited, with others that change it at any time."""
+
+    def __init__(self, tagged: Tagged) -> None:
+        self._tagged = tagged
+
+    async def stat(self, paths: Sequence[str]) -> Mapping[str, FileStat]:
+        await anyio.lowlevel.checkpoint()
+        return self._tagged.stat(paths)
+
+    async def get(self, paths: Sequence[str]) -> Mapping[str, FileDataV2]:
+        found = self._tagged.get(paths)
+        await anyio.lowlevel.checkpoint()
+        return found
+
+    async def list(self, prefix: str, limit: int | None = None) -> Mapping[str, FileStat]:
+        await anyio.lowlevel.checkpoint()
+        return self._tagged.list(prefix, limit)
+
+    async def apply(self, changes: Sequence[Change]) -> None:
+        self._tagged.apply(changes)
+
+
+class TaggedBackend(StorageBackend):
+    """A backend that shares no lock with another, as in several processes."""
+
+    def __init__(self, tagged: Tagged) -> None:
+        super().__init__()
+        self.tagged = tagged
+
+    def _storage(self) -> Elsewhere:
+        return Elsewhere(self.tagged)
+
+
+class TestTaggedBackend(BackendConformance):
+    """The suite, on a storage that gives no contents with its listings and compares tags alone."""
+
+    @pytest.fixture
+    def backend(self) -> TaggedBackend:
+        self.tagged = Tagged()
+        return TaggedBackend(self.tagged)
+
+    async def raw_put(self, path: str, data: bytes) -> None:
+        self.tagged.revision += 1
+        self.tagged.files[path] = file_of(data), self.tagged.revision
+
+    async def raw_peek(self, path: str) -> bytes | None:
+        return raw_bytes(self.tagged.files[path][0]) if path in self.tagged.files else None
+
+
+@pytest.mark.anyio
+async def test_what_a_storage_refuses_is_planned_anew() -> None:
+    tagged = Tagged()
+    backends = [TaggedBackend(tagged) for _ in range(20)]
+    assert (await backends[0].awrite("/log", "".join(f"<{number}>\n" for number in range(20)))).ok
+    edits = [lambda number=number: backends[number].aedit("/log", f"<{number}>", f"({number})") for number in range(20)]
+    assert [result.error for result in await at_once(edits)] == [None] * 20
+    assert tagged.files["/log"][0].content == "".join(f"({number})\n" for number in range(20))
+    writes = [lambda number=number: backends[number].awrite("/new", str(number)) for number in range(20)]
+    assert sorted(str(result.code) for result in await at_once(writes)) == ["None", *["already_exists"] * 19]
+
+
+# --- a storage that fails, and one that refuses ---
+
+
+class Failing(Tagged):
+    """Fails in the primitives that it is told."""
+
+    failures = (ConnectionError,)
+    broken: frozenset[str] = frozenset()
+
+    def _check(self, name: str) -> None:
+        if name in self.broken:
+            raise ConnectionError("lost, at an address that nobody needs to know")
+
+    def stat(self, paths: Sequence[str]) -> Mapping[str, FileStat]:
+        self._check("stat")
+        return super().stat(paths)
+
+    def get(self, paths: Sequence[str]) -> TaggedFiles:
+        self._check("get")
+        return super().get(paths)
+
+    def list(self, prefix: str, limit: int | None = None) -> Mapping[str, FileStat]:
+        self._check("list")
+        return super().list(prefix, limit)
+
+    def apply(self, changes: Sequence[Change]) -> None:
+        self._check("apply")
+        super().apply(changes)
+
+
+class FailingBackend(StorageBackend):
+    """A backend over it, which counts what is about to be stored."""
+
+    is_synchronous = True
+    limit = 10**9
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failing = Failing()
+        self.seen: list[tuple[str, int | None, int]] = []
+
+    def _storage(self) -> Failing:
+        return self.failing
+
+    def _before_apply(self, changes: Sequence[Change]) -> Sequence[Change]:
+        self.seen += [(change.path, change.size_before, change.size_after) for change in changes]
+        if sum(change.size_after - (change.size_before or 0) for change in changes) > self.limit:
+            raise PermissionDeniedError("/", "no room is left")
+        return changes
+
+
+FAILED = "Error: The storage failed (ConnectionError)"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("broken", ["stat", "get", "list", "apply"])
+async def test_an_error_of_any_primitive_is_a_result(broken: str) -> None:
+    backend = FailingBackend()
+    assert (await backend.awrite("/a", "one")).ok
+    assert (await backend.awrite("/d/b", "one")).ok
+    backend.failing.broken = frozenset([broken])
+    results = [
+        await backend.als("/"),
+        await backend.als("/a"),
+        await backend.aread("/a"),
+        await backend.aread("/none"),
+        await backend.aglob("*"),
+        await backend.agrep("one"),
+        await backend.awrite("/n", "x"),
+        await backend.awrite("/a", "x", overwrite=True),
+        await backend.aedit("/a", "one", "two"),
+        await backend.acopy("/d", "/e"),
+        await backend.amove("/d", "/f"),
+        await backend.adelete("/d"),
+    ]
+    failed = [result.error for result in results if result.code == "backend_error"]
+    assert failed == [FAILED] * len(failed)
+    assert len(failed) >= 4
+    uploads = await backend.aupload_files([("/u/1", b"1"), ("..", b""), ("/u/2", b"2")])
+    expected = None if broken == "get" else "backend_error"
+    assert [upload.error for upload in uploads] == [expected, "invalid_path", expected]
+    downloads = await backend.adownload_files(["/none", ".."])
+    expected = "backend_error" if broken in ("get", "list") else "file_not_found"
+    assert [download.error for download in downloads] == [expected, "invalid_path"]
+
+
+@pytest.mark.anyio
+async def test_all_changes_come_by_one_place_with_their_sizes() -> None:
+    backend = FailingBackend()
+    await backend.awrite("/a", "one")
+    await backend.aedit("/a", "one", "three")
+    await backend.acopy("/a", "/d/b")
+    await backend.amove("/d", "/e")
+    await backend.aupload_files([("/a", b"1"), ("/u", b"22")])
+    await backend.adelete("/e")
+    assert backend.seen == [
+        *[("/a", 0, 3), ("/a", 3, 5), ("/d/b", 0, 5), ("/e/b", 0, 5), ("/d/b", 5, 0)],
+        *[("/a", 5, 1), ("/u", 0, 2), ("/e/b", 5, 0)],
+    ]
+    backend.limit = 10
+    assert (await backend.awrite("/big", "x" * 11)).code == "permission_denied"
+    uploads = await backend.aupload_files([("/1", b"x" * 6), ("/2", b"x" * 6)])
+    assert [upload.error for upload in uploads] == ["permission_denied"] * 2
+    assert sorted(backend.failing.files) == ["/a", "/u"]
+
+
+@pytest.mark.anyio
+async def test_an_error_that_is_none_of_the_storage_is_raised() -> None:
+    backend = FailingBackend()
+    backend.failing.files["/a"] = None  # type: ignore[assignment]
+    with pytest.raises(TypeError):
+        await backend.aread("/a")
+
+
+def test_what_can_be_said_of_a_file() -> None:
+    assert stat_of(file_of(b"\0abc")).size == 4
+    assert issubclass(ChangedError, DeepFSError)
+    assert not issubclass(ChangedError, BackendError)

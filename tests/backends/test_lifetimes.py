@@ -1,0 +1,285 @@
+"""Closing and watching: what a backend made for itself is closed once, through wrappers and composites."""
+
+import inspect
+import os
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+from langgraph.store.memory import InMemoryStore
+
+from deepfs import BackendProtocol, CompositeBackend, FilesystemPermission, MemoryBackend, StoreBackend
+from deepfs.backends.protocol import Capabilities
+from deepfs.compat.adapters import adapt_backend_protocol
+from deepfs.errors import BackendError, InvalidPathError, NotSupportedError, PermissionDeniedError
+from deepfs.policy import (
+    AuditedBackend,
+    AuditRecord,
+    HistoryBackend,
+    HookedBackend,
+    PermissionedBackend,
+    ReadOnlyBackend,
+    WrapperBackend,
+)
+from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
+from deepfs.types import ChangeEvent
+from support.v1_backend import DuckS3
+
+pytestmark = pytest.mark.anyio
+
+
+class Pooled(MemoryBackend):
+    """Memory with something to close."""
+
+    is_synchronous = False
+
+    def __init__(self, *, fails: bool = False) -> None:
+        super().__init__()
+        self.closed = 0
+        self.fails = fails
+
+    async def aclose(self) -> None:
+        await anyio.sleep(0.01)
+        self.closed += 1
+        if self.fails:
+            raise RuntimeError("the pool does not close")
+
+
+STANDING_BEFORE: dict[str, Callable[[BackendProtocol], BackendProtocol]] = {
+    "wrapper": WrapperBackend,
+    "permissions": PermissionedBackend,
+    "hooks": HookedBackend,
+    "audit": lambda inner: AuditedBackend(inner, lambda record: None),
+    "history": HistoryBackend,
+    "history elsewhere": lambda inner: HistoryBackend(MemoryBackend(), inner, "/"),
+    "read only": ReadOnlyBackend,
+    "composite": lambda inner: CompositeBackend(inner),
+    "composite, twice": lambda inner: CompositeBackend(inner, {"/a": inner}),
+    "composite, mounted": lambda inner: CompositeBackend(MemoryBackend(), {"/a": inner, "/b": inner}),
+    "three": lambda inner: WrapperBackend(CompositeBackend(MemoryBackend(), {"/a": HistoryBackend(inner)})),
+}
+
+
+@pytest.mark.parametrize("before", STANDING_BEFORE.values(), ids=STANDING_BEFORE)
+async def test_what_stands_before_a_backend_closes_it_once(
+    before: Callable[[BackendProtocol], BackendProtocol],
+) -> None:
+    pooled = Pooled()
+    async with before(pooled) as backend:
+        assert isinstance(backend, BackendProtocol)
+        assert pooled.closed == 0
+    assert pooled.closed == 1
+
+
+@pytest.mark.parametrize("before", STANDING_BEFORE.values(), ids=STANDING_BEFORE)
+async def test_closing_ends_though_its_caller_is_cancelled(
+    before: Callable[[BackendProtocol], BackendProtocol],
+) -> None:
+    pooled = Pooled()
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await before(pooled).aclose()
+    assert pooled.closed == 1
+    with anyio.CancelScope() as scope:
+        async with pooled:
+            scope.cancel()
+    assert pooled.closed == 2
+
+
+async def test_each_mount_is_closed_though_another_fails() -> None:
+    pools = [Pooled(fails=True), Pooled(), Pooled(fails=True)]
+    tree = CompositeBackend(pools[0], {"/a": pools[1], "/b": pools[2]})
+    with pytest.raises(RuntimeError, match="the pool"):
+        await tree.aclose()
+    assert [pool.closed for pool in pools] == [1, 1, 1]
+
+
+def test_code_without_an_event_loop_closes_too() -> None:
+    pooled = Pooled()
+    with WrapperBackend(pooled) as backend:
+        assert backend.write("/a", "x").ok
+    assert pooled.closed == 1
+    with MemoryBackend() as memory:
+        memory.close()
+        memory.close()
+        assert memory.write("/a", "x").ok
+
+
+async def test_on_its_own_loop_a_sync_close_is_refused() -> None:
+    class Bound(Pooled):
+        def bound_to_this_thread(self) -> bool:
+            return True
+
+    with pytest.raises(RuntimeError, match=r"await Bound\.aclose\(\) instead"):
+        Bound().close()
+
+
+async def test_what_was_passed_in_stays_open() -> None:
+    closed: list[str] = []
+
+    class Store(InMemoryStore):
+        async def aclose(self) -> None:
+            closed.append("store")
+
+        close = aclose
+
+    class Foreign(DuckS3):
+        def close(self) -> None:
+            closed.append("foreign")
+
+        async def aclose(self) -> None:
+            closed.append("foreign")
+
+    store = StoreBackend(Store(), namespace=("fs",))
+    foreign = adapt_backend_protocol(Foreign({}))
+    async with CompositeBackend(store, {"/foreign": WrapperBackend(foreign)}) as tree:
+        assert (await tree.awrite("/a", "x")).ok
+    assert closed == []
+    assert (await tree.awrite("/b", "x")).ok
+
+
+# --- a sandbox with a workspace of its own ---
+
+
+async def test_a_closed_sandbox_says_so() -> None:
+    box = BubblewrapSandbox()
+    tree = CompositeBackend(MemoryBackend(), {"/box": WrapperBackend(box)})
+    assert (await tree.awrite("/box/a.txt", "x")).ok
+    await tree.aclose()
+    await box.aclose()
+    results: list[Any] = [
+        await box.awrite("/b.txt", "x"),
+        await box.aread("/a.txt"),
+        await box.als("/"),
+        await box.aglob("*"),
+        await box.agrep("x"),
+        await box.adelete("/a.txt"),
+        await tree.aread("/box/a.txt"),
+    ]
+    assert [result.code for result in results] == ["backend_error"] * len(results)
+    assert all("closed" in str(result.error) for result in results[:6])
+    assert [item.error for item in await box.aupload_files([("/c", b"")])] == ["backend_error"]
+    with pytest.raises(BackendError, match="closed"):
+        await box.aexecute("true")
+    assert not await anyio.to_thread.run_sync(os.path.exists, box._given_root)
+
+
+async def test_a_workspace_of_the_caller_stays(tmp_path: Any) -> None:
+    async with BubblewrapSandbox(tmp_path) as box:
+        assert (await box.awrite("/a.txt", "x")).ok
+    assert (await box.aread("/a.txt")).ok
+
+
+async def test_a_stream_makes_the_workspace_for_nobody_else() -> None:
+    async def chunks() -> AsyncGenerator[bytes, None]:
+        yield b"x"
+
+    async with BubblewrapSandbox() as box:
+        assert (await box.aupload_stream("/a.txt", chunks())).error is None
+        mode = await anyio.to_thread.run_sync(lambda: os.stat(box._given_root).st_mode)
+        assert mode & 0o077 == 0
+    assert (await box.aupload_stream("/a.txt", chunks())).error == "backend_error"
+
+
+# --- watching ---
+
+
+class Watching(MemoryBackend):
+    """Tells of three changes."""
+
+    capabilities = Capabilities(watches=True)
+
+    async def awatch(self, path: str = "/") -> AsyncGenerator[ChangeEvent, None]:
+        self.ended = False
+        try:
+            for name in ("a", "secret", "b"):
+                yield ChangeEvent(f"{path.rstrip('/')}/{name}", "created")
+            await anyio.sleep_forever()
+        finally:
+            self.ended = True
+
+
+async def watched(backend: BackendProtocol, path: str, count: int) -> list[str]:
+    found: list[str] = []
+    async with aclosing(backend.awatch(path)) as events:
+        async for event in events:
+            found.append(event.path)
+            if len(found) == count:
+                break
+    return found
+
+
+async def test_without_the_capability_it_is_unsupported() -> None:
+    foreign = adapt_backend_protocol(DuckS3({}))
+    for backend in (MemoryBackend(), WrapperBackend(MemoryBackend()), CompositeBackend(MemoryBackend()), foreign):
+        assert not backend.capabilities.watches
+        with pytest.raises(NotSupportedError, match="watch"):
+            await watched(backend, "/", 1)
+
+
+@pytest.mark.parametrize("before", STANDING_BEFORE, ids=str)
+async def test_wrappers_and_mounts_tell_of_changes(before: str) -> None:
+    if before == "history elsewhere":
+        return
+    inner = Watching()
+    backend = STANDING_BEFORE[before](inner)
+    mount = {"composite, mounted": "/a", "composite, twice": "/a", "three": "/a"}.get(before, "")
+    assert backend.capabilities.watches
+    assert await watched(backend, f"{mount}/d", 3) == [f"{mount}/d/{name}" for name in ("a", "secret", "b")]
+    assert inner.ended
+
+
+def test_it_has_no_sync_form() -> None:
+    for kind in (MemoryBackend, WrapperBackend, CompositeBackend, Watching):
+        assert inspect.isasyncgenfunction(kind.awatch)
+        assert not hasattr(kind, "watch")
+
+
+async def test_mounts_beneath_are_watched_one_by_one() -> None:
+    tree = CompositeBackend(Watching(), {"/m/n": Watching()})
+    for path in ("/", "/m"):
+        with pytest.raises(NotSupportedError, match="mounted beneath"):
+            await watched(tree, path, 1)
+    assert await watched(tree, "/m/n", 1) == ["/m/n/a"]
+
+
+async def test_policies_hold_for_a_watch() -> None:
+    rules = [FilesystemPermission(["read"], ["/**/secret", "/hidden/**"], "deny")]
+    log: list[AuditRecord] = []
+    ruled = AuditedBackend(PermissionedBackend(Watching(), rules), log.append)
+    assert await watched(ruled, "/", 2) == ["/a", "/b"]
+    for path, error in {"/hidden/x": PermissionDeniedError, "/../x": InvalidPathError}.items():
+        with pytest.raises(error):
+            await watched(ruled, path, 1)
+    assert {entry.operation for entry in log} == {"watch"}
+
+    def refuse(call: Any) -> None:
+        raise PermissionDeniedError(*call.paths)
+
+    with pytest.raises(PermissionDeniedError):
+        await watched(HookedBackend(Watching(), [refuse]), "/", 1)
+
+
+# --- what deletes ---
+
+
+def test_a_class_without_a_delete_declares_so() -> None:
+    class Reads(BackendProtocol):
+        capabilities = Capabilities(durable=True)
+
+    class Deletes(Reads):
+        def delete(self, path: str, **options: Any) -> Any:
+            return None
+
+    class Declares(Deletes):
+        capabilities = Capabilities(deletes=False)
+
+    assert [kind.capabilities.deletes for kind in (Reads, Deletes, Declares)] == [False, True, False]
+    assert Deletes.capabilities.durable
+    assert MemoryBackend.capabilities.deletes
+    assert WrapperBackend(MemoryBackend()).capabilities.deletes
+    assert not ReadOnlyBackend(MemoryBackend()).capabilities.deletes
+    assert not WrapperBackend(adapt_backend_protocol(DuckS3({}))).capabilities.deletes

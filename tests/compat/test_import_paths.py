@@ -1,0 +1,159 @@
+"""The import paths in use: a name that is listed here can be imported from there, wherever it is defined.
+
+Paths are added here, and none is removed.
+"""
+
+import re
+from importlib import import_module
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from deepfs._moved import MOVED
+from support.scripts import run_script
+
+ROOT: Final = Path(__file__).parents[2]
+
+# Those of the documentation of deepagents, with the name of the package replaced.
+OF_DEEPAGENTS: Final = {
+    "deepfs": """adapt_backend_protocol adapt_sandbox_protocol FilesystemState create_deep_agent FilesystemMiddleware
+        FilesystemPermission SubAgent CompiledSubAgent SubAgentMiddleware MemoryMiddleware""",
+    "deepfs.middleware": """FilesystemMiddleware FilesystemPermission SubAgent CompiledSubAgent SubAgentMiddleware
+        MemoryMiddleware""",
+    "deepfs.middleware.memory": "MemoryMiddleware",
+    "deepfs.middleware.filesystem": "FilesystemMiddleware FilesystemPermission FilesystemState",
+    "deepfs.middleware.subagents": "CompiledSubAgent SubAgent SubAgentMiddleware",
+    "deepfs.backends": """StateBackend StoreBackend FilesystemBackend LocalShellBackend CompositeBackend BackendContext
+        NamespaceFactory BackendProtocol""",
+    "deepfs.backends.protocol": """BackendProtocol BackendProtocolV1 BackendProtocolV2 SandboxBackendProtocol
+        SandboxBackendProtocolV2 AnyBackendProtocol BackendFactory BACKEND_TYPES FileData FileInfo GrepMatch LsResult
+        ReadResult ReadRawResult GrepResult GlobResult WriteResult EditResult DeleteResult ExecuteResponse
+        FileUploadResponse FileDownloadResponse FileOperationError""",
+    "deepfs.backends.utils": """FileInfo GrepMatch create_file_data update_file_data file_data_to_string
+        slice_read_response perform_string_replacement grep_matches_from_files""",
+    "deepfs.backends.state": "StateBackend FilesystemState",
+    "deepfs.backends.store": "StoreBackend",
+    "deepfs.backends.filesystem": "FilesystemBackend",
+    "deepfs.backends.composite": "CompositeBackend",
+    "deepfs.backends.local_shell": "LocalShellBackend",
+    "deepfs.backends.sandbox": "BaseSandbox",
+    "deepfs.compat.v1": "BackendProtocolV1 SandboxBackendProtocolV1 adapt_backend_protocol adapt_sandbox_protocol",
+}
+
+# Those of the README, the documentation and the examples.
+DOCUMENTED: Final = {
+    "deepfs": """BackendProtocol CompositeBackend DeleteResult EditResult ExecuteResponse FileDataV2 FileInfo
+        FileUploadResponse FilesystemBackend FilesystemMiddleware FilesystemPermission FilesystemState FlatBackend
+        GlobResult GrepMatch GrepResult LsResult MemoryBackend PermissionedBackend ReadResult StateBackend StoreBackend
+        SubAgent SubAgentMiddleware WriteResult adapt_backend_protocol create_deep_agent filesystem_tools run_sync
+        supports_execute""",
+    "deepfs.backends": """BaseSandbox BubblewrapSandbox CompositeBackend DaytonaSandbox DenoSandbox FilesystemBackend
+        FlatBackend LocalShellBackend MemoryBackend ModalSandbox StateBackend StoreBackend""",
+    "deepfs.backends.protocol": "BackendProtocol",
+    "deepfs.compat.deepagents": "from_deepagents to_deepagents",
+    "deepfs.compat.utils": """FileInfo GrepMatch create_file_data update_file_data file_data_to_string
+        slice_read_response perform_string_replacement grep_matches_from_files""",
+    "deepfs.errors": "AccessError FileMissingError InvalidContentError NotSupportedError",
+    "deepfs.middleware.summarization": "SummarizationMiddleware",
+    "deepfs.policy": """AuditRecord AuditedBackend Call GuardedBackend HistoryBackend RateLimit ReadOnlyBackend
+        WrapperBackend approved decide decide_beneath""",
+    "deepfs.sandboxes.base": "BaseSandbox",
+    "deepfs.search.globs": "compile_glob",
+    "deepfs.search.query": "compile_query search",
+    "deepfs.testing": "BackendConformance BackendStateMachine FaultyBackend LatencyBackend",
+    "deepfs.text.edits": "replace",
+    "deepfs.text.entries": "flat_place",
+    "deepfs.text.flat_tree": "Change",
+    "deepfs.text.paths": "normalize",
+    "deepfs.text.records": "content_bytes new_file",
+    "deepfs.text.windows": "read_text",
+    "deepfs.threads.locks": "path_locks",
+    "deepfs.types": """EditResult FileData GlobResult GrepMatch GrepResult LsResult ReadResult Result WriteResult""",
+}
+
+# Those of modules that are elsewhere now; of `core`, what the documentation named.
+FORMER: Final = {
+    "deepfs.backends.adapted": """AdaptedBackend AdaptedSandbox Call adapt_backend_protocol adapt_sandbox_protocol
+        awaitable caller_of own_operation""",
+    "deepfs.backends.bubblewrap": "BubblewrapSandbox Limits bubblewrap_program",
+    "deepfs.backends.context": "BackendContext",
+    "deepfs.backends.daytona": "DaytonaSandbox",
+    "deepfs.backends.deno": "DenoSandbox",
+    "deepfs.backends.factories": "FactoryBackend backend_from",
+    "deepfs.backends.modal": "ModalSandbox",
+    "deepfs.backends.sandbox": "BaseSandbox",
+    "deepfs.backends.utils": """FileInfo GrepMatch create_file_data update_file_data file_data_to_string
+        slice_read_response perform_string_replacement grep_matches_from_files""",
+    "deepfs.compat.v1": "BackendProtocolV1 SandboxBackendProtocolV1 adapt_backend_protocol adapt_sandbox_protocol",
+    "deepfs.core": "filedata filemap identity locks paths patterns reading replace scan trees",
+    "deepfs.core.filedata": "content_bytes new_file",
+    "deepfs.core.filemap": "Change",
+    "deepfs.core.identity": "flat_place",
+    "deepfs.core.locks": "path_locks",
+    "deepfs.core.paths": "normalize",
+    "deepfs.core.patterns": "compile_glob",
+    "deepfs.core.reading": "read_text",
+    "deepfs.core.replace": "replace",
+    "deepfs.core.scan": "compile_query search",
+    "deepfs.core.trees": "EntryChange Omission TreeEntry TreeListing",
+    "deepfs.middleware.unanswered": "UnansweredCallsMiddleware",
+    "deepfs.policy.calls": "CHANGES Call call_of",
+    "deepfs.policy.wrapper": "WrapperBackend",
+}
+
+LISTED: Final = sorted(
+    {(path, name) for table in (OF_DEEPAGENTS, DOCUMENTED, FORMER) for path in table for name in table[path].split()}
+)
+_imports: Final = re.compile(r"from (deepfs[\w.]*) import (\([^)]*\)|[\w, ]+)")
+
+
+@pytest.mark.parametrize(("path", "name"), LISTED)
+def test_a_name_can_be_imported(path: str, name: str) -> None:
+    namespace: dict[str, object] = {}
+    exec(f"from {path} import {name}", namespace)
+    assert namespace[name] is not None
+
+
+def test_a_former_path_is_found_without_any_other_import() -> None:
+    """Each in turn is the first thing that is imported of the package, which is forgotten afterwards."""
+    printed = run_script(f"""
+        import sys
+        for path in {sorted(FORMER)}:
+            __import__(path)
+            for loaded in [name for name in sys.modules if name.partition(".")[0] == "deepfs"]:
+                del sys.modules[loaded]
+            sys.meta_path[:] = [finder for finder in sys.meta_path if not type(finder).__module__ == "deepfs._moved"]
+    """)
+    assert printed == ""
+
+
+@pytest.mark.parametrize(("path", "name"), [(path, name) for path, name in LISTED if MOVED.get(path)])
+def test_a_former_path_leads_to_what_its_new_path_has(path: str, name: str) -> None:
+    homes = [vars(import_module(home)) for home in MOVED[path]]
+    assert any(getattr(import_module(path), name) is home[name] for home in homes if name in home)
+
+
+def test_each_former_path_is_listed() -> None:
+    assert sorted(MOVED) == sorted(FORMER)
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/*.md", "examples/*.py"])
+def test_what_the_documentation_imports_is_listed(document: str) -> None:
+    texts = [path.read_text() for path in ROOT.glob(document)]
+    imported = {
+        (path, name)
+        for text in texts
+        for path, names in _imports.findall(text)
+        for name in re.findall(r"\w+", re.sub(r" as \w+", "", names))
+    }
+    assert imported, "nothing is imported there"
+    assert sorted(imported - set(LISTED)) == []
+
+
+def test_one_state_by_each_name() -> None:
+    import deepfs
+    from deepfs.backends import state
+    from deepfs.middleware import filesystem
+
+    assert deepfs.FilesystemState is state.FilesystemState is filesystem.FilesystemState

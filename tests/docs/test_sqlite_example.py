@@ -1,0 +1,134 @@
+"""The example of a backend over a blocking driver: it passes the shipped suite, and processes lose no edit."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from deepfs.testing import BackendConformance, BackendStateMachine
+from deepfs.text.records import size_of
+from deepfs.types import FileDataV2
+from support.processes import started
+from support.raw import file_of, raw_bytes
+
+EXAMPLE: Final = Path(__file__).parents[2] / "examples" / "sqlite_backend.py"
+PROCESSES: Final = 2
+EDITS: Final = 25
+
+
+def _loaded() -> Any:
+    spec = spec_from_file_location("sqlite_backend", EXAMPLE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+example: Final = _loaded()
+
+
+def _put(file: Path, path: str, data: bytes) -> None:
+    record = file_of(data)
+    row = ("t", path, size_of(record), record.created_at, record.modified_at, record.encoding, record.content)
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute(example.SCHEMA)
+        connection.execute("INSERT OR REPLACE INTO file VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+
+
+def _peek(file: Path, path: str) -> bytes | None:
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute(example.SCHEMA)
+        query = "SELECT content, encoding FROM file WHERE tenant = 't' AND path = ?"
+        row = connection.execute(query, (path,)).fetchone()
+    return raw_bytes(row and FileDataV2(*row))
+
+
+class TestSqliteExample(BackendConformance, BackendStateMachine):
+    """The suite, with raw access by the driver itself."""
+
+    @pytest.fixture
+    def backend(self, tmp_path: Path) -> Any:
+        self.file = tmp_path / "files.db"
+        return example.SqliteBackend(self.file, "t")
+
+    @pytest.fixture
+    def second_backend(self, backend: Any) -> Any:
+        return example.SqliteBackend(self.file, "t")
+
+    async def raw_put(self, path: str, data: bytes) -> None:
+        await anyio.to_thread.run_sync(_put, self.file, path, data)
+
+    async def raw_peek(self, path: str) -> bytes | None:
+        return await anyio.to_thread.run_sync(_peek, self.file, path)
+
+
+def test_the_example_is_as_short_as_it_is_told_to_be() -> None:
+    assert len(EXAMPLE.read_text().splitlines()) <= 120
+
+
+CHILD = """
+import sys
+from pathlib import Path
+sys.path.insert(0, str(Path(sys.argv[1]).parent))
+from sqlite_backend import SqliteBackend
+
+backend = SqliteBackend(sys.argv[2], "t")
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(int(sys.argv[3]), int(sys.argv[4])):
+    result = backend.edit("/log.txt", f"<{number}>", f"({number})")
+    print("ok" if result.ok else result.error, flush=True)
+"""
+
+
+def test_processes_that_edit_at_once_lose_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "files.db"
+    total = PROCESSES * EDITS
+    backend = example.SqliteBackend(file, "t")
+    assert backend.write("/log.txt", "".join(f"<{number}>\n" for number in range(total))).ok
+    assert list(_told_by_processes(file)) == ["ok"] * total
+    assert _peek(file, "/log.txt") == "".join(f"({number})\n" for number in range(total)).encode()
+
+
+def _told_by_processes(file: Path) -> Iterator[str]:
+    """What processes that edit at the same time print of each edit."""
+    with ExitStack() as stack:
+        processes = [
+            stack.enter_context(started(CHILD, EXAMPLE, file, first * EDITS, (first + 1) * EDITS))
+            for first in range(PROCESSES)
+        ]
+        assert [process.stdout and process.stdout.readline() for process in processes] == ["ready\n"] * PROCESSES
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+        for process in processes:
+            yield from process.communicate()[0].splitlines()
+
+
+@pytest.mark.anyio
+async def test_a_failure_of_the_driver_is_a_result_in_batches_too(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.db"
+    await anyio.Path(broken).write_bytes(b"no database" * 100)
+    backend = example.SqliteBackend(broken, "t")
+    for result in (
+        await backend.als("/"),
+        await backend.aread("/a"),
+        await backend.awrite("/a", "x"),
+        await backend.aglob("*"),
+        await backend.agrep("x"),
+        await backend.amove("/a", "/b"),
+    ):
+        assert (result.code, result.error) == ("backend_error", "Error: The storage failed (DatabaseError)")
+    assert [upload.error for upload in await backend.aupload_files([("/a", b"x"), ("..", b"x")])] == [
+        "backend_error",
+        "invalid_path",
+    ]
+    assert [download.error for download in await backend.adownload_files(["/a", "/b"])] == ["backend_error"] * 2

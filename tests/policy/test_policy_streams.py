@@ -1,0 +1,414 @@
+"""Streams and searches through policies over a disk: bounded memory, rules before the first byte, no way around."""
+
+import itertools
+import os
+import tracemalloc
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import anyio.lowlevel
+import anyio.to_thread
+import pytest
+
+from deepfs import CompositeBackend, FilesystemBackend, FilesystemPermission, MemoryBackend
+from deepfs.backends import filesystem, transfer
+from deepfs.backends.protocol import BackendProtocol
+from deepfs.errors import BackendError, NotSupportedError, PermissionDeniedError
+from deepfs.policy import (
+    AuditedBackend,
+    AuditRecord,
+    Call,
+    HistoryBackend,
+    HookedBackend,
+    PermissionedBackend,
+    QuotaBackend,
+    RateLimit,
+    RateLimitError,
+    ReadOnlyBackend,
+    WrapperBackend,
+    without_contents,
+)
+from deepfs.testing import FaultyBackend
+from deepfs.types import FileDownloadResponse, FileUploadResponse
+from support.disks import tree
+
+pytestmark = pytest.mark.anyio
+
+MB = 1024 * 1024
+BLOCK = bytes(range(256)) * (MB // 256)
+
+HIDES = FilesystemPermission(["read", "write"], ["/hidden/**"], "deny")
+
+POLICIES: dict[str, Callable[[BackendProtocol, int], BackendProtocol]] = {
+    "permissions": lambda inner, level: PermissionedBackend(inner, [HIDES]),
+    "limit": lambda inner, level: HookedBackend(inner, [RateLimit(10_000, 1)]),
+    "hooks": lambda inner, level: HookedBackend(
+        inner, [without_contents(lambda call: None)], [without_contents(lambda call, result: None)]
+    ),
+    "quota": lambda inner, level: QuotaBackend(inner, max_bytes=10**9),
+    "audit": lambda inner, level: AuditedBackend(inner, lambda record: None),
+    "history": lambda inner, level: HistoryBackend(inner, directory=f"/.history/{level}"),
+    "wrapper": lambda inner, level: WrapperBackend(inner),
+}
+ALONE = [(name,) for name in POLICIES]
+STACKS = [
+    *ALONE,
+    *itertools.product(["permissions", "limit", "audit", "history"], repeat=3),
+    ("quota", "quota", "history"),
+    ("history", "quota", "permissions"),
+]
+each_stack = pytest.mark.parametrize("stack", STACKS, ids="-".join)
+
+
+def stacked(stack: tuple[str, ...], inner: BackendProtocol) -> BackendProtocol:
+    for level, name in enumerate(stack):
+        inner = POLICIES[name](inner, level)
+    return inner
+
+
+class Source(AsyncIterator[bytes]):
+    """Counts what is asked of it."""
+
+    def __init__(self, blocks: int, *, fails: bool = False) -> None:
+        self.left = blocks
+        self.fails = fails
+
+    async def __anext__(self) -> bytes:
+        if self.left:
+            self.left -= 1
+            return BLOCK
+        if self.fails:
+            raise BackendError("Error: the source is gone")
+        raise StopAsyncIteration
+
+
+async def received(backend: BackendProtocol, path: str) -> int:
+    size = 0
+    async with aclosing(backend.adownload_stream(path)) as chunks:
+        async for chunk in chunks:
+            size += len(chunk)
+    return size
+
+
+async def peak_of(call: Callable[[], Any]) -> int:
+    tracemalloc.start()
+    try:
+        await call()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@each_stack
+async def test_a_large_file_passes_every_stack_in_little_memory(tmp_path: Path, stack: tuple[str, ...]) -> None:
+    """Twice, so that a history has a former version to keep."""
+    blocks = 64 if len(stack) == 1 else 12
+    backend = stacked(stack, FilesystemBackend(tmp_path))
+
+    async def pass_through() -> None:
+        for _ in range(2):
+            assert (await backend.aupload_stream("/dir/large.bin", Source(blocks))).error is None
+            assert await received(backend, "/dir/large.bin") == blocks * MB
+
+    assert await peak_of(pass_through) < 8 * MB
+
+
+@each_stack
+async def test_a_source_that_fails_changes_nothing_and_is_closed(tmp_path: Path, stack: tuple[str, ...]) -> None:
+    backend = stacked(stack, FilesystemBackend(tmp_path))
+    closed: list[str] = []
+
+    async def failing() -> AsyncIterator[bytes]:
+        try:
+            yield b"begun"
+            raise RuntimeError("the source is gone")
+        finally:
+            closed.append("source")
+
+    await backend.awrite("/dir/a.txt", "old")
+    before = await anyio.to_thread.run_sync(tree, tmp_path)
+    for path in ("/dir/a.txt", "/dir/new/b.txt"):
+        with pytest.raises(RuntimeError, match="the source is gone"):
+            await backend.aupload_stream(path, failing())
+        assert (await backend.aupload_stream(path, Source(1, fails=True))).error == "backend_error"
+    after = await anyio.to_thread.run_sync(tree, tmp_path)
+    assert {path: content for path, content in after.items() if not path.startswith(".history")} == {
+        path: content for path, content in before.items() if not path.startswith(".history")
+    }
+    if stack.count("history") == 1:  # One before another keeps what the other has dropped.
+        assert not [path for path, content in after.items() if content is not None and path.startswith(".history")]
+    assert closed == ["source"] * 2
+
+
+@pytest.mark.parametrize("stack", ALONE, ids="-".join)
+async def test_a_source_that_is_not_read_to_its_end_is_closed(tmp_path: Path, stack: tuple[str, ...]) -> None:
+    closed: list[str] = []
+
+    async def endless() -> AsyncIterator[bytes]:
+        try:
+            while True:
+                yield BLOCK
+        finally:
+            await anyio.lowlevel.checkpoint()
+            closed.append("source")
+
+    backend = stacked(stack, QuotaBackend(FilesystemBackend(tmp_path), max_bytes=3 * MB))
+    assert (await backend.aupload_stream("/a", endless())).error == "quota_exceeded"
+    assert closed == ["source"]
+
+
+@each_stack
+async def test_hidden_trees_are_not_searched(tmp_path: Path, stack: tuple[str, ...]) -> None:
+    visited: list[str] = []
+    scandir = os.scandir
+
+    def fill() -> None:
+        for name in ("open", "hidden/deep"):
+            (tmp_path / name).mkdir(parents=True)
+            (tmp_path / name / "a.txt").write_text("needle")
+
+    await anyio.to_thread.run_sync(fill)
+    backend = stacked(stack, PermissionedBackend(FilesystemBackend(tmp_path, ripgrep=False), [HIDES]))
+    with pytest.MonkeyPatch.context() as patch:
+
+        def watched(path: Any = ".") -> Any:
+            shown = os.readlink(f"/proc/self/fd/{path}") if isinstance(path, int) else os.fspath(path)
+            visited.append(shown)
+            return scandir(path)
+
+        patch.setattr(os, "scandir", watched)
+        assert [match.path for match in (await backend.agrep("needle")).matches or ()] == ["/open/a.txt"]
+        assert [match.path for match in (await backend.aglob("*.txt")).matches or ()] == ["/open/a.txt"]
+    assert any(path.endswith("/open") for path in visited)
+    assert not [path for path in visited if path.startswith(f"{tmp_path}/hidden")]
+
+
+@each_stack
+async def test_where_links_lead_is_told_through_every_stack(tmp_path: Path, stack: tuple[str, ...]) -> None:
+    def fill() -> None:
+        (tmp_path / "there").mkdir()
+        (tmp_path / "there" / "a.txt").write_text("x")
+        (tmp_path / "link").symlink_to("there")
+
+    await anyio.to_thread.run_sync(fill)
+    backend = stacked(stack, FilesystemBackend(tmp_path))
+    assert await backend.aresolve_paths(["/link/a.txt", "/new", "/../x"]) == ["/there/a.txt", "/new", None]
+
+
+@pytest.mark.parametrize("stack", [(), *ALONE], ids=lambda stack: "-".join(stack) or "none")
+@pytest.mark.parametrize("place", ["inside", "outside"])
+async def test_rules_judge_a_stream_before_its_first_byte(tmp_path: Path, stack: tuple[str, ...], place: str) -> None:
+    def fill() -> None:
+        (tmp_path / "hidden").mkdir()
+        (tmp_path / "hidden" / "a.txt").write_text("secret")
+        (tmp_path / "link").symlink_to("hidden")
+
+    await anyio.to_thread.run_sync(fill)
+    disk = FilesystemBackend(tmp_path)
+    ruled: BackendProtocol = PermissionedBackend(disk if place == "inside" else stacked(stack, disk), [HIDES])
+    backend = stacked(stack, ruled) if place == "inside" else ruled
+    for path in ("/hidden/a.txt", "/link/a.txt", "/link/../hidden/a.txt"):
+        source = Source(3)
+        assert (await backend.aupload_stream(path, source)).error in ("permission_denied", "invalid_path")
+        assert source.left == 3
+        with pytest.raises((PermissionDeniedError, ValueError), match=r"a\.txt"):
+            await received(backend, path)
+    assert await anyio.to_thread.run_sync((tmp_path / "hidden" / "a.txt").read_text) == "secret"
+
+
+@pytest.mark.parametrize("stack", ALONE, ids="-".join)
+async def test_a_read_only_backend_shows_streams_and_takes_none(tmp_path: Path, stack: tuple[str, ...]) -> None:
+    disk = FilesystemBackend(tmp_path)
+    await disk.aupload_stream("/a.bin", Source(2))
+    backend = stacked(stack, ReadOnlyBackend(stacked(stack, disk)))
+    source = Source(2)
+    assert (await backend.aupload_stream("/b.bin", source)).error in ("permission_denied", "backend_error")
+    assert source.left == 2
+    assert await received(backend, "/a.bin") == 2 * MB
+
+
+# --- the policies by themselves ---
+
+
+async def test_a_log_has_one_entry_for_a_stream_with_what_passed(tmp_path: Path) -> None:
+    log: list[AuditRecord] = []
+    backend = AuditedBackend(FilesystemBackend(tmp_path), log.append)
+    await backend.aupload_stream("/a", Source(3))
+    await received(backend, "/a")
+    async with aclosing(backend.adownload_stream("/a", chunk_size=10)) as chunks:
+        await anext(chunks)
+    await backend.aupload_stream("/b", Source(2, fails=True))
+    with pytest.raises(FileNotFoundError):
+        await received(backend, "/none")
+    assert [(each.operation, each.arguments, each.ok, each.code) for each in log] == [
+        ("upload_stream", {"path": "/a", "size": 3 * MB}, True, None),
+        ("download_stream", {"path": "/a", "size": 3 * MB}, True, None),
+        ("download_stream", {"path": "/a", "size": 10}, True, None),
+        ("upload_stream", {"path": "/b", "size": 2 * MB}, False, "backend_error"),
+        ("download_stream", {"path": "/none", "size": 0}, False, "file_not_found"),
+    ]
+
+
+async def test_a_limit_counts_streams_as_uploads_and_downloads(tmp_path: Path) -> None:
+    backend = HookedBackend(FilesystemBackend(tmp_path), [RateLimit(1, 60, ["upload_files"])])
+    assert (await backend.aupload_stream("/a", Source(1))).error is None
+    assert (await backend.aupload_stream("/a", Source(1))).error == "permission_denied"
+    assert (await backend.aupload_files([("/a", b"")]))[0].error == "permission_denied"
+    backend = HookedBackend(backend, [RateLimit(1, 60, ["download_files"])])
+    await received(backend, "/a")
+    with pytest.raises(RateLimitError):
+        await received(backend, "/a")
+
+
+@pytest.mark.parametrize("contents", [True, False])
+async def test_hooks_see_a_stream_as_one_item(tmp_path: Path, contents: bool) -> None:
+    seen: list[tuple[str, dict[str, Any], bool]] = []
+    ended: list[Any] = []
+
+    def see(call: Call) -> None:
+        seen.append((call.operation, dict(call.arguments), call.changes))
+        if call.paths == ("/denied",):
+            raise PermissionDeniedError("/denied")
+
+    def see_result(call: Call, result: Any) -> None:
+        ended.append(result)
+
+    declared = (lambda hook: hook) if contents else without_contents
+    backend = HookedBackend(FilesystemBackend(tmp_path), [declared(see)], [declared(see_result)])
+    await backend.aupload_stream("/a", Source(1))
+    await received(backend, "/a")
+    source = Source(1)
+    assert (await backend.aupload_stream("/denied", source)).error == "permission_denied"
+    assert source.left == (0 if contents else 1)
+    content = {"content": BLOCK} if contents else {}
+    assert seen == [
+        ("upload_files", {"path": "/a", **content}, True),
+        ("download_files", {"path": "/a"}, False),
+        ("upload_files", {"path": "/denied", **content}, True),
+    ]
+    assert ended == [FileUploadResponse("/a"), FileDownloadResponse("/a", BLOCK if contents else None)]
+
+
+async def test_what_hooks_make_of_contents_holds_for_streams(tmp_path: Path) -> None:
+    def refuse(call: Call) -> None:
+        if b"secret" in call.arguments.get("content", b""):
+            raise PermissionDeniedError("/a")
+
+    def censor(call: Call, result: Any) -> Any:
+        if isinstance(result, FileDownloadResponse) and result.content is not None:
+            return FileDownloadResponse(result.path, result.content.replace(b"secret", b"------"))
+        return None
+
+    async def two() -> AsyncIterator[bytes]:
+        for chunk in (b"a sec", b"ret"):
+            yield chunk
+
+    backend = HookedBackend(FilesystemBackend(tmp_path), [refuse, RateLimit(9, 1)], [censor])
+    assert (await backend.aupload_stream("/a", two())).error == "permission_denied"
+    await FilesystemBackend(tmp_path).awrite("/a", "a secret")
+    assert [chunk async for chunk in backend.adownload_stream("/a", chunk_size=4)] == [b"a --", b"----"]
+
+
+async def test_a_history_keeps_what_a_stream_replaces(tmp_path: Path) -> None:
+    backend = HistoryBackend(FilesystemBackend(tmp_path))
+    await backend.awrite("/a", "one")
+    await backend.aupload_stream("/a", Source(1))
+    await backend.aupload_stream("/a", Source(2))
+    assert [each.size for each in await backend.ahistory("/a")] == [3, MB]
+    assert await backend.aread_version("/a", 2) == BLOCK
+    assert (await backend.arestore("/a", 1)).ok
+    assert [each.size for each in await backend.ahistory("/a")] == [3, MB, 2 * MB]
+
+
+async def test_a_version_that_cannot_be_kept_refuses_the_stream(tmp_path: Path) -> None:
+    disk = FilesystemBackend(tmp_path)
+    full = FaultyBackend(MemoryBackend(), {"upload_stream": BackendError("Error: full")})
+    backend = HistoryBackend(disk, full)
+    await disk.awrite("/a", "old")
+    source = Source(1)
+    assert (await backend.aupload_stream("/a", source)).error == "backend_error"
+    assert (source.left, await received(disk, "/a")) == (1, 3)
+    assert (await backend.aupload_stream("/new", source)).error is None
+
+
+async def test_a_version_that_changes_while_it_is_kept_is_a_conflict(tmp_path: Path) -> None:
+    class Changing(WrapperBackend):
+        """Others replace the file between two reads."""
+
+        async def adownload_stream(self, path: str, *, chunk_size: int = MB) -> AsyncIterator[bytes]:  # type: ignore[override]
+            self.reads = getattr(self, "reads", 0) + 1
+            yield b"version %d" % self.reads
+
+    disk = FilesystemBackend(tmp_path)
+    backend = HistoryBackend(Changing(disk), MemoryBackend())
+    await disk.awrite("/a", "old")
+    assert (await backend.aupload_stream("/a", Source(1))).error == "conflict"
+    assert (await disk.aread("/a")).file_data.content == "old"  # type: ignore[union-attr]
+    assert await backend.ahistory("/a") == []
+
+
+async def test_an_override_of_uploads_and_downloads_holds_for_streams(tmp_path: Path) -> None:
+    class Marking(WrapperBackend):
+        async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+            return await super().aupload_files([(path, content + b"!") for path, content in files])
+
+    class SyncMarking(PermissionedBackend):
+        def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+            return super().upload_files([(path, content + b"!") for path, content in files])
+
+        def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+            return [FileDownloadResponse(path, b"none") for path in paths]
+
+    class Streaming(Marking):
+        async def aupload_stream(self, path: str, chunks: Any) -> FileUploadResponse:
+            raise NotSupportedError("Error: no streams")
+
+    async def one() -> AsyncIterator[bytes]:
+        yield b"a"
+
+    disk = FilesystemBackend(tmp_path)
+    for kind in (Marking, SyncMarking):
+        assert (await kind(disk).aupload_stream("/a", one())).error is None
+        assert await received(disk, "/a") == 2
+    assert [chunk async for chunk in SyncMarking(disk).adownload_stream("/a")] == [b"none"]
+    assert (await Streaming(disk).aupload_stream("/a", one())).error == "unsupported"
+    assert Marking.adownload_stream is WrapperBackend.adownload_stream
+
+
+async def test_a_download_that_a_policy_drops_leaves_no_file_open(tmp_path: Path) -> None:
+    disk = FilesystemBackend(tmp_path)
+    await disk.aupload_stream("/a", Source(2))
+    backend = FaultyBackend(disk, {"download_stream": BackendError("Error: lost")}, late=True)
+    with pytest.raises(BackendError, match="lost"):
+        await received(backend, "/a")
+    assert await anyio.to_thread.run_sync(open_files, tmp_path) == []
+
+
+def open_files(root: Path) -> list[str]:
+    links = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    return [str(link.readlink()) for link in links if link.exists() and str(link.readlink()).startswith(f"{root}/")]
+
+
+# --- copies between mounts ---
+
+
+@pytest.mark.parametrize("operation", ["acopy", "amove"])
+@pytest.mark.parametrize("stack", [*ALONE, ("history", "audit", "permissions")], ids="-".join)
+async def test_copies_between_mounts_stream_through_policies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stack: tuple[str, ...], operation: str
+) -> None:
+    for module in (transfer, filesystem):
+        monkeypatch.setattr(module, "MAX_HELD_BYTES", 2 * MB)
+    mounts = {name: FilesystemBackend(tmp_path / name) for name in ("from", "to")}
+    await mounts["from"].aupload_stream("/d/large.bin", Source(4))
+    routes = {f"/{name}": stacked(stack, disk) for name, disk in mounts.items()}
+    composite = CompositeBackend(MemoryBackend(), routes)
+    if operation == "amove" and "history" in stack:
+        result = await composite.amove("/from/d", "/to/d")
+        assert result.code == "backend_error"  # What a history cannot keep is not deleted.
+        assert await received(mounts["from"], "/d/large.bin") == 4 * MB
+        return
+    assert (await getattr(composite, operation)("/from/d", "/to/d")).ok
+    assert await received(mounts["to"], "/d/large.bin") == 4 * MB

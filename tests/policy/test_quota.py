@@ -1,0 +1,412 @@
+"""A quota is never exceeded, whoever writes at once, and what fails or goes gives its room back."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deepfs import CompositeBackend, FilesystemBackend, FilesystemPermission, MemoryBackend, run_sync
+from deepfs.backends.protocol import BackendProtocol, SandboxBackendProtocol
+from deepfs.errors import BackendError, PermissionDeniedError, QuotaExceededError
+from deepfs.policy import ChangePolicy, HistoryBackend, PermissionedBackend, PlannedChange, QuotaBackend, WrapperBackend
+from deepfs.testing import BackendConformance, FaultyBackend, LatencyBackend
+from deepfs.types import EditResult, ExecuteResponse, error_behind
+from support.raw import RawMemory
+
+EXCEEDED = "quota_exceeded"
+
+
+class TestQuota(RawMemory, BackendConformance):
+    """A quota that nothing exceeds changes nothing."""
+
+    @pytest.fixture
+    def backend(self) -> QuotaBackend:
+        self.memory = MemoryBackend()
+        return QuotaBackend(self.memory, max_bytes=10**9, max_files=10**6)
+
+
+async def chunks(*content: bytes) -> AsyncIterator[bytes]:
+    for chunk in content:
+        yield chunk
+
+
+async def stored(backend: BackendProtocol) -> tuple[int, int]:
+    """The bytes and files there are, past any quota."""
+    listing = await backend.alist_tree("/")
+    sizes = [entry.size or 0 for entry in listing.entries if entry.kind == "file"]
+    return sum(sizes), len(sizes)
+
+
+STORAGE: dict[str, Callable[[Path], BackendProtocol]] = {
+    "memory": lambda path: MemoryBackend(),
+    "disk": FilesystemBackend,
+    "composite": lambda path: CompositeBackend(MemoryBackend(), {"/disk": FilesystemBackend(path)}),
+    "history": lambda path: HistoryBackend(MemoryBackend(), MemoryBackend()),
+}
+
+
+@pytest.fixture(params=STORAGE.values(), ids=STORAGE)
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> BackendProtocol:
+    return request.param(tmp_path)
+
+
+@pytest.mark.anyio
+class TestWhatIsRefused:
+    async def test_each_change_that_is_too_much(self, storage: BackendProtocol) -> None:
+        await storage.aupload_files([("/a", b"12345"), ("/d/b", b"123")])
+        quota = QuotaBackend(storage, max_bytes=10)
+        before = await quota.adownload_files(["/a", "/d/b"])
+        results = [
+            await quota.awrite("/new", "123"),
+            await quota.awrite("/a", "12345678", overwrite=True),
+            await quota.aedit("/a", "1", "1234"),
+            await quota.acopy("/d", "/e"),
+            await quota.acopy("/a", "/c"),
+            await quota.acopy("/a", "/d/b", overwrite=True),
+        ]
+        codes = [result.code for result in results]
+        assert codes == [EXCEEDED] * 5 + [None], results
+        assert (await quota.aupload_files([("/a", b"12345"), ("/new", b"1")]))[1].error == EXCEEDED
+        assert (await quota.aupload_stream("/new", chunks(b"1", b"23"))).error == EXCEEDED
+        assert (await quota.adownload_files(["/a"])) == before[:1]
+        assert await stored(storage) == (10, 2) == tuple(await quota.ausage())
+
+    async def test_the_error_tells_what_there_would_be(self) -> None:
+        quota = QuotaBackend(MemoryBackend(), max_bytes=3, max_files=1)
+        result = await quota.awrite("/dir/a", "1234")
+        error = error_behind(result)
+        assert isinstance(error, QuotaExceededError)
+        assert not isinstance(error, OSError)
+        assert (error.path, error.size, error.limit, error.unit) == ("/dir/a", 4, 3, "bytes")
+        assert "exceeds the quota" in str(result.error)
+        mounted = await CompositeBackend(MemoryBackend(), {"/m": quota}).awrite("/m/dir/a", "1234")
+        assert "'/m/dir/a'" in str(mounted.error)
+        assert (await quota.awrite("/a", "1")).ok
+        error = error_behind(await quota.awrite("/b", ""))
+        assert isinstance(error, QuotaExceededError)
+        assert (error.size, error.limit, error.unit) == (2, 1, "files")
+        assert (await quota.aupload_stream("/b", chunks())).error == EXCEEDED
+
+    async def test_what_fails_anyhow_has_its_own_error(self, storage: BackendProtocol) -> None:
+        await storage.aupload_files([("/a", b"123"), ("/d/b", b"")])
+        quota = QuotaBackend(storage, max_bytes=3, max_files=2)
+        assert (await quota.awrite("/a", "12345")).code == "already_exists"
+        assert (await quota.acopy("/a", "/d/b")).code == "already_exists"
+        assert (await quota.acopy("/none", "/c")).code == "file_not_found"
+        assert (await quota.aedit("/a", "x", "12345")).code == "no_match"
+        assert (await quota.aedit("/none", "x", "12345")).code == "file_not_found"
+        assert (await quota.awrite("/a", "123", if_match="another")).code == "conflict"
+        assert (await quota.awrite("/../x", "12345")).code == "invalid_path"
+        assert (await quota.adelete("/none")).code == "file_not_found"
+        [outcome] = await quota.aupload_files([("/..", b"12345")])
+        assert outcome.error == "invalid_path"
+        assert tuple(await quota.ausage()) == (3, 2)
+
+    async def test_what_adds_nothing_is_allowed_beyond_the_quota(self) -> None:
+        memory = MemoryBackend()
+        await memory.awrite("/a", "12345")
+        quota = QuotaBackend(memory, max_bytes=2, max_files=0)
+        assert (await quota.awrite("/a", "1234", overwrite=True)).ok
+        assert (await quota.aedit("/a", "4", "3")).ok
+        assert (await quota.amove("/a", "/b")).ok
+        assert (await quota.awrite("/b", "12345", overwrite=True)).code == EXCEEDED
+        assert (await quota.adelete("/b")).ok
+
+    @pytest.mark.parametrize("limits", [{}, {"max_bytes": -1}, {"max_files": -1}])
+    async def test_limits_that_limit_nothing_are_refused(self, limits: dict[str, int]) -> None:
+        with pytest.raises(ValueError, match="max_"):
+            QuotaBackend(MemoryBackend(), **limits)
+        with pytest.raises(TypeError, match="max_bytes"):
+            QuotaBackend(MemoryBackend(), max_bytes="1")  # type: ignore[arg-type]
+
+
+@pytest.mark.anyio
+class TestWhatIsGivenBack:
+    async def test_deletes_moves_and_shorter_files_free_room(self, storage: BackendProtocol) -> None:
+        quota = QuotaBackend(storage, max_bytes=6, max_files=2)
+        await quota.aupload_files([("/d/a", b"123"), ("/d/b", b"456")])
+        assert (await quota.amove("/d", "/e")).ok
+        assert (await quota.amove("/e/a", "/e/b", overwrite=True)).ok
+        assert tuple(await quota.ausage()) == (3, 1) == await stored(storage)
+        assert (await quota.aupload_stream("/e/b", chunks(b"1"))).error is None
+        assert (await quota.aupload_stream("/e/c", chunks(b"12", b"345"))).error is None
+        assert (await quota.adelete("/e")).ok
+        assert tuple(await quota.ausage()) == (0, 0) == await stored(storage)
+        assert (await quota.awrite("/new", "123456")).ok
+
+    @pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
+    async def test_a_failure_counts_what_is_there(self, tmp_path: Path, late: bool) -> None:
+        disk = FilesystemBackend(tmp_path)
+        failing = ("write", "edit", "copy", "move", "delete", "upload_files", "upload_stream")
+        error = BackendError("Error: lost")
+        quota = QuotaBackend(FaultyBackend(disk, dict.fromkeys(failing, error), late=late), max_bytes=100)
+        await disk.awrite("/a", "12345")
+        await quota.awrite("/b", "123")
+        await quota.aedit("/a", "1", "123")
+        await quota.acopy("/a", "/c")
+        await quota.amove("/a", "/d")
+        await quota.aupload_files([("/e", b"1"), ("/e", b"12")])
+        await quota.aupload_stream("/f", chunks(b"1", b"2"))
+        await quota.adelete("/c")
+        assert tuple(await quota.ausage()) == await stored(disk)
+
+    async def test_a_cancelled_change_gives_its_room_back(self) -> None:
+        memory = MemoryBackend()
+        quota = QuotaBackend(LatencyBackend(memory, {"write": 60, "upload_files": 60}), max_bytes=10)
+
+        async def endless() -> AsyncIterator[bytes]:
+            yield b"12345"
+            await anyio.sleep_forever()
+
+        for change in (
+            lambda: quota.awrite("/a", "12345"),
+            lambda: quota.aupload_files([("/a", b"12345")]),
+            lambda: quota.aupload_stream("/a", endless()),
+        ):
+            with anyio.move_on_after(0.02) as scope:
+                await change()
+            assert scope.cancelled_caught
+        assert tuple(await quota.ausage()) == (0, 0)
+
+    async def test_a_batch_is_judged_item_by_item(self, storage: BackendProtocol) -> None:
+        quota = QuotaBackend(storage, max_bytes=5)
+        files = [("/a", b"123"), ("/b", b"123"), ("/a", b"1"), ("/..", b""), ("/c", b"1")]
+        outcomes = await quota.aupload_files(files)
+        assert [(item.path, item.error) for item in outcomes] == [
+            ("/a", None), ("/b", EXCEEDED), ("/a", None), ("/..", "invalid_path"), ("/c", None),
+        ]  # fmt: skip
+        assert tuple(await quota.ausage()) == (2, 2) == await stored(storage)
+
+    async def test_a_source_that_fails_stores_nothing(self, storage: BackendProtocol) -> None:
+        async def failing() -> AsyncIterator[bytes]:
+            yield b"123"
+            raise RuntimeError("gone")
+
+        quota = QuotaBackend(storage, max_bytes=5)
+        with pytest.raises(RuntimeError, match="gone"):
+            await quota.aupload_stream("/a", failing())
+        assert tuple(await quota.ausage()) == (0, 0) == await stored(storage)
+
+
+@pytest.mark.anyio
+class TestWhatOthersDo:
+    async def test_an_edit_is_of_the_version_whose_size_was_computed(self) -> None:
+        memory = MemoryBackend()
+
+        class Overtaken(WrapperBackend):
+            """Others make the file longer just before the first edit."""
+
+            edits = 0
+
+            async def aedit(
+                self, path: str, old: str, new: str, replace_all: bool = False, **options: Any
+            ) -> EditResult:
+                self.edits += 1
+                if self.edits == 1:
+                    await memory.awrite(path, "x" * 8, overwrite=True)
+                return await super().aedit(path, old, new, replace_all, **options)
+
+        await memory.awrite("/a", "x")
+        overtaken = Overtaken(memory)
+        quota = QuotaBackend(overtaken, max_bytes=10)
+        assert (await quota.aedit("/a", "x", "yy", replace_all=True)).code == EXCEEDED
+        assert overtaken.edits == 1
+        assert (await memory.aread("/a")).file_data.content == "x" * 8  # type: ignore[union-attr]
+
+    async def test_a_new_count_finds_what_others_stored(self) -> None:
+        memory = MemoryBackend()
+        quota = QuotaBackend(memory, max_bytes=10)
+        assert (await quota.awrite("/a", "1")).ok
+        await memory.awrite("/b", "12345678")
+        assert tuple(await quota.ausage()) == (1, 1)
+        assert tuple(await quota.arecount()) == (9, 2)
+        assert (await quota.awrite("/c", "12")).code == EXCEEDED
+
+    async def test_after_a_command_all_is_counted_again(self) -> None:
+        class Commands(MemoryBackend, SandboxBackendProtocol):
+            capabilities = SandboxBackendProtocol.capabilities
+            id = "commands"
+
+            async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
+                await self.awrite(command, "12345678")
+                return ExecuteResponse("", 0)
+
+        quota = QuotaBackend(Commands(), max_bytes=10)
+        assert (await quota.awrite("/a", "1")).ok
+        await quota.aexecute("/b")
+        assert (await quota.awrite("/c", "12")).code == EXCEEDED
+        assert tuple(await quota.ausage()) == (9, 2)
+
+    async def test_what_cannot_be_listed_fails_the_change(self) -> None:
+        rules = [FilesystemPermission(["read"], ["/"], "deny")]
+        quota = QuotaBackend(PermissionedBackend(MemoryBackend(), rules), max_bytes=10)
+        for _ in range(2):
+            assert (await quota.awrite("/a", "x")).code == "permission_denied"
+
+    async def test_links_count_as_what_they_lead_to_once(self, tmp_path: Path) -> None:
+        def fill() -> None:
+            (tmp_path / "d").mkdir()
+            (tmp_path / "d" / "a").write_text("12345")
+            (tmp_path / "d" / "link").symlink_to("a")
+            (tmp_path / "dir").symlink_to("d")
+
+        await anyio.to_thread.run_sync(fill)
+        quota = QuotaBackend(FilesystemBackend(tmp_path), max_bytes=20)
+        assert tuple(await quota.ausage()) == (5, 1)
+        assert (await quota.awrite("/dir/link", "1234567", overwrite=True)).ok
+        assert tuple(await quota.ausage()) == (7, 1)
+        assert (await quota.aedit("/d/link", "7", "")).ok
+        assert (await quota.acopy("/d", "/e")).ok
+        assert tuple(await quota.ausage()) == (12, 2) == await stored(FilesystemBackend(tmp_path))
+        assert (await quota.adelete("/dir")).ok
+        assert (await quota.amove("/e", "/f")).ok
+        assert tuple(await quota.ausage()) == (12, 2) == await stored(FilesystemBackend(tmp_path))
+        assert (await quota.acopy("/f", "/g")).code == EXCEEDED, "the room for the content of links is needed, too"
+        assert tuple(await quota.ausage()) == (12, 2)
+
+
+# --- never exceeded ---
+
+MAX_BYTES, MAX_FILES = 40, 5
+_paths = st.sampled_from(["/a", "/b", "/d/a", "/d/b", "/e/f/g", "/d", "/e"])
+_sizes = st.integers(0, 25)
+_acts = st.one_of(
+    st.tuples(st.just("write"), _paths, _sizes, st.booleans()),
+    st.tuples(st.just("edit"), _paths, _sizes),
+    st.tuples(st.just("upload"), _paths, _sizes, _paths, _sizes),
+    st.tuples(st.just("stream"), _paths, _sizes),
+    st.tuples(st.just("copy"), _paths, _paths, st.booleans()),
+    st.tuples(st.just("move"), _paths, _paths, st.booleans()),
+    st.tuples(st.just("delete"), _paths),
+)
+
+
+class Measured(WrapperBackend):
+    """Looks at what is stored after each change that it passes on, before anybody is told."""
+
+    is_synchronous = False
+
+    def __init__(self, inner: BackendProtocol) -> None:
+        super().__init__(inner)
+        self.most = (0, 0)
+
+    async def dispatch(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
+        await anyio.lowlevel.checkpoint()
+        result = await call(*args, **options)
+        now = await stored(self.inner)
+        self.most = max(self.most[0], now[0]), max(self.most[1], now[1])
+        await anyio.lowlevel.checkpoint()
+        return result
+
+
+async def act(backend: BackendProtocol, kind: str, path: str, *rest: Any) -> None:
+    if kind == "write":
+        await backend.awrite(path, "x" * rest[0], overwrite=rest[1])
+    elif kind == "edit":
+        await backend.aedit(path, "x", "y" * rest[0], True)
+    elif kind == "upload":
+        await backend.aupload_files([(path, b"x" * rest[0]), (rest[1], b"x" * rest[2])])
+    elif kind == "stream":
+        await backend.aupload_stream(path, chunks(*[b"x" * 3] * (rest[0] // 3)))
+    elif kind == "delete":
+        await backend.adelete(path)
+    else:
+        await (backend.acopy if kind == "copy" else backend.amove)(path, rest[0], overwrite=rest[1])
+
+
+async def run_at_once(programs: Sequence[Sequence[Any]], kind: str, root: Path | None) -> None:
+    storage = MemoryBackend() if root is None else FilesystemBackend(root)
+    measured = Measured(storage)
+    quota = QuotaBackend(measured, max_bytes=MAX_BYTES, max_files=MAX_FILES)
+
+    async def run(program: Sequence[Any]) -> None:
+        for each in program:
+            await act(quota, *each)
+
+    async with anyio.create_task_group() as tasks:
+        for program in programs:
+            tasks.start_soon(run, program)
+    assert measured.most[0] <= MAX_BYTES
+    assert measured.most[1] <= MAX_FILES
+    assert tuple(await quota.ausage()) == await stored(storage)
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+@given(programs=st.lists(st.lists(_acts, max_size=6), min_size=2, max_size=5))
+@settings(max_examples=60, deadline=None)
+def test_changes_at_once_never_exceed_it(loop: str, programs: list[list[Any]]) -> None:
+    anyio.run(run_at_once, programs, "memory", None, backend=loop)
+
+
+@pytest.mark.anyio
+async def test_nor_do_many_writers_on_disk(tmp_path: Path) -> None:
+    disk = FilesystemBackend(tmp_path)
+    quota = QuotaBackend(disk, max_bytes=95, max_files=20)
+    done: list[bool] = []
+
+    async def write(number: int) -> None:
+        done.append((await quota.awrite(f"/{number}", "x" * 10)).ok)
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(30):
+            tasks.start_soon(write, number)
+    assert sum(done) == 9
+    assert tuple(await quota.ausage()) == (90, 9) == await stored(disk)
+
+
+def test_it_works_without_an_event_loop() -> None:
+    quota = QuotaBackend(MemoryBackend(), max_bytes=3)
+    assert quota.is_synchronous
+    assert quota.write("/a", "123").ok
+    assert quota.write("/b", "1").code == EXCEEDED
+    assert tuple(run_sync(quota.ausage)) == (3, 1)
+
+
+# --- the hook ---
+
+
+@pytest.mark.anyio
+async def test_a_policy_learns_of_each_change_before_it_is_made() -> None:
+    class Recording(ChangePolicy):
+        async def achanging(self, changes: Sequence[PlannedChange]) -> None:
+            told.append([(change.path, change.before, change.after) for change in changes])
+            if any(change.path == "/denied" for change in changes):
+                raise PermissionDeniedError("/denied")
+
+        async def achanged(self, planned: Sequence[PlannedChange], made: Sequence[PlannedChange]) -> None:
+            ended.append([(change.path, change.before, change.after) for change in made])
+
+    told: list[Any] = []
+    ended: list[Any] = []
+    backend = Recording(MemoryBackend())
+    await backend.awrite("/a", "é")
+    await backend.aedit("/a", "é", "abc")
+    await backend.acopy("/a", "/d/b")
+    await backend.amove("/d", "/e")
+    await backend.adelete("/e")
+    await backend.aupload_stream("/a", chunks(b"1", b"2345", b"6"))
+    await backend.aupload_stream("/a", chunks(b"1", b"2"))
+    await backend.aupload_stream("/new", chunks())
+    assert told == [
+        [("/a", None, 2)],
+        [("/a", 2, 3)],
+        [("/d/b", None, 3)],
+        [("/d/b", 3, None), ("/e/b", None, 3)],
+        [("/e/b", 3, None)],
+        [("/a", 3, 3)],
+        [("/a", 3, 5)],
+        [("/a", 5, 6)],
+        [("/a", 6, 6)],
+        [("/a", 6, 2)],
+        [("/new", None, 0)],
+    ]
+    assert ended == [*told[:5], [("/a", 3, 6)], [("/a", 6, 2)], [("/new", None, 0)]]
+    assert (await backend.awrite("/denied", "x")).code == "permission_denied"
+    assert (await backend.aupload_stream("/denied", chunks(b"x"))).error == "permission_denied"
+    assert len(ended) == 8

@@ -1,0 +1,17 @@
+"""The archives of what earlier versions stored."""
+
+import tarfile
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ARCHIVES: Final = sorted(Path(__file__).parent.glob("*.tar.gz"))
+
+
+@pytest.fixture(params=ARCHIVES, ids=lambda archive: archive.name.partition(".")[0])
+def stored(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """The content of an archive, in a directory of this test."""
+    with tarfile.open(request.param) as archive:
+        archive.extractall(tmp_path, filter="data")
+    return tmp_path

@@ -1,0 +1,568 @@
+"""Blocking calls off the loop: results, cancellation, fairness, and what happens around forks, other loops and exit."""
+
+import asyncio
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+
+import anyio
+import pytest
+
+from deepfs.errors import DeadlineError
+from deepfs.threads import pool
+from deepfs.threads.deadline import Deadline
+from deepfs.threads.loop_bridge import loop_callbacks
+from deepfs.threads.pool import WorkerPool
+
+pytestmark = pytest.mark.anyio
+
+
+class Gate:
+    """A blocking call that says when it has begun, and ends when it is told to."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self.opened = threading.Event()
+        self.ended = False
+
+    def __call__(self) -> str:
+        self.begun.set()
+        assert self.opened.wait(20)
+        self.ended = True
+        return "through"
+
+    async def wait_begun(self) -> None:
+        await until(self.begun.is_set)
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    gate = Gate()
+    yield gate
+    gate.opened.set()
+
+
+@pytest.fixture
+def one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A short workers that is never given a second worker, so that what is queued stays queued."""
+    monkeypatch.setattr(pool._pools, "short", WorkerPool("test", core=1, limit=1))
+
+
+@pytest.fixture
+def fresh_lane(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A short workers that has no threads yet."""
+    monkeypatch.setattr(pool._pools, "short", WorkerPool("test", core=1, limit=40))
+
+
+async def until(condition: Callable[[], object]) -> None:
+    with anyio.fail_after(10):
+        while True:
+            if condition():
+                return
+            await anyio.sleep(0.001)
+
+
+def fail(error: BaseException) -> None:
+    raise error
+
+
+# --- outcomes --------------------------------------------------------------------------------------------------------
+
+
+async def test_run_returns_what_the_function_returns_from_another_thread() -> None:
+    assert await pool.run(divmod, 7, 3) == (2, 1)
+    assert await pool.run(threading.get_ident) != threading.get_ident()
+
+
+async def test_errors_keep_their_traceback() -> None:
+    error = ValueError("odd")
+    with pytest.raises(ValueError, match="odd") as caught:
+        await pool.run(fail, error)
+    assert caught.value is error
+    assert "fail" in [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+
+
+class Strange(BaseException):
+    pass
+
+
+async def test_base_exceptions_reach_the_caller_and_leave_the_worker_alive() -> None:
+    with pytest.raises(Strange):
+        await pool.run(fail, Strange())
+    with pytest.raises(SystemExit):
+        await pool.run(fail, SystemExit(3))
+    assert await pool.run(len, "ab") == 2
+
+
+async def test_stop_iteration_is_an_error_and_not_a_result() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        await pool.run(fail, StopIteration("5"))
+    assert isinstance(caught.value.__cause__, StopIteration)
+
+
+async def test_run_each_keeps_the_order_of_any_number_of_items() -> None:
+    assert await pool.run_each(str, (number for number in range(1000))) == [str(number) for number in range(1000)]
+    assert await pool.run_each(str, ()) == []
+
+
+async def test_run_each_wakes_the_loop_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    callbacks, woken = loop_callbacks(), list[object]()
+    call = callbacks._call
+
+    def counted(callback: Callable[[], object]) -> None:
+        woken.append(callback)
+        call(callback)
+
+    monkeypatch.setattr(callbacks, "_call", counted)
+    await pool.run_each(time.sleep, [0.001] * 20)
+    assert len(woken) == 1
+
+
+async def test_run_each_raises_the_first_error_after_every_call_of_its_part() -> None:
+    seen: list[int] = []
+
+    def odd(number: int) -> None:
+        seen.append(number)
+        if number % 2:
+            raise ValueError(number)
+
+    with pytest.raises(ValueError, match="1"):
+        await pool.run_each(odd, range(10))
+    assert sorted(seen) == list(range(10))
+
+
+async def test_run_long_passes_a_token_first() -> None:
+    def work(deadline: Deadline, left: int, right: int) -> int:
+        deadline.check()
+        return left + right
+
+    assert await pool.run_long(work, 2, 3) == 5
+    with pytest.raises(TypeError):
+        await pool.run_long(work, 2)
+
+
+# --- cancellation ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("abandon", [True, False])
+async def test_a_cancelled_scope_makes_no_call(abandon: bool) -> None:
+    calls: list[int] = []
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await pool.run(calls.append, 1, abandon_on_cancel=abandon)
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await pool.run_each(calls.append, [2, 3], abandon_on_cancel=abandon)
+    assert scope.cancelled_caught
+    assert await pool.run(len, calls) == 0
+
+
+@pytest.mark.usefixtures("one_worker")
+async def test_what_is_cancelled_in_the_queue_is_never_called(gate: Gate) -> None:
+    calls: list[int] = []
+    async with anyio.create_task_group() as outer:
+        outer.start_soon(pool.run, gate)
+        await gate.wait_begun()
+        async with anyio.create_task_group() as group:
+            for number in range(500):
+                group.start_soon(pool.run, calls.append, number)
+            group.start_soon(pool.run_each, calls.append, range(100))
+            await anyio.sleep(0.01)
+            group.cancel_scope.cancel()
+        # The group has ended though the worker is still kept: nobody waited for the queue.
+        assert not gate.ended
+        gate.opened.set()
+    assert await pool.run(len, calls) == 0
+
+
+async def test_an_abandoned_call_releases_its_caller_at_once(gate: Gate) -> None:
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            group.start_soon(lambda: pool.run(gate, abandon_on_cancel=True))
+            await gate.wait_begun()
+            group.cancel_scope.cancel()
+    assert not gate.ended
+    gate.opened.set()
+    await until(lambda: gate.ended)
+
+
+async def test_a_call_that_must_end_is_waited_for(gate: Gate) -> None:
+    ended_first: list[bool] = []
+
+    async def write() -> None:
+        try:
+            await pool.run(gate)
+        finally:
+            ended_first.append(gate.ended)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(write)
+        await gate.wait_begun()
+        group.cancel_scope.cancel()
+        threading.Timer(0.05, gate.opened.set).start()
+    assert ended_first == [True]
+    assert group.cancel_scope.cancelled_caught
+
+
+async def test_waiting_for_a_call_to_end_does_not_keep_the_loop_busy(gate: Gate) -> None:
+    async with anyio.create_task_group() as group:
+        group.start_soon(pool.run, gate)
+        await gate.wait_begun()
+        group.cancel_scope.cancel()
+        threading.Timer(0.4, gate.opened.set).start()
+        busy_before = time.thread_time()
+    assert time.thread_time() - busy_before < 0.1
+
+
+@pytest.mark.usefixtures("one_worker")
+async def test_run_each_waits_for_the_call_under_way_and_drops_the_rest(gate: Gate) -> None:
+    calls: list[int] = []
+
+    def work(number: int) -> None:
+        calls.append(number)
+        gate()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(pool.run_each, work, range(5))
+        await gate.wait_begun()
+        group.cancel_scope.cancel()
+        threading.Timer(0.05, gate.opened.set).start()
+    assert gate.ended
+    assert await pool.run(list, calls) == [0]
+
+
+async def test_cancelling_sets_the_token_given_to_run() -> None:
+    deadline = Deadline()
+    begun = threading.Event()
+
+    def patient() -> None:
+        begun.set()
+        while not deadline.is_cancelled:
+            time.sleep(0.001)
+
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            group.start_soon(lambda: pool.run(patient, deadline=deadline))
+            await until(begun.is_set)
+            group.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_native_cancellation_of_asyncio_does_not_cut_a_call_short(gate: Gate) -> None:
+    task = asyncio.create_task(pool.run(gate))
+    await gate.wait_begun()
+    for _ in range(3):
+        task.cancel()
+        await asyncio.sleep(0.01)
+        assert not task.done()
+    gate.opened.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert gate.ended
+
+
+async def test_a_cancelled_walk_has_stopped_within_milliseconds() -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    def walk(deadline: Deadline) -> None:
+        begun.set()
+        try:
+            while True:
+                deadline.check()
+                time.sleep(0.001)
+        except DeadlineError:
+            ended.set()
+            raise
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(pool.run_long, walk)
+        await until(begun.is_set)
+        cancelled_at = time.monotonic()
+        group.cancel_scope.cancel()
+    assert ended.is_set()
+    assert time.monotonic() - cancelled_at < 1
+
+
+# --- who is served when ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("one_worker")
+async def test_one_call_does_not_queue_behind_the_thousands_of_another_caller(gate: Gate) -> None:
+    served: list[str] = []
+    async with anyio.create_task_group() as group:
+        group.start_soon(pool.run, gate)
+        await gate.wait_begun()
+        for _ in range(5000):
+            group.start_soon(pool.run, served.append, "crowd")
+        await anyio.sleep(0.1)
+        group.start_soon(pool.run, served.append, "alone")
+        await anyio.sleep(0.1)
+        gate.opened.set()
+    assert served.index("alone") < 3
+    assert len(served) == 5001
+
+
+async def test_a_stuck_call_does_not_hold_up_the_others(gate: Gate) -> None:
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            group.start_soon(pool.run, len, "before")
+            group.start_soon(pool.run, gate)
+            await gate.wait_begun()
+            assert await pool.run_each(abs, range(-300, 0)) == list(range(300, 0, -1))
+            assert not gate.ended
+            gate.opened.set()
+
+
+@pytest.mark.parametrize("workers", ["fresh_lane", "one_worker"])
+async def test_a_finished_call_is_told_while_the_worker_is_kept_by_the_next(
+    workers: str, request: pytest.FixtureRequest, gate: Gate
+) -> None:
+    request.getfixturevalue(workers)
+    told, kept = anyio.Event(), Gate()
+
+    async def quick() -> None:
+        await pool.run(len, "quick")
+        told.set()
+
+    async with anyio.create_task_group() as group:
+        for call in (lambda: pool.run(kept), quick, lambda: pool.run(gate)):
+            group.start_soon(call)
+            await anyio.wait_all_tasks_blocked()
+        kept.opened.set()
+        with anyio.fail_after(10):
+            await told.wait()
+        gate.opened.set()
+
+
+@pytest.mark.usefixtures("fresh_lane")
+async def test_slow_calls_get_more_workers_which_end_with_the_rush() -> None:
+    running = most = 0
+    counting = threading.Lock()
+
+    def slow(_: int) -> None:
+        nonlocal running, most
+        with counting:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.02)
+        with counting:
+            running -= 1
+
+    others = threading.active_count()
+    await pool.run_each(slow, range(100))
+    assert most > 3
+    # One worker and the watcher stay.
+    await until(lambda: threading.active_count() <= others + 2)
+
+
+async def test_long_work_does_not_delay_short_work() -> None:
+    def busy(deadline: Deadline) -> None:
+        while True:
+            deadline.check()
+            time.sleep(0.001)
+
+    async with anyio.create_task_group() as group:
+        for _ in range(20):
+            group.start_soon(pool.run_long, busy)
+        with anyio.fail_after(10):
+            assert await pool.run_each(abs, range(300)) == list(range(300))
+        group.cancel_scope.cancel()
+
+
+async def test_two_walks_always_run_side_by_side() -> None:
+    meeting = threading.Barrier(2)
+
+    def walk(deadline: Deadline) -> None:
+        meeting.wait(10)
+
+    for _ in range(200):
+        async with anyio.create_task_group() as group:
+            group.start_soon(pool.run_long, walk)
+            group.start_soon(pool.run_long, walk)
+
+
+async def test_a_storage_that_does_not_answer_holds_up_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool._pools, "waiting", WorkerPool("test", core=2, limit=5, most=2))
+    stuck = [Gate() for _ in range(6)]
+    try:
+        for number, gate in enumerate(stuck):
+            pool.start_long("a" if number < 4 else "b", gate)
+        await until(lambda: [gate.begun.is_set() for gate in stuck] == [True, True, False, False, True, True])
+        done = threading.Event()
+        pool.start_long("c", done.set)
+        await until(done.is_set)
+        assert await pool.run_long(lambda _: 1) == 1
+        assert not stuck[2].begun.is_set()
+        stuck[0].opened.set()
+        await stuck[2].wait_begun()
+        assert not stuck[3].begun.is_set()
+    finally:
+        for gate in stuck:
+            gate.opened.set()
+    await until(lambda: all(gate.ended for gate in stuck))
+
+
+async def test_many_jobs_of_few_storages_all_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = WorkerPool("test", core=2, limit=16, most=2)
+    monkeypatch.setattr(pool._pools, "waiting", workers)
+    running: list[str] = []
+    most: list[int] = []
+    left = threading.Semaphore(0)
+
+    def work(storage: str) -> None:
+        running.append(storage)
+        most.append(running.count(storage))
+        time.sleep(0.0001)
+        running.remove(storage)
+        left.release()
+
+    for number in range(600):
+        pool.start_long(storage := "abc"[number % 3], work, storage)
+    for _ in range(600):
+        await until(lambda: left.acquire(blocking=False))
+    assert max(most) <= 2
+    await until(lambda: not workers._turns._running)
+
+
+# --- loops, forks, exit ----------------------------------------------------------------------------------------------
+
+
+async def test_where_no_further_thread_can_be_started_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = WorkerPool("test", core=2, limit=2)
+    monkeypatch.setattr(pool._pools, "long", workers)
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError):
+            await pool.run_long(lambda _: 1)
+    assert await pool.run_long(lambda _: 2) == 2
+    with monkeypatch.context() as patch, anyio.fail_after(10):
+        patch.setattr(threading.Thread, "start", refuse)
+        assert await pool.run_long(lambda _: 3) == 3
+    assert workers._workers == 1
+
+
+def test_loops_of_both_kinds_in_many_threads_get_their_own_results() -> None:
+    wrong: list[BaseException] = []
+
+    async def ask(number: int) -> None:
+        for step in range(1, 20):
+            assert await pool.run(divmod, number, step) == divmod(number, step)
+
+    async def main() -> None:
+        async with anyio.create_task_group() as group:
+            for number in range(50):
+                group.start_soon(ask, number)
+
+    def in_thread(backend: str) -> None:
+        try:
+            for _ in range(3):
+                anyio.run(main, backend=backend)
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=in_thread, args=(backend,)) for backend in ["asyncio", "trio"] * 3]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert not wrong
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def test_trio_may_be_loaded_by_another_thread_meanwhile() -> None:
+    run_script("""
+        import importlib, threading
+        import anyio
+        from deepfs.threads import pool
+
+        async def call():
+            assert await pool.run(int, "1") == 1
+
+        def load():
+            importlib.import_module("trio")
+            loaded.append(True)
+
+        anyio.run(call)
+        loaded = []
+        thread = threading.Thread(target=load)
+        thread.start()
+        while thread.is_alive():
+            anyio.run(call)
+        assert loaded
+    """)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_results_for_a_loop_that_has_ended_are_dropped(backend: str, gate: Gate) -> None:
+    async def leave() -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(lambda: pool.run(gate, abandon_on_cancel=True))
+            await gate.wait_begun()
+            group.cancel_scope.cancel()
+
+    async def again() -> int:
+        return await pool.run(len, "abc")
+
+    anyio.run(leave, backend=backend)
+    gate.opened.set()
+    assert anyio.run(again, backend=backend) == 3
+
+
+def run_script(script: str) -> str:
+    """What a fresh interpreter prints; it must end by itself, in peace."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_a_forked_child_starts_clean() -> None:
+    script = """
+        import os, time, anyio, warnings
+        warnings.simplefilter("ignore")
+        from deepfs.threads import pool
+
+        async def use(backend):
+            return await pool.run(len, "abc") + sum(await pool.run_each(abs, range(-10, 0)))
+
+        async def leave_behind():
+            with anyio.move_on_after(0.05):
+                await pool.run(time.sleep, 5, abandon_on_cancel=True)
+
+        anyio.run(leave_behind)
+        anyio.run(use, "asyncio")
+        if child := os.fork():
+            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            print(status, anyio.run(use, "asyncio"))
+        else:
+            fine = [anyio.run(use, backend, backend=backend) for backend in ("asyncio", "trio")] == [58, 58]
+            os._exit(7 if fine else 1)
+    """
+    assert run_script(script) == "7 58\n"
+
+
+def test_a_stuck_call_does_not_keep_the_interpreter_from_ending() -> None:
+    script = """
+        import time, anyio
+        from deepfs.threads import pool
+
+        async def main():
+            with anyio.move_on_after(0.05):
+                await pool.run(time.sleep, 1000, abandon_on_cancel=True)
+            await pool.run(len, "")
+            await pool.run_long(lambda deadline: None)
+
+        anyio.run(main)
+    """
+    begun = time.monotonic()
+    run_script(script)
+    assert time.monotonic() - begun < 20

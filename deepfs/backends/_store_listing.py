@@ -18,7 +18,7 @@ from deepfs.backends.namespace import Namespace
 from deepfs.langgraph import private as _langgraph
 from deepfs.text.flat_tree import DecodedFiles, FileStat
 
-__all__ = ["Known", "can_list", "keys", "stats", "stats_at"]
+__all__ = ["Known", "Moment", "can_list", "keys", "stats", "stats_at"]
 
 _Stats: TypeAlias = dict[str, FileStat | None]
 """By key; None for a row that has to be looked at here."""
@@ -29,7 +29,7 @@ _SETTLED: Final = timedelta(seconds=2)
 """After which no other change of a row gets the same time: SQLite keeps times in whole seconds."""
 
 
-class _Moment(Struct):
+class Moment(Struct):
     """What tells whether a SQLite database has changed since."""
 
     connection: object
@@ -47,7 +47,7 @@ class Known(Struct):
     listing: _Stats = field(default_factory=dict)
     """The rows whose keys begin with `prefix`, at `moment`."""
     prefix: str = ""
-    moment: _Moment | None = None
+    moment: Moment | None = None
     under_way: int = 0
     """Changes by this process of which it is not known yet whether they are part of a listing."""
     changes: int = 0
@@ -65,7 +65,7 @@ class Known(Struct):
         """Rows may have changed."""
         self.moment = None
 
-    def covers(self, moment: _Moment | None, prefix: str) -> bool:
+    def covers(self, moment: Moment | None, prefix: str) -> bool:
         """Whether `listing` has all rows with `prefix` as they are at `moment`, but for those that are `changed`."""
         return (
             moment is not None
@@ -77,7 +77,7 @@ class Known(Struct):
             and prefix.startswith(self.prefix)
         )
 
-    def remember(self, listing: _Stats, prefix: str, moment: _Moment | None, changes: int) -> None:
+    def remember(self, listing: _Stats, prefix: str, moment: Moment | None, changes: int) -> None:
         """Take over a listing that began at `moment`, unless rows were changed by this process since."""
         is_certain = not self.under_way and changes == self.changes
         self.listing, self.prefix = listing, prefix
@@ -206,7 +206,7 @@ class _Table:
         """Key, state, `updated_at`, kind of the content, its size in bytes, and the other fields as JSON."""
         raise NotImplementedError
 
-    async def moment(self, cursor: Any) -> _Moment | None:
+    async def moment(self, cursor: Any) -> Moment | None:
         """What changes whenever anything in the database does; None where that cannot be told."""
         return None
 
@@ -256,10 +256,10 @@ class _Sqlite(_Table):
         await cursor.execute(query, (self._namespace, *wanted))
         return list(await cursor.fetchall())
 
-    async def moment(self, cursor: Any) -> _Moment | None:
+    async def moment(self, cursor: Any) -> Moment | None:
         await cursor.execute("SELECT data_version, total_changes() FROM pragma_data_version")
         version, changes = await cursor.fetchone()
-        return _Moment(_langgraph.connection_of(self._store), version, changes)
+        return Moment(_langgraph.connection_of(self._store), version, changes)
 
 
 class _Postgres(_Table):

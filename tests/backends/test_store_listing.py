@@ -13,7 +13,7 @@ from aiosqlite import Cursor
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
-from deepfs.backends._store_listing import can_list
+from deepfs.backends._store_listing import Known, Moment, can_list
 from deepfs.backends.store import StoreBackend
 from support.files import stored
 
@@ -228,6 +228,31 @@ async def test_a_grep_fetches_what_its_glob_admits(store: BaseStore, rows: Rows)
     assert [match.path for match in found.matches or ()] == ["/d/x.md"]
     assert rows.size() < len(CONTENT)
     assert len((await backend.agrep("is no needle", max_count=10_000_000)).matches or ()) > FILES
+
+
+def test_a_listing_amid_changes_is_not_relied_on() -> None:
+    connection = object()
+    moment, later = Moment(connection, 1, 10), Moment(connection, 1, 11)
+    known = Known()
+    assert not known.covers(moment, "")
+    known.remember({}, "/d/", moment, known.changes)
+    assert known.covers(moment, "/d/e/")
+    assert not known.covers(moment, "/")
+    assert not known.covers(Moment(object(), 1, 10), "/d/")
+    known.under_way += 1
+    assert not known.covers(moment, "/d/")
+    known.remember({}, "/d/", moment, known.changes)
+    known.under_way -= 1
+    assert not known.covers(moment, "/d/")
+    before = known.changes
+    known.follow(["/d/a"])  # Made before the listing or after it.
+    known.remember({}, "/d/", moment, before)
+    assert not known.covers(moment, "/d/")
+    known.remember({}, "/d/", moment, known.changes)
+    known.follow(["/d/a"])
+    assert known.covers(later, "/d/")
+    known.forget()
+    assert not known.covers(later, "/d/")
 
 
 class Content(str):

@@ -75,11 +75,23 @@ def test_the_example_is_as_short_as_it_is_told_to_be() -> None:
 
 CHILD = """
 import sys
+import time
 from pathlib import Path
 sys.path.insert(0, str(Path(sys.argv[1]).parent))
-from sqlite_backend import SqliteBackend
+from sqlite_backend import SqliteBackend, SqliteFiles
 
-backend = SqliteBackend(sys.argv[2], "t")
+class SlowFiles(SqliteFiles):
+    def get(self, paths):
+        found = super().get(paths)
+        time.sleep(0.01)  # There is time for the other process to come in between, if anything lets it.
+        return found
+
+class SlowBackend(SqliteBackend):
+    def _storage(self):
+        return SlowFiles(self.file, self.tenant)
+
+backend = SlowBackend(sys.argv[2], "t")
+assert backend.read("/log.txt").ok  # What the first call loads takes longer than many edits.
 print("ready", flush=True)
 sys.stdin.readline()
 for number in range(int(sys.argv[3]), int(sys.argv[4])):

@@ -14,7 +14,7 @@ from typing import Any, Final
 __all__ = ["MOVED", "install"]
 
 MOVED: Final[Mapping[str, Sequence[str]]] = {
-    "deepfs.backends.adapted": ["deepfs.compat.adapters"],
+    "deepfs.backends.adapted": ["deepfs.compat.adapters", "deepfs.compat.class_bodies"],
     "deepfs.backends.bubblewrap": ["deepfs.sandboxes.bubblewrap"],
     "deepfs.backends.context": ["deepfs.compat.factories"],
     "deepfs.backends.daytona": ["deepfs.sandboxes.daytona"],
@@ -35,12 +35,9 @@ MOVED: Final[Mapping[str, Sequence[str]]] = {
     "deepfs.core.replace": ["deepfs.text.edits"],
     "deepfs.core.scan": ["deepfs.search.query"],
     "deepfs.core.trees": ["deepfs.text.entries"],
-    "deepfs.middleware.unanswered": ["deepfs.middleware.dangling_tool_calls"],
+    "deepfs.middleware.unanswered": ["deepfs.middleware.approvals"],
     "deepfs.policy.calls": ["deepfs.policy.hooks"],
     "deepfs.policy.wrapper": ["deepfs.backends.wrapper"],
-    "deepfs.process.output": ["deepfs.process.running"],
-    "deepfs.text.windows": ["deepfs.text.records"],
-    "deepfs.threads.lanes": ["deepfs.threads.pool"],
 }
 """The former modules, each with the modules that now have its names."""
 

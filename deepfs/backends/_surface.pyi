@@ -23,19 +23,19 @@ class SyncSurface:
     """The sync twins of the operations of `BackendProtocol`, which tells their contract at the async ones."""
 
     def ls(self, path: str) -> LsResult:
-        """List the direct children of a directory, sorted by path; directories end in `/`."""
+        """List the direct children of a directory, sorted by path."""
     def read(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
-        """Read `limit` lines from line `offset` (from 0) of a text file, or the whole of a binary one as base64."""
+        """Read lines of a text file, or the whole of a binary file."""
     def read_raw(self, path: str) -> ReadRawResult:
-        """Read the whole file with its timestamps."""
+        """Read a whole file with its times."""
     def write(self, path: str, content: str, *, overwrite: bool = False, if_match: str | None = None) -> WriteResult:
-        """Create a text file with the directories above it; a reader sees the old file or the new one."""
+        """Create a text file, with the directories above it. A reader sees the old file or the new one."""
     def edit(
         self, path: str, old: str, new: str, replace_all: bool = False, *, if_match: str | None = None
     ) -> EditResult:
-        """Replace the literal text `old` by `new`, once, or everywhere with `replace_all`."""
+        """Replace a literal text of a file. No byte outside of the replacement changes."""
     def glob(self, pattern: str, path: str = "/") -> GlobResult:
-        """List the files that match, sorted by path."""
+        """Find the files that match a pattern, sorted by path."""
     def grep(
         self,
         pattern: str,
@@ -47,20 +47,20 @@ class SyncSurface:
         context_lines: int = 0,
         max_count: int | None = None,
     ) -> GrepResult:
-        """Find the lines that hold a literal text, or match a regular expression, in the files under `path`."""
+        """Find the lines that contain a text, in the files under a path."""
     def delete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
-        """Delete a file, or a directory with all under it."""
+        """Delete a file, or a directory with all that is in it."""
     def move(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
-        """Move a file, or a directory with all under it; at no instant are both ends gone."""
+        """Move a file, or a directory with all that is in it. At every instant one of both paths has the file."""
     def copy(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
-        """Copy a file, or a directory with all under it."""
+        """Copy a file, or a directory with all that is in it."""
     def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        """Store bytes, replacing what is there; one outcome for each item, in order."""
+        """Store files of any bytes, replacing what is there."""
     def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-        """Fetch bytes; one outcome for each path, in order."""
+        """Fetch the bytes of files."""
 
 class SyncCommands:
     """The sync twin of `aexecute`."""
 
     def execute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
-        """Run a shell command and return its output; `timeout` is in seconds."""
+        """Run a shell command."""

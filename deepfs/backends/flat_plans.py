@@ -20,9 +20,9 @@ from deepfs.errors import (
     NotFoundError,
     PermissionDeniedError,
 )
-from deepfs.search.flat import BatchedGrep, glob_tree, is_short
+from deepfs.search.flat import BatchedGrep, glob_tree, is_short, search_deadline
 from deepfs.search.request import FileFilter, GrepRequest
-from deepfs.search.results import SEARCH_SECONDS, Grep
+from deepfs.search.results import Grep
 from deepfs.text import flat_tree as trees
 from deepfs.text import paths, records
 from deepfs.text.edits import replace
@@ -276,13 +276,13 @@ def glob(files: FileFilter) -> Plan[GlobResult]:
         raise NotDirectoryError(files.root)
     if not tree.holds(files.root):
         raise (yield from _no_directory(files.root))
-    result: GlobResult = yield Work(partial(glob_tree, tree, files), Deadline(SEARCH_SECONDS), is_short(tree))
+    result: GlobResult = yield Work(partial(glob_tree, tree, files), search_deadline(), is_short(tree))
     return result
 
 
 def grep(terms: Terms, request: GrepRequest, files: FileFilter) -> Plan[GrepResult]:
     """The plan of `agrep`: it fetches what the glob admits, in batches, where the listing brought no contents."""
-    root, deadline = files.root, Deadline(SEARCH_SECONDS)
+    root, deadline = files.root, search_deadline()
     tree = yield from _listed(root)
     if root not in tree.files and not tree.holds(root):
         single = yield Stat([root])

@@ -17,8 +17,7 @@ import anyio
 
 from deepfs.backends.flat_plans import Apply, Plan, Primitive, Request, Work
 from deepfs.errors import BackendError
-from deepfs.search.flat import searched
-from deepfs.search.results import SEARCH_SECONDS
+from deepfs.search.flat import search_deadline, searched
 from deepfs.sync import shielded
 from deepfs.text.flat_tree import Change, ChangedError, FileStat, FileTree
 from deepfs.threads import pool
@@ -143,7 +142,7 @@ class BlockingStorage(_SyncStorage):
 
     async def carry_out(self, plan: Plan[T], kind: Kind) -> T:
         if kind == "search":
-            return await pool.run_long(self._whole, plan, kind, timeout=SEARCH_SECONDS)
+            return await pool.run_long(self._whole, plan, kind, deadline=search_deadline())
         return await pool.run(self._whole, Deadline(), plan, kind)
 
     def _whole(self, deadline: Deadline, plan: Plan[T], kind: Kind) -> T:

@@ -20,7 +20,7 @@ from deepfs.errors import AlreadyExistsError
 from deepfs.sync import named
 from deepfs.types import ReadResult
 
-__all__ = ["adapt_body"]
+__all__ = ["adapt_body", "own_operation"]
 
 
 def adapt_body(cls: type, protocol: type) -> None:
@@ -49,7 +49,7 @@ class _OneClass(AdaptedBackend):
         return caller_of(self.adapted, f"a{operation}")
 
 
-def _own_operation(backend: BackendProtocol, owner: type, operation: str) -> Call:
+def own_operation(backend: BackendProtocol, owner: type, operation: str) -> Call:
     """The async operation of `backend` over what its class `owner` defines in V1."""
     method: Call = getattr(_OneClass(backend, owner, operation), f"a{operation}")
     return method
@@ -63,7 +63,7 @@ def _adapt_v1(cls: type, protocol: type) -> None:
 
 def _adapted(cls: type, operation: str, like: Callable[..., Any] | None) -> Callable[..., Any]:
     async def call(self: Any, *args: Any, **options: Any) -> Any:
-        return await _own_operation(self, cls, operation)(*args, **options)
+        return await own_operation(self, cls, operation)(*args, **options)
 
     return call if like is None else named(call, like, f"a{operation}")
 

@@ -13,7 +13,7 @@ from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
 from deepfs.types import FileDataV2, FileInfo, GlobResult, GrepResult
 
-__all__ = ["BatchedGrep", "glob_tree", "grep_tree", "is_short", "scan_stored", "searched"]
+__all__ = ["BatchedGrep", "glob_tree", "grep_tree", "is_short", "scan_stored", "search_deadline", "searched"]
 
 T = TypeVar("T")
 
@@ -23,6 +23,11 @@ _CHECK_EVERY = 64
 """Files between two checks of a glob: well under a millisecond."""
 _MOST_BYTES_OF_A_CHARACTER = 4
 """A text counts against the size limit by its characters, of which nothing is known before it is fetched."""
+
+
+def search_deadline() -> Deadline:
+    """The deadline of a search over flat storage that begins now."""
+    return Deadline(SEARCH_SECONDS)
 
 
 async def searched(work: Callable[[Deadline], T], *, deadline: Deadline | None = None, is_short: bool = False) -> T:
@@ -35,7 +40,7 @@ async def searched(work: Callable[[Deadline], T], *, deadline: Deadline | None =
     """
     await yield_to_loop()
     if is_short or is_inline():
-        return work(deadline or Deadline(SEARCH_SECONDS))
+        return work(deadline or search_deadline())
     return await pool.run_long(work, timeout=SEARCH_SECONDS, deadline=deadline)
 
 

@@ -67,7 +67,6 @@ DOCUMENTED: Final = {
     "deepfs.text.flat_tree": "Change",
     "deepfs.text.paths": "normalize",
     "deepfs.text.records": "content_bytes new_file",
-    "deepfs.text.windows": "read_text",
     "deepfs.threads.locks": "path_locks",
     "deepfs.types": """EditResult FileData GlobResult GrepMatch GrepResult LsResult ReadResult Result WriteResult""",
 }

@@ -15,7 +15,7 @@ import pytest
 from deepfs import CompositeBackend, FilesystemBackend, FilesystemPermission, MemoryBackend
 from deepfs.backends import filesystem, transfer
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.errors import BackendError, NotSupportedError, PermissionDeniedError
+from deepfs.errors import BackendError, NotFoundError, NotSupportedError, PermissionDeniedError
 from deepfs.policy import (
     AuditedBackend,
     AuditRecord,
@@ -240,7 +240,7 @@ async def test_a_log_has_one_entry_for_a_stream_with_what_passed(tmp_path: Path)
     async with aclosing(backend.adownload_stream("/a", chunk_size=10)) as chunks:
         await anext(chunks)
     await backend.aupload_stream("/b", Source(2, fails=True))
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(NotFoundError):
         await received(backend, "/none")
     assert [(each.operation, each.arguments, each.ok, each.code) for each in log] == [
         ("upload_stream", {"path": "/a", "size": 3 * MB}, True, None),

@@ -50,25 +50,29 @@ DOCUMENTED: Final = {
         supports_execute""",
     "deepfs.backends": """BaseSandbox BubblewrapSandbox CompositeBackend DaytonaSandbox DenoSandbox FilesystemBackend
         FlatBackend LocalShellBackend MemoryBackend ModalSandbox StateBackend StoreBackend""",
-    "deepfs.backends.protocol": "BackendProtocol",
+    "deepfs.backends.flat": "BlockingStorage StorageBackend",
+    "deepfs.backends.flat_storage": "Kind",
+    "deepfs.backends.protocol": "BackendProtocol Capabilities",
     "deepfs.compat.deepagents": "from_deepagents to_deepagents",
     "deepfs.compat.utils": """FileInfo GrepMatch create_file_data update_file_data file_data_to_string
         slice_read_response perform_string_replacement grep_matches_from_files""",
-    "deepfs.errors": "AccessError FileMissingError InvalidContentError NotSupportedError",
+    "deepfs.errors": """AccessError ErrorCode FileMissingError InvalidContentError NotFoundError NotSupportedError
+        PermissionDeniedError TooLargeError error_about""",
     "deepfs.middleware.summarization": "SummarizationMiddleware",
     "deepfs.policy": """AuditRecord AuditedBackend Call GuardedBackend HistoryBackend RateLimit ReadOnlyBackend
-        WrapperBackend approved decide decide_beneath""",
+        WrapperBackend approved decide decide_beneath ChangePolicy HookedBackend QuotaBackend""",
     "deepfs.sandboxes.base": "BaseSandbox",
     "deepfs.search.globs": "compile_glob",
     "deepfs.search.query": "compile_query search",
     "deepfs.testing": "BackendConformance BackendStateMachine FaultyBackend LatencyBackend",
     "deepfs.text.edits": "replace",
     "deepfs.text.entries": "flat_place",
-    "deepfs.text.flat_tree": "Change",
+    "deepfs.text": "records",
+    "deepfs.text.flat_tree": "Change ChangedError FileStat",
     "deepfs.text.paths": "normalize",
-    "deepfs.text.records": "content_bytes new_file",
+    "deepfs.text.records": "content_bytes new_file read_text",
     "deepfs.threads.locks": "path_locks",
-    "deepfs.types": """EditResult FileData GlobResult GrepMatch GrepResult LsResult ReadResult Result WriteResult""",
+    "deepfs.types": """EditResult FileData FileDataV2 GlobResult GrepMatch GrepResult LsResult ReadResult Result WriteResult""",
 }
 
 # Those of modules that are elsewhere now; of `core`, what the documentation named.

@@ -72,7 +72,8 @@ DOCUMENTED: Final = {
     "deepfs.text.paths": "normalize",
     "deepfs.text.records": "content_bytes new_file read_text",
     "deepfs.threads.locks": "path_locks",
-    "deepfs.types": """EditResult FileData FileDataV2 GlobResult GrepMatch GrepResult LsResult ReadResult Result WriteResult""",
+    "deepfs.types": """EditResult FileData FileDataV2 GlobResult GrepMatch GrepResult LsResult ReadResult Result
+        WriteResult""",
 }
 
 # Those of modules that are elsewhere now; of `core`, what the documentation named.

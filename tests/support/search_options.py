@@ -28,10 +28,12 @@ from deepfs.compat.adapters import adapt_backend_protocol, adapt_sandbox_protoco
 from deepfs.compat.factories import FactoryBackend
 from deepfs.policy import (
     AuditedBackend,
+    ChangePolicy,
     FilesystemPermission,
     GuardedBackend,
     HistoryBackend,
     PermissionedBackend,
+    QuotaBackend,
     ReadOnlyBackend,
 )
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
@@ -113,6 +115,8 @@ WRAPPERS: Final[Mapping[type[WrapperBackend], Callable[[BackendProtocol], Wrappe
     AuditedBackend: lambda inner: AuditedBackend(inner, lambda record: None),
     HistoryBackend: HistoryBackend,
     ReadOnlyBackend: ReadOnlyBackend,
+    ChangePolicy: ChangePolicy,
+    QuotaBackend: lambda inner: QuotaBackend(inner, max_files=1_000_000),
     LatencyBackend: lambda inner: LatencyBackend(inner, 0),
     FaultyBackend: lambda inner: FaultyBackend(inner, {}),
 }

@@ -157,7 +157,7 @@ def test_a_deadline_passes_by_time_or_by_cancelling() -> None:
         deadline.cancel()
         assert deadline.has_passed
         for check in (deadline.check, deadline.check_cancelled):
-            with pytest.raises(DeadlineError, match="'/a'.*was cancelled"):
+            with pytest.raises(DeadlineError, match=r"'/a'.*was cancelled"):
                 check("/a")
 
 

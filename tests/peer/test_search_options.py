@@ -10,8 +10,7 @@ from deepagents.backends import FilesystemBackend as PeerFilesystemBackend
 from deepagents.backends import protocol as peer
 
 from deepfs import BackendProtocol, FilesystemBackend, MemoryBackend
-from deepfs.compat.deepagents import from_deepagents
-from deepfs.compat.to_deepagents import ToDeepagents, to_deepagents
+from deepfs.compat.deepagents_backends import ToDeepagents, from_deepagents, to_deepagents
 from deepfs.sandboxes.remote import RemoteSandbox
 from support.machines import Machine
 from support.search_options import CASES, Case, filled, options_of, shown

@@ -1,5 +1,6 @@
 """Every search ends at its deadline with what it found, and when its caller is cancelled."""
 
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -13,8 +14,6 @@ import pytest
 from deepfs import BackendProtocol, FilesystemBackend, MemoryBackend
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import DeadlineError
-from deepfs.sandboxes import base
-from deepfs.search import flat
 from deepfs.search.request import GlobRequest, GrepRequest, SearchRequest
 from deepfs.threads import deadline as module_of_deadline
 from deepfs.threads import pool
@@ -35,14 +34,19 @@ async def searched(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncItera
         yield backend
 
 
+def give_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, module in [*sys.modules.items()]:
+        if name.startswith("deepfs.") and "SEARCH_SECONDS" in vars(module):
+            monkeypatch.setattr(module, "SEARCH_SECONDS", 0)
+
+
 @pytest.mark.parametrize("files", [0, MANY])
 async def test_a_glob_and_a_grep_end_at_the_deadline(
     searched: BackendProtocol, files: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if files:
         await searched.aupload_files([(f"/many/{number}.txt", b"alpha") for number in range(files)])
-    for module in (flat, base):
-        monkeypatch.setattr(module, "SEARCH_SECONDS", 0)
+    give_no_time(monkeypatch)
     found = await searched.aglob("*.txt")
     assert (found.error, found.matches, found.truncated, found.truncation_reason) == (None, [], True, "budget")
     lines = await searched.agrep("alpha")
@@ -52,7 +56,7 @@ async def test_a_glob_and_a_grep_end_at_the_deadline(
 async def test_without_an_event_loop_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = MemoryBackend()
     memory.write("/a", "x")
-    monkeypatch.setattr(flat, "SEARCH_SECONDS", 0)
+    give_no_time(monkeypatch)
     assert memory.glob("*").truncated
     assert memory.grep("x").truncated
 
@@ -153,7 +157,7 @@ def test_a_deadline_passes_by_time_or_by_cancelling() -> None:
         deadline.cancel()
         assert deadline.has_passed
         for check in (deadline.check, deadline.check_cancelled):
-            with pytest.raises(DeadlineError, match="'/a': the operation was cancelled"):
+            with pytest.raises(DeadlineError, match=r"'/a'.*was cancelled"):
                 check("/a")
 
 

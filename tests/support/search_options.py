@@ -28,10 +28,12 @@ from deepfs.compat.adapters import adapt_backend_protocol, adapt_sandbox_protoco
 from deepfs.compat.factories import FactoryBackend
 from deepfs.policy import (
     AuditedBackend,
+    ChangePolicy,
     FilesystemPermission,
-    GuardedBackend,
     HistoryBackend,
+    HookedBackend,
     PermissionedBackend,
+    QuotaBackend,
     ReadOnlyBackend,
 )
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
@@ -109,10 +111,12 @@ def _kept(path: str) -> FilesystemPermission:
 WRAPPERS: Final[Mapping[type[WrapperBackend], Callable[[BackendProtocol], WrapperBackend]]] = {
     WrapperBackend: WrapperBackend,
     PermissionedBackend: lambda inner: PermissionedBackend(inner, [_kept("/secret/**")]),
-    GuardedBackend: lambda inner: GuardedBackend(inner, [lambda call: None], [lambda call, result: None]),
+    HookedBackend: lambda inner: HookedBackend(inner, [lambda call: None], [lambda call, result: None]),
     AuditedBackend: lambda inner: AuditedBackend(inner, lambda record: None),
     HistoryBackend: HistoryBackend,
     ReadOnlyBackend: ReadOnlyBackend,
+    ChangePolicy: ChangePolicy,
+    QuotaBackend: lambda inner: QuotaBackend(inner, max_files=1_000_000),
     LatencyBackend: lambda inner: LatencyBackend(inner, 0),
     FaultyBackend: lambda inner: FaultyBackend(inner, {}),
 }
@@ -196,7 +200,7 @@ async def _mounted(_: Path) -> BackendProtocol:
 async def _in_mounts(directory: Path) -> BackendProtocol:
     """Mounts within a mount, before each a policy."""
     inner = CompositeBackend(MemoryBackend(), {"/deep": WRAPPERS[PermissionedBackend](FilesystemBackend(directory))})
-    return await filled(CompositeBackend(MemoryBackend(), {"/src": WRAPPERS[GuardedBackend](inner)}))
+    return await filled(CompositeBackend(MemoryBackend(), {"/src": WRAPPERS[HookedBackend](inner)}))
 
 
 async def _of_factory(_: Path) -> BackendProtocol:
@@ -240,5 +244,5 @@ BACKENDS: Final[Mapping[str, Any]] = {
     "async override": _plain(_Async),
     "mixin": _plain(lambda directory: _Mixed()),
     **{kind.__name__: _ready(_wrapped(kind)) for kind in WRAPPERS},
-    "three policies": _ready(_wrapped(PermissionedBackend, HistoryBackend, GuardedBackend)),
+    "three policies": _ready(_wrapped(PermissionedBackend, HistoryBackend, HookedBackend)),
 }

@@ -39,6 +39,7 @@ class SqliteFiles(BlockingStorage):
     def transaction(self, kind: Kind) -> Iterator[None]:
         # `timeout=0`: to wait for the lock of another process here would occupy the thread.
         with closing(sqlite3.connect(self.file, timeout=0, isolation_level=None)) as self.connection:
+            self.connection.execute("PRAGMA journal_mode = WAL")  # Readers and a writer do not exclude each other.
             self.connection.execute(SCHEMA)
             # A change locks the database before it looks, so that what it saw still holds when it is stored.
             self.connection.execute("BEGIN IMMEDIATE" if kind == "change" else "BEGIN")

@@ -282,14 +282,14 @@ def glob(files: FileFilter) -> Plan[GlobResult]:
 
 def grep(terms: Terms, request: GrepRequest, files: FileFilter) -> Plan[GrepResult]:
     """The plan of `agrep`: it fetches what the glob admits, in batches, where the listing brought no contents."""
-    root, deadline = files.root, search_deadline()
+    grep, root, deadline = Grep(request, files, terms._max_bytes), files.root, search_deadline()
     tree = yield from _listed(root)
     if root not in tree.files and not tree.holds(root):
         single = yield Stat([root])
         if root not in single:
             raise NotFoundError(root)
         tree = StatTree(single)
-    search = BatchedGrep(tree, Grep(request, files, terms._max_bytes))
+    search = BatchedGrep(tree, grep)
     if tree.contents is not None:
         yield Work(search.scan_all, deadline)
         return search.result()

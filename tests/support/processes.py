@@ -22,7 +22,7 @@ __all__ = ["Process", "appeared", "children", "gone", "pause", "started", "until
 Process = subprocess.Popen[str]
 
 _PACKAGE = str(Path(deepfs.__file__).parent)
-_RESTING = ("workers.py", "_background.py")
+_RESTING = ("pool.py", "background.py")
 """What the threads of lanes and of the background loop rest in; other modules of deepfs are at work."""
 
 

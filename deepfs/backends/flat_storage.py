@@ -59,16 +59,37 @@ class Storage(ABC):
 
     @abstractmethod
     async def carry_out(self, plan: Plan[T], kind: Kind) -> T:
-        """The result of `plan`, which looks at files, searches or changes them."""
+        """Run a plan to its end.
+
+        Args:
+            plan: The plan of one operation.
+            kind: Whether it looks at files, searches them or changes them.
+
+        Returns:
+            The result of the operation.
+        """
 
     def look(self, plan: Callable[[], Plan[T]], kind: Kind) -> Awaitable[T]:
-        """The result of a plan that changes nothing, which no storage refuses but by its transaction."""
+        """Run a plan that changes nothing. Only a transaction can refuse it.
+
+        Args:
+            plan: Makes the plan, anew for each attempt.
+            kind: Whether it looks at files or searches them.
+
+        Returns:
+            The result of the operation.
+        """
         return self.carry_out(plan(), kind)
 
     def failed(self, error: Exception) -> Exception:
-        """What to raise for an error of a primitive or a transaction: a leaf of `deepfs.errors` where it is expected.
+        """What to raise for an error of a primitive or a transaction.
 
-        ChangedError has the operation tried anew.
+        Args:
+            error: The error.
+
+        Returns:
+            A leaf of `deepfs.errors` for one that is expected, else the error itself. After a ChangedError the
+            operation is planned anew.
         """
         if not isinstance(error, self.failures):
             return error
@@ -80,25 +101,50 @@ class Storage(ABC):
 class _SyncStorage(Storage):
     @abstractmethod
     def stat(self, paths: Sequence[str]) -> Mapping[str, FileStat]:
-        """What can be said of those of `paths` that are files, without fetching content."""
+        """Look at files without fetching content.
+
+        Args:
+            paths: The paths.
+
+        Returns:
+            A `FileStat` for each of them that is a file.
+        """
 
     @abstractmethod
     def get(self, paths: Sequence[str]) -> Mapping[str, FileDataV2]:
-        """The files at those of `paths` that there are; `TaggedFiles` where each has a tag."""
+        """Fetch files.
+
+        Args:
+            paths: The paths.
+
+        Returns:
+            The file at each of them that is one; `TaggedFiles` if each has a tag.
+        """
 
     @abstractmethod
     def list(self, prefix: str, limit: int | None = None) -> Listing:
-        """What can be said of all files whose paths begin with `prefix`, which ends in `/`; of `limit` of them.
+        """List files without fetching content.
 
-        More files than asked for do no harm. A storage that has the contents at hand returns a `FileTree` of them.
+        Args:
+            prefix: What their paths begin with; it ends in `/`. More files than asked for do no harm.
+            limit: How many files are wanted; None is all.
+
+        Returns:
+            A `FileStat` for each file by path. A storage that has the contents at hand returns a `FileTree` of them.
         """
 
     @abstractmethod
     def apply(self, changes: Sequence[Change]) -> dict[str, Any] | None:
-        """Store all changes, or none: those that add come before those that remove.
+        """Store all changes, or none. Those that add files come before those that remove files.
 
-        Raises ChangedError where the `condition` of a change does not hold; the operation is then planned anew.
-        Returns the `files_update` of the result where the storage is graph state, else None.
+        Args:
+            changes: The changes.
+
+        Returns:
+            The `files_update` of the result, if the storage is graph state.
+
+        Raises:
+            ChangedError: The `condition` of a change does not hold. The operation is planned anew.
         """
 
 
@@ -132,8 +178,13 @@ class BlockingStorage(_SyncStorage):
     def transaction(self, kind: Kind) -> AbstractContextManager[object]:
         """What surrounds the primitives of an operation, in the thread that calls them.
 
-        It commits at the end and rolls back on an error. `kind` is "change" where something may be applied. It raises
-        ChangedError where another process is in the way: waiting here would occupy the thread.
+        It commits at the end and rolls back on an error.
+
+        Args:
+            kind: "change" where something may be applied.
+
+        Raises:
+            ChangedError: Another process is in the way. Do not wait for it here: that would occupy the thread.
         """
         return nullcontext()
 
@@ -173,19 +224,51 @@ class AsyncStorage(Storage):
 
     @abstractmethod
     async def stat(self, paths: Sequence[str]) -> Mapping[str, FileStat]:
-        """As of a storage that blocks."""
+        """Look at files without fetching content.
+
+        Args:
+            paths: The paths.
+
+        Returns:
+            A `FileStat` for each of them that is a file.
+        """
 
     @abstractmethod
     async def get(self, paths: Sequence[str]) -> Mapping[str, FileDataV2]:
-        """As of a storage that blocks."""
+        """Fetch files.
+
+        Args:
+            paths: The paths.
+
+        Returns:
+            The file at each of them that is one; `TaggedFiles` if each has a tag.
+        """
 
     @abstractmethod
     async def list(self, prefix: str, limit: int | None = None) -> Listing:
-        """As of a storage that blocks."""
+        """List files without fetching content.
+
+        Args:
+            prefix: What their paths begin with; it ends in `/`. More files than asked for do no harm.
+            limit: How many files are wanted; None is all.
+
+        Returns:
+            A `FileStat` for each file by path. A storage that has the contents at hand returns a `FileTree` of them.
+        """
 
     @abstractmethod
     async def apply(self, changes: Sequence[Change]) -> dict[str, Any] | None:
-        """As of a storage that blocks."""
+        """Store all changes, or none. Those that add files come before those that remove files.
+
+        Args:
+            changes: The changes.
+
+        Returns:
+            The `files_update` of the result, if the storage is graph state.
+
+        Raises:
+            ChangedError: The `condition` of a change does not hold. The operation is planned anew.
+        """
 
     async def carry_out(self, plan: Plan[T], kind: Kind) -> T:
         step: Any = plan.send

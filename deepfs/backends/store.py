@@ -49,19 +49,35 @@ class StoreIndex:
         return self._changes
 
     def listed(self, mark: int, directories: Directories) -> None:
-        """Take a listing over, unless changes that it may lack came meanwhile."""
+        """Take a listing over, unless changes that it may lack came meanwhile.
+
+        Args:
+            mark: What `listing_starts` returned before the listing.
+            directories: The directories that the listing implies.
+        """
         if self._changes == mark:
             self.directories = directories
 
     def found(self, keys: Iterable[str]) -> None:
-        """Take over that there are items with these keys, of which a listing of a part told."""
+        """Add items that a listing of a part has found.
+
+        Args:
+            keys: Their keys.
+        """
         if self.directories is not None:
             for key in keys:
                 self.directories.add(key)
 
     @contextmanager
     def changing(self, changes: Sequence[Change]) -> Iterator[None]:
-        """Follow changes of this process that are made meanwhile; after an error nothing that is known is trusted."""
+        """Follow changes that are made within the block. After an error nothing that is known is trusted.
+
+        Args:
+            changes: The changes.
+
+        Raises:
+            Exception: Whatever the block raises.
+        """
         self.known.under_way += 1
         try:
             yield
@@ -73,7 +89,11 @@ class StoreIndex:
             self.known.under_way -= 1
 
     def changed(self, changes: Sequence[Change]) -> None:
-        """Follow changes of this process."""
+        """Follow changes of this process.
+
+        Args:
+            changes: The changes, which have been made.
+        """
         self._changes += 1
         self.known.follow([change.path for change in changes])
         if self.directories is not None:

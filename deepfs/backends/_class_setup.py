@@ -222,6 +222,9 @@ def complete(cls: type[Any], protocol: type) -> None:
     _add_requests(cls)
     add_v1_names(cls)
     _declare_deletes(cls, protocol)
+    if "offers_move" not in vars(cls):
+        # What the protocol itself has is made of the other operations.
+        cls.offers_move = cls.amove is protocol.amove or _place(cls, "amove") <= _place(cls, "awrite")  # type: ignore[attr-defined]
 
 
 def _declare_deletes(cls: type[Any], protocol: type[Any]) -> None:

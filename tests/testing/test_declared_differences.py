@@ -51,6 +51,7 @@ def test_a_backend_declares_nothing_else() -> None:
         "aresolve_paths",
         "astorage_place",
         "inner_backends",
+        "offers_move",
         *WHERE_A_SYNC_CALL_RUNS,
     }
 

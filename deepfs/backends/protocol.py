@@ -208,8 +208,8 @@ class BackendProtocol(Operations):
 
 
 if not TYPE_CHECKING:
-    BackendProtocol.is_synchronous = NEVER_WAITS
     add_former_names(BackendProtocol)
+    BackendProtocol.never_waits = NEVER_WAITS
 
 
 class SandboxBackendProtocol(BackendProtocol, SyncCommands):

@@ -16,6 +16,7 @@ from deepfs.backends.protocol import BackendProtocol, SandboxBackendProtocol
 from deepfs.errors import BackendError, PermissionDeniedError, QuotaExceededError
 from deepfs.policy import ChangePolicy, HistoryBackend, PermissionedBackend, PlannedChange, QuotaBackend, WrapperBackend
 from deepfs.testing import BackendConformance, FaultyBackend, LatencyBackend
+from deepfs.text.entries import TreeListing
 from deepfs.types import EditResult, ExecuteResponse, FileUploadResponse, error_behind
 from support.raw import RawMemory
 
@@ -464,3 +465,34 @@ class TestWhatFailsMeanwhile:
         outcomes = await quota.aupload_files([("/a", b"x" * 30), ("/b", b"x" * 70)])
         assert [outcome.error for outcome in outcomes] == ["backend_error"] * 2
         assert (await quota.ausage()).bytes == 30
+
+    async def test_a_count_that_is_cancelled_lets_no_change_pass_uncounted(self) -> None:
+        class Slow(WrapperBackend):
+            async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
+                if path == "/" and not counting.is_set():
+                    counting.set()
+                    await anyio.sleep_forever()
+                return await super().alist_tree(path, deleting=deleting)
+
+        counting = anyio.Event()
+        files = MemoryBackend()
+        await files.awrite("/a", "x" * 90)
+        quota = QuotaBackend(Slow(files), max_bytes=100)
+        first = anyio.CancelScope()
+        codes: list[object] = []
+
+        async def begin() -> None:
+            with first:
+                await quota.awrite("/first", "x")
+
+        async def follow() -> None:
+            codes.append((await quota.awrite("/second", "x" * 90)).code)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(begin)
+            await counting.wait()
+            group.start_soon(follow)
+            await anyio.wait_all_tasks_blocked()
+            first.cancel()
+        assert codes == [EXCEEDED]
+        assert await stored(files) == (90, 1)

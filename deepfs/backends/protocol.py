@@ -211,8 +211,8 @@ class BackendProtocol(Operations):
 
 
 if not TYPE_CHECKING:
-    BackendProtocol.never_waits = NEVER_WAITS
     add_former_names(BackendProtocol)
+    BackendProtocol.never_waits = NEVER_WAITS
 
 
 class SandboxBackendProtocol(BackendProtocol, SyncCommands):

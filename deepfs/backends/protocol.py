@@ -208,7 +208,7 @@ class BackendProtocol(Operations):
 
 
 if not TYPE_CHECKING:
-    BackendProtocol.is_synchronous = NEVER_WAITS
+    BackendProtocol.never_waits = NEVER_WAITS
     add_former_names(BackendProtocol)
 
 

@@ -7,6 +7,7 @@ import pytest
 from deepfs import BackendProtocol, FilesystemBackend, MemoryBackend
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.policy import FilesystemPermission, PermissionedBackend
+from deepfs.types import LsResult
 
 pytestmark = pytest.mark.anyio
 
@@ -83,3 +84,12 @@ def test_what_is_declared_by_the_former_name_holds() -> None:
     ]
     for backend, waits_never in backends:
         assert (backend.is_synchronous, backend.never_waits) == (waits_never, waits_never)
+
+
+class Blocking(BackendProtocol):
+    def ls(self, path: str) -> LsResult:
+        return LsResult(entries=[])
+
+
+def test_a_backend_of_sync_methods_is_not_called_inline_unless_it_declares_so() -> None:
+    assert (BackendProtocol.is_synchronous, Blocking.is_synchronous) == (False, False)

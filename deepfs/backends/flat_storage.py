@@ -18,7 +18,7 @@ import anyio
 from deepfs.backends.flat_plans import Apply, Plan, Primitive, Request, Work
 from deepfs.errors import BackendError
 from deepfs.search.flat import search_deadline, searched
-from deepfs.sync import shielded
+from deepfs.sync import is_inline, shielded
 from deepfs.text.flat_tree import Change, ChangedError, FileStat, FileTree
 from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
@@ -48,7 +48,11 @@ async def until_accepted(attempt: Callable[[], Awaitable[T]]) -> T:
             if time.monotonic() > deadline:
                 raise
         # Not all that were slower shall come back at the same moment.
-        await anyio.sleep(random.uniform(0, _PAUSE))
+        pause = random.uniform(0, _PAUSE)
+        if is_inline():
+            time.sleep(pause)  # noqa: ASYNC251  # There is no event loop to wait on.
+        else:
+            await anyio.sleep(pause)
 
 
 class Storage(ABC):

@@ -11,13 +11,12 @@ from deepfs.backends import flat_plans as plans
 from deepfs.backends.flat import AsyncStorage, InlineStorage, StorageBackend
 from deepfs.backends.flat_plans import Apply, Get, List, Plan, Stat, Work
 from deepfs.errors import BackendError, DeepFSError, NotFoundError, PermissionDeniedError
-from deepfs.search.query import compile_query
-from deepfs.search.results import Wanted
+from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
 from deepfs.testing import BackendConformance
-from deepfs.testing.tasks import at_once
+from deepfs.testing.tasks import gather
 from deepfs.text.flat_tree import Change, ChangedError, FileStat, TaggedFiles, stat_of
 from deepfs.text.records import size_of
-from deepfs.threads.deadline import Cancellation
+from deepfs.threads.deadline import Deadline
 from deepfs.types import FileDataV2
 from support.raw import file_of, raw_bytes
 
@@ -80,12 +79,16 @@ def played(plan: Plan[Any], storage: Tagged) -> tuple[Any, list[Any]]:
         while True:
             request = plan.send(answer)
             if isinstance(request, Work):
-                answer = request.run(Cancellation())
+                answer = request.run(Deadline())
             else:
                 asked.append(request)
                 answer = request.ask(storage)
     except StopIteration as end:
         return end.value, asked
+
+
+def grep(request: GrepRequest) -> Plan[Any]:
+    return plans.grep(Terms(), request, FileFilter(request))
 
 
 def holding(*paths: str, size: int = 1) -> Tagged:
@@ -101,7 +104,7 @@ def test_looks_at_names_ask_for_no_content() -> None:
     storage = holding("/d/a.txt", "/d/e/b.txt")
     assert played(plans.ls("/d"), storage)[1] == [List("/d/")]
     assert played(plans.list_tree("/d"), storage)[1] == [Stat(["/d"]), List("/d/")]
-    found, asked = played(plans.glob(Wanted("*.txt", "/d")), storage)
+    found, asked = played(plans.glob(FileFilter(GlobRequest("*.txt", "/d"))), storage)
     assert ([info.path for info in found.matches], asked) == (["/d/a.txt", "/d/e/b.txt"], [List("/d/")])
 
 
@@ -138,35 +141,35 @@ def test_changes_say_on_what_they_depend() -> None:
 )
 def test_a_grep_fetches_in_bounded_batches(count: int, size: int, batches: list[int]) -> None:
     storage = holding(*(f"/{number:04}.txt" for number in range(count)), "/other.md", size=size)
-    result, asked = played(plans.grep(Terms(), compile_query("x"), Wanted("*.txt", "/"), None), storage)
+    result, asked = played(grep(GrepRequest("x", "/", "*.txt")), storage)
     assert [len(request.paths) for request in asked if isinstance(request, Get)] == batches
     assert len(result.matches) == count
 
 
 def test_a_grep_with_enough_matches_fetches_no_more() -> None:
     storage = holding(*(f"/{number:04}.txt" for number in range(600)))
-    result, asked = played(plans.grep(Terms(), compile_query("x"), Wanted(None, "/"), 10), storage)
+    result, asked = played(grep(GrepRequest("x", max_count=10)), storage)
     assert [type(request) for request in asked] == [List, Get]
     assert (len(result.matches), result.truncated) == (10, True)
 
 
 def test_a_grep_of_one_file_and_of_what_is_gone_meanwhile() -> None:
     storage = holding("/a.txt", "/b.txt")
-    result, _ = played(plans.grep(Terms(), compile_query("x"), Wanted(None, "/a.txt"), None), storage)
+    result, _ = played(grep(GrepRequest("x", "/a.txt")), storage)
     assert [match.path for match in result.matches] == ["/a.txt"]
-    plan = plans.grep(Terms(), compile_query("x"), Wanted(None, "/"), None)
+    plan = grep(GrepRequest("x"))
     assert isinstance(next(plan), List)
     work = plan.send(storage.list("/"))
     assert isinstance(work, Work)
-    assert plan.send(work.run(Cancellation())) == Get(["/a.txt", "/b.txt"])
+    assert plan.send(work.run(Deadline())) == Get(["/a.txt", "/b.txt"])
     del storage.files["/a.txt"]
     work = plan.send(storage.get(["/a.txt", "/b.txt"]))
     assert isinstance(work, Work)
     with pytest.raises(StopIteration) as end:
-        plan.send(work.run(Cancellation()))
+        plan.send(work.run(Deadline()))
     assert [match.path for match in end.value.value.matches] == ["/b.txt"]
     with pytest.raises(NotFoundError):
-        played(plans.grep(Terms(), compile_query("x"), Wanted(None, "/none"), None), storage)
+        played(grep(GrepRequest("x", "/none")), storage)
 
 
 # --- a storage that compares ---
@@ -228,10 +231,43 @@ async def test_what_a_storage_refuses_is_planned_anew() -> None:
     backends = [TaggedBackend(tagged) for _ in range(20)]
     assert (await backends[0].awrite("/log", "".join(f"<{number}>\n" for number in range(20)))).ok
     edits = [lambda number=number: backends[number].aedit("/log", f"<{number}>", f"({number})") for number in range(20)]
-    assert [result.error for result in await at_once(edits)] == [None] * 20
+    assert [result.error for result in await gather(edits)] == [None] * 20
     assert tagged.files["/log"][0].content == "".join(f"({number})\n" for number in range(20))
     writes = [lambda number=number: backends[number].awrite("/new", str(number)) for number in range(20)]
-    assert sorted(str(result.code) for result in await at_once(writes)) == ["None", *["already_exists"] * 19]
+    assert sorted(str(result.code) for result in await gather(writes)) == ["None", *["already_exists"] * 19]
+
+
+class Overtaken(Tagged):
+    """Is changed by another process just before the first change of this one."""
+
+    is_overtaken = False
+
+    def apply(self, changes: Sequence[Change]) -> None:
+        if not self.is_overtaken:
+            self.is_overtaken = True
+            self.revision += 1
+            self.files[changes[0].path] = file_of(b"theirs a"), self.revision
+        super().apply(changes)
+
+
+class InlineBackend(StorageBackend):
+    is_synchronous = True
+
+    def __init__(self, storage: Tagged) -> None:
+        super().__init__()
+        self.storage = storage
+
+    def _storage(self) -> Tagged:
+        return self.storage
+
+
+def test_what_a_storage_refuses_is_planned_anew_without_an_event_loop() -> None:
+    backend = InlineBackend(Overtaken())
+    assert backend.write("/new", "mine").code == "already_exists"
+    backend.storage = overtaken = Overtaken()
+    overtaken.files["/a"] = file_of(b"a"), 0
+    assert backend.edit("/a", "a", "b").error is None
+    assert overtaken.files["/a"][0].content == "theirs b"
 
 
 # --- a storage that fails, and one that refuses ---

@@ -8,7 +8,7 @@ import anyio.lowlevel
 import pytest
 
 from deepfs.backends import flat_plans as plans
-from deepfs.backends.flat import AsyncStorage, InlineStorage, StorageBackend
+from deepfs.backends.flat import AsyncStorage, BlockingStorage, InlineStorage, StorageBackend
 from deepfs.backends.flat_plans import Apply, Get, List, Plan, Stat, Work
 from deepfs.errors import BackendError, DeepFSError, NotFoundError, PermissionDeniedError
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
@@ -268,6 +268,46 @@ def test_what_a_storage_refuses_is_planned_anew_without_an_event_loop() -> None:
     overtaken.files["/a"] = file_of(b"a"), 0
     assert backend.edit("/a", "a", "b").error is None
     assert overtaken.files["/a"][0].content == "theirs b"
+
+
+class BlockingFiles(BlockingStorage):
+    """The same, called in worker threads, with a driver of which any error counts as a failure."""
+
+    failures = (Exception,)
+
+    def __init__(self, tagged: Tagged) -> None:
+        self._tagged = tagged
+
+    def stat(self, paths: Sequence[str]) -> Mapping[str, FileStat]:
+        return self._tagged.stat(paths)
+
+    def get(self, paths: Sequence[str]) -> TaggedFiles:
+        return self._tagged.get(paths)
+
+    def list(self, prefix: str, limit: int | None = None) -> Mapping[str, FileStat]:
+        return self._tagged.list(prefix, limit)
+
+    def apply(self, changes: Sequence[Change]) -> None:
+        self._tagged.apply(changes)
+
+
+class BlockingBackend(StorageBackend):
+    def __init__(self, tagged: Tagged) -> None:
+        super().__init__()
+        self.tagged = tagged
+
+    def _storage(self) -> BlockingFiles:
+        return BlockingFiles(self.tagged)
+
+
+@pytest.mark.anyio
+async def test_no_error_of_the_contract_counts_as_a_failure_of_the_driver() -> None:
+    overtaken = Overtaken()
+    overtaken.files["/a"] = file_of(b"a"), 0
+    backend = BlockingBackend(overtaken)
+    assert (await backend.aedit("/a", "a", "b")).error is None
+    assert (await backend.aread("/none")).code == "file_not_found"
+    assert (await backend.awrite("/a", "c")).code == "already_exists"
 
 
 # --- a storage that fails, and one that refuses ---

@@ -16,9 +16,9 @@ from typing import Any, ClassVar, Final, Literal, TypeAlias, TypeVar, cast
 import anyio
 
 from deepfs.backends.flat_plans import Apply, Plan, Primitive, Request, Work
-from deepfs.errors import BackendError
+from deepfs.errors import BackendError, DeepFSError
 from deepfs.search.flat import search_deadline, searched
-from deepfs.sync import shielded
+from deepfs.sync import is_inline, shielded
 from deepfs.text.flat_tree import Change, ChangedError, FileStat, FileTree
 from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
@@ -48,7 +48,11 @@ async def until_accepted(attempt: Callable[[], Awaitable[T]]) -> T:
             if time.monotonic() > deadline:
                 raise
         # Not all that were slower shall come back at the same moment.
-        await anyio.sleep(random.uniform(0, _PAUSE))
+        pause = random.uniform(0, _PAUSE)
+        if is_inline():
+            time.sleep(pause)  # noqa: ASYNC251  # There is no event loop to wait on.
+        else:
+            await anyio.sleep(pause)
 
 
 class Storage(ABC):
@@ -91,7 +95,7 @@ class Storage(ABC):
             A leaf of `deepfs.errors` for one that is expected, else the error itself. After a ChangedError the
             operation is planned anew.
         """
-        if not isinstance(error, self.failures):
+        if isinstance(error, DeepFSError) or not isinstance(error, self.failures):
             return error
         told = BackendError(None, f"The storage failed ({type(error).__name__})")
         told.__cause__ = error
@@ -201,7 +205,9 @@ class BlockingStorage(_SyncStorage):
             with self.transaction(kind):
                 return self._finished(plan, deadline)
         except self.failures as error:
-            raise self.failed(error) from error
+            if (told := self.failed(error)) is error:
+                raise
+            raise told from error
 
     def _finished(self, plan: Plan[T], deadline: Deadline) -> T:
         step: Any = plan.send

@@ -14,7 +14,7 @@ class Deadline:
     millisecond or so.
     """
 
-    __slots__ = ("_due", "_timeout", "is_cancelled")
+    __slots__ = ("_due", "_paused", "_timeout", "is_cancelled")
 
     def __init__(self, timeout: float | None = None) -> None:
         """Args:
@@ -27,6 +27,15 @@ class Deadline:
     def restart(self) -> None:
         """Count the time from now on: work that waited in a queue has its whole time."""
         self._due = None if self._timeout is None else time.monotonic() + self._timeout
+
+    def pause(self) -> None:
+        """Do not count the time until `resume`, in which the work waits in a queue."""
+        self._paused = time.monotonic()
+
+    def resume(self) -> None:
+        """Count the time again."""
+        if self._due is not None:
+            self._due += time.monotonic() - self._paused
 
     def cancel(self) -> None:
         """Let the next check raise."""

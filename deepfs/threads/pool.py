@@ -443,16 +443,16 @@ async def run_long(
         function: It gets the deadline first.
         args: What else it is called with.
         timeout: Seconds from when the call begins, if no `deadline` is given; None for no limit.
-        deadline: The deadline, if it is that of more than this call.
+        deadline: The deadline, if it is that of more than this call. Time in which the call waits for a thread does
+            not count.
     """
-    if deadline is not None:
-        return await _run(_pools.long, function, (deadline, *args), deadline=deadline)
-    deadline = Deadline(timeout)
-    return await _run(_pools.long, _restarted, (deadline, function, args), deadline=deadline)
+    deadline = Deadline(timeout) if deadline is None else deadline
+    deadline.pause()
+    return await _run(_pools.long, _resumed, (deadline, function, args), deadline=deadline)
 
 
-def _restarted(deadline: Deadline, function: Callable[[Deadline, *ArgsT], T], args: tuple[*ArgsT]) -> T:
-    deadline.restart()
+def _resumed(deadline: Deadline, function: Callable[[Deadline, *ArgsT], T], args: tuple[*ArgsT]) -> T:
+    deadline.resume()
     return function(deadline, *args)
 
 

@@ -8,7 +8,7 @@ import anyio.lowlevel
 import pytest
 
 from deepfs.backends import flat_plans as plans
-from deepfs.backends.flat import AsyncStorage, InlineStorage, StorageBackend
+from deepfs.backends.flat import AsyncStorage, BlockingStorage, InlineStorage, StorageBackend
 from deepfs.backends.flat_plans import Apply, Get, List, Plan, Stat, Work
 from deepfs.errors import BackendError, DeepFSError, NotFoundError, PermissionDeniedError
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
@@ -71,11 +71,6 @@ class Terms:
         return changes
 
 
-def grep_plan(path: str, glob: str | None = None, max_count: int | None = None) -> plans.Plan[Any]:
-    request = GrepRequest("x", path, glob, max_count=max_count)
-    return plans.grep(Terms(), request, FileFilter(request))
-
-
 def played(plan: Plan[Any], storage: Tagged) -> tuple[Any, list[Any]]:
     """The result of a plan, and its requests but for work."""
     asked: list[Any] = []
@@ -90,6 +85,10 @@ def played(plan: Plan[Any], storage: Tagged) -> tuple[Any, list[Any]]:
                 answer = request.ask(storage)
     except StopIteration as end:
         return end.value, asked
+
+
+def grep(request: GrepRequest) -> Plan[Any]:
+    return plans.grep(Terms(), request, FileFilter(request))
 
 
 def holding(*paths: str, size: int = 1) -> Tagged:
@@ -142,23 +141,23 @@ def test_changes_say_on_what_they_depend() -> None:
 )
 def test_a_grep_fetches_in_bounded_batches(count: int, size: int, batches: list[int]) -> None:
     storage = holding(*(f"/{number:04}.txt" for number in range(count)), "/other.md", size=size)
-    result, asked = played(grep_plan("/", "*.txt"), storage)
+    result, asked = played(grep(GrepRequest("x", "/", "*.txt")), storage)
     assert [len(request.paths) for request in asked if isinstance(request, Get)] == batches
     assert len(result.matches) == count
 
 
 def test_a_grep_with_enough_matches_fetches_no_more() -> None:
     storage = holding(*(f"/{number:04}.txt" for number in range(600)))
-    result, asked = played(grep_plan("/", max_count=10), storage)
+    result, asked = played(grep(GrepRequest("x", max_count=10)), storage)
     assert [type(request) for request in asked] == [List, Get]
     assert (len(result.matches), result.truncated) == (10, True)
 
 
 def test_a_grep_of_one_file_and_of_what_is_gone_meanwhile() -> None:
     storage = holding("/a.txt", "/b.txt")
-    result, _ = played(grep_plan("/a.txt"), storage)
+    result, _ = played(grep(GrepRequest("x", "/a.txt")), storage)
     assert [match.path for match in result.matches] == ["/a.txt"]
-    plan = grep_plan("/")
+    plan = grep(GrepRequest("x"))
     assert isinstance(next(plan), List)
     work = plan.send(storage.list("/"))
     assert isinstance(work, Work)
@@ -170,7 +169,7 @@ def test_a_grep_of_one_file_and_of_what_is_gone_meanwhile() -> None:
         plan.send(work.run(Deadline()))
     assert [match.path for match in end.value.value.matches] == ["/b.txt"]
     with pytest.raises(NotFoundError):
-        played(grep_plan("/none"), storage)
+        played(grep(GrepRequest("x", "/none")), storage)
 
 
 # --- a storage that compares ---
@@ -236,6 +235,79 @@ async def test_what_a_storage_refuses_is_planned_anew() -> None:
     assert tagged.files["/log"][0].content == "".join(f"({number})\n" for number in range(20))
     writes = [lambda number=number: backends[number].awrite("/new", str(number)) for number in range(20)]
     assert sorted(str(result.code) for result in await gather(writes)) == ["None", *["already_exists"] * 19]
+
+
+class Overtaken(Tagged):
+    """Is changed by another process just before the first change of this one."""
+
+    is_overtaken = False
+
+    def apply(self, changes: Sequence[Change]) -> None:
+        if not self.is_overtaken:
+            self.is_overtaken = True
+            self.revision += 1
+            self.files[changes[0].path] = file_of(b"theirs a"), self.revision
+        super().apply(changes)
+
+
+class InlineBackend(StorageBackend):
+    is_synchronous = True
+
+    def __init__(self, storage: Tagged) -> None:
+        super().__init__()
+        self.storage = storage
+
+    def _storage(self) -> Tagged:
+        return self.storage
+
+
+def test_what_a_storage_refuses_is_planned_anew_without_an_event_loop() -> None:
+    backend = InlineBackend(Overtaken())
+    assert backend.write("/new", "mine").code == "already_exists"
+    backend.storage = overtaken = Overtaken()
+    overtaken.files["/a"] = file_of(b"a"), 0
+    assert backend.edit("/a", "a", "b").error is None
+    assert overtaken.files["/a"][0].content == "theirs b"
+
+
+class BlockingFiles(BlockingStorage):
+    """The same, called in worker threads, with a driver of which any error counts as a failure."""
+
+    failures = (Exception,)
+
+    def __init__(self, tagged: Tagged) -> None:
+        self._tagged = tagged
+
+    def stat(self, paths: Sequence[str]) -> Mapping[str, FileStat]:
+        return self._tagged.stat(paths)
+
+    def get(self, paths: Sequence[str]) -> TaggedFiles:
+        return self._tagged.get(paths)
+
+    def list(self, prefix: str, limit: int | None = None) -> Mapping[str, FileStat]:
+        return self._tagged.list(prefix, limit)
+
+    def apply(self, changes: Sequence[Change]) -> None:
+        self._tagged.apply(changes)
+
+
+class BlockingBackend(StorageBackend):
+    def __init__(self, tagged: Tagged) -> None:
+        super().__init__()
+        self.tagged = tagged
+
+    def _storage(self) -> BlockingFiles:
+        return BlockingFiles(self.tagged)
+
+
+@pytest.mark.anyio
+async def test_no_error_of_the_contract_counts_as_a_failure_of_the_driver() -> None:
+    overtaken = Overtaken()
+    overtaken.files["/a"] = file_of(b"a"), 0
+    backend = BlockingBackend(overtaken)
+    assert (await backend.aedit("/a", "a", "b")).error is None
+    assert (await backend.aread("/none")).code == "file_not_found"
+    assert (await backend.awrite("/a", "c")).code == "already_exists"
 
 
 # --- a storage that fails, and one that refuses ---

@@ -219,3 +219,12 @@ def test_what_is_declared_by_the_former_name_holds() -> None:
         assert (backend.is_synchronous, backend.never_waits) == (waits_never, waits_never)
     base: Any = BackendProtocol
     assert base.never_waits is base.is_synchronous is False
+
+
+class Blocking(BackendProtocol):
+    def ls(self, path: str) -> LsResult:
+        return LsResult(entries=[])
+
+
+def test_a_backend_of_sync_methods_is_not_called_inline_unless_it_declares_so() -> None:
+    assert (BackendProtocol.is_synchronous, Blocking.is_synchronous) == (False, False)

@@ -187,3 +187,32 @@ async def test_time_counts_from_when_the_work_begins(monkeypatch: pytest.MonkeyP
         now[0] = 100.0
         release.set()
     assert found == [False]
+
+
+@pytest.mark.parametrize("kind", ["memory", "store"])
+async def test_nor_does_a_search_of_flat_files_lose_time_in_a_queue(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = threading.Event()
+    now = [0.0]
+    monkeypatch.setattr(module_of_deadline, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    found: dict[str, bool] = {}
+    async with BACKENDS[kind](tmp_path) as backend:
+        await backend.aupload_files([(f"/{number}.txt", b"alpha") for number in range(MANY)])
+
+        async def glob() -> None:
+            found["glob"] = (await backend.aglob("*.txt")).truncated
+
+        async def grep() -> None:
+            found["grep"] = (await backend.agrep("alpha")).truncated
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(2):
+                tasks.start_soon(pool.run_long, lambda deadline: release.wait(20))
+            await anyio.wait_all_tasks_blocked()
+            tasks.start_soon(glob)
+            tasks.start_soon(grep)
+            await anyio.wait_all_tasks_blocked()
+            now[0] = 100.0
+            release.set()
+    assert found == {"glob": False, "grep": False}

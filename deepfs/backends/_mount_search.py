@@ -54,7 +54,7 @@ class MountSearch:
         return _merged_globs(queries, results)
 
     async def _glob(self, query: MountQuery[GlobRequest]) -> GlobResult:
-        return self._outward(query, await query.mount.backend.arun_glob(query.request), query.mount.info)
+        return self._outward(query, await query.mount.backend.arun_glob(query.request), query.mount.outer_info)
 
     async def grep(self, request: GrepRequest) -> GrepResult:
         """Find lines in all mounts under the start."""
@@ -99,11 +99,11 @@ class MountSearch:
         if leads_to_mounts and result.code in (ErrorCode.FILE_NOT_FOUND, ErrorCode.NOT_A_DIRECTORY):
             return type(result)(matches=[])
         if result.matches is None:
-            return mount.told(result, inner)
+            return mount.outer_result(result, inner)
         matches = [shown(match) for match in result.matches]
         if leads_to_mounts:
             matches = [match for match in matches if self._table.owns(mount, match.path)]
-        return replaced(mount.told(result, inner), matches=matches)
+        return replaced(mount.outer_result(result, inner), matches=matches)
 
 
 def _beneath(pattern: str | None, directory: str) -> Iterable[str | None]:
@@ -127,7 +127,7 @@ async def _guarded(
             return await uncancelled(look(query))
         return failure(result, DeadlineError(None, f"No answer within {seconds:g} s"))
     except DeepFSError as error:
-        return failure(result, query.mount.error(error, query.request.path or "/"))
+        return failure(result, query.mount.outer_error(error, query.request.path or "/"))
     except Exception as error:
         logger.exception("the backend mounted at %s/ failed", query.mount.prefix)
         code = ErrorCode.TIMEOUT if isinstance(error, TimeoutError) else ErrorCode.BACKEND_ERROR

@@ -50,17 +50,17 @@ class Mount:
             return hidden
         return lambda path, *, is_dir: hidden(self.outer(path), is_dir=is_dir)
 
-    def told(self, result: ResultT, *inner: str) -> ResultT:
+    def outer_result(self, result: ResultT, *inner: str) -> ResultT:
         """`result` with its error naming the paths of the tree instead of the backend's `inner` ones."""
         if result.error is None or not self.prefix:
             return result
         return renamed(result, error_told(result).located(_known(inner)), self.outer)
 
-    def error(self, error: DeepFSError, *inner: str) -> DeepFSError:
+    def outer_error(self, error: DeepFSError, *inner: str) -> DeepFSError:
         """`error`, raised by the backend about `inner`, naming the paths of the tree."""
         return error.located(_known(inner)).renamed(self.outer)
 
-    def info(self, info: FileInfo) -> FileInfo:
+    def outer_info(self, info: FileInfo) -> FileInfo:
         """A listing entry of the backend with its path in the tree."""
         return replace(info, path=self.outer(info.path)) if self.prefix else info
 

@@ -158,14 +158,14 @@ async def _details(table: "_Table", cursor: Any, wanted: Sequence[str], known: K
         for key, state, updated_at, kind, size, others in await table.details(
             cursor, wanted[start : start + _MOST_PARAMETERS]
         ):
-            stat = found[key] = _stat(kind, size, others)
+            stat = found[key] = _stat_of(kind, size, others)
             if stat is not None and (table.keeps_exact_states or str(updated_at) < settled):
                 known.rows[key] = state, stat
     return found
 
 
-def _stat(kind: str | None, size: int | None, others: str | None) -> FileStat | None:
-    """What the columns of a row say; None where only its value can."""
+def _stat_of(kind: str | None, size: int | None, others: str | None) -> FileStat | None:
+    """The size and times by the columns of a row; None where its value has to be fetched to know them."""
     if kind not in ("text", "string") or size is None or others is None:
         return None
     encoding, *rest = json.loads(others)

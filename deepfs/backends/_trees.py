@@ -93,11 +93,11 @@ class _Walk:
 
 async def changed_entry(backend: Operations, change: EntryChange) -> FileUploadResponse:
     """Make a change by the public operations."""
-    return FileUploadResponse(change.path, await _failure(backend, change))
+    return FileUploadResponse(change.path, await _make_change(backend, change))
 
 
-async def _failure(backend: Operations, change: EntryChange) -> str | None:
-    """Make a change; returns the code of the error."""
+async def _make_change(backend: Operations, change: EntryChange) -> str | None:
+    """Make a change; returns the code of the error, or None. Only an empty directory can be removed this way."""
     if change.change == "make_directory":
         return ErrorCode.UNSUPPORTED.value
     if change.change == "set_mode":

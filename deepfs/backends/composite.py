@@ -176,7 +176,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         try:
             listing = await mount.backend.alist_tree(inner, deleting=deleting)
         except DeepFSError as error:
-            raise mount.error(error, inner) from error
+            raise mount.outer_error(error, inner) from error
         entries = [replace(entry, path=mount.outer(entry.path)) for entry in listing.entries]
         return replace(listing, entries=[entry for entry in entries if self._table.owns(mount, entry.path)])
 
@@ -212,38 +212,38 @@ class CompositeBackend(BackendProtocol, SyncCommands):
 
     async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
         mount, inner, _ = self._file_route(path)
-        return mount.told(await mount.backend.aread(inner, offset, limit), inner)
+        return mount.outer_result(await mount.backend.aread(inner, offset, limit), inner)
 
     async def aread_raw(self, path: str) -> ReadRawResult:
         mount, inner, _ = self._file_route(path)
-        return mount.told(await mount.backend.aread_raw(inner), inner)
+        return mount.outer_result(await mount.backend.aread_raw(inner), inner)
 
     async def awrite(
         self, path: str, content: str, *, overwrite: bool = False, if_match: str | None = None
     ) -> WriteResult:
         mount, inner, path = self._file_route(path)
         written = await mount.backend.awrite(inner, content, **without_defaults(overwrite=overwrite, if_match=if_match))
-        return _at(mount.told(written, inner), path)
+        return _at(mount.outer_result(written, inner), path)
 
     async def aedit(
         self, path: str, old: str, new: str, replace_all: bool = False, *, if_match: str | None = None
     ) -> EditResult:
         mount, inner, path = self._file_route(path)
         edited = await mount.backend.aedit(inner, old, new, replace_all, **without_defaults(if_match=if_match))
-        return _at(mount.told(edited, inner), path)
+        return _at(mount.outer_result(edited, inner), path)
 
     async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
         mount, inner, path = self._route(path)
         self._check_no_mount_beneath(path)
         deleted = await mount.backend.adelete(inner, **without_defaults(if_match=if_match))
-        return _at(mount.told(deleted, inner), path)
+        return _at(mount.outer_result(deleted, inner), path)
 
     async def acopy(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
         mount, inner_src, src = self._route(src)
         target, inner_dst, dst = self._file_route(dst)
         if target is mount and not self._table.beneath(src):
             copied = await mount.backend.acopy(inner_src, inner_dst, **without_defaults(overwrite=overwrite))
-            return _at(mount.told(copied, inner_src, inner_dst), dst)
+            return _at(mount.outer_result(copied, inner_src, inner_dst), dst)
         if await self._are_one(src, dst, moving=False):
             return await CompositeBackend.acopy(self, dst, dst, overwrite=overwrite)
         keeps_empty = target.backend.capabilities.keeps_empty_directories
@@ -257,7 +257,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
             raise PermissionDeniedError(src, "a mount cannot be moved")
         if target is mount:
             moved = await mount.backend.amove(inner_src, inner_dst, **without_defaults(overwrite=overwrite))
-            return _at(mount.told(moved, inner_src, inner_dst), dst)
+            return _at(mount.outer_result(moved, inner_src, inner_dst), dst)
         if await self._are_one(src, dst, moving=True):
             moved = await CompositeBackend.amove(self, src, src)
             return moved if not moved.ok else await CompositeBackend.amove(self, dst, dst)
@@ -294,10 +294,10 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         listing = await mount.backend.als(inner)
         mounted = self._table.children(path)
         if not mounted:
-            return self._listed(mount, mount.told(listing, inner))
+            return self._listed(mount, mount.outer_result(listing, inner))
         if listing.code is ErrorCode.FILE_NOT_FOUND or listing.code is ErrorCode.NOT_A_DIRECTORY:
             listing = LsResult(entries=[])
-        shown = self._listed(mount, mount.told(listing, inner))
+        shown = self._listed(mount, mount.outer_result(listing, inner))
         entries = {info.path: info for info in shown.entries or () if info.path.rstrip("/") not in mounted}
         entries |= {f"{child}/": FileInfo(f"{child}/", is_dir=True) for child in mounted}
         return replaced(shown, entries=sorted(entries.values(), key=lambda info: info.path))
@@ -305,7 +305,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
     def _listed(self, mount: Mount, listing: LsResult) -> LsResult:
         if listing.entries is None or not mount.prefix:
             return listing
-        return replaced(listing, entries=[mount.info(info) for info in listing.entries])
+        return replaced(listing, entries=[mount.outer_info(info) for info in listing.entries])
 
     async def arun_glob(self, request: GlobRequest) -> GlobResult:
         return await self._search.glob(request)
@@ -338,7 +338,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
                 async for chunk in chunks:
                     yield chunk
         except DeepFSError as error:
-            raise mount.error(error, inner) from error
+            raise mount.outer_error(error, inner) from error
 
     async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
         mount, inner, _ = self._file_route(path)
@@ -354,7 +354,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
                 async for event in events:
                     yield replace(event, path=mount.outer(event.path))
         except DeepFSError as error:
-            raise mount.error(error, inner) from error
+            raise mount.outer_error(error, inner) from error
 
     async def aclose(self) -> None:
         await close_each([self.default, *self.routes.values()])

@@ -39,7 +39,7 @@ _PAUSE: Final = 0.02
 
 
 async def until_accepted(attempt: Callable[[], Awaitable[T]]) -> T:
-    """Carry out an operation, anew where the storage refuses it because others were faster, until time is up."""
+    """Run an operation; run it again while it raises ChangedError, for up to 30 seconds."""
     deadline = time.monotonic() + _SECONDS
     while True:
         try:
@@ -47,7 +47,7 @@ async def until_accepted(attempt: Callable[[], Awaitable[T]]) -> T:
         except ChangedError:
             if time.monotonic() > deadline:
                 raise
-        # Not all that were slower shall come back at the same moment.
+        # The pause is random, so that attempts that met do not meet again.
         pause = random.uniform(0, _PAUSE)
         if is_inline():
             time.sleep(pause)  # noqa: ASYNC251  # There is no event loop to wait on.
@@ -197,19 +197,19 @@ class BlockingStorage(_SyncStorage):
 
     async def carry_out(self, plan: Plan[T], kind: Kind) -> T:
         if kind == "search":
-            return await pool.run_long(self._whole, plan, kind, deadline=search_deadline())
-        return await pool.run(self._whole, Deadline(), plan, kind)
+            return await pool.run_long(self._in_transaction, plan, kind, deadline=search_deadline())
+        return await pool.run(self._in_transaction, Deadline(), plan, kind)
 
-    def _whole(self, deadline: Deadline, plan: Plan[T], kind: Kind) -> T:
+    def _in_transaction(self, deadline: Deadline, plan: Plan[T], kind: Kind) -> T:
         try:
             with self.transaction(kind):
-                return self._finished(plan, deadline)
+                return self._run_plan(plan, deadline)
         except self.failures as error:
             if (told := self.failed(error)) is error:
                 raise
             raise told from error
 
-    def _finished(self, plan: Plan[T], deadline: Deadline) -> T:
+    def _run_plan(self, plan: Plan[T], deadline: Deadline) -> T:
         step: Any = plan.send
         given: Any = None
         try:

@@ -438,9 +438,9 @@ def _size(entry: TreeEntry) -> int:
 
 
 def _batches(entries: Sequence[TreeEntry]) -> Iterator[list[TreeEntry]]:
-    """The files in groups that are held in memory together; the large ones first, each alone.
+    """The files in groups, each small enough to be held in memory; the large files first, each alone.
 
-    A file that proves to be too large for one end so stops a transfer before anything was copied.
+    If one end refuses a large file, the transfer so stops before anything is copied.
     """
     by_size = sorted(entries, key=_size, reverse=True)
     large = [entry for entry in by_size if _size(entry) >= _STREAMED_BYTES]

@@ -129,9 +129,9 @@ def replace(place: Place, write: Fill, old: os.stat_result, *, durable: bool) ->
 
 
 def link_into_place(directory: int, name: str, place: Place) -> bool:
-    """Have the file `name` of `directory` stand at `place`; False where something stands there already.
+    """Link the file `name` of `directory` to `place`; False where something is there already.
 
-    It keeps its old name as well, except where the file system has no hard links: there it is renamed, and for an
+    The file keeps its old name as well, except where the file system has no hard links: there it is renamed, and for an
     instant a reader may see an empty file at `place`.
     """
     try:

@@ -70,34 +70,35 @@ class _SavedChannel(DeltaChannel[Any]):
 
 
 class FilesChannel(_SavedChannel):
-    """Files by path. Writes of parallel tasks are merged; what collides is told to the channel of conflicts."""
+    """Files by path. Writes of parallel tasks are merged; conflicts between them go to the channel of conflicts."""
 
     def __init__(self, reducer: Any = fold, typ: Any = dict, *, snapshot_frequency: int = _SNAPSHOT) -> None:
         super().__init__(reducer, typ, snapshot_frequency=snapshot_frequency)
         self._run = id(self)
         self._removed: dict[str, None] = {}
-        self._told = ""
-        self._is_nested = self._is_asked = False
+        self._reported_header = ""
+        """The removals that the task which runs this graph was last told of."""
+        self._is_nested = self._next_get_has_note = False
 
     @property
     def snapshot_frequency(self) -> int:
-        """As of any such channel; in a nested graph that removed files all are saved, with a note of those."""
+        """As of any saved channel. A nested graph that removed files saves all files, with a note of the removed."""
         frequency = super().snapshot_frequency
-        self._is_asked = self._is_nested and bool(self._removed)
-        return 0 if self._is_asked else frequency
+        self._next_get_has_note = self._is_nested and bool(self._removed)
+        return 0 if self._next_get_has_note else frequency
 
     @snapshot_frequency.setter
     def snapshot_frequency(self, frequency: int) -> None:
         self._frequency = frequency
 
     def get(self) -> Any:
-        """The files; to LangGraph, when it has just asked whether to save them, with the note of what was removed."""
+        """The files. The call after `snapshot_frequency` is LangGraph saving them: it may have the note as well."""
         files = super().get()
-        if not self._is_asked:
+        if not self._next_get_has_note:
             if self._removed:
                 self._tell_removed()
             return files
-        self._is_asked = False
+        self._next_get_has_note = False
         return {**files, removals_of(files, sorted(self._removed)): None}
 
     def from_checkpoint(self, checkpoint: Any) -> Self:
@@ -177,7 +178,7 @@ class FilesChannel(_SavedChannel):
         self._removed = {path: None for path in (*self._removed, *paths) if path not in self.value}
 
     def _tell_removed(self, before: Mapping[str, Any] | None = None) -> None:
-        """Tell the task that runs this graph, if one does, which files it removed, which its files do not show."""
+        """Tell the task that runs this graph, if one does, which files were removed: the files alone do not show it."""
         outer = None if self._is_copy else outer_task()
         if outer is None or outer[0] is self:
             return
@@ -187,8 +188,8 @@ class FilesChannel(_SavedChannel):
         channel, writes = outer
         if self._removed and isinstance(channel, FilesChannel):
             header = removals_of(self.value, sorted(self._removed))
-            if header != self._told:
-                self._told = header
+            if header != self._reported_header:
+                self._reported_header = header
                 writes.append(cast("Any", ProvisionalWrite(FILES, {header: None}, writes)))
 
 

@@ -139,7 +139,7 @@ class Task:
 
     @property
     def directories(self) -> Directories:
-        """The directories that the files imply; follows what is written."""
+        """The directories above the files. The writes of the task keep them up to date."""
         if self._directories is None:
             self._directories = Directories(self.files)
         return self._directories

@@ -130,7 +130,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         # LangGraph keeps each answer, and gives it again when this runs again: those that were wrong are passed by.
         for _ in range(_MAX_ANSWERS):
             try:
-                return _checked(super().after_model(state, runtime))
+                return _checked_update(super().after_model(state, runtime))
             except GraphInterrupt:
                 if wrong is None:
                     raise
@@ -223,8 +223,8 @@ def _was_asking(error: Exception) -> bool:
     return any(frame.f_code.co_name in _ASKING for frame, _ in walk_tb(error.__traceback__))
 
 
-def _checked(update: dict[str, Any] | None) -> dict[str, Any] | None:
-    """What is made of an answer. Raises ValueError where it names no call to run in place of the model's."""
+def _checked_update(update: dict[str, Any] | None) -> dict[str, Any] | None:
+    """`update`, which follows from an answer. Raises ValueError where a tool call in it has no name or no arguments."""
     given = update or {}
     edited = given.get("hitl_edited_tool_calls", {}).values()
     called = [each for message in given.get("messages", ()) for each in getattr(message, "tool_calls", ())]

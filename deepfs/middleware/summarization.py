@@ -375,16 +375,17 @@ class Transcript:
         if isinstance(value, (list, tuple)):
             return [self._without_media(each, files) for each in value]
         url = _DATA_URL.match(value) if isinstance(value, str) else None
-        return value if url is None else self._stored(value, value[url.end() :], url[1], files)
+        return value if url is None else self._extracted(value, value[url.end() :], url[1], files)
 
     def _entry(self, block: Mapping[str, Any], key: Any, files: list[str]) -> Any:
         value = block[key]
         is_payload = key in _PAYLOAD_KEYS and isinstance(value, str) and len(value) >= _MIN_PAYLOAD
         if is_payload and not value.startswith("data:"):
-            return self._stored(value, value, block.get("mime_type") or block.get("media_type"), files)
+            return self._extracted(value, value, block.get("mime_type") or block.get("media_type"), files)
         return self._without_media(value, files)
 
-    def _stored(self, value: str, payload: str, mime_type: Any, files: list[str]) -> str:
+    def _extracted(self, value: str, payload: str, mime_type: Any, files: list[str]) -> str:
+        """The path of a new file with the content of `payload`; `value` itself where `payload` is not base64."""
         try:
             content = b64decode(payload, validate=True)
         except (Base64Error, ValueError):

@@ -322,7 +322,7 @@ class BaseSandbox(SandboxBackendProtocol):
         path = paths.normalize(path)
         async with self._hold(path):
             for _ in range(_ATTEMPTS):
-                with suppress(_Moved):
+                with suppress(_FileChanged):
                     return await self._try_edit(path, old, new, replace_all, if_match)
         raise ConflictError(path)
 
@@ -350,7 +350,7 @@ class BaseSandbox(SandboxBackendProtocol):
             await self._write(path, "match", known.version, data[before : len(data) - after], before, after)
         except ConflictError:
             self._known.forget(path)
-            raise _Moved from None
+            raise _FileChanged from None
         self._known.put(path, data)
         return EditResult(path=path, occurrences=done.occurrences)
 
@@ -436,8 +436,8 @@ class BaseSandbox(SandboxBackendProtocol):
 _is_checksum = re.compile(r"[0-9a-f]{64}").fullmatch
 
 
-class _Moved(Exception):  # noqa: N818
-    """The file is not what it was thought to be."""
+class _FileChanged(Exception):  # noqa: N818
+    """The file changed since it was read: the edit is tried again."""
 
 
 def _common(old: bytes, new: bytes) -> tuple[int, int]:

@@ -175,8 +175,8 @@ ItemT = TypeVar("ItemT")
 class Calls:
     """The scripts of one sandbox; `execute` runs a command there.
 
-    Of a command, `command_bytes` are taken as they are; of its output, `answer_bytes` come back whole. `rest` gives the
-    text of a longer answer by its name, or None where that takes commands, too.
+    A command may have up to `command_bytes` bytes; output of up to `answer_bytes` bytes comes back whole. `rest`
+    returns the whole text of a longer answer by its name, or None where further commands have to fetch it.
     """
 
     def __init__(

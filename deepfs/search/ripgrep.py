@@ -299,9 +299,10 @@ class RipgrepSearch:
     ) -> None:
         self._run.__exit__(kind, error, trace)
         if isinstance(error, RipgrepError):
-            self._undo()
+            self._discard_results()
 
-    def _undo(self) -> None:
+    def _discard_results(self) -> None:
+        """Have each task that is not over hold what it held before this search."""
         for task, matches, skipped, shortage in self._before:
             if not task.is_over:
                 task.grep.forget(matches, skipped)

@@ -20,7 +20,7 @@ from modules import Function, Module, source_of
 
 INNER: Final = (
     *("core", "disk", "langgraph", "process", "search", "text", "threads"),
-    *("sandboxes.loop_affinity", "sandboxes.responses", "sandboxes.script", "sandboxes.wire"),
+    *("backends.flat_plans", "sandboxes.loop_affinity", "sandboxes.responses", "sandboxes.script", "sandboxes.wire"),
 )
 """Rooms and modules whose classes are not for users; `core` was one."""
 PLAIN: Final = {*vars(builtins), "ABC", "Generic", "NamedTuple", "Protocol", "StrEnum", "Struct", "TypedDict"}

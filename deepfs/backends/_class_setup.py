@@ -12,6 +12,7 @@ from deepfs.backends.older_protocols import (
     adapters,
     add_former_names,
     add_v1_names,
+    defined_formerly,
     speaks_v1,
     takes_overwrite,
 )
@@ -222,6 +223,9 @@ def complete(cls: type[Any], protocol: type) -> None:
     _add_requests(cls)
     add_v1_names(cls)
     _declare_deletes(cls, protocol)
+    if "offers_move" not in vars(cls):
+        # What the protocol itself has is made of the other operations.
+        cls.offers_move = cls.amove is protocol.amove or _place(cls, "amove") <= _place(cls, "awrite")  # type: ignore[attr-defined]
 
 
 def _declare_deletes(cls: type[Any], protocol: type[Any]) -> None:
@@ -244,10 +248,12 @@ def made_by_overrides(cls: type[Any], wrapper: type[Any], protocol: type[Any]) -
     """Have an override of uploads, downloads or `als` in `cls`, a subclass of `wrapper`, hold for streams and trees.
 
     Where a class overrides `upload_files` and no stream, its streams are made of its `upload_files`, as in `protocol`;
-    so are those of downloads. Otherwise a stream would pass by what the class does.
+    so are those of downloads. Otherwise a stream would pass by what the class does. A `dispatch` by its former name
+    knows no streams either.
     """
+    knows_no_streams = defined_formerly(cls, "dispatch")
     for stream, whole in _STREAMS.items():
-        if _place(cls, whole) < _place(cls, stream):
+        if (0 if knows_no_streams else _place(cls, whole)) < _place(cls, stream):
             setattr(cls, stream, vars(protocol)[stream])
     if cls.alist_tree is wrapper.alist_tree and cls.als is not wrapper.als:
         cls.alist_tree = protocol.alist_tree

@@ -21,6 +21,7 @@ __all__ = [
     "adapters",
     "add_former_names",
     "add_v1_names",
+    "defined_formerly",
     "mark_v1",
     "register",
     "speaks_v1",
@@ -153,27 +154,42 @@ FORMER_METHODS: Final[Mapping[str, str]] = {"areal_paths": "aresolve_paths", "th
 """What the methods of backends that had another name are called now."""
 
 
+_FORMERLY: Final = "_defined_formerly"
+
+
 def add_former_names(cls: Any, mixins: Sequence[type] = ()) -> None:
     """Have what the body of `cls`, or of a mixin, defines by a former name hold for the present one, and reversely."""
+    former_only = set()
     for former, name in FORMER_METHODS.items():
-        for owner in (cls, *mixins):
+        owner = next((base for base in cls.__mro__ if not vars(base).keys().isdisjoint((former, name))), None)
+        if (owner is cls or owner in mixins) and not {former, name} <= vars(owner).keys():
+            if former in vars(owner):
+                former_only.add(name)
             defined = vars(owner).get(former, vars(owner).get(name))
-            if defined is not None and not {former, name} <= vars(owner).keys():
-                setattr(cls, name, defined)
-                setattr(cls, former, defined)
-                break
-    declared = vars(cls).get("never_waits")
-    if isinstance(declared, bool):
-        cls.is_synchronous = declared
+            setattr(cls, name, defined)
+            setattr(cls, former, defined)
+    setattr(cls, _FORMERLY, frozenset(former_only))
+    if "never_waits" in vars(cls):
+        cls.is_synchronous = vars(cls)["never_waits"]
         del cls.never_waits
 
 
-def _set_synchronous(backend: Any, value: bool) -> None:
-    backend.is_synchronous = value
+def defined_formerly(cls: type, name: str) -> bool:
+    """Whether the body of `cls`, or a mixin, defines the method `name` by its former name alone."""
+    return name in vars(cls).get(_FORMERLY, ())
 
 
-NEVER_WAITS: Final = property(lambda backend: backend.is_synchronous, _set_synchronous)
-"""`is_synchronous` by its former name."""
+class _NeverWaits:
+    """`is_synchronous` by its former name, of classes and of objects."""
+
+    def __get__(self, backend: Any, owner: Any) -> Any:
+        return (owner if backend is None else backend).is_synchronous
+
+    def __set__(self, backend: Any, value: bool) -> None:
+        backend.is_synchronous = value
+
+
+NEVER_WAITS: Final = _NeverWaits()
 
 
 # --- the old names, on every backend ---------------------------------------------------------------------------------

@@ -71,6 +71,7 @@ class Operations(SyncSurface, ABC):
 
     capabilities: Capabilities
     is_synchronous: bool
+    offers_move: bool
 
     @abstractmethod
     def inner_backends(self) -> Sequence[object]:

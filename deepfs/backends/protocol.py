@@ -98,6 +98,9 @@ class BackendProtocol(Operations):
     capabilities: Capabilities = Capabilities(deletes=False)
     is_synchronous: bool = False
     """Its coroutines never suspend, so sync calls need no event loop; a class that adds async code declares it anew."""
+    offers_move: bool = True
+    """Whether models get a tool `move`. Unless it declares this, a class that overrides `write` and not `move` gets
+    False, since a move would bypass its `write`."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -208,8 +211,8 @@ class BackendProtocol(Operations):
 
 
 if not TYPE_CHECKING:
-    BackendProtocol.never_waits = NEVER_WAITS
     add_former_names(BackendProtocol)
+    BackendProtocol.never_waits = NEVER_WAITS
 
 
 class SandboxBackendProtocol(BackendProtocol, SyncCommands):

@@ -143,6 +143,8 @@ class _StoreFiles(AsyncStorage):
         return DecodedFiles(await fetched(self._store, self._namespace, paths))
 
     async def list(self, prefix: str, limit: int | None = None) -> Listing:
+        if not is_identified(self._store):
+            await identify(self._store)  # What is found out must be known to changes, which identify it as well.
         if limit is not None:
             return await self._directory(prefix, limit)
         return await self._stats(prefix) if self._by_sql else await self._files()

@@ -391,7 +391,7 @@ def filesystem_tools(
     files = backend_from(backend)
     operations = FileOperations(files, max_result_chars, max_media_bytes)
     executes = supports_execute(files) if execute is None else execute
-    left_out = {"move": not _heeds_writes(files), "execute": not executes}
+    left_out = {"move": not _offers_move(files), "execute": not executes}
     names = [name for name in TOOL_NAMES if not left_out.get(name, False)]
     return [_tool(operations, name, given.get(name) or PROMPTS[name]) for name in names]
 
@@ -436,14 +436,7 @@ def wrong_arguments(error: Any) -> str:
     return f"Error: The arguments are wrong. {wrong}. Correct them and call the tool again."
 
 
-def _heeds_writes(backend: BackendProtocol) -> bool:
-    """Whether `move` passes by no override of `write`, in `backend` and those that it stands before."""
-    return _has_own(type(backend)) and all(
-        _heeds_writes(each) for each in backend.inner_backends() if isinstance(each, BackendProtocol)
-    )
-
-
-def _has_own(kind: type[BackendProtocol]) -> bool:
-    writing, moving = (next(each for each in kind.__mro__ if name in vars(each)) for name in ("awrite", "amove"))
-    # What the protocol itself has is made of the other operations.
-    return moving is BackendProtocol or kind.__mro__.index(moving) <= kind.__mro__.index(writing)
+def _offers_move(backend: BackendProtocol) -> bool:
+    """Whether `backend`, and those that it passes calls on to, let a model have `move`."""
+    inner = (each for each in backend.inner_backends() if isinstance(each, BackendProtocol))
+    return backend.offers_move and all(map(_offers_move, inner))

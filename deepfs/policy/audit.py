@@ -70,6 +70,8 @@ class AuditedBackend(WrapperBackend):
     async def dispatch(
         self, operation: str, call: Callable[P, Awaitable[T]], /, *args: P.args, **options: P.kwargs
     ) -> T:
+        if operation in _STREAMS:  # Reported by the stream itself, which ends later.
+            return await super().dispatch(operation, call, *args, **options)
         arguments = {name: _told(name, value) for name, value in call_of(operation, args, options).arguments.items()}
         entry = _Entry(operation, arguments)
         try:
@@ -83,7 +85,7 @@ class AuditedBackend(WrapperBackend):
     async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
         entry = _Entry("upload_stream", {"path": path, "size": 0})
         try:
-            outcome = await self.inner.aupload_stream(path, entry.counted(chunks))
+            outcome = await super().aupload_stream(path, entry.counted(chunks))
         except BaseException as error:
             await self._tell(entry.record(*_raised(error)))
             raise
@@ -93,7 +95,7 @@ class AuditedBackend(WrapperBackend):
     async def adownload_stream(self, path: str, *, chunk_size: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
         entry = _Entry("download_stream", {"path": path, "size": 0})
         try:
-            async with aclosing(self.inner.adownload_stream(path, chunk_size=chunk_size)) as stream:
+            async with aclosing(super().adownload_stream(path, chunk_size=chunk_size)) as stream:
                 async for chunk in stream:
                     entry.count(chunk)
                     yield chunk
@@ -137,6 +139,7 @@ class _Entry:
 
 
 _CONTENTS = frozenset({"content", "old", "new"})
+_STREAMS = frozenset({"upload_stream", "download_stream"})
 
 
 def _told(name: str, value: Any) -> Any:

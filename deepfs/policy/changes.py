@@ -12,6 +12,7 @@ from collections.abc import (
 )
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
+from logging import getLogger
 from typing import Final, TypeAlias, TypeVar
 
 from msgspec import Struct
@@ -33,6 +34,8 @@ __all__ = ["ChangePolicy", "PlannedChange"]
 
 T = TypeVar("T")
 
+_log = getLogger("deepfs")
+
 Look: TypeAlias = Callable[[], Awaitable[Mapping[str, int]]]
 """Tells the sizes of the files there are, by path."""
 
@@ -47,6 +50,9 @@ _UNSEEN: Final = frozenset(
     }
 )
 """What a listing says where nothing can be seen; the change itself says what is wrong."""
+
+_UNREAD: Final = _UNSEEN | {ErrorCode.TOO_LARGE}
+"""What a read says of a file that cannot be edited either."""
 
 _ATTEMPTS: Final = 100
 """Edits of one file that others may make before ours gives up."""
@@ -152,8 +158,10 @@ class ChangePolicy(WrapperBackend):
         """What the edit would make of the file, nothing where it cannot be made, and the version that it is made on."""
         try:
             before = await downloaded(self.inner, path)
-        except DeepFSError:
-            return [], None
+        except DeepFSError as error:
+            if error.code in _UNREAD:
+                return [], None
+            raise
         text = decode(before)
         try:
             after = None if text is None else edits.replace(path, text, old, new, replace_all).content
@@ -325,8 +333,14 @@ async def _made(planned: Sequence[PlannedChange], look: Look | None) -> list[Pla
         return list(planned)
     try:
         sizes = await look()
-    except DeepFSError:
-        return [change if change.grown_bytes > 0 else replace(change, after=change.before) for change in planned]
+    except Exception as error:
+        if not isinstance(error, DeepFSError):
+            # The change itself is over, and whoever counts must learn of that all the same.
+            _log.exception("it could not be looked up what became of a change")
+        return [
+            change if change.grown_bytes > 0 or change.grown_files > 0 else replace(change, after=change.before)
+            for change in planned
+        ]
     return [replace(change, after=sizes.get(change.path)) for change in planned]
 
 

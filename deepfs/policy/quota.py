@@ -53,7 +53,9 @@ class QuotaBackend(ChangePolicy):
         self._lock = RLock()
         self._used = Usage(0, 0)
         """With the room that is set aside."""
-        self._is_counted = False
+        self._wanted_count = object()
+        """Another one each time that the files have to be counted anew."""
+        self._last_count: object = None
 
     async def ausage(self) -> Usage:
         """What is stored, with what changes that go on may add.
@@ -70,24 +72,21 @@ class QuotaBackend(ChangePolicy):
         Raises:
             DeepFSError: The files cannot be listed; the old count stays.
         """
-        self._is_counted = False
+        self._wanted_count = object()
         return await self.ausage()
 
     async def _count(self) -> None:
-        if not self._is_counted:
+        if self._last_count is not self._wanted_count:
             async with self._locks.hold("/"):
                 await self._count_alone()
 
     async def _count_alone(self) -> None:
-        if self._is_counted:  # By a change that came first.
+        wanted = self._wanted_count  # A command that ends meanwhile wants yet another count.
+        if self._last_count is wanted:  # By a change that came first.
             return
-        self._is_counted = True  # A command that ends meanwhile wants yet another count.
-        try:
-            sizes = (await self._listed_sizes("/")).values()
-        except BaseException:
-            self._is_counted = False
-            raise
+        sizes = (await self._listed_sizes("/")).values()
         self._used = Usage(sum(sizes), len(sizes))
+        self._last_count = wanted
 
     async def _prepare(self) -> None:
         await self._count()
@@ -96,7 +95,7 @@ class QuotaBackend(ChangePolicy):
         try:
             return await super().aexecute(command, timeout=timeout)
         finally:
-            self._is_counted = False
+            self._wanted_count = object()
 
     async def achanging(self, changes: Sequence[PlannedChange]) -> None:
         growth = _growth(changes)

@@ -1,13 +1,15 @@
 """Methods and attributes of backends that were renamed work by their former names, whoever defines or calls them."""
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from deepfs import BackendProtocol, FilesystemBackend, MemoryBackend
+from deepfs import BackendProtocol, CompositeBackend, FilesystemBackend, MemoryBackend
 from deepfs.backends.wrapper import WrapperBackend
-from deepfs.policy import FilesystemPermission, PermissionedBackend
-from deepfs.types import LsResult
+from deepfs.errors import PermissionDeniedError
+from deepfs.policy import AuditedBackend, AuditRecord, FilesystemPermission, PermissionedBackend
+from deepfs.types import EditResult, GlobResult, GrepResult, LsResult, ReadResult, WriteResult
 
 pytestmark = pytest.mark.anyio
 
@@ -64,8 +66,112 @@ async def test_a_layer_that_overrides_the_former_name_sees_each_operation() -> N
     assert layer.seen == ["write", "read"]
 
 
+async def _without_changes(self: Any, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
+    """Written when streams passed as whole files."""
+    if operation in ("write", "edit", "delete", "upload_files"):
+        raise PermissionDeniedError("/", "nothing is changed")
+    return await call(*args, **options)
+
+
+class NoChanges(WrapperBackend):
+    through = _without_changes
+
+
+class NoChangesMixin:
+    through = _without_changes
+
+
+class NoChangesByMixin(NoChangesMixin, WrapperBackend):
+    pass
+
+
+class NoChangesReported(AuditedBackend):
+    through = _without_changes
+
+    def __init__(self, inner: BackendProtocol) -> None:
+        super().__init__(inner, lambda record: None)
+
+
+async def chunks() -> AsyncIterator[bytes]:
+    yield b"x"
+
+
+def _plain_mixin() -> type[WrapperBackend]:
+    class Mixin:
+        async def through(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
+            return await call(*args, **options)
+
+    class Refuses(Mixin, WrapperBackend):
+        async def through(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
+            if operation in ("write", "upload_files"):
+                raise PermissionDeniedError("/", "nothing is changed")
+            return await super().through(operation, call, *args, **options)
+
+    class Derived(Refuses):
+        pass
+
+    return Derived
+
+
+LAYERS: list[Any] = [NoChanges, NoChangesByMixin, NoChangesReported, _plain_mixin()]
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.__name__)
+async def test_no_stream_and_no_copy_passes_by_what_overrides_the_former_name(layer: Any) -> None:
+    files, others = MemoryBackend(), MemoryBackend()
+    guarded = layer(files)
+    assert (await guarded.awrite("/a", "x")).code == "permission_denied"
+    assert (await guarded.aupload_stream("/a", chunks())).error == "permission_denied"
+    await others.aupload_files([("/large", b"x" * 2 * 1024 * 1024)])
+    copied = await CompositeBackend(others, {"/guarded": guarded}).acopy("/large", "/guarded/large")
+    assert copied.code == "permission_denied"
+    assert (await files.als("/")).entries == []
+
+
+async def test_a_mixin_behind_the_wrapper_replaces_nothing() -> None:
+    class Tunnel:
+        def through(self) -> str:
+            return "a tunnel"
+
+    class Wrapper(WrapperBackend, Tunnel):  # type: ignore[misc]
+        pass
+
+    assert (await Wrapper(MemoryBackend()).awrite("/a", "x")).ok
+
+
+async def test_a_layer_over_a_log_sees_streams() -> None:
+    class Seen(AuditedBackend):
+        async def dispatch(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
+            seen.append(operation)
+            return await super().dispatch(operation, call, *args, **options)
+
+    seen: list[str] = []
+    told: list[AuditRecord] = []
+    log = Seen(MemoryBackend(), told.append)
+    await log.aupload_stream("/a", chunks())
+    assert [chunk async for chunk in log.adownload_stream("/a")] == [b"x"]
+    assert seen == [record.operation for record in told] == ["upload_stream", "download_stream"]
+    assert [record.arguments["size"] for record in told] == [1, 1]
+
+
 class Declares(MemoryBackend):
     never_waits = False
+
+
+class TellsLater(MemoryBackend):
+    @property
+    def never_waits(self) -> bool:
+        return False
+
+
+class OfItsClass(WrapperBackend):
+    def __init__(self, inner: BackendProtocol) -> None:
+        super().__init__(inner)
+        own: Any = type(self)
+        self.never_waits = own.never_waits and inner.is_synchronous
+
+    async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
+        return await super().aread(path, offset, limit)
 
 
 class Sets(WrapperBackend):
@@ -74,16 +180,45 @@ class Sets(WrapperBackend):
         self.never_waits = False
 
 
+class RawBackend(BackendProtocol):
+    """Defines its operations sync, so that the async ones wait for a thread."""
+
+    def ls(self, path: str) -> LsResult:
+        return LsResult(entries=[])
+
+    def read(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
+        return ReadResult()
+
+    def write(self, path: str, content: str, *, overwrite: bool = False, if_match: str | None = None) -> WriteResult:
+        return WriteResult()
+
+    def edit(
+        self, path: str, old: str, new: str, replace_all: bool = False, *, if_match: str | None = None
+    ) -> EditResult:
+        return EditResult()
+
+    def glob(self, pattern: str, path: str = "/") -> GlobResult:
+        return GlobResult(matches=[])
+
+    def grep(self, pattern: str, path: str | None = None, glob: str | None = None, **options: Any) -> GrepResult:
+        return GrepResult(matches=[])
+
+
 def test_what_is_declared_by_the_former_name_holds() -> None:
     backends: list[tuple[Any, bool]] = [
         (MemoryBackend(), True),
         (Declares(), False),
+        (TellsLater(), False),
+        (OfItsClass(MemoryBackend()), False),
+        (RawBackend(), False),
         (Sets(MemoryBackend()), False),
         (WrapperBackend(Declares()), False),
         (WrapperBackend(MemoryBackend()), True),
     ]
     for backend, waits_never in backends:
         assert (backend.is_synchronous, backend.never_waits) == (waits_never, waits_never)
+    base: Any = BackendProtocol
+    assert base.never_waits is base.is_synchronous is False
 
 
 class Blocking(BackendProtocol):

@@ -16,7 +16,8 @@ from deepfs.backends.protocol import BackendProtocol, SandboxBackendProtocol
 from deepfs.errors import BackendError, PermissionDeniedError, QuotaExceededError
 from deepfs.policy import ChangePolicy, HistoryBackend, PermissionedBackend, PlannedChange, QuotaBackend, WrapperBackend
 from deepfs.testing import BackendConformance, FaultyBackend, LatencyBackend
-from deepfs.types import EditResult, ExecuteResponse, error_behind
+from deepfs.text.entries import TreeListing
+from deepfs.types import EditResult, ExecuteResponse, FileUploadResponse, error_behind
 from support.raw import RawMemory
 
 EXCEEDED = "quota_exceeded"
@@ -410,3 +411,88 @@ async def test_a_policy_learns_of_each_change_before_it_is_made() -> None:
     assert (await backend.awrite("/denied", "x")).code == "permission_denied"
     assert (await backend.aupload_stream("/denied", chunks(b"x"))).error == "permission_denied"
     assert len(ended) == 8
+
+
+class Unsteady(WrapperBackend):
+    """Raises `error` where `fails` says so; a change is made all the same, and its answer is lost."""
+
+    def __init__(
+        self, inner: BackendProtocol, fails: Callable[[str, str], bool], error: type[Exception] = BackendError
+    ) -> None:
+        super().__init__(inner)
+        self.fails = fails
+        self.error = error
+        self.changed = False
+
+    async def dispatch(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
+        if operation == "ls":
+            self.check(operation, args)
+        result = await call(*args, **options)
+        self.changed |= operation in ("write", "upload_files")
+        self.check(operation, args)
+        return result
+
+    def check(self, operation: str, args: tuple[Any, ...]) -> None:
+        if self.changed and self.fails(operation, str(args[0])):
+            raise self.error("it is not there for a moment")
+
+
+@pytest.mark.anyio
+class TestWhatFailsMeanwhile:
+    async def test_an_edit_whose_size_cannot_be_known_is_not_made(self) -> None:
+        files = MemoryBackend()
+        await files.awrite("/a", "12345678")
+        inner = Unsteady(files, lambda operation, _: operation == "download_files")
+        inner.changed = True
+        quota = QuotaBackend(inner, max_bytes=10)
+        assert (await quota.aedit("/a", "1", "1" * 50)).code == "backend_error"
+        assert await stored(files) == (8, 1)
+
+    async def test_an_empty_file_counts_where_neither_its_answer_nor_a_look_arrives(self) -> None:
+        inner = Unsteady(MemoryBackend(), lambda operation, _: operation in ("write", "ls"))
+        quota = QuotaBackend(inner, max_files=1)
+        assert (await quota.awrite("/a", "")).code == "backend_error"
+        assert await quota.ausage() == await stored(inner.inner) == (0, 1)
+
+    async def test_a_look_that_raises_leaves_no_room_of_others_aside(self) -> None:
+        class Full(Unsteady):
+            async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+                self.changed = True
+                return [FileUploadResponse(path, "backend_error") for path, _ in files]
+
+        inner = Full(MemoryBackend(), lambda operation, path: operation == "ls" and path == "/a", RuntimeError)
+        quota = QuotaBackend(inner, max_bytes=100)
+        outcomes = await quota.aupload_files([("/a", b"x" * 30), ("/b", b"x" * 70)])
+        assert [outcome.error for outcome in outcomes] == ["backend_error"] * 2
+        assert (await quota.ausage()).bytes == 30
+
+    async def test_a_count_that_is_cancelled_lets_no_change_pass_uncounted(self) -> None:
+        class Slow(WrapperBackend):
+            async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
+                if path == "/" and not counting.is_set():
+                    counting.set()
+                    await anyio.sleep_forever()
+                return await super().alist_tree(path, deleting=deleting)
+
+        counting = anyio.Event()
+        files = MemoryBackend()
+        await files.awrite("/a", "x" * 90)
+        quota = QuotaBackend(Slow(files), max_bytes=100)
+        first = anyio.CancelScope()
+        codes: list[object] = []
+
+        async def begin() -> None:
+            with first:
+                await quota.awrite("/first", "x")
+
+        async def follow() -> None:
+            codes.append((await quota.awrite("/second", "x" * 90)).code)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(begin)
+            await counting.wait()
+            group.start_soon(follow)
+            await anyio.wait_all_tasks_blocked()
+            first.cancel()
+        assert codes == [EXCEEDED]
+        assert await stored(files) == (90, 1)

@@ -23,6 +23,8 @@ LIFETIME: Final = {"aclose", "close"}
 REQUESTS: Final = {"arun_glob", "arun_grep"}
 """Searches as one value: the operation in another form."""
 METHODS: Final = {*OPERATIONS, *(f"a{name}" for name in OPERATIONS), *STREAMS, *LIFETIME, *REQUESTS, "awatch"}
+FORMER: Final = {"areal_paths", "never_waits"}
+"""Former names of `aresolve_paths` and `is_synchronous`."""
 WHERE_A_SYNC_CALL_RUNS: Final = {"is_synchronous", "bound_to_this_thread"}
 """No difference of what it answers; only the parity of sync and async looks at it."""
 
@@ -43,12 +45,13 @@ def test_there_are_six() -> None:
 
 
 def test_a_backend_declares_nothing_else() -> None:
-    public = {name for name in dir(BackendProtocol) if not name.startswith("_")}
+    public = {name for name in dir(BackendProtocol) if not name.startswith("_")} - FORMER
     assert public - METHODS - TREES == {
         "capabilities",
         "aresolve_paths",
         "astorage_place",
         "inner_backends",
+        "offers_move",
         *WHERE_A_SYNC_CALL_RUNS,
     }
 

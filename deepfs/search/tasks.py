@@ -16,12 +16,13 @@ from deepfs.errors import (
     NotDirectoryError,
     NotFoundError,
     PermissionDeniedError,
+    error_about,
 )
 from deepfs.search.batching import BatchedCall
 from deepfs.search.request import FileFilter, SearchRequest
 from deepfs.search.results import MAX_GLOB_MATCHES, Grep, glob_result
 from deepfs.threads.deadline import Deadline
-from deepfs.types import FileInfo, GlobResult, GrepResult
+from deepfs.types import FileInfo, GlobResult, GrepResult, carrying
 
 __all__ = ["AnyTask", "BatchDeadline", "GlobTask", "GrepTask", "NamedFile", "SearchBatch", "VisitedFile", "Walk"]
 
@@ -140,7 +141,10 @@ class _Task(ABC, Generic[ResultT]):
         """`result`, which says whether it is incomplete."""
         result.truncated = result.truncated or self.has_expired or self.shortage is not None
         if self.shortage is not None:
-            result.error, result.code = f"{self.shortage}: the search is not complete", self.shortage.code
+            code = self.shortage.code
+            error = error_about(code, None, "{cause}: the search is not complete", cause=self.shortage)
+            result.error, result.code = str(error), code
+            return carrying(result, error)
         return result
 
     @abstractmethod
@@ -353,4 +357,4 @@ class Walk:
         for files, group in self._groups.items():
             if files.may_enter(directory):
                 for task in group:
-                    task.miss(f"{directory}/", error)
+                    task.miss(f"{directory.rstrip('/')}/", error)

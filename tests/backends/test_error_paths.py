@@ -1,5 +1,7 @@
 """Errors of mounts name the paths of the tree, and leave alone what they quote of files and patterns."""
 
+import errno
+import os
 import pickle
 from collections.abc import AsyncIterator, Awaitable, Callable
 from itertools import product
@@ -327,3 +329,21 @@ def test_an_error_survives_pickling_and_copying(error: DeepFSError) -> None:
     for copied in (pickle.loads(pickle.dumps(error)), error.renamed(str)):
         assert type(copied) is type(error)
         assert (str(copied), copied.path, copied.args) == (str(error), error.path, error.args)
+
+
+async def test_a_search_that_lacks_descriptors_names_the_paths_of_the_tree(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def short(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    tree = CompositeBackend(MemoryBackend(), {"/m": FilesystemBackend(tmp_path)})
+    assert (await tree.awrite("/m/d/a", "x")).ok
+    monkeypatch.setattr(os, "scandir", short)
+    for found, shown in (
+        (await tree.aglob("**/*", "/m"), "/m"),
+        (await tree.agrep("x"), "/m"),
+        (await tree.agrep("x", "/m/d"), "/m/d/"),
+    ):
+        assert (found.error or "").startswith(f"Error: '{shown}': Too many files are open"), found
+        assert error_behind(found) is not None

@@ -71,6 +71,11 @@ class Terms:
         return changes
 
 
+def grep_plan(path: str, glob: str | None = None, max_count: int | None = None) -> plans.Plan[Any]:
+    request = GrepRequest("x", path, glob, max_count=max_count)
+    return plans.grep(Terms(), request, FileFilter(request))
+
+
 def played(plan: Plan[Any], storage: Tagged) -> tuple[Any, list[Any]]:
     """The result of a plan, and its requests but for work."""
     asked: list[Any] = []
@@ -85,10 +90,6 @@ def played(plan: Plan[Any], storage: Tagged) -> tuple[Any, list[Any]]:
                 answer = request.ask(storage)
     except StopIteration as end:
         return end.value, asked
-
-
-def grep(request: GrepRequest) -> Plan[Any]:
-    return plans.grep(Terms(), request, FileFilter(request))
 
 
 def holding(*paths: str, size: int = 1) -> Tagged:
@@ -141,23 +142,23 @@ def test_changes_say_on_what_they_depend() -> None:
 )
 def test_a_grep_fetches_in_bounded_batches(count: int, size: int, batches: list[int]) -> None:
     storage = holding(*(f"/{number:04}.txt" for number in range(count)), "/other.md", size=size)
-    result, asked = played(grep(GrepRequest("x", "/", "*.txt")), storage)
+    result, asked = played(grep_plan("/", "*.txt"), storage)
     assert [len(request.paths) for request in asked if isinstance(request, Get)] == batches
     assert len(result.matches) == count
 
 
 def test_a_grep_with_enough_matches_fetches_no_more() -> None:
     storage = holding(*(f"/{number:04}.txt" for number in range(600)))
-    result, asked = played(grep(GrepRequest("x", max_count=10)), storage)
+    result, asked = played(grep_plan("/", max_count=10), storage)
     assert [type(request) for request in asked] == [List, Get]
     assert (len(result.matches), result.truncated) == (10, True)
 
 
 def test_a_grep_of_one_file_and_of_what_is_gone_meanwhile() -> None:
     storage = holding("/a.txt", "/b.txt")
-    result, _ = played(grep(GrepRequest("x", "/a.txt")), storage)
+    result, _ = played(grep_plan("/a.txt"), storage)
     assert [match.path for match in result.matches] == ["/a.txt"]
-    plan = grep(GrepRequest("x"))
+    plan = grep_plan("/")
     assert isinstance(next(plan), List)
     work = plan.send(storage.list("/"))
     assert isinstance(work, Work)
@@ -169,7 +170,7 @@ def test_a_grep_of_one_file_and_of_what_is_gone_meanwhile() -> None:
         plan.send(work.run(Deadline()))
     assert [match.path for match in end.value.value.matches] == ["/b.txt"]
     with pytest.raises(NotFoundError):
-        played(grep(GrepRequest("x", "/none")), storage)
+        played(grep_plan("/none"), storage)
 
 
 # --- a storage that compares ---

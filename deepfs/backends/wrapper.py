@@ -181,15 +181,18 @@ class WrapperBackend(BackendProtocol, SyncCommands):
         return await self.dispatch("upload_stream", self.inner.aupload_stream, path, chunks)
 
     async def adownload_stream(self, path: str, *, chunk_size: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
-        opened: list[_Opened] = []
+        opened: list[_Opened | AsyncGenerator[bytes, None]] = []
 
         async def open_stream(path: str, *, chunk_size: int = CHUNK_BYTES) -> AsyncIterator[bytes]:
-            opened.append(_Opened(self.inner.adownload_stream(path, chunk_size=chunk_size)))
-            await opened[-1].begin()
-            return opened[-1]
+            opened.append(stream := _Opened(self.inner.adownload_stream(path, chunk_size=chunk_size)))
+            await stream.begin()
+            return stream
 
         try:
-            async for chunk in await self.dispatch("download_stream", open_stream, path, chunk_size=chunk_size):
+            chunks = await self.dispatch("download_stream", open_stream, path, chunk_size=chunk_size)
+            if isinstance(chunks, AsyncGenerator):  # Made by an override; it reads what is opened, so it ends first.
+                opened.insert(0, chunks)
+            async for chunk in chunks:
                 yield chunk
         finally:
             for each in opened:
@@ -203,7 +206,10 @@ class WrapperBackend(BackendProtocol, SyncCommands):
             return opened[-1]
 
         try:
-            async for event in await self.dispatch("watch", open_watch, path):
+            events = await self.dispatch("watch", open_watch, path)
+            if isinstance(events, AsyncGenerator):
+                opened.insert(0, events)
+            async for event in events:
                 yield event
         finally:
             for each in opened:

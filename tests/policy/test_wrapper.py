@@ -1,6 +1,6 @@
 """A wrapper passes everything on, once, with what the backend within declares."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import anyio
@@ -12,7 +12,7 @@ from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import NotSupportedError
 from deepfs.sync import OPERATIONS
 from deepfs.testing import BackendConformance
-from deepfs.types import ExecuteResponse, ReadResult, WriteResult
+from deepfs.types import ChangeEvent, ExecuteResponse, ReadResult, WriteResult
 from support.raw import RawMemory
 
 
@@ -154,3 +154,44 @@ async def test_the_thread_of_the_storage_is_that_within() -> None:
 
     with pytest.raises(RuntimeError, match=r"WrapperBackend\.aread"):
         WrapperBackend(Bound()).read("/a")
+
+
+class Relaying(WrapperBackend):
+    """Puts a generator of its own in the place of what it opens, and keeps it."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self.relays: list[Any] = []
+        self.ended: list[str] = []
+
+    async def dispatch(self, operation: str, call: Callable[..., Awaitable[Any]], /, *args: Any, **options: Any) -> Any:
+        opened = await call(*args, **options)
+        if operation not in ("download_stream", "watch"):
+            return opened
+
+        async def relay() -> AsyncIterator[Any]:
+            try:
+                async for each in opened:
+                    yield each
+            finally:
+                self.ended.append(operation)
+
+        self.relays.append(relay())
+        return self.relays[-1]
+
+
+class Watched(MemoryBackend):
+    async def awatch(self, path: str = "/") -> AsyncGenerator[ChangeEvent, None]:
+        while True:
+            yield ChangeEvent("/a", "modified")
+
+
+@pytest.mark.anyio
+async def test_what_an_override_puts_in_the_place_of_a_stream_ends_with_it() -> None:
+    layer = Relaying(Watched())
+    await layer.awrite("/a", "x" * 10)
+    for stream in (layer.adownload_stream("/a", chunk_size=1), layer.awatch("/")):
+        async for _ in stream:
+            break
+        await stream.aclose()
+    assert layer.ended == ["download_stream", "watch"]

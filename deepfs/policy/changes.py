@@ -74,9 +74,8 @@ class ChangePolicy(WrapperBackend):
     """The base of policies that decide by the change about to be made; a subclass overrides `achanging`.
 
     `write`, `edit`, `delete`, `copy`, `move`, `upload_files` and `aupload_stream` are reported to it, with the sizes of
-    the
-    files before and after. A change that is known to fail, such as a `write` to a path that is taken, is not reported:
-    `inner` gives the reason. Commands (`execute`) are not reported.
+    the files before and after. A change that is known to fail, such as a `write` to a path that is taken, is not
+    reported: `inner` gives the reason. Commands (`execute`) are not reported.
 
     Changes of one path through this object follow one another; a stream holds its path until it is complete. So sizes
     are right unless others change files past this object. An edit is right even then: it is made on the version whose

@@ -151,6 +151,7 @@ def run(tmp_path: Path, before: Path, after: Path) -> tuple[int, str]:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.stress
 def test_what_became_much_slower_is_found(tmp_path: Path, package: Package, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path / "pycache"))
     given = [str(package("pass")), str(package("time.sleep(0.2)"))]
@@ -167,6 +168,7 @@ def test_other_answers_are_found_before_times_are_compared(tmp_path: Path, packa
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.stress
 def test_a_scenario_that_the_earlier_commit_cannot_run_is_told(tmp_path: Path, package: Package) -> None:
     code, printed = run(tmp_path, package("raise LookupError('not in this commit')"), package("pass"))
     assert code == 0, printed

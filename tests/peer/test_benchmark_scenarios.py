@@ -25,6 +25,7 @@ def run(tmp_path: Path, scenario: str) -> Record:
 
 @pytest.mark.needs("postgresql")
 @pytest.mark.timeout(600)
+@pytest.mark.stress
 def test_sequential_operations_on_every_storage(tmp_path: Path) -> None:
     races = run(tmp_path, "sequential").races
     storages = {race.work.partition(":")[0]: [entry.name for entry in race.entries] for race in races}
@@ -37,6 +38,7 @@ def test_sequential_operations_on_every_storage(tmp_path: Path) -> None:
 
 @pytest.mark.needs("postgresql")
 @pytest.mark.timeout(600)
+@pytest.mark.stress
 def test_listing_large_files_says_what_moves(tmp_path: Path) -> None:
     record = run(tmp_path, "listing")
     assert all(race.entry("deepfs").complete for race in record.races)

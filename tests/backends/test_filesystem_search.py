@@ -1,5 +1,6 @@
 """Glob and grep of FilesystemBackend: what `ignore` passes over, with ripgrep and without, cancelled at any time."""
 
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -146,7 +147,11 @@ anyio.run(main)
 """
 
 
-@pytest.mark.parametrize("begins_with_ripgrep", [False, True])
+# Before 3.11.4 a `Popen` that gets no descriptors keeps those that it has.
+WITH_RIPGREP = [False, True] if sys.version_info >= (3, 11, 4) else [False]
+
+
+@pytest.mark.parametrize("begins_with_ripgrep", WITH_RIPGREP)
 @pytest.mark.parametrize("how", ["glob", "grep", "regex", "ls"])
 def test_what_cannot_be_looked_at_for_want_of_descriptors_is_told(
     tmp_path: Path, how: str, begins_with_ripgrep: bool

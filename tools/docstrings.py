@@ -19,7 +19,7 @@ from typing import Final
 from modules import Function, Module, source_of
 
 INNER: Final = (
-    *("core", "disk", "langgraph", "process", "search", "text", "threads"),
+    *("core", "disk", "_langgraph", "process", "search", "text", "threads"),
     *("backends.flat_plans", "sandboxes.loop_affinity", "sandboxes.responses", "sandboxes.script", "sandboxes.wire"),
 )
 """Rooms and modules whose classes are not for users; `core` was one."""

@@ -11,10 +11,10 @@ from weakref import WeakKeyDictionary
 
 from langgraph.store.base import BaseStore, GetOp, Item, PutOp, SearchOp
 
+from deepfs._langgraph import private as _langgraph
 from deepfs.backends._store_tables import OvertakenError, Put, can_compare, put_if_unchanged
 from deepfs.backends.namespace import Namespace
 from deepfs.errors import BackendError
-from deepfs.langgraph import private as _langgraph
 from deepfs.text.flat_tree import ChangedError, PartlyDoneError
 
 __all__ = ["change", "fetched", "listed"]

@@ -13,9 +13,9 @@ from typing import Any, Final, TypeAlias
 from langgraph.store.base import BaseStore
 from msgspec import Struct, field
 
+from deepfs._langgraph import private as _langgraph
 from deepfs.backends._store_items import fetched
 from deepfs.backends.namespace import Namespace
-from deepfs.langgraph import private as _langgraph
 from deepfs.text.flat_tree import DecodedFiles, FileStat
 
 __all__ = ["Known", "Moment", "can_list", "keys", "stats", "stats_at"]

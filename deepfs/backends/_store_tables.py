@@ -14,8 +14,8 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 from langgraph.store.base import BaseStore, PutOp
 from msgspec import Struct
 
+from deepfs._langgraph import private as _langgraph
 from deepfs.backends.namespace import Namespace
-from deepfs.langgraph import private as _langgraph
 from deepfs.text.flat_tree import ChangedError
 from deepfs.threads import pool
 

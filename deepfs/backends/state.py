@@ -5,10 +5,10 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from deepfs._deprecated import warn_deprecated
+from deepfs._langgraph.channel import FileConflicts, Files, FilesystemState
+from deepfs._langgraph.task_files import task_files
 from deepfs.backends.flat import RecordStorageBackend
 from deepfs.backends.flat_storage import InlineStorage, Storage
-from deepfs.langgraph.channel import FileConflicts, Files, FilesystemState
-from deepfs.langgraph.task_files import task_files
 from deepfs.text import paths
 from deepfs.text.entries import StoragePlace, flat_place
 from deepfs.text.flat_tree import Change, DecodedFiles, FileStat, FileTree, stats_of

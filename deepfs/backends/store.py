@@ -14,6 +14,7 @@ from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
 from deepfs._deprecated import warn_deprecated
+from deepfs._langgraph import private as _langgraph
 from deepfs.backends import _store_listing as sql
 from deepfs.backends._store_items import change as change_items
 from deepfs.backends._store_items import fetched, listed
@@ -24,7 +25,6 @@ from deepfs.backends.namespace import Namespace, NamespaceFactory, checked_names
 from deepfs.backends.older_protocols import adapters
 from deepfs.backends.protocol import Capabilities
 from deepfs.errors import BackendError
-from deepfs.langgraph import private as _langgraph
 from deepfs.text import paths
 from deepfs.text.entries import StoragePlace, flat_place
 from deepfs.text.flat_tree import Change, DecodedFiles, Directories, FileStat, FileTree, StatTree, stats_of
@@ -41,7 +41,7 @@ class StoreIndex:
 
     def __init__(self) -> None:
         self.directories: Directories | None = None
-        self.known = sql.Known()
+        self.known: sql.Known = sql.Known()
         self._changes = 0
 
     def listing_starts(self) -> int:

@@ -8,11 +8,11 @@ from typing import Any, cast
 from langgraph.runtime import Runtime
 
 from deepfs._deprecated import already_warned, warn_deprecated
+from deepfs._langgraph import private as _langgraph
 from deepfs.backends.operations import CHUNK_BYTES, without_defaults
 from deepfs.backends.protocol import BACKEND_TYPES, AnyBackendProtocol, BackendFactory, BackendProtocol, StoragePlace
 from deepfs.compat.adapters import adapt_backend_protocol
 from deepfs.errors import BackendError, DeepFSError
-from deepfs.langgraph import private as _langgraph
 from deepfs.search.request import GlobRequest, GrepRequest
 from deepfs.text.entries import EntryChange, TreeListing
 from deepfs.types import (

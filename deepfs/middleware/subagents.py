@@ -13,7 +13,7 @@ from langgraph.types import Command
 from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
-from deepfs.langgraph.task_files import adopt_files
+from deepfs._langgraph.task_files import adopt_files
 from deepfs.middleware._backends import (
     AgentMiddleware,
     InterruptOnConfig,

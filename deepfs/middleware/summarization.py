@@ -17,9 +17,9 @@ from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, RemoveMe
 from langgraph.config import get_config
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 
+from deepfs._langgraph.channel import FilesystemState
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import ErrorCode
-from deepfs.langgraph.channel import FilesystemState
 from deepfs.middleware._backends import (
     AgentState,
     LangChainSummarization,

@@ -16,9 +16,12 @@ SYSTEM = (b"/proc", b"/sys", b"/dev")
 MOST = 64 * 1024 * 1024
 PREFIX = b".~deepfs-"
 
-arguments = [a2b_base64(word) for word in sys.argv[1:]] if __name__ == "__main__" else [b"0", b"0", b""]
+arguments: "list[bytes]" = [a2b_base64(word) for word in sys.argv[1:]] if __name__ == "__main__" else [b"0", b"0", b""]
+nonce: bytes
+most: bytes
+operation: bytes
 nonce, most, operation = arguments[:3]
-place = os.environb.get(b"TMPDIR") or b"/tmp"
+place: bytes = os.environb.get(b"TMPDIR") or b"/tmp"
 answer: "list[bytes]" = []
 
 

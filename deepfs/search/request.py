@@ -79,7 +79,7 @@ class SearchRequest(_Search, frozen=True, kw_only=True):
 class GlobRequest(SearchRequest, frozen=True):
     """Find the files whose paths match `pattern`."""
 
-    placed = ("pattern", "path")
+    placed: ClassVar[tuple[str, ...]] = ("pattern", "path")
     path: str | None = "/"
 
     def __post_init__(self) -> None:
@@ -96,7 +96,7 @@ class GlobRequest(SearchRequest, frozen=True):
 class GrepRequest(SearchRequest, frozen=True):
     """Find the lines that match `pattern` in the files that `glob` chooses."""
 
-    placed = ("pattern", "path", "glob")
+    placed: ClassVar[tuple[str, ...]] = ("pattern", "path", "glob")
     glob: str | None = None
     regex: bool = False
     ignore_case: bool = False

@@ -1,6 +1,6 @@
 """What one grep or glob over many files has found, and when it has enough."""
 
-from deepfs.search.query import is_plain, search, search_plain
+from deepfs.search.query import Query, is_plain, search, search_plain
 from deepfs.search.request import FileFilter, GrepRequest
 from deepfs.threads.deadline import Deadline
 from deepfs.types import FileInfo, GlobResult, GrepMatch, GrepResult
@@ -24,7 +24,7 @@ class Grep:
     deadline: Deadline
 
     def __init__(self, request: GrepRequest, files: FileFilter, max_bytes: int = MAX_SEARCHED_BYTES) -> None:
-        self.query = request.query()
+        self.query: Query = request.query()
         self.files: FileFilter = files
         self.is_limited: bool = request.max_count is not None
         most = MAX_GREP_LINES // (1 + 2 * request.context_lines)

@@ -333,8 +333,8 @@ class StatTree(FileTree):
     """A tree of files of which the storage gave no contents."""
 
     def __init__(self, stats: Mapping[str, FileStat], directories: Directories | None = None) -> None:
-        self.files = stats
-        self.contents = None
+        self.files: Mapping[str, FileStat] = stats
+        self.contents: Mapping[str, FileDataV2] | None = None
         self._stats = stats
         self._directories = directories
 

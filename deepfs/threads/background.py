@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -78,7 +78,7 @@ class _Running:
 
     def __init__(self) -> None:
         self.thread: int | None = None
-        self.has_ended = False
+        self.has_ended: bool = False
         """It takes no calls any more; those that it has taken fail."""
         self._callbacks: LoopCallbacks | None = None
         self._calls: dict[Call[Any], None] = {}
@@ -178,7 +178,7 @@ class Call(Generic[T]):
         # Unlike a condition, it is opened without waiting for whoever waits before it.
         self._gate = threading.Lock()
         self._gate.acquire()
-        self.context = copy_context()
+        self.context: Context = copy_context()
         self.context.run(waiting_threads.set, waiting_threads.get() | {threading.get_ident()})
 
     def wait(self, running: _Running) -> T:

@@ -7,7 +7,7 @@ import pytest
 from langgraph.graph import START, StateGraph
 
 from deepfs import FilesystemState
-from deepfs.langgraph.task_files import adopt_files
+from deepfs._langgraph.task_files import adopt_files
 
 GIVEN = {"/a": "one\ntwo\nthree\n", "/b": "b\n"}
 

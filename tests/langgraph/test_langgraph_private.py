@@ -1,4 +1,4 @@
-"""What `langgraph/private.py` takes from inside LangGraph, name by name: fails loudly when LangGraph moves it."""
+"""What `_langgraph/private.py` takes from inside LangGraph, name by name: fails loudly when LangGraph moves it."""
 
 import asyncio
 import inspect
@@ -22,10 +22,8 @@ from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from deepfs import FilesystemState, MemoryBackend, StateBackend
-from deepfs.backends.state import FileConflicts, Files
-from deepfs.errors import BackendError
-from deepfs.langgraph import private as _langgraph
-from deepfs.langgraph.private import (
+from deepfs._langgraph import private as _langgraph
+from deepfs._langgraph.private import (
     batch,
     current_runtime,
     current_store,
@@ -33,7 +31,9 @@ from deepfs.langgraph.private import (
     runs_loop_of,
     store_loop,
 )
-from deepfs.langgraph.task_files import task_files
+from deepfs._langgraph.task_files import task_files
+from deepfs.backends.state import FileConflicts, Files
+from deepfs.errors import BackendError
 
 fs = StateBackend()
 A_FILE: Any = {"files": {"/a": {"content": "one two"}}}

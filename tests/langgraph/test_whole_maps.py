@@ -22,7 +22,7 @@ from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from deepfs import FilesystemState, StateBackend
-from deepfs.langgraph.reducers import fold
+from deepfs._langgraph.reducers import fold
 from deepfs.types import FileDataV1, FileDataV2
 
 pytestmark = pytest.mark.anyio

@@ -17,8 +17,8 @@ from langgraph.config import get_config
 from langgraph.runtime import Runtime, get_runtime
 from langgraph.store.base import BaseStore, Op, PutOp, Result
 
+from deepfs._langgraph.superstep_log import FILES, Channel, Writes
 from deepfs.errors import BackendError, DeepFSError
-from deepfs.langgraph.superstep_log import FILES, Channel, Writes
 from deepfs.threads.loop_bridge import call_on, running_asyncio_loop
 
 __all__ = [

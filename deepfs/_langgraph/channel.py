@@ -18,10 +18,10 @@ from langgraph.types import Overwrite
 # As in the states of LangGraph and LangChain: a TypedDict of `typing` cannot be mixed with one of these.
 from typing_extensions import TypedDict
 
-from deepfs.langgraph.parallel_writes import is_header, operation_in, removals_in, removals_of
-from deepfs.langgraph.private import outer_task
-from deepfs.langgraph.reducers import Superstep, conflicts_of, fold, fold_conflicts
-from deepfs.langgraph.superstep_log import FILES, ProvisionalWrite, writers
+from deepfs._langgraph.parallel_writes import is_header, operation_in, removals_in, removals_of
+from deepfs._langgraph.private import outer_task
+from deepfs._langgraph.reducers import Superstep, conflicts_of, fold, fold_conflicts
+from deepfs._langgraph.superstep_log import FILES, ProvisionalWrite, writers
 from deepfs.types import FileDataV1, FileDataV2
 
 __all__ = ["FileConflicts", "Files", "FilesystemState"]
@@ -157,7 +157,7 @@ class FilesChannel(_SavedChannel):
     def _replace(self, values: Sequence[Any]) -> None:
         """Take in writes one of which replaces all files: the operations of other tasks take no effect."""
         super().update(values)
-        self.value = fold({}, [self.value])
+        self.value: dict[str, Any] = fold({}, [self.value])
         self._save()
         [index] = [index for index, value in enumerate(values) if _replaces(value)]
         owner = writers(self._run).get(id(values[index]))
@@ -239,7 +239,7 @@ class ConflictsChannel(_SavedChannel):
         lost = [] if self._is_copy else _taken()
         if lost:
             self._begin()
-            self.value = fold_conflicts(self.value if self.is_available() else [], [lost])
+            self.value: list[dict[str, Any]] = fold_conflicts(self.value if self.is_available() else [], [lost])
             self._save()
         return bool(lost)
 

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import Any, NamedTuple
 
-from deepfs.errors import DeepFSError
-from deepfs.langgraph.parallel_writes import (
+from deepfs._langgraph.parallel_writes import (
     FileChange,
     Operation,
     Places,
@@ -23,6 +22,7 @@ from deepfs.langgraph.parallel_writes import (
     operation_in,
     removals_in,
 )
+from deepfs.errors import DeepFSError
 from deepfs.text.diff import changed_places, joined, rebase
 from deepfs.text.lines import version
 from deepfs.text.records import decode_file

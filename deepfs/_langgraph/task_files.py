@@ -9,11 +9,11 @@ from contextlib import AbstractContextManager, suppress
 from itertools import islice
 from typing import Any, Final, cast
 
+from deepfs._langgraph.parallel_writes import FileChange, Operation, Places, header_of, next_change
+from deepfs._langgraph.private import RunningTask, empty_channel, running_task
+from deepfs._langgraph.reducers import fold, stored_version, version_of
+from deepfs._langgraph.superstep_log import FILES, Channel, ProvisionalWrite, Run, Task, Writes, task_of
 from deepfs.errors import AlreadyExistsError, BackendError, ConflictError, DeepFSError
-from deepfs.langgraph.parallel_writes import FileChange, Operation, Places, header_of, next_change
-from deepfs.langgraph.private import RunningTask, empty_channel, running_task
-from deepfs.langgraph.reducers import fold, stored_version, version_of
-from deepfs.langgraph.superstep_log import FILES, Channel, ProvisionalWrite, Run, Task, Writes, task_of
 from deepfs.text.diff import difference, joined
 from deepfs.text.flat_tree import Change, Directories
 from deepfs.text.records import decode_file, encode_file

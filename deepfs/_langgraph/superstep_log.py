@@ -16,8 +16,8 @@ from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.checkpoint.serde.types import ERROR
 from langgraph.types import Overwrite
 
-from deepfs.langgraph.parallel_writes import FileChange, StepLog, is_header, operation_in
-from deepfs.langgraph.reducers import Superstep, fold
+from deepfs._langgraph.parallel_writes import FileChange, StepLog, is_header, operation_in
+from deepfs._langgraph.reducers import Superstep, fold
 from deepfs.text.flat_tree import Directories
 
 __all__ = ["FILES", "Channel", "ProvisionalWrite", "Run", "Task", "Writes", "task_of", "writers"]
@@ -98,7 +98,7 @@ class Task:
 
     def __init__(self, run: "Run", channel: Channel, writes: Writes, step: int | None, name: str) -> None:
         self.run = run
-        self.key = id(writes)
+        self.key: int = id(writes)
         self.step = step
         self.name = name
         self._channel: Channel | None = channel
@@ -218,7 +218,7 @@ class Run:
 
     def __init__(self, key: int) -> None:
         self.key = key
-        self.lock = threading.RLock()
+        self.lock: Final = threading.RLock()
         self.tasks: dict[int, Task] = {}
         self.is_checked = False
         """Whether the channel is known to keep files."""

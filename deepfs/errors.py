@@ -235,11 +235,11 @@ class DeepFSError(Exception):
         return f"{condition}: {self.reason}" if self._reason else f"{condition}{self._advice()}"
 
     def _condition(self, path: str) -> str:
-        """What the text says of `path`, which is in quotes, before the reason."""
+        """The first part of the text: what is wrong with `path`, which is quoted already."""
         return path
 
     def _advice(self) -> str:
-        """What follows the condition if there is no reason."""
+        """What to do about it; the end of the text if there is no reason."""
         return ""
 
     def __repr__(self) -> str:
@@ -380,7 +380,7 @@ class NoMatchError(DeepFSError):
 
     @property
     def hint(self) -> str:
-        """What comes nearest, and how it differs; empty where nothing does."""
+        """The most similar text in the file and how it differs; empty if none is similar."""
         return self.reason
 
     def _rendered(self) -> str:

@@ -56,7 +56,7 @@ async def until_accepted(attempt: Callable[[], Awaitable[T]]) -> T:
 
 
 class Storage(ABC):
-    """Files by path, as one operation uses them."""
+    """Files by path, as one operation uses them. An `AsyncStorage` returns awaitables of what is said here."""
 
     failures: ClassVar[tuple[type[Exception], ...]] = ()
     """What the driver raises where it fails; the caller gets `backend_error`. Errors of `deepfs.errors` stay."""
@@ -101,10 +101,8 @@ class Storage(ABC):
         told.__cause__ = error
         return told
 
-
-class _SyncStorage(Storage):
     @abstractmethod
-    def stat(self, paths: Sequence[str]) -> Mapping[str, FileStat]:
+    def stat(self, paths: Sequence[str]) -> Any:
         """Look at files without fetching content.
 
         Args:
@@ -115,7 +113,7 @@ class _SyncStorage(Storage):
         """
 
     @abstractmethod
-    def get(self, paths: Sequence[str]) -> Mapping[str, FileDataV2]:
+    def get(self, paths: Sequence[str]) -> Any:
         """Fetch files.
 
         Args:
@@ -126,7 +124,7 @@ class _SyncStorage(Storage):
         """
 
     @abstractmethod
-    def list(self, prefix: str, limit: int | None = None) -> Listing:
+    def list(self, prefix: str, limit: int | None = None) -> Any:
         """List files without fetching content.
 
         Args:
@@ -138,7 +136,7 @@ class _SyncStorage(Storage):
         """
 
     @abstractmethod
-    def apply(self, changes: Sequence[Change]) -> dict[str, Any] | None:
+    def apply(self, changes: Sequence[Change]) -> Any:
         """Store all changes, or none. Those that add files come before those that remove files.
 
         Args:
@@ -150,6 +148,20 @@ class _SyncStorage(Storage):
         Raises:
             ChangedError: The `condition` of a change does not hold. The operation is planned anew.
         """
+
+
+class _SyncStorage(Storage):
+    @abstractmethod
+    def stat(self, paths: Sequence[str]) -> Mapping[str, FileStat]: ...
+
+    @abstractmethod
+    def get(self, paths: Sequence[str]) -> Mapping[str, FileDataV2]: ...
+
+    @abstractmethod
+    def list(self, prefix: str, limit: int | None = None) -> Listing: ...
+
+    @abstractmethod
+    def apply(self, changes: Sequence[Change]) -> dict[str, Any] | None: ...
 
 
 class InlineStorage(_SyncStorage):
@@ -229,52 +241,16 @@ class AsyncStorage(Storage):
     """A storage whose primitives are awaited. `apply` is shielded: once begun, it runs to its end."""
 
     @abstractmethod
-    async def stat(self, paths: Sequence[str]) -> Mapping[str, FileStat]:
-        """Look at files without fetching content.
-
-        Args:
-            paths: The paths.
-
-        Returns:
-            A `FileStat` for each of them that is a file.
-        """
+    async def stat(self, paths: Sequence[str]) -> Mapping[str, FileStat]: ...
 
     @abstractmethod
-    async def get(self, paths: Sequence[str]) -> Mapping[str, FileDataV2]:
-        """Fetch files.
-
-        Args:
-            paths: The paths.
-
-        Returns:
-            The file at each of them that is one; `TaggedFiles` if each has a tag.
-        """
+    async def get(self, paths: Sequence[str]) -> Mapping[str, FileDataV2]: ...
 
     @abstractmethod
-    async def list(self, prefix: str, limit: int | None = None) -> Listing:
-        """List files without fetching content.
-
-        Args:
-            prefix: What their paths begin with; it ends in `/`. More files than asked for do no harm.
-            limit: How many files are wanted; None is all.
-
-        Returns:
-            A `FileStat` for each file by path. A storage that has the contents at hand returns a `FileTree` of them.
-        """
+    async def list(self, prefix: str, limit: int | None = None) -> Listing: ...
 
     @abstractmethod
-    async def apply(self, changes: Sequence[Change]) -> dict[str, Any] | None:
-        """Store all changes, or none. Those that add files come before those that remove files.
-
-        Args:
-            changes: The changes.
-
-        Returns:
-            The `files_update` of the result, if the storage is graph state.
-
-        Raises:
-            ChangedError: The `condition` of a change does not hold. The operation is planned anew.
-        """
+    async def apply(self, changes: Sequence[Change]) -> dict[str, Any] | None: ...
 
     async def carry_out(self, plan: Plan[T], kind: Kind) -> T:
         step: Any = plan.send

@@ -16,6 +16,7 @@ from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.config import get_config
 from langgraph.runtime import Runtime, get_runtime
 from langgraph.store.base import BaseStore, Op, PutOp, Result
+from langgraph.store.memory import InMemoryStore
 
 from deepfs._langgraph.superstep_log import FILES, Channel, Writes
 from deepfs.errors import BackendError, DeepFSError
@@ -276,6 +277,11 @@ def reads_plainly(store: BaseStore) -> bool:
         and all(_is_langgraphs(store, name) for name in _READING)
         and given._deserializer is None
     )
+
+
+def never_waits(store: BaseStore) -> bool:
+    """Whether a batch of `store` is done without suspending; an index of embeddings may wait for a model."""
+    return type(store).abatch is InMemoryStore.abatch and cast("Any", store).index_config is None
 
 
 def lists_all(store: BaseStore) -> bool:

@@ -80,6 +80,8 @@ def _bounded(method: Callable[..., Any], operation: str, *, is_async: bool) -> C
     async def acall(*args: Any, **kwargs: Any) -> Any:
         args, kwargs, items = parameters.checked(args, kwargs)
         try:
+            if not kwargs:
+                return await method(*args)
             fitted, limit = parameters.fitted(kwargs)
             return limited(await method(*args, **fitted), limit)
         except DeepFSError as error:
@@ -306,7 +308,7 @@ class Parameters:
     ) -> tuple[tuple[Any, ...], dict[str, Any], list[Any] | None]:
         """The arguments, and the items of a batch, which have become a list; TypeError for what none can be."""
         for taken, given in zip(self._placed, args, strict=False):
-            if taken is not None:
+            if taken is not None and type(given) not in taken.plain:  # What `look` asks first.
                 taken.look(given)
         for name, given in kwargs.items():
             if name in self._named:
@@ -329,8 +331,6 @@ class Parameters:
 
         Raises NotSupportedError for another option that it lacks.
         """
-        if not kwargs:
-            return kwargs, None
         lacking = {name: kwargs[name] for name in self._lacking & kwargs.keys()}
         limit = lacking.pop("max_count", None)
         for name in (name for name, value in lacking.items() if value or value == ""):

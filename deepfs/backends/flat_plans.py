@@ -8,7 +8,7 @@ refused with ChangedError is begun anew.
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar, final
 
 from msgspec import Struct
 
@@ -106,6 +106,7 @@ class Apply(Struct, frozen=True):
         return storage.apply(self.changes)
 
 
+@final
 class Work(Struct, frozen=True):
     """A search in what is in memory; it checks its deadline, and belongs off the event loop unless it is short."""
 
@@ -244,23 +245,34 @@ def download(given: Sequence[str]) -> Plan[list[FileDownloadResponse]]:
     wanted = [_valid(path) for path in given]
     found: Mapping[str, FileDataV2] = {}
     try:
-        found = yield from _files(_unique(_paths(wanted)))  # type: ignore[assignment]  # With contents.
+        if asked := _unique(path for path in wanted if isinstance(path, str) and path != "/"):
+            found = yield Get(asked)
     except ChangedError:
         raise
     except DeepFSError as error:
         wanted = [error if isinstance(path, str) else path for path in wanted]
     responses = []
     for name, path in zip(given, wanted, strict=True):
-        responses.append((yield from _downloaded(name, path, found)))
+        if isinstance(path, str) and path not in found:
+            path = yield from _why_missing(path)
+        responses.append(_downloaded(name, path, found))
     return responses
 
 
-def _downloaded(given: str, path: str | DeepFSError, found: Mapping[str, FileDataV2]) -> Plan[FileDownloadResponse]:
+def _why_missing(path: str) -> Plan[DeepFSError]:
+    """Why there is no file at `path`, or why that cannot be found out."""
+    try:
+        return (yield from _missing(path))
+    except ChangedError:
+        raise
+    except DeepFSError as error:
+        return error
+
+
+def _downloaded(given: str, path: str | DeepFSError, found: Mapping[str, FileDataV2]) -> FileDownloadResponse:
     try:
         if isinstance(path, DeepFSError):
             raise path
-        if path not in found:
-            raise (yield from _missing(path))
         return FileDownloadResponse(given, records.content_bytes(found[path], path))
     except DeepFSError as error:
         return FileDownloadResponse(given, error=error.code.value)

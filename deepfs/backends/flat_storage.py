@@ -11,11 +11,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, ClassVar, Final, Literal, TypeAlias, TypeVar, cast
+from typing import Any, ClassVar, Final, Literal, TypeAlias, TypeVar
 
 import anyio
 
-from deepfs.backends.flat_plans import Apply, Plan, Primitive, Request, Work
+from deepfs.backends.flat_plans import Apply, Plan, Request, Work
 from deepfs.errors import BackendError, DeepFSError
 from deepfs.search.flat import search_deadline, searched
 from deepfs.sync import is_inline, shielded
@@ -168,21 +168,22 @@ class InlineStorage(_SyncStorage):
     """A storage whose primitives wait for nothing: no operation but a search ever suspends."""
 
     async def carry_out(self, plan: Plan[T], kind: Kind) -> T:
-        step: Any = plan.send
-        given: Any = None
+        result: T
         try:
+            request = plan.send(None)
             while True:
-                request = step(given)
                 try:
                     if type(request) is Work:
-                        given = await searched(request.run, deadline=request.deadline, is_short=request.is_short)
+                        answer = await searched(request.run, deadline=request.deadline, is_short=request.is_short)
                     else:
-                        given = request.ask(self)
-                    step = plan.send
+                        answer = request.ask(self)
                 except Exception as error:
-                    step, given = plan.throw, self.failed(error)
+                    request = plan.throw(self.failed(error))
+                else:
+                    request = plan.send(answer)
         except StopIteration as end:
-            return cast("T", end.value)
+            result = end.value
+        return result
 
 
 class BlockingStorage(_SyncStorage):
@@ -222,23 +223,27 @@ class BlockingStorage(_SyncStorage):
             raise told from error
 
     def _run_plan(self, plan: Plan[T], deadline: Deadline) -> T:
-        step: Any = plan.send
-        given: Any = None
+        result: T
         try:
+            request = plan.send(None)
             while True:
-                request = step(given)
                 deadline.check_cancelled()
                 try:
-                    given = request.run(deadline) if isinstance(request, Work) else request.ask(self)
-                    step = plan.send
+                    answer = request.run(deadline) if type(request) is Work else request.ask(self)
                 except Exception as error:
-                    step, given = plan.throw, self.failed(error)
+                    request = plan.throw(self.failed(error))
+                else:
+                    request = plan.send(answer)
         except StopIteration as end:
-            return cast("T", end.value)
+            result = end.value
+        return result
 
 
 class AsyncStorage(Storage):
     """A storage whose primitives are awaited. `apply` is shielded: once begun, it runs to its end."""
+
+    apply_waits = True
+    """Whether `apply` may suspend. Where it does not, nothing can interrupt it, and it needs no shield."""
 
     @abstractmethod
     async def stat(self, paths: Sequence[str]) -> Mapping[str, FileStat]: ...
@@ -253,23 +258,24 @@ class AsyncStorage(Storage):
     async def apply(self, changes: Sequence[Change]) -> dict[str, Any] | None: ...
 
     async def carry_out(self, plan: Plan[T], kind: Kind) -> T:
-        step: Any = plan.send
-        given: Any = None
+        result: T
         try:
+            request = plan.send(None)
             while True:
-                request = step(given)
                 try:
-                    given = await self._asked(request)
-                    step = plan.send
+                    answer = await self._answer(request)
                 except Exception as error:
-                    step, given = plan.throw, self.failed(error)
+                    request = plan.throw(self.failed(error))
+                else:
+                    request = plan.send(answer)
         except StopIteration as end:
-            return cast("T", end.value)
+            result = end.value
+        return result
 
-    def _asked(self, request: Request) -> Awaitable[Any]:
+    def _answer(self, request: Request) -> Awaitable[Any]:
         if type(request) is Work:
             return searched(request.run, deadline=request.deadline, is_short=request.is_short)
-        if type(request) is Apply:
+        if type(request) is Apply and self.apply_waits:
             return shielded(partial(request.ask, self))
-        answer: Awaitable[Any] = cast("Primitive", request).ask(self)
+        answer: Awaitable[Any] = request.ask(self)
         return answer

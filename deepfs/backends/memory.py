@@ -59,6 +59,7 @@ class MemoryBackend(StorageBackend):
     """
 
     is_synchronous = True
+    _reads_before_change = True
 
     def __init__(self, *, max_file_size_mb: int = 10) -> None:
         super().__init__(max_file_size_mb=max_file_size_mb)

@@ -348,16 +348,34 @@ def stat_of(data: FileDataV2) -> FileStat:
     return FileStat(filedata.size_of(data), data.modified_at, data.created_at)
 
 
-def stats_of(files: Mapping[str, FileDataV2]) -> dict[str, FileStat]:
-    """What can be said of files that are at hand; a record that is no file has neither size nor time."""
-    if isinstance(files, StoredFiles):
-        return {path: files.stat(path) for path in files}
-    return {path: _stat(files, path) for path in files}
+def stats_of(files: Mapping[str, FileDataV2]) -> Mapping[str, FileStat]:
+    """What can be said of files that are at hand, each looked at when it is asked for.
+
+    A record that is no file has neither size nor time.
+    """
+    return _Stats(files)
 
 
-def _stat(files: Mapping[str, FileDataV2], path: str) -> FileStat:
-    data = readable(files, path)
-    return FileStat() if data is None else stat_of(data)
+class _Stats(Mapping[str, FileStat]):
+    def __init__(self, files: Mapping[str, FileDataV2]) -> None:
+        self._files = files
+
+    def __getitem__(self, path: str) -> FileStat:
+        if isinstance(self._files, StoredFiles):
+            return self._files.stat(path)
+        if path not in self._files:
+            raise KeyError(path)
+        data = readable(self._files, path)
+        return FileStat() if data is None else stat_of(data)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __contains__(self, path: object) -> bool:
+        return path in self._files
 
 
 def readable(files: Found, path: str) -> FileDataV2 | None:

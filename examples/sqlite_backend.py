@@ -9,8 +9,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from os import PathLike, fspath
 
-from deepfs.backends.flat import BlockingStorage, StorageBackend
-from deepfs.backends.flat_storage import Kind
+from deepfs.backends.flat import BlockingStorage, Kind, StorageBackend
 from deepfs.backends.protocol import Capabilities
 from deepfs.text import records
 from deepfs.text.flat_tree import Change, ChangedError, FileStat

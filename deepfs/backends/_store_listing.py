@@ -40,7 +40,7 @@ class Moment(Struct):
 
 
 class Known(Struct):
-    """What was found out of the rows of one namespace."""
+    """What was found out of the rows of one namespace. Threads share it: copy a dict before you iterate over it."""
 
     rows: dict[str, tuple[str, FileStat]] = field(default_factory=dict)
     """By key, what told the state of the row, and what was found out."""
@@ -131,17 +131,18 @@ async def stats_at(store: BaseStore, namespace: Namespace, wanted: Sequence[str]
 
 async def _followed(table: "_Table", cursor: Any, known: Known) -> _Stats:
     """The listing that is known, with what this process has changed since."""
-    if not known.changed:
+    changed = known.changed.copy()
+    if not changed:
         return known.listing
-    kept = {key: stat for key, stat in known.listing.items() if key not in known.changed}
-    return kept | await _details(table, cursor, [key for key in known.changed if key.startswith(known.prefix)], known)
+    kept = {key: stat for key, stat in known.listing.items() if key not in changed}
+    return kept | await _details(table, cursor, [key for key in changed if key.startswith(known.prefix)], known)
 
 
 async def _listed(table: "_Table", cursor: Any, prefix: str, known: Known) -> _Stats:
     states = dict(await table.rows(cursor, f"SELECT key, {table.state} FROM store WHERE {table.where}", prefix))
     found: _Stats = {key: known.rows[key][1] for key, state in states.items() if _is_known(known, key, state)}
     if not prefix:
-        known.rows = {key: row for key, row in known.rows.items() if key in states}
+        known.rows = {key: row for key, row in known.rows.copy().items() if key in states}
     found |= await _details(table, cursor, [key for key in states if key not in found], known)
     return found
 

@@ -46,6 +46,7 @@ __all__ = [
     "BlockingStorage",
     "FlatBackend",
     "InlineStorage",
+    "Kind",
     "RecordBackend",
     "RecordStorageBackend",
     "StorageBackend",

@@ -296,11 +296,11 @@ def grep(terms: Terms, request: GrepRequest, files: FileFilter) -> Plan[GrepResu
     """The plan of `agrep`: it fetches what the glob admits, in batches, where the listing brought no contents."""
     grep, root, deadline = Grep(request, files, terms._max_bytes), files.root, search_deadline()
     tree = yield from _listed(root)
+    if tree.contents is None and root != "/":
+        # The listing has what is beneath the root of the search, which may be a file itself.
+        tree = StatTree({**(yield Stat([root])), **tree.files})  # type: ignore[dict-item]
     if root not in tree.files and not tree.holds(root):
-        single = yield Stat([root])
-        if root not in single:
-            raise NotFoundError(root)
-        tree = StatTree(single)
+        raise NotFoundError(root)
     search = BatchedGrep(tree, grep)
     if tree.contents is not None:
         yield Work(search.scan_all, deadline)

@@ -20,15 +20,12 @@ from deepfs.errors import (
     NotFoundError,
     PermissionDeniedError,
 )
+from deepfs.sandboxes.contents import CachedContent, SandboxContents
 from deepfs.sandboxes.wire import (
-    CachedContent,
     Calls,
-    Content,
-    ContentCache,
     Found,
     Records,
     check,
-    contents,
     failure_of,
     found_files,
     infos,
@@ -64,8 +61,7 @@ from deepfs.types import (
 
 __all__ = ["BaseSandbox"]
 
-_Fetched: TypeAlias = tuple[CachedContent, str]
-_MAX_WHOLE_BYTES = 256 * 1024 * 1024
+_Files: TypeAlias = list[tuple[str, bytes]]
 _ATTEMPTS = 100
 """Edits of one file that others may make before ours gives up."""
 
@@ -103,8 +99,8 @@ class BaseSandbox(SandboxBackendProtocol):
             raise ValueError(f"root must be an absolute path in the sandbox, not {root!r}")
         self._root = paths.normalize(root)
         self._max_bytes = bytes_of(max_file_size_mb)
-        self._known = ContentCache()
         self._calls = Calls(self._run_script, self.command_bytes, self.answer_bytes, self._take)
+        self._contents = SandboxContents(self._calls, self._inner)
 
     @abstractmethod
     async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
@@ -174,38 +170,9 @@ class BaseSandbox(SandboxBackendProtocol):
         _check_start(answer, path)
         return tree_listing(answer, path, self._root)
 
-    async def _fetch(self, wanted: list[str], limit: int = _MAX_WHOLE_BYTES) -> list[_Fetched | DeepFSError]:
-        """The files at the `wanted` paths with their times of modification, in one call if their names fit."""
-        found: dict[str, _Fetched | DeepFSError] = {}
-        for group in self._calls.groups(dict.fromkeys(wanted), self._fetch_words):
-            before = {path: self._known.get(path) for path in group}
-            words = [word for path in group for word in self._fetch_words(path)]
-            answer = await self._calls.call("fetch", str(limit).encode(), *words)
-            for path, content in zip(group, contents(answer, group, limit), strict=True):
-                found[path] = self._learn(path, before[path], content)
-        return [found[path] for path in wanted]
-
-    def _fetch_words(self, path: str) -> list[bytes]:
-        known = self._known.get(path)
-        return [self._inner(path), known.version.encode() if known else b""]
-
-    def _learn(self, path: str, known: CachedContent | None, found: Content | DeepFSError) -> _Fetched | DeepFSError:
-        if isinstance(found, DeepFSError):
-            self._known.forget(path)
-            return found
-        if found.data is not None or known is None:
-            known = self._known.put(path, found.data or b"")
-        return known, found.modified_at
-
-    async def _file(self, path: str, limit: int = _MAX_WHOLE_BYTES) -> _Fetched:
-        (found,) = await self._fetch([path], limit)
-        if isinstance(found, DeepFSError):
-            raise found
-        return found
-
     async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
         path = paths.normalize(path)
-        known, modified_at = await self._file(path)
+        known, modified_at = await self._contents.file(path)
         return await pool.run(self._read, path, known, modified_at, offset, limit, abandon_on_cancel=True)
 
     def _read(self, path: str, known: CachedContent, modified_at: str, offset: int, limit: int) -> ReadResult:
@@ -214,59 +181,25 @@ class BaseSandbox(SandboxBackendProtocol):
         return replace_fields(read, version=known.version)
 
     async def aread_raw(self, path: str) -> ReadRawResult:
-        known, modified_at = await self._file(paths.normalize(path))
+        known, modified_at = await self._contents.file(paths.normalize(path))
         return ReadRawResult(data=_data(known.data, modified_at))
 
     async def arun_glob(self, request: GlobRequest) -> GlobResult:
         files = FileFilter(request)
         answer = await self._calls.call("tree", self._inner(files.root), *_hints(request.pattern))
         _check_start(answer, files.root)
-        return await pool.run_long(self._glob, answer, files, timeout=SEARCH_SECONDS)
-
-    def _glob(self, deadline: Deadline, answer: Records, files: FileFilter) -> GlobResult:
-        matches: list[FileInfo] = []
-        is_late = False
-        try:
-            for info in infos(answer, self._root):
-                deadline.check(info.path)
-                if not info.is_dir and info.path in files:
-                    matches.append(info)
-        except DeadlineError:
-            is_late = True
-        matches.sort(key=lambda info: info.path)
-        return glob_result(matches, is_late=is_late)
+        return await pool.run_long(_globbed, answer, self._root, files, timeout=SEARCH_SECONDS)
 
     async def arun_grep(self, request: GrepRequest) -> GrepResult:
         grep = Grep(request, FileFilter(request), self._max_bytes)
         words = [*_hints(request.glob), grep.query.required, str(self._max_bytes).encode()]
         answer = await self._calls.call("grep", self._inner(grep.files.root), *words)
         _check_start(answer, grep.files.root)
-        return await pool.run_long(self._grep, answer, grep, timeout=SEARCH_SECONDS)
-
-    def _grep(self, deadline: Deadline, answer: Records, grep: Grep) -> GrepResult:
-        grep.deadline = deadline
-        try:
-            listed = list(_in_time(found_files(answer, self._root), deadline))
-            self._scan(grep, sorted((file for file in listed if file is not None), key=_by_path))
-            grep.truncated = grep.truncated or None in listed
-        except DeadlineError:
-            grep.truncated = True
-        return grep.result()
-
-    def _scan(self, grep: Grep, found: Iterable[Found]) -> None:
-        for file in found:
-            grep.deadline.check(file.path)
-            if file.path in grep.files:
-                if file.data is None:
-                    grep.skip()
-                else:
-                    grep.scan(file.path, file.data)
-            if grep.truncated:
-                return
+        return await pool.run_long(_grepped, answer, self._root, grep, timeout=SEARCH_SECONDS)
 
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
         wanted = [_valid(path) for path in paths]
-        fetched = iter(await self._fetch(found) if (found := _paths(wanted)) else [])
+        fetched = iter(await self._contents.fetch(found) if (found := _paths(wanted)) else [])
         outcomes = [next(fetched) if isinstance(path, str) else path for path in wanted]
         return [
             FileDownloadResponse(given, error=outcome.code.value)
@@ -286,7 +219,7 @@ class BaseSandbox(SandboxBackendProtocol):
         data = content.encode()
         async with self._hold(path):
             await self._write(path, mode, await self._replaced(path, if_match), data)
-        self._known.put(path, data)
+        self._contents.learn(path, data)
         return WriteResult(path=path)
 
     async def _replaced(self, path: str, if_match: str | None) -> str:
@@ -300,7 +233,7 @@ class BaseSandbox(SandboxBackendProtocol):
         """What the scripts call a version, which they know by another checksum than other backends."""
         if _is_checksum(if_match):
             return if_match
-        known, _ = await self._file(path)
+        known, _ = await self._contents.file(path)
         if version(known.data) != if_match:
             raise ConflictError(path)
         return known.version
@@ -327,12 +260,12 @@ class BaseSandbox(SandboxBackendProtocol):
         raise ConflictError(path)
 
     async def _try_edit(self, path: str, old: str, new: str, replace_all: bool, if_match: str | None) -> EditResult:
-        known = self._known.get(path)
+        known = self._contents.known(path)
         if known is not None:
             # What is remembered may be of yesterday: it can show that an edit is possible, not that it is not.
             with suppress(DeepFSError):
                 return await self._edit(path, known, old, new, replace_all, if_match)
-        known, _ = await self._file(path)
+        known, _ = await self._contents.file(path)
         return await self._edit(path, known, old, new, replace_all, if_match)
 
     async def _edit(
@@ -349,9 +282,9 @@ class BaseSandbox(SandboxBackendProtocol):
         try:
             await self._write(path, "match", known.version, data[before : len(data) - after], before, after)
         except ConflictError:
-            self._known.forget(path)
+            self._contents.forget(path)
             raise _FileChanged from None
-        self._known.put(path, data)
+        self._contents.learn(path, data)
         return EditResult(path=path, occurrences=done.occurrences)
 
     async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
@@ -401,26 +334,15 @@ class BaseSandbox(SandboxBackendProtocol):
         targets = [_valid(path) for path, _ in files]
         valid = [(path, files[at][1]) for at, path in enumerate(targets) if isinstance(path, str)]
         async with self._hold(*(path for path, _ in valid)):
-            uploaded = [outcome for batch in self._batches(valid) for outcome in await self._put(batch)]
+            groups = self._calls.groups(valid, self._put_words)
+            batches = _batches(groups, self._calls.room() // 3)
+            uploaded = [outcome for batch in batches for outcome in await self._put(batch)]
         outcomes = iter(uploaded)
         return [
             FileUploadResponse(given, error.code.value if error else None)
             for (given, _), target in zip(files, targets, strict=True)
             for error in [target if isinstance(target, DeepFSError) else next(outcomes)]
         ]
-
-    def _batches(self, files: list[tuple[str, bytes]]) -> Iterator[list[tuple[str, bytes]]]:
-        """The files in groups that fit into a command each; one that is larger comes alone."""
-        for group in self._calls.groups(files, self._put_words):
-            batch: list[tuple[str, bytes]] = []
-            size, most = 0, self._calls.room() // 3
-            for file in group:
-                if batch and size + len(file[1]) > most:
-                    yield batch
-                    batch, size = [], 0
-                batch.append(file)
-                size += len(file[1])
-            yield batch
 
     def _put_words(self, file: tuple[str, bytes]) -> list[bytes]:
         return [self._inner(file[0]), str(len(file[1])).encode()]
@@ -438,6 +360,59 @@ _is_checksum = re.compile(r"[0-9a-f]{64}").fullmatch
 
 class _FileChanged(Exception):  # noqa: N818
     """The file changed since it was read: the edit is tried again."""
+
+
+def _globbed(deadline: Deadline, answer: Records, root: str, files: FileFilter) -> GlobResult:
+    """The files of a listing that the filter chooses."""
+    matches: list[FileInfo] = []
+    is_late = False
+    try:
+        for info in infos(answer, root):
+            deadline.check(info.path)
+            if not info.is_dir and info.path in files:
+                matches.append(info)
+    except DeadlineError:
+        is_late = True
+    matches.sort(key=lambda info: info.path)
+    return glob_result(matches, is_late=is_late)
+
+
+def _grepped(deadline: Deadline, answer: Records, root: str, grep: Grep) -> GrepResult:
+    """The lines that `grep` finds in the files of an answer."""
+    grep.deadline = deadline
+    try:
+        listed = list(_in_time(found_files(answer, root), deadline))
+        _scan(grep, sorted((file for file in listed if file is not None), key=_by_path))
+        grep.truncated = grep.truncated or None in listed
+    except DeadlineError:
+        grep.truncated = True
+    return grep.result()
+
+
+def _scan(grep: Grep, found: Iterable[Found]) -> None:
+    for file in found:
+        grep.deadline.check(file.path)
+        if file.path in grep.files:
+            if file.data is None:
+                grep.skip()
+            else:
+                grep.scan(file.path, file.data)
+        if grep.truncated:
+            return
+
+
+def _batches(groups: Iterable[_Files], most: int) -> Iterator[_Files]:
+    """The groups, divided into batches with `most` bytes of content; a file that is larger comes alone."""
+    for group in groups:
+        batch: _Files = []
+        size = 0
+        for file in group:
+            if batch and size + len(file[1]) > most:
+                yield batch
+                batch, size = [], 0
+            batch.append(file)
+            size += len(file[1])
+        yield batch
 
 
 def _common(old: bytes, new: bytes) -> tuple[int, int]:

@@ -4,7 +4,6 @@ import re
 import stat
 import zlib
 from base64 import b64decode, b64encode
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -43,10 +42,8 @@ from deepfs.text.entries import (
 from deepfs.types import ExecuteResponse, FileInfo
 
 __all__ = [
-    "CachedContent",
     "Calls",
     "Content",
-    "ContentCache",
     "Engine",
     "Found",
     "Frame",
@@ -61,7 +58,6 @@ __all__ = [
     "parse_frame",
     "room",
     "tree_listing",
-    "version",
     "word_cost",
 ]
 
@@ -405,45 +401,3 @@ def _outward(name: bytes, root: str) -> str | None:
 
 def _time(seconds: bytes) -> str:
     return datetime.fromtimestamp(float(seconds), UTC).isoformat(timespec="microseconds")
-
-
-def version(data: bytes) -> str:
-    """What identifies content: scripts work it out as well."""
-    return sha256(data).hexdigest()
-
-
-class CachedContent(Struct, frozen=True):
-    """The content of a file when it was last seen."""
-
-    data: bytes
-    version: str
-
-
-class ContentCache:
-    """The files that were used last, up to `limit` bytes."""
-
-    def __init__(self, limit: int = 16 * 1024 * 1024) -> None:
-        self._limit = limit
-        self._size = 0
-        self._files: OrderedDict[str, CachedContent] = OrderedDict()
-
-    def get(self, path: str) -> CachedContent | None:
-        """What is known of `path`."""
-        if path in self._files:
-            self._files.move_to_end(path)
-        return self._files.get(path)
-
-    def put(self, path: str, data: bytes) -> CachedContent:
-        """Remember the content of `path`, and forget what was used longest ago."""
-        self.forget(path)
-        known = CachedContent(data, version(data))
-        self._files[path] = known
-        self._size += len(data)
-        while self._size > self._limit:
-            self.forget(next(iter(self._files)))
-        return known
-
-    def forget(self, path: str) -> None:
-        """Forget `path`."""
-        known = self._files.pop(path, None)
-        self._size -= len(known.data) if known else 0

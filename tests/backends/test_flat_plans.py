@@ -173,6 +173,11 @@ def test_a_grep_of_one_file_and_of_what_is_gone_meanwhile() -> None:
         played(grep_plan("/none"), storage)
 
 
+def test_a_grep_searches_a_file_and_what_others_put_beneath_it() -> None:
+    result, _ = played(grep_plan("/x"), holding("/x", "/x/y", "/xy"))
+    assert [match.path for match in result.matches] == ["/x", "/x/y"]
+
+
 # --- a storage that compares ---
 
 

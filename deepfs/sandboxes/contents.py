@@ -1,0 +1,127 @@
+"""The content of files in a sandbox: what was seen is remembered, and not transferred again while it is the same."""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from hashlib import sha256
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from deepfs.errors import DeepFSError
+from deepfs.sandboxes.wire import Calls, Content, contents
+
+__all__ = ["CachedContent", "FetchedFile", "SandboxContents"]
+
+_MAX_WHOLE_BYTES = 256 * 1024 * 1024
+
+
+def _checksum(data: bytes) -> str:
+    """What identifies content: scripts work it out as well."""
+    return sha256(data).hexdigest()
+
+
+class CachedContent(Struct, frozen=True):
+    """The content of a file when it was last seen; `version` is what the scripts call it."""
+
+    data: bytes
+    version: str
+
+
+FetchedFile: TypeAlias = tuple[CachedContent, str]
+"""A file with its time of modification."""
+
+
+class _Cache:
+    """The files that were used last, up to `limit` bytes."""
+
+    def __init__(self, limit: int = 16 * 1024 * 1024) -> None:
+        self._limit = limit
+        self._size = 0
+        self._files: OrderedDict[str, CachedContent] = OrderedDict()
+
+    def get(self, path: str) -> CachedContent | None:
+        """What is known of `path`."""
+        if path in self._files:
+            self._files.move_to_end(path)
+        return self._files.get(path)
+
+    def put(self, path: str, data: bytes) -> CachedContent:
+        """Remember the content of `path`, and forget what was used longest ago."""
+        self.forget(path)
+        known = CachedContent(data, _checksum(data))
+        self._files[path] = known
+        self._size += len(data)
+        while self._size > self._limit:
+            self.forget(next(iter(self._files)))
+        return known
+
+    def forget(self, path: str) -> None:
+        """Forget `path`."""
+        known = self._files.pop(path, None)
+        self._size -= len(known.data) if known else 0
+
+
+class SandboxContents:
+    """Fetches files by calls to the scripts.
+
+    Args:
+        calls: The calls.
+        name_of: The name in the sandbox of a path of callers.
+    """
+
+    def __init__(self, calls: Calls, name_of: Callable[[str], bytes]) -> None:
+        self._calls = calls
+        self._name_of = name_of
+        cache = _Cache()
+        self.known = cache.get
+        self.learn = cache.put
+        self.forget = cache.forget
+
+    async def fetch(self, wanted: list[str], limit: int = _MAX_WHOLE_BYTES) -> list[FetchedFile | DeepFSError]:
+        """Fetch files, in one call if their names fit.
+
+        Args:
+            wanted: The paths.
+            limit: The bytes of the largest file.
+
+        Returns:
+            For each path the file or why there is none.
+        """
+        found: dict[str, FetchedFile | DeepFSError] = {}
+        for group in self._calls.groups(dict.fromkeys(wanted), self._words):
+            before = {path: self.known(path) for path in group}
+            words = [word for path in group for word in self._words(path)]
+            answer = await self._calls.call("fetch", str(limit).encode(), *words)
+            for path, content in zip(group, contents(answer, group, limit), strict=True):
+                found[path] = self._file(path, before[path], content)
+        return [found[path] for path in wanted]
+
+    async def file(self, path: str, limit: int = _MAX_WHOLE_BYTES) -> FetchedFile:
+        """Fetch one file.
+
+        Args:
+            path: Its path.
+            limit: The bytes that it may have.
+
+        Returns:
+            The file.
+
+        Raises:
+            DeepFSError: Why there is none.
+        """
+        (found,) = await self.fetch([path], limit)
+        if isinstance(found, DeepFSError):
+            raise found
+        return found
+
+    def _words(self, path: str) -> list[bytes]:
+        known = self.known(path)
+        return [self._name_of(path), known.version.encode() if known else b""]
+
+    def _file(self, path: str, known: CachedContent | None, found: Content | DeepFSError) -> FetchedFile | DeepFSError:
+        if isinstance(found, DeepFSError):
+            self.forget(path)
+            return found
+        if found.data is not None or known is None:
+            known = self.learn(path, found.data or b"")
+        return known, found.modified_at

@@ -1,4 +1,4 @@
-"""The disk engine: files below a directory of the host, safe against races, links and failures."""
+"""The disk engine: reads and changes files below one host directory, safely despite races, symlinks and failures."""
 
 from deepfs.disk.engine import Disk
 from deepfs.disk.os_calls import is_shortage, is_temporary, leaf

@@ -1,7 +1,8 @@
-"""Unfinished files: built out of sight beside their destination, put in place in one step, gone otherwise.
+"""Atomic writes: content goes into a temporary file beside its destination, which is then put in place in one step.
 
-A process that is killed leaves its unfinished files behind. Each is locked for as long as somebody works on it, so the
-first write of a process in a directory, and one every ten minutes, can tell and remove those that nobody will finish.
+A temporary file that was not put in place is removed. A process that is killed leaves its temporary files behind. Each
+is locked while a process works on it, so abandoned ones can be recognised. They are removed at the first write of a
+process in a directory, and then at a write every ten minutes.
 """
 
 import errno
@@ -48,7 +49,7 @@ __all__ = [
 ]
 
 NEW_MODE = 0o666
-"""The mode of a new file, of which the umask takes its part."""
+"""The mode of a new file, before the umask is applied."""
 
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 
@@ -62,7 +63,7 @@ Fill = Callable[[int], None]
 
 
 def fill(data: bytes) -> Fill:
-    """Write `data`."""
+    """Return a Fill that writes `data`."""
 
     def write(descriptor: int) -> None:
         rest = memoryview(data)
@@ -74,7 +75,7 @@ def fill(data: bytes) -> Fill:
 
 @contextmanager
 def temporary(directory: int, mode: int) -> Iterator[tuple[int, str]]:
-    """A new, locked file in `directory`, as its descriptor and name; it is gone afterwards unless it was renamed."""
+    """Create a locked file in `directory`, yield its descriptor and name, and remove it unless it was renamed."""
     name = temporary_name()
     try:
         descriptor = os.open(name, NEW, mode, dir_fd=directory)
@@ -88,7 +89,7 @@ def temporary(directory: int, mode: int) -> Iterator[tuple[int, str]]:
 
 
 def discard(directory: int, name: str) -> None:
-    """Remove an unfinished file, if it is still there; a second attempt outlives an interrupt, or a passing fault."""
+    """Remove a temporary file if it still exists; retry once after an interrupt or an error, which may be transient."""
     done = False
     try:
         done = _unlinked(directory, name)
@@ -108,7 +109,7 @@ def _unlinked(directory: int, name: str) -> bool:
 
 
 def create(place: Place, write: Fill, *, mode: int = NEW_MODE, durable: bool) -> bool:
-    """Put a new file at `place`; False, and nothing changed, where something stands there already."""
+    """Create a file at `place`. If something exists there already, change nothing and return False."""
     with temporary(place.directory, mode) as (descriptor, name):
         write(descriptor)
         check_written(descriptor, durable)
@@ -119,7 +120,7 @@ def create(place: Place, write: Fill, *, mode: int = NEW_MODE, durable: bool) ->
 
 
 def replace(place: Place, write: Fill, old: os.stat_result, *, durable: bool) -> None:
-    """Put a file in the place of the one of status `old`, with its mode and, where that is allowed, its owner."""
+    """Replace the file at `place`, whose status is `old`; keep its mode and, where that is permitted, its owner."""
     with temporary(place.directory, 0o600) as (descriptor, name):
         write(descriptor)
         copy_owner_and_mode(descriptor, old)
@@ -129,10 +130,10 @@ def replace(place: Place, write: Fill, old: os.stat_result, *, durable: bool) ->
 
 
 def link_into_place(directory: int, name: str, place: Place) -> bool:
-    """Link the file `name` of `directory` to `place`; False where something is there already.
+    """Hard-link the file `name` of `directory` to `place`; return False if something exists there already.
 
-    The file keeps its old name as well, except where the file system has no hard links: there it is renamed, and for an
-    instant a reader may see an empty file at `place`.
+    The file also keeps its old name. On a file system without hard links it is renamed, and for an instant a reader may
+    see an empty file at `place`.
     """
     try:
         os.link(name, place.name, src_dir_fd=directory, dst_dir_fd=place.directory, follow_symlinks=False)
@@ -159,7 +160,7 @@ def _claim_and_rename(directory: int, name: str, place: Place) -> bool:
 
 
 def copy_owner_and_mode(descriptor: int, old: os.stat_result) -> None:
-    """Give a new file the owner and mode of the old one; a file that keeps another owner loses its set-id bits."""
+    """Give a new file the owner and mode of the old one; if the owner may not be changed, drop the set-id bits."""
     new, mode = os.fstat(descriptor), stat.S_IMODE(old.st_mode)
     if (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid):
         try:
@@ -171,15 +172,15 @@ def copy_owner_and_mode(descriptor: int, old: os.stat_result) -> None:
 
 
 def check_written(descriptor: int, durable: bool) -> None:
-    """Have every error of writing told now, before the file takes its place."""
+    """Raise every pending write error now, before the file is put in place."""
     if durable:
         sync(descriptor)
-    # Network file systems tell of a full disk when a descriptor is closed, any that leads to the file.
+    # Network file systems report a full disk when a descriptor of the file is closed; any of its descriptors will do.
     os.close(os.dup(descriptor))
 
 
 def sync(descriptor: int) -> None:
-    """Have the disk keep what was written; on macOS `fsync` alone leaves it in the drive's cache."""
+    """Flush a file to the disk; on macOS `fsync` alone leaves the data in the drive's cache."""
     if sys.platform == "darwin":
         fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
     else:
@@ -187,7 +188,7 @@ def sync(descriptor: int) -> None:
 
 
 def sync_directory(directory: int, durable: bool) -> None:
-    """Have the disk keep the names in `directory`."""
+    """Flush the entries of `directory` to the disk, if `durable`."""
     if durable:
         descriptor = os.open(".", READ_DIRECTORY, dir_fd=directory)
         try:
@@ -197,13 +198,13 @@ def sync_directory(directory: int, durable: bool) -> None:
 
 
 class Sweeper:
-    """Removes what killed processes left, where this process writes: at its first write in a directory, then rarely."""
+    """Removes temporary files of killed processes, at the first write in a directory and then every ten minutes."""
 
     def __init__(self) -> None:
         self._swept: dict[FileId, float] = {}
 
     def visit(self, directory: int) -> None:
-        """Sweep `directory` unless that was done lately; failures do not matter."""
+        """Sweep `directory` unless it was swept recently; failures are ignored."""
         with suppress(OSError):
             key, now = file_id(os.fstat(directory)), time.monotonic()
             if now - self._swept.get(key, -_SWEEP_EVERY_S) < _SWEEP_EVERY_S:
@@ -227,7 +228,7 @@ def _sweep(directory: int) -> None:
 
 
 def _remove_if_stale(directory: int, name: str) -> None:
-    """Remove an unfinished file or directory that is not new and that nobody holds."""
+    """Remove a temporary file or directory that is over a minute old and that no process has locked."""
     descriptor = os.open(name, READ | NO_FOLLOW, dir_fd=directory)
     try:
         status = os.fstat(descriptor)

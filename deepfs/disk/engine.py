@@ -1,4 +1,4 @@
-"""The files below one directory of the host: every operation, blocking, to be called in a worker thread."""
+"""Every operation on the files below one host directory. The methods block: call them in a worker thread."""
 
 import os
 from collections.abc import Callable, Generator
@@ -24,23 +24,24 @@ _WAIT_S = 30.0
 class Disk:
     """The files below the directory `root` of the host.
 
-    Paths are normalised virtual ones (`/a/b`); with `confined=False` they are absolute paths of the host, and links
-    lead anywhere. Creating a Disk does no I/O; a root that does not exist is empty. The first write makes it, and so
-    does a change of `/` itself, even one that is refused.
+    Paths are normalised virtual paths (`/a/b`); with `confined=False` they are absolute paths of the host, and symlinks
+    may lead anywhere. Creating a Disk does no I/O. A root that does not exist counts as an empty directory. The first
+    write creates it, and so does a change of `/` itself, even one that is refused.
 
-    Nothing outside the root is read, listed or changed, whatever others do to directories and links meanwhile. Links
-    that stay inside work, unless `follow_links_inside=False`: relative ones, and absolute ones that start with the
-    path of the root as given or without links. The root itself may be a link.
+    Nothing outside the root is read, listed or changed, even if other processes replace directories and symlinks during
+    the operation. Symlinks that stay inside the root are followed, unless `follow_links_inside=False`: relative ones,
+    and absolute ones that start with the path of the root, as given or with its own symlinks resolved. The root itself
+    may be a symlink.
 
     Files are replaced in one step, so a reader sees the old content or the new. Changes of one file through any Disk
-    follow one another, across threads and processes; programs that write into the file by themselves take no part in
-    that. Replacing a file keeps its mode, and its owner where that is allowed; other hard links to it keep the old
-    content, and extended attributes do not pass over. With `durable` a change is on the disk when its method returns.
+    are made one after another, across threads and processes; programs that write into the file directly do not wait
+    for these locks. Replacing a file keeps its mode, and its owner where that is permitted; other hard links to it keep
+    the old content, and extended attributes are lost. With `durable` a change is on the disk when its method returns.
 
-    Every method raises leaves of `deepfs.errors` about the path that it was given, with no host path in their text.
-    `deadline` ends long looking and waiting for others with DeadlineError; a change waits 30 seconds where none is
-    given. Cancelled, it also ends the work of a change: a file is then as it was or as it was to be, a copy is gone, a
-    directory may be deleted in part.
+    Every method raises leaf errors of `deepfs.errors` about the path that it was given; their texts contain no host
+    path. When its time is up, a `deadline` ends long reads and scans, and waiting for locks, with DeadlineError; a
+    change without a deadline waits for at most 30 seconds. When it is cancelled, it also ends the work of a change: a
+    file then has the old content or the new, an incomplete copy is removed, a directory may be partly deleted.
     """
 
     def __init__(
@@ -55,10 +56,10 @@ class Disk:
 
     @property
     def host_path(self) -> str:
-        """The absolute path of the root on the host; asks for the directory of the process where it is relative."""
+        """The absolute path of the root on the host; a relative root is resolved from the current directory."""
         return self._root.host_path
 
-    # --- looking ---
+    # --- reading ---
 
     def read_file(self, path: str, limit: int | None = None) -> tuple[bytes, os.stat_result]:
         """The whole content and the status of a file.
@@ -69,7 +70,7 @@ class Disk:
 
         Raises:
             TooLargeError: The file is over `limit`.
-            NotFoundError, IsDirectoryError, PermissionDeniedError: There is no file to be read.
+            NotFoundError, IsDirectoryError, PermissionDeniedError: There is no file, or it may not be read.
         """
         with StorageErrors(path):
             descriptor, status = open_regular(self._root, path)
@@ -79,12 +80,12 @@ class Disk:
                 release(descriptor)
 
     def read_whole(self, path: str, limit: int) -> Reading:
-        """`read_file`, with the version of the content."""
+        """Like `read_file`, with the version of the content."""
         with StorageErrors(path):
             return read_whole(self._root, path, limit)
 
     def open_file(self, path: str) -> tuple[BinaryIO, os.stat_result]:
-        """A file opened for reading in binary, which the caller closes, and its status."""
+        """Open a file for reading bytes; returns it, to be closed by the caller, and its status."""
         with StorageErrors(path):
             descriptor, status = open_regular(self._root, path)
             return os.fdopen(descriptor, "rb"), status
@@ -94,7 +95,7 @@ class Disk:
     ) -> Reading:
         """A window of a text file, or the whole of a file that proves to be binary.
 
-        A file over `limits.judged` is read only as far as the window goes, and judged by that.
+        A file over `limits.judged` is read only to the end of the window; that part decides whether it is text.
 
         Args:
             path: A path to a file, or to a link to one.
@@ -104,7 +105,7 @@ class Disk:
             deadline: When to stop.
 
         Raises:
-            TooLargeError: The window, or the binary file, is over its limit.
+            TooLargeError: The window of text, or the binary file, is over its limit.
             InvalidContentError: `offset` is past the end.
         """
         with StorageErrors(path):
@@ -116,36 +117,36 @@ class Disk:
             return self._root.stat(path)
 
     def real_path(self, path: str) -> str | None:
-        """The path without links to where `path` leads, or would lead once it is made; None where that is outside."""
+        """The path with all symlinks resolved; it need not exist yet. None if it leads outside the root."""
         with StorageErrors(path):
             return self._root.real_path(path)
 
     def place(self, path: str) -> StoragePlace:
-        """Where on this host `path` leads, or would lead once it is made.
+        """Where on this host `path` leads; it need not exist yet.
 
-        Equal for two paths that lead to one entry, through whatever roots and links.
+        Two paths that lead to the same entry, even through different roots or symlinks, have a key in common.
         """
         with StorageErrors(path):
             return place_of(self._root, path)
 
     def list_directory(self, path: str, limit: int | None = None, deadline: Deadline | None = None) -> Listing:
-        """The children of a directory, sorted by path, where that of a directory ends in `/`.
+        """The children of a directory, sorted by path; the path of a directory ends in `/`.
 
-        A link is listed as what it leads to, or as a file without size where it leads nowhere or outside. Unfinished
-        files and names that are not UTF-8 are left out.
+        A symlink is listed as its target, or as a file without size if the target is missing or outside the root.
+        Temporary files of this package and names that are not UTF-8 are left out.
 
         Args:
             path: A path to a directory.
-            limit: How many children are looked at; None for all.
+            limit: The most children to list; None for all.
             deadline: When to stop.
 
         Raises:
-            NotDirectoryError: Something else is at `path`.
+            NotDirectoryError: `path` is not a directory.
         """
         return list_directory(self._root, path, limit, deadline or Deadline())
 
     def list_tree(self, path: str, deadline: Deadline | None = None, *, deleting: bool = False) -> TreeListing:
-        """Every entry at or under `path`, links as themselves, and how many entries cannot be listed.
+        """Every entry at or under `path`, and how many entries cannot be listed. Symlinks are listed as symlinks.
 
         Args:
             path: Where to start; a file or a link is the only entry.
@@ -162,16 +163,16 @@ class Disk:
         unreadable: Callable[[str, OSError], None] | None = None,
         deadline: Deadline | None = None,
     ) -> Generator[FoundFile, None, None]:
-        """The files at or beneath `path`, sorted by path; to be closed where it is left early.
+        """The files at or beneath `path`, sorted by path. Close the generator if you stop before its end.
 
-        Linked files are included where the link stays inside; linked directories are not entered, so no cycle is
-        possible.
+        A symlink to a file is included if it stays inside the root; a symlink to a directory is not entered, so no
+        cycle is possible.
 
         Args:
             path: Where to start.
-            enter: Whether to go into the directory at a path; asked before it is opened. None for all.
-            unreadable: Called with the path of each directory that cannot be read, and of each link that cannot be
-                followed because the system has too few descriptors.
+            enter: Called with the path of each directory first; returns whether to enter it. None enters all.
+            unreadable: Called with the path of each directory that cannot be read, and of each symlink that cannot be
+                followed because the system is short of file descriptors or memory.
             deadline: When to stop.
         """
         return walk(self._root, path, deadline or Deadline(), enter=enter, unreadable=unreadable)
@@ -193,20 +194,20 @@ class Disk:
             path: A path to a file, or to a link to one.
             data: The whole content.
             overwrite: Whether to replace a file that is there.
-            if_match: Replace just this version, whatever `overwrite` says.
-            deadline: When to stop waiting for others; 30 seconds by default.
+            if_match: Replace the file only if it has this version; `overwrite` is then ignored.
+            deadline: When to stop waiting for other changes; 30 seconds by default.
 
         Raises:
             AlreadyExistsError: A file is there, and neither `overwrite` nor `if_match` is set.
-            ConflictError: The file is not of the version `if_match`, or is gone.
+            ConflictError: The file does not have the version `if_match`, or does not exist.
             IsDirectoryError: A directory is there.
-            NotDirectoryError: A file stands above `path`.
+            NotDirectoryError: A parent of `path` is a file.
             PermissionDeniedError: The file may not be written.
         """
         self._writer.write(path, data, deadline or Deadline(_WAIT_S), overwrite=overwrite, if_match=if_match)
 
     def upload(self, path: str) -> Upload:
-        """A file to be written in parts and then put at `path`; the caller closes it."""
+        """Start a file that is written in parts and then put at `path`; the caller closes it."""
         return Upload(self._root, path, self._sweeper, durable=self._durable)
 
     def edit_file(
@@ -218,34 +219,34 @@ class Disk:
         limit: int | None = None,
         deadline: Deadline | None = None,
     ) -> None:
-        """Replace the content of a file, with nobody else changing it meanwhile.
+        """Replace the content of a file; it is locked from reading the old content to storing the new.
 
         Args:
             path: A path to a file, or to a link to one.
-            change: Makes the new content of the old; what it raises leaves the file as it is.
-            if_match: Edit just this version.
+            change: Returns the new content for the old; if it raises, the file stays unchanged.
+            if_match: Edit the file only if it has this version.
             limit: The most bytes of the old content; None for no limit.
-            deadline: When to stop waiting for others; 30 seconds by default.
+            deadline: When to stop waiting for other changes; 30 seconds by default.
 
         Raises:
-            ConflictError: The file is not of the version `if_match`.
+            ConflictError: The file does not have the version `if_match`.
             TooLargeError: The file is over `limit`.
         """
         self._make_root_of(path)
         self._writer.edit(path, change, deadline or Deadline(_WAIT_S), if_match=if_match, limit=limit)
 
     def delete(self, path: str, deadline: Deadline | None = None, *, if_match: str | None = None) -> None:
-        """Delete a file, a link itself, or a directory with all under it; never anything behind a link.
+        """Delete a file, a symlink, or a directory with all under it; the target of a symlink stays.
 
-        Where something cannot be deleted, all the rest is, and the error names what stayed.
+        If something in a directory cannot be deleted, all the rest is, and the error names what stayed.
 
         Args:
             path: What to delete.
-            deadline: When to stop waiting for others; 30 seconds by default.
-            if_match: Delete just this version of a file, or the link to one.
+            deadline: When to stop waiting for other changes; 30 seconds by default.
+            if_match: Delete only this version of a file, or a symlink to a file of this version.
 
         Raises:
-            ConflictError: The file is not of the version `if_match`.
+            ConflictError: The file does not have the version `if_match`.
             IsDirectoryError: `if_match` is given for a directory.
             PermissionDeniedError: `path` is the root, or something may not be deleted.
         """
@@ -261,37 +262,37 @@ class Disk:
         change_entry(self._root, change, durable=self._durable)
 
     def move(self, src: str, dst: str, *, overwrite: bool = False, deadline: Deadline | None = None) -> None:
-        """Move a file, a link itself, or a directory; at every instant it is at one of both paths.
+        """Move a file, a symlink, or a directory; at every instant it exists at `src` or at `dst`.
 
-        Nothing changes where both paths are names of one entry, as are a link and the file that it leads to.
+        If both paths name the same entry, such as a symlink and the file that it leads to, nothing changes.
 
         Args:
             src: What to move.
             dst: Where to; directories above it are made.
             overwrite: Whether a file may replace a file. A directory is never replaced.
-            deadline: When to stop waiting for others; 30 seconds by default.
+            deadline: When to stop waiting for other changes; 30 seconds by default.
 
         Raises:
-            AlreadyExistsError, IsDirectoryError, NotDirectoryError: What stands at `dst` is in the way.
+            AlreadyExistsError, IsDirectoryError, NotDirectoryError: The entry at `dst` may not be replaced.
             InvalidPathError: `dst` lies inside `src`.
         """
         self._make_root_of(src, dst)
         self._relocator.move(src, dst, deadline or Deadline(_WAIT_S), overwrite=overwrite)
 
     def copy(self, src: str, dst: str, *, overwrite: bool = False, deadline: Deadline | None = None) -> None:
-        """Copy a file, a link itself, or a directory with all under it, which appears when it is complete.
+        """Copy a file, a symlink, or a directory with all under it; the copy appears at `dst` once it is complete.
 
-        Links are copied as they are.
+        Symlinks are copied as symlinks.
 
         Args:
             src: What to copy.
             dst: Where to; directories above it are made.
             overwrite: Whether a file may replace a file. A directory is never replaced.
-            deadline: When to stop waiting for others; 30 seconds by default.
+            deadline: When to stop waiting for other changes; 30 seconds by default.
 
         Raises:
-            AlreadyExistsError: Something stands at `dst`, perhaps `src` itself by another name.
-            IsDirectoryError, NotDirectoryError: What stands at `dst` may not be replaced.
+            AlreadyExistsError: Something exists at `dst`, perhaps `src` itself under another name.
+            IsDirectoryError, NotDirectoryError: The entry at `dst` may not be replaced.
             InvalidPathError: `dst` lies inside `src`.
         """
         self._make_root_of(src, dst)

@@ -1,9 +1,9 @@
-"""Locks on files that other processes respect, with nothing left behind in the tree.
+"""Locks on files that hold between processes, and leave no lock files in the tree.
 
-The lock is on the file itself (`flock`). Since a change replaces the file, whoever gets the lock looks whether the file
-is still the one that stands at its place, and begins anew with the one that does if not. So the lock of a path passes
-on from file to file, and a process that dies frees it. Locks are never waited for while another one is held: where one
-of several is taken, all are given back, so nobody waits in a circle.
+The lock is on the file itself (`flock`), so a process that dies releases it. A change replaces the file at a path by
+another one. A process that gets the lock therefore checks whether the path still leads to the locked file, and
+otherwise starts again with the file that is there. No process waits for a lock while it holds another one: if one of
+several locks is taken, all are released and tried again, so there are no deadlocks.
 """
 
 import errno
@@ -38,17 +38,17 @@ _MAY_NOT = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ETXTBSY})
 
 
 class _ProcessLocks:
-    """Locks between the threads of this process, for file systems that offer no others."""
+    """Locks between the threads of this process, for file systems without `flock`."""
 
     def __init__(self) -> None:
         self._guard = Lock()
         self._held: set[FileId] = set()
-        self._told = False
+        self._has_warned = False
 
     def try_lock(self, file: FileId) -> bool:
         with self._guard:
-            if not self._told:
-                self._told = True
+            if not self._has_warned:
+                self._has_warned = True
                 _log.warning("A file system in use offers no locks: edits are safe within this process only")
             free = file not in self._held
             self._held.add(file)
@@ -76,7 +76,7 @@ def try_lock(descriptor: int) -> bool:
 
 
 def mark_in_use(descriptor: int) -> bool:
-    """Lock a file while `descriptor` is open, so that others see that it is in use; False where one holds it."""
+    """Lock a file while `descriptor` is open, to show that it is in use; False if it cannot be locked."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -85,7 +85,7 @@ def mark_in_use(descriptor: int) -> bool:
 
 
 def unlock(descriptor: int, file: FileId) -> None:
-    """Give a lock back. A child that was forked meanwhile shares it, so closing the descriptor is not enough."""
+    """Release a lock. Closing the descriptor is not enough: a child process forked meanwhile shares the lock."""
     _process_locks.unlock(file)
     with suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_UN)
@@ -102,10 +102,10 @@ class _Held(NamedTuple):
 
 @contextmanager
 def locked_file(path: str, place: Place, deadline: Deadline) -> Iterator[int]:
-    """Lock the regular file at `place`, which is to be replaced, and open it for reading.
+    """Lock the regular file at `place`, which is about to be replaced, and open it for reading.
 
-    PermissionDeniedError where the file may not be written, although its directory may; NotFoundError where nothing is
-    there, DeadlineError where the lock does not come in time.
+    Raises OSError if the file does not exist, or may not be written although its directory may, and DeadlineError if
+    the lock is not acquired in time.
     """
     file = _wait(lambda: _try_hold(path, place), path, deadline)
     try:
@@ -116,13 +116,13 @@ def locked_file(path: str, place: Place, deadline: Deadline) -> Iterator[int]:
 
 @contextmanager
 def locked_places(path: str, places: Sequence[Place], deadline: Deadline) -> Iterator[None]:
-    """Lock those of `places` where a regular file stands that may be opened, which are to be moved, or removed."""
+    """Lock those of `places` that are regular files and can be opened, before they are moved or removed."""
     with _wait(lambda: _try_hold_all(path, places), path, deadline):
         yield
 
 
 def _wait(attempt: Callable[[], _T | None], path: str, deadline: Deadline) -> _T:
-    """What `attempt` returns once it is not None; asked again and again, so that the wait can end at any time."""
+    """Poll `attempt` until it returns a result, not None; unlike a blocking `flock`, polling can end at any time."""
     pause = _SHORTEST_PAUSE
     while (result := attempt()) is None:
         deadline.check(path)
@@ -132,15 +132,15 @@ def _wait(attempt: Callable[[], _T | None], path: str, deadline: Deadline) -> _T
 
 
 def _try_hold(path: str, place: Place) -> _Held | None:
-    """The file at `place`, locked; None where somebody else has it or has just replaced it."""
+    """Lock the file at `place`; None if it is locked already or was just replaced."""
     status = place.lstat()
     if status is not None and not stat.S_ISLNK(status.st_mode):
-        check_regular(path, status)  # Opening a FIFO would let its writers go on, to nobody.
+        check_regular(path, status)  # Opening a FIFO would wake its writers, although nothing reads.
     return _try_lock_standing(path, place, place.open(UPDATE))
 
 
 def _try_lock_standing(path: str, place: Place, descriptor: int) -> _Held | None:
-    """The file behind `descriptor`, locked, as long as it stands at `place`; closes the descriptor otherwise."""
+    """Lock the open file if it is free and still at `place`; otherwise close `descriptor` and return None."""
     with ExitStack() as undo:
         undo.callback(release, descriptor)
         status = os.fstat(descriptor)
@@ -157,7 +157,7 @@ def _try_lock_standing(path: str, place: Place, descriptor: int) -> _Held | None
 
 
 def _try_hold_all(path: str, places: Sequence[Place]) -> ExitStack | None:
-    """Locks on all files of `places`, or none of them; the same file, under two names, counts once."""
+    """Lock all files of `places`, or none and return None; a file with two names is locked once."""
     with ExitStack() as files:
         locked: set[FileId] = set()
         for place in places:
@@ -176,7 +176,7 @@ def _try_hold_all(path: str, places: Sequence[Place]) -> ExitStack | None:
 
 
 def _open_if_allowed(place: Place) -> int | None:
-    """Open a file to lock it, for writing where that is allowed, since some network file systems demand it."""
+    """Open a file to lock it, if possible for writing, which some network file systems require; None if impossible."""
     for access in (UPDATE, READ):
         try:
             return place.open(access)

@@ -1,4 +1,4 @@
-"""System calls as the disk room makes them: flags, names of unfinished files, and what each errno means."""
+"""System calls of the disk package: flags, names of temporary files, and the error for each errno."""
 
 import errno
 import os
@@ -51,37 +51,37 @@ __all__ = [
 
 # --- flags -----------------------------------------------------------------------------------------------------------
 
-# Windows has none of these; the modules must still import there, though `Root` refuses to work.
+# Windows lacks these flags. The modules must still import there, although `Root` raises NotSupportedError.
 NO_FOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
 _DIRECTORY: int = getattr(os, "O_DIRECTORY", 0)
-# Opening a FIFO or a device waits without O_NONBLOCK; on a regular file the flag does nothing.
+# Without O_NONBLOCK, opening a FIFO or a device may block; on a regular file the flag has no effect.
 _NEVER_WAIT: int = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 
 READ: int = os.O_RDONLY | _NEVER_WAIT
 """Read a file."""
 UPDATE: int = os.O_RDWR | _NEVER_WAIT
-"""Read a file that is about to be replaced, which must be one that may be written."""
+"""Read a file that is about to be replaced; fails unless the file may be written."""
 NEW: int = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_FOLLOW
-"""Write a file that must not be there yet."""
+"""Write a file that must not exist yet."""
 READ_DIRECTORY: int = os.O_RDONLY | _DIRECTORY | _NEVER_WAIT
-"""Look through a directory."""
+"""List a directory."""
 SEARCH: int = getattr(os, "O_PATH", os.O_RDONLY) | _DIRECTORY
-"""Open what is in a directory; O_PATH asks for the permission that walking a path needs, and no other."""
+"""Open a directory to reach its entries; O_PATH, where it exists, needs no permission to read the directory."""
 
 
-# --- names of unfinished files ---------------------------------------------------------------------------------------
+# --- names of temporary files ----------------------------------------------------------------------------------------
 
 PREFIX = ".~deepfs-"
 _LENGTH = len(PREFIX) + 16
 
 
 def temporary_name() -> str:
-    """A name that nothing else has."""
+    """A random, unused name."""
     return PREFIX + secrets.token_hex(8)
 
 
 def is_temporary(name: str) -> bool:
-    """Whether `name` is that of an unfinished file, perhaps left by a process that was killed."""
+    """Whether `name` belongs to a temporary file, perhaps left by a process that was killed."""
     return name.startswith(PREFIX) and len(name) == _LENGTH
 
 
@@ -90,16 +90,16 @@ def is_temporary(name: str) -> bool:
 _OPENAT2 = 437
 _NO_SYMLINKS, _BENEATH = 0x04, 0x08
 _HOW_BYTES = 24
-_NOWHERE = -1  # Paths are then absolute.
+_NOWHERE = -1  # In place of a directory descriptor, for absolute paths.
 
 _Call = Callable[[int, str, bytes], int | None]
 
 
 def open_unlinked(path: str, flags: int, beneath: int | None = None) -> int | None:
-    """Open the absolute `path` of the host where no name in it is a link.
+    """Open the absolute host path `path` in one system call (`openat2`), if no name in it is a symlink.
 
-    With `beneath` it is relative to that open directory and must not lead out. None where it cannot be opened like
-    that, or this system cannot do it; opening name by name then tells why.
+    With `beneath`, `path` is relative to that open directory and must not leave it. Returns None if the call fails, or
+    if the system does not have it; opening the path name by name then shows the reason.
     """
     call = _system_call()
     if call is None:
@@ -116,10 +116,10 @@ def _how(flags: int, resolve: int) -> bytes:
 
 @cache
 def _system_call() -> _Call | None:
-    """The system call by directory, path and how; None where there is none."""
+    """A function that calls `openat2`; None if the system does not have the call."""
     if sys.platform != "linux":
         return None
-    # Imported late: it takes ten milliseconds.
+    # Imported late: the import takes ten milliseconds.
     import ctypes
 
     syscall = ctypes.CDLL(None, use_errno=True).syscall
@@ -137,19 +137,19 @@ def _system_call() -> _Call | None:
 _EFFECTIVE_IDS = os.access in os.supports_effective_ids
 
 LINK_ERRORS = frozenset({errno.ELOOP, errno.ENOTDIR, errno.EMLINK})
-"""What systems answer when a link is opened with O_NOFOLLOW; ENOTDIR where OSEARCH was asked for as well."""
+"""Errors of opening a symlink with O_NOFOLLOW; ENOTDIR if O_DIRECTORY is set as well."""
 
 FileId = tuple[int, int]
 
 
 def file_id(status: os.stat_result) -> FileId:
-    """The device and inode, which tell a file from every other on this host."""
+    """The device and inode, which together identify a file on this host."""
     return status.st_dev, status.st_ino
 
 
 def release(descriptor: int) -> None:
-    """Close a descriptor through which nothing was written, so that no error of closing it matters."""
-    # Every operation comes here, and `suppress` would double what it costs.
+    """Close a descriptor and ignore errors, which matter only for a descriptor that was written to."""
+    # Every operation calls this, and `suppress` would double its cost.
     try:  # noqa: SIM105
         os.close(descriptor)
     except OSError:
@@ -157,7 +157,7 @@ def release(descriptor: int) -> None:
 
 
 def link_target(directory: int, name: str) -> str | None:
-    """What the link `name` says; None where it is no link."""
+    """The target of the symlink `name`; None if it is no symlink or does not exist."""
     try:
         return os.readlink(name, dir_fd=directory)
     except OSError as error:
@@ -167,7 +167,7 @@ def link_target(directory: int, name: str) -> str | None:
 
 
 def open_directory_in(directory: int, name: str) -> int | None:
-    """Open a directory in an open one; None where there is none of this name."""
+    """Open the directory `name` in an open directory; None if there is no directory of this name."""
     try:
         return os.open(name, SEARCH | NO_FOLLOW, dir_fd=directory)
     except OSError as error:
@@ -177,7 +177,7 @@ def open_directory_in(directory: int, name: str) -> int | None:
 
 
 def may_change(directory: int) -> bool:
-    """Whether entries of an open directory may be made and removed, as far as its mode and file system tell."""
+    """Whether entries of an open directory may be created and removed, judged by its mode and file system alone."""
     return os.access(".", os.W_OK, dir_fd=directory, effective_ids=_EFFECTIVE_IDS)
 
 
@@ -213,7 +213,7 @@ _LEAVES: dict[str, Callable[[str], DeepFSError]] = {
     "EBUSY": _refused("the system uses it"),
     "ELOOP": _refused(TOO_MANY_LINKS),
     "EMLINK": _refused(TOO_MANY_LINKS),
-    # What opening a socket, or a device without a driver, says.
+    # Errors of opening a socket, or a device without a driver.
     "ENXIO": _refused(NOT_REGULAR),
     "ENODEV": _refused(NOT_REGULAR),
     "EOPNOTSUPP": _refused(NOT_REGULAR),
@@ -230,7 +230,7 @@ _BY_ERRNO = {getattr(errno, name): make for name, make in _LEAVES.items() if has
 
 
 def leaf(error: OSError | DeepFSError, path: str) -> DeepFSError:
-    """The leaf that tells `error`, about the virtual `path`; nothing of a host path is in it. A leaf tells itself."""
+    """The leaf error for `error`, about the virtual `path` and with no host path; a leaf error is returned as it is."""
     if isinstance(error, DeepFSError):
         return error
     make = _BY_ERRNO.get(error.errno or 0) or _failed(os.strerror(error.errno) if error.errno else "The disk failed")
@@ -238,7 +238,7 @@ def leaf(error: OSError | DeepFSError, path: str) -> DeepFSError:
 
 
 def errno_of(error: OSError | DeepFSError) -> int:
-    """The number of a system error; 0 if there is none."""
+    """The errno of a system error; 0 if it has none."""
     return (error.errno or 0) if isinstance(error, OSError) else 0
 
 
@@ -246,14 +246,14 @@ _SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 def is_shortage(error: BaseException | None) -> bool:
-    """Whether `error` says that the system had too little of something, which tells nothing of the file."""
+    """Whether `error` reports a lack of descriptors or memory, which says nothing about the file."""
     if isinstance(error, DeepFSError):
         error = error.__cause__
     return isinstance(error, OSError) and error.errno in _SHORTAGES
 
 
 class StorageErrors:
-    """A context in which an OSError becomes the leaf about `path`; leaves pass as they are."""
+    """A context manager that turns an OSError into the leaf error about `path`; leaf errors pass unchanged."""
 
     __slots__ = ("_path",)
 
@@ -273,11 +273,11 @@ class StorageErrors:
 
 
 MAX_RACES = 100
-"""Attempts at what others may foil again and again."""
+"""How often an operation is tried that concurrent changes can make fail."""
 
 
 def attempts(path: str) -> Iterator[None]:
-    """Each round is one attempt at a change of `path`; BackendError where others foiled all of them."""
+    """Yield once per attempt to change `path`; raise BackendError if concurrent changes made all attempts fail."""
     for _ in range(MAX_RACES):
         yield
     raise BackendError(path, "others create and delete it all the time")

@@ -1,4 +1,4 @@
-"""Opening and reading regular files, and the version that tells one content of a file from the next."""
+"""Opening and reading regular files, and the version that identifies the content of a file."""
 
 import codecs
 import os
@@ -37,14 +37,14 @@ __all__ = [
 BLOCK = 256 * 1024
 
 # Two changes within one tick of a file system's clock leave the same times; the coarsest clock in use ticks every two
-# seconds. The hash of a file that is older than that is remembered for as long as its status stays.
+# seconds. So a hash is cached only for a file that is older than that, and is valid while the status stays the same.
 _SETTLED_NS = 2_000_000_000
 _WORTH_REMEMBERING = 16 * 1024
 _MAX_REMEMBERED = 4096
 
 
 def check_regular(path: str, status: os.stat_result) -> None:
-    """Raise where `status` is not that of a regular file."""
+    """Raise IsDirectoryError or PermissionDeniedError unless `status` is that of a regular file."""
     if stat.S_ISDIR(status.st_mode):
         raise IsDirectoryError(path)
     if not stat.S_ISREG(status.st_mode):
@@ -52,7 +52,7 @@ def check_regular(path: str, status: os.stat_result) -> None:
 
 
 def regular_descriptor(path: str, descriptor: int) -> os.stat_result:
-    """The status of a descriptor just opened; where it is of no regular file, it is closed and the error raised."""
+    """The status of a descriptor just opened; if it is no regular file, close it and raise the error."""
     try:
         status = os.fstat(descriptor)
         check_regular(path, status)
@@ -63,18 +63,18 @@ def regular_descriptor(path: str, descriptor: int) -> os.stat_result:
 
 
 def open_regular(root: Root, path: str) -> tuple[int, os.stat_result]:
-    """Open the regular file at `path` for reading; never waits for the other end of a FIFO or a device."""
+    """Open the regular file at `path` for reading; opening never blocks, even at a FIFO or a device."""
     if path == "/":
-        raise IsDirectoryError(path)  # The root may not exist yet, and opening it would say so.
+        raise IsDirectoryError(path)  # The root may not exist yet; opening it would raise NotFoundError.
     descriptor = root.open(path, READ)
     return descriptor, regular_descriptor(path, descriptor)
 
 
 def read_descriptor(path: str, descriptor: int, size: int, limit: int | None = None) -> bytes:
-    """The rest of an open file, expected to be `size` bytes; TooLargeError where it is over `limit`."""
+    """Read the rest of an open file, expected to be `size` bytes; TooLargeError if it is over `limit`."""
     if limit is not None and size > limit:
         raise TooLargeError(path, size, limit)
-    # Asking for one byte more than there should be proves the end of the file with the same call.
+    # Asking for one byte more than expected shows in the same call that the file ends there.
     data = os.read(descriptor, size + 1)
     if len(data) == size > 0:
         return data
@@ -82,7 +82,7 @@ def read_descriptor(path: str, descriptor: int, size: int, limit: int | None = N
 
 
 def _read_on(path: str, descriptor: int, data: bytes, limit: int | None) -> bytes:
-    """`data` and what follows it, of a file whose size said nothing about its content."""
+    """`data` and the rest of the file, when the size in the status was not the size of the content."""
     parts, size = [data], len(data)
     while parts[-1]:
         if limit is not None and size > limit:
@@ -93,7 +93,7 @@ def _read_on(path: str, descriptor: int, data: bytes, limit: int | None) -> byte
 
 
 def blocks(descriptor: int, first: bytes = b"") -> Iterator[bytes]:
-    """The content of an open file from here on, block by block, after `first`."""
+    """Yield `first`, if not empty, and then the rest of an open file, block by block."""
     if first:
         yield first
     while block := os.read(descriptor, BLOCK):
@@ -101,10 +101,10 @@ def blocks(descriptor: int, first: bytes = b"") -> Iterator[bytes]:
 
 
 class Versioning:
-    """The version of the content of an open file of `status`, which is taken before anything is read.
+    """The version of the content of an open file; `status` must be taken before anything is read.
 
-    It is the hash that every backend gives. That of a large file that has settled is made once, as long as its
-    identity, size and times stay.
+    The version is a hash of the content, the same in every backend. For a large file that has not changed for two
+    seconds, the hash is cached until the identity, size or times of the file change.
     """
 
     __slots__ = ("_key", "_status", "known")
@@ -113,14 +113,14 @@ class Versioning:
         self._status = status
         self._key = _settled_key(status)
         self.known: str | None = None if self._key is None else _versions.get(self._key)
-        """The version, where it need not be made."""
+        """The cached version; None if the content must be hashed."""
 
     def of(self, descriptor: int, content: bytes) -> str:
-        """The version of `content`, which is the whole file."""
+        """The version of `content`, the whole content of the file."""
         return self.known or self.remember(descriptor, text.version(content))
 
     def remember(self, descriptor: int, version: str) -> str:
-        """`version`, made of all that was read from `descriptor`; kept where the file stayed the same meanwhile."""
+        """Cache and return `version`, the hash of all that was read; not cached if the file changed meanwhile."""
         if self._key is not None and _settled_key(os.fstat(descriptor)) == self._key:
             if len(_versions) >= _MAX_REMEMBERED:
                 _versions.clear()
@@ -128,7 +128,7 @@ class Versioning:
         return version
 
     def of_unread(self) -> str:
-        """What stands for the content of a file that is too large to be read whole: its identity, size and times."""
+        """A version for a file that is too large to be read whole, made of its identity, size and times."""
         return _status_version(self._status)
 
 
@@ -137,7 +137,7 @@ _versions: dict[_Key, str] = {}
 
 
 def _settled_key(status: os.stat_result) -> _Key | None:
-    """A key that changes with the content of the file of `status`; None for a small file, or one that just changed."""
+    """A cache key that changes with the content of the file; None for a small file, or one that changed just now."""
     if status.st_size < _WORTH_REMEMBERING:
         return None
     if time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) <= _SETTLED_NS:
@@ -146,7 +146,7 @@ def _settled_key(status: os.stat_result) -> _Key | None:
 
 
 def is_version(path: str, descriptor: int, version: str, deadline: Deadline) -> bool:
-    """Whether an open file is of `version`; its content is read where `version` is of content."""
+    """Whether an open file has `version`; reads the content unless `version` is made of the file's status."""
     status = os.fstat(descriptor)
     if version.startswith(_STATUS):
         return version == _status_version(status)
@@ -155,7 +155,7 @@ def is_version(path: str, descriptor: int, version: str, deadline: Deadline) -> 
 
 
 def _read_version(path: str, descriptor: int, deadline: Deadline) -> str:
-    """The version of the content of an open file, in bounded memory; the file is at its start afterwards."""
+    """Hash the content of an open file, in bounded memory; the file position is at the start afterwards."""
     digest = text.digest()
     os.lseek(descriptor, 0, os.SEEK_SET)
     for block in blocks(descriptor):
@@ -166,7 +166,7 @@ def _read_version(path: str, descriptor: int, deadline: Deadline) -> str:
 
 
 _STATUS = "s-"
-"""How a version begins that is made of the status of a file."""
+"""The prefix of versions that are made of the status of a file."""
 
 
 def _status_version(status: os.stat_result) -> str:
@@ -174,20 +174,20 @@ def _status_version(status: os.stat_result) -> str:
 
 
 def modified_at(status: os.stat_result) -> str:
-    """When a file was last modified: ISO 8601, UTC, microseconds; the nearest date there is, where none is so far."""
+    """When a file was last modified: ISO 8601, UTC, microseconds; clamped to the years 1 to 9999."""
     seconds, nanoseconds = divmod(status.st_mtime_ns, 1_000_000_000)
     return f"{_second(seconds)}.{nanoseconds // 1000:06}+00:00"
 
 
 @lru_cache(maxsize=1024)
 def _second(seconds: int) -> str:
-    # Files that came together share it.
-    first, last = -62_135_596_800, 253_402_300_799  # Anybody may give a file any time; dates have years of four digits.
+    # Cached, since files that were written together share the second.
+    first, last = -62_135_596_800, 253_402_300_799  # A file can have any time; `datetime` has only the years 1 to 9999.
     return datetime.fromtimestamp(min(max(seconds, first), last), UTC).replace(tzinfo=None).isoformat()
 
 
 MAX_WHOLE = 1024 * 1024
-"""Files up to this size are read at once."""
+"""Files up to this size are read into memory whole."""
 
 _COUNT_STEP = 4096
 
@@ -200,7 +200,7 @@ class Limits(NamedTuple):
     window: int = 10 * 1024 * 1024
     """The largest window of text."""
     judged: int = 64 * 1024 * 1024
-    """The largest file that is read to its end, so that its lines are counted and all of it is known to be text."""
+    """The largest file that is read to its end, to count all its lines and check that all of it is text."""
 
 
 DEFAULT_LIMITS = Limits()
@@ -215,13 +215,13 @@ class Reading(NamedTuple):
 
 
 class _NotTextError(Exception):
-    """Raised within this module where a file proves to be binary."""
+    """Raised within this module when a file turns out to be binary."""
 
 
 def read_window(
     root: Root, path: str, offset: int, limit: int, limits: Limits = DEFAULT_LIMITS, deadline: Deadline | None = None
 ) -> Reading:
-    """At most `limit` lines from line `offset` of a text file; the whole of one that proves to be binary."""
+    """Read at most `limit` lines from line `offset` of a text file, or the whole file if it is binary."""
     descriptor, status = open_regular(root, path)
     try:
         versioning = Versioning(status)
@@ -242,7 +242,7 @@ def read_window(
 
 
 def read_whole(root: Root, path: str, limit: int) -> Reading:
-    """All of a file, as bytes; TooLargeError where it is over `limit` bytes."""
+    """Read all of a file, as bytes; TooLargeError if it is over `limit` bytes."""
     descriptor, status = open_regular(root, path)
     try:
         versioning = Versioning(status)
@@ -265,7 +265,7 @@ def _scanned_version(scan: "_Scan", versioning: Versioning, descriptor: int) -> 
 
 
 class _Scan:
-    """A pass over a large file that keeps the window's bytes, counts lines and judges that all it sees is text."""
+    """Reads a large file in blocks: keeps the bytes of the window, counts lines, and checks that all is text."""
 
     def __init__(
         self,
@@ -291,7 +291,7 @@ class _Scan:
 
     @property
     def version(self) -> str | None:
-        """The version of what was read to its end; None where it was not, or not asked for."""
+        """The hash of the content; None if the file was not read to its end, or no hash was wanted."""
         return self._digest.hexdigest() if self._digest is not None and self._ended else None
 
     def run(self, descriptor: int, deadline: Deadline) -> None:
@@ -316,7 +316,7 @@ class _Scan:
             raise _NotTextError from error
 
     def _take(self, block: bytes) -> None:
-        """Keep what of `block` is in the window, and count its lines."""
+        """Keep the part of `block` that is in the window, and count its lines."""
         newlines = block.count(b"\n")
         start = _after_newlines(block, newlines, self._first - self._lines)
         end = _after_newlines(block, newlines, self._last - self._lines)
@@ -328,7 +328,7 @@ class _Scan:
         self._more = self._more or end < len(block)
 
     def window(self) -> text.Window:
-        """The window, once the pass is over."""
+        """The window, after `run`."""
         total = self._lines + self._open_line if self._ended else None
         if total is not None and self._first >= total:
             raise InvalidContentError(None, f"Line offset {self._first} exceeds file length ({total} lines)")
@@ -343,13 +343,13 @@ class _Scan:
 
 
 def _after_newlines(block: bytes, newlines: int, count: int) -> int:
-    """The position after `count` of the `newlines` in `block`: its start for none, its end where there are fewer."""
+    """The position in `block` after its first `count` newlines: 0 if `count` <= 0, the end if there are fewer."""
     if count <= 0:
         return 0
     if count > newlines:
         return len(block)
     start = 0
-    # Counting a stretch costs far less than finding its lines one by one.
+    # Counting newlines in steps of 4096 bytes is far cheaper than finding them one by one.
     while (found := block.count(b"\n", start, start + _COUNT_STEP)) < count:
         count -= found
         start += _COUNT_STEP

@@ -1,4 +1,4 @@
-"""Moving and copying: what comes to stand at the destination is whole, and the source goes only once it is there."""
+"""Moving and copying: the destination appears complete, and only then is the source removed."""
 
 import errno
 import os
@@ -47,7 +47,7 @@ _REFUSALS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
 class _Task(NamedTuple):
-    """A source that stands, and a destination where it may go."""
+    """What a move or copy found at both ends: an existing source, and a destination that may exist."""
 
     src: str
     source: Place
@@ -56,7 +56,7 @@ class _Task(NamedTuple):
     target: Place
     existing: os.stat_result | None
     leads_to: str
-    """The path without links of what a link at the source leads to; else that of the source itself."""
+    """The real path of the target, if the source is a symlink that leads somewhere; else the path of the source."""
 
     @property
     def is_dir(self) -> bool:
@@ -68,12 +68,12 @@ class _Task(NamedTuple):
 
     @property
     def is_one_entry(self) -> bool:
-        """Whether both ends are one entry, by whatever names: links, a directory mounted twice, case."""
+        """Whether both ends are one entry: through symlinks, a directory mounted twice, or case-insensitive names."""
         if self.leads_to == self.target.path:
             return True
         if self.existing is None or file_id(self.existing) != file_id(self.status):
             return False
-        # Hard links are entries of their own.
+        # Two hard links of one file are two entries.
         return self.is_dir or self.status.st_nlink == 1 or self._same_name()
 
     def _same_name(self) -> bool:
@@ -93,7 +93,7 @@ class Relocator:
         self._durable = durable
 
     def move(self, src: str, dst: str, deadline: Deadline, *, overwrite: bool) -> None:
-        """Have what stands at `src`, a link itself rather than what it leads to, stand at `dst`."""
+        """Move the entry at `src` to `dst`; a symlink is moved itself, not its target."""
         for _ in attempts(dst):
             with self._task(src, dst, overwrite=overwrite, moving=True) as task:
                 if task.is_one_entry:
@@ -109,7 +109,7 @@ class Relocator:
                         return
 
     def copy(self, src: str, dst: str, deadline: Deadline, *, overwrite: bool) -> None:
-        """Put a copy of what stands at `src`, a link itself rather than what it leads to, at `dst`."""
+        """Copy the entry at `src` to `dst`; a symlink is copied itself, not its target."""
         for _ in attempts(dst):
             with self._task(src, dst, overwrite=overwrite, moving=False) as task:
                 if task.is_one_entry:
@@ -120,7 +120,7 @@ class Relocator:
 
     @contextmanager
     def _task(self, src: str, dst: str, *, overwrite: bool, moving: bool) -> Iterator[_Task]:
-        """Both ends, checked; errors of the body are about `dst` unless it says otherwise."""
+        """Locate and check both ends; an OSError in the body is reported as one about `dst`."""
         with StorageErrors(src), self._root.locate(src, follow=False) as source:
             if source.lstat() is None:
                 raise NotFoundError(src)
@@ -133,7 +133,7 @@ class Relocator:
                 yield task
 
     def _looked_at(self, src: str, source: Place, dst: str, target: Place) -> _Task:
-        """What stands at both ends now; NotFoundError where the source is gone."""
+        """Look at both ends; NotFoundError if the source is gone."""
         status = source.lstat()
         if status is None:
             raise NotFoundError(src)
@@ -141,11 +141,11 @@ class Relocator:
         return _Task(src, source, status, dst, target, target.lstat(), leads_to)
 
     def _check(self, task: _Task, *, overwrite: bool, moving: bool) -> None:
-        """Raise unless the source may go where the destination is."""
+        """Raise unless the source may be moved or copied to the destination."""
         if not task.is_one_entry:
             self._check_not_inside(task)
         elif task.existing is None:
-            # A link onto the missing file that it leads to would lead to itself.
+            # A dangling symlink, moved or copied to the path of its own missing target, would point to itself.
             raise NotFoundError(task.src)
         if not (moving and task.is_one_entry):
             _check_destination(task, overwrite=overwrite)
@@ -157,7 +157,7 @@ class Relocator:
                 raise InvalidPathError(task.dst, "it lies inside {other}", task.src)
 
     def _moved(self, task: _Task, deadline: Deadline) -> bool:
-        """Move, under locks; False where something came to stand at the destination meanwhile."""
+        """Move, with the locks held; return False if something appeared at the destination meanwhile."""
         try:
             moved = _renamed(task)
         except OSError as error:
@@ -175,7 +175,7 @@ class Relocator:
         return True
 
     def _remove_copied(self, task: _Task, copied: set[ContentId], deadline: Deadline) -> None:
-        """Remove the source but for what is not as it was `copied`: others wrote it meanwhile."""
+        """Remove the source, except files that were written after they were copied; `copied` has their former state."""
 
         def unlink(directory: int, name: str) -> None:
             if not is_temporary(name) and content_id(os.lstat(name, dir_fd=directory)) not in copied:
@@ -186,7 +186,7 @@ class Relocator:
             with locked_places(task.src, [Place(self._root, directory, [name], [])], deadline):
                 unlink(directory, name)
 
-        # The lock of a file that is moved by itself is held already.
+        # If the source is a single file, its lock is held already.
         way: Unlink = unlink_locked if task.is_dir else unlink
         source = task.source
         stayed = remove_tree(source.directory, source.name, task.src, is_dir=task.is_dir, deadline=deadline, unlink=way)
@@ -194,7 +194,7 @@ class Relocator:
             raise _partly_moved(task, stayed)
 
     def _copied(self, task: _Task, deadline: Deadline, copied: set[ContentId]) -> bool:
-        """Copy, under a lock, and note what was `copied`; False where something came to stand at the destination."""
+        """Copy, with the lock held, and add the files to `copied`; return False if an end changed meanwhile."""
         if task.is_link:
             copied.add(content_id(task.status))
             return self._copied_link(task)
@@ -246,7 +246,7 @@ class Relocator:
 
 
 def _partly_moved(task: _Task, stayed: Stayed) -> DeepFSError:
-    """The error that tells what is still at the source, although the destination is complete."""
+    """The error that names what is still at the source, although the destination is complete."""
     first, reason = stayed[0]
     others = f" and {len(stayed) - 1:,} more" if len(stayed) > 1 else ""
     number = errno_of(reason)
@@ -259,7 +259,7 @@ def _partly_moved(task: _Task, stayed: Stayed) -> DeepFSError:
 
 
 def _check_destination(task: _Task, *, overwrite: bool) -> None:
-    """Raise where something at the destination is in the way."""
+    """Raise if something at the destination may not be replaced."""
     if task.existing is None:
         return
     if stat.S_ISDIR(task.existing.st_mode):
@@ -272,12 +272,12 @@ def _check_destination(task: _Task, *, overwrite: bool) -> None:
 
 
 def _check_writable(place: Place) -> None:
-    """Raise where the file at `place` may not be written, although its directory may."""
+    """Raise OSError if the file at `place` may not be written, although its directory may."""
     release(place.open(UPDATE))
 
 
 def _renamed(task: _Task) -> bool:
-    """Give the source its new name; False where something came to stand there meanwhile."""
+    """Rename the source to the destination; return False if something appeared there meanwhile."""
     if task.is_dir:
         _rename(task)
         return True
@@ -285,7 +285,7 @@ def _renamed(task: _Task) -> bool:
         return _rename_new(task)
     _check_writable(task.target)
     if file_id(task.existing) == file_id(task.status) and task.status.st_nlink > 1:
-        # Two names of one file: a rename would leave both.
+        # Both are hard links of one file: `rename` would do nothing and leave both.
         os.unlink(task.source.name, dir_fd=task.source.directory)
     else:
         _rename(task)
@@ -293,7 +293,7 @@ def _renamed(task: _Task) -> bool:
 
 
 def _change_case(task: _Task) -> None:
-    """Where the file system ignores case, give an entry that stays the name as it was written."""
+    """Rename an entry whose new name differs only in case, on a file system that ignores case."""
     source, target = task.source, task.target
     if source.name != target.name and source.name.casefold() == target.name.casefold() and task.same_directory():
         _rename(task)

@@ -1,4 +1,4 @@
-"""Recursive delete: every name relative to its open directory, never through a link."""
+"""Recursive delete: every entry is removed relative to its open directory, and no symlink is followed."""
 
 import errno
 import os
@@ -16,25 +16,25 @@ from deepfs.threads.deadline import Deadline
 __all__ = ["delete", "remove_standing", "remove_tree"]
 
 Stayed = list[tuple[str, OSError | DeepFSError]]
-"""What could not be removed, each with the reason."""
+"""The paths that could not be removed, each with the reason."""
 
 Unlink = Callable[[int, str], None]
-"""Removes what has this name in an open directory, and is no directory."""
+"""Removes an entry other than a directory, given its open directory and its name."""
 
 _NO_DIRECTORY = frozenset({errno.ENOTDIR, errno.ELOOP, errno.EMLINK})
-# What unlinking a directory says: EISDIR on Linux, EPERM elsewhere.
+# Errors of unlinking a directory: EISDIR on Linux, EPERM elsewhere.
 _PERHAPS_A_DIRECTORY = frozenset({errno.EISDIR, errno.EPERM})
-# What removing a directory says where others put something into it, or something else in its place.
+# Errors of removing a directory that another process filled again, or replaced by something else.
 _REFILLED = frozenset({errno.ENOTEMPTY, errno.EEXIST, *_NO_DIRECTORY})
 _REFUSALS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _MAX_ROUNDS = 1000
 
 
 def delete(root: Root, path: str, deadline: Deadline, *, if_match: str | None = None) -> None:
-    """Delete what stands at `path`, a link itself rather than what it leads to, a directory with all under it.
+    """Delete the entry at `path`: a directory with all under it, a symlink itself and not its target.
 
-    A file that others edit is deleted once they are done. Where something cannot be deleted, everything else is, and
-    the error says what stayed. With `if_match` only a file of this version is deleted, never a directory.
+    A file that is being edited is deleted after the edit. If something in a directory cannot be deleted, everything
+    else is, and the error names what stayed. With `if_match` only a file of this version is deleted, never a directory.
     """
     with StorageErrors(path), root.locate(path, follow=False) as place:
         if root.is_root_or_above(place.names):
@@ -48,7 +48,7 @@ def delete(root: Root, path: str, deadline: Deadline, *, if_match: str | None = 
 
 
 def _check_version(root: Root, place: Place, path: str, if_match: str, deadline: Deadline) -> None:
-    """Raise unless the file at `place`, or the one that the link there leads to, is of this version."""
+    """Raise ConflictError unless the file at `place`, or the target of a symlink there, has this version."""
     status = place.lstat()
     is_link = status is not None and stat.S_ISLNK(status.st_mode)
     descriptor = open_regular(root, path)[0] if is_link else place.open(READ)
@@ -61,7 +61,7 @@ def _check_version(root: Root, place: Place, path: str, if_match: str, deadline:
 
 
 def remove_standing(place: Place, path: str, deadline: Deadline) -> None:
-    """Remove what stands at `place`, called `path`, or raise an error that says what stayed."""
+    """Remove the entry at `place`, or raise an error that names what stayed; `path` is its path in the error."""
     status = place.lstat()
     if status is None:
         raise NotFoundError(path)
@@ -72,7 +72,7 @@ def remove_standing(place: Place, path: str, deadline: Deadline) -> None:
 
 
 def _incomplete(path: str, stayed: Stayed) -> DeepFSError:
-    """The error that names what stayed of `path`, with the first reason."""
+    """The error that names the first path that stayed, its reason, and how many more stayed."""
     first, reason = stayed[0]
     if first == path and errno_of(reason) not in _REFILLED:
         return leaf(reason, path)
@@ -100,14 +100,14 @@ def remove_tree(
 ) -> Stayed:
     """Remove `name` from `directory` with all under it, and return what could not be removed.
 
-    `path` is what it is called in the result; `is_dir` is a hint. What is no directory goes by `unlink`, and stays
-    where that raises OSError.
+    Paths in the result start with `path`. `is_dir` is a hint and may be wrong. Entries other than directories are
+    removed by `unlink`; an entry stays if that raises OSError.
     """
     return _Removal(directory, name, path, deadline or Deadline(), unlink).run(is_dir)
 
 
 class _Level(OpenDirectory):
-    """A directory being emptied, for the `rounds`-th time since others put something into it."""
+    """A directory being emptied; `rounds` counts how often other processes filled it again."""
 
     __slots__ = ("children", "kept", "rounds", "stayed")
 
@@ -116,7 +116,7 @@ class _Level(OpenDirectory):
         self.rounds = rounds
         self.stayed: Stayed = []
         self.kept: set[str] = set()
-        """The names in it that are not tried again."""
+        """The names in this directory that could not be removed and are not tried again."""
         try:
             self.children = os.scandir(self.descriptor)
         except BaseException:
@@ -125,7 +125,7 @@ class _Level(OpenDirectory):
 
     def adopt(self, descriptor: int) -> None:
         super().adopt(descriptor)
-        # What is gone is not met again.
+        # The scan starts anew; it finds only what is left.
         self.children = os.scandir(self.descriptor)
 
     def close(self) -> None:
@@ -135,7 +135,7 @@ class _Level(OpenDirectory):
 
 
 class _Removal:
-    """One removal of `name`, called `path`, from an open directory; where something stays, it goes on with the rest."""
+    """One removal of `name` from an open directory; if an entry cannot be removed, it goes on with the rest."""
 
     def __init__(self, directory: int, name: str, path: str, deadline: Deadline, unlink: Unlink) -> None:
         self._unlink = unlink
@@ -162,11 +162,11 @@ class _Removal:
 
     @property
     def _parent(self) -> int:
-        """The open directory in which something is being removed now."""
+        """The open directory whose entries are being removed."""
         return self._descent.levels[-1].descriptor if self._descent.levels else self._directory
 
     def _remove(self, name: str, is_dir: bool, rounds: int = 0) -> None:
-        """Remove a file, or begin with a directory."""
+        """Remove a file, or enter a directory."""
         try:
             if is_dir and self._entered(name, rounds):
                 return
@@ -180,7 +180,7 @@ class _Removal:
                 self._keep(name, error)
 
     def _entered(self, name: str, rounds: int) -> bool:
-        """Whether `name` is a directory that can be emptied; one that cannot be opened may still be empty."""
+        """Enter the directory `name`, or remove it if it cannot be opened but is empty; False if it is no directory."""
         try:
             self._descent.enter(_Level(self._parent, name, rounds))
         except OSError as error:
@@ -198,7 +198,7 @@ class _Removal:
             self._keep(name, reason)
 
     def _leave(self) -> None:
-        """Remove a directory that was emptied, or begin anew with what stands in its place by now."""
+        """Remove a directory that was emptied; if it was filled or replaced meanwhile, start again with it."""
         level = self._descent.leave()
         if level.stayed:
             self._note(level.name, level.stayed)
@@ -216,7 +216,7 @@ class _Removal:
                 self._keep(level.name, error)
 
     def _lose(self, reason: OSError) -> None:
-        """Go on above a directory that others moved or removed."""
+        """Continue in the parent of a directory that another process moved or removed."""
         level = self._descent.leave()
         self._note(level.name, level.stayed)
         if not isinstance(reason, FileNotFoundError):
@@ -228,7 +228,7 @@ class _Removal:
         self._note(name, [(path, reason)])
 
     def _note(self, name: str, stayed: Stayed) -> None:
-        """Have it known where failures of what is being removed now are noted."""
+        """Record failures below `name` in the level above it, or in the result, so that they are not tried again."""
         if self._descent.levels:
             self._descent.levels[-1].kept.add(name)
             self._descent.levels[-1].stayed.extend(stayed)

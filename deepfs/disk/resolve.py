@@ -1,4 +1,4 @@
-"""Where a path leads below a directory of the host, through links that stay inside; opened without races."""
+"""Path resolution below a host directory: follows symlinks that stay inside, and opens the result without races."""
 
 import errno
 import os
@@ -45,10 +45,10 @@ def _names(path: str) -> list[str]:
 
 
 class Place:
-    """A name in an open directory: where an entry is, or could be put. The root is the name `.` in itself.
+    """A name in an open directory, where an entry exists or can be created. The root is the name `.` in itself.
 
-    A context manager that closes the directory and, where the body raises, takes away the directories that were made
-    on the way.
+    As a context manager it closes the directory and, if the body raises, removes the directories that were created
+    while the path was resolved.
     """
 
     __slots__ = ("_made", "_root", "directory", "name", "names")
@@ -70,25 +70,25 @@ class Place:
 
     @property
     def path(self) -> str:
-        """The virtual path that leads here without any link."""
+        """The virtual path of this place, with all symlinks resolved."""
         return "/" + "/".join(self.names)
 
     def lstat(self) -> os.stat_result | None:
-        """What stands here, itself where it is a link; None where nothing does."""
+        """The status of the entry here, of a symlink itself; None if there is no entry."""
         try:
             return os.stat(self.name, dir_fd=self.directory, follow_symlinks=False)
         except FileNotFoundError:
             return None
 
     def open(self, flags: int) -> int:
-        """Open what stands here; never through a link."""
+        """Open the entry here; fails if it is a symlink."""
         return os.open(self.name, flags | NO_FOLLOW, dir_fd=self.directory)
 
 
 class Root:
-    """A directory of the host, below which paths are resolved; unconfined it is `/`, and links lead anywhere.
+    """A host directory below which paths are resolved; if not confined it is `/`, and symlinks may lead anywhere.
 
-    Creating one touches no disk. The directory is opened anew for every operation: it may be a link, be replaced, or
+    Creating a Root does no I/O. Every operation opens the directory anew, since it may be a symlink, be replaced, or
     not exist yet.
     """
 
@@ -100,11 +100,11 @@ class Root:
 
     @cached_property
     def host_path(self) -> str:
-        """The absolute path of the directory on the host; a relative one is taken from the directory of the process."""
+        """The absolute path of the directory on the host; a relative one is resolved from the current directory."""
         return os.path.abspath(self._given)
 
     def is_root_or_above(self, names: list[str]) -> bool:
-        """Whether these names lead to the directory that was given, or to one above it."""
+        """Whether `names` lead to the directory that was given, or to one of its parents."""
         if self._confined:
             return not names
         ways = map(_names, (os.path.abspath(self._base), os.path.realpath(self._base)))
@@ -112,11 +112,11 @@ class Root:
 
     @cached_property
     def _is_linked(self) -> bool:
-        """Whether links lead to the directory when it is first used, which decides how it is best opened."""
+        """Whether the directory's path contains symlinks when it is first used; decides how to open it fastest."""
         return os.path.realpath(self.host_path) != self.host_path
 
     def open(self, path: str, flags: int) -> int:
-        """Open what `path` leads to, through links that are allowed."""
+        """Open what `path` leads to, following symlinks that are allowed."""
         try:
             return self._open_plain(path, flags)
         except OSError as error:
@@ -126,7 +126,7 @@ class Root:
             return place.open(flags)
 
     def _open_plain(self, path: str, flags: int) -> int:
-        """Open `path` where no name in it is a link; the common case, without the machinery of the others."""
+        """Open `path` the fast way, in the common case that no name in it is a symlink; else raise a link error."""
         if not self._confined and self._follow_links:
             return os.open(path, flags)
         if "/.." in path or PREFIX in path:
@@ -147,9 +147,9 @@ class Root:
             os.close(directory)
 
     def locate(self, path: str, *, follow: bool = True) -> Place:
-        """The place of `path`, whose directory must exist; with `follow`, of what a link there leads to.
+        """The place of `path`, whose parent directory must exist; `follow` resolves a symlink at the end of `path`.
 
-        Raises PermissionDeniedError where a link leads outside, NotFoundError where a file stands in the way.
+        Raises PermissionDeniedError if a symlink leads outside, NotFoundError if a parent is a file.
         """
         try:
             return _Resolution(self, path, make=False).run(follow=follow)
@@ -157,10 +157,9 @@ class Root:
             raise NotFoundError(path) from error
 
     def locate_target(self, path: str, *, make: bool = True) -> Place:
-        """The place where something is to be put; directories above it that are missing are made, if so wanted.
+        """The place of an entry to be created or replaced at `path`; with `make`, missing parents are created.
 
-        Raises NotDirectoryError about the file that stands in the way, PermissionDeniedError where a link leads
-        outside.
+        Raises NotDirectoryError about a parent that is a file, PermissionDeniedError if a symlink leads outside.
         """
         resolution = _Resolution(self, path, make=make)
         try:
@@ -170,10 +169,10 @@ class Root:
             raise
 
     def real_path(self, path: str) -> str | None:
-        """The virtual path, without links, of what `path` leads to, or would lead to once it is made.
+        """The virtual path of what `path` leads to, with all symlinks resolved; it need not exist yet.
 
-        None where it leads outside, into a circle of links, or by `..` out of a directory that does not exist. Raises
-        OSError where the system has too few descriptors to tell.
+        None if it cannot be resolved, or leads outside or through `..` out of a directory that does not exist.
+        Raises OSError if the system is short of file descriptors or memory.
         """
         try:
             names = _Resolution(self, path, make=False).names()
@@ -184,17 +183,17 @@ class Root:
         return None if ".." in names else "/" + "/".join(names)
 
     def stat(self, path: str) -> os.stat_result:
-        """The status of what `path` leads to, through links that are allowed."""
+        """The status of what `path` leads to, following symlinks that are allowed."""
         for _ in range(MAX_RACES):
             with self.locate(path) as place:
                 status = os.stat(place.name, dir_fd=place.directory, follow_symlinks=False)
-            # What was no link a moment ago may be one now; its own status would tell how long its target is.
+            # The entry may have become a symlink since it was resolved; the status of a symlink has the wrong size.
             if not stat.S_ISLNK(status.st_mode):
                 return status
         raise PermissionDeniedError(path, TOO_MANY_LINKS)
 
     def enter(self, *, make: bool) -> int:
-        """Open the directory itself."""
+        """Open the directory itself; `make` creates it if it is missing."""
         if not _SUPPORTED:
             raise NotSupportedError(None, "Files on disk need a system with POSIX directory descriptors")
         try:
@@ -206,7 +205,7 @@ class Root:
         return os.open(self.host_path, SEARCH)
 
     def directories(self, names: Sequence[str]) -> list[os.stat_result]:
-        """The status of the root and of each directory that `names` lead through, as far as they are directories."""
+        """The status of the root and of each directory along `names`, up to the first name that is no directory."""
         directory, found = self.enter(make=False), []
         try:
             found.append(os.fstat(directory))
@@ -222,7 +221,7 @@ class Root:
         return found
 
     def directories_above(self) -> tuple[list[os.stat_result], list[str]]:
-        """The status of this directory and of those of the host above it, outwards; the names of missing ones."""
+        """The status of this directory and its parents on the host, innermost first; the names of missing ones."""
         path, missing = self.host_path, list[str]()
         while not os.path.isdir(path):
             path, name = os.path.split(path)
@@ -240,14 +239,14 @@ class Root:
         return found, missing
 
     def remove_created(self, made: list[list[str]]) -> None:
-        """Remove directories that an operation made and that are still empty."""
+        """Remove directories that an operation created, if they are still empty."""
         for names in reversed(made):
             with suppress(OSError, DeepFSError), self.locate("/" + "/".join(names), follow=False) as place:
                 os.rmdir(place.name, dir_fd=place.directory)
         made.clear()
 
     def through_link(self, path: str, above: list[str], target: str) -> list[str]:
-        """The names that `target`, read from a link in the directory `above`, stands for."""
+        """The names, from the root on, of the `target` of a symlink in the directory `above`."""
         if not self._follow_links:
             raise PermissionDeniedError(path, "links are not followed")
         if not target.startswith("/"):
@@ -260,7 +259,7 @@ class Root:
         raise PermissionDeniedError(path, OUTSIDE)
 
     def above(self, path: str, names: list[str], index: int) -> list[str]:
-        """`names` without the run of `..` at `index` and the names that it undoes."""
+        """`names` without the consecutive `..` from `index` on, and without the names that they cancel."""
         end = index
         while end < len(names) and names[end] == "..":
             end += 1
@@ -271,7 +270,7 @@ class Root:
 
 
 class _Resolution:
-    """One walk from a root to a place, begun anew at the root after every link and every `..`."""
+    """Resolves one path to a place; starts again at the root after every symlink and every `..`."""
 
     __slots__ = ("_make", "_path", "_root", "made")
 
@@ -293,7 +292,7 @@ class _Resolution:
         raise PermissionDeniedError(self._path, TOO_MANY_LINKS)
 
     def names(self) -> list[str]:
-        """The names that lead to the place without links; those from the first missing one on are as written."""
+        """The names of the place, with symlinks resolved; from the first missing directory on, they stay as given."""
         names = _names(self._path)
         for _ in range(2 * _MAX_LINKS):
             try:
@@ -307,7 +306,7 @@ class _Resolution:
         raise PermissionDeniedError(self._path, TOO_MANY_LINKS)
 
     def _descend(self, names: list[str], follow: bool) -> Place | list[str]:
-        """The place of the last name, or, as soon as a link or `..` comes, the names that lead on from the root."""
+        """Return the place of the last name; or, at a symlink or `..`, the names to resolve next from the root."""
         directory = self._root.enter(make=self._make)
         try:
             for index, name in enumerate(names):
@@ -330,7 +329,7 @@ class _Resolution:
                 release(directory)
 
     def _enter(self, directory: int, names: list[str], index: int) -> int | None:
-        """Open a directory on the way, making it where that is wanted; None where something else is there."""
+        """Open the directory `names[index]`, creating it if `make` was given; None if it is no directory."""
         for _ in range(MAX_RACES):
             try:
                 return os.open(names[index], SEARCH | NO_FOLLOW, dir_fd=directory)
@@ -357,9 +356,9 @@ _STORAGE = "disk"
 
 
 def place_of(root: Root, path: str) -> StoragePlace:
-    """Where `path` leads below `root`, with the directories above it, those above the root included.
+    """Where `path` leads below `root`, with its parent directories, including those above the root.
 
-    A path that leads nowhere, outside or into a circle of links, is a place by itself.
+    A path that cannot be resolved, since it leads outside or into a cycle of symlinks, is equal to no other place.
     """
     real = root.real_path(path)
     if real is None:
@@ -378,7 +377,7 @@ def _entry(directory: os.stat_result, names: Sequence[str]) -> Hashable:
 
 
 def _above(directories: Sequence[os.stat_result], missing: Sequence[str]) -> list[Hashable]:
-    """The directories above what `missing` names of the last of `directories`, or above that one itself."""
+    """The keys of all `directories`, and of the parents in the missing path below the last of them."""
     return [
         *(_entry(directory, ()) for directory in directories),
         *(_entry(directories[-1], missing[:count]) for count in range(1, len(missing))),
@@ -386,10 +385,10 @@ def _above(directories: Sequence[os.stat_result], missing: Sequence[str]) -> lis
 
 
 def _keys(root: Root, path: str, directory: os.stat_result, missing: Sequence[str]) -> frozenset[Hashable]:
-    """The names of what `missing` names of `directory`; of a file with one name also what it is by itself."""
+    """The keys of the path `missing` below `directory`; an existing file with one link also has its own id as a key."""
     keys = [_entry(directory, missing)]
     if len(missing) == 1:
-        # Where the file system ignores case, or files are mounted, one entry has several names.
+        # On a file system that ignores case, or with bind mounts of files, one entry has several names.
         with suppress(DeepFSError, OSError), root.locate(path, follow=False) as place:
             status = place.lstat()
             if status is not None and status.st_nlink == 1 and not stat.S_ISDIR(status.st_mode):

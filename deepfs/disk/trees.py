@@ -1,4 +1,4 @@
-"""Whole trees: copied into a new directory that nobody sees before it is complete, and listed for a transfer."""
+"""Whole trees: copied into a hidden directory until the copy is complete, and listed for a transfer."""
 
 import os
 import stat
@@ -47,12 +47,12 @@ ContentId = tuple[int, int, int, int]
 
 
 def content_id(status: os.stat_result) -> ContentId:
-    """What tells a file as it is from what it becomes once it is written, by whatever name."""
+    """Identifies the present state of a file, whatever its name; changes when the file is written."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def fill_from(path: str, source: int, deadline: Deadline) -> Fill:
-    """Write what the open file `source` holds, in bounded memory."""
+    """Return a Fill that writes the content of the open file `source`, in bounded memory."""
 
     def write(descriptor: int) -> None:
         os.lseek(source, 0, os.SEEK_SET)
@@ -69,11 +69,11 @@ def fill_from(path: str, source: int, deadline: Deadline) -> Fill:
 def tree_copy(
     path: str, source: int, directory: int, deadline: Deadline, copied: set[ContentId], *, durable: bool
 ) -> Iterator[str]:
-    """A copy of the open directory `source`, as an unfinished directory in `directory`; gone unless it was renamed.
+    """Copy the open directory `source` to a temporary directory in `directory`, which is removed unless it was renamed.
 
-    What was `copied`, but for directories, is noted there as it was before it was read. Modes are kept as far as the
-    umask allows, and the owner may always write in a copied directory. Links are copied as they are; what is neither
-    file, directory nor link is refused.
+    Yields the name of the copy. `copied` receives the state of every copied entry, directories excepted, from before it
+    was read. Modes are kept as far as the umask allows, and the owner may always write in a copied directory. Symlinks
+    are copied as symlinks; PermissionDeniedError is raised for anything but files, directories and symlinks.
     """
     name = temporary_name()
     try:
@@ -94,7 +94,7 @@ def _new_directory(name: str, source: int, directory: int) -> int:
 
 
 class _CopyLevel(OpenDirectory):
-    """A directory being copied: first what is no directory, then the directories `inside` it."""
+    """A directory being copied: first its files and symlinks, then the directories `inside` it."""
 
     __slots__ = ("children", "inside", "target")
 
@@ -121,7 +121,7 @@ class _CopyLevel(OpenDirectory):
 
 
 class _Copy:
-    """One copy of a tree; the descriptors of its first level are the caller's."""
+    """One copy of a tree; the caller closes the descriptors of its top directory."""
 
     def __init__(self, deadline: Deadline, copied: set[ContentId], durable: bool) -> None:
         self._deadline = deadline
@@ -145,7 +145,7 @@ class _Copy:
                     self._check_found(descent.levels[-1:])
 
     def _check_found(self, levels: list[_CopyLevel]) -> None:
-        """Raise where the directory to go on with is not there any more."""
+        """Raise if the directory to continue in was moved or removed meanwhile."""
         for level in levels:
             if level.lost is not None:
                 raise leaf(level.lost, self._path()) from level.lost
@@ -154,7 +154,7 @@ class _Copy:
         return "/".join([*(level.name for level in self._descent.levels), *names])
 
     def _copy_files(self, level: _CopyLevel) -> None:
-        """Copy what is in a directory but for the directories, unless that was done."""
+        """Copy the files and symlinks of a directory, and collect its directories; does nothing the second time."""
         for entry in level.children:
             if is_temporary(entry.name):
                 continue
@@ -170,7 +170,7 @@ class _Copy:
                     os.symlink(link, entry.name, dir_fd=level.target.descriptor)
                 elif entry.is_file(follow_symlinks=False):
                     self._file(path, level, entry.name)
-                else:  # Opening a FIFO would let its writers go on, to nobody.
+                else:  # Opening a FIFO would wake its writers, although nothing reads.
                     raise PermissionDeniedError(path, NOT_REGULAR)
 
     def _directory(self, level: _CopyLevel, name: str) -> _CopyLevel:
@@ -209,9 +209,9 @@ _PERMISSIONS = 0o777
 
 
 def list_tree(root: Root, path: str, deadline: Deadline, *, deleting: bool) -> TreeListing:
-    """Every entry at or under `path`, a link as itself; a root that does not exist yet is an empty directory.
+    """Every entry at or under `path`, symlinks as symlinks; a root that does not exist yet is an empty directory.
 
-    With `deleting`, directories whose entries may not be deleted count as omitted.
+    With `deleting`, each directory whose entries may not be deleted adds one omission.
     """
     try:
         with StorageErrors(path), root.locate(path, follow=False) as place:
@@ -223,7 +223,7 @@ def list_tree(root: Root, path: str, deadline: Deadline, *, deleting: bool) -> T
 
 
 class _ListLevel(OpenDirectory):
-    """A directory being listed, with the paths of the directories in it that are still to be."""
+    """A directory being listed, with the paths of directories `inside` it that are not listed yet."""
 
     __slots__ = ("inside",)
 
@@ -233,7 +233,7 @@ class _ListLevel(OpenDirectory):
 
 
 class _Listing:
-    """One walk; each open directory is the place of what is looked at next, so that no link is followed."""
+    """Lists one tree; each directory is opened relative to its open parent, so no symlink is followed."""
 
     def __init__(self, root: Root, deadline: Deadline, deleting: bool) -> None:
         self._root = root
@@ -268,7 +268,7 @@ class _Listing:
                     descent.leave()
 
     def _enter(self, descent: Descent[_ListLevel], parent: int, name: str, path: str) -> None:
-        """Go into a directory; its entries are noted, or that it cannot be listed."""
+        """Enter a directory and add its entries, or add an omission if it cannot be opened."""
         try:
             descriptor = os.open(name, READ_DIRECTORY | NO_FOLLOW, dir_fd=parent)
         except (PermissionError, NotADirectoryError, FileNotFoundError):

@@ -1,8 +1,8 @@
-"""Going through trees: each directory opened relative to the one above, few of them open however deep it is.
+"""Walking trees: each directory is opened relative to its parent, and few are open at a time, however deep the tree.
 
-`Descent` is the one way down: walks, listings, copies and deletions of trees go by it. A directory that is left open
-while the way leads beneath it costs a descriptor a level. Only the last few stay open here; one further up is opened
-anew from the one below it, and must be the same one still.
+Walks, listings, copies and deletions of trees all use `Descent`. Keeping every parent directory open would cost a
+descriptor per level. So only the last few levels stay open; a closed one is reopened from its child, as `..`, and must
+still be the same directory.
 """
 
 import errno
@@ -48,9 +48,9 @@ _OPEN_LEVELS = 8
 
 
 class OpenDirectory:
-    """A directory called `name` that can be closed and opened anew; its descriptor is -1 while it is closed.
+    """A directory called `name` that can be closed and reopened; its descriptor is -1 while it is closed.
 
-    One that is `borrowed` is closed by the caller.
+    A `borrowed` descriptor belongs to the caller and is not closed here.
     """
 
     __slots__ = ("_id", "borrowed", "descriptor", "lost", "name")
@@ -60,31 +60,31 @@ class OpenDirectory:
         self.descriptor: int = descriptor
         self.borrowed: bool = borrowed
         self.lost: OSError | None = None
-        """Why it could not be opened anew."""
+        """The error if the directory could not be reopened."""
         self._id: FileId | None = None
 
     def close_for_now(self) -> None:
-        """Close it for a while, unless that was done."""
+        """Close the directory until `reopen`; does nothing if it is closed."""
         if self.descriptor < 0:
             return
         self._id = file_id(os.fstat(self.descriptor))
         self.close()
 
     def reopen(self, child: "OpenDirectory") -> None:
-        """Open it again, from the open directory `child` in it; OSError where that is somewhere else by now."""
+        """Reopen the directory as the parent of the open directory `child`; OSError if `child` was moved elsewhere."""
         if self.descriptor < 0:
-            # The kernel follows no link for `..`, and what it leads to was opened from the root before.
+            # `..` follows no symlink, and `adopt` checks that it is the directory that was opened from the root before.
             self.adopt(os.open("..", READ_DIRECTORY, dir_fd=child.descriptor))
 
     def adopt(self, descriptor: int) -> None:
-        """Go on with a descriptor; OSError where it is of another directory."""
+        """Use `descriptor` from here on; OSError if it belongs to another directory."""
         if file_id(os.fstat(descriptor)) != self._id:
             release(descriptor)
             raise OSError(errno.ESTALE, "it was moved meanwhile")
         self.descriptor = descriptor
 
     def close(self) -> None:
-        """Close it."""
+        """Close the directory, unless it is borrowed."""
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0 and not self.borrowed:
             release(descriptor)
@@ -94,9 +94,9 @@ LevelT = TypeVar("LevelT", bound=OpenDirectory)
 
 
 class Descent(Generic[LevelT]):
-    """The directories from where a way began, which stays open, to where it is; as a context that closes them.
+    """The stack of directories from the start of a walk, which stays open, to its position; a context that closes them.
 
-    With `by_names` a directory is also looked for by the names that led to it.
+    With `by_names`, a directory that cannot be reopened from its child is also looked up by its path from the start.
     """
 
     def __init__(self, *, by_names: bool = True) -> None:
@@ -112,13 +112,13 @@ class Descent(Generic[LevelT]):
                 closing.callback(level.close)
 
     def enter(self, level: LevelT) -> None:
-        """Go down into `level`, a directory in the last one."""
+        """Push `level`, a directory inside the last level."""
         self.levels.append(level)
         if len(self.levels) > _OPEN_LEVELS + 1:
             self.levels[-_OPEN_LEVELS - 1].close_for_now()
 
     def leave(self) -> LevelT:
-        """Go up again, and return the level that was left, closed; the one above is `lost` where it is not there."""
+        """Pop the last level, close and return it; the level above gets `lost` set if it cannot be reopened."""
         level = self.levels.pop()
         try:
             if self.levels:
@@ -131,7 +131,7 @@ class Descent(Generic[LevelT]):
         try:
             try:
                 level.reopen(child)
-            except OSError:  # The child is gone, or was moved.
+            except OSError:  # The child was removed or moved.
                 if not self._looks_by_names:
                     raise
                 level.adopt(self._by_names())
@@ -150,12 +150,12 @@ class Descent(Generic[LevelT]):
 
 
 _CHECK_EVERY = 1024
-# What opening a directory says that was there a moment ago.
+# Errors of opening a directory that was removed or replaced since it was listed.
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EMLINK})
 
 
 class _Level(OpenDirectory):
-    """A directory being gone through."""
+    """A directory being walked; `prefix` is its path and ends in `/`."""
 
     __slots__ = ("children", "prefix")
 
@@ -166,7 +166,7 @@ class _Level(OpenDirectory):
 
 
 class FoundFile:
-    """A file that a walk came by, for the thread of the walk; looking at it is cheapest before the walk goes on."""
+    """A file found by a walk, for use in the thread of the walk; access is fastest before the walk continues."""
 
     __slots__ = ("_entry", "_level", "_root", "path")
 
@@ -179,37 +179,37 @@ class FoundFile:
         self.path: str = path
 
     @property
-    def _at_hand(self) -> os.DirEntry[str] | None:
-        """The entry, as long as its directory is open; what is found through a link has none."""
+    def _open_entry(self) -> os.DirEntry[str] | None:
+        """The directory entry while its directory is open; None otherwise, and for files found through a symlink."""
         return self._entry if self._level is not None and self._level.descriptor >= 0 else None
 
     def stat(self) -> os.stat_result:
         """The status of the file."""
         with StorageErrors(self.path):
-            if (entry := self._at_hand) and self._level is not None:
-                # By the descriptor of now: that of the entry may be of something else since.
+            if (entry := self._open_entry) and self._level is not None:
+                # Not `entry.stat()`: its descriptor number may since have been closed and reused for another directory.
                 status = os.stat(entry.name, dir_fd=self._level.descriptor, follow_symlinks=False)
                 if not stat.S_ISLNK(status.st_mode):
                     return status
             return self._root.stat(self.path)
 
     def open(self) -> tuple[int, os.stat_result]:
-        """A descriptor to read from, which the caller closes, and the status.
+        """Open the file for reading; returns a descriptor, to be closed by the caller, and the status.
 
-        PermissionDeniedError where it is no file now.
+        Raises IsDirectoryError or PermissionDeniedError if the file was replaced by something else.
         """
         with StorageErrors(self.path):
             return self._open()
 
     def _open(self) -> tuple[int, os.stat_result]:
-        entry = self._at_hand
+        entry = self._open_entry
         if entry is None or self._level is None:
             return open_regular(self._root, self.path)
         descriptor = os.open(entry.name, READ | NO_FOLLOW, dir_fd=self._level.descriptor)
         return descriptor, regular_descriptor(self.path, descriptor)
 
     def read(self, limit: int | None = None) -> bytes:
-        """The content; TooLargeError where it is over `limit` bytes."""
+        """The content; TooLargeError if it is over `limit` bytes."""
         with StorageErrors(self.path):
             descriptor, status = self._open()
             try:
@@ -226,7 +226,7 @@ def walk(
     enter: Callable[[str], bool] | None = None,
     unreadable: Callable[[str, OSError], None] | None = None,
 ) -> Generator[FoundFile, None, None]:
-    """The files at or beneath `path`, sorted by path; a root that does not exist yet has none."""
+    """Yield the files at or beneath `path`, sorted by path; a root that does not exist yet has none."""
     try:
         descriptor = open_directory(root, path)
     except NotDirectoryError:
@@ -265,14 +265,14 @@ class _Walk:
             while descent.levels:
                 directory = yield from self._files(descent.levels[-1])
                 if directory is None:
-                    # Where the directory above is lost, its files are found by their paths, and the rest is told.
+                    # If the parent was lost, its files are opened by path, and its child directories are reported.
                     descent.leave()
                 elif level := self._opened(descent.levels[-1], directory):
                     descent.enter(level)
                     self._scan(level)
 
     def _files(self, level: _Level) -> Generator[FoundFile, None, os.DirEntry[str] | None]:
-        """The next files of a directory; returns the directory that comes after them, if one does."""
+        """Yield the files of a directory up to its next child directory, and return that, or None at the end."""
         for key, entry in level.children:
             if key[-1] == "/":
                 if self._enter is None or self._enter(level.prefix + entry.name):
@@ -294,7 +294,7 @@ class _Walk:
             return None
 
     def _scan(self, level: _Level) -> None:
-        """Find the children of a directory; where it cannot be read to its end, those before."""
+        """Read the children of a directory; after an error, only those that were read before it."""
         self._deadline.check(level.prefix)
         found: list[tuple[str, os.DirEntry[str]]] = []
         try:
@@ -326,7 +326,7 @@ class _Walk:
 
 
 class Entry(NamedTuple):
-    """A child of a directory; `size` and `modified_at` are None where they cannot be told."""
+    """A child of a directory; `size` and `modified_at` are None if they are not known."""
 
     name: str
     is_dir: bool
@@ -336,14 +336,14 @@ class Entry(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """Entries sorted by path, where that of a directory ends in `/`; `truncated` where there are more."""
+    """Entries sorted by path, the path of a directory ending in `/`; `truncated` says that there are more."""
 
     entries: list[Entry]
     truncated: bool
 
 
 def is_shown(name: str) -> bool:
-    """Whether a file of this name has a path: it is no unfinished file, and its name is text."""
+    """Whether a file of this name is listed: it is no temporary file, and its name is valid UTF-8."""
     return not is_temporary(name) and (name.isascii() or _is_text(name))
 
 
@@ -356,7 +356,7 @@ def _is_text(name: str) -> bool:
 
 
 def open_directory(root: Root, path: str) -> int:
-    """Open the directory at `path` to look through it; NotDirectoryError where something else is there."""
+    """Open the directory at `path` to list it; NotDirectoryError if it is no directory."""
     with StorageErrors(path):
         return root.open(path, READ_DIRECTORY)
 
@@ -402,7 +402,7 @@ def _entry(root: Root, directory: str, child: os.DirEntry[str]) -> Entry:
         return _entry_of(child.name, root.stat(paths.join(directory, child.name)))
     except (OSError, DeepFSError) as error:
         if is_shortage(error):
-            raise  # It may lead to a directory as well.
+            raise  # The symlink may lead to a directory; listing it as a file would be a guess.
         return Entry(child.name, False, None, modified_at(own))
 
 

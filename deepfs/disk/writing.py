@@ -1,4 +1,4 @@
-"""Writing and editing: a reader sees the old file or the new one, and a failure leaves the old one."""
+"""Writing and editing: a reader sees the old file or the new one, and after a failure the old file is still there."""
 
 import os
 import stat
@@ -30,7 +30,7 @@ __all__ = ["Upload", "Writer", "change_entry"]
 
 
 class Writer:
-    """The changes of single files below a root."""
+    """Writes and edits single files below a root."""
 
     def __init__(self, root: Root, sweeper: Sweeper, *, durable: bool) -> None:
         self._root = root
@@ -45,12 +45,12 @@ class Writer:
                 if self._written(path, data, deadline, overwrite=overwrite, if_match=if_match):
                     return
             except NotFoundError as error:
-                # Somebody deleted the file, or a directory above it, that was there a moment ago.
+                # The file, or a parent directory, was deleted between two steps.
                 if if_match is not None:
                     raise ConflictError(path) from error
 
     def _written(self, path: str, data: bytes, deadline: Deadline, *, overwrite: bool, if_match: str | None) -> bool:
-        """One attempt to write; False where others put something else there between two steps."""
+        """Try once to write; return False if the entry at `path` changed between two steps."""
         with StorageErrors(path), self._root.locate_target(path, make=if_match is None) as place:
             self._sweeper.visit(place.directory)
             status = place.lstat()
@@ -80,7 +80,7 @@ class Writer:
         if_match: str | None,
         limit: int | None,
     ) -> None:
-        """Replace the content of the file at `path` by what `change` makes of it; nobody else changes it meanwhile."""
+        """Replace the content of the file at `path` by `change(content)`, with the file locked."""
         with (
             StorageErrors(path),
             self._root.locate(path) as place,
@@ -99,7 +99,7 @@ def _check_version(path: str, descriptor: int, if_match: str | None, deadline: D
 
 
 class Upload:
-    """A file on its way to `path`, for one thread at a time; closing it drops it unless it was put in place."""
+    """A new file for `path`, written in parts by one thread at a time; `close` drops it unless `put` was called."""
 
     def __init__(self, root: Root, path: str, sweeper: Sweeper, *, durable: bool) -> None:
         self._root = root
@@ -116,12 +116,12 @@ class Upload:
             raise
 
     def write(self, data: bytes) -> None:
-        """Add `data`."""
+        """Append `data`."""
         with StorageErrors(self._path):
             fill(data)(self._descriptor)
 
     def put(self, deadline: Deadline) -> None:
-        """Have the file stand at its path, in place of the one that is there."""
+        """Put the file at its path, replacing a file that is there."""
         with StorageErrors(self._path):
             check_written(self._descriptor, self._durable)
         for _ in attempts(self._path):
@@ -132,10 +132,10 @@ class Upload:
                         sync_directory(place.directory, self._durable)
                         return
             except NotFoundError:
-                continue  # Somebody deleted the file that was there a moment ago.
+                continue  # The existing file was deleted between two steps.
 
     def _is_put(self, place: Place, deadline: Deadline) -> bool:
-        """One attempt; False where others put something else there between two steps."""
+        """Try once to put the file in place; return False if the entry at `place` changed between two steps."""
         status = place.lstat()
         if status is None:
             return link_into_place(self._stage.directory, self._name, place)
@@ -148,13 +148,13 @@ class Upload:
         return True
 
     def close(self) -> None:
-        """Remove what was not put in place."""
+        """Remove the file unless it was put in place."""
         with StorageErrors(self._path):
             self._stack.close()
 
 
 def _stage(root: Root, path: str) -> Place:
-    """A place in the nearest directory above `path` that exists, so that one given up leaves no directory behind."""
+    """A place in the nearest existing directory above `path`, so that an abandoned upload leaves no directories."""
     for target in (path, *reversed(paths.ancestors(path))):
         with suppress(FileNotFoundError):
             return root.locate_target(target, make=False)
@@ -167,7 +167,7 @@ _PERMISSIONS = 0o777
 
 
 def change_entry(root: Root, change: EntryChange, *, durable: bool) -> None:
-    """Make the change. AlreadyExistsError where a directory to make exists, or one to remove is not empty."""
+    """Make the change. Raises AlreadyExistsError if a directory to make exists, or one to remove is not empty."""
     if change.change == "make_directory":
         _make_directory(root, change.path, change.mode, durable)
     elif change.change == "remove_directory":
@@ -180,7 +180,7 @@ def _make_directory(root: Root, path: str, mode: int | None, durable: bool) -> N
     with StorageErrors(path), root.locate_target(path) as place:
         os.mkdir(place.name, _PERMISSIONS, dir_fd=place.directory)
         if mode is not None:
-            # What is to be put into it needs the owner's rights.
+            # The owner must be able to add entries to it.
             _change_mode(place, mode | stat.S_IRWXU)
         sync_directory(place.directory, durable)
 

@@ -1,3 +1,3 @@
-"""Blocking work off the event loop, the way back to the loop, and what bounds and orders that work."""
+"""Blocking work off the event loop: thread pools, callbacks to the loop, deadlines and path locks."""
 
 __all__: list[str] = []

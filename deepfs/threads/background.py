@@ -1,7 +1,7 @@
 """The one background event loop, and the calls that threads make on it.
 
-A caller may be a signal handler or a finaliser, which interrupts its own thread anywhere, in this module as well. So no
-thread waits here for a lock that an interrupted one may hold, and who hands over an outcome waits for nobody.
+A caller may be a signal handler or a finaliser, which can interrupt its thread anywhere, even inside this module. So no
+thread waits here for a lock that an interrupted thread may hold, and delivering an outcome never blocks.
 """
 
 import os
@@ -27,14 +27,14 @@ T = TypeVar("T")
 
 class _Here(threading.local):
     is_starting = False
-    """The calling thread starts a loop."""
+    """Whether the calling thread is starting a loop."""
 
 
 _here = _Here()
 
 
 class BackgroundLoop:
-    """An event loop on a daemon thread; it is started on first use, and anew where it has ended."""
+    """An event loop on a daemon thread; it is started on first use, and again if it has ended."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -45,9 +45,9 @@ class BackgroundLoop:
         return self._running is not None and self._running.thread == threading.get_ident()
 
     def take(self, call: "Call[Any]") -> "_Running | None":
-        """Have `call` made; returns where, or None where no thread can be started, as when the interpreter ends.
+        """Start `call`; return the loop that runs it, or None if no thread can be started, as at interpreter shutdown.
 
-        Raises RuntimeError where the caller interrupts the start of the loop in its own thread.
+        Raises RuntimeError if the caller has interrupted the start of the loop in its own thread.
         """
         while (running := self._current()) is not None:
             if running.take(call):
@@ -72,23 +72,23 @@ class BackgroundLoop:
 
 
 class _Running:
-    """One life of the loop."""
+    """One run of the loop, from start to end."""
 
     _tasks: "TaskGroup"
 
     def __init__(self) -> None:
         self.thread: int | None = None
         self.has_ended: bool = False
-        """It takes no calls any more; those that it has taken fail."""
+        """Whether the loop takes no more calls; calls that it has taken and not finished fail."""
         self._callbacks: LoopCallbacks | None = None
         self._calls: dict[Call[Any], None] = {}
 
     def take(self, call: "Call[Any]") -> bool:
-        """Begin `call` soon; False where the loop has ended."""
+        """Schedule `call`; return False if the loop has ended."""
         self._calls[call] = None
         if self.has_ended and self._calls.pop(call, call) is None:
             return False
-        # Before the loop has its callbacks, it looks for calls by itself.
+        # Does nothing before the loop has started; it then begins all of `_calls` itself.
         self.send(partial(self._begin, call))
         return True
 
@@ -99,11 +99,11 @@ class _Running:
                 self._callbacks.call(callback)
 
     def forget(self, call: "Call[Any]") -> None:
-        """Nobody waits for `call` any more."""
+        """Drop `call`: its caller does not wait for it any more."""
         self._calls.pop(call, None)
 
     def serve(self) -> None:
-        """Run the loop until something ends it; whoever waits then gets the reason."""
+        """Run the loop until it ends; calls that are unfinished then fail with the reason."""
         self.thread = threading.get_ident()
         reason: BaseException | None = None
         try:
@@ -137,7 +137,7 @@ class _Running:
         error = await call.run()
         if isinstance(error, anyio.get_cancelled_exc_class()):
             with anyio.CancelScope(shield=True), suppress(anyio.get_cancelled_exc_class()):
-                await checkpoint()  # Where the loop ends, it has cancelled this as well, and says so by now.
+                await checkpoint()  # If the loop is ending, this lets `_serve` set `has_ended` first.
         if error is not None:
             call.fail(_ended(error) if self.has_ended else error)
 
@@ -157,25 +157,25 @@ def _started() -> _Running | None:
 
 
 def _ended(reason: BaseException | None) -> RuntimeError:
-    """Each caller gets an error of its own, since raising adds to the traceback."""
+    """A new error for each caller, since raising an error adds to its traceback."""
     ended = RuntimeError("deepfs's event loop ended before the call did; the next call starts it anew")
     ended.__cause__ = reason
     return ended
 
 
 class Call(Generic[T]):
-    """A call of another thread, on its way to the loop and back."""
+    """A call that another thread makes on the loop, and its outcome."""
 
     _value: T
     _scope: anyio.CancelScope
 
     def __init__(self, function: Callable[[], Awaitable[T]]) -> None:
-        # Who takes them decides whether the call is made, and what came of it.
+        # The first taker of `_claim` makes or cancels the call; the first taker of `_outcome` sets its outcome.
         self._claim = Claim(function)
         self._outcome = Claim(True)
         self._error: BaseException | None = None
         self._is_done = False
-        # Unlike a condition, it is opened without waiting for whoever waits before it.
+        # A plain lock, since releasing it never blocks; notifying a condition must first acquire its lock.
         self._gate = threading.Lock()
         self._gate.acquire()
         self.context: Context = copy_context()
@@ -184,7 +184,7 @@ class Call(Generic[T]):
     def wait(self, running: _Running) -> T:
         """Wait for the call; return its value, or raise its error.
 
-        If an exception such as KeyboardInterrupt interrupts the wait, the call is cancelled and its end awaited first.
+        If an exception such as KeyboardInterrupt interrupts the wait, it is raised once the call is cancelled and over.
         """
         try:
             self._gate.acquire()
@@ -200,7 +200,7 @@ class Call(Generic[T]):
                 raise self._error
             return self._value
         finally:
-            del self  # The traceback holds this frame: no cycle through the call.
+            del self  # The traceback refers to this frame; without this, the call and its error would be a cycle.
 
     async def run(self) -> BaseException | None:
         """Make the call, and return the exception that it raised, if any.
@@ -240,7 +240,7 @@ _loop = BackgroundLoop()
 
 
 def background_loop() -> BackgroundLoop:
-    """The one of this process."""
+    """The background loop of this process."""
     return _loop
 
 

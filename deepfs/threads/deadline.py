@@ -1,4 +1,4 @@
-"""When blocking work must end: its time is up, or nobody waits for it any more."""
+"""Deadlines of blocking work, which ends when its time is up or its caller is cancelled."""
 
 import time
 
@@ -25,20 +25,20 @@ class Deadline:
         self.restart()
 
     def restart(self) -> None:
-        """Count the time from now on: work that waited in a queue has its whole time."""
+        """Start the time limit again from now, so that earlier waiting in a queue does not count."""
         self._due = None if self._timeout is None else time.monotonic() + self._timeout
 
     def pause(self) -> None:
-        """Do not count the time until `resume`, in which the work waits in a queue."""
+        """Stop the clock until `resume`, while the work waits in a queue."""
         self._paused = time.monotonic()
 
     def resume(self) -> None:
-        """Count the time again."""
+        """Let the clock run again after `pause`."""
         if self._due is not None:
             self._due += time.monotonic() - self._paused
 
     def cancel(self) -> None:
-        """Let the next check raise."""
+        """Make the next check raise."""
         self.is_cancelled = True
 
     @property
@@ -47,12 +47,12 @@ class Deadline:
         return self.is_cancelled or (self._due is not None and time.monotonic() >= self._due)
 
     def check(self, path: str = "/") -> None:
-        """Raise DeadlineError, about `path`, where the work was cancelled or its time is up."""
+        """Raise DeadlineError, about `path`, if the work was cancelled or its time is up."""
         self.check_cancelled(path)
         if self.has_passed:
             raise DeadlineError(path, "others use it, or there is too much of it")
 
     def check_cancelled(self, path: str = "/") -> None:
-        """Raise DeadlineError where the work was cancelled, for steps that the time limit does not concern."""
+        """Raise DeadlineError if the work was cancelled, for steps without a time limit."""
         if self.is_cancelled:
             raise DeadlineError(path, "the operation was cancelled")

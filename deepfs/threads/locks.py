@@ -1,4 +1,4 @@
-"""Who holds which paths, and who comes next: a table that threads share without ever waiting for each other."""
+"""Path locks for tasks and threads; the table of holders and waiters is shared by threads without blocking."""
 
 import os
 import threading
@@ -16,22 +16,22 @@ __all__ = ["LockTable", "PathLocks", "Request", "StepLock", "path_locks"]
 
 
 class Request:
-    """A claim on several paths, granted as a whole."""
+    """A request to lock several paths, granted for all of them at once."""
 
     __slots__ = ("claims", "is_granted", "notify", "obstacles", "thread")
 
     def __init__(self, paths: Iterable[str], shared: Iterable[str] = ()) -> None:
         self.thread: int = threading.get_ident()
-        """Where the holder runs, on an event loop or without one."""
+        """The thread of the holder, with or without an event loop."""
         self.claims: dict[str, bool] = dict.fromkeys(shared, False) | _claims(paths)
         self.obstacles: set[str] = set()
-        """The claimed paths at which others come first."""
+        """The claimed paths at which an earlier request still blocks this one."""
         self.is_granted: bool = False
         self.notify: Callable[[], object] | None = None
-        """Called in any thread when the request is granted; must not block. Look at `is_granted` after setting it."""
+        """Called in any thread when the request is granted; must not block. Check `is_granted` after setting it."""
 
     def advance(self, path: str) -> None:
-        """Nobody else comes first at `path`."""
+        """Note that no earlier request blocks this one at `path`; grant it if that was the last."""
         self.obstacles.discard(path)
         self.grant_if_free()
 
@@ -44,26 +44,26 @@ class Request:
 
 
 def _claims(paths: Iterable[str]) -> dict[str, bool]:
-    """Whether each path is claimed exclusively: the given ones are, the directories above them are not."""
+    """Map paths to whether they are claimed exclusively: True for the given paths, False for their parents."""
     claims = dict.fromkeys(paths, True)
     for path in tuple(claims):
         above = path
         while above != "/":
             above = above[: above.rindex("/")] or "/"
-            if above in claims:  # So are those above it, or they will be.
+            if above in claims:  # Its parents are claimed as well, or will be in a later round.
                 break
             claims[above] = False
     return claims
 
 
 class _Line(dict[Request, bool]):
-    """The requests that claim one path, in order of arrival, granted or not, and whether exclusively."""
+    """The queue of one path: requests, granted or waiting, in order of arrival, and whether each is exclusive."""
 
     exclusives = 0
-    """How many of them do so exclusively."""
+    """The number of exclusive requests in the queue."""
 
     def join(self, request: Request, exclusive: bool) -> bool:
-        """Whether nobody in line excludes the newcomer."""
+        """Add a request; return whether nothing in the queue blocks it."""
         free = not (self if exclusive else self.exclusives)
         self[request] = exclusive
         if exclusive:
@@ -71,7 +71,7 @@ class _Line(dict[Request, bool]):
         return free
 
     def leave(self, request: Request) -> Iterable[Request]:
-        """Those whom nobody in front excludes now, as far as `request` did before."""
+        """Remove `request`; return the requests that nothing blocks now and that it may have blocked."""
         if self.pop(request):
             self.exclusives -= 1
             return self._front()
@@ -88,13 +88,14 @@ class _Line(dict[Request, bool]):
 
 
 class LockTable:
-    """Requests by path.
+    """The queues of requests, one for each path.
 
-    A request is granted when no earlier one, granted or waiting, claims a path of it exclusively, or shares a path that
-    it claims exclusively. So the order is that of arrival, nobody starves, and nobody deadlocks.
+    Two requests conflict if they claim the same path, at least one of them exclusively. A request is granted when no
+    earlier request, granted or waiting, conflicts with it. So conflicting requests are granted in order of arrival, and
+    there is no starvation and no deadlock.
 
-    Changes are queued, and whichever thread finds the table free carries out all of them: nobody blocks, not even in a
-    finaliser that interrupts a change.
+    Changes of the table are queued, and the thread that finds the table free carries out all of them. So no thread
+    blocks, not even in a finaliser that interrupts a change.
     """
 
     __slots__ = ("_changes", "_lines", "_turn")
@@ -105,19 +106,19 @@ class LockTable:
         self._turn = threading.Lock()
 
     def __len__(self) -> int:
-        """The number of paths that someone holds or wants."""
+        """The number of paths that are held or waited for."""
         return len(self._lines)
 
     def enter(self, request: Request) -> None:
-        """Put `request` in line; often it is granted at once."""
+        """Add `request` to the queues; often it is granted at once."""
         self._change(self._enter, request)
 
     def leave(self, request: Request) -> None:
-        """Take `request`, granted or not, out of line."""
+        """Remove `request`, granted or not, from the queues."""
         self._change(self._leave, request)
 
     def threads_before(self, request: Request) -> set[int]:
-        """The threads of those that `request` waits for, and of those that these wait for."""
+        """The threads of all requests that `request` waits for, directly or indirectly."""
         before: dict[Request, None] = {}
         pending = [request]
         while pending:
@@ -131,7 +132,7 @@ class LockTable:
 
     def _change(self, change: Callable[[Request], None], request: Request) -> None:
         self._changes.append((change, request))
-        # Looked at again after each turn: what came while the turn was taken may have found nobody to carry it out.
+        # Checked again after each release: a thread that found `_turn` taken has left its change to this one.
         while self._changes and self._turn.acquire(blocking=False):
             try:
                 while self._changes:
@@ -159,7 +160,7 @@ class LockTable:
                     freed.advance(path)
 
 
-_FOR_ITSELF = (
+_SELF_WAIT = (
     "this call could only wait for itself: what it needs is held by an operation of a thread that waits for it, such "
     "as one that a signal handler or a finaliser interrupted, or an event loop on which a sync method was called"
 )
@@ -169,7 +170,7 @@ class _Hold:
     __slots__ = ("_locks", "_request", "_table")
 
     def __init__(self, locks: "PathLocks", paths: Iterable[str], shared: Iterable[str] = ()) -> None:
-        self._locks = locks  # The registry must know them while somebody holds or waits.
+        self._locks = locks  # Keeps the locks alive: the registry has only weak references.
         self._table = locks.table
         self._request = Request(paths, shared)
 
@@ -181,10 +182,10 @@ class _Hold:
         self._table.leave(self._request)
 
     def _check_wait(self, *threads: int) -> None:
-        """Raise RuntimeError where the holder, or one that comes first, is on a thread that waits for this call."""
+        """Raise RuntimeError if a request that blocks this one belongs to a thread that waits for this call."""
         waiting = waiting_threads.get().union(threads)
         if waiting and not waiting.isdisjoint(self._table.threads_before(self._request)):
-            raise RuntimeError(_FOR_ITSELF)
+            raise RuntimeError(_SELF_WAIT)
 
     def _wait_blocking(self) -> None:
         self._check_wait(threading.get_ident())
@@ -225,7 +226,7 @@ class _AsyncHold(_Hold, AbstractAsyncContextManager[None]):
         try:
             event = loop_callbacks().event()
         except RuntimeError:
-            # This coroutine is driven without an event loop, where only the thread can wait.
+            # This coroutine is driven without an event loop, so the thread itself must wait.
             self._wait_blocking()
             return
         self._check_wait()
@@ -235,25 +236,25 @@ class _AsyncHold(_Hold, AbstractAsyncContextManager[None]):
 
 
 class StepLock:
-    """A lock of threads, for steps that wait for nothing else."""
+    """A lock between threads, for steps in which the holder waits for nothing else."""
 
     __slots__ = ("_inside", "_lock")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._inside: dict[int, None] = {}
-        """The threads that hold it, or are about to."""
+        """The threads that hold the lock or wait for it."""
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Hold the lock. RuntimeError where its holder is on a thread that waits for this call, this one included."""
+        """Hold the lock. RuntimeError if this thread, or one that waits for this call, holds it or waits for it."""
         me = threading.get_ident()
         if me in self._inside:
-            raise RuntimeError(_FOR_ITSELF)
+            raise RuntimeError(_SELF_WAIT)
         self._inside[me] = None
         try:
             if not waiting_threads.get().isdisjoint(self._inside):
-                raise RuntimeError(_FOR_ITSELF)
+                raise RuntimeError(_SELF_WAIT)
             with self._lock:
                 yield
         finally:
@@ -264,7 +265,8 @@ class PathLocks:
     """The locks of one storage.
 
     Several paths are granted at once or not at all, so holders cannot deadlock each other. Requests that exclude each
-    other are granted in the order of their arrival. Not reentrant: a holder never asks for what its own paths exclude.
+    other are granted in the order of their arrival. Not reentrant: a holder must not request paths that conflict with
+    its own.
     """
 
     __slots__ = ("__weakref__", "table")
@@ -273,20 +275,20 @@ class PathLocks:
         self.table: LockTable = LockTable()
 
     def hold(self, *paths: str) -> AbstractAsyncContextManager[None]:
-        """Hold normalised `paths` for an `async with`; does not suspend where nobody is in the way."""
+        """Lock normalised `paths` for an `async with`; does not suspend if they are free."""
         return _AsyncHold(self, paths)
 
     def hold_places(self, places: Iterable[Hashable], above: Iterable[Hashable]) -> AbstractAsyncContextManager[None]:
-        """Hold `places`, told by any names, with all beneath them; `above` are the names of what lies above them."""
+        """Lock `places`, given by any hashable keys, with all beneath them; `above` are the keys of their parents."""
         return _AsyncHold(self, map(_name, places), map(_name, above))
 
     def hold_blocking(self, *paths: str) -> AbstractContextManager[None]:
-        """The same for a worker thread, which it blocks."""
+        """Like `hold`, for a worker thread, which it blocks."""
         return _BlockingHold(self, paths)
 
 
 def _name(place: Hashable) -> str:
-    # Two places of one hash exclude each other in vain, which harms nobody.
+    # Two places with the same hash exclude each other needlessly, which does no harm.
     return f"/{hash(place)}"
 
 
@@ -295,7 +297,7 @@ _known_lock = threading.RLock()
 
 
 def path_locks(scope: Hashable) -> PathLocks:
-    """The locks of the storage that `scope` names: the same for equal scopes, as long as somebody refers to them."""
+    """The locks of the storage `scope`: the same object for equal scopes, for as long as it is referenced."""
     with _known_lock:
         found = _known.get(scope)
         if found is None:
@@ -304,7 +306,7 @@ def path_locks(scope: Hashable) -> PathLocks:
 
 
 def _after_fork() -> None:
-    """What other threads held or changed when the process forked, nobody would ever release."""
+    """Reset all locks in a forked child: the threads that held them do not exist there and cannot release them."""
     global _known_lock
     _known_lock = threading.RLock()
     for locks in list(_known.values()):

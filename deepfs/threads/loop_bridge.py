@@ -1,8 +1,8 @@
-"""Reaching an event loop from other threads: the one place that tells asyncio from trio.
+"""Callbacks from other threads to an event loop; the one module that distinguishes asyncio and trio.
 
-anyio has no public call that hands work to a loop without waiting for it, so the native ones are wrapped here.
-Nothing in this module blocks: queues and flags are only touched by operations that are atomic. Neither loop's package
-is loaded here: where one of them runs it is there already, and elsewhere loading asyncio takes its time.
+anyio has no public function that hands work to a loop without waiting for it, so the native ones are wrapped here.
+Nothing in this module blocks: queues and flags are changed by atomic operations only. asyncio and trio are imported
+late: a loop that runs has loaded its package already, and without a loop the import of asyncio would cost time.
 """
 
 import os
@@ -43,11 +43,11 @@ __all__ = [
 T = TypeVar("T")
 
 waiting_threads: Final[ContextVar[frozenset[int]]] = ContextVar("deepfs_waiting_threads", default=frozenset())
-"""The threads that wait for what runs here, by `threading.get_ident`: to wait for one of them would never end."""
+"""The threads, by `threading.get_ident`, that wait for the current code; waiting for one of them would never end."""
 
 
 class Claim(Generic[T]):
-    """A value that goes to the first who takes it, in whatever thread; safe in signal handlers, as it never waits."""
+    """A value that only the first taker gets, in any thread; never blocks, so it is safe in signal handlers."""
 
     __slots__ = ("_value",)
 
@@ -55,7 +55,7 @@ class Claim(Generic[T]):
         self._value = [value]
 
     def take(self) -> T | None:
-        """The value; None where it was taken before."""
+        """Take the value; None if it was taken before."""
         try:
             return self._value.pop()  # Atomic.
         except IndexError:
@@ -70,7 +70,7 @@ class ThreadEvent(ABC):
     def __init__(self, callbacks: "LoopCallbacks") -> None:
         self._callbacks = callbacks
         self.is_set: bool = False
-        """Changes on the loop's own thread only."""
+        """Changed on the loop's own thread only."""
 
     def set(self) -> None:
         """Wake the waiting task; safe from any thread, also after the loop has ended."""
@@ -80,28 +80,28 @@ class ThreadEvent(ABC):
             self.set_from_thread()
 
     def set_from_thread(self) -> None:
-        """`set`, in a thread that is not the loop's own."""
+        """Like `set`, for a thread that does not run the loop."""
         self._callbacks.send(self.fire)
 
     @abstractmethod
     def fire(self) -> None:
-        """Set on the loop's own thread."""
+        """Set the event; only called on the loop's own thread."""
 
     @abstractmethod
     def wait(self) -> Awaitable[None]:
         """Wait until the event is set. A cancelled wait may be repeated."""
 
     async def wait_shielded(self) -> None:
-        """Wait until the event is set, whatever is cancelled meanwhile."""
+        """Wait until the event is set, even if the task is cancelled meanwhile."""
         with CancelScope(shield=True):
             while not self.is_set:
-                # `asyncio.Task.cancel()` knows no scopes and reaches through the shield.
+                # `asyncio.Task.cancel()` ignores cancel scopes and reaches through the shield.
                 with suppress(get_cancelled_exc_class()):
                     await self.wait()
 
 
 class Countdown:
-    """Sets `event` after `steps` counts, each in any thread; so the loop is woken once for all of them."""
+    """Sets `event` after `steps` counts, each in any thread, so that the loop is woken only once."""
 
     __slots__ = ("_left", "event")
 
@@ -118,7 +118,7 @@ class Countdown:
 
 
 class LoopCallbacks(ABC):
-    """Callbacks on their way to one event loop; those sent before the loop wakes share one wake-up."""
+    """Sends callbacks to one event loop; those that are sent before the loop wakes share one wake-up."""
 
     def __init__(self) -> None:
         self._sent: deque[Callable[[], object]] = deque()
@@ -126,9 +126,9 @@ class LoopCallbacks(ABC):
         self._turn: object | None = None
 
     def send(self, callback: Callable[[], object]) -> None:
-        """Have the loop run `callback`, which must not raise, after those sent before; safe from any thread.
+        """Have the loop run `callback` after those that were sent before; safe from any thread.
 
-        Where the loop has ended, it is dropped.
+        `callback` must not raise. It is dropped if the loop has ended.
         """
         self._sent.append(callback)
         if self._called:
@@ -141,14 +141,15 @@ class LoopCallbacks(ABC):
             self._called = False
 
     def call(self, callback: Callable[[], object]) -> None:
-        """Have the loop run `callback` by a wake-up of its own, which no thread that was interrupted amid `send` owes.
+        """Have the loop run `callback` with a wake-up of its own.
 
-        RuntimeError where the loop has ended and was not collected yet.
+        `send` may rely on the wake-up by another thread, which could be interrupted before it makes that call. Raises
+        RuntimeError if the loop has ended and was not garbage-collected yet.
         """
         self._call(callback)
 
     def turn(self) -> object:
-        """A token of the loop's present turn: what runs before the loop next looks for events gets the same one."""
+        """A token of the loop's current turn: all that runs before the loop next polls for events gets the same one."""
         if self._turn is None:
             self._turn = object()
             self._call_soon(self._end_turn)
@@ -158,7 +159,7 @@ class LoopCallbacks(ABC):
         self._turn = None
 
     def _run_sent(self) -> None:
-        # Cleared before the count is taken: what is sent later than this line calls again.
+        # Cleared before counting: a callback that is sent after this line schedules another run.
         self._called = False
         for _ in range(len(self._sent)):
             self._sent.popleft()()
@@ -173,7 +174,7 @@ class LoopCallbacks(ABC):
 
     @abstractmethod
     def _call(self, callback: Callable[[], object]) -> None:
-        """Schedule from any thread; RuntimeError where the loop has ended and was not collected yet."""
+        """Schedule from any thread; RuntimeError if the loop has ended and was not garbage-collected yet."""
 
     @abstractmethod
     def _call_soon(self, callback: Callable[[], object]) -> None:
@@ -215,7 +216,7 @@ class _AsyncioCallbacks(LoopCallbacks):
     def is_here(self) -> bool:
         import asyncio
 
-        # Without a task this may be a trio loop that runs as a guest of this one.
+        # Without a current task, the caller may be in a trio loop that runs as a guest of this one.
         try:
             return asyncio.current_task() is not None and asyncio.get_running_loop() is self._loop()
         except RuntimeError:
@@ -283,7 +284,7 @@ class _TrioCallbacks(LoopCallbacks):
 
 class _Thread(threading.local):
     loop_callbacks: LoopCallbacks | None = None
-    """The one used last in this thread; a loop may have several over time, which does no harm."""
+    """The callbacks used last in this thread. A loop may get several such objects over time, which does no harm."""
 
 
 _thread = _Thread()
@@ -292,7 +293,7 @@ _thread = _Thread()
 def loop_callbacks() -> LoopCallbacks:
     """The callbacks of the event loop that runs the calling task.
 
-    RuntimeError outside of one, and as the interpreter ends.
+    Raises RuntimeError outside of an event loop, and at interpreter shutdown.
     """
     found = _thread.loop_callbacks
     if found is None or not found.is_here():
@@ -301,14 +302,14 @@ def loop_callbacks() -> LoopCallbacks:
 
 
 def name_asyncio() -> None:
-    """Have the calling context, which may come from a thread with another loop, say that it runs on asyncio."""
+    """Set sniffio's variable to asyncio in this context, which may be copied from a thread with another loop."""
     sniffio = sys.modules.get("sniffio")
     if sniffio is not None:
         sniffio.current_async_library_cvar.set("asyncio")
 
 
 def is_stray(error: BaseException) -> bool:
-    """Whether `error` is a cancellation, though nobody cancels the calling task: one that got out of other work."""
+    """Whether `error` is a cancellation that leaked out of other work: the calling task is not cancelled."""
     kinds = [(sys.modules.get("asyncio"), "CancelledError"), (sys.modules.get("trio"), "Cancelled")]
     known = tuple(kind for module, name in kinds if (kind := getattr(module, name, None)) is not None)
     return isinstance(error, known) and not _is_cancelled()
@@ -351,9 +352,9 @@ def running_asyncio_loop() -> "AsyncioLoop | None":
 
 
 async def call_on(loop: "AsyncioLoop", call: Callable[[], Coroutine[Any, Any, T]], *, finishes: bool = False) -> T:
-    """Make an async call on an asyncio `loop` that runs, from a task of whichever loop.
+    """Make an async call on a running asyncio `loop`, from a task of any loop.
 
-    Cancelled, it cancels the call; with `finishes` the call goes on to its end by itself.
+    If the caller is cancelled, so is the call; with `finishes` the call runs to its end all the same.
     """
     import asyncio
 
@@ -383,11 +384,11 @@ async def _kept_task(loop: "AsyncioLoop", call: Callable[[], Coroutine[Any, Any,
 
 
 _kept: "set[asyncio.Task[Any]]" = set()
-"""Tasks that nobody else may hold: a loop by itself holds its tasks weakly."""
+"""Strong references to running tasks, since asyncio holds its tasks only weakly."""
 
 
 def _on_trio() -> bool:
-    # Not imported: where another thread is about to load trio, that could fail both.
+    # Not imported: while another thread is importing trio, a second import could make both fail.
     in_trio_task: Callable[[], bool] | None = getattr(sys.modules.get("trio.lowlevel"), "in_trio_task", None)
     return in_trio_task is not None and in_trio_task()
 

@@ -1,13 +1,14 @@
-"""The one place for blocking calls: they run on threads of this module, while the event loops go on.
+"""Worker threads for all blocking calls, which keep them off the event loops.
 
-`run` and `run_each` take short operations, each a whole one (open, read and close), never one system call. One worker
-makes these calls one by one, since with tiny ones a second thread costs more in contention for the interpreter than it
-gains; where calls turn out slow, workers are added. `run_long` takes scans of what is in memory, on threads of their
-own, `start_long` searches that wait for a storage and could be stuck there, and `run_resident` what needs a thread that
-never ends.
+`run` and `run_each` are for short operations: each call makes a whole operation (open, read and close), not a single
+system call. One worker makes these calls one by one, since with tiny calls a second thread costs more in contention for
+the interpreter than it gains; if calls turn out slow, workers are added. Three functions have other threads: `run_long`
+is for scans of data in memory, `start_long` for searches that wait for a storage and could get stuck there, and
+`run_resident` for calls that need a thread that never ends.
 
-Callers are served fairly: what a loop submits in one of its turns forms a group, and groups take turns, call by call.
-Functions run outside of the caller's context variables. Results for a loop that has ended are dropped.
+Callers are served fairly: the calls that a loop submits in one turn form a group, and the groups are served in
+rotation, one call each. Functions do not see the caller's context variables. Results for a loop that has ended are
+dropped.
 """
 
 import os
@@ -47,30 +48,30 @@ ItemT = TypeVar("ItemT")
 ArgsT = TypeVarTuple("ArgsT")
 
 _TICK = 0.005
-"""Seconds between two looks of the watcher."""
+"""Seconds between two checks of the watcher."""
 _QUICK = 5
-"""Jobs that one worker finishes between two looks where they are tiny."""
+"""Jobs that one worker finishes between two checks if they are tiny."""
 _STALLED = 20
-"""Looks in a row that saw no job finished, after which a busy interpreter is no excuse."""
+"""Checks in a row without a finished job, after which a worker is added even if the interpreter is busy."""
 _QUIET = 20
-"""Idle looks in a row after which the watcher sleeps."""
+"""Idle checks in a row after which the watcher sleeps."""
 
 
 class _Here(threading.local):
     is_worker = False
-    """The calling thread is one of this module."""
+    """Whether the calling thread belongs to a pool."""
 
 
 _here = _Here()
 
 
 def is_worker() -> bool:
-    """Whether the calling thread is one of a pool, so that what waits here for a pool may wait for itself."""
+    """Whether the calling thread belongs to a pool; if it waited for a pool, it might wait for itself."""
     return _here.is_worker
 
 
 class Job(Generic[T]):
-    """A call, from its submission to its outcome; `ended` is then called on the thread that made it."""
+    """A submitted call and its outcome; after the call, `ended` is called on the worker thread."""
 
     __slots__ = ("_claim", "_error", "_function", "_value", "ended", "turn")
     _value: T
@@ -79,18 +80,18 @@ class Job(Generic[T]):
         self, turn: object, ended: Callable[[], object], function: Callable[..., T], args: tuple[Any, ...]
     ) -> None:
         self.turn: object = turn
-        """What it forms a group with."""
+        """The key of the group that the job belongs to."""
         self.ended: Callable[[], object] = ended
         self._function = function
         self._claim = Claim(args)
         self._error: BaseException | None = None
 
     def withdraw(self) -> bool:
-        """Keep the call from being made; whether it was in time."""
+        """Prevent the call; return False if it has begun already."""
         return self._claim.take() is not None
 
     def run(self) -> bool:
-        """Make the call, unless it was withdrawn."""
+        """Make the call and return True; return False if it was withdrawn."""
         args = self._claim.take()
         if args is None:
             return False
@@ -101,19 +102,19 @@ class Job(Generic[T]):
         return True
 
     def result(self) -> T:
-        """What the call returned or raised."""
+        """Return what the call returned, or raise what it raised."""
         if self._error is None:
             return self._value
         try:
             raise self._error
         finally:
-            del self  # The traceback holds this frame: no cycle through the job.
+            del self  # The traceback refers to this frame; without this, the job and its error would be a cycle.
 
 
 class _Turns:
-    """Jobs in order, the groups that were submitted in one turn of a loop served by turns, one job each.
+    """A fair queue: jobs with the same `turn` form a group, and groups are served in rotation, one job each.
 
-    Of one group `most` jobs run at a time; what its others wait for keeps no other group waiting.
+    At most `most` jobs of a group run at a time; its other jobs wait without holding up the other groups.
     """
 
     def __init__(self, most: float) -> None:
@@ -137,7 +138,7 @@ class _Turns:
         group.append(job)
 
     def pop(self) -> Job[Any] | None:
-        """The next job, which counts as running until it is `ended`; None where none may run."""
+        """Remove and return the next job, which counts as running until `ended`; None if no job may run."""
         for _ in range(len(self._ring)):
             turn = self._ring[0]
             if self._may_run(turn):
@@ -157,7 +158,7 @@ class _Turns:
         return job
 
     def ended(self, job: Job[Any]) -> None:
-        """Count a job as running no longer."""
+        """Stop counting `job` as running."""
         if self._most != inf:
             left = self._running.pop(job.turn) - 1
             if left:
@@ -165,11 +166,11 @@ class _Turns:
 
 
 class WorkerPool:
-    """A queue of jobs and the daemon threads that work on it.
+    """A queue of jobs and the daemon threads that run them.
 
-    Up to `core` workers are started as jobs come in and stay. With a higher `limit`, a watcher adds workers while jobs
-    wait for slow ones, since then the workers wait for a device and not for the interpreter; those end with the rush.
-    Of the jobs of one turn no more than `most` run at a time.
+    Up to `core` workers are started as jobs come in, and stay. With a higher `limit`, a watcher adds workers while jobs
+    wait behind slow ones, since the workers then wait for a device and not for the interpreter. Added workers end when
+    they find no job. At most `most` jobs of one group run at a time.
     """
 
     def __init__(self, name: str, *, core: int, limit: int, most: float = inf) -> None:
@@ -182,13 +183,13 @@ class WorkerPool:
         self._turns = _Turns(most)
         self._workers = 0
         self._idle = 0
-        self._finished = 0  # By estimate: counted without the lock.
+        self._finished = 0  # An estimate, since it is counted without the lock.
         self._has_watcher = limit == core
         self._is_watched = limit == core
         self._alarm: SimpleQueue[None] = SimpleQueue()
 
     def submit(self, job: Job[Any]) -> None:
-        """Have `job` run; never blocks. RuntimeError where no thread can be started, or the interpreter ends."""
+        """Queue `job`; never blocks. RuntimeError if no thread can be started or the interpreter shuts down."""
         if sys.is_finalizing():
             raise RuntimeError("the interpreter ends, and the threads that would do this run no more")
         if self._workers < self._core:
@@ -205,7 +206,7 @@ class WorkerPool:
             if not self._workers:
                 self._hire()
             elif self._workers < self._core:
-                with suppress(RuntimeError):  # No more threads to be had; those that there are do the work.
+                with suppress(RuntimeError):  # No more threads can be started; the existing ones do the work.
                     self._hire()
 
     def _hire(self) -> None:
@@ -243,7 +244,7 @@ class WorkerPool:
         for _ in range(self._inbox.qsize()):
             try:
                 self._sort(self._inbox.get_nowait())
-            except Empty:  # Idle workers take from the inbox, too.
+            except Empty:  # An idle worker took the job.
                 break
 
     def _sort(self, job: Job[Any] | None) -> None:
@@ -251,7 +252,7 @@ class WorkerPool:
             self._turns.put(job)
 
     def _wait(self) -> bool:
-        """Wait until there may be a job; False where enough workers wait already."""
+        """Wait until there may be a job; return False, which ends the worker, if enough workers wait already."""
         with self._lock:
             if self._idle >= self._core:
                 self._workers -= 1
@@ -284,7 +285,7 @@ class WorkerPool:
         while quiet < _QUIET:
             finished, due, worked = self._finished, monotonic() + _TICK, process_time()
             sleep(_TICK)
-            # More threads would only make it worse for an interpreter that is busy, or that wakes this one late.
+            # If the interpreter is busy, or wakes this thread late, more threads would only make that worse.
             is_contended = monotonic() - due > _TICK / 5 or process_time() - worked > _TICK / 2
             busy, done = self._workers - self._idle, self._finished - finished
             quiet = 0 if busy else quiet + 1
@@ -299,7 +300,7 @@ class WorkerPool:
         if self._idle:
             self._inbox.put(None)
         elif self._workers < self._limit:
-            with suppress(RuntimeError):  # No more threads to be had; the next look tries again.
+            with suppress(RuntimeError):  # No more threads can be started; the next check tries again.
                 self._hire()
 
 
@@ -309,15 +310,15 @@ def _as_worker(target: Callable[[], None]) -> None:
 
 
 _SLICE = 256
-"""Calls of one `run_each` that are in flight together: enough to batch, too few to hold up the loop."""
+"""The most calls of one `run_each` in flight: enough to batch, too few to hold up the loop."""
 
 
 class _Pools:
     def __init__(self) -> None:
         self.short = WorkerPool("short", core=1, limit=40)
-        # Scans hold the interpreter: each further thread adds to the time for which an event loop waits for it.
+        # Scans keep the interpreter busy: each further thread makes an event loop wait longer for its turn.
         self.long = WorkerPool("long", core=2, limit=2)
-        # These may wait for a device, or for what never comes; workers are added then, though never over two a storage.
+        # These calls may wait for a device, or forever; workers are added then, but at most two calls run per storage.
         self.waiting = WorkerPool("waiting", core=2, limit=16, most=2)
         self.resident = WorkerPool("resident", core=1, limit=1)
 
@@ -340,26 +341,26 @@ def run(
     abandon_on_cancel: bool = False,
     deadline: Deadline | None = None,
 ) -> Awaitable[T]:
-    """Call a short blocking function, and return or raise what it does.
+    """Call a short blocking function; return what it returns, or raise what it raises.
 
     Args:
         function: Makes one whole operation, such as open, read and close.
         args: What it is called with.
-        abandon_on_cancel: Whether a cancelled caller goes on at once and drops the result, which is for reads. By
-            default it goes on when the function has ended. A call that has not begun is never made.
+        abandon_on_cancel: Whether a cancelled caller continues at once and drops the result; meant for reads. By
+            default it continues when the function has ended. A call that has not begun is not made at all.
         deadline: Cancelled when the caller is, so that the function can end early.
 
     Raises:
-        RuntimeError: No thread can be started, or the interpreter ends.
+        RuntimeError: No thread can be started, or the interpreter shuts down.
     """
     return _run(_pools.short, function, args, abandon_on_cancel, deadline)
 
 
 def run_resident(function: Callable[[*ArgsT], T], *args: *ArgsT) -> Awaitable[T]:
-    """`run` on the one thread that lives as long as the process.
+    """Like `run`, on the one thread that lives as long as this process.
 
-    What it starts there may be bound to the life of its parent thread. Calls are made in the order in which they come.
-    Cancelled later than the call has begun, the caller goes on when the function has ended.
+    So the function may start child processes that end with their parent thread. Calls are made in the order in which
+    they come. If the caller is cancelled after the call has begun, it continues when the function has ended.
     """
     return _run(_pools.resident, function, args, turn=object())
 
@@ -402,7 +403,7 @@ async def run_each(
         The results, in the order of the items.
 
     Raises:
-        Exception: What the calls raised, of the first item in order, after the calls in flight have ended.
+        Exception: What the call of the first failed item raised, once the calls in flight have ended.
     """
     results: list[T] = []
     rest = iter(items)
@@ -437,14 +438,13 @@ async def run_long(
 ) -> T:
     """Call a blocking function that may take long, with a deadline that it must check every millisecond or so.
 
-    Cancelled, the deadline is cancelled, and the caller goes on when the function has ended.
+    If the caller is cancelled, so is the deadline, and the caller continues when the function has ended.
 
     Args:
-        function: It gets the deadline first.
-        args: What else it is called with.
+        function: The function; its first argument is the deadline.
+        args: Its other arguments.
         timeout: Seconds from when the call begins, if no `deadline` is given; None for no limit.
-        deadline: The deadline, if it is that of more than this call. Time in which the call waits for a thread does
-            not count.
+        deadline: A deadline that also covers other work. The time that the call waits for a thread does not count.
     """
     deadline = Deadline(timeout) if deadline is None else deadline
     deadline.pause()
@@ -457,12 +457,12 @@ def _resumed(deadline: Deadline, function: Callable[[Deadline, *ArgsT], T], args
 
 
 def start_long(storage: Hashable, function: Callable[[*ArgsT], object], *args: *ArgsT) -> None:
-    """Have a blocking function called that may wait for a storage; this does not wait for it.
+    """Start a blocking call that may wait for a storage, and return at once.
 
     Args:
-        storage: What the function may wait for. At most two calls for one storage run at a time, and those for others
-            go on where it does not answer.
-        function: Tells by itself whom its outcome concerns; what it returns or raises is dropped.
+        storage: Identifies the storage. At most two calls for one storage run at a time, so a storage that does not
+            answer does not hold up calls for other storages.
+        function: Must pass on its outcome itself; what it returns or raises is dropped.
         args: What it is called with.
     """
     _pools.waiting.submit(Job(storage, _nothing, function, args))
@@ -473,12 +473,12 @@ def _nothing() -> None:
 
 
 async def stop_if_cancelled() -> None:
-    """A checkpoint that only lets cancellation through, and costs half of anyio's where there is none."""
+    """A checkpoint for cancellation only; it costs half of anyio's checkpoint if the task is not cancelled."""
     if current_effective_deadline() == -inf:
         await checkpoint_if_cancelled()
 
 
 async def wait_for_end(event: ThreadEvent, reason: BaseException) -> None:
-    """Wait for what cannot be left alone, unless the coroutine itself is being closed."""
+    """Wait for `event`, shielded from cancellation, unless the coroutine is being closed and cannot wait."""
     if not isinstance(reason, GeneratorExit):
         await event.wait_shielded()

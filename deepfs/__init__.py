@@ -94,7 +94,7 @@ __all__ = [
 
 install()
 
-if not TYPE_CHECKING:  # Type checkers know the names, and tell of others.
+if not TYPE_CHECKING:  # Type checkers see the imports above, and report other names.
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {

@@ -1,4 +1,4 @@
-"""Warnings about what still works, at the line that uses it."""
+"""Deprecation warnings that point at the line of the user's code."""
 
 import sys
 import warnings
@@ -14,7 +14,7 @@ _told: ContextVar[set[str] | None] = ContextVar("deepfs_told", default=None)
 def warn_deprecated(message: str, *, is_risk: bool = False) -> None:
     """Emit a DeprecationWarning that points at the innermost line outside deepfs.
 
-    `is_risk` says that it is about files that the wrong user may see, not about a name.
+    `is_risk` says that the warning is about files that a wrong user may see, and not just about a name.
     """
     told = _told.get()
     if told is not None and (not is_risk or message in told):
@@ -31,8 +31,8 @@ def warn_deprecated(message: str, *, is_risk: bool = False) -> None:
 def already_warned(told: set[str]) -> Iterator[None]:
     """Issue no deprecation warnings in this context, except each warning about a risk once.
 
-    It is for calls of code, such as a backend factory, whose deprecation was already warned about. `told` keeps the
-    warnings about risks between calls.
+    Use it for calls of code, such as a backend factory, whose deprecation was already warned about. `told` is the set
+    of warnings about risks that were issued; pass the same set to later calls.
     """
     token = _told.set(told)
     try:

@@ -11,9 +11,9 @@ __all__ = ["lazy_exports"]
 def lazy_exports(
     package: str, homes: Mapping[str, Iterable[str]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The `__getattr__` and `__dir__` of `package`, for names by the module that defines them.
+    """The `__getattr__` and `__dir__` of `package`; `homes` maps each module to the names to load from it.
 
-    A module is named as the package sees it, or in full where it is in another package.
+    A key of `homes` is relative to `package`, or absolute if it starts with the name of the root package.
     """
     root = package.partition(".")[0]
     full = {home: home if home.startswith(f"{root}.") else f"{package}.{home}" for home in homes}

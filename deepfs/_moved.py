@@ -1,6 +1,6 @@
-"""Where names live that can be imported from elsewhere too: former paths of modules, and those of deepagents.
+"""Import paths kept for compatibility: former modules of deepfs, and those that deepagents has.
 
-A former module is made when it is imported, without a file, and its attributes are loaded when they are first used.
+A former module has no file. It is created when it is imported, and its attributes are loaded when they are first used.
 """
 
 import sys
@@ -38,11 +38,11 @@ MOVED: Final[Mapping[str, Sequence[str]]] = {
     "deepfs.policy.calls": ["deepfs.policy.hooks"],
     "deepfs.policy.wrapper": ["deepfs.backends.wrapper"],
 }
-"""The former modules, each with the modules that now have its names."""
+"""The former modules, each with the modules that define its names."""
 
 
 class _FormerModule(ModuleType):
-    """Its attributes are those of other modules, which are imported when one is asked for."""
+    """A module whose attributes come from other modules, which are imported when an attribute is first used."""
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("__"):
@@ -60,7 +60,7 @@ class _FormerModule(ModuleType):
 
 
 class _Finder:
-    """Finds former modules, and is their loader. It has no base, since `importlib.abc` takes 12 ms to import."""
+    """Finds and loads former modules. It has no base class, since importing `importlib.abc` takes 12 ms."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         if name not in MOVED:
@@ -71,10 +71,10 @@ class _Finder:
         return _FormerModule(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Nothing is to be run."""
+        """Do nothing: a former module has no code."""
 
 
 def install() -> None:
-    """Let former modules be imported; only what no file of the package answers is looked for here."""
+    """Make former modules importable. The finder comes last, so modules that have a file are found first."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.append(_Finder())

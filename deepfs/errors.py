@@ -1,4 +1,4 @@
-"""What can go wrong, named by what the caller can do about it.
+"""The errors of deepfs, one for each condition that a caller can handle.
 
 DeepFSError
 ├── NotFoundError             file_not_found
@@ -20,8 +20,8 @@ DeepFSError
 └── BackendError              backend_error
 
 Code inside the library raises a leaf; the boundary of a backend operation turns it into the operation's Result.
-A leaf keeps what it says as data: the path, the reason and other facts. The text is rendered from the data, so a layer
-that shows a file by another path changes the path, never a text.
+A leaf keeps its facts as data: the path, the reason and others. The text is rendered from the data, so a layer that
+shows a file under another path changes the path, never a text.
 
 No leaf is an OSError: a handler of OSError is for the operating system, and must not swallow a refusal of a backend.
 """
@@ -86,7 +86,7 @@ class ErrorCode(StrEnum):
 
 
 _MOST_SHOWN = 300
-"""Characters of what a caller gave that an error repeats."""
+"""The most characters of a caller's text that an error repeats."""
 
 
 def clipped(text: str) -> str:
@@ -95,7 +95,7 @@ def clipped(text: str) -> str:
 
 
 def quoted(name: str) -> str:
-    """`name` in quotes, with what cannot be printed or encoded escaped, cut when it is very long."""
+    """`name` in quotes, cut if it is very long; escaped to printable ASCII if it has unprintable characters."""
     shown = clipped(name)
     if not shown.isprintable():
         shown = shown.encode("unicode_escape").decode("ascii")
@@ -105,17 +105,17 @@ def quoted(name: str) -> str:
 _NAMES_A_PATH: Final = re.compile(
     r"((?:Error: )?(?:[^'\n]*\b(?:file|path|directory|folder|for|on) )?)'([^'\n]*)'", re.IGNORECASE
 )
-"""A text up to the first thing that it quotes, where that can only be a path."""
+"""Matches a text up to its first quoted part, if the words before that show that it can only be a path."""
 
 _NAME: Final = re.compile(r"\{(\w+)\}")
-"""What a reason names, as in `it lies inside {other}`."""
+"""A placeholder in a reason, as in `it lies inside {other}`."""
 
 _MARK: Final = "Error: "
-"""How a text starts; an error that is quoted in another one is shown without it."""
+"""The start of every text; an error that is quoted inside another one is shown without it."""
 
 
 class _GivenText(NamedTuple):
-    """A text that was made elsewhere; the path of the error stands between its parts, if the error has one."""
+    """A text that was made elsewhere; if the error has a path, it is inserted between `before` and `after`."""
 
     before: str
     after: str = ""
@@ -135,10 +135,10 @@ class DeepFSError(Exception):
 
     code: ClassVar[ErrorCode] = ErrorCode.BACKEND_ERROR
     path: str | None = None
-    """The path it is about; None if the text names no path, or was made elsewhere."""
+    """The path that the error is about; None if the text names no path, or was made elsewhere."""
     _reason: str = ""
     _named: Mapping[str, "str | DeepFSError"] = MappingProxyType({})
-    """The other paths, and the causes, that the reason names as `{name}`."""
+    """The other paths and the errors that replace `{name}` in the reason."""
     _given: _GivenText | None = None
 
     def __init__(self, path: str | None = "", reason: str | None = None, other: str | None = None) -> None:
@@ -150,11 +150,11 @@ class DeepFSError(Exception):
 
     @classmethod
     def because(cls, path: str | None, reason: str, **named: "str | DeepFSError | None") -> Self:
-        """An error of this class of which the path and the reason are known, and no other facts.
+        """An error of this class with a path and a reason, and without other facts.
 
         Args:
             path: The path that the error is about; None if the text names no path.
-            reason: Why the operation failed, in plain words. `{name}` in it stands for what is given by that name.
+            reason: Why the operation failed, in plain words. `{name}` in it stands for the argument of that name.
             **named: Further paths that the reason names, and errors that it quotes.
         """
         error = cls.__new__(cls)
@@ -175,7 +175,7 @@ class DeepFSError(Exception):
     def reason(self) -> str:
         """Why the operation failed, in plain words; empty if the condition says it all.
 
-        Of a text that was made elsewhere it is the whole text.
+        If the text was made elsewhere, the reason is the whole text.
         """
         if self._given is not None:
             return str(self)
@@ -210,8 +210,8 @@ class DeepFSError(Exception):
         """The same failure; a text that was made elsewhere is parsed for its path.
 
         Args:
-            known_paths: If the first thing that the text quotes is one of them, that is the path of the error. What
-                else it quotes may be the content of a file, and is left alone.
+            known_paths: If the first quoted part of the text is one of these paths, it becomes the path of the error.
+                Other quoted parts may be the content of a file, and stay unchanged.
         """
         located = self.renamed(str)
         if self._given is not None and self.path is None:
@@ -228,7 +228,7 @@ class DeepFSError(Exception):
         return f"{_MARK}{self._rendered()}"
 
     def _rendered(self) -> str:
-        """The text without its mark."""
+        """The text without the leading `Error: `."""
         if self.path is None:
             return self.reason
         condition = self._condition(quoted(self.path))
@@ -239,7 +239,7 @@ class DeepFSError(Exception):
         return path
 
     def _advice(self) -> str:
-        """What to do about it; the end of the text if there is no reason."""
+        """Advice for the caller; it ends the text if there is no reason."""
         return ""
 
     def __repr__(self) -> str:
@@ -345,7 +345,7 @@ class AlreadyExistsError(DeepFSError):
 
     Args:
         path: The path.
-        reason: What may be said besides; it takes the place of the advice what to do.
+        reason: Further information, in plain words; it replaces the advice what to do.
         is_directory: Whether a directory is stored there.
     """
 
@@ -370,7 +370,7 @@ class NoMatchError(DeepFSError):
 
     Args:
         path: The path of the file.
-        hint: What comes nearest and how it differs, also the `reason`; empty where nothing does.
+        hint: The most similar text in the file and how it differs; empty if none is similar. It is also the `reason`.
     """
 
     code = ErrorCode.NO_MATCH
@@ -431,7 +431,7 @@ class BinaryFileError(DeepFSError):
 
 
 _NOT_SHOWN: Final = frozenset({"regex pattern", "search", "search pattern"})
-"""Kinds of patterns that a text does not repeat."""
+"""Kinds of patterns that are not repeated in the text of an error."""
 
 
 class InvalidPatternError(DeepFSError, ValueError):
@@ -452,7 +452,7 @@ class InvalidPatternError(DeepFSError, ValueError):
         self.pattern, self.kind = (None if reason is None else pattern), kind
 
     def __str__(self) -> str:
-        # deepagents knows this one text without the mark.
+        # deepagents has this one text without `Error: `.
         return super().__str__() if self.kind != "regex pattern" else self._rendered()
 
     def _rendered(self) -> str:
@@ -486,7 +486,7 @@ class TooLargeError(DeepFSError):
 
 
 class QuotaExceededError(DeepFSError):
-    """With the change of `path`, more would be stored than is allowed.
+    """The change of `path` would exceed the storage limit.
 
     Args:
         path: The path of the file to change.
@@ -594,27 +594,27 @@ FileMissingError = NotFoundError
 
 
 def error_class(code: str) -> type[DeepFSError]:
-    """The leaf that carries `code`; BackendError for a text that is no code."""
+    """The leaf class with `code`; BackendError for an unknown code."""
     return next((leaf for leaf in DeepFSError.__subclasses__() if leaf.code == code), BackendError)
 
 
 def error_about(code: str, path: str | None, reason: str, **named: str | DeepFSError | None) -> DeepFSError:
-    """The leaf that carries `code`, for a condition of which no more is known than the path and the reason.
+    """The leaf error with `code`, a path and a reason, and without other facts.
 
     Args:
-        code: The code; one that is none gives BackendError.
+        code: The code; an unknown one gives BackendError.
         path: The path that the error is about; None if the text names no path.
-        reason: Why the operation failed, in plain words. `{name}` in it stands for what is given by that name.
+        reason: Why the operation failed, in plain words. `{name}` in it stands for the argument of that name.
         **named: Further paths that the reason names, and errors that it quotes.
     """
     return error_class(code).because(path, reason, **named)
 
 
 def error_of(code: str, text: str) -> DeepFSError:
-    """The leaf that carries `code`, with a text that was made elsewhere and is shown as it is.
+    """The leaf error with `code`, and a text that was made elsewhere and is shown as it is.
 
     Args:
-        code: The code; one that is none gives BackendError.
+        code: The code; an unknown one gives BackendError.
         text: The text.
     """
     error = error_class(code).because(None, "")

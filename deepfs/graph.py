@@ -41,7 +41,7 @@ DEFAULT_MODEL: Final = "claude-sonnet-5-5"
 _RECURSION_LIMIT: Final = 1_000
 _KEPT_MESSAGES: Final = 20
 _CONTEXT_TOKENS: Final = 170_000
-"""When the conversation is summarised, for a model that does not tell the size of its context."""
+"""The length at which a conversation is summarised, for a model that does not report the size of its context."""
 
 
 def create_deep_agent(
@@ -63,18 +63,18 @@ def create_deep_agent(
     name: str | None = None,
     cache: "BaseCache[Any] | None" = None,
 ) -> "CompiledStateGraph[Any, Any, Any, Any]":
-    """Create an agent of LangChain that plans, works with files, and hands tasks to subagents.
+    """Create a LangChain agent that plans, works with files, and hands tasks to subagents.
 
-    Long conversations are summarised, and what a summary removes is first kept in a file under `/conversation_history`.
-    The model is told which calls of tools got no result, so a conversation can go on without an answer to an interrupt.
+    Long conversations are summarised; the removed messages are first saved in a file under `/conversation_history`. The
+    model is told which tool calls got no result, so a conversation can go on without an answer to an interrupt.
 
     Args:
         model: A chat model, or `"provider:name"`; None is the current Claude Sonnet, from the package
             langchain-anthropic.
         tools: Tools beside those of the middleware: the file tools, `task` and `write_todos`.
         system_prompt: The instructions of the agent.
-        middleware: Comes after the agent's own, and replaces that of the same name. A FilesystemMiddleware among it has
-            `permissions` unless it has its own.
+        middleware: Further middleware, placed after the agent's own; it replaces middleware of the same name. A
+            FilesystemMiddleware without permissions of its own gets `permissions`.
         subagents: They have the tools, the model and the `interrupt_on` of the agent unless they name their own. One
             named `general-purpose` is added if there is none.
         permissions: Rules about files, for subagents too unless they have their own. The mode `"interrupt"` asks a
@@ -136,25 +136,25 @@ def create_deep_agent(
 
 
 class _Agent(CompiledStateGraph[Any, Any, Any, Any]):
-    """An agent that tells how an interrupt is answered, where LangGraph fails over an answer that is None."""
+    """An agent whose errors say how to answer an interrupt, where LangGraph would fail on an answer of None."""
 
     def stream(self, input: Any, *args: Any, **options: Any) -> Any:
-        """As CompiledStateGraph has it. Raises ValueError for a command that says nothing."""
-        return super().stream(_saying_something(input), *args, **options)
+        """Like `CompiledStateGraph.stream`. Raises ValueError for an empty command."""
+        return super().stream(_checked_input(input), *args, **options)
 
     def astream(self, input: Any, *args: Any, **options: Any) -> Any:
         """As `stream`."""
-        return super().astream(_saying_something(input), *args, **options)
+        return super().astream(_checked_input(input), *args, **options)
 
 
-def _saying_something(given: Any) -> Any:
+def _checked_input(given: Any) -> Any:
     if isinstance(given, Command) and given.resume is None and not given.update and not given.goto:
         raise ValueError(f"A Command without an answer does nothing. {ANSWER_FORM}.")
     return given
 
 
 def _combined(*groups: Sequence[Middleware]) -> list[Middleware]:
-    """All middleware in order; of several of one name the last, in the place of the first."""
+    """All middleware in order; of those with the same name, the last one at the position of the first."""
     return list({each.name: each for group in groups for each in group}.values())
 
 
@@ -181,11 +181,11 @@ def _default_model() -> BaseChatModel:
 
 
 class _Todos(TodoListMiddleware[Any, Any]):
-    """The tool alone: LangChain's would append its prompt even where that is empty, which providers refuse."""
+    """The todo tool without a system prompt. LangChain's class appends even an empty prompt, which providers refuse."""
 
     @property
     def name(self) -> str:
-        """As LangChain's is called, so that one of either takes the place of the other."""
+        """The name of LangChain's class, so that each of the two classes can replace the other."""
         return "TodoListMiddleware"
 
     def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
@@ -198,9 +198,9 @@ class _Todos(TodoListMiddleware[Any, Any]):
 
 
 def _summarization(model: BaseChatModel, files: BackendProtocol) -> Middleware:
-    """Summarises when the context is nearly full; a model that tells its size is taken at its word.
+    """Middleware that summarises when the context is nearly full, judged by the context size of the model if known.
 
-    The summary is made of all that it stands for, not of the end alone, as LangChain would have it.
+    The summary is made from all messages that it replaces; LangChain's default would be only the last of them.
     """
     whole: dict[str, Any] = {"backend": files, "trim_tokens_to_summarize": None}
     if (model.profile or {}).get("max_input_tokens"):

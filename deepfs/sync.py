@@ -1,8 +1,9 @@
 """Sync calls of async code: the generated sync methods, `run_sync`, and the one background event loop.
 
-Async is where the logic is. A sync method `read` is made from the `aread` of the same class, so `super().read()` in an
-override reaches the class above and an override is hit once, whoever calls. A class that defines only `read` gets its
-`aread` made the other way, run in a worker thread; what it calls there comes back to the event loop that it left.
+The logic is in the async methods. A sync method `read` is generated from the `aread` of the same class, so that
+`super().read()` in an override calls the base class, and an override runs once, whichever method is called. If a class
+defines only `read`, its `aread` is generated, and runs `read` in a worker thread. Sync methods that `read` calls there
+run their async calls on the event loop that waits for this thread.
 """
 
 import functools
@@ -53,23 +54,23 @@ OPERATIONS: Final = (
     "download_files",
     "execute",
 )
-"""The sync names; with the prefix `a` they are the async ones."""
+"""The names of the sync methods; those of the async methods have the prefix `a`."""
 
 
 class _Here(threading.local):
     """The state of the calling thread."""
 
     is_inline = False
-    """The thread drives a coroutine of a backend that never waits."""
+    """Whether the thread runs a coroutine of a backend that never waits."""
     is_worker = False
-    """The thread runs a sync method for an event loop."""
+    """Whether the thread is a worker that runs a sync method for an event loop."""
 
 
 _here = _Here()
 
 
 def _after_fork() -> None:
-    """The loop that the thread worked for, if any, is the parent's."""
+    """Reset the state in a forked child: the event loop that the thread worked for runs in the parent only."""
     _here.__dict__.clear()
 
 
@@ -85,7 +86,7 @@ async def _awaited(function: Callable[..., Awaitable[T]] | Awaitable[T], args: A
 
 
 def _discard(function: object) -> None:
-    """Spare a coroutine that will not run the warning that it was never awaited."""
+    """Close a coroutine that will not run, to avoid the warning that it was never awaited."""
     if inspect.iscoroutine(function) and inspect.getcoroutinestate(function) == inspect.CORO_CREATED:
         function.close()
 
@@ -103,8 +104,8 @@ def run_sync(function: Callable[..., Awaitable[T]] | Awaitable[T], /, *args: Any
 
     It runs on deepfs's background event loop with the caller's context variables, so objects bound to a loop stay
     usable from call to call, and callers in several threads run concurrently. An interrupt of the caller (Ctrl-C)
-    cancels the call and waits for its end. Where no thread can be started any more, as in handlers of `atexit`, it has
-    a loop of its own in the calling thread. It works in signal handlers and finalisers.
+    cancels the call and waits for its end. If no thread can be started any more, as in handlers of `atexit`, the call
+    runs on a new loop in the calling thread. It works in signal handlers and finalisers.
 
     Args:
         function: The async callable, or the coroutine.
@@ -115,9 +116,10 @@ def run_sync(function: Callable[..., Awaitable[T]] | Awaitable[T], /, *args: Any
         What the callable or coroutine returned.
 
     Raises:
-        RuntimeError: It could only wait for itself: on the background loop and the worker threads of deepfs, where a
-            finaliser may run, and where a signal handler interrupts the start of that loop. Or the interpreter ends.
-            Or the loop ended amid the call, which happens if time is patched; the next call starts it anew.
+        RuntimeError: The call could only wait for itself: it was made on the background loop or on a worker thread of
+            deepfs, where a finaliser may run, or in a signal handler that interrupted the start of that loop. Or the
+            interpreter shuts down. Or the loop ended during the call, which happens if time is patched; the next call
+            starts it again.
     """
     loop = background_loop()
     try:
@@ -136,7 +138,7 @@ def run_sync(function: Callable[..., Awaitable[T]] | Awaitable[T], /, *args: Any
 
 
 def _check_may_wait() -> None:
-    """Raise RuntimeError where the calling thread could only wait for itself, or for threads that run no more."""
+    """Raise RuntimeError if the calling thread would wait for itself, or for threads that no longer run."""
     if background_loop().is_here():
         raise RuntimeError("run_sync was called on deepfs's own event loop: await the async method instead")
     if pool.is_worker():
@@ -149,7 +151,7 @@ def _check_may_wait() -> None:
 
 
 def _run_inline(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that never waits, without an event loop."""
+    """Run a coroutine that never waits, without an event loop, and return its result."""
     outer, _here.is_inline = _here.is_inline, True
     try:
         coroutine.send(None)
@@ -162,7 +164,7 @@ def _run_inline(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def _step_out(method: Callable[[], T]) -> T:
-    """Call a sync override amid an inline call. It may block, and start event loops: it is no part of that call."""
+    """Call a sync override from within an inline call. It may block and start event loops, unlike that call."""
     _here.is_inline = False
     try:
         return method()
@@ -171,7 +173,7 @@ def _step_out(method: Callable[[], T]) -> T:
 
 
 def is_inline() -> bool:
-    """Whether this call runs without an event loop, so that nothing in it may wait."""
+    """Whether the caller runs without an event loop, so that nothing in it may wait."""
     return _here.is_inline
 
 
@@ -182,15 +184,15 @@ async def yield_to_loop() -> None:
 
 
 async def shielded(change: Callable[[], Awaitable[T]]) -> T:
-    """Run a change of storage to its end, whoever is cancelled meanwhile.
+    """Run a change of storage to its end, even if the calling task is cancelled meanwhile.
 
-    A change that has begun is then done as a whole. In a call without an event loop nothing can be cancelled.
+    So a change that has begun is made as a whole. In a call without an event loop nothing can be cancelled.
     """
     return await change() if _here.is_inline else await _in_own_task(change, shield=True)
 
 
 async def _in_own_task(call: Callable[[], Awaitable[T]], *, shield: bool) -> T:
-    """The result of an async call, whose end is awaited even where this task is cancelled.
+    """Make an async call in a task of its own, and wait for its end even if this task is cancelled.
 
     A shield in the caller's task would not do: `asyncio.Task.cancel()`, which LangGraph uses, reaches through it.
     """
@@ -214,16 +216,16 @@ async def _in_own_task(call: Callable[[], Awaitable[T]], *, shield: bool) -> T:
 # --- sync methods off the loop ---
 
 _THREADS: Final = 40
-"""Sync methods of one depth that a loop runs at once."""
+"""The most sync methods of one depth that a loop runs at once."""
 
 _depth: ContextVar[int] = ContextVar("deepfs_depth", default=0)
-"""How many sync methods, each in a thread, wait for this call."""
+"""The number of nested sync methods, each in a thread, that wait for the current call."""
 
 _limiters: RunVar[defaultdict[int, anyio.CapacityLimiter]] = RunVar("deepfs_limiters")
 
 
 def _limiter() -> anyio.CapacityLimiter:
-    """The limiter of this depth. With one each, calls only wait for deeper ones, so they cannot deadlock."""
+    """The limiter of the current depth. Each depth has its own, so calls wait only for deeper ones: no deadlock."""
     try:
         limiters = _limiters.get()
     except LookupError:
@@ -244,21 +246,21 @@ def _work(method: Callable[[], T]) -> T:
 async def _in_worker(method: Callable[[], T]) -> T:
     """Run a sync method in a worker thread.
 
-    Cancelled, in anyio's way or asyncio's, it cancels the async calls that the method makes, and ends with the method.
+    Cancelled by anyio or asyncio, it cancels the async calls that the method makes, and waits until the method ends.
     """
     from anyio.to_thread import run_sync as run_in_thread
 
-    # Only a task group waits for a thread that is not to be left behind, whatever cancels this task.
+    # Only a task group waits for the thread in every case, even after `asyncio.Task.cancel()`.
     return await _in_own_task(lambda: run_in_thread(_work, method, limiter=_limiter()), shield=False)
 
 
 async def in_thread(method: Callable[[], T]) -> T:
-    """The result of a sync method that may block, run in a worker thread; in a call without an event loop, here."""
+    """Run a sync method that may block in a worker thread; in a call without an event loop, in this thread."""
     return _step_out(method) if _here.is_inline else await _in_worker(method)
 
 
-def _at_home(coroutine: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run an async call of a sync method on the event loop that the method works for."""
+def _on_served_loop(coroutine: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run an async call, made in a worker thread, on the event loop that the worker serves."""
     from anyio.from_thread import run
 
     return run(coroutine)
@@ -268,7 +270,7 @@ def _at_home(coroutine: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 
 def named(method: Callable[..., Any], like: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """`method` with the metadata and signature of `like`, under another name."""
+    """`method` with the metadata and signature of `like`, and the name `name`."""
     functools.update_wrapper(method, like)
     method.__dict__.pop("__wrapped__")
     method.__dict__.pop("__isabstractmethod__", None)
@@ -279,13 +281,13 @@ def named(method: Callable[..., Any], like: Callable[..., Any], name: str) -> Ca
 
 
 def _would_wait_for_itself(backend: object) -> bool:
-    """Whether waiting here is waiting for a loop that runs in this very thread, which would never end."""
+    """Whether the calling thread runs the loop that it would wait for, which would never end."""
     is_bound = getattr(backend, "bound_to_this_thread", None)
     return background_loop().is_here() or (is_bound is not None and is_bound())
 
 
 def call_sync(backend: object, call: Callable[[], Coroutine[Any, Any, T]], name: str, instead: str) -> T:
-    """Run an async call that waits for nothing but `backend`, as the sync methods of `backend` run theirs.
+    """Run an async call that waits only for `backend`, in the way the sync methods of `backend` run theirs.
 
     Args:
         backend: The backend that the call waits for.
@@ -294,17 +296,17 @@ def call_sync(backend: object, call: Callable[[], Coroutine[Any, Any, T]], name:
         instead: What to await instead, for the error.
 
     Raises:
-        RuntimeError: It could only wait for itself.
+        RuntimeError: The call could only wait for itself.
     """
     if getattr(backend, "is_synchronous", False):
         return _run_inline(call())
     if _would_wait_for_itself(backend):
         raise RuntimeError(f"{name} would block the event loop that has to do its work: await {instead} instead")
-    return _at_home(call) if _here.is_worker else run_sync(call)
+    return _on_served_loop(call) if _here.is_worker else run_sync(call)
 
 
 def _shim(amethod: Callable[..., Coroutine[Any, Any, Any]], name: str) -> Callable[..., Any]:
-    """The sync method over `amethod`, which is called as it is, not through `self`."""
+    """A sync method that calls `amethod` itself, not an override of it in the class of `self`."""
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         owner = type(self).__name__
@@ -315,7 +317,7 @@ def _shim(amethod: Callable[..., Coroutine[Any, Any, Any]], name: str) -> Callab
 
 
 def _ashim(method: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """The async method over a sync `method` that may block."""
+    """An async method that calls the sync `method`, which may block."""
 
     async def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         return await in_thread(functools.partial(method, self, *args, **kwargs))
@@ -324,9 +326,9 @@ def _ashim(method: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 def sync_shims(cls: ClassT) -> ClassT:
-    """Give `cls` the sync method of each async operation that it defines, and the async one of each sync one.
+    """Add to `cls` the sync method of each async operation that it defines, and the async method of each sync one.
 
-    Both, where both are defined, stay as they are. Subclasses of `BackendProtocol` get this without the decorator.
+    If a class defines both, they stay as they are. Subclasses of `BackendProtocol` get this without the decorator.
     """
     for name in OPERATIONS:
         method, amethod = cls.__dict__.get(name), cls.__dict__.get(f"a{name}")

@@ -73,14 +73,14 @@ class Record(Struct, frozen=True, eq=False, omit_defaults=True):
         return NotImplemented
 
     def __ne__(self, other: object) -> bool:
-        # Struct brings one of its own, which knows no mappings.
+        # Struct has its own `__ne__`, which does not compare with mappings.
         return not self == other
 
     def __hash__(self) -> int:
         return hash(frozenset((key, tuple(value) if isinstance(value, list) else value) for key, value in self.items()))
 
     def _asdict(self) -> dict[str, Any]:
-        """The set fields: what LangGraph's serialiser asks for, where a record is given to a graph as it is."""
+        """The set fields. LangGraph's serialiser calls this method for a record in the graph's state."""
         return dict(self)
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -132,7 +132,7 @@ class GrepMatch(Record, frozen=True, eq=False):
     """A line that matched; `line` counts from 1, `text` has no terminator and may be clipped.
 
     `start` and `end` say where in `text` the first match stands, in characters from 0, the end exclusive. They are None
-    where the backend does not tell. They are attributes alone: the mapping, and with it equality, does without them.
+    if the backend does not report them. They are attributes only: the mapping, and so equality, ignores them.
     """
 
     path: str
@@ -151,7 +151,7 @@ class GrepMatch(Record, frozen=True, eq=False):
 
 
 _PLACE_IN_LINE = ("start", "end")
-"""Fields that dicts of deepagents do not have."""
+"""Fields that the dicts of deepagents do not have."""
 
 
 class FileDataV1(Record, frozen=True, eq=False):
@@ -181,7 +181,7 @@ FileData: TypeAlias = FileDataV2
 
 class _Coded(Struct, kw_only=True, dict=True):
     code: ErrorCode | None = None
-    """The condition behind `error`."""
+    """The machine-readable condition of `error`."""
 
 
 class Result(_Coded):
@@ -200,19 +200,19 @@ class Result(_Coded):
 
 
 def _records(values: list[Any] | None, kind: type[_RecordT]) -> list[_RecordT] | None:
-    """`values` with every plain mapping made a record; what already is one stays the same object."""
+    """`values` with every dict converted to a record; a list of records is returned as it is."""
     if values is None or set(map(type, values)) <= {kind}:
         return values
     return [_record(value, kind) for value in values]
 
 
 def _record(value: Any, kind: type[_RecordT]) -> Any:
-    """`value`, made a record where it is a plain mapping."""
+    """`value`, converted to a record if it is a dict."""
     return convert(value, kind) if isinstance(value, dict) else value
 
 
 def _file_data(value: Any) -> Any:
-    """`value`, made a record of its format where it is a plain mapping."""
+    """`value`, converted to a record of its format if it is a dict."""
     is_v1 = isinstance(value, dict) and isinstance(value.get("content"), list)
     return _record(value, FileDataV1 if is_v1 else FileDataV2)
 
@@ -229,8 +229,8 @@ class LsResult(Result):
 class ReadResult(Result):
     """A window of a text file, or a whole binary one.
 
-    `start_line` and `end_line` count from 1 and are None where no line is shown; `next_offset` is the offset that
-    reads on, None at the end; `version` identifies the content of the whole file.
+    `start_line` and `end_line` count from 1 and are None if no line is shown; `next_offset` is the offset of the next
+    window, None at the end; `version` identifies the content of the whole file.
     """
 
     file_data: FileDataV2 | None = None
@@ -239,7 +239,7 @@ class ReadResult(Result):
     end_line: int | None = None
     next_offset: int | None = None
     no_lines_requested: bool = False
-    """No line is shown because none was asked for; there may be some."""
+    """No line is shown because none was requested; the file may have lines."""
     version: str | None = None
 
     def __post_init__(self) -> None:
@@ -271,8 +271,8 @@ class GrepResult(Result):
 class GlobResult(Result):
     """Files sorted by path; `truncated` where there are more.
 
-    `truncation_reason` tells why: the time or a limit was reached (`"budget"`), a directory could not be read, or an
-    answer was cut on its way. It is None where that is not known.
+    `truncation_reason` says why: the time or a limit was reached (`"budget"`), a directory could not be read
+    (`"unreadable"`), or a response was cut in transit (`"transport"`). It is None if the reason is not known.
     """
 
     matches: list[FileInfo] | None = None
@@ -316,7 +316,7 @@ class ExecuteResponse(Struct):
 
 
 class ChangeEvent(Struct, frozen=True):
-    """Something that happened to a file, as `awatch` tells it."""
+    """A change of a file, as `awatch` reports it."""
 
     path: str
     kind: ChangeKind
@@ -341,47 +341,47 @@ ResultT = TypeVar("ResultT", bound=Result)
 
 
 def failure(result: type[ResultT], error: DeepFSError) -> ResultT:
-    """The Result that tells `error`."""
+    """A failed Result of the type `result` for `error`."""
     return carrying(result(error=str(error), code=error.code), error)
 
 
 def failed_as(result: type[ResultT], failed: Result) -> ResultT:
-    """The failure that one Result tells, as another kind of Result."""
+    """The failure in `failed`, as a Result of the type `result`."""
     error = error_behind(failed)
     made = result(error=failed.error, code=failed.code)
     return made if error is None else carrying(made, error)
 
 
 def error_behind(result: Result) -> DeepFSError | None:
-    """The exception behind a failed result; None if the result has only a text, as from a foreign backend."""
+    """The exception that a failed result carries; None if it has only a text, as from a foreign backend."""
     error = vars(result).get(_BEHIND)
     return error if isinstance(error, DeepFSError) and str(error) == result.error else None
 
 
 def error_told(result: Result) -> DeepFSError:
-    """The exception that a failed result tells; one with the text of the result if there is none behind it."""
+    """The exception of a failed result; one made from its code and text if the result carries none."""
     return error_behind(result) or error_of(result.code or ErrorCode.BACKEND_ERROR, result.error or "")
 
 
 def renamed(result: ResultT, error: DeepFSError, name: Callable[[str], str]) -> ResultT:
-    """`result`, which tells `error`, with each path of it replaced by what `name` returns for it."""
+    """A copy of `result`, the failure for `error`, with each path in it replaced by `name(path)`."""
     shown = error.renamed(name)
     return carrying(replace(result, error=str(shown)), shown)
 
 
 def replaced(result: ResultT, **fields: Any) -> ResultT:
-    """A copy of `result` with other values of `fields`, and the same error behind it."""
+    """A copy of `result` with other values of `fields`, which carries the same error."""
     error = error_behind(result)
     copied = replace(result, **fields)
     return copied if error is None else carrying(copied, error)
 
 
 _BEHIND = "_error"
-"""Where a result keeps its error: no field, so it is neither shown nor compared nor sent."""
+"""The attribute with the error of a result. It is no field, so it is not shown, compared or serialised."""
 
 
 def carrying(result: ResultT, error: DeepFSError) -> ResultT:
-    """`result`, whose text is that of `error`, with `error` behind it."""
-    # A copy, since a traceback would keep whatever the frames hold.
+    """Attach a copy of `error` to `result`, which must have the text of `error`, and return `result`."""
+    # A copy has no traceback, which would keep alive all objects in its frames.
     vars(result)[_BEHIND] = error.renamed(str)
     return result

@@ -1,4 +1,4 @@
-"""Commands of this machine: started off the loop, bounded in time, output and number, ended with all their children."""
+"""Commands on this machine: started off the event loop, limited in time, output and number, killed with their group."""
 
 from deepfs.process.running import MAX_COMMANDS, Captured, Chunk, Command, Running, Stream, capture, running
 

@@ -1,4 +1,4 @@
-"""Commands of this machine: each in a session of its own, its output held within bounds, ended with all it started."""
+"""Commands on this machine: each runs in its own session, its output is limited, and it is killed with its group."""
 
 import os
 import signal
@@ -41,19 +41,19 @@ _LONGEST_CHARACTER = 4
 
 
 class Chunk(Struct, frozen=True):
-    """Some bytes that a command wrote, as they came."""
+    """Some bytes that a command wrote."""
 
     stream: Stream
     data: bytes
 
     @property
     def text(self) -> str:
-        """The bytes as text; what is no UTF-8, as a character cut in two at the border of a chunk, is replaced."""
+        """The bytes as text. Invalid UTF-8, such as a character cut in two at the end of a chunk, is replaced."""
         return self.data.decode(errors="replace")
 
 
 class Kept:
-    """The first and the last bytes of a stream, `limit` in all; what comes between is counted and dropped."""
+    """Keeps the first and the last bytes of a stream, `limit` in all; bytes between them are counted and dropped."""
 
     def __init__(self, limit: int) -> None:
         self.size: int = 0
@@ -63,7 +63,7 @@ class Kept:
         self._tail = bytearray()
 
     def add(self, data: bytes) -> None:
-        """Take in what comes next."""
+        """Add the next bytes of the stream."""
         self.size += len(data)
         fits = self._room - len(self._head)
         self._head += data[:fits]
@@ -72,15 +72,15 @@ class Kept:
             del self._tail[: -self._most]
 
     def text(self, share: int) -> str:
-        """What was kept, cut to `share` bytes, which are at most the limit; what is left out is told."""
+        """The kept bytes as text, cut to `share` bytes (at most the limit), with a note of how many are left out."""
         whole = self._head + self._tail
         if self.size <= share:
             return whole.decode(errors="replace")
-        head, tail = _without_half(whole[: share // 2]), whole[len(whole) - (share - share // 2) :]
+        head, tail = _without_cut_end(whole[: share // 2]), whole[len(whole) - (share - share // 2) :]
         left_out = self.size - len(head) - len(tail)
         return (
             f"{head.decode(errors='replace')}\n[… {left_out:,} bytes left out …]\n"
-            f"{_from_start(tail).decode(errors='replace')}"
+            f"{_without_cut_start(tail).decode(errors='replace')}"
         )
 
 
@@ -92,16 +92,16 @@ class Captured:
         self._streams: dict[Stream, Kept] = {"stdout": Kept(limit), "stderr": Kept(limit)}
 
     async def add(self, chunk: Chunk) -> None:
-        """Take in what comes next."""
+        """Add the next chunk of output."""
         self._streams[chunk.stream].add(chunk.data)
 
     @property
     def truncated(self) -> bool:
-        """Whether something is left out."""
+        """Whether `text` leaves out some of the output."""
         return sum(kept.size for kept in self._streams.values()) > self._limit
 
     def text(self) -> str:
-        """Stdout, then stderr with each line marked. Each has half of the limit, or what the other leaves of it."""
+        """Stdout, then stderr with each line marked. Each gets half of the limit, and what the other does not use."""
         out, err = self._streams["stdout"], self._streams["stderr"]
         half = self._limit // 2
         for_errors = min(err.size, max(half, self._limit - out.size))
@@ -114,8 +114,8 @@ def _marked(text: str) -> str:
     return "".join(f"{STDERR_MARK}{line}\n" for line in text.removesuffix("\n").split("\n")) if text else ""
 
 
-def _without_half(data: bytearray) -> bytearray:
-    """`data` without a character that its end cuts in two."""
+def _without_cut_end(data: bytearray) -> bytearray:
+    """`data` without an incomplete UTF-8 character at its end."""
     for back in range(1, min(_LONGEST_CHARACTER, len(data) + 1)):
         if data[-back] >= 0xC0:
             return data[:-back]
@@ -124,8 +124,8 @@ def _without_half(data: bytearray) -> bytearray:
     return data
 
 
-def _from_start(data: bytearray) -> bytearray:
-    """`data` without the rest of a character that begins before it."""
+def _without_cut_start(data: bytearray) -> bytearray:
+    """`data` without the rest of an incomplete UTF-8 character at its start."""
     start = 0
     while start < min(_LONGEST_CHARACTER - 1, len(data)) and 0x80 <= data[start] < 0xC0:
         start += 1
@@ -151,7 +151,7 @@ class Pipe:
         self._is_ending = False
 
     async def pump(self, sink: Sink) -> None:
-        """Hand on what comes, until the writers are gone or `end` was called."""
+        """Pass the data to `sink` as it comes, until all writers have closed the pipe or `end` is called."""
         while not await self._has_ended():
             chunk = self._read(_CHUNK)
             if chunk == b"":
@@ -161,14 +161,14 @@ class Pipe:
         await self._drain(sink)
 
     async def _has_ended(self) -> bool:
-        """Wait until there is something to read, or `end` was called; whether it was."""
+        """Wait until there is data or `end` is called; return whether `end` was called."""
         if not self._is_ending:
             with anyio.CancelScope() as self._waiting:
                 await wait_readable(self._fd)
         return self._is_ending
 
     def end(self) -> None:
-        """Hand on what is in the pipe now, and no more: processes in the background may hold it open for long."""
+        """Let `pump` pass on what is in the pipe now, and stop: background processes may hold the pipe open."""
         self._is_ending = True
         if self._waiting is not None:
             self._waiting.cancel()
@@ -180,7 +180,7 @@ class Pipe:
             await sink(Chunk(self._stream, chunk))
 
     def _read(self, size: int) -> bytes | None:
-        """Up to `size` bytes; none at the end, None where there are none yet."""
+        """Up to `size` bytes; empty at the end of the stream, None if there is no data yet."""
         try:
             return os.read(self._fd, size)
         except BlockingIOError:
@@ -192,7 +192,7 @@ class Pipe:
 
 
 class Process:
-    """A process that was started in its own session, so that its group holds what it starts."""
+    """A process in its own session, so that the processes that it starts are in its process group."""
 
     def __init__(self, popen: "subprocess.Popen[bytes]", pipes: Sequence[Pipe]) -> None:
         self.pipes = pipes
@@ -201,11 +201,11 @@ class Process:
 
     @property
     def returncode(self) -> int | None:
-        """As in `subprocess`: negative where a signal ended it, None while it runs."""
+        """As in `subprocess`: negative if a signal ended the process, None while it runs."""
         return self._popen.poll()
 
     async def wait(self) -> None:
-        """Return when the process has ended, whatever it left running."""
+        """Wait until the process has ended; processes that it started may still run."""
         nap = 0.001
         while self.returncode is None:
             if self._watch is not None:
@@ -215,7 +215,7 @@ class Process:
                 nap = min(2 * nap, _LONGEST_NAP)
 
     async def kill(self) -> None:
-        """End the process and its group, unless it has ended by itself."""
+        """Kill the process and its group, unless the process has ended, and wait for its end."""
         if self.returncode is None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._popen.pid, signal.SIGKILL)
@@ -223,13 +223,13 @@ class Process:
                 await self.wait()
 
     def kill_at_once(self) -> None:
-        """End the process and its group without waiting for it."""
+        """Like `kill`, but blocking, for callers that cannot await."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._popen.pid, signal.SIGKILL)
         self._popen.wait()
 
     def close(self) -> None:
-        """Close what this side holds open."""
+        """Close the file descriptors of this side."""
         for pipe in self.pipes:
             pipe.close()
         if self._watch is not None:
@@ -237,7 +237,7 @@ class Process:
 
 
 def _watch(pid: int) -> int | None:
-    """A descriptor that is readable when the process has ended, where the system has that."""
+    """A descriptor that becomes readable when the process ends; None on systems without pidfd."""
     try:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):
@@ -247,9 +247,9 @@ def _watch(pid: int) -> int | None:
 async def start(
     arguments: Sequence[str], *, cwd: str | None, env: Mapping[str, str] | None, pass_fds: Sequence[int] = ()
 ) -> Process:
-    """Start a process off the loop, with nothing to read, in the directory `cwd`, which is made where it is missing.
+    """Start a process off the event loop, with empty stdin, in the directory `cwd`, which is created if missing.
 
-    Raises OSError where it cannot be started.
+    Raises OSError if it cannot be started.
     """
     started: list[Process] = []
 
@@ -280,7 +280,7 @@ async def start(
     try:
         await pool.run_resident(spawn)
     except BaseException:
-        # Cancelled amid the start.
+        # Cancelled during the start.
         for process in started:
             process.kill_at_once()
             process.close()
@@ -289,10 +289,10 @@ async def start(
 
 
 MAX_COMMANDS: Final = 32
-"""Commands that one event loop runs at once; others wait, and get their turns in the order in which they came."""
+"""The most commands that one event loop runs at once; further ones wait, and are started in order of arrival."""
 
 _NOT_STARTED: Final = 126
-"""The exit status by which shells tell that a command was found and cannot be run."""
+"""The exit status of shells for a command that was found and cannot be run."""
 _BY_SIGNAL: Final = 128
 
 _limiter: RunVar[anyio.CapacityLimiter] = RunVar("deepfs_commands")
@@ -302,26 +302,26 @@ class Command(Struct, frozen=True):
     """What to run, and how."""
 
     arguments: Sequence[str]
-    """The program and its arguments; no shell splits them."""
+    """The program and its arguments; no shell is involved."""
     cwd: str | None = None
-    """The directory to run in, made where it is missing; None for that of this process."""
+    """The directory to run in, created if missing; None for that of this process."""
     env: Mapping[str, str] | None = None
     """The whole environment; None for that of this process."""
     timeout: float | None = None
-    """Seconds after which it is killed with all that it started; None for no limit."""
+    """Seconds after which the command is killed with its process group; None for no limit."""
     pass_fds: Sequence[int] = ()
-    """File descriptors that it inherits."""
+    """File descriptors that the command inherits."""
     watch: Callable[[], Awaitable[str]] | None = None
-    """Runs beside the command, and returns the reason where the command is to be stopped."""
+    """Runs while the command runs; when it returns, the command is stopped, with the returned text as the reason."""
 
 
 class Running:
-    """A command at work. Iterating gives its output as it comes; the command waits for whoever reads slowly."""
+    """A running command. Iterating yields its output as it comes; the command has to wait for a slow reader."""
 
     exit_code: int | None
-    """None while it runs, and where it was stopped."""
+    """None while the command runs, and if it was stopped."""
     stopped: str | None
-    """Why it was stopped, where it did not end by itself."""
+    """Why the command was stopped; None if it ended by itself or still runs."""
 
     def __init__(self) -> None:
         self.exit_code = None
@@ -346,9 +346,9 @@ class Running:
 
 @asynccontextmanager
 async def running(command: Command) -> AsyncIterator[Running]:
-    """Run a command within the block, and read from it there; leaving the block early ends the command.
+    """Run a command during the block, which may read its output; leaving the block early ends the command.
 
-    Raises OSError where it cannot be started.
+    Raises OSError if it cannot be started.
     """
     run = Running()
     try:
@@ -363,16 +363,16 @@ async def running(command: Command) -> AsyncIterator[Running]:
 async def capture(command: Command, max_output_bytes: int) -> ExecuteResponse:
     """Run a command and return the head and the tail of its output.
 
-    At the timeout, and on cancellation, it is killed with its group. What it leaves in the background lives on, but is
-    not waited for.
+    At the timeout, and on cancellation, the command is killed with its process group. If it ends by itself,
+    background processes that it started go on, and are not waited for.
 
     Args:
         command: What to run.
-        max_output_bytes: The most of both streams together; what lies between head and tail is counted and dropped.
+        max_output_bytes: The limit for both streams together; bytes between head and tail are counted and dropped.
 
     Returns:
-        The output and the exit code: None after a timeout, 128 and the number of the signal that ended the command, 126
-        where it could not be started.
+        The output and the exit code. The code is None if the command was stopped, as at the timeout; 128 plus the
+        number of the signal if a signal ended it; 126 if it could not be started.
     """
     captured, run = Captured(max_output_bytes), Running()
     try:
@@ -389,7 +389,7 @@ async def capture(command: Command, max_output_bytes: int) -> ExecuteResponse:
 
 
 async def _run(command: Command, sink: Callable[[Chunk], Awaitable[None]]) -> tuple[int | None, str | None]:
-    """The return code, and why it was stopped. Time counts from the start, not from the queue."""
+    """Run a command; return its return code, and why it was stopped, if it was. Time in the queue does not count."""
     async with _turn():
         process = await start(command.arguments, cwd=command.cwd, env=command.env, pass_fds=command.pass_fds)
         try:
@@ -406,7 +406,7 @@ async def _run(command: Command, sink: Callable[[Chunk], Awaitable[None]]) -> tu
 
 
 async def _waited(process: Process, command: Command) -> str | None:
-    """Wait for the end of the process, or bring it about; why it was stopped."""
+    """Wait for the process, or kill it at its timeout or when `watch` returns; return why it was stopped, if it was."""
     reason = f"its time of {command.timeout:g} s was up" if command.timeout is not None else ""
     with anyio.move_on_after(command.timeout):
         reason = await _watched(process, command.watch) or reason
@@ -416,7 +416,7 @@ async def _waited(process: Process, command: Command) -> str | None:
 
 
 async def _watched(process: Process, watch: Callable[[], Awaitable[str]] | None) -> str:
-    """Wait for the end of the process or that of `watch`; returns what the latter does."""
+    """Wait until the process ends or `watch` returns; return the reason that `watch` gave, or an empty text."""
     if watch is None:
         await process.wait()
         return ""

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 
 __all__ = ["already_warned", "warn_deprecated"]
 
-_told: ContextVar[set[str] | None] = ContextVar("deepfs_told", default=None)
+_issued_risks: ContextVar[set[str] | None] = ContextVar("deepfs_told", default=None)
 
 
 def warn_deprecated(message: str, *, is_risk: bool = False) -> None:
@@ -16,11 +16,11 @@ def warn_deprecated(message: str, *, is_risk: bool = False) -> None:
 
     `is_risk` says that the warning is about files that a wrong user may see, and not just about a name.
     """
-    told = _told.get()
-    if told is not None and (not is_risk or message in told):
+    issued = _issued_risks.get()
+    if issued is not None and (not is_risk or message in issued):
         return
-    if told is not None:
-        told.add(message)
+    if issued is not None:
+        issued.add(message)
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and _is_ours(frame.f_globals.get("__name__", "")):
         level, frame = level + 1, frame.f_back
@@ -34,11 +34,11 @@ def already_warned(told: set[str]) -> Iterator[None]:
     Use it for calls of code, such as a backend factory, whose deprecation was already warned about. `told` is the set
     of warnings about risks that were issued; pass the same set to later calls.
     """
-    token = _told.set(told)
+    token = _issued_risks.set(told)
     try:
         yield
     finally:
-        _told.reset(token)
+        _issued_risks.reset(token)
 
 
 def _is_ours(module: str) -> bool:

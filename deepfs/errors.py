@@ -258,7 +258,7 @@ class NotFoundError(DeepFSError):
 
     Args:
         path: The path.
-        reason: What is to be said besides, in plain words.
+        reason: Further information, in plain words.
     """
 
     code = ErrorCode.FILE_NOT_FOUND
@@ -275,7 +275,7 @@ class IsDirectoryError(DeepFSError):
 
     Args:
         path: The path.
-        reason: What is to be said besides, in plain words.
+        reason: Further information, in plain words.
     """
 
     code = ErrorCode.IS_DIRECTORY
@@ -292,7 +292,7 @@ class NotDirectoryError(DeepFSError):
 
     Args:
         path: The path.
-        reason: What is to be said besides, in plain words.
+        reason: Further information, in plain words.
     """
 
     code = ErrorCode.NOT_A_DIRECTORY
@@ -395,7 +395,7 @@ class AmbiguousMatchError(DeepFSError):
 
     Args:
         path: The path of the file.
-        occurrences: How many times. The attribute is None where that is not known.
+        occurrences: How many times. The attribute is None if it is not known.
     """
 
     code = ErrorCode.AMBIGUOUS_MATCH
@@ -418,7 +418,7 @@ class BinaryFileError(DeepFSError):
 
     Args:
         path: The path.
-        reason: What is to be said besides, in plain words.
+        reason: Further information, in plain words.
     """
 
     code = ErrorCode.BINARY_FILE
@@ -467,8 +467,8 @@ class TooLargeError(DeepFSError):
 
     Args:
         path: The path of the file.
-        size: The size in bytes. The attribute is None where that is not known.
-        limit: The greatest size in bytes. The attribute is None where that is not known.
+        size: The size in bytes. The attribute is None if it is not known.
+        limit: The greatest size in bytes. The attribute is None if it is not known.
     """
 
     code = ErrorCode.TOO_LARGE
@@ -490,8 +490,8 @@ class QuotaExceededError(DeepFSError):
 
     Args:
         path: The path of the file to change.
-        size: How much would be stored. The attribute is None where that is not known.
-        limit: The most that may be stored. The attribute is None where that is not known.
+        size: How much would be stored. The attribute is None if it is not known.
+        limit: The most that may be stored. The attribute is None if it is not known.
         unit: What is counted, as in "bytes".
     """
 
@@ -524,7 +524,7 @@ class ConflictError(DeepFSError):
 
     Args:
         path: The path.
-        reason: What is to be said besides, in plain words; `{other}` in it stands for the other path.
+        reason: Further information, in plain words; `{other}` in it stands for the other path.
         other: A second path that the reason names.
     """
 

@@ -36,7 +36,7 @@ __all__ = ["DEFAULT_MODEL", "create_deep_agent"]
 Middleware = AgentMiddleware[Any, Any, Any]
 
 DEFAULT_MODEL: Final = "claude-sonnet-5-5"
-"""The model of Anthropic that `create_deep_agent` uses where none is given."""
+"""The model of Anthropic that `create_deep_agent` uses if none is given."""
 
 _RECURSION_LIMIT: Final = 1_000
 _KEPT_MESSAGES: Final = 20
@@ -143,7 +143,7 @@ class _Agent(CompiledStateGraph[Any, Any, Any, Any]):
         return super().stream(_checked_input(input), *args, **options)
 
     def astream(self, input: Any, *args: Any, **options: Any) -> Any:
-        """As `stream`."""
+        """Like `stream`."""
         return super().astream(_checked_input(input), *args, **options)
 
 
@@ -193,7 +193,7 @@ class _Todos(TodoListMiddleware[Any, Any]):
         return handler(request)
 
     async def awrap_model_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
-        """As `wrap_model_call`."""
+        """Like `wrap_model_call`."""
         return await handler(request)
 
 

@@ -109,8 +109,8 @@ def run_sync(function: Callable[..., Awaitable[T]] | Awaitable[T], /, *args: Any
 
     Args:
         function: The async callable, or the coroutine.
-        args: What the callable is called with.
-        kwargs: What the callable is called with.
+        args: The positional arguments of the callable.
+        kwargs: The keyword arguments of the callable.
 
     Returns:
         What the callable or coroutine returned.
@@ -292,8 +292,8 @@ def call_sync(backend: object, call: Callable[[], Coroutine[Any, Any, T]], name:
     Args:
         backend: The backend that the call waits for.
         call: Makes the async call.
-        name: What the caller called, for the error.
-        instead: What to await instead, for the error.
+        name: The call that the user made, for the error text.
+        instead: The call to await instead, for the error text.
 
     Raises:
         RuntimeError: The call could only wait for itself.

@@ -2,7 +2,7 @@
 
 Records (`FileInfo`, `GrepMatch`, `FileData…`) are immutable and are read both ways, `info.path` and `info["path"]`:
 they are mappings in which an unset optional field is an absent key, and they equal a dict of the same items.
-Results carry `error` and `code` on failure; their payload is None then, partial results of a search aside.
+Results carry `error` and `code` on failure; their payload is then None, except for partial results of a search.
 """
 
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
@@ -88,7 +88,7 @@ class Record(Struct, frozen=True, eq=False, omit_defaults=True):
 
         Args:
             key: The name of the field.
-            default: What is returned where the field is absent.
+            default: The value to return if the field is absent.
         """
         return getattr(self, key) if key in self else default
 
@@ -269,7 +269,7 @@ class GrepResult(Result):
 
 
 class GlobResult(Result):
-    """Files sorted by path; `truncated` where there are more.
+    """Files sorted by path; `truncated` says that there are more.
 
     `truncation_reason` says why: the time or a limit was reached (`"budget"`), a directory could not be read
     (`"unreadable"`), or a response was cut in transit (`"transport"`). It is None if the reason is not known.

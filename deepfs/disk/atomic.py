@@ -2,7 +2,7 @@
 
 A temporary file that was not put in place is removed. A process that is killed leaves its temporary files behind. Each
 is locked while a process works on it, so abandoned ones can be recognised. They are removed at the first write of a
-process in a directory, and then at a write every ten minutes.
+process in a directory, and then at most every ten minutes.
 """
 
 import errno
@@ -120,7 +120,7 @@ def create(place: Place, write: Fill, *, mode: int = NEW_MODE, durable: bool) ->
 
 
 def replace(place: Place, write: Fill, old: os.stat_result, *, durable: bool) -> None:
-    """Replace the file at `place`, whose status is `old`; keep its mode and, where that is permitted, its owner."""
+    """Replace the file at `place`, whose status is `old`; keep its mode and, if permitted, its owner."""
     with temporary(place.directory, 0o600) as (descriptor, name):
         write(descriptor)
         copy_owner_and_mode(descriptor, old)
@@ -198,7 +198,7 @@ def sync_directory(directory: int, durable: bool) -> None:
 
 
 class Sweeper:
-    """Removes temporary files of killed processes, at the first write in a directory and then every ten minutes."""
+    """Removes temporary files of killed processes, at the first write in a directory and every ten minutes at most."""
 
     def __init__(self) -> None:
         self._swept: dict[FileId, float] = {}

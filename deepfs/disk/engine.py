@@ -35,7 +35,7 @@ class Disk:
 
     Files are replaced in one step, so a reader sees the old content or the new. Changes of one file through any Disk
     are made one after another, across threads and processes; programs that write into the file directly do not wait
-    for these locks. Replacing a file keeps its mode, and its owner where that is permitted; other hard links to it keep
+    for these locks. Replacing a file keeps its mode, and its owner if that is permitted; other hard links to it keep
     the old content, and extended attributes are lost. With `durable` a change is on the disk when its method returns.
 
     Every method raises leaf errors of `deepfs.errors` about the path that it was given; their texts contain no host
@@ -93,7 +93,7 @@ class Disk:
     def read_window(
         self, path: str, offset: int, limit: int, limits: Limits = DEFAULT_LIMITS, deadline: Deadline | None = None
     ) -> Reading:
-        """A window of a text file, or the whole of a file that proves to be binary.
+        """A window of a text file, or the whole of a binary file.
 
         A file over `limits.judged` is read only to the end of the window; that part decides whether it is text.
 
@@ -149,7 +149,7 @@ class Disk:
         """Every entry at or under `path`, and how many entries cannot be listed. Symlinks are listed as symlinks.
 
         Args:
-            path: Where to start; a file or a link is the only entry.
+            path: Where to start. If it is a file or a symlink, it is the only entry.
             deadline: When to stop.
             deleting: Whether entries that may not be deleted are left out and counted.
         """
@@ -299,7 +299,7 @@ class Disk:
         self._relocator.copy(src, dst, deadline or Deadline(_WAIT_S), overwrite=overwrite)
 
     def _make_root_of(self, *paths: str) -> None:
-        """Make the root if one of the paths is `/`, so that the change finds a directory there."""
+        """Make the root if one of the paths is `/`, since a change of `/` needs an existing directory."""
         if "/" in paths:
             with StorageErrors("/"):
                 release(self._root.enter(make=True))

@@ -177,7 +177,7 @@ def open_directory_in(directory: int, name: str) -> int | None:
 
 
 def may_change(directory: int) -> bool:
-    """Whether entries of an open directory may be created and removed, judged by its mode and file system alone."""
+    """Whether entries of an open directory may be created and removed, as its permissions and file system show."""
     return os.access(".", os.W_OK, dir_fd=directory, effective_ids=_EFFECTIVE_IDS)
 
 
@@ -273,7 +273,7 @@ class StorageErrors:
 
 
 MAX_RACES = 100
-"""How often an operation is tried that concurrent changes can make fail."""
+"""The most attempts at an operation that concurrent changes can make fail."""
 
 
 def attempts(path: str) -> Iterator[None]:

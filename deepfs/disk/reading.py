@@ -37,7 +37,7 @@ __all__ = [
 BLOCK = 256 * 1024
 
 # Two changes within one tick of a file system's clock leave the same times; the coarsest clock in use ticks every two
-# seconds. So a hash is cached only for a file that is older than that, and is valid while the status stays the same.
+# seconds. So a hash is cached only if the last change is older than that, and is valid while the status is the same.
 _SETTLED_NS = 2_000_000_000
 _WORTH_REMEMBERING = 16 * 1024
 _MAX_REMEMBERED = 4096
@@ -82,7 +82,7 @@ def read_descriptor(path: str, descriptor: int, size: int, limit: int | None = N
 
 
 def _read_on(path: str, descriptor: int, data: bytes, limit: int | None) -> bytes:
-    """`data` and the rest of the file, when the size in the status was not the size of the content."""
+    """`data` and the rest of the file, whose size in the status differs from the size of its content."""
     parts, size = [data], len(data)
     while parts[-1]:
         if limit is not None and size > limit:
@@ -128,7 +128,7 @@ class Versioning:
         return version
 
     def of_unread(self) -> str:
-        """A version for a file that is too large to be read whole, made of its identity, size and times."""
+        """A version for a file that is too large to be read whole, made of its inode, size and times."""
         return _status_version(self._status)
 
 
@@ -207,7 +207,7 @@ DEFAULT_LIMITS = Limits()
 
 
 class Reading(NamedTuple):
-    """What was read: a window of text, or the whole of a binary file."""
+    """The result of reading: a window of text, or the whole of a binary file."""
 
     status: os.stat_result
     version: str

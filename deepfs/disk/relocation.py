@@ -47,7 +47,7 @@ _REFUSALS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
 class _Task(NamedTuple):
-    """What a move or copy found at both ends: an existing source, and a destination that may exist."""
+    """Both ends of a move or copy, as they were found: an existing source, and a destination that may exist."""
 
     src: str
     source: Place
@@ -102,9 +102,9 @@ class Relocator:
                 if self._root.is_root_or_above(task.source.names):
                     raise PermissionDeniedError(src, "the root cannot be moved")
                 with locked_places(src, [task.source, task.target], deadline):
-                    now = self._looked_at(src, task.source, dst, task.target)
-                    self._check(now, overwrite=overwrite, moving=True)
-                    if now.is_one_entry or self._moved(now, deadline):
+                    current = self._looked_at(src, task.source, dst, task.target)
+                    self._check(current, overwrite=overwrite, moving=True)
+                    if current.is_one_entry or self._moved(current, deadline):
                         sync_directory(task.source.directory, self._durable)
                         return
 
@@ -187,9 +187,11 @@ class Relocator:
                 unlink(directory, name)
 
         # If the source is a single file, its lock is held already.
-        way: Unlink = unlink_locked if task.is_dir else unlink
+        unlink_entry: Unlink = unlink_locked if task.is_dir else unlink
         source = task.source
-        stayed = remove_tree(source.directory, source.name, task.src, is_dir=task.is_dir, deadline=deadline, unlink=way)
+        stayed = remove_tree(
+            source.directory, source.name, task.src, is_dir=task.is_dir, deadline=deadline, unlink=unlink_entry
+        )
         if stayed:
             raise _partly_moved(task, stayed)
 
@@ -221,11 +223,11 @@ class Relocator:
         return True
 
     def _copied_link(self, task: _Task) -> bool:
-        says, target = link_target(task.source.directory, task.source.name), task.target
-        if says is None:
+        link, target = link_target(task.source.directory, task.source.name), task.target
+        if link is None:
             return False
         name = temporary_name()
-        os.symlink(says, name, dir_fd=target.directory)
+        os.symlink(link, name, dir_fd=target.directory)
         try:
             if task.existing is None and not link_into_place(target.directory, name, target):
                 return False

@@ -101,7 +101,7 @@ def remove_tree(
     """Remove `name` from `directory` with all under it, and return what could not be removed.
 
     Paths in the result start with `path`. `is_dir` is a hint and may be wrong. Entries other than directories are
-    removed by `unlink`; an entry stays if that raises OSError.
+    removed by `unlink`; an entry stays if that raises an error.
     """
     return _Removal(directory, name, path, deadline or Deadline(), unlink).run(is_dir)
 

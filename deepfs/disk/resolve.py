@@ -107,8 +107,8 @@ class Root:
         """Whether `names` lead to the directory that was given, or to one of its parents."""
         if self._confined:
             return not names
-        ways = map(_names, (os.path.abspath(self._base), os.path.realpath(self._base)))
-        return any(way[: len(names)] == names for way in ways)
+        roots = map(_names, (os.path.abspath(self._base), os.path.realpath(self._base)))
+        return any(root[: len(names)] == names for root in roots)
 
     @cached_property
     def _is_linked(self) -> bool:

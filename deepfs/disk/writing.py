@@ -99,7 +99,7 @@ def _check_version(path: str, descriptor: int, if_match: str | None, deadline: D
 
 
 class Upload:
-    """A new file for `path`, written in parts by one thread at a time; `close` drops it unless `put` was called."""
+    """A new file for `path`, written in parts by one thread at a time; `close` removes it unless `put` succeeded."""
 
     def __init__(self, root: Root, path: str, sweeper: Sweeper, *, durable: bool) -> None:
         self._root = root

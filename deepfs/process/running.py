@@ -299,7 +299,7 @@ _limiter: RunVar[anyio.CapacityLimiter] = RunVar("deepfs_commands")
 
 
 class Command(Struct, frozen=True):
-    """What to run, and how."""
+    """A command, and how to run it."""
 
     arguments: Sequence[str]
     """The program and its arguments; no shell is involved."""
@@ -367,7 +367,7 @@ async def capture(command: Command, max_output_bytes: int) -> ExecuteResponse:
     background processes that it started go on, and are not waited for.
 
     Args:
-        command: What to run.
+        command: The command.
         max_output_bytes: The limit for both streams together; bytes between head and tail are counted and dropped.
 
     Returns:

@@ -143,8 +143,8 @@ class LoopCallbacks(ABC):
     def call(self, callback: Callable[[], object]) -> None:
         """Have the loop run `callback` with a wake-up of its own.
 
-        `send` may rely on the wake-up by another thread, which could be interrupted before it makes that call. Raises
-        RuntimeError if the loop has ended and was not garbage-collected yet.
+        `send` may rely on a wake-up that another thread is about to make, and a signal handler could interrupt that
+        thread first. Raises RuntimeError if the loop has ended and was not garbage-collected yet.
         """
         self._call(callback)
 
@@ -342,7 +342,7 @@ def on_asyncio() -> bool:
 
 
 def running_asyncio_loop() -> "AsyncioLoop | None":
-    """The asyncio loop of the calling thread; None where none runs, as under trio."""
+    """The asyncio loop of the calling thread; None if no asyncio loop runs there, as under trio."""
     import asyncio
 
     try:

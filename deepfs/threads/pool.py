@@ -2,9 +2,9 @@
 
 `run` and `run_each` are for short operations: each call makes a whole operation (open, read and close), not a single
 system call. One worker makes these calls one by one, since with tiny calls a second thread costs more in contention for
-the interpreter than it gains; if calls turn out slow, workers are added. Three functions have other threads: `run_long`
-is for scans of data in memory, `start_long` for searches that wait for a storage and could get stuck there, and
-`run_resident` for calls that need a thread that never ends.
+the interpreter than it gains; if calls turn out slow, workers are added. Three functions use separate threads:
+`run_long` is for scans of data in memory, `start_long` for searches that wait for a storage and could get stuck there,
+and `run_resident` for calls that need a thread that never ends.
 
 Callers are served fairly: the calls that a loop submits in one turn form a group, and the groups are served in
 rotation, one call each. Functions do not see the caller's context variables. Results for a loop that has ended are
@@ -345,7 +345,7 @@ def run(
 
     Args:
         function: Makes one whole operation, such as open, read and close.
-        args: What it is called with.
+        args: The arguments of the function.
         abandon_on_cancel: Whether a cancelled caller continues at once and drops the result; meant for reads. By
             default it continues when the function has ended. A call that has not begun is not made at all.
         deadline: Cancelled when the caller is, so that the function can end early.
@@ -463,7 +463,7 @@ def start_long(storage: Hashable, function: Callable[[*ArgsT], object], *args: *
         storage: Identifies the storage. At most two calls for one storage run at a time, so a storage that does not
             answer does not hold up calls for other storages.
         function: Must pass on its outcome itself; what it returns or raises is dropped.
-        args: What it is called with.
+        args: The arguments of the function.
     """
     _pools.waiting.submit(Job(storage, _nothing, function, args))
 

@@ -19,7 +19,7 @@ __all__ = ["MemoryMiddleware"]
 
 _LINES = 2_000
 _MAX_CHARS = 40_000
-"""What a file may take of the context."""
+"""The most characters of one file in the system message."""
 
 
 class MemoryMiddleware(AgentMiddleware[Any, Any, Any]):

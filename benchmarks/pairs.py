@@ -135,7 +135,7 @@ class Measurement(msgspec.Struct):
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict; "unclear" if there are too few rounds to tell whether the later commit is slower."""
+        """The verdict; "unclear" if more rounds are needed to show, or to exclude, that the later commit is slower."""
         if self.answers_differ:
             return "answers differ"
         low, high = self.interval

@@ -59,7 +59,7 @@ class Race(msgspec.Struct, frozen=True):
         return next(entry for entry in self.entries if entry.name == name)
 
     def ratios(self, slower: str, faster: str) -> list[float]:
-        """How many times as long as `faster` the other took: by round, or by medians if their rounds are not as many."""
+        """How many times as long as `faster` the other took: by round, or by medians if they ran different numbers."""
         long, short = self.entry(slower).timing, self.entry(faster).timing
         if len(long.seconds) != len(short.seconds):
             return [long.median / short.median]

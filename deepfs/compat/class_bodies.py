@@ -30,7 +30,7 @@ def adapt_body(cls: type, protocol: type) -> None:
 
 
 class _OneClass(AdaptedBackend):
-    """Adapts one operation that the class `owner` defines in V1; its calls of others go to the whole backend."""
+    """Adapts one operation that the class `owner` defines in V1; calls of other operations go to the whole backend."""
 
     def __init__(self, whole: BackendProtocol, owner: type, operation: str) -> None:
         super().__init__(whole)

@@ -251,7 +251,7 @@ def _filled(message: Any, text: str) -> Any:
 
 
 def _suited(message: ToolMessage, limits: _Limits, behind: list[Any]) -> ToolMessage:
-    """Keep the media that the model accepts in the result; move those that it accepts elsewhere only to `behind`."""
+    """Replace media that the model refuses by notes; if results may not hold media, move the others to `behind`."""
     if isinstance(message.content, str) or not any(map(_is_medium, message.content)):
         return message
     blocks: list[Any] = []

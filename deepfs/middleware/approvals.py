@@ -67,7 +67,7 @@ _MAX_ANSWERS: Final = 1_000
 
 
 def asks_first(rules: Sequence[FilesystemPermission], name: str, arguments: Mapping[str, Any]) -> bool:
-    """Whether a rule requires that a person approves this tool call."""
+    """Whether a rule requires a person's approval of this tool call."""
     return any(_asks(rules, use, operation, arguments) for use in _USES.get(name, ()) for operation in use.operations)
 
 
@@ -96,7 +96,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         rules: The rules about files.
         interrupt_on: Tools by name, as in LangChain's HumanInTheLoopMiddleware. `write_file`, `edit_file` or `delete`
             includes `move` and `copy`; `edit_file` or `delete` includes a `write_file` that overwrites. A tool that has
-            an entry of its own is judged by that.
+            an entry of its own follows only that entry.
 
     Raises:
         TypeError: If an item of `rules` is not a rule.
@@ -242,10 +242,9 @@ _KIN: Final[Mapping[str, tuple[str, ...]]] = {
     "copy": ("write_file", "edit_file", "delete"),
     "write_file": ("edit_file", "delete"),
 }
-"""For a tool, those with the same effect on files.
+"""For a tool, others whose effect on files it can have: an entry of `interrupt_on` for one of them covers the tool.
 
-An `interrupt_on` written for deepagents names only the latter: there, `move` and `copy` do not exist, and `write_file`
-does not overwrite.
+An `interrupt_on` that was written for deepagents does not expect that the tool has such effects.
 """
 
 

@@ -68,8 +68,8 @@ class CompiledSubAgent(TypedDict):
 class SubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
     """Gives an agent the tool `task`, which runs a subagent in a context of its own.
 
-    Subagents run in parallel if the model calls several at once. Files in state are handed to each and come back
-    merged.
+    Subagents run in parallel if the model calls several at once. Each gets the files in state, and its changes of them
+    are merged back.
 
     Args:
         default_model: The model of subagents that name none.

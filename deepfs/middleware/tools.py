@@ -226,7 +226,7 @@ def _lines(found: Sequence[GrepMatch]) -> list[str]:
 class _Shown(NamedTuple):
     rows: list[str]
     cut: int | None
-    """The number of characters shown of the first line, if it does not fit; otherwise None."""
+    """The number of characters shown of the first line, if not all of it fits; otherwise None."""
 
 
 def numbered(path: str, read: ReadResult, column: int, budget: int) -> str:

@@ -260,7 +260,7 @@ class ChangePolicy(WrapperBackend):
     # --- looking ---
 
     async def _prepare(self) -> None:
-        """Called before a change holds its paths; here it does nothing."""
+        """Called before a change locks its paths; here it does nothing."""
 
     @asynccontextmanager
     async def _holding(self, *held: str) -> AsyncIterator[None]:

@@ -265,8 +265,8 @@ class HistoryBackend(WrapperBackend):
                     next(stored) if code is None else FileUploadResponse(path, code)
                     for path, code in ((path, codes[path]) for path, _ in files)
                 ]
-                told = [(path, outcome.error is None) for outcome, (path, _) in zip(outcomes, files, strict=True)]
-                done = {path: stored for given, stored in told for path in touched[given]}
+                results = [(path, outcome.error is None) for outcome, (path, _) in zip(outcomes, files, strict=True)]
+                done = {path: ok for given, ok in results for path in touched[given]}
                 return outcomes
             finally:
                 await self._settle(kept, done)

@@ -96,7 +96,7 @@ class DeniedError(PermissionDeniedError):
 
 
 class ApprovalNeededError(DeniedError):
-    """A rule asks for the approval of a person, and there is none.
+    """A rule requires a person's approval, which is missing.
 
     Args:
         operation: The operation.
@@ -121,7 +121,7 @@ class PermissionedBackend(WrapperBackend):
     and writes the destination, `move` also writes the source; these and `delete` need permission for every path under a
     directory, and change nothing if one is denied. `skipped` of a grep counts the files that may be read.
 
-    `execute` is a permission by itself. A command is not subject to rules about paths: where these must hold, deny
+    `execute` is a separate permission. A command is not subject to rules about paths: where these must hold, deny
     `execute` or use a backend that does not run commands.
 
     A path is checked, then used: a process that swaps links or adds files to a directory in between, without this
@@ -185,7 +185,7 @@ class PermissionedBackend(WrapperBackend):
                 raise refusal
 
     async def _real(self, path: str) -> list[str | None]:
-        """Resolve all links in `path`, and only those in its parent: a link is read through, but deleted itself."""
+        """Resolve all links in `path`, and only those in its parent: reads follow a link, but deletes remove the link."""
         real, directory = await self.inner.aresolve_paths([path, paths.parent(path)])
         return [real, None if directory is None else paths.join(directory, paths.name(path))]
 

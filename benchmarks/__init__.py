@@ -1,4 +1,4 @@
-"""What deepfs costs beside its peers, measured together: `nox -s bench`, or `nox -s bench -- --quick`.
+"""Measures deepfs and comparable libraries side by side: `nox -s bench`, or `nox -s bench -- --quick`.
 
 `nox -s bench -- --compare REV` measures what changed since a commit.
 """

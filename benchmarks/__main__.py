@@ -24,7 +24,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def run(name: str, *, quick: bool) -> Record:
-    """Run one scenario, on an event loop of its own: asyncio's, since that is the only one its peers know."""
+    """Run one scenario on an asyncio event loop of its own; the other libraries run only on asyncio."""
     scenario = import_module(f"benchmarks.scenarios.{name}")
     bench = Bench(name, scenario.TITLE, quick=quick)
     start = time.perf_counter()
@@ -85,7 +85,7 @@ def _compare(parser: argparse.ArgumentParser, chosen: argparse.Namespace, consol
 
 
 def _measure(chosen: argparse.Namespace, console: Console) -> None:
-    # What deepagents warns of, searches that it cut short, is told in the tables.
+    # deepagents warns of searches that it cut short; the tables show these.
     logging.getLogger("deepagents").setLevel(logging.ERROR)
     directory = chosen.results or (RESULTS / "quick" if chosen.quick else RESULTS)
     records, failed = [], []
@@ -108,7 +108,7 @@ def _measure(chosen: argparse.Namespace, console: Console) -> None:
 
 def _draw(record: Record, directory: Path) -> None:
     if record.plots:
-        from benchmarks import plots  # Late, since the tests do without matplotlib.
+        from benchmarks import plots  # Imported late, since the tests run without matplotlib.
 
         plots.draw(record, directory)
 

@@ -1,4 +1,4 @@
-"""The desk of one scenario: it runs races, sets bars, takes notes."""
+"""What a scenario calls to run races and to record bars, notes and plots."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -13,7 +13,7 @@ __all__ = ["Bench"]
 
 
 class Bench:
-    """What a scenario measures with; `record` has what it found so far."""
+    """Runs the races of one scenario; `record` holds the results so far."""
 
     def __init__(self, scenario: str, title: str, *, quick: bool) -> None:
         self.quick = quick
@@ -31,7 +31,7 @@ class Bench:
         seconds: float = 30,
         sweep: bool = False,
     ) -> Race:
-        """Run a race, in a quick run a short one."""
+        """Run a race; a short one in a quick run."""
         limits: dict[str, Any] = {"rounds": rounds, "seconds": seconds}
         if self.quick:
             limits = {"rounds": min(rounds, 3), "seconds": 0.5, "patience": 1}
@@ -42,22 +42,22 @@ class Bench:
     def at_least(
         self, claim: str, limit: float, values: Sequence[float], unit: str = "×", *, reduced: bool = False
     ) -> None:
-        """Set a bar that the median of `values` must reach."""
+        """Set a bar (a required value): the median of `values` must reach `limit`."""
         self.record.bars.append(Bar(claim, "at least", limit, unit, list(values), reduced))
 
     def at_most(
         self, claim: str, limit: float, values: Sequence[float], unit: str = "×", *, reduced: bool = False
     ) -> None:
-        """Set a bar that the median of `values` must not pass."""
+        """Set a bar (a required value): the median of `values` must not exceed `limit`."""
         self.record.bars.append(Bar(claim, "at most", limit, unit, list(values), reduced))
 
     def complete(self, claim: str, race: Race, name: str) -> None:
-        """Set the bar that a contender's answers are whole."""
+        """Set the bar that the answers of a contender are complete."""
         whole = race.entry(name).complete
         self.at_least(claim, 1, [float(whole)], " of 1")
 
     def note(self, text: str) -> None:
-        """Say something that the figures do not."""
+        """Add a note that explains the figures."""
         self.record.notes.append(text)
 
     def plot(
@@ -70,7 +70,7 @@ class Bench:
         log: Literal["x", "y", "xy"] = "xy",
         ticks: Sequence[str] = (),
     ) -> None:
-        """Have a picture drawn; `labels` are those of the x and the y axis."""
+        """Add a plot to draw; `labels` are those of the x and the y axis."""
         self.record.plots.append(
             Plot(name, title, *labels, list(lines), log_x="x" in log, log_y="y" in log, ticks=list(ticks))
         )

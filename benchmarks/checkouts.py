@@ -1,4 +1,4 @@
-"""The package as two commits, or two directories, have it."""
+"""Checks out the package as it is in a commit or a directory."""
 
 import io
 import shutil
@@ -14,11 +14,11 @@ _PACKAGE: Final = "deepfs"
 
 
 class CheckoutError(Exception):
-    """What was named is no commit."""
+    """The given name is not a commit."""
 
 
 def commits(given: list[str]) -> tuple[str, str]:
-    """The earlier and the later of what `--compare` names: `REV` (against this working tree), `REV..REV`, or two."""
+    """The earlier and the later commit of `--compare`: `REV` (and this working tree), `REV..REV`, or two names."""
     if len(given) == 2:
         return given[0], given[1]
     if len(given) > 2:
@@ -31,7 +31,7 @@ def commits(given: list[str]) -> tuple[str, str]:
 
 
 def check_out(name: str, directory: Path) -> Path:
-    """Put the package of a commit of this repository, or of another directory, below `directory`; returns that."""
+    """Put the package of a commit of this repository, or of another directory, into `directory`, and return this."""
     directory.mkdir()
     if Path(name, _PACKAGE).is_dir():
         ignore = shutil.ignore_patterns("__pycache__")
@@ -45,8 +45,8 @@ def _archive(name: str) -> bytes:
     command = ["git", "archive", "--format=tar", f"{name}^{{commit}}", _PACKAGE]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
     if done.returncode:
-        told = done.stderr.decode().strip()
-        raise CheckoutError(f"{name} is neither a commit nor a directory with the package: {told}")
+        reason = done.stderr.decode().strip()
+        raise CheckoutError(f"{name} is neither a commit nor a directory with the package: {reason}")
     return done.stdout
 
 

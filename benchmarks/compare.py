@@ -1,4 +1,4 @@
-"""`--compare`: the scenarios with the package of two commits, in paired rounds; what got slower is told, and fails.
+"""`--compare`: runs the scenarios with the package of two commits, in paired rounds, and fails if anything got slower.
 
 Each commit has a process that waits while the other has its turn: turns alternate within milliseconds, so that a busy
 machine slows both alike. Every scenario runs in several such pairs of processes.
@@ -21,7 +21,7 @@ QUICK: Final = Plan(pairs=2, least=5, most=6, seconds=0.5, quick=True)
 
 
 def compare(given: list[str], scenarios: Sequence[str], plan: Plan, tell: Callable[[str], None]) -> Comparison:
-    """Compare the commits that were given; `tell` gets a line whenever a pair of processes is through."""
+    """Compare the given commits; `tell` is called with a line of text whenever a pair of processes has finished."""
     before, after = commits(given)
     with TemporaryDirectory(prefix="deepfs-compare-") as name:
         packages = check_out(before, Path(name, "before")), check_out(after, Path(name, "after"))
@@ -34,7 +34,7 @@ def compare(given: list[str], scenarios: Sequence[str], plan: Plan, tell: Callab
 
 
 class _Run:
-    """Adds what each pair of processes finds to the comparison."""
+    """Adds the measurements of each pair of processes to the comparison."""
 
     def __init__(self, comparison: Comparison, packages: tuple[Path, Path], plan: Plan) -> None:
         self.comparison = comparison
@@ -68,6 +68,6 @@ class _Run:
         return self._measurements[key]
 
     def _add_figures(self, before: End, after: End) -> None:
-        """The bars of both sides; of several pairs of processes, the last."""
+        """Add the bars of both sides; those of a later pair of processes replace those of an earlier one."""
         for one, other in zip(before.bars, after.bars, strict=True):
             self.comparison.figures[f"{one.claim} [{one.unit.strip()}]"] = [median(one.values), median(other.values)]

@@ -23,7 +23,7 @@ _STYLES: Final[dict[Verdict, str]] = {
 
 
 def show(comparison: Comparison, console: Console) -> None:
-    """Print what was measured, and the verdict."""
+    """Print the measurements, and the verdict."""
     console.rule(f"[bold]{escape(comparison.before)} against {escape(comparison.after)}[/bold]")
     console.print(_table(comparison.measurements))
     if comparison.figures:
@@ -76,12 +76,12 @@ def _figures(figures: dict[str, list[float]]) -> Table:
 
 def _verdict(comparison: Comparison) -> str:
     verdicts = [measurement.verdict for measurement in comparison.measurements]
-    told = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in _STYLES)
-    return f"{len(verdicts)} measurements: {told}"
+    counts = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in _STYLES)
+    return f"{len(verdicts)} measurements: {counts}"
 
 
 def write(comparison: Comparison, directory: Path) -> Path:
-    """Write the comparison as JSON; returns where."""
+    """Write the comparison as JSON, and return the path."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / "comparison.json"
     path.write_bytes(msgspec.json.format(msgspec.json.encode(comparison), indent=1) + b"\n")

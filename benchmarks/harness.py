@@ -26,15 +26,15 @@ class Contender:
     run: Callable[[], Any]
     """A function, plain or async, that does the work once."""
     rows: Callable[[Any], Collection[Hashable]] = lambda answer: [answer]
-    """Its answer in the form that all contenders share."""
+    """Converts the answer of `run` to rows in a form that all contenders share."""
     may_lose: bool = False
-    """Whether it is known to lose rows: then that is told, and it must only not invent any."""
+    """Whether it is known to lose rows: lost and repeated rows are then reported, but wrong rows are an error."""
     own_seconds: Callable[[Any], float] | None = None
-    """What the answer itself tells of the time that it took, where the rest, such as starting Python, is not meant."""
+    """Takes the time from the answer, if the time of the whole call, such as starting Python, must not count."""
     around: Callable[[], AbstractContextManager[object]] = nullcontext
-    """What must hold while it runs; not timed."""
+    """A context in which it runs; entering and leaving it is not timed."""
     own: bool = False
-    """Whether deepfs does the work: `--compare` compares these between commits, and leaves the others out."""
+    """Whether deepfs does the work: `--compare` runs only such contenders."""
 
 
 @dataclass
@@ -64,7 +64,7 @@ class Lane:
         return self.contender.rows(answer)
 
     def check(self, rows: Collection[Hashable], expected: Counter[Hashable], work: str) -> None:
-        """Raise unless the rows are those expected, as far as the contender is held to it."""
+        """Raise if the rows differ from those expected; with `may_lose`, lost and repeated rows are only counted."""
         got = Counter(rows)
         missing, extra = expected - got, got - expected
         repeated = sum(extra[row] for row in extra if row in expected)
@@ -75,7 +75,7 @@ class Lane:
         self.repeated.append(repeated)
 
     def forget(self) -> None:
-        """Do not count the rounds so far."""
+        """Discard the times of the rounds so far."""
         self.seconds.clear()
         self.processor_seconds.clear()
 
@@ -91,7 +91,7 @@ class Lane:
 
 
 def _processor_time() -> float:
-    """Seconds of user and system time, those of ended subprocesses included."""
+    """Seconds of user and system time, including those of subprocesses that have ended."""
     below = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + below.ru_utime + below.ru_stime
 
@@ -106,11 +106,11 @@ async def race(
     patience: float = inf,
     sweep: bool = False,
 ) -> Race:
-    """Let the contenders do the work in turns, the first to begin another one each time.
+    """Let the contenders do the work in turns; each round begins with another one.
 
     A first round warms caches up and is not counted; the answers of every round must be equal. There are at most
-    `rounds` counted rounds, and after the first none that would begin later than `seconds` after it. A contender that
-    takes longer than `patience` seconds in the first round has that one only, and it counts.
+    `rounds` counted rounds; no further round begins once `seconds` are over, but at least one is run. A contender that
+    takes longer than `patience` seconds in the first round runs no other one, and its first round counts.
     """
     lanes = [Lane(contender) for contender in contenders]
     answers = {lane.contender.name: await lane.turn() for lane in lanes}

@@ -1,4 +1,4 @@
-"""What is worked on: the sources of Django as released, and trees made for a purpose."""
+"""Inputs: the sources of a Django release, and generated trees."""
 
 import hashlib
 import os
@@ -35,7 +35,7 @@ _SHA256: Final = "1a47f7a7a3d43ce64570d350e008d2949abe8c7e21737b351b6a1611277c6d
 
 
 def cache() -> Path:
-    """Where inputs are kept between runs; outside of any checkout, whose ignore files ripgrep would honour."""
+    """The directory that keeps inputs between runs; not in a checkout, whose ignore files ripgrep would honour."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     directory = Path(base, "deepfs-benchmarks")
     directory.mkdir(parents=True, exist_ok=True)
@@ -43,7 +43,7 @@ def cache() -> Path:
 
 
 def django() -> Path:
-    """The unpacked source distribution of Django, from the package index the first time."""
+    """The unpacked source distribution of Django; the first call downloads it from the package index."""
     unpacked = cache() / _REQUIREMENT
     if not unpacked.exists():
         with scratch() as directory:
@@ -68,7 +68,7 @@ def _unpack(archive: Path, directory: Path) -> Path:
 
 
 def python_files() -> dict[str, str]:
-    """Its Python files, `"/django/…"`, with their text; files and directories with dot-names are left out."""
+    """The texts of Django's Python files by path (`"/django/…"`), without files and directories with dot-names."""
     root = django()
     found = {path.relative_to(root): path for path in sorted(root.rglob("*.py"))}
     return {
@@ -78,18 +78,18 @@ def python_files() -> dict[str, str]:
     }
 
 
-# --- made for a purpose ----------------------------------------------------------------------------------------------
+# --- generated inputs ------------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A directory that goes away; on a real disk, where the system's temporary directory may lie in memory."""
+    """A temporary directory on a real disk; the system's temporary directory may lie in memory."""
     with TemporaryDirectory(dir=cache(), prefix="scratch-", ignore_cleanup_errors=True) as name:
         yield Path(name)
 
 
 def flat_files(count: int, needles: int = 10) -> dict[str, str]:
-    """`count` small files, a hundred to a directory, of which `needles`, evenly spread, hold the word `needle`."""
+    """`count` small files, 100 in each directory; `needles` of them, evenly spread, contain the word `needle`."""
     filler = "".join(f"line {number} of a small file\n" for number in range(20))
     every = count // needles
     return {
@@ -108,14 +108,14 @@ def write_tree(root: Path, files: dict[str, str]) -> Path:
 
 
 def random_texts(count: int, size: int) -> list[str]:
-    """Texts of `size` characters, of random words: a database compresses them about as well as prose."""
+    """Texts of random words, of `size` characters each: a database compresses them about as well as prose."""
     chosen = random.Random(0)
     words = ["".join(chosen.choices(string.ascii_lowercase, k=chosen.randint(2, 10))) for _ in range(5_000)]
     return [" ".join(chosen.choices(words, k=size // 3))[:size] for _ in range(count)]
 
 
 def huge_file(path: Path, size: int) -> int:
-    """Write a text file of about `size` bytes whose lines are numbered from 0; returns how many lines it has."""
+    """Write a text file of about `size` bytes with lines numbered from 0; return the number of lines."""
     block = 10_000
     line = len(_numbered(0))
     if shutil.disk_usage(path.parent).free < 2 * size:

@@ -1,4 +1,4 @@
-"""How late an event loop comes back to a task that asked to be woken."""
+"""Measures event-loop lag: how late the event loop wakes a sleeping task."""
 
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -14,7 +14,7 @@ _EVERY = 0.001
 
 @asynccontextmanager
 async def ticking() -> AsyncIterator[list[float]]:
-    """The seconds by which each tick of a task, one a millisecond, came late while the block ran."""
+    """While the block runs, a task sleeps a millisecond at a time; the list gets the seconds by which it woke late."""
     lags: list[float] = []
 
     async def tick() -> None:
@@ -31,6 +31,6 @@ async def ticking() -> AsyncIterator[list[float]]:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The value that `percent` of a hundred do not pass."""
+    """The value that `percent` percent of the values do not exceed."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]

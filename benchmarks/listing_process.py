@@ -1,6 +1,6 @@
-"""`python -m benchmarks.listing_process TASK`: an ls of a store and the same again, by a process that has seen nothing.
+"""`python -m benchmarks.listing_process TASK`: lists a store twice, in a new process.
 
-It prints what both took: seconds, memory, and the bytes that came from the database.
+It prints the cost of each `ls`: seconds, memory, and the bytes that came from the database.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ Package = Literal["deepfs", "deepagents"]
 
 
 class Task(msgspec.Struct, frozen=True):
-    """What to list, and how."""
+    """The store to list, and the package that lists it."""
 
     kind: Kind
     package: Package
@@ -43,23 +43,23 @@ class Task(msgspec.Struct, frozen=True):
     """The file of SQLite, or the directory of the socket of PostgreSQL."""
     files: int
     size: int
-    """Bytes of each file. Those in memory, which the process makes by itself, share one text."""
+    """Bytes of each file. In an InMemoryStore, which the process fills itself, the files share one text."""
     counts: bool
-    """Whether bytes from PostgreSQL are counted, by a relay in between that takes time too."""
+    """Whether bytes from PostgreSQL are counted; the relay that counts them takes time, too."""
 
 
 class Listing(msgspec.Struct, frozen=True):
-    """What one ls took."""
+    """The cost of one `ls`."""
 
     seconds: float
     added: int
-    """Bytes by which the peak of resident memory was above what there was before."""
+    """Bytes by which the peak of resident memory exceeded the memory before the call."""
     moved: int
     """Bytes that came from the database."""
 
 
 class Found(msgspec.Struct, frozen=True):
-    """The paths of the last ls, and what the first one and the same again took."""
+    """The listed paths, and the cost of the first `ls` and of the same one repeated."""
 
     paths: list[str]
     first: Listing
@@ -67,7 +67,7 @@ class Found(msgspec.Struct, frozen=True):
 
 
 async def fill(store: BaseStore, files: int, text: Callable[[int], str]) -> None:
-    """Put that many files into the store, a few at a time."""
+    """Put `files` files into the store, 100 at a time."""
     data = {"encoding": "utf-8", "created_at": _STAMP, "modified_at": _STAMP}
     for start in range(0, files, 100):
         numbers = range(start, min(start + 100, files))
@@ -81,7 +81,7 @@ async def fill(store: BaseStore, files: int, text: Callable[[int], str]) -> None
 
 @asynccontextmanager
 async def _opened(task: Task) -> AsyncIterator[tuple[BaseStore, Callable[[], int]]]:
-    """The store, and how many bytes came from its database so far."""
+    """The store, and a function that returns how many bytes have come from its database."""
     async with AsyncExitStack() as stack:
         if task.kind == "InMemoryStore":
             store = InMemoryStore()
@@ -97,7 +97,7 @@ async def _opened(task: Task) -> AsyncIterator[tuple[BaseStore, Callable[[], int
 
 
 def _bytes_read() -> int:
-    """What this process has read from files."""
+    """The bytes that this process has read from files."""
     found = re.search(r"^rchar: (\d+)", Path("/proc/self/io").read_text(), re.MULTILINE)
     assert found is not None
     return int(found[1])
@@ -105,7 +105,7 @@ def _bytes_read() -> int:
 
 @contextmanager
 def _relay(host: str) -> Iterator[tuple[str, Callable[[], int]]]:
-    """The directory of a socket that stands before that of the server, and how many bytes came from there."""
+    """Relay one connection to the server: its socket directory, and a function that returns the bytes received."""
     received = [0]
 
     def pump(source: socket.socket, target: socket.socket, *, counted: bool) -> None:
@@ -140,7 +140,7 @@ def backend_of(package: str, store: BaseStore, namespace: tuple[str, ...]) -> An
 
 async def _run(task: Task) -> Found:
     async with _opened(task) as (store, moved):
-        # What an ls loads is not meant; and what it knows afterwards is of another namespace.
+        # Load modules before measuring; in another namespace, so that nothing of the measured one is cached.
         await backend_of(task.package, store, ("listing", "nothing")).als(DIRECTORY)
         backend = backend_of(task.package, store, NAMESPACE)
         _, first = await _list(backend, moved)
@@ -158,7 +158,7 @@ async def _list(backend: Any, moved: Callable[[], int]) -> tuple[list[str], List
 
 
 def _memory_now() -> int:
-    """The resident memory; its peak counts from here."""
+    """Return the resident memory, and reset its peak."""
     Path("/proc/self/clear_refs").write_text("5")
     return _memory("VmRSS")
 

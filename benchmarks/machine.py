@@ -1,4 +1,4 @@
-"""What the figures were measured on."""
+"""Describes the machine and the versions that were measured."""
 
 import os
 import platform
@@ -25,7 +25,7 @@ _PACKAGES: Final = (
 
 
 def machine() -> dict[str, str]:
-    """The processor, the system, and how busy it was before."""
+    """The processor, the system, and its load."""
     return {
         "processor": next(_processors(), platform.processor() or platform.machine()),
         "cores": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()),
@@ -42,7 +42,7 @@ def _processors() -> Iterator[str]:
 
 
 def versions() -> dict[str, str]:
-    """Everything that takes part."""
+    """The versions of Python, the packages, the input and ripgrep."""
     found = {"Python": platform.python_version(), "input": DJANGO}
     for package in _PACKAGES:
         try:

@@ -1,4 +1,4 @@
-"""Two commits measured in pairs: what the processes say to each other, and what follows from the times."""
+"""Two commits measured in pairs: the messages between the processes, and the statistics of the times."""
 
 import random
 from collections.abc import Sequence
@@ -34,14 +34,14 @@ Verdict = Literal["slower", "faster", "same", "unclear", "answers differ"]
 
 
 class Offer(msgspec.Struct, frozen=True, tag=True):
-    """A worker has reached a race, and does turns of these contenders for as long as it is asked to."""
+    """A worker has reached a race, and waits for commands to do turns of these contenders."""
 
     work: str
     contenders: list[str]
 
 
 class Turn(msgspec.Struct, frozen=True, tag=True):
-    """What one turn took, and the digest of its answer."""
+    """The times of one turn, and the digest of its answer."""
 
     seconds: float
     processor_seconds: float
@@ -59,7 +59,7 @@ Message = Offer | Turn | End
 
 
 class Command(msgspec.Struct, frozen=True):
-    """What the worker is to do: a turn of this contender, or to go on to the next race."""
+    """A command to the worker: a turn of this contender; None means to go on to the next race."""
 
     contender: str | None
 
@@ -68,7 +68,10 @@ class Command(msgspec.Struct, frozen=True):
 
 
 class Block(msgspec.Struct, frozen=True):
-    """Four turns in the order before, after, after, before: what drifts steadily, or favours an order, cancels out."""
+    """Four turns, in the order before, after, after, before: steady drift, and effects of the order, cancel out.
+
+    Every other block runs in the order after, before, before, after.
+    """
 
     before: tuple[Turn, Turn]
     after: tuple[Turn, Turn]
@@ -80,13 +83,13 @@ class Block(msgspec.Struct, frozen=True):
 
     @property
     def processor_ratio(self) -> float:
-        """The same of the time that processors worked."""
+        """The same ratio for processor time."""
         after, before = ([turn.processor_seconds for turn in turns] for turns in (self.after, self.before))
         return _mean_ratio(after, before)
 
 
 def _mean_ratio(after: Sequence[float], before: Sequence[float]) -> float:
-    # The clock of processors may not have moved during a short turn.
+    # The processor time of a short turn may be 0.
     one, other = (max(long, 1e-9) / max(short, 1e-9) for long, short in zip(after, before, strict=True))
     return sqrt(one * other)
 
@@ -102,17 +105,17 @@ class Measurement(msgspec.Struct):
 
     @property
     def all_blocks(self) -> list[Block]:
-        """Those of all pairs of processes."""
+        """The blocks of all pairs of processes."""
         return list(chain.from_iterable(self.blocks))
 
     @property
     def before(self) -> float:
-        """The typical seconds of the earlier commit."""
+        """The median seconds of the earlier commit."""
         return median(turn.seconds for block in self.all_blocks for turn in block.before)
 
     @property
     def after(self) -> float:
-        """The typical seconds of the later commit."""
+        """The median seconds of the later commit."""
         return median(turn.seconds for block in self.all_blocks for turn in block.after)
 
     @property
@@ -122,17 +125,17 @@ class Measurement(msgspec.Struct):
 
     @property
     def processor_ratio(self) -> float:
-        """How many times as long processors worked for the later commit."""
+        """How many times as much processor time the later commit took."""
         return median(block.processor_ratio for block in self.all_blocks)
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Where the ratio lies with a confidence of 95 %."""
+        """The 95 % confidence interval of the ratio."""
         return interval([[block.ratio for block in blocks] for blocks in self.blocks if blocks])
 
     @property
     def verdict(self) -> Verdict:
-        """What can be said for certain; "unclear" where the interval holds the limit, and more rounds would tell."""
+        """The verdict; "unclear" if more rounds are needed to show, or to exclude, that the later commit is slower."""
         if self.answers_differ:
             return "answers differ"
         low, high = self.interval
@@ -145,9 +148,10 @@ class Measurement(msgspec.Struct):
 
 
 def is_sure(hits: Sequence[bool]) -> bool:
-    """Whether so many hits come by chance, at even odds, in one of a thousand measurements at most: a sign test.
+    """Sign test: whether so many hits have a probability of at most 0.1 % by chance, at even odds.
 
-    A run has about a hundred measurements, and the interval of few blocks calls too many slower: this asks for ten.
+    A run has about a hundred measurements, and with few blocks, the interval alone calls too many of them slower; this
+    test needs at least ten blocks.
     """
     count = len(hits)
     chances = sum(comb(count, number) for number in range(sum(hits), count + 1))
@@ -155,10 +159,10 @@ def is_sure(hits: Sequence[bool]) -> bool:
 
 
 def interval(groups: Sequence[Sequence[float]], *, samples: int = 1_000) -> tuple[float, float]:
-    """The 95 % interval of the median, by a bootstrap that draws whole groups first, and then values within each.
+    """The 95 % interval of the median, by a bootstrap that first draws groups, and then values within each group.
 
-    Two processes differ by where their memory lies, however often they take turns: values of one pair of processes are
-    not independent of each other, and a difference counts only if other pairs show it too.
+    Two processes differ in their memory layout, however many turns they take. So the values of one pair of processes
+    are not independent of each other, and a difference counts only if other pairs show it, too.
     """
     chosen = random.Random(0)
     medians = sorted(
@@ -171,18 +175,18 @@ def interval(groups: Sequence[Sequence[float]], *, samples: int = 1_000) -> tupl
 
 
 class Comparison(msgspec.Struct):
-    """All that one run found about two commits."""
+    """The result of one run about two commits."""
 
     before: str
     after: str
     measurements: list[Measurement] = []
     figures: dict[str, list[float]] = {}
-    """What bars measure of deepfs alone, such as memory: a value of each commit by claim, told without a verdict."""
+    """Bars that measure deepfs alone, such as memory: the value of each commit by claim, shown without a verdict."""
     failures: dict[str, str] = {}
     """Why a scenario could not be compared, by side and scenario."""
 
     @property
     def is_passed(self) -> bool:
-        """Whether nothing is slower, nothing is answered otherwise, and the later commit runs all of it."""
+        """Whether nothing is slower, no answers differ, and all scenarios run on the later commit."""
         verdicts = {measurement.verdict for measurement in self.measurements}
         return not verdicts & {"slower", "answers differ"} and not any(key.startswith("after") for key in self.failures)

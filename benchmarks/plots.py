@@ -1,4 +1,4 @@
-"""The pictures of a record; `python -m benchmarks.plots results/*.json` draws them anew."""
+"""Draws the plots of a record; `python -m benchmarks.plots results/*.json` draws them again."""
 
 import sys
 from collections.abc import Iterator
@@ -28,15 +28,15 @@ _STYLE: Final = {
     "axes.titlepad": 12,
     "grid.color": "#e4e4e4",
 }
-# Told apart by those who do not see colours alike (Okabe and Ito), and each by its marker. The first two have their
-# own in every picture.
+# Colours that colour-blind people can distinguish (Okabe and Ito); each line also has its own marker. deepfs and
+# deepagents have the same colour in every plot.
 _OWN: Final = {"deepfs": "#0072b2", "deepagents": "#d55e00"}
 _OTHERS: Final = ("#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 _MARKERS: Final = "os^vDPX"
 
 
 def draw(record: Record, directory: Path) -> list[Path]:
-    """Draw the plots of a record as PNG; returns where."""
+    """Draw the plots of a record as PNG files; return their paths."""
     return [_draw(plot, _source(record), directory / f"{plot.name}.png") for plot in record.plots]
 
 
@@ -81,7 +81,7 @@ def _draw_line(axes: Any, line: Line, style: dict[str, Any]) -> None:
 
 
 def _legend(figure: Figure, axes: Any, plot: Plot) -> None:
-    """Beside the axes, in the order in which the lines end."""
+    """Draw the legend beside the axes, in the order of the right ends of the lines."""
     ends = {line.name: line.points[-1].y for line in plot.lines}
     handles, names = axes.get_legend_handles_labels()
     ordered = sorted(zip(handles, names, strict=True), key=lambda entry: -ends[entry[1]])
@@ -113,7 +113,7 @@ def _number(value: float, _: int = 0) -> str:
 
 
 def main() -> None:
-    """Draw the plots of the records that the command line names, beside them."""
+    """Draw the plots of the records that the command line names, into the directories of these files."""
     for name in map(Path, sys.argv[1:]):
         for path in draw(msgspec.json.decode(name.read_bytes(), type=Record), name.parent):
             print(path)

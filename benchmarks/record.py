@@ -1,4 +1,4 @@
-"""What a scenario found, in the form in which it is printed, written and drawn."""
+"""The results of a scenario, as they are printed, written and drawn."""
 
 from collections.abc import Sequence
 from statistics import median, quantiles
@@ -10,19 +10,19 @@ __all__ = ["Bar", "Entry", "Line", "Plot", "Point", "Race", "Record", "Timing", 
 
 
 class Timing(msgspec.Struct, frozen=True):
-    """The seconds of each round, in order, and those that processors worked for it, in this process and below."""
+    """The seconds of each round, in order, and its processor time, including that of subprocesses."""
 
     seconds: list[float]
     processor_seconds: list[float]
 
     @property
     def median(self) -> float:
-        """The typical round."""
+        """The seconds of the median round."""
         return median(self.seconds)
 
     @property
     def processor_median(self) -> float:
-        """The typical work."""
+        """The median processor time."""
         return median(self.processor_seconds)
 
     @property
@@ -37,7 +37,7 @@ class Timing(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One contender of a race: its exact call, what it took, and whether its answers were whole."""
+    """One contender of a race: its exact call, its times, and whether its answers were complete."""
 
     name: str
     call: str
@@ -52,14 +52,14 @@ class Race(msgspec.Struct, frozen=True):
     work: str
     entries: list[Entry]
     sweep: bool
-    """Whether this is one of many, whose figures a plot has."""
+    """Whether the race is one of a series that a plot shows, so that it has no table of its own."""
 
     def entry(self, name: str) -> Entry:
         """The contender of that name."""
         return next(entry for entry in self.entries if entry.name == name)
 
     def ratios(self, slower: str, faster: str) -> list[float]:
-        """How many times as long as `faster` the other took, round by round; by the medians, unless in equal rounds."""
+        """How many times as long as `faster` the other took: by round, or by medians if they ran different numbers."""
         long, short = self.entry(slower).timing, self.entry(faster).timing
         if len(long.seconds) != len(short.seconds):
             return [long.median / short.median]
@@ -67,7 +67,7 @@ class Race(msgspec.Struct, frozen=True):
 
 
 class Bar(msgspec.Struct, frozen=True):
-    """What the project demands of itself, and what was measured; `values` has one figure for each round."""
+    """A limit that the project sets itself, and the measured values, one for each round."""
 
     claim: str
     comparison: Literal["at least", "at most"]
@@ -79,7 +79,7 @@ class Bar(msgspec.Struct, frozen=True):
 
     @property
     def typical(self) -> float:
-        """What the bar is judged by."""
+        """The median, which is compared with the limit."""
         return median(self.values)
 
     @property
@@ -89,7 +89,7 @@ class Bar(msgspec.Struct, frozen=True):
 
 
 class Point(msgspec.Struct, frozen=True):
-    """A value with its spread: the quartiles, or the extremes where there are few rounds."""
+    """A value with its spread: the quartiles, or the extremes if there are fewer than four values."""
 
     x: float
     y: float
@@ -114,7 +114,7 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class Plot(msgspec.Struct, frozen=True):
-    """A picture: lines over common axes; `ticks` names the places of the x axis, where numbers would say less."""
+    """A plot: lines over common axes; `ticks` are labels for the x axis in place of numbers."""
 
     name: str
     title: str
@@ -127,7 +127,7 @@ class Plot(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct):
-    """All that one scenario found in one run."""
+    """All results of one scenario in one run."""
 
     scenario: str
     title: str

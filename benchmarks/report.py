@@ -54,7 +54,7 @@ def _race_row(entry: Entry, first: Entry) -> list[str]:
 
 
 def duration(seconds: float) -> str:
-    """Three digits and a unit."""
+    """A time with three digits and a unit."""
     for unit, size in (("s", 1.0), ("ms", 1e-3)):
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"
@@ -101,7 +101,7 @@ def _verdict(bar: Bar) -> str:
 
 
 def show_verdict(records: list[Record], console: Console) -> None:
-    """Print what was missed, and how many bars there were."""
+    """Print the bars that were missed, and how many were met."""
     bars = [(record, bar) for record in records for bar in record.bars]
     missed = [(record, bar) for record, bar in bars if not bar.met]
     console.rule(f"[bold]{len(bars) - len(missed)} of {len(bars)} bars met[/bold]")
@@ -113,7 +113,7 @@ def show_verdict(records: list[Record], console: Console) -> None:
 
 
 def write(record: Record, directory: Path) -> Path:
-    """Write the record as JSON; returns where."""
+    """Write the record as JSON, and return the path."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{record.scenario}.json"
     path.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")

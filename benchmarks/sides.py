@@ -18,22 +18,22 @@ __all__ = ["Pair", "Plan", "SideError", "pair"]
 
 
 class Plan(NamedTuple):
-    """How much is measured."""
+    """How many rounds to measure."""
 
     pairs: int = 3
     """Pairs of processes for each scenario."""
     least: int = 4
-    """Blocks of four turns that a measurement has at least in each pair of processes."""
+    """The fewest blocks of four turns for a measurement in each pair of processes."""
     most: int = 25
-    """And at most."""
+    """The most such blocks."""
     seconds: float = 4
-    """After so much time, no further block begins."""
+    """No block beyond `least` begins after this time."""
     quick: bool = False
-    """Whether the work is smaller where it is long."""
+    """Whether long work is reduced."""
 
 
 class SideError(Exception):
-    """A side cannot do the scenario."""
+    """A side failed to run the scenario."""
 
     def __init__(self, side: str, message: Message) -> None:
         super().__init__(message.failure if isinstance(message, End) else f"out of turn: {message}")
@@ -54,7 +54,7 @@ class Side:
         )
 
     def receive(self) -> Message:
-        """Wait for what it says; an End with a failure if it died."""
+        """Wait for a message of the process; an End with a failure if the process has ended."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
@@ -63,7 +63,7 @@ class Side:
         return message
 
     def turn(self, contender: str) -> Turn:
-        """Have it do the work once."""
+        """Let the process do the work of a contender once."""
         self._tell(contender)
         answer = self.receive()
         if isinstance(answer, Turn):
@@ -71,7 +71,7 @@ class Side:
         raise SideError(self.name, answer)
 
     def go_on(self) -> None:
-        """Let it go on to the next race."""
+        """Let the process go on to the next race."""
         self._tell(None)
 
     def _tell(self, contender: str | None) -> None:
@@ -80,7 +80,7 @@ class Side:
         self._process.stdin.flush()
 
     def close(self) -> None:
-        """End it: where it waits for a command, it takes the end of its input for one."""
+        """End the process: it exits when it waits for a command and its input ends."""
         for stream in (self._process.stdin, self._process.stdout):
             assert stream is not None
             stream.close()
@@ -88,7 +88,7 @@ class Side:
 
 
 def _environment(package: Path) -> dict[str, str]:
-    """The package of the commit before the rest of this tree, also for the processes that a scenario starts."""
+    """An environment that imports the package of the commit, and all else from this tree, also in subprocesses."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return {**kept, "PYTHONPATH": os.pathsep.join([str(package), str(ROOT)]), "PYTHONHASHSEED": "0"}
 
@@ -98,7 +98,7 @@ def _environment(package: Path) -> dict[str, str]:
 
 @contextmanager
 def pair(packages: tuple[Path, Path], scenario: str, plan: Plan, *, swapped: bool) -> Iterator["Pair"]:
-    """Both processes; the one that starts first, and may find more in caches, is not always the same."""
+    """Start both processes; `swapped` changes which one starts first, since that may affect caches."""
     named = list(zip(("before", "after"), packages, strict=True))
     order = named[::-1] if swapped else named
     sides = {name: Side(name, package, scenario, quick=plan.quick) for name, package in order}
@@ -116,10 +116,10 @@ class Pair:
         self._before, self._after = before, after
         self._plan = plan
         self.ends: tuple[End, End] | None = None
-        """The last words of both, once there are no more races."""
+        """The last messages of both processes, when there are no more races."""
 
     def races(self) -> Iterator[Offer]:
-        """The races as both reach them."""
+        """Yield each race when both processes have reached it."""
         while isinstance(offer := self._receive(), Offer):
             yield offer
             self._before.go_on()
@@ -139,7 +139,7 @@ class Pair:
         raise SideError(self._after.name, End(failure=f"{after} where the other has {before}"))
 
     def measure(self, contender: str) -> list[Block] | None:
-        """The blocks of turns; None if the answers differ. The first turns, which warm caches up, are not counted."""
+        """Return the blocks of turns, or None if the answers differ. First turns warm caches up, and do not count."""
         first = self._before.turn(contender)
         if self._after.turn(contender).digest != first.digest:
             return None

@@ -1,4 +1,4 @@
-"""Stores of LangGraph to measure with; the PostgreSQL server is started for it."""
+"""LangGraph stores to measure with; a PostgreSQL server is started for the one that needs it."""
 
 import importlib.util
 from collections.abc import AsyncIterator, Callable
@@ -20,7 +20,7 @@ Kind = Literal["InMemoryStore", "AsyncSqliteStore", "AsyncPostgresStore"]
 
 
 class Opened(NamedTuple):
-    """An empty store, and where another process finds it: a file, or the directory of a socket."""
+    """An empty store, and its address for another process: a file, or the directory of a socket."""
 
     store: BaseStore
     address: str
@@ -37,14 +37,14 @@ async def _sqlite_store() -> AsyncIterator[Opened]:
         file = str(directory / "store.db")
         async with AsyncSqliteStore.from_conn_string(file) as store:
             await store.setup()
-            # As of the PostgreSQL server, its data need not survive anything: what is measured is not the disk.
+            # As with the PostgreSQL server, the data need not survive a crash: the disk is not measured.
             await store.conn.execute("PRAGMA synchronous = OFF")
             yield Opened(store, file)
 
 
 @asynccontextmanager
 async def postgres_store() -> AsyncIterator[Opened]:
-    """One in a server of its own."""
+    """A store in a PostgreSQL server of its own."""
     with _postgres().running_server() as server:
         async with AsyncPostgresStore.from_conn_string(server.dsn()) as store:
             await store.setup()
@@ -52,7 +52,7 @@ async def postgres_store() -> AsyncIterator[Opened]:
 
 
 def _postgres() -> ModuleType:
-    """The helper of the tests that starts a server."""
+    """The module of the tests that starts a PostgreSQL server."""
     source = Path(__file__).parents[1] / "tests" / "support" / "postgres.py"
     spec = importlib.util.spec_from_file_location("_postgres_server", source)
     assert spec is not None
@@ -67,4 +67,4 @@ STORES: Final[dict[Kind, Callable[[], AbstractAsyncContextManager[Opened]]]] = {
     "AsyncSqliteStore": _sqlite_store,
     "AsyncPostgresStore": postgres_store,
 }
-"""What opens a store of each kind."""
+"""Functions that open a store, by kind."""

@@ -1,6 +1,6 @@
-"""`python -m benchmarks.worker PACKAGE SCENARIO [--quick]`: a process of a comparison, which does a turn when told to.
+"""`python -m benchmarks.worker PACKAGE SCENARIO [--quick]`: a process of a comparison, which does turns on command.
 
-The scenario is that of this tree, the package that of one commit. It speaks JSON lines by its standard streams.
+The scenario is that of this tree, the package that of one commit. Messages are JSON lines on the standard streams.
 """
 
 import asyncio
@@ -26,14 +26,14 @@ from benchmarks.record import Bar, Entry, Race, Timing
 
 
 class Channel:
-    """The way to the process that compares."""
+    """The connection to the process that compares."""
 
     def __init__(self) -> None:
         self._answers = os.fdopen(os.dup(1), "wb")
-        os.dup2(2, 1)  # What a scenario prints is no answer.
+        os.dup2(2, 1)  # Output that a scenario prints must not mix with messages.
 
     def send(self, message: Message) -> None:
-        """Say something; where nobody listens any more, end."""
+        """Send a message; exit if the other process has closed the connection."""
         try:
             self._answers.write(msgspec.json.encode(message) + b"\n")
             self._answers.flush()
@@ -41,7 +41,7 @@ class Channel:
             sys.exit(1)
 
     def receive(self) -> Command:
-        """Wait until told what to do. It blocks, so that nothing else runs here while the other side has its turn."""
+        """Wait for a command. This blocks, so that nothing runs here while the other side has its turn."""
         line = sys.stdin.buffer.readline()
         if not line:
             sys.exit(1)
@@ -49,14 +49,14 @@ class Channel:
 
 
 class PairedBench(Bench):
-    """Does a turn of a race whenever it is told to, and nothing but the turns of deepfs."""
+    """Runs turns of a race on command, and only those of deepfs."""
 
     def __init__(self, channel: Channel, scenario: str, title: str, *, quick: bool) -> None:
         super().__init__(scenario, title, quick=quick)
         self._channel = channel
 
     async def race(self, work: str, contenders: Sequence[Contender], **options: Any) -> Race:
-        """Offer the race to the process that compares; the others take no time, as `nan` says."""
+        """Offer the race to the process that compares; other contenders are not run, and have `nan` as time."""
         lanes = {contender.name: Lane(contender) for contender in contenders if contender.own}
         if lanes:
             await self._serve(work, lanes)
@@ -92,7 +92,7 @@ def _own_bars(bench: Bench) -> list[Bar]:
 
 
 def main() -> None:
-    """Run the scenario; what it raises is the last message."""
+    """Run the scenario, and send an End; its failure is the traceback if the scenario raises."""
     package, name, *options = sys.argv[1:]
     assert Path(package).samefile(Path(deepfs.__path__[0]).parent), deepfs.__path__
     logging.getLogger("deepagents").setLevel(logging.ERROR)

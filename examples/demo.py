@@ -1,6 +1,6 @@
 """deepfs in one sitting: a LangGraph graph whose nodes work on three storages in one tree, then a plain script.
 
-    /            the state of the graph, gone when its thread is
+    /            the state of the graph, which lives as long as its thread
     /src/        a real source tree: the packages installed beside deepfs, some thousand files
     /memories/   a LangGraph store in a SQLite file: run the demo twice, and it remembers
 
@@ -87,7 +87,7 @@ async def remember(state: FilesystemState) -> None:
 
 
 async def run_graph() -> None:
-    """Run the nodes one after another, and tell what is in the state at the end."""
+    """Run the nodes one after another, and print which files are in the state at the end."""
     graph = StateGraph(FilesystemState)
     graph.add_sequence([look_around, take_notes, edit_at_once, remember])
     graph.add_edge(START, "look_around")
@@ -98,7 +98,7 @@ async def run_graph() -> None:
 
 @asynccontextmanager
 async def memory_store() -> AsyncIterator[AsyncSqliteStore]:
-    """The store in the SQLite file, which the first run makes."""
+    """The store in the SQLite file; the first run creates it."""
     await anyio.Path(MEMORIES.parent).mkdir(exist_ok=True)
     async with AsyncSqliteStore.from_conn_string(str(MEMORIES)) as store:
         await store.setup()
@@ -120,7 +120,7 @@ def run_script() -> None:
 
 
 async def recall() -> GrepResult:
-    """What this run and those before it have left in the store."""
+    """Search the notes that this run and earlier ones have left in the store."""
     async with memory_store() as store:
         return await StoreBackend(store, namespace=NAMESPACE).agrep("", glob="run-*.md")
 

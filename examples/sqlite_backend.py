@@ -23,7 +23,7 @@ SCHEMA = """
     ) WITHOUT ROWID
 """
 MOST_PARAMETERS = 900
-"""SQLite may refuse over 999."""
+"""SQLite may refuse more than 999 parameters."""
 
 
 class SqliteFiles(BlockingStorage):
@@ -36,18 +36,18 @@ class SqliteFiles(BlockingStorage):
 
     @contextmanager
     def transaction(self, kind: Kind) -> Iterator[None]:
-        # `timeout=0`: to wait for the lock of another process here would occupy the thread.
+        # `timeout=0`: waiting here for another process's lock would occupy the worker thread.
         with closing(sqlite3.connect(self.file, timeout=0, isolation_level=None)) as self.connection:
-            self.connection.execute("PRAGMA journal_mode = WAL")  # Readers and a writer do not exclude each other.
+            self.connection.execute("PRAGMA journal_mode = WAL")  # Readers and a writer do not block each other.
             self.connection.execute(SCHEMA)
-            # A change locks the database before it looks, so that what it saw still holds when it is stored.
+            # A change locks the database before it reads, so that what it read is still true when it writes.
             self.connection.execute("BEGIN IMMEDIATE" if kind == "change" else "BEGIN")
             yield
             self.connection.execute("COMMIT")  # After an error, closing rolls back.
 
     def failed(self, error: Exception) -> Exception:
         if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
-            return ChangedError("/")  # The operation is tried anew, after a pause.
+            return ChangedError("/")  # The operation is retried after a pause.
         return super().failed(error)
 
     def stat(self, paths: Sequence[str]) -> Mapping[str, FileStat]:
@@ -83,7 +83,7 @@ class SqliteFiles(BlockingStorage):
 
 
 class SqliteBackend(StorageBackend):
-    """Files in a SQLite database. No edit is lost, whichever process made it."""
+    """Files in a SQLite database. No edit is lost, even if several processes edit a file."""
 
     capabilities = Capabilities(durable=True)
 

@@ -1,4 +1,4 @@
-"""Tables of calls for the demo: what was called, what came of it, and how long it took."""
+"""Tables of calls for the demo: each call, its result, and how long it took."""
 
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -51,18 +51,18 @@ class Steps:
         """Await a method with these arguments, and add its row."""
         start = time.perf_counter()
         result = await method(*args, **options)
-        self._add(spelled(method, args, options), told(result), start, failed=not result.ok)
+        self._add(spelled(method, args, options), summary(result), start, failed=not result.ok)
         return result
 
     def call_sync(self, method: Callable[..., Result], *args: Any, **options: Any) -> None:
         """Call a method with these arguments, and add its row."""
         start = time.perf_counter()
         result = method(*args, **options)
-        self._add(spelled(method, args, options), told(result), start, failed=not result.ok)
+        self._add(spelled(method, args, options), summary(result), start, failed=not result.ok)
 
     @contextmanager
     def timed(self, call: str) -> Iterator[list[str]]:
-        """Add a row for what the block does; it puts the answer into the list."""
+        """Add a row for the block, which puts the lines of its answer into the list."""
         start = time.perf_counter()
         answer: list[str] = []
         yield answer
@@ -76,14 +76,14 @@ class Steps:
 
 
 def spelled(method: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> str:
-    """A call as it stands in the code."""
+    """A call as source code."""
     given = [getattr(arg, "__name__", None) or repr(arg) for arg in args]
     given += [f"{name}={value!r}" for name, value in options.items()]
     return f"{method.__name__}({', '.join(given)})"
 
 
-def told(result: Result) -> list[str]:
-    """What came of an operation, in a few lines."""
+def summary(result: Result) -> list[str]:
+    """The result of an operation, in a few lines."""
     match result:
         case Result(error=str(error)):
             return [error]
@@ -93,7 +93,7 @@ def told(result: Result) -> list[str]:
             size = f", {sum(info.size or 0 for info in files) / 1e6:,.1f} MB" if len(files) > 1000 else ""
             return [counted(len(files), "file") + size, *(f"first: {info.path}" for info in files[:1])]
         case GrepResult(matches=list(matches)):
-            return told_by_mount(matches) or ["nothing found"]
+            return matches_by_mount(matches) or ["nothing found"]
         case ReadResult(file_data=FileData(content=content)):
             lines = f"lines {result.start_line} to {result.end_line} of {result.total_lines}"
             return [lines, *(f"  {line}" for line in content.splitlines())]
@@ -104,16 +104,16 @@ def told(result: Result) -> list[str]:
     return ["done"]
 
 
-def told_by_mount(matches: list[GrepMatch]) -> list[str]:
-    """How many matches there are below each directory of the root, with the first of them."""
+def matches_by_mount(matches: list[GrepMatch]) -> list[str]:
+    """For each directory of the root, the number of matches below it, and the first one."""
     mounts: dict[str, list[GrepMatch]] = {}
     for match in matches:
         top, _, below = match.path[1:].partition("/")
         mounts.setdefault(f"/{top}/" if below else "/", []).append(match)
-    return [line for mount, found in sorted(mounts.items()) for line in told_of_mount(mount, found)]
+    return [line for mount, found in sorted(mounts.items()) for line in matches_of_mount(mount, found)]
 
 
-def told_of_mount(mount: str, found: list[GrepMatch]) -> list[str]:
+def matches_of_mount(mount: str, found: list[GrepMatch]) -> list[str]:
     files = {match.path for match in found}
     first = found[0]
     return [

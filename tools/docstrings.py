@@ -1,11 +1,11 @@
-"""The public methods of the package, and whether their docstrings describe arguments and name errors.
+"""Finds the public methods of the package, and checks that their docstrings describe arguments and name errors.
 
-- A public class is one that a public module has in its `__all__`, wherever it is defined. Public modules are those
-  without a `_` before a part of their name and outside the inner rooms.
+- A public class is one that a public module lists in its `__all__`, wherever it is defined. A module is public if no
+  part of its name begins with `_` and it is not in `INNER`.
 - A public method is counted once, at the class of the package that declares it first: overrides repeat no docstring. A
-  constructor belongs to each class that has one; its arguments may stand in the docstring of the class. Sync methods
-  that are generated are not seen here, and classes that derive from those of a framework count by their constructors.
-- A method's arguments are described if its `Args:` has each of them. Its errors must be named, under `Raises:` or
+  constructor counts for each class that has one; the docstring of the class may describe its arguments. Generated sync
+  methods are not seen here. Of classes that derive from a class of a framework, only the constructor counts.
+- A method's arguments are described if its `Args:` names each of them. Its errors must be named, under `Raises:` or
   `Errors:`, if it raises one itself or returns a result that can hold one.
 """
 
@@ -22,9 +22,9 @@ INNER: Final = (
     *("core", "disk", "_langgraph", "process", "search", "text", "threads"),
     *("backends.flat_plans", "sandboxes.loop_affinity", "sandboxes.responses", "sandboxes.script", "sandboxes.wire"),
 )
-"""Rooms and modules whose classes are not for users; `core` was one."""
+"""Subpackages and modules whose classes are not for users; only older checkouts have `core`."""
 PLAIN: Final = {*vars(builtins), "ABC", "Generic", "NamedTuple", "Protocol", "StrEnum", "Struct", "TypedDict"}
-"""Bases from outside that declare no public method of their own."""
+"""Base classes from outside the package that do not count as a framework."""
 
 
 # --- docstrings of public methods ------------------------------------------------------------------------------------
@@ -44,7 +44,7 @@ class Class:
 
 
 class Names:
-    """What the names at the top of modules stand for, followed through imports."""
+    """Looks up the classes that names in modules refer to, also through imports."""
 
     def __init__(self, modules: dict[str, Module]) -> None:
         self._modules = modules
@@ -71,12 +71,12 @@ class Names:
         return None
 
     def lineage(self, of: Class) -> list[Class]:
-        """The class and those of the package that it derives from, nearest first."""
+        """The class and its base classes in the package, nearest first."""
         found = (self.find(of.module, base) for base in _bases(of))
         return [of, *(each for base in found if base is not None for each in self.lineage(base))]
 
     def is_foreign(self, of: Class) -> bool:
-        """Whether it derives from a class of a framework."""
+        """Whether the class derives directly from a class of a framework."""
         return any(base not in PLAIN and self.find(of.module, base) is None for base in _bases(of))
 
 
@@ -139,7 +139,7 @@ def public_methods(modules: dict[str, Module]) -> list[Method]:
 
 
 def _declared(names: Names, lineage: list[Class]) -> Iterator[tuple[Class, Function]]:
-    """The public methods of a class, each where the package declares it first, and its constructor."""
+    """The public methods of a class, each with the class that declares it first, and its constructor."""
     first = {name: each for each in lineage for name in each.methods() if not name.startswith("_")}
     if not any(names.is_foreign(each) for each in lineage):
         yield from ((each, each.methods()[name]) for name, each in first.items())
@@ -147,7 +147,7 @@ def _declared(names: Names, lineage: list[Class]) -> Iterator[tuple[Class, Funct
 
 
 def _parameters(function: Function) -> list[str]:
-    """What a caller of a method passes."""
+    """The names of the parameters that a caller passes to a method."""
     args = function.args
     named = [each.arg for each in [*args.posonlyargs, *args.args, args.vararg, *args.kwonlyargs, args.kwarg] if each]
     is_static = any(isinstance(each, ast.Name) and each.id == "staticmethod" for each in function.decorator_list)

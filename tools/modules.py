@@ -1,8 +1,8 @@
-"""The modules of the package as files: what they import, and how long what is in them is.
+"""Parses the modules of the package: their imports, and the lengths of their functions and classes.
 
-- Modules are the `*.py` files of the package without its `testing/`; lines are newlines, of code or not.
-- A module imports what any import statement in it names, in functions and under `TYPE_CHECKING` too. `from a import b`
-  imports the module `a.b` if there is one, else `a`. Names in strings, as in tables of lazy exports, are no imports.
+- Modules are the `*.py` files of the package without its `testing/`. All lines count, also comments and blank ones.
+- Every import statement of a module counts, also in functions and under `TYPE_CHECKING`. `from a import b` imports the
+  module `a.b` if there is one, else `a`. Names in strings, as in tables of lazy exports, are not imports.
 - A body is a function's lines after its signature and docstring; a class is counted without docstrings.
 """
 
@@ -14,9 +14,9 @@ from typing import Final
 
 PACKAGE: Final = "deepfs"
 APART: Final = {"testing"}
-"""Rooms that are not measured, as they are tests."""
+"""Subpackages that are not measured, because they are tests."""
 
-# --- modules and what they import ------------------------------------------------------------------------------------
+# --- modules and their imports ---------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Module:
 
 
 def modules_of(root: Path) -> dict[str, Module]:
-    """The measured modules of the package by name, with what they import of each other."""
+    """The measured modules of the package by name, each with its imports of other measured modules."""
     found: dict[str, Module] = {}
     for path in sorted((root / PACKAGE).rglob("*.py")):
         parts = path.relative_to(root).with_suffix("").parts
@@ -57,7 +57,7 @@ def _imported(module: Module, known: dict[str, Module]) -> Iterator[str]:
 
 
 def source_of(module: Module, node: ast.ImportFrom) -> str:
-    """The full name of the module that names are imported from."""
+    """The full name of the module that an import statement imports from."""
     if not node.level:
         return node.module or ""
     parts = module.name.split(".")
@@ -70,7 +70,7 @@ def importers(modules: dict[str, Module]) -> dict[str, list[str]]:
 
 
 def circles(modules: dict[str, Module]) -> list[list[str]]:
-    """The groups of modules that import one another, directly or by others, largest first; Tarjan's algorithm."""
+    """The import cycles: groups of modules that import one another, directly or not, largest first (Tarjan)."""
     order: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []

@@ -1,6 +1,6 @@
-"""Which modules of the package two operations pass: a search on disk, and an edit in a store of LangGraph.
+"""Prints as JSON which modules of the package two operations use: a search on disk, and an edit in a LangGraph store.
 
-Printed as JSON. A module is passed if a function of it is called, in any thread; importing it is not passing it.
+An operation uses a module if it calls a function of it, in any thread; an import alone does not count.
 """
 
 import json
@@ -18,7 +18,7 @@ from langgraph.store.memory import InMemoryStore
 from deepfs import FilesystemBackend, StoreBackend
 
 ROUNDS = 5
-"""How often each operation runs: what a pass meets may depend on when its threads run."""
+"""How often each operation runs: the modules that it uses may depend on the timing of its threads."""
 
 passed: set[str] = set()
 
@@ -30,7 +30,7 @@ def note(frame: FrameType, event: str, _: Any) -> None:
 
 
 async def passes(operation: Callable[[], Awaitable[object]]) -> list[str]:
-    """The modules that an operation passes once it has run for a first time, which starts threads and loads modules."""
+    """The modules that an operation uses, without its first run, which starts threads and loads modules."""
     await operation()
     passed.clear()
     for _ in range(ROUNDS):
@@ -51,7 +51,7 @@ async def main(root: Path) -> dict[str, list[str]]:
         assert (await store.aedit("/notes.py", "one", "three")).error is None
         assert (await store.aedit("/notes.py", "three", "one")).error is None
 
-    # The edit first: the search starts threads, which would be seen later on.
+    # The edit runs first: calls in the threads that the search starts would count for it.
     edited = await passes(edit)
     return {"a disk grep": await passes(grep), "a store edit": edited}
 

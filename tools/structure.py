@@ -1,13 +1,13 @@
-"""The structure of the package in figures, and the limits that `nox -s lint` holds them to.
+"""Measures the structure of the package, and checks the limits that `nox -s lint` enforces.
 
-    python tools/structure.py                  the table; ends with 1 where a figure is beyond its limit
+    python tools/structure.py                  the table; exits with 1 if a figure is beyond its limit
     python tools/structure.py --of DIR         the figures of another checkout, without limits
     python tools/structure.py --compare DIR    that checkout and this one, side by side
 
-Nothing of the package is imported, except with `--passes`, which counts the modules that two operations pass: there
-the package and its dependencies must be installed. `--show` names what each figure counts.
+The package is not imported, except with `--passes`, which counts the modules that two operations use: then the package
+and its dependencies must be installed. `--show` lists what each figure counts.
 
-How modules are counted, `modules.py` says; how methods are, `docstrings.py`.
+`modules.py` defines how modules are counted, `docstrings.py` how methods are.
 """
 
 import argparse
@@ -27,12 +27,12 @@ from modules import Module, body_lines, circles, class_lines, classes, functions
 ROOT: Final = Path(__file__).resolve().parents[1]
 
 Range = tuple[float, float]
-"""The least and the greatest value."""
+"""The smallest and the largest allowed value."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """What is measured. Where the goal is missed today, `today` is the limit: it must not get worse."""
+    """A measured figure. While its goal is missed, `today` is the limit, so that it does not get worse."""
 
     name: str
     goal: Range | None = None
@@ -80,7 +80,7 @@ def _count(names: Iterable[str]) -> Measure:
 
 
 def measure(root: Path) -> dict[str, Measure]:
-    """The figures that the files alone tell, by name."""
+    """The figures that follow from the source files alone, by name."""
     found = modules_of(root)
     return measure_modules(found) | measure_code(found) | measure_methods(found)
 
@@ -122,7 +122,7 @@ def measure_methods(found: dict[str, Module]) -> dict[str, Measure]:
 
 
 def measure_passes(root: Path) -> dict[str, Measure]:
-    """The modules that operations pass, by running these on the package in `root`."""
+    """Run `passes.py` on the package in `root`, and count the modules that its operations use."""
     command = [sys.executable, "-P", str(Path(__file__).with_name("passes.py"))]
     env = {**os.environ, "PYTHONPATH": str(root)}
     printed = subprocess.run(command, check=True, capture_output=True, text=True, env=env).stdout
@@ -156,8 +156,8 @@ def _range(limit: Range | None) -> str:
     return f"{low:g} to {high:g}" if low else f"≤ {high:g}"
 
 
-def _told(measured: dict[str, Measure], figures: Iterable[Figure]) -> str:
-    """What was counted for these figures."""
+def _items(measured: dict[str, Measure], figures: Iterable[Figure]) -> str:
+    """The names of the items that were counted for these figures."""
     names = (figure.name for figure in figures if measured.get(figure.name, Measure(0)).counted)
     return "\n".join(f"\n{name}:\n  " + "\n  ".join(measured[name].counted) for name in names)
 
@@ -175,7 +175,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     measured = {title: measure(root) | (measure_passes(root) if given.passes else {}) for title, root in roots.items()}
     print(table(measured, with_limits=not given.of))
     broken = [] if given.of else limits_broken(measured["now"])
-    print(_told(measured["now"], FIGURES if given.show else broken))
+    print(_items(measured["now"], FIGURES if given.show else broken))
     for figure in broken:
         print(f"{figure.name}: beyond the limit, {_range(figure.limit)}", file=sys.stderr)
     return 1 if broken else 0

@@ -1,16 +1,16 @@
-"""The public surface of the package: the names that can be imported, their signatures, and the members of classes.
+"""Prints or compares the public surface of the package: importable names, signatures, and members of classes.
 
-    python tools/surface.py DIR > old.json            that of a checkout, as JSON
-    python tools/surface.py --compare OLD NEW         what is new, and what is gone or changed
+    python tools/surface.py DIR > old.json            the surface of a checkout, as JSON
+    python tools/surface.py --compare OLD NEW         additions, removals and changes
 
-OLD and NEW are checkouts; OLD may be such JSON instead. Where something is gone or changed, it ends with 1. The package
-is imported: its dependencies must be installed.
+OLD and NEW are checkouts; OLD may be such JSON instead. The exit code is 1 if something was removed or changed. The
+package is imported: its dependencies must be installed.
 
-The surface is what the public modules have in their `__all__` (`docstrings.py` says which these are), and what the
-README, the docs or the examples import of other modules. Where a name is defined does not matter, and the
-new checkout answers for each path of the old one: a former path that still imports is not gone. A parameter that need
-not be passed is an addition; any other change of names, order, defaults or annotations is a change, and so is a base
-that a class lost.
+The surface consists of the names in `__all__` of public modules (`docstrings.py` defines these), and of the names that
+the README, the docs or the examples import from other modules. It does not matter where a name is defined, and each
+import path of OLD is tried in NEW: a former path that can still be imported is not removed. A new optional parameter is
+an addition; any other change of names, order, defaults or annotations is a change, and so is a base class that a class
+lost.
 """
 
 import argparse
@@ -35,15 +35,15 @@ ALIASES: Final = {
     "FileMissingError": "NotFoundError",
     "GuardedBackend": "HookedBackend",
 }
-"""New names of what also keeps its old one: in an annotation, one may stand for the other."""
+"""Old names that are kept, with their new names: in an annotation, one may replace the other."""
 WIDENED: Final = {"BackendProtocol": "Operations"}
-"""Types of parameters that became one of their bases, and take more."""
+"""Parameter types that may be replaced by one of their base classes, which accepts more."""
 
 Described = dict[str, Any]
 Surface = dict[str, dict[str, Described]]
-"""What each name of each module is; a module that cannot be imported is missing."""
+"""The description of each name of each module; modules that cannot be imported are missing."""
 
-# --- which paths -----------------------------------------------------------------------------------------------------
+# --- import paths ----------------------------------------------------------------------------------------------------
 
 
 def public_paths(root: Path) -> set[str]:
@@ -52,7 +52,7 @@ def public_paths(root: Path) -> set[str]:
 
 
 def documented(root: Path) -> dict[str, set[str]]:
-    """What the README, the docs and the examples import, by module."""
+    """The names that the README, the docs and the examples import, by module."""
     texts = [*root.glob("README.md"), *root.glob("docs/**/*.md"), *root.glob("examples/*.py")]
     found: dict[str, set[str]] = {}
     for text in texts:
@@ -65,7 +65,7 @@ def documented(root: Path) -> dict[str, set[str]]:
 
 
 def surface(root: Path, asked: Surface) -> Surface:
-    """The surface of a checkout, and what it has for the names of another surface."""
+    """The surface of a checkout, with the names of `asked`, another surface, that it still has."""
     command = [sys.executable, "-P", "-W", "ignore", __file__, "--describe", str(root)]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(Path(__file__).parent)])}
     names = json.dumps({module: list(found) for module, found in asked.items()})
@@ -104,7 +104,7 @@ def describe(value: object) -> Described:
 
 
 def _members(of: type) -> dict[str, Described]:
-    """The public members that the package's classes give it; those of frameworks are theirs to keep."""
+    """The public members that classes of the package define; those that come from frameworks do not count."""
     ours = [base for base in of.__mro__ if base.__module__.partition(".")[0] == PACKAGE]
     names = {name for base in ours for name in vars(base) if not name.startswith("_")}
     return {name: _member(inspect.getattr_static(of, name)) for name in names}
@@ -134,7 +134,7 @@ def _parameter(given: inspect.Parameter) -> dict[str, str | None]:
 
 
 def _annotation(given: object) -> str:
-    """An annotation without the modules of its names."""
+    """An annotation as text, without module names."""
     if given is inspect.Signature.empty:
         return ""
     text = given if isinstance(given, str) else _without_address(inspect.formatannotation(given))
@@ -149,7 +149,7 @@ def _without_address(text: str) -> str:
 
 
 def removals(old: Surface, new: Surface) -> Iterator[str]:
-    """What users of the old surface do not find in the new one."""
+    """Yield the removals and changes: what users of the old surface do not find in the new one."""
     for module, names in old.items():
         if module not in new:
             yield f"{module}: is gone"
@@ -227,7 +227,7 @@ def _read(old: Path) -> Surface:
 
 
 def compare(old: Surface, new: Surface) -> int:
-    """Print what differs, and return how many removals and changes there are."""
+    """Print the differences, and return the number of removals and changes."""
     added, gone = sorted(additions(old, new)), sorted(removals(old, new))
     print(f"{len(added)} additions:", *added, sep="\n  ")
     print(f"{len(gone)} removals and changes:", *gone, sep="\n  ")

@@ -1,4 +1,4 @@
-"""One scenario a file: `TITLE`, and `measure(bench)`."""
+"""One module for each scenario, with `TITLE` and `measure(bench)`."""
 
 from typing import Final
 

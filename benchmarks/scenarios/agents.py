@@ -1,4 +1,4 @@
-"""What an agent costs before it does anything: the time to build it, and the tokens of its prompts and tools."""
+"""The fixed cost of an agent: the time to build it, and the tokens of its prompts and tools."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -27,7 +27,7 @@ _CALL: Final = f"{_BUILT}× create_deep_agent(model, system_prompt=…, memory=[
 
 
 async def measure(bench: Bench) -> None:
-    """Race the two functions of that name with the same options, and count what a first request holds."""
+    """Race both `create_deep_agent` with the same options, and count the tokens of a first request."""
     contenders = [
         Contender(name=name, call=_CALL, run=_builder(create), rows=lambda _: ["built"], own=name == "deepfs")
         for name, create in (("deepfs", create_deep_agent), ("deepagents", create_peer_agent))
@@ -54,7 +54,7 @@ def _builder(create: Callable[..., Any]) -> Callable[[], None]:
 
 
 class _Model(GenericFakeChatModel):
-    """Remembers what it was asked with."""
+    """A fake model that remembers the messages and tools of its last request."""
 
     _tools: Any = PrivateAttr(default_factory=list)
     _asked: Any = PrivateAttr(default_factory=list)
@@ -69,7 +69,7 @@ class _Model(GenericFakeChatModel):
 
     @property
     def tokens(self) -> int:
-        """What prompts and schemas of the last request took."""
+        """The tokens of the prompts and schemas in the last request."""
         prompts = [message for message in self._asked if not isinstance(message, HumanMessage)]
         return count_tokens_approximately(prompts, tools=self._tools)
 

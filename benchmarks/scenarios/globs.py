@@ -18,7 +18,7 @@ TITLE: Final = "glob **/*.py over Django"
 
 
 async def measure(bench: Bench) -> None:
-    """Race deepfs, deepagents, ripgrep's file list and pathlib, which is blocking and by anyio."""
+    """Race deepfs, deepagents, ripgrep's file list, and pathlib, blocking and through anyio."""
     race = await bench.race("glob **/*.py", _contenders(inputs.django()), noun="files", rounds=21)
     bench.at_least("glob **/*.py: at least 8× deepagents", 8, race.ratios("deepagents", "deepfs"))
     bench.at_most("glob **/*.py: at most 2× rg --files", 2, race.ratios("deepfs", "rg --files"))
@@ -69,5 +69,5 @@ def _contenders(root: Path) -> list[Contender]:
 
 
 def _visible(found: list[str]) -> list[str]:
-    """Those without dot-names, which pathlib does not leave out."""
+    """The paths without dot-names, which pathlib does not leave out."""
     return [f"/{path}" for path in found if "/." not in f"/{path}"]

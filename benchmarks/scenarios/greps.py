@@ -24,7 +24,7 @@ _FLAGS: Final = ("-nF", "--no-config", "--no-ignore", "--no-heading", "--with-fi
 
 
 async def measure(bench: Bench) -> None:
-    """Race both with ripgrep and without, and ripgrep itself, for each literal."""
+    """For each literal, race deepfs and deepagents, with and without ripgrep, and ripgrep itself."""
     root = inputs.django()
     for literal in _LITERALS[1:] if bench.quick else _LITERALS:
         fast = [*_backends(root, literal, FilesystemBackend(root), with_ripgrep), _bare(root, literal)]
@@ -94,7 +94,7 @@ def _lines_of_ripgrep(output: bytes) -> list[tuple[str, int, str]]:
 
 
 def _by_line(root: Path, literal: str) -> Contender:
-    """What one would write by hand, blocking."""
+    """A blocking loop as one would write it by hand."""
 
     def run() -> list[tuple[str, int, str]]:
         found = []

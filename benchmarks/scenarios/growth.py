@@ -1,4 +1,4 @@
-"""What each operation costs as the tree grows: a tree on disk, and one in memory."""
+"""The cost of each operation as the tree grows, on disk and in memory."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -19,13 +19,13 @@ TITLE: Final = "Growth: from 1,000 files to 100,000"
 _SIZES: Final = (1_000, 10_000, 100_000)
 _QUICK_SIZES: Final = (300, 3_000)
 _SMALL: Final = "/d0001"
-"""A directory of a hundred files, as all are."""
+"""One of the directories, which have a hundred files each."""
 _FILE: Final = f"{_SMALL}/f50.txt"
 _TEXT: Final = "a line of a small file\n" * 20
 
 
 class _Operation(NamedTuple):
-    """What is done to a tree, and how often in one turn."""
+    """An operation on a tree, and how often it is repeated in one turn."""
 
     name: str
     call: str
@@ -34,12 +34,12 @@ class _Operation(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """What one turn does."""
+        """The calls of one turn, as shown."""
         return f"{self.times}× await fs.{self.call}" if self.is_small else f"await fs.{self.call}"
 
     @property
     def is_small(self) -> bool:
-        """Whether it touches one file or one directory."""
+        """Whether the operation touches only one file or directory."""
         return self.times > 1
 
 
@@ -58,7 +58,7 @@ _OPERATIONS: Final = (
 
 
 async def measure(bench: Bench) -> None:
-    """Race each operation on trees of each size; the trees of one kind are worked on in turns."""
+    """Race each operation on trees of different sizes; the trees of one kind take turns."""
     sizes = _QUICK_SIZES if bench.quick else _SIZES
     with inputs.scratch() as directory:
         roots = {size: inputs.write_tree(directory / str(size), inputs.flat_files(size)) for size in sizes}
@@ -122,7 +122,7 @@ async def _repeated(operation: _Operation, backend: Any) -> list[Any]:
 
 
 def _succeeded(results: list[Any]) -> range:
-    """One row for each answer, none of which may be cut short."""
+    """One row for each answer. Raises if an answer failed or was truncated."""
     for result in results:
         assert result.error is None, result.error
         assert not getattr(result, "truncated", False)
@@ -140,7 +140,7 @@ def _points(race: Race, sizes: list[int], operation: _Operation) -> list[Any]:
 
 
 async def _measure_peer(bench: Bench, roots: dict[int, Path]) -> None:
-    """The same of deepagents, for comparison: each operation against deepfs's on the largest tree."""
+    """Race each operation of deepagents against that of deepfs on the largest tree."""
     size, root = list(roots.items())[-1]
     backends = {"deepfs": FilesystemBackend(root), "deepagents": PeerBackend(str(root))}
     for operation in _OPERATIONS:
@@ -160,7 +160,7 @@ async def _measure_peer(bench: Bench, roots: dict[int, Path]) -> None:
 
 
 def _found(operation: _Operation, results: list[Any]) -> list[Any]:
-    """The paths that the answers show; of a read and a write that there is one."""
+    """The paths in the answers; for reads and writes, only the error of each."""
     if operation.name in ("read", "write"):
         return [result.error for result in results]
     fields = "entries" if operation.name == "ls" else "matches"

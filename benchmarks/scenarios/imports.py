@@ -1,4 +1,4 @@
-"""How long a script waits for its first import."""
+"""The time of a first import, in a new interpreter."""
 
 import sys
 from functools import partial
@@ -23,7 +23,7 @@ _BOTH: Final = ("deepfs", "deepagents")
 
 
 async def measure(bench: Bench) -> None:
-    """Race the imports, each in a new interpreter; what counts is the time of the statement alone."""
+    """Race the imports, each in a new interpreter; only the time of the import statement counts."""
     await _race(bench, "import {}", _BOTH)
     await _race(bench, "from {} import FilesystemBackend", ("deepfs",))
     await _race(bench, "from {} import create_deep_agent", _BOTH)

@@ -1,4 +1,4 @@
-"""An ls of 10,000 files of 100 kB in a store: the first in a process and the same again, and what moves for it."""
+"""An `ls` of 10,000 files of 100 kB in a store, first and repeated: its time, memory, and bytes transferred."""
 
 import sys
 from functools import partial
@@ -21,11 +21,11 @@ TITLE: Final = "ls of many large files in a store"
 _PACKAGES: Final[tuple[Package, ...]] = ("deepfs", "deepagents")
 _MB: Final = 1_000_000
 _SHARE: Final = 0.02
-"""What may move for an ls, of the bytes that all contents have: paths, sizes and times."""
+"""The bytes that an `ls` may transfer (paths, sizes and times), as a share of the bytes of all contents."""
 
 
 async def measure(bench: Bench) -> None:
-    """Race both on each store; then say what moves, and how much memory it takes."""
+    """Race both packages on each store; then note the bytes transferred, and the memory."""
     files, size = (300, 10_000) if bench.quick else (10_000, 100_000)
     for kind, opened in stores.STORES.items():
         async with opened() as (store, address):
@@ -42,7 +42,7 @@ async def _measure_store(bench: Bench, store: BaseStore, task: Task) -> None:
     await bench.race(f"{shown}, again", again, noun="paths", rounds=7, seconds=60)
     for package in _PACKAGES[: 1 if bench.quick else None]:
         found = await _in_new_process(msgspec.structs.replace(task, package=package, counts=True))
-        bench.note(f"{shown}, {package}: {_told(found.first)}; again {_told(found.repeated)}.")
+        bench.note(f"{shown}, {package}: {_cost(found.first)}; again {_cost(found.repeated)}.")
         if package == "deepfs" and task.address:
             _bars(bench, task, found)
 
@@ -54,7 +54,7 @@ def _bars(bench: Bench, task: Task, found: Found) -> None:
         bench.at_most(claim, _SHARE, [share], "", reduced=bench.quick)
 
 
-def _told(listing: Listing) -> str:
+def _cost(listing: Listing) -> str:
     return f"{listing.added / _MB:,.1f} MB of memory added, {listing.moved / _MB:,.2f} MB from the database"
 
 
@@ -79,7 +79,7 @@ async def _in_new_process(task: Task) -> Found:
 
 
 def _again(package: Package, store: BaseStore) -> Contender:
-    """In this process; the round that warms up is its first."""
+    """A repeated `ls` in this process; the first one is the round that warms up."""
     backend = backend_of(package, store, NAMESPACE)
     return Contender(
         name=package,
@@ -92,6 +92,6 @@ def _again(package: Package, store: BaseStore) -> Contender:
 
 
 async def _fill(store: BaseStore, files: int, size: int) -> None:
-    """With texts of random words; in memory with one, as the other processes make theirs."""
+    """Fill the store with random texts; an InMemoryStore with one text, as the other processes fill theirs."""
     pieces = cycle(["x" * size] if isinstance(store, InMemoryStore) else inputs.random_texts(20, size))
     await fill(store, files, lambda _: next(pieces))

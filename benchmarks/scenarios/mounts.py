@@ -22,7 +22,7 @@ _FILES: Final = {f"/notes/{number}.md": f"# Note {number}\na needle\nmore text\n
 
 
 async def measure(bench: Bench) -> None:
-    """Race a grep over more and more mounts against the slowest mount alone and against deepagents."""
+    """Race a grep over a growing number of mounts against the slowest mount alone, and against deepagents."""
     counts = (1, 8, 100) if bench.quick else (1, 2, 4, 8, 16, 32, 64, 100)
     races = {count: await _race(bench, count) for count in counts}
     for count, limit in ((8, 1.25), (100, 2)):
@@ -71,14 +71,14 @@ async def _race(bench: Bench, count: int) -> Race:
 
 
 async def _slow_mount() -> LatencyBackend:
-    """Ten files in memory; the answers come after 20 ms."""
+    """A backend of ten files in memory, which answers after 20 ms."""
     memory = MemoryBackend()
     await memory.aupload_files([(path, text.encode()) for path, text in _FILES.items()])
     return LatencyBackend(memory, _DELAY)
 
 
 class _PeerMount(PeerProtocol):
-    """The same for deepagents: files in memory, searched by its own function after the delay."""
+    """A slow mount for deepagents: files in memory, searched by its own function after the delay."""
 
     def __init__(self, files: dict[str, str], delay: float) -> None:
         self._files = {path: create_file_data(text) for path, text in files.items()}
@@ -93,5 +93,5 @@ class _PeerMount(PeerProtocol):
 
 
 def _under_each_mount(result: Any, count: int) -> list[tuple[str, int, str]]:
-    """What one mount found, as if all of the others had found it too."""
+    """The matches of one mount, repeated for each of `count` mounts."""
     return [(f"/m{number:03}{path}", line, text) for number in range(count) for path, line, text in grep_rows(result)]

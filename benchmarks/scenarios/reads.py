@@ -18,13 +18,13 @@ from deepfs.backends import FilesystemBackend
 TITLE: Final = "Reads of the Python files of Django"
 
 _LINES: Final = 100_000
-"""More than any file has: both backends would otherwise show the first 2,000."""
+"""More lines than any file has: by default, both backends return only the first 2,000."""
 
 Read = Callable[[str], Awaitable[Any]]
 
 
 async def measure(bench: Bench) -> None:
-    """Race all ways to read; then measure how many files a second each reads with so many tasks at once."""
+    """Race all ways to read; then measure the files per second of each, for different numbers of tasks."""
     root, paths = str(inputs.django()), list(inputs.python_files())
     readers = _readers(root)
     count = f"{len(paths):,}"
@@ -52,7 +52,7 @@ async def measure(bench: Bench) -> None:
 
 
 class _Reader:
-    """One way to read a file, and how to see its text in what it returns."""
+    """One way to read a file, and a function that gets the text from its result."""
 
     def __init__(self, name: str, call: str, read: Read, text: Callable[[Any], str] = str) -> None:
         self.name = name
@@ -129,7 +129,7 @@ def _blocking(root: str, paths: list[str]) -> Contender:
 
 
 async def _throughput(bench: Bench, readers: list[_Reader], paths: list[str]) -> None:
-    """Files a second by how many tasks read."""
+    """Measure and plot files per second by the number of tasks."""
     levels = (1, 16, 256) if bench.quick else (1, 4, 16, 64, 256, 1024, len(paths))
     some = paths[:256] if bench.quick else paths
     points: dict[str, list[Point]] = {reader.name: [] for reader in readers}
@@ -156,7 +156,7 @@ async def _throughput(bench: Bench, readers: list[_Reader], paths: list[str]) ->
 
 
 async def _by_tasks(read: Read, paths: Iterable[str], tasks: int) -> int:
-    """Let that many tasks take paths from one queue; returns how many files were read."""
+    """Let `tasks` tasks read paths from one queue; return the number of files read."""
     queue = iter(paths)
 
     async def worker() -> int:

@@ -26,7 +26,7 @@ Paths = list[str]
 
 
 class _Operation(NamedTuple):
-    """What is done to each file in turn, and what its answers come to."""
+    """An operation on each file in turn, and how its answers are compared."""
 
     name: str
     call: str
@@ -35,7 +35,7 @@ class _Operation(NamedTuple):
 
 
 class _Backends(NamedTuple):
-    """Both on storage of one kind, each with files of its own; deepagents has none in plain memory."""
+    """Backends of both packages on storage of one kind, with separate files; deepagents has none in plain memory."""
 
     ours: Any
     theirs: Any
@@ -58,7 +58,7 @@ async def _write(backend: Any, paths: Paths) -> list[Any]:
 
 
 async def _edit(backend: Any, paths: Paths) -> list[Any]:
-    """There and back, so that every turn finds the same text."""
+    """Edit each file there and back, so that every turn finds the same text."""
     results = [await backend.aedit(path, "line 7 of", "line seven of") for path in paths]
     return results + [await backend.aedit(path, "line seven of", "line 7 of") for path in paths]
 
@@ -71,7 +71,7 @@ async def _read(backend: Any, paths: Paths) -> list[Any]:
     return [await backend.aread(path) for path in paths]
 
 
-# The reads come last: their texts are what the operations before them left, and must be equal as well.
+# The reads come last, so that they also compare the texts that the other operations left.
 _OPERATIONS: Final = (
     _Operation("uploads", "aupload_files([(path, data)])", _upload_each),
     _Operation("files in one upload", "aupload_files([(path, data), …])", _upload_all),

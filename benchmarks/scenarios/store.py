@@ -27,7 +27,7 @@ Rows = Callable[[Any], Collection[Hashable]]
 
 
 async def measure(bench: Bench) -> None:
-    """Race ls, glob and grep over items that were put in one batch."""
+    """Race `ls`, `glob` and `grep` over items that were put in one batch."""
     async with _filled_store() as store:
         ls = await _race(bench, store, "als", ("/src/0007",), listed_paths)
         glob = await _race(bench, store, "aglob", ("*.py",), listed_paths)
@@ -73,7 +73,7 @@ async def _filled_store() -> AsyncIterator[BaseStore]:
 
 
 def _items() -> list[tuple[str, dict[str, Any]]]:
-    """Pieces of Django's sources, a hundred to a directory."""
+    """Pieces of Django's sources, 100 in each directory."""
     pieces = islice(cycle(_pieces()), _ITEMS)
     data = {"encoding": "utf-8", "created_at": _STAMP, "modified_at": _STAMP}
     return [

@@ -1,4 +1,4 @@
-"""Four greps and four globs at once, and how long the event loop is held up meanwhile."""
+"""Four greps and four globs at once, and the event-loop lag that they cause."""
 
 import asyncio
 from collections.abc import Callable, Hashable
@@ -28,7 +28,7 @@ Lags = dict[str, list[float]]
 
 
 async def measure(bench: Bench) -> None:
-    """Race both with ripgrep and without, each beside a task that ticks every millisecond."""
+    """Race both packages, with and without ripgrep, each beside a task that ticks every millisecond."""
     root = inputs.django()
     where = _QUICK if bench.quick else "/"
     lags: Lags = {}
@@ -83,7 +83,7 @@ def _rows(found: list[Any]) -> list[Hashable]:
 
 
 def _lag_bars(bench: Bench, lags: Lags) -> None:
-    """The bars on lag, and the picture of it."""
+    """Set the bars for lag, and plot it."""
     for engine, percent, limit in (("with rg", 100.0, 20), ("without rg", 99.0, 50)):
         lag = percentile(lags[f"deepfs, {engine}"], percent) * 1000
         shown = "throughout" if percent == 100 else f"p{percent:.0f}"

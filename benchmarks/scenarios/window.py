@@ -1,4 +1,4 @@
-"""A hundred lines from the middle of a huge file, and the memory that it takes; each time in a new process."""
+"""A read of a hundred lines from the middle of a huge file, and its memory; each time in a new process."""
 
 import json
 import sys
@@ -42,7 +42,7 @@ async def window():
     with open(root + name, encoding="utf-8") as file:
         return "".join(itertools.islice(file, offset, offset + limit))
 """
-# A first read, of another file, loads what reading loads: what counts is what the window adds.
+# A first read of another file loads modules, so that only the window itself is measured.
 _PROGRAM: Final = """
 import asyncio, json, re, sys, time
 from pathlib import Path
@@ -71,7 +71,7 @@ _WAYS: Final = {
 
 
 async def measure(bench: Bench) -> None:
-    """Race the ways to read the window; what it adds to the resident memory of the process is the bar."""
+    """Race the ways to read the window; the bar is the resident memory that it adds to the process."""
     size = 20 * _MB if bench.quick else 1_000 * _MB
     added: dict[str, list[float]] = {name: [] for name in _WAYS}
     with inputs.scratch() as root:

@@ -1,3 +1,3 @@
-"""What code written for deepagents needs: backends of older protocols taken in, and deepfs's given out."""
+"""Compatibility with deepagents and older protocols: adapters in both directions."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""The contract over backends that do not know it: the V1 protocol, and that of deepagents.
+"""Adapts backends of the V1 protocol, and of the protocol of deepagents, to that of deepfs.
 
 V1 backends are synchronous: `ls_info`, `read` with numbered text, `grep_raw`, `glob_info`, `write` that only creates,
 `edit`, and perhaps `upload_files`, `download_files`, `delete`, `execute`. They run in worker threads.
@@ -84,17 +84,17 @@ _ALL_LINES: Final = 2**31 - 1
 _BATCH: Final = 64
 
 _AMBIGUOUS: Final = re.compile(r"[\\.^$*+?{}\[\]|()]")
-"""What a V1 search may take for a regular expression or for itself; it does not tell which."""
+"""Characters that a V1 search takes literally or as a regular expression: the protocol does not say which."""
 
 
 def caller_of(backend: Any, name: str) -> Call | None:
-    """The method of `backend`, as something to await; None where it has none. A sync one runs off the event loop."""
+    """The method `name` of `backend` as an async function, or None. A sync method runs in a worker thread."""
     method = getattr(backend, name, None)
     return None if not callable(method) else awaitable(method)
 
 
 def awaitable(method: Callable[..., Any]) -> Call:
-    """`method`, as something to await; NotImplementedError, in which it says what it lacks, becomes `unsupported`."""
+    """Make `method` an async function; a NotImplementedError that it raises becomes a NotSupportedError."""
 
     async def call(*args: Any, **options: Any) -> Any:
         try:
@@ -110,10 +110,11 @@ def awaitable(method: Callable[..., Any]) -> Call:
 
 
 class AdaptedBackend(BackendProtocol, SyncCommands):
-    """A backend of deepagents, of its present or its first protocol, as one of deepfs.
+    """A backend of deepagents, of its current protocol or of V1, as one of deepfs.
 
-    V1 is recognised by the methods of its class. What a backend lacks is `unsupported`, or made of what it has:
-    conditions on versions hold within the process, and searches that it cannot do read the files into memory.
+    V1 is recognised by the methods of the class. An operation that the backend lacks is `unsupported` or built from
+    others: `if_match` is checked within the process, and a search that the backend does not offer reads the files into
+    memory.
 
     Args:
         backend: The backend to adapt.
@@ -131,11 +132,11 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         return (self.adapted,)
 
     async def astorage_place(self, path: str) -> StoragePlace:
-        # It may have links, so paths do not tell two of its files apart.
+        # The backend may have links, so different paths may be the same file.
         return flat_place(("adapted", id(self.adapted)), paths.normalize(path))
 
     def _call(self, operation: str) -> Call | None:
-        """What the backend offers for an operation."""
+        """The backend's method for an operation as an async function; None if it has none."""
         if self.is_v1:
             return caller_of(self.adapted, V1_NAMES.get(operation, operation))
         return caller_of(self.adapted, f"a{operation}") or caller_of(self.adapted, operation)
@@ -153,7 +154,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
 
     @property
     def resolves_links(self) -> bool:
-        """Whether the backend tells where links lead, as directories of deepagents do for its rules."""
+        """Whether the backend can resolve links, as a FilesystemBackend or CompositeBackend of deepagents can."""
         return hasattr(self.adapted, "_real_path") or hasattr(self.adapted, "_get_backend_and_key")
 
     async def aresolve_paths(self, paths: list[str]) -> list[str | None]:
@@ -173,7 +174,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         return LsResult(entries=[info for info in entries if info.path.rstrip("/") != path.rstrip("/")])
 
     async def _require_directory(self, path: str) -> None:
-        """Tell an empty directory from a file and from nothing, which have the same listing; the parent knows."""
+        """Raise unless `path` is a directory; its parent shows it, since a file or nothing may list as empty, too."""
         above = await self._offered("ls")(paths.parent(path))
         known = {info.path.rstrip("/"): info for info in answers.infos(above, "entries")}
         if path not in known:
@@ -184,10 +185,10 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
     async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
         path, offset, limit = paths.normalize(path), max(offset, 0), max(limit, 0)
         answer = await self._offered("read")(path, offset, limit + answers.PROBE)
-        return await self._told(answers.read_result(answer, path, offset, limit), path)
+        return await self._unless_directory(answers.read_result(answer, path, offset, limit), path)
 
-    async def _told(self, result: ResultT, path: str) -> ResultT:
-        """`result`, unless nothing was found at a path that is a directory."""
+    async def _unless_directory(self, result: ResultT, path: str) -> ResultT:
+        """Return `result`. Raises IsDirectoryError if no file was found and `path` is a directory."""
         if result.code is ErrorCode.FILE_NOT_FOUND and await self._has_children(path):
             raise IsDirectoryError(path)
         return result
@@ -231,7 +232,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
             return
 
     async def _files(self, path: str) -> FileTree:
-        """The files at or under `path`, in memory; those that cannot be fetched are left out."""
+        """The files at or under `path`, in memory; files that cannot be downloaded are left out."""
         listed = await self._paths(path)
         files: dict[str, FileDataV2] = {}
         for start in range(0, len(listed), _BATCH):
@@ -279,7 +280,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
     async def _exists(self, path: str, *, replaces: bool) -> bool:
         """Whether a file is at `path`.
 
-        If a read cannot tell, a write that `replaces` may go on, as if there were one; another gets the read's error.
+        If a read cannot show that, return True for a write that `replaces`; otherwise raise the read's error.
         """
         try:
             return shows_file(await self._first_line(path))
@@ -289,7 +290,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
             raise
 
     async def _check_place(self, path: str) -> None:
-        """Raise where a new file cannot lie: on a directory, and beneath a file."""
+        """Raise if no file can be created at `path`, because it is a directory or lies beneath a file."""
         if await self._has_children(path):
             raise IsDirectoryError(path)
         for directory in reversed(paths.ancestors(path)):
@@ -309,7 +310,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
             return ReadResult()
 
     async def _replace(self, path: str, content: str) -> WriteResult:
-        """V1 has one way to replace a file."""
+        """Replace a file by an upload, the only way in V1."""
         upload = self._call("upload_files")
         if upload is None:
             raise NotSupportedError(None, f"{type(self.adapted).__name__} cannot replace a file; edit it instead")
@@ -329,7 +330,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
             raise ConflictError(path)
 
     async def _check_content(self, path: str, if_match: str) -> None:
-        """Raise unless the file is of this version, whatever it holds."""
+        """Raise unless the file, text or binary, has this version."""
         if await self._has_children(path):
             raise IsDirectoryError(path)
         if version(await downloaded(self._whole, path)) != if_match:
@@ -345,7 +346,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         async with self._hold(path):
             await self._check_version(path, if_match)
             answer = await self._offered("edit")(path, old, new, replace_all)
-            return await self._told(answers.changed(answer, EditResult, path), path)
+            return await self._unless_directory(answers.changed(answer, EditResult, path), path)
 
     async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
         path = paths.normalize(path)
@@ -370,7 +371,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
     async def _own_way(
         self, operation: str, items: Sequence[Any], given: list[str], outcome: type[OutcomeT]
     ) -> list[OutcomeT] | None:
-        """The outcomes by the method of the backend, which gets the valid paths; None where it has none."""
+        """Call the backend's own method with the items whose path is valid; return None if it has no such method."""
         call = self._call(operation)
         if call is None:
             return None
@@ -392,7 +393,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
             timeout: The most seconds it may take; None is the limit of that backend.
 
         Raises:
-            NotSupportedError: Where that backend runs no commands.
+            NotSupportedError: If that backend runs no commands.
         """
         call = self._offered("execute")
         answer = await (call(command) if timeout is None else call(command, timeout=timeout))
@@ -400,9 +401,10 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
 
 
 def adapt_backend_protocol(backend: AnyBackendProtocol) -> BackendProtocol:
-    """`backend` as a backend of deepfs; one that is one already stays as it is.
+    """Adapt `backend` to deepfs; a backend of deepfs is returned unchanged.
 
-    A V1 backend, which is told by what its class defines, runs in worker threads. TypeError for what is no backend.
+    V1 is recognised by the methods of the class; its methods run in worker threads. Raises TypeError if `backend` is
+    not a backend.
     """
     if isinstance(backend, BackendProtocol):
         return backend
@@ -414,7 +416,7 @@ def adapt_backend_protocol(backend: AnyBackendProtocol) -> BackendProtocol:
 
 
 def adapt_sandbox_protocol(backend: AnyBackendProtocol) -> SandboxBackendProtocol:
-    """`backend`, which runs commands, as a sandbox of deepfs. TypeError where it has no `execute`."""
+    """Adapt `backend`, which runs commands, to a sandbox of deepfs. Raises TypeError if it has no `execute`."""
     if isinstance(backend, SandboxBackendProtocol):
         return backend
     if not callable(getattr(backend, "execute", None)):
@@ -423,7 +425,7 @@ def adapt_sandbox_protocol(backend: AnyBackendProtocol) -> SandboxBackendProtoco
 
 
 class AdaptedSandbox(AdaptedBackend, SandboxBackendProtocol):
-    """A sandbox of deepagents, old or new, as one of deepfs."""
+    """A sandbox of deepagents, of its current protocol or of V1, as one of deepfs."""
 
     @property
     def id(self) -> str:
@@ -435,7 +437,7 @@ def _real_paths(backend: Any, given: list[str]) -> list[str | None]:
 
 
 def _real_path(backend: Any, path: str) -> str | None:
-    """Where links lead in a directory of deepagents, also one that its composite mounts; None where that is nowhere."""
+    """Resolve links in a FilesystemBackend of deepagents, also in a mounted one; None if that fails."""
     try:
         path = paths.normalize(path)
         if hasattr(backend, "_real_path"):

@@ -1,6 +1,6 @@
-"""Subclasses of `BackendProtocol` whose bodies were written for V1 or for deepagents: what these bodies lack.
+"""Completes subclasses of `BackendProtocol` whose bodies were written for V1 or for deepagents.
 
-This module registers the adapters of this room with `deepfs.backends`, which must not import them.
+This module registers the adapters of `deepfs.compat` with `deepfs.backends`, which must not import them.
 """
 
 import functools
@@ -24,13 +24,13 @@ __all__ = ["adapt_body", "own_operation"]
 
 
 def adapt_body(cls: type, protocol: type) -> None:
-    """Make the async operations of what the body of `cls` defines in V1, and see to it that its `write` creates."""
+    """Add async operations over the V1 methods in the body of `cls`, and make its `write` refuse existing files."""
     _adapt_v1(cls, protocol)
     _make_write_create(cls, protocol)
 
 
 class _OneClass(AdaptedBackend):
-    """The part of a backend that one of its classes defines in V1; calls of other parts go to the whole."""
+    """Adapts one operation that the class `owner` defines in V1; calls of other operations go to the whole backend."""
 
     def __init__(self, whole: BackendProtocol, owner: type, operation: str) -> None:
         super().__init__(whole)
@@ -50,13 +50,13 @@ class _OneClass(AdaptedBackend):
 
 
 def own_operation(backend: BackendProtocol, owner: type, operation: str) -> Call:
-    """The async operation of `backend` over what its class `owner` defines in V1."""
+    """The async operation of `backend` over the V1 method that its class `owner` defines."""
     method: Call = getattr(_OneClass(backend, owner, operation), f"a{operation}")
     return method
 
 
 def _adapt_v1(cls: type, protocol: type) -> None:
-    """Make the async operations of what the body of `cls` defines in V1."""
+    """Add async operations over the V1 methods in the body of `cls`."""
     for operation in list(v1_operations(cls)):
         setattr(cls, f"a{operation}", _adapted(cls, operation, getattr(protocol, f"a{operation}", None)))
 
@@ -71,21 +71,23 @@ def _adapted(cls: type, operation: str, like: Callable[..., Any] | None) -> Call
 # --- a write of deepagents, which replaces ---------------------------------------------------------------------------
 
 _inside: ContextVar[frozenset[tuple[int, str]]] = ContextVar("deepfs_inside", default=frozenset())
-"""The `awrite`s, by object and path, in which this call is made; an `awrite` may call `write`."""
+"""The `awrite` calls, by object and path, around the current call: an `awrite` may call `write`."""
 _decided: Final[list[tuple[int, str, Any]]] = []
-"""The `awrite`s under way with their content: an `awrite` may call `write` in a thread that knows no context. Whoever
-else writes the same there at the same time loses nothing of anyone's."""
+"""The `awrite` calls in progress with their content: an `awrite` may call `write` in a thread without its context.
+
+Another call that writes the same content to the path at the same time skips its check as well; no content is lost.
+"""
 
 
 def _check_free(read: ReadResult, path: str) -> None:
-    """Raise AlreadyExistsError if a read shows a file at `path`, and the error of the read if it cannot tell."""
+    """Raise AlreadyExistsError if a read shows a file at `path`, or the read's error if it leaves that open."""
     if shows_file(read):
         raise AlreadyExistsError(path)
 
 
 @contextmanager
 def _deciding(backend: object, path: str, content: Any) -> Iterator[None]:
-    """While this is held, it is clear that a write of `content` to `path` may replace."""
+    """Within the block, a `write` of `content` to `path` does not check for an existing file."""
     before = _inside.set(_inside.get() | {(id(backend), path)})
     _decided.append((id(backend), path, content))
     try:
@@ -100,7 +102,7 @@ def _is_decided(backend: object, path: str, content: Any) -> bool:
 
 
 def _creating(method: Callable[..., Any], *, is_async: bool) -> Callable[..., Any]:
-    """A `write` that replaces what is there, made one that creates unless told to `overwrite`."""
+    """Wrap a `write` that replaces files: it gets the option `overwrite`, without which it refuses existing files."""
     own = inspect.signature(method)
 
     def given(*args: Any, **kwargs: Any) -> tuple[str, Any]:
@@ -129,10 +131,10 @@ def _creating(method: Callable[..., Any], *, is_async: bool) -> Callable[..., An
 
 
 def _make_write_create(cls: type, protocol: Any) -> None:
-    """Where `write` knows no `overwrite`, and nothing above `cls` writes, see to it that it creates.
+    """Wrap the `write` of `cls` if it has no `overwrite` and no base class implements `awrite`.
 
-    Such a body was written for deepagents, where `write` replaces; here, a caller that did not ask for it would lose
-    the file that is there. Where a class above writes, its own check holds.
+    Such a `write` was written for deepagents, where it replaces files; here, a caller that does not ask for that would
+    lose the existing file. A base class that implements `awrite` has a check of its own.
     """
     if getattr(super(cls, cls), "awrite", None) is not protocol.awrite:
         return

@@ -15,15 +15,16 @@ __all__ = ["from_deepagents", "to_deepagents"]
 
 _NEEDED: Final = "deepfs.compat.deepagents needs deepagents: pip install 'deepagents>=0.7.32'"
 _FIRST: Final = (0, 7, 32)
-"""The version from which on results and middleware are as the adapters have them."""
+"""The first version of deepagents that the adapters support."""
 
 
 def to_deepagents(backend: BACKEND_TYPES) -> "ToDeepagents":
-    """`backend` as one of deepagents: for its `create_deep_agent(backend=...)` and in its `CompositeBackend`.
+    """Adapt `backend` to deepagents: for its `create_deep_agent(backend=...)` and its `CompositeBackend`.
 
-    It is a `SandboxBackendProtocol` of deepagents where `backend` executes, a `CompositeBackend` where it is one, and a
-    `FilesystemBackend` where links may lead elsewhere, so that rules of deepagents hold. `write` replaces what is
-    there, as the users of deepagents 0.7 expect. Raises ImportError where deepagents is missing or older than 0.7.32.
+    The result is a `SandboxBackendProtocol` of deepagents if `backend` runs commands, a `CompositeBackend` if it is
+    one, and a `FilesystemBackend` if it has links, so that the rules of deepagents also check where links lead. `write`
+    replaces an existing file, as users of deepagents 0.7 expect. Raises ImportError if deepagents is missing or older
+    than 0.7.32.
     """
     try:
         _check_version()
@@ -34,11 +35,12 @@ def to_deepagents(backend: BACKEND_TYPES) -> "ToDeepagents":
 
 
 def from_deepagents(backend: Any) -> "BackendProtocol":
-    """A backend of deepagents, partner sandboxes included, as one of deepfs.
+    """Adapt a backend of deepagents, also a partner's sandbox, to deepfs.
 
-    What it lacks is made of what it has: `write` is create-only unless told otherwise, and versions are checked within
-    the process. Its own async methods run on asyncio; otherwise its sync ones run in worker threads. Raises ImportError
-    where deepagents is missing or older than 0.7.32, TypeError for what is no backend of it.
+    What the backend lacks is built from what it has: `write` refuses an existing file unless `overwrite` is set, and
+    `if_match` is checked within the process. Async methods that its class defines are used on asyncio; otherwise its
+    sync methods run in worker threads. Raises ImportError if deepagents is missing or older than 0.7.32, TypeError if
+    `backend` is not a backend of deepagents.
     """
     try:
         _check_version()
@@ -50,7 +52,7 @@ def from_deepagents(backend: Any) -> "BackendProtocol":
 
 @cache
 def _check_version() -> None:
-    """Raise ImportError for a deepagents older than the adapters know."""
+    """Raise ImportError if the installed deepagents is older than the adapters support."""
     installed = metadata.version("deepagents")
     if tuple(map(int, re.findall(r"\d+", installed)[:3])) < _FIRST:
         raise ImportError(f"{_NEEDED}; {installed} is installed")

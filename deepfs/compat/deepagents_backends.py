@@ -1,6 +1,6 @@
-"""A backend of deepfs behind the protocol of deepagents, and one of deepagents behind that of deepfs.
+"""Adapters between the backend protocols of deepfs and deepagents, in both directions.
 
-Importing this imports deepagents.
+Importing this module imports deepagents.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -18,7 +18,7 @@ from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.backends.operations import without_defaults
 from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol, SandboxBackendProtocol, supports_execute
 from deepfs.backends.state import StateBackend
-from deepfs.compat import peer_results as told
+from deepfs.compat import peer_results
 from deepfs.compat.adapters import AdaptedBackend, Call, adapt_backend_protocol, awaitable, caller_of
 from deepfs.compat.factories import FactoryBackend, backend_from
 from deepfs.compat.recognition import own_instead
@@ -66,7 +66,7 @@ class DeepagentsBackend(AdaptedBackend):
         method = getattr(kind, operation, None)
         if method is None or (operation == "delete" and method is peer.BackendProtocol.delete):
             return None
-        # What the base class has is the sync method, in a thread that nothing can stop.
+        # An async method of the base classes only runs the sync one, in a thread that cannot be cancelled.
         is_native = getattr(kind, name, None) not in [getattr(base, name, None) for base in _BASES]
         if is_native and on_asyncio():
             return caller_of(self.adapted, name)
@@ -82,7 +82,7 @@ class DeepagentsSandbox(DeepagentsBackend, SandboxBackendProtocol):
 
 
 def from_deepagents(backend: object) -> BackendProtocol:
-    """`backend` as one of deepfs."""
+    """Adapt a backend of deepagents to deepfs. Raises TypeError if it is not one."""
     own = own_instead(backend, _mounted)
     if own is not None:
         return own
@@ -106,7 +106,7 @@ ResultT = TypeVar("ResultT", bound=Result)
 class ToDeepagents(peer.BackendProtocol):
     """The operations of deepagents on a backend of deepfs; the sync ones are generated.
 
-    Rules of deepagents judge the text of a path, so a path that is not in normal form is refused.
+    Rules of deepagents match the text of a path, so a path that is not in normal form is refused.
 
     Args:
         inner: The backend.
@@ -121,21 +121,21 @@ class ToDeepagents(peer.BackendProtocol):
         return self.inner.bound_to_this_thread()
 
     def _refused(self, path: str | None, result: type[ResultT]) -> ResultT | None:
-        """The failed result for a path that is not in its normal form; None for one that is."""
+        """The failed result for a path that is not in normal form; otherwise None."""
         if path is None or _is_normal(path):
             return None
         return failure(result, InvalidPathError(path, "name it without empty names and '.'"))
 
     def _binary_limit(self, path: str) -> int | None:
-        """The bytes of a binary file that a read may return."""
+        """The most bytes of a binary file that a read may return; None for any number."""
         return None
 
     async def als(self, path: str) -> peer.LsResult:
-        return told.listed(self._refused(path, LsResult) or await self.inner.als(path), path)
+        return peer_results.listed(self._refused(path, LsResult) or await self.inner.als(path), path)
 
     async def aread(self, file_path: str, offset: int = 0, limit: int = 2000) -> peer.ReadResult:
         read = self._refused(file_path, ReadResult) or await self.inner.aread(file_path, offset, limit)
-        return told.read(read, file_path, self._binary_limit(file_path))
+        return peer_results.read(read, file_path, self._binary_limit(file_path))
 
     async def agrep(
         self,
@@ -150,10 +150,10 @@ class ToDeepagents(peer.BackendProtocol):
             raise ValueError(f"context_lines must not be negative, not {context_lines}")
         options = without_defaults(max_count=max_count, context_lines=context_lines or None)
         found = self._refused(path, GrepResult) or await self.inner.agrep(pattern, path, glob, **options)
-        return told.grep(found, pattern)
+        return peer_results.grep(found, pattern)
 
     async def aglob(self, pattern: str, path: str | None = None) -> peer.GlobResult:
-        return told.glob(self._refused(path, GlobResult) or await self.inner.aglob(pattern, path or "/"))
+        return peer_results.glob(self._refused(path, GlobResult) or await self.inner.aglob(pattern, path or "/"))
 
     async def awrite(self, file_path: str, content: str) -> peer.WriteResult:
         written = self._refused(file_path, WriteResult) or await self.inner.awrite(file_path, content, overwrite=True)
@@ -167,7 +167,7 @@ class ToDeepagents(peer.BackendProtocol):
         edited = self._refused(file_path, EditResult)
         edited = edited or await self.inner.aedit(file_path, old_string, new_string, replace_all)
         if edited.code is ErrorCode.NO_MATCH and "\r" in old_string:
-            # There, a search text may have line ends that the file has not.
+            # In deepagents, the text to replace may have other line ends than the file.
             again = await self.inner.aedit(file_path, _with_lf(old_string), _with_lf(new_string), replace_all)
             edited = again if again.ok else edited
         return peer.EditResult(error=edited.error, path=edited.path, occurrences=edited.occurrences)
@@ -197,7 +197,7 @@ class ToDeepagents(peer.BackendProtocol):
         call: Callable[[list[ItemT]], Awaitable[list[OutcomeT]]],
         outcome: type[OutcomeT],
     ) -> list[OutcomeT]:
-        """One outcome for each item, in order; those whose path is refused are left out of the call."""
+        """One outcome for each item, in order; items whose path is refused are left out of the call."""
         accepted = [index for index, path in enumerate(named) if self._refused(path, Result) is None]
         outcomes = [outcome(path, error=ErrorCode.INVALID_PATH.value) for path in named]
         answers = await call([items[index] for index in accepted])
@@ -218,14 +218,14 @@ def _with_lf(text: str) -> str:
 
 @sync_shims
 class ToDeepagentsSandbox(ToDeepagents, peer.SandboxBackendProtocol):
-    """The same, where `inner` runs commands."""
+    """The operations of deepagents on a backend that runs commands."""
 
     @property
     def id(self) -> str:
         return str(getattr(self.inner, "id", None) or f"deepfs-{id(self.inner):x}")
 
     def _binary_limit(self, path: str) -> int | None:
-        return told.SANDBOX_BINARY_BYTES
+        return peer_results.SANDBOX_BINARY_BYTES
 
     async def aexecute(self, command: str, *, timeout: int | None = None) -> peer.ExecuteResponse:
         try:
@@ -234,17 +234,20 @@ class ToDeepagentsSandbox(ToDeepagents, peer.SandboxBackendProtocol):
             )
         except NotSupportedError as error:
             raise NotImplementedError(str(error)) from error
-        return told.executed(done)
+        return peer_results.executed(done)
 
 
 class ToDeepagentsOnDisk(ToDeepagents, PeerFilesystemBackend):
-    """The same, where links may lead elsewhere: deepagents asks by this class where, and judges that path as well."""
+    """The operations of deepagents on a backend with links.
+
+    For a FilesystemBackend, deepagents resolves links by `_real_path` and checks the resolved path as well.
+    """
 
     def _refused(self, path: str | None, result: type[ResultT]) -> ResultT | None:
         return None
 
     def _real_path(self, key: str) -> str:
-        """Where `key` leads once links are followed. Raises ValueError where that is nowhere."""
+        """Resolve the links in `key`. Raises ValueError if it leads nowhere."""
         try:
             real = _real_path(self.inner, key)
         except DeepFSError as error:
@@ -255,31 +258,31 @@ class ToDeepagentsOnDisk(ToDeepagents, PeerFilesystemBackend):
 
     @property
     def cwd(self) -> Path:  # type: ignore[override]
-        """The directory; AttributeError where none is known."""
+        """The root directory. Raises AttributeError if no inner backend has one."""
         return cast("Path", _on_disk(self.inner).cwd)
 
     @property
     def virtual_mode(self) -> bool:  # type: ignore[override]
-        """Whether paths are those of the directory, not of the host."""
+        """Whether paths are relative to the root directory, not paths of the host."""
         return bool(_on_disk(self.inner).virtual_mode)
 
     @property
     def max_file_size_bytes(self) -> int:  # type: ignore[override]
-        """The size over which files are not searched."""
+        """The size above which files are not searched."""
         return int(_on_disk(self.inner).max_file_size_bytes)
 
 
 class ToDeepagentsComposite(ToDeepagents, PeerCompositeBackend):
     """The operations of deepagents on a backend that mounts backends, or on a wrapper of one.
 
-    deepagents reads `default` and `routes` to learn where links lead, which files are in state and which backend runs
-    commands; every operation is that of `inner`.
+    deepagents reads `default` and `routes` to resolve links and to find files in state and the backend that runs
+    commands; all operations are those of `inner`.
 
     Args:
         inner: The backend.
         default: Its default backend.
         routes: Its mounts by path.
-        artifacts_root: The directory in which middleware stores what it offloads.
+        artifacts_root: The directory in which middleware stores its files.
     """
 
     def __init__(
@@ -304,11 +307,11 @@ class _ExecutingComposite(ToDeepagentsComposite, ToDeepagentsSandbox):
     """A composite that runs commands."""
 
 
-# --- which of them ---------------------------------------------------------------------------------------------------
+# --- choosing a class ------------------------------------------------------------------------------------------------
 
 
 def to_deepagents(backend: BACKEND_TYPES) -> ToDeepagents:
-    """`backend` as one of deepagents."""
+    """Adapt `backend` to deepagents, by the class that has the right bases."""
     inner = backend_from(backend)
     root = _artifacts_root(inner)
     if isinstance(inner, CompositeBackend):
@@ -323,7 +326,7 @@ def _single(inner: BackendProtocol) -> ToDeepagents:
 
 @cache
 def _kind(executes: bool, has_links: bool, keeps_state: bool) -> type[ToDeepagents]:
-    """The class that has the bases by which deepagents tells what a backend does."""
+    """The class with the bases that deepagents tests with isinstance to learn what a backend can do."""
     known = ((ToDeepagentsSandbox, executes), (ToDeepagentsOnDisk, has_links), (PeerStateBackend, keeps_state))
     bases: list[Any] = [base for base, wanted in known if wanted]
     if not (executes or has_links):
@@ -336,7 +339,7 @@ def _composite(inner: CompositeBackend, artifacts_root: str | None) -> ToDeepage
     executor = inner.executor
     default = to_deepagents(inner.default)
     if executor is not inner.default and supports_execute(inner):
-        # Commands reach the files of their mount, so it is no place apart for which rules can hold.
+        # Commands reach the files of their mount whatever the rules say, so it is not shown as a mount of its own.
         routes = {route: backend for route, backend in routes.items() if backend is not executor}
         default = _single(inner)
     mounts = {route: to_deepagents(backend) for route, backend in routes.items()}
@@ -348,7 +351,7 @@ def _composite_kind(inner: BackendProtocol) -> type[ToDeepagentsComposite]:
 
 
 def _inner(backend: object) -> Sequence[object]:
-    """The backends, of whatever protocol, that `backend` passes calls on to."""
+    """The backends, of any protocol, that `backend` passes calls on to."""
     if isinstance(backend, BackendProtocol):
         return backend.inner_backends()
     inner = getattr(backend, "inner", None)
@@ -356,22 +359,22 @@ def _inner(backend: object) -> Sequence[object]:
 
 
 def _artifacts_root(backend: object) -> str | None:
-    """The root for artifacts of the composite that `backend` is or stands before."""
+    """The `artifacts_root` of the composite that `backend` is or wraps; None without one."""
     root = getattr(backend, "artifacts_root", None)
     return root if root is not None else next(filter(None, map(_artifacts_root, _inner(backend))), None)
 
 
 def _keeps_state(backend: object) -> bool:
-    """Whether files of `backend`, or of one that it stands before, lie in state; those of a factory may."""
+    """Whether `backend` or an inner backend may keep files in state; a factory may return one that does."""
     kinds = StateBackend | FactoryBackend | PeerStateBackend
     return isinstance(backend, kinds) or any(map(_keeps_state, _inner(backend)))
 
 
-# --- where links lead ------------------------------------------------------------------------------------------------
+# --- resolving links -------------------------------------------------------------------------------------------------
 
 
 def _has_links(backend: object) -> bool:
-    """Whether a path of `backend` may lead to what has another one."""
+    """Whether a path of `backend` may resolve to another path."""
     resolve = getattr(type(backend), "aresolve_paths", None)
     if resolve is BackendProtocol.aresolve_paths:
         return False
@@ -381,23 +384,23 @@ def _has_links(backend: object) -> bool:
 
 
 def _forwards(backend: object) -> bool:
-    """Whether `backend` leaves it to those behind it where links lead."""
+    """Whether `backend` leaves resolving links to its inner backends."""
     resolve = getattr(type(backend), "aresolve_paths", None)
     return getattr(resolve, "__qualname__", "") in ("WrapperBackend.aresolve_paths", "CompositeBackend.aresolve_paths")
 
 
 def _real_path(backend: BackendProtocol, path: str) -> str | None:
-    """Where `path` leads, asked for by a sync method of deepagents, which calls it on its event loop."""
+    """Resolve the links in `path`. deepagents calls this on its event loop, from a sync method."""
     while isinstance(backend, FactoryBackend) or (_forwards(backend) and not isinstance(backend, CompositeBackend)):
         backend = backend.current() if isinstance(backend, FactoryBackend) else cast("WrapperBackend", backend).inner
     if type(backend).aresolve_paths is FilesystemBackend.aresolve_paths:
-        return cast("FilesystemBackend", backend).real_path(path)  # A few system calls; a hop would block for longer.
+        return cast("FilesystemBackend", backend).real_path(path)  # A few system calls: faster than `run_sync`.
     [real] = run_sync(backend.aresolve_paths, [path])
     return real
 
 
 def _on_disk(backend: object) -> Any:
-    """The first backend behind `backend` that is a directory. Raises AttributeError where there is none."""
+    """The first FilesystemBackend in `backend` or its inner backends. Raises AttributeError if there is none."""
     found = next(_directories(backend), None)
     if found is None:
         raise AttributeError(f"{type(backend).__name__} has no directory")

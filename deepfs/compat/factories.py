@@ -1,4 +1,4 @@
-"""Backend factories, the older way to give a backend its runtime: functions of the runtime that return a backend."""
+"""Backend factories (deprecated): functions that take the runtime and return a backend."""
 
 from collections.abc import AsyncGenerator, AsyncIterable, Sequence
 from contextlib import aclosing
@@ -32,9 +32,9 @@ __all__ = ["BackendContext", "FactoryBackend", "backend_from"]
 
 
 def backend_from(meant: BACKEND_TYPES) -> BackendProtocol:
-    """The backend that is meant by a backend of any protocol, or by a factory, which is deprecated.
+    """Return a backend of deepfs for a backend of any protocol, or for a factory (deprecated).
 
-    TypeError for anything else.
+    Raises TypeError for any other value.
     """
     if callable(meant) and not isinstance(meant, type) and not hasattr(meant, "read"):
         warn_deprecated("backend factories are deprecated: pass the backend itself, it finds the runtime by itself")
@@ -43,11 +43,11 @@ def backend_from(meant: BACKEND_TYPES) -> BackendProtocol:
 
 
 class FactoryBackend(BackendProtocol):
-    """The backend that a factory returns for the runtime of the running node, made anew for each operation.
+    """Passes each operation to a new backend, which a factory makes for the runtime of the running node.
 
     The factory gets a `BackendContext`, or None outside a graph. If it fails, or returns no backend, the operation
-    fails with `backend_error`, and nothing is read or written. It runs no commands, since it is not known before the
-    call whether the backend does.
+    fails with `backend_error`, and nothing is read or written. Commands are not offered, since only a call of the
+    factory shows whether its backend runs them.
 
     Args:
         factory: The factory. It is called in the task that awaits the operation.
@@ -55,16 +55,16 @@ class FactoryBackend(BackendProtocol):
 
     def __init__(self, factory: BackendFactory) -> None:
         self._factory = factory
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
     def current(self) -> BackendProtocol:
-        """The backend for the running node.
+        """Make the backend for the running node.
 
         Raises:
-            BackendError: Where the factory fails, or returns no backend.
+            BackendError: If the factory fails, or returns no backend.
         """
         try:
-            with already_warned(self._told):
+            with already_warned(self._warned):
                 return adapt_backend_protocol(self._factory(current_context()))
         except DeepFSError:
             raise
@@ -133,9 +133,9 @@ class FactoryBackend(BackendProtocol):
 
 
 class BackendContext(Runtime[Any]):
-    """A `Runtime` with what older factories ask for in addition: `runtime`, `config` and `state`, all deprecated.
+    """A `Runtime` with the attributes that older factories use: `runtime`, `config` and `state`, all deprecated.
 
-    Factories of namespaces and of backends get it, so they may be written for either.
+    Factories of namespaces and of backends get it, so they may use the `Runtime` or these attributes.
 
     Args:
         state: The state of the running graph.
@@ -162,7 +162,7 @@ class BackendContext(Runtime[Any]):
 
     @property
     def state(self) -> Any:
-        """The state of the graph, as the running task reads it."""
+        """The state of the graph, as the running task sees it."""
         warn_deprecated(
             "BackendContext.state is deprecated: state changes from step to step, so what depends on it moves about. "
             "Use the context, the thread or the user of the Runtime."
@@ -172,6 +172,6 @@ class BackendContext(Runtime[Any]):
 
 
 def current_context() -> BackendContext | None:
-    """What a factory gets for the running node; None outside a graph."""
+    """The argument for a factory in the running node; None outside a graph."""
     runtime = _langgraph.current_runtime()
     return None if runtime is None else BackendContext(runtime=runtime)

@@ -1,4 +1,4 @@
-"""Results of deepfs as those of deepagents, with the texts that its tools and its rules look for."""
+"""Converts results of deepfs to those of deepagents, with the texts that its tools and rules search for."""
 
 import re
 from pathlib import PurePosixPath
@@ -12,7 +12,7 @@ from deepfs.types import ExecuteResponse, FileDataV2, GlobResult, GrepResult, Ls
 __all__ = ["SANDBOX_BINARY_BYTES", "SHOWN_EXTENSIONS", "executed", "glob", "grep", "listed", "read"]
 
 SANDBOX_BINARY_BYTES: Final = 500 * 1024
-"""The bytes of a binary file that deepagents reads from a sandbox."""
+"""The most bytes of a binary file that deepagents reads from a sandbox."""
 
 _IMAGES: Final = (".png", ".jpeg", ".jpg", ".webp", ".gif", ".heic", ".heif")
 _VIDEOS: Final = (".mp4", ".mpeg", ".mov", ".avi", ".flv", ".mpg", ".webm", ".wmv", ".3gpp", ".mkv")
@@ -20,23 +20,23 @@ _SOUNDS: Final = (".wav", ".mp3", ".aiff", ".aac", ".ogg", ".flac")
 _DOCUMENTS: Final = (".pdf", ".ppt", ".pptx")
 
 SHOWN_EXTENSIONS: Final = frozenset((*_IMAGES, *_VIDEOS, *_SOUNDS, *_DOCUMENTS))
-"""Binary files that deepagents shows to a model as what they are; all others it would send as a document."""
+"""Extensions of files that deepagents shows to a model in their own type; other binaries it sends as a document."""
 
 _LISTING: Final = {ErrorCode.FILE_NOT_FOUND: "path_not_found", ErrorCode.NOT_A_DIRECTORY: "not_a_directory"}
-"""What deepagents calls these conditions in a listing; its rule for `delete` looks for the second."""
+"""The names of these conditions in a listing of deepagents; its rule for `delete` searches for the second."""
 
 _TIMED_OUT: Final = 124
-"""The exit status by which shells tell that the time was up."""
+"""The exit code of the command `timeout` when the time is up."""
 _TIME_WAS_UP: Final = re.compile(r"\[The command was stopped: its time of \S+ s was up\]\n?\Z")
 
 
 def _bare(error: str | None) -> str | None:
-    """An error as deepagents has it where its tool puts `Error: ` before it."""
+    """Remove the prefix `Error: `, which the tool of deepagents adds itself."""
     return None if error is None else error.removeprefix("Error: ")
 
 
 def _plain(records: list[Any] | None) -> list[Any] | None:
-    """Records as the dicts that deepagents has."""
+    """Convert records to dicts, as deepagents has them."""
     return None if records is None else [_dict(record) for record in records]
 
 
@@ -45,7 +45,7 @@ def _dict(record: Record) -> Any:
 
 
 def listed(result: LsResult, path: str) -> peer.LsResult:
-    """A listing."""
+    """Convert the result of `ls`."""
     error = _bare(result.error)
     if result.code in _LISTING and result.entries is None:
         error = f"Path {quoted(path)}: {_LISTING[result.code]}"
@@ -53,7 +53,7 @@ def listed(result: LsResult, path: str) -> peer.LsResult:
 
 
 def read(result: ReadResult, path: str, binary_limit: int | None) -> peer.ReadResult:
-    """A read; its windows name their lines, or nothing. Binary content that could not be shown is an error."""
+    """Convert the result of `read`; binary content that deepagents cannot show becomes an error."""
     data = result.file_data
     error = _bare(result.error) if result.error is not None or data is None else _unshown(data, path, binary_limit)
     if error is not None or data is None:
@@ -71,7 +71,7 @@ def read(result: ReadResult, path: str, binary_limit: int | None) -> peer.ReadRe
 
 
 def _unshown(data: FileDataV2, path: str, limit: int | None) -> str | None:
-    """Why the content cannot be shown; None where it can."""
+    """The error text if deepagents cannot show the content; otherwise None."""
     if data.encoding == "utf-8":
         return None
     if PurePosixPath(path).suffix.lower() not in SHOWN_EXTENSIONS:
@@ -83,7 +83,7 @@ def _unshown(data: FileDataV2, path: str, limit: int | None) -> str | None:
 
 
 def grep(result: GrepResult, pattern: str) -> peer.GrepResult:
-    """The matches of a search; that files could not be searched is an error beside them, as deepagents has it."""
+    """Convert the result of `grep`; as in deepagents, `error` may name skipped files beside the matches."""
     lines = {(match.path, match.line) for match in result.matches or ()}
     matches = _plain(result.matches)
     for match in matches or ():
@@ -103,7 +103,7 @@ def _with_skipped(result: GrepResult) -> str | None:
 
 
 def glob(result: GlobResult) -> peer.GlobResult:
-    """The files that match."""
+    """Convert the result of `glob`."""
     reason: Any = result.truncation_reason or "budget" if result.truncated else None
     return peer.GlobResult(
         error=_bare(result.error),
@@ -114,7 +114,7 @@ def glob(result: GlobResult) -> peer.GlobResult:
 
 
 def executed(done: ExecuteResponse) -> peer.ExecuteResponse:
-    """What a command did; one whose time was up has the exit code that shells give it."""
+    """Convert the result of a command; if its time was up, the exit code is 124."""
     exit_code = done.exit_code
     if exit_code is None and _TIME_WAS_UP.search(done.output):
         exit_code = _TIMED_OUT

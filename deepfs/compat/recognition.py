@@ -1,4 +1,4 @@
-"""Which older backends are met: classes that speak V1, and those of deepagents in whose place deepfs has its own."""
+"""Recognises V1 classes, and the backends of deepagents that deepfs replaces by its own."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ __all__ = ["is_v1", "own_instead", "own_name", "v1_operations"]
 
 
 def is_v1(cls: type) -> bool:
-    """Whether `cls` speaks V1: of its classes, the most derived that lists directories does it by `ls_info` alone."""
+    """Whether `cls` is V1: the first class in its MRO that defines a listing method defines only `ls_info`."""
     for base in cls.__mro__:
         if "ls" in vars(base) or "als" in vars(base):
             return False
@@ -22,15 +22,15 @@ def is_v1(cls: type) -> bool:
 
 
 def own_name(cls: type, operation: str) -> str:
-    """How the body of `cls` spells an operation."""
+    """The name of an operation in the body of `cls`: the V1 name if the body defines it."""
     v1_name = V1_NAMES.get(operation, operation)
     return v1_name if v1_name in vars(cls) else operation
 
 
 def v1_operations(cls: type) -> Iterator[str]:
-    """The operations that the body of a backend class defines in V1, and in no other way.
+    """Yield the operations that the body of a backend class defines only in V1.
 
-    A class whose bases are V1 defines its sync methods in V1 as well.
+    In a class that is V1 itself, or has a V1 base, all sync methods count as V1.
     """
     whole = is_v1(cls) or any(map(speaks_v1, cls.__bases__))
     for operation in OPERATIONS:
@@ -43,10 +43,11 @@ def v1_operations(cls: type) -> Iterator[str]:
 
 
 def own_instead(backend: Any, adapt: Callable[[Any], BackendProtocol]) -> BackendProtocol | None:
-    """The backend of deepfs that does what one of deepagents does; None where there is none.
+    """Return deepfs's own backend in place of a StateBackend or CompositeBackend of deepagents, otherwise None.
 
-    Files in state are in the same channel, where only deepfs merges what parallel tools write. It is told by the very
-    class, without an import of deepagents: a subclass does something else. `adapt` takes in what a composite mounts.
+    Both StateBackends use the same channel, but only deepfs merges what parallel tools write. The exact class is
+    compared by name, without an import of deepagents: subclasses may behave differently. `adapt` converts the backends
+    that a composite mounts.
     """
     match f"{type(backend).__module__}.{type(backend).__qualname__}":
         case "deepagents.backends.state.StateBackend":

@@ -1,4 +1,4 @@
-"""What backends of deepagents tell in texts: the condition behind an error, and the lines of a numbered read."""
+"""Parses answers of deepagents and V1 backends: error codes from error texts, and lines from a numbered read."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -63,7 +63,7 @@ _CONDITIONS: Final = [
     (ErrorCode.UNSUPPORTED, r"not (supported|implemented)|unsupported"),
     (ErrorCode.FILE_NOT_FOUND, r"not[ _]found|no such file|does not exist"),
 ]
-"""Tried in order, so that what is more special comes first."""
+"""Tried in order: special patterns come before general ones."""
 
 _QUOTED: Final = re.compile(r"'[^']*'")
 _NUMBERED: Final = re.compile(r" *(\d+)(\.\d+)?\t")
@@ -71,11 +71,11 @@ _EMPTY: Final = re.compile(r"\s*|.*\bempty contents\b.*", re.DOTALL)
 
 
 def code_told(error: str) -> ErrorCode:
-    """The condition that a text tells; what is quoted in it, a path or the text of a file, is not looked at."""
+    """The error code that an error text stands for; quoted parts, such as a path or text of a file, are ignored."""
     if error in ErrorCode.__members__.values():
         return ErrorCode(error)
-    said = _QUOTED.sub("''", error)
-    return next((code for code, told in _CONDITIONS if re.search(told, said, re.I)), ErrorCode.BACKEND_ERROR)
+    unquoted = _QUOTED.sub("''", error)
+    return next((code for code, pattern in _CONDITIONS if re.search(pattern, unquoted, re.I)), ErrorCode.BACKEND_ERROR)
 
 
 _EXISTS: Final = frozenset({ErrorCode.BINARY_FILE, ErrorCode.TOO_LARGE, ErrorCode.INVALID_CONTENT})
@@ -98,16 +98,16 @@ def shows_file(read: ReadResult) -> bool:
 
 
 class NumberedText(Struct, frozen=True):
-    """The lines of a numbered read, without numbers and line ends, and the number of the first."""
+    """The lines of a numbered read, without numbers and line ends, and the number of the first line."""
 
     lines: list[str]
     start_line: int
 
 
 def unnumbered(answer: str) -> NumberedText | None:
-    r"""The lines of an answer in which each is `f"{number:6d}\t{line}"` and goes on as `5.1`, `5.2`, …
+    r"""Parse an answer with lines of the form `f"{number:6d}\t{line}"`; long lines continue as `5.1`, `5.2`, …
 
-    None where the answer is no content, but an error. An empty file is the empty answer, or a reminder that says so.
+    Returns None for an error text. For an empty file, the answer is empty or a reminder that the file is empty.
     """
     if not _NUMBERED.match(answer):
         return NumberedText([], 1) if _EMPTY.fullmatch(answer) else None
@@ -129,15 +129,15 @@ ResultT = TypeVar("ResultT", bound=Result)
 OutcomeT = TypeVar("OutcomeT", FileUploadResponse, FileDownloadResponse)
 
 PROBE = 2
-"""Lines to ask for beyond a window: V1 does not tell how long a file is, and its last line may be the empty one after
-the final newline."""
+"""Lines to request beyond a window: V1 does not report the number of lines, and counts an empty line after the final
+newline."""
 
 _LEAVES = {leaf.code: leaf for leaf in (IsDirectoryError, AlreadyExistsError, NotFoundError, NotDirectoryError)}
-"""Conditions that have one text, whoever tells them."""
+"""Errors whose text deepfs replaces by its own."""
 
 
 def refused(answer: Any, result: type[ResultT], path: str) -> ResultT | None:
-    """The failed `result` that an answer tells about `path`; None where it tells none."""
+    """The failed `result` for `path` if the answer is an error; otherwise None."""
     error = answer if isinstance(answer, str) else getattr(answer, "error", None)
     if error is None:
         return None
@@ -159,7 +159,7 @@ def _info(entry: Any) -> FileInfo:
     path = paths.normalize(fields["path"])
     is_dir = bool(fields.get("is_dir")) or (fields["path"].endswith("/") and path != "/")
     shown = f"{path}/" if is_dir and path != "/" else path
-    # A flat store has no size or time of a directory; an empty text is how older backends say so.
+    # Flat storage has no size or time for a directory; older backends then give an empty string as time.
     return FileInfo(shown, is_dir, None if is_dir else fields.get("size"), fields.get("modified_at") or None)
 
 
@@ -171,7 +171,7 @@ def matches(answer: Any) -> list[GrepMatch]:
 
 def _match(entry: Mapping[str, Any]) -> GrepMatch:
     before, after = (_context(entry.get(side)) for side in ("context_before", "context_after"))
-    # A line has neither its `\r` nor a BOM, and is not longer than a caller of grep expects.
+    # As in other results of deepfs, a line has no `\r` at its end and no BOM, and is cut to MAX_LINE characters.
     text = entry["text"].removesuffix("\r").removeprefix(BOM if entry["line"] == 1 else "")
     return GrepMatch(paths.normalize(entry["path"]), entry["line"], text[:MAX_LINE], before, after)
 
@@ -181,7 +181,7 @@ def _context(lines: Iterable[Mapping[str, Any]] | None) -> list[ContextLine] | N
 
 
 def changed(answer: Any, result: type[ResultT], path: str) -> ResultT:
-    """The result of a change of `path`."""
+    """The `result` for the answer to a change of `path`."""
     failed = refused(answer, result, path)
     if failed is not None:
         return failed
@@ -191,7 +191,7 @@ def changed(answer: Any, result: type[ResultT], path: str) -> ResultT:
 
 
 def outcome(answer: Any, path: str, kind: type[OutcomeT]) -> OutcomeT:
-    """The outcome for one given path, with the bare code of its error."""
+    """The outcome for one path of a batch, with an error code as its error."""
     error = None if answer.error is None else code_told(answer.error).value
     payload = {"content": getattr(answer, "content", None)} if "content" in kind.__struct_fields__ and not error else {}
     return kind(path, error=error, **payload)
@@ -211,7 +211,7 @@ def read_result(answer: Any, path: str, offset: int, limit: int) -> ReadResult:
 
 
 def _numbered_result(numbered: NumberedText, path: str, offset: int, limit: int) -> ReadResult:
-    r"""V1 splits a text at every `\n`, so one that ends with it has an empty last line."""
+    r"""The window of a numbered V1 read, where a text that ends with `\n` has an empty last line."""
     text = "\n".join(numbered.lines)
     if offset and numbered.lines == [""]:
         raise InvalidContentError(None, f"Line offset {offset} exceeds file length ({offset} lines)")
@@ -219,7 +219,10 @@ def _numbered_result(numbered: NumberedText, path: str, offset: int, limit: int)
 
 
 def _cut(data: FileDataV2, offset: int, limit: int, *, whole: bool) -> ReadResult:
-    """The first `limit` lines of a text that starts at line `offset` and reaches beyond them, or to the end."""
+    """The first `limit` lines of `data`, a part of a file that starts at line `offset` of it.
+
+    If `data` has no more than `limit` lines, it ends where the file ends.
+    """
     shown = window_of(data.content, 0, limit)
     count = line_count(data.content)
     at_end = count <= limit
@@ -234,7 +237,7 @@ def _cut(data: FileDataV2, offset: int, limit: int, *, whole: bool) -> ReadResul
 
 
 def _shortened(answer: Any, path: str, offset: int, limit: int) -> ReadResult:
-    """A result that may hold more lines than were asked for."""
+    """Cut a read result with up to `PROBE` lines too many to `limit` lines."""
     data = filedata.decode_file(answer.file_data or {"content": ""}, path)
     total, next_offset = getattr(answer, "total_lines", None), getattr(answer, "next_offset", None)
     if data.encoding != "utf-8":

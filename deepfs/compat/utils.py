@@ -1,4 +1,4 @@
-"""Helpers for backends of one's own, by the names that deepagents gives them."""
+"""Helpers for writing backends, under the names that they have in deepagents."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -26,18 +26,18 @@ __all__ = [
 
 
 def create_file_data(content: str, created_at: str | None = None, encoding: str = "utf-8") -> dict[str, Any]:
-    """The dict to store for a file modified now; `content` is text, or bytes as base64."""
+    """Return the dict to store for a file modified now; `content` is text, or base64 for bytes."""
     now = filedata.timestamp()
     return {"content": content, "encoding": encoding, "created_at": created_at or now, "modified_at": now}
 
 
 def update_file_data(file_data: Mapping[str, Any], content: str) -> dict[str, Any]:
-    """The dict to store for a file of which the content changed: its encoding and time of creation stay."""
+    """Return the dict to store for a file with new content; its encoding and creation time are kept."""
     return create_file_data(content, file_data.get("created_at"), file_data.get("encoding", "utf-8"))
 
 
 def file_data_to_string(file_data: Mapping[str, Any]) -> str:
-    """The content of a stored file of any format. TypeError where it is neither a text nor a list of lines."""
+    """Return the content of a stored file of any format. Raises TypeError unless it is a text or a list of lines."""
     try:
         return filedata.decode_file(file_data, "").content
     except InvalidContentError as error:
@@ -45,7 +45,7 @@ def file_data_to_string(file_data: Mapping[str, Any]) -> str:
 
 
 def slice_read_response(file_data: Mapping[str, Any], offset: int, limit: int) -> ReadResult:
-    """`limit` lines from line `offset` (from 0) of a stored file."""
+    """Read `limit` lines of a stored file, from line `offset` on, which counts from 0."""
     try:
         return read_data("", filedata.decode_file(file_data, ""), offset, limit, max_binary=MAX_SEARCHED_BYTES)
     except DeepFSError as error:
@@ -55,7 +55,7 @@ def slice_read_response(file_data: Mapping[str, Any], offset: int, limit: int) -
 def perform_string_replacement(
     content: str, old_string: str, new_string: str, replace_all: bool = False
 ) -> tuple[str, int] | str:
-    """The new content and the number of replacements, or the text of the error."""
+    """Return the new content and the number of replacements, or the text of the error."""
     try:
         done = replace("", content, old_string, new_string, replace_all)
     except DeepFSError as error:
@@ -71,7 +71,7 @@ def grep_matches_from_files(
     *,
     max_count: int | None = None,
 ) -> GrepResult:
-    """Find a literal text in files by path, each stored in any format."""
+    """Find a literal text in `files`, a mapping from paths to stored files of any format."""
     try:
         request = GrepRequest(pattern, path, glob, max_count=max_count)
         grep = Grep(request, FileFilter(request))

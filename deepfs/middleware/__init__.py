@@ -1,4 +1,4 @@
-"""What puts a backend into the hands of an agent: tools, and middleware for agents of LangChain."""
+"""Tools over a backend, and middleware that gives them to LangChain agents."""
 
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ __all__ = [
     "filesystem_tools",
 ]
 
-if not TYPE_CHECKING:  # Type checkers know the names, and tell of others.
+if not TYPE_CHECKING:  # With `__getattr__` visible, type checkers would accept any name.
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {

@@ -1,4 +1,4 @@
-"""What all middleware shares: the names of LangChain that it needs, and the backend that a caller means."""
+"""Shared by all middleware: the imports from LangChain, and how a backend argument is resolved."""
 
 import threading
 from collections.abc import Callable
@@ -29,15 +29,18 @@ __all__ = [
 
 
 def resolve_backend(backend: Any) -> BackendProtocol:
-    """The backend that is meant by one of any protocol, by a factory, or by None, which is StateBackend.
+    """Return the backend for a backend of any protocol, a factory, or None (a StateBackend).
 
-    Raises TypeError for what is none of these.
+    Raises TypeError for any other value.
     """
     return StateBackend() if backend is None else as_backend(backend)
 
 
 def artifacts_root(backend: object) -> str:
-    """Where middleware puts what it offloads: where the composite that `backend` is, or stands before, has it."""
+    """Return the directory for files that middleware stores: that of the composite in `backend`, or `/` without one.
+
+    The composite may be `backend` itself or an inner backend of it.
+    """
     own = getattr(backend, "artifacts_root", None)
     if own is not None:
         return paths.normalize(own)
@@ -49,7 +52,7 @@ T = TypeVar("T")
 
 
 class Lazy(Generic[T]):
-    """Makes its value once, whichever threads ask first."""
+    """A value that is made at the first `get`, once even if several threads call it."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
@@ -57,7 +60,7 @@ class Lazy(Generic[T]):
         self._made: list[T] = []
 
     def get(self) -> T:
-        """The value."""
+        """Return the value; make it at the first call."""
         with self._lock:
             if not self._made:
                 self._made.append(self._make())
@@ -89,4 +92,4 @@ except ModuleNotFoundError as error:
     ) from error
 
 LANGCHAIN_WRAPS_APPROVED_CALLS = HumanInTheLoopMiddleware.wrap_tool_call is not AgentMiddleware.wrap_tool_call
-"""Older ones put the call that a person edited into the message of the model instead."""
+"""Older versions of LangChain do not: they write the call that a person edited into the model's message."""

@@ -1,4 +1,4 @@
-"""Messages of a conversation as models take them: prompts, media and results of tools."""
+"""Prompts, media blocks and tool results, in the form that models accept."""
 
 from base64 import b64decode
 from binascii import Error as Base64Error
@@ -33,11 +33,11 @@ __all__ = [
 
 
 ToolResult: TypeAlias = "ToolMessage | Command[Any]"
-"""As LangChain declares it; LangGraph lets tools return lists of these, too."""
+"""As LangChain declares it; LangGraph also lets tools return a list of them."""
 
 
 def is_blank(content: object) -> bool:
-    """Whether nothing in the content of a message can be seen. Providers refuse such messages and blocks."""
+    """Whether the content of a message is empty or only white space. Providers refuse such messages and blocks."""
     if isinstance(content, str):
         return not content.strip()
     if not isinstance(content, list):
@@ -51,15 +51,15 @@ def _text_of(block: Any) -> object:
 
 
 def with_prompt(message: SystemMessage | None, prompt: str) -> SystemMessage | None:
-    """The system message with `prompt` at its end, and without blocks that are blank; None where nothing is left."""
-    said = _without_blanks(message)
+    """Append `prompt` to the system message, and drop its blank blocks; return None if both are blank."""
+    system = _without_blanks(message)
     if is_blank(prompt):
-        return said
-    if said is None:
+        return system
+    if system is None:
         return SystemMessage(prompt)
-    if isinstance(said.content, str):
-        return said.model_copy(update={"content": f"{said.content}\n\n{prompt}"})
-    return said.model_copy(update={"content": [*said.content, {"type": "text", "text": f"\n\n{prompt}"}]})
+    if isinstance(system.content, str):
+        return system.model_copy(update={"content": f"{system.content}\n\n{prompt}"})
+    return system.model_copy(update={"content": [*system.content, {"type": "text", "text": f"\n\n{prompt}"}]})
 
 
 def _without_blanks(message: SystemMessage | None) -> SystemMessage | None:
@@ -71,7 +71,7 @@ def _without_blanks(message: SystemMessage | None) -> SystemMessage | None:
 
 
 def messages_of(result: "ToolResult | list[ToolResult]") -> Iterator[ToolMessage]:
-    """The messages for the model in what a tool returned."""
+    """Yield the messages for the model in the return value of a tool."""
     if isinstance(result, list):
         return (message for each in result for message in messages_of(each))
     found = [result] if isinstance(result, ToolMessage) else _update(result).get("messages", ())
@@ -79,7 +79,7 @@ def messages_of(result: "ToolResult | list[ToolResult]") -> Iterator[ToolMessage
 
 
 async def mapped(result: Any, change: Callable[[ToolMessage], Awaitable[ToolMessage]]) -> Any:
-    """What a tool returned, with its messages for the model changed."""
+    """Apply `change` to each message for the model in the return value of a tool."""
     if isinstance(result, list):
         return [await _mapped(each, change) for each in result]
     return await _mapped(result, change)
@@ -101,20 +101,20 @@ def _update(command: "Command[Any]") -> dict[str, Any]:
 
 _IMAGES = frozenset({"image/gif", "image/jpeg", "image/png", "image/webp"})
 _HEAD = 1024
-"""Characters of base64 that hold all that tells the type; a multiple of four."""
+"""Characters of base64 to decode for detecting the media type; a multiple of four."""
 
 
 def media_block(path: str, data: FileDataV2, max_bytes: int) -> list[dict[str, Any]] | str:
-    """The block that shows the file, or a note that says why it is not shown.
+    """Return the block that shows the file, or a note that says why it is not shown.
 
-    A message that the provider refuses would spoil the conversation for good, so an image or a PDF is sent only where
-    its content is of the type that its block names.
+    A message that the provider refuses would break the conversation for good, so an image or a PDF is sent only if its
+    content has the type that its block names.
     """
     size = len(data.content) * 3 // 4
     kind = _kind(path, data)
     if kind is None:
-        told = data.mime_type or mime_type(path) or OCTET_STREAM
-        return f"[{path} is a binary file ({told}, {size:,} bytes) that cannot be shown]"
+        declared = data.mime_type or mime_type(path) or OCTET_STREAM
+        return f"[{path} is a binary file ({declared}, {size:,} bytes) that cannot be shown]"
     if size > max_bytes:
         return f"[{path} ({kind}, {size:,} bytes) is too large to be shown; the limit is {max_bytes:,} bytes]"
     block = {"type": _tool_block_type(kind), "base64": data.content, "mime_type": kind}
@@ -122,15 +122,15 @@ def media_block(path: str, data: FileDataV2, max_bytes: int) -> list[dict[str, A
 
 
 def _kind(path: str, data: FileDataV2) -> str | None:
-    """The type of content that a model can take; None for any other."""
+    """The media type of the content; None if no model accepts it."""
     try:
         sniffed = sniff(b64decode(data.content[:_HEAD]))
     except Base64Error:
         return None
     if sniffed != OCTET_STREAM:
         return sniffed if _is_shown(sniffed) else None
-    told = data.mime_type or mime_type(path) or OCTET_STREAM
-    return told if told.startswith(("audio/", "video/")) else None
+    declared = data.mime_type or mime_type(path) or OCTET_STREAM
+    return declared if declared.startswith(("audio/", "video/")) else None
 
 
 def _is_shown(kind: str) -> bool:
@@ -138,19 +138,19 @@ def _is_shown(kind: str) -> bool:
 
 
 def _tool_block_type(kind: str) -> str:
-    # LangGraph's ToolNode spells blocks of the types `audio` and `video` out as JSON text, but lets files pass.
+    # LangGraph's ToolNode turns blocks of the types `audio` and `video` into JSON text, but keeps file blocks.
     return "image" if kind in _IMAGES else "file"
 
 
 def typed_block(block: Any) -> Any:
-    """A file block of audio or video as the block of that type, for messages that no ToolNode touches any more."""
+    """Turn a file block with audio or video into a block of that type, after the ToolNode has run."""
     if not isinstance(block, dict) or block.get("type") != "file":
         return block
     family = str(block.get("mime_type", "")).partition("/")[0]
     return {**block, "type": family} if family in ("audio", "video") else block
 
 
-# --- what models take ------------------------------------------------------------------------------------------------
+# --- what models accept ----------------------------------------------------------------------------------------------
 
 _FAMILIES: Final = frozenset({"image", "audio", "video", "file"})
 _PROFILE_KEYS: Final = {
@@ -162,18 +162,18 @@ _PROFILE_KEYS: Final = {
 
 
 class _Limits(NamedTuple):
-    """What a model takes in its conversation."""
+    """The media that a model accepts in its conversation."""
 
     families: frozenset[str] = _FAMILIES
     only_pdf: bool = False
-    """Of the family `file`."""
+    """Whether PDF is the only accepted type of the family `file`."""
     images: frozenset[str] | None = None
-    """The types of images; None for all."""
+    """The accepted image types; None for all."""
     in_results: bool = True
-    """Media may be in the results of tools; else they are shown in a message behind these."""
+    """Whether tool results may hold media; if not, a message after the results shows the media."""
 
     def takes(self, block: Mapping[str, Any]) -> bool:
-        """Whether the model takes a block of media."""
+        """Whether the model accepts a block of media."""
         kind = str(block.get("mime_type", ""))
         family, has_data = block["type"], "base64" in block
         is_wrong_file = self.only_pdf and family == "file" and has_data and kind != "application/pdf"
@@ -183,7 +183,7 @@ class _Limits(NamedTuple):
 
 _IMAGES_AND_PDF: Final = _Limits(frozenset({"image", "file"}), only_pdf=True, images=_IMAGES)
 _GOOGLE_IMAGES: Final = (_IMAGES - {"image/gif"}) | {"image/heic", "image/heif"}
-# By what LangChain calls the interface of a provider. The API for chats of OpenAI has only text in results of tools.
+# By `_llm_type`, LangChain's name of the provider's interface. In OpenAI's chat API, tool results hold only text.
 _LIMITS: Final[Mapping[str, _Limits]] = {
     "anthropic-chat": _IMAGES_AND_PDF,
     "openai-chat": _IMAGES_AND_PDF._replace(in_results=False),
@@ -193,9 +193,9 @@ _LIMITS: Final[Mapping[str, _Limits]] = {
 
 
 def acceptable(messages: Sequence[AnyMessage], model: object) -> list[AnyMessage]:
-    """The messages as the provider of `model` takes them: no empty ones, and no media that it refuses.
+    """Return the messages without anything that the provider of `model` refuses: empty messages, and some media.
 
-    One block that is refused spoils the conversation for good, since it is sent again with every message.
+    One refused block breaks the conversation for good, since it is sent again with every request.
     """
     limits = _limits(model)
     return list(_acceptable(messages, limits))
@@ -219,8 +219,8 @@ def _acceptable(messages: Sequence[AnyMessage], limits: _Limits) -> Iterator[Any
         if isinstance(message, AIMessage):
             names.update((call["id"], call["name"]) for call in message.tool_calls)
             is_filled = not message.tool_calls and place < len(messages) - 1
-            said = _filled_or_without_blanks(message)
-            yield _filled(said, "[No answer]") if is_filled else said
+            answer = _filled_or_without_blanks(message)
+            yield _filled(answer, "[No answer]") if is_filled else answer
         elif isinstance(message, ToolMessage):
             named = _named(message, names.get(message.tool_call_id))
             yield _filled(_suited(_filled_or_without_blanks(named), limits, behind), "[No output]")
@@ -233,12 +233,12 @@ def _acceptable(messages: Sequence[AnyMessage], limits: _Limits) -> Iterator[Any
 
 
 def _named(message: ToolMessage, name: str | None) -> ToolMessage:
-    """The result under the name of the call that it answers; a person may have had another tool called."""
+    """Give the result the name of its call in the AIMessage; they differ if a person chose another tool."""
     return message if name in (None, message.name) else message.model_copy(update={"name": name})
 
 
 def _filled_or_without_blanks(message: Any) -> Any:
-    """The message without blocks of text that are blank; an empty text where nothing is left."""
+    """Drop the blank text blocks of the message; its content is `""` if nothing is left."""
     content = message.content
     seen = [] if is_blank(content) else content
     if isinstance(content, list):
@@ -251,7 +251,7 @@ def _filled(message: Any, text: str) -> Any:
 
 
 def _suited(message: ToolMessage, limits: _Limits, behind: list[Any]) -> ToolMessage:
-    """The result with media that the model takes; `behind` gets those that are to be shown behind it."""
+    """Replace media that the model refuses by notes; if results may not hold media, move the others to `behind`."""
     if isinstance(message.content, str) or not any(map(_is_medium, message.content)):
         return message
     blocks: list[Any] = []
@@ -259,11 +259,11 @@ def _suited(message: ToolMessage, limits: _Limits, behind: list[Any]) -> ToolMes
         if not _is_medium(block):
             blocks.append(block)
         elif not limits.takes(block):
-            blocks.append(_text(f"[{_told(block)} is left out: this model does not take it]"))
+            blocks.append(_text(f"[{_media_label(block)} is left out: this model does not take it]"))
         elif limits.in_results:
             blocks.append(block)
         else:
-            blocks.append(_text(f"[{_told(block)} is shown below]"))
+            blocks.append(_text(f"[{_media_label(block)} is shown below]"))
             behind += [_text(f"[The result of {message.name or 'a tool'}, call {message.tool_call_id}:]"), block]
     return message.model_copy(update={"content": blocks})
 
@@ -272,7 +272,7 @@ def _is_medium(block: Any) -> TypeGuard[Mapping[str, Any]]:
     return isinstance(block, Mapping) and block.get("type") in _FAMILIES
 
 
-def _told(block: Mapping[str, Any]) -> str:
+def _media_label(block: Mapping[str, Any]) -> str:
     name = (block.get("extras") or {}).get("filename") or f"The {block['type']}"
     return f"{name} ({block.get('mime_type', 'of unknown type')})"
 

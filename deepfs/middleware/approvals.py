@@ -1,4 +1,4 @@
-"""Approvals: what asks a person before a tool is run, and what answers calls that were never approved or run."""
+"""Middleware that asks a person before a tool runs, and middleware that answers calls without a result."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from copy import copy
@@ -29,7 +29,7 @@ InterruptOn = Mapping[str, bool | InterruptOnConfig]
 
 
 class _Use(NamedTuple):
-    """What a call does with the path in one of its arguments."""
+    """How a tool uses the path in one of its arguments."""
 
     operations: tuple[FilesystemOperation, ...]
     argument: str
@@ -37,7 +37,7 @@ class _Use(NamedTuple):
     whole_tree: bool = False
 
 
-# A listing or a search leaves out what it may not show, so only where it begins is asked about.
+# A listing or a search omits paths that the rules hide, so only its start directory needs approval.
 _USES: Final[Mapping[str, tuple[_Use, ...]]] = {
     "ls": (_Use(("read",), "path", "/"),),
     "read_file": (_Use(("read",), "file_path"),),
@@ -67,7 +67,7 @@ _MAX_ANSWERS: Final = 1_000
 
 
 def asks_first(rules: Sequence[FilesystemPermission], name: str, arguments: Mapping[str, Any]) -> bool:
-    """Whether a rule wants a person to approve this call of a tool."""
+    """Whether a rule requires a person's approval of this tool call."""
     return any(_asks(rules, use, operation, arguments) for use in _USES.get(name, ()) for operation in use.operations)
 
 
@@ -81,7 +81,7 @@ def _asks(
         first, *beneath = [decision.mode for decision in decisions_beneath(rules, operation, path)]
     except InvalidPathError:
         return False
-    # What may be denied beneath it is not known before: the backend sees to that.
+    # Whether rules deny anything beneath the path is not known yet; the backend checks that.
     return first == "interrupt" or (use.whole_tree and first == "allow" and "interrupt" in beneath)
 
 
@@ -89,17 +89,17 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
     """Asks a person before calls of tools.
 
     It asks before the calls that `interrupt_on` names, and before those that a rule of mode `"interrupt"` matches. An
-    approved call passes those rules; a denied one stays denied. An answer of another form is a ValueError that
-    describes the form; then nothing is done, and the interrupt stays.
+    approved call is allowed by the rules of mode `"interrupt"`, but not by those of mode `"deny"`. An answer of another
+    form raises a ValueError that describes the form; then nothing is done, and the interrupt stays.
 
     Args:
         rules: The rules about files.
         interrupt_on: Tools by name, as in LangChain's HumanInTheLoopMiddleware. `write_file`, `edit_file` or `delete`
             includes `move` and `copy`; `edit_file` or `delete` includes a `write_file` that overwrites. A tool that has
-            an entry of its own is judged by that.
+            an entry of its own follows only that entry.
 
     Raises:
-        TypeError: For what is no rule.
+        TypeError: If an item of `rules` is not a rule.
     """
 
     def __init__(self, rules: Sequence[FilesystemPermission] = (), interrupt_on: InterruptOn | None = None) -> None:
@@ -112,10 +112,10 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         interrupt_on: InterruptOn | None,
         beside: Sequence[AgentMiddleware[Any, Any, Any]],
     ) -> "list[AgentMiddleware[Any, Any, Any]]":
-        """The middleware for the arguments of an agent, in a list, which is empty where nothing asks.
+        """Return the middleware in a list for `create_agent`; the list is empty if no call needs approval.
 
-        Checkpoints hold its name while a question waits for an answer, so it has another name only where one of the
-        middleware `beside` it has that name already.
+        Checkpoints store its name while an interrupt waits for an answer, so the name differs from
+        `ApprovalMiddleware` only if one of `beside`, the agent's other middleware, has that name.
         """
         if not interrupt_on and not _interrupts(rules):
             return []
@@ -127,7 +127,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         wrong: Exception | None = None
         asking = next((each for each in reversed(state["messages"]) if isinstance(each, AIMessage)), None)
         made = asking.tool_calls if asking else []
-        # LangGraph keeps each answer, and gives it again when this runs again: those that were wrong are passed by.
+        # LangGraph keeps each answer and replays all of them when this node runs again: the loop skips wrong answers.
         for _ in range(_MAX_ANSWERS):
             try:
                 return _checked_update(super().after_model(state, runtime))
@@ -141,13 +141,13 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
                 if _was_asking(error):
                     raise
                 wrong = error
-                if asking:  # Older versions of LangChain put into it what a person edited.
+                if asking:  # Older versions of LangChain replace its tool calls by those that the person edited.
                     asking.tool_calls = made
-        told = f" ({wrong})" if isinstance(wrong, ValueError) else ""
-        raise ValueError(f"The answer to the interrupt is wrong{told}. Nothing was done. {ANSWER_FORM}.") from wrong
+        detail = f" ({wrong})" if isinstance(wrong, ValueError) else ""
+        raise ValueError(f"The answer to the interrupt is wrong{detail}. Nothing was done. {ANSWER_FORM}.") from wrong
 
     def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolResult]) -> ToolResult:
-        """Let a call that was approved pass."""
+        """Run the call; if a rule required approval, run it as approved."""
         passing = self._passing(handler)
         return super().wrap_tool_call(request, passing) if LANGCHAIN_WRAPS_APPROVED_CALLS else passing(request)
 
@@ -180,7 +180,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
 
 
 class _AgentApprovals(ApprovalMiddleware):
-    """The one for the arguments of an agent, beside another ApprovalMiddleware: both ask, since their names differ."""
+    """Used beside another ApprovalMiddleware: an agent needs different names to run both."""
 
 
 def _interrupts(rules: Sequence[FilesystemPermission]) -> bool:
@@ -188,7 +188,7 @@ def _interrupts(rules: Sequence[FilesystemPermission]) -> bool:
 
 
 def _merged(rules: Sequence[FilesystemPermission], interrupt_on: InterruptOn) -> dict[str, bool | InterruptOnConfig]:
-    """`interrupt_on`, with the tools that rules may want approved."""
+    """Return `interrupt_on` with entries for the tools that the rules may interrupt."""
     merged = _with_kin(interrupt_on)
     if _interrupts(rules):
         merged.update({name: _config(rules, merged.get(name, False)) for name in _USES})
@@ -215,16 +215,16 @@ def _config(rules: Sequence[FilesystemPermission], given: bool | InterruptOnConf
 # --- answers ---------------------------------------------------------------------------------------------------------
 
 _ASKING = frozenset({"_should_interrupt", "_create_action_and_config"})
-"""What calls the functions of a user that say when to ask, and what."""
+"""LangChain's functions that call the user's functions `when` and `description`."""
 
 
 def _was_asking(error: Exception) -> bool:
-    """Whether the error is one of the question, not of its answer."""
+    """Whether the error was raised while the question was built, so that the answer did not cause it."""
     return any(frame.f_code.co_name in _ASKING for frame, _ in walk_tb(error.__traceback__))
 
 
 def _checked_update(update: dict[str, Any] | None) -> dict[str, Any] | None:
-    """`update`, which follows from an answer. Raises ValueError where a tool call in it has no name or no arguments."""
+    """Return `update`, made from an answer. Raises ValueError if a tool call in it has no name or no arguments."""
     given = update or {}
     edited = given.get("hitl_edited_tool_calls", {}).values()
     called = [each for message in given.get("messages", ()) for each in getattr(message, "tool_calls", ())]
@@ -235,20 +235,23 @@ def _checked_update(update: dict[str, Any] | None) -> dict[str, Any] | None:
     return update
 
 
-# --- tools that do what others are watched for -----------------------------------------------------------------------
+# --- tools with the effect of a tool in interrupt_on -----------------------------------------------------------------
 
 _KIN: Final[Mapping[str, tuple[str, ...]]] = {
     "move": ("write_file", "edit_file", "delete"),
     "copy": ("write_file", "edit_file", "delete"),
     "write_file": ("edit_file", "delete"),
 }
-"""The tools that change a file as these others do. Who wrote `interrupt_on` for deepagents did not know of them."""
+"""For a tool, others whose effect on files it can have: an entry of `interrupt_on` for one of them covers the tool.
+
+An `interrupt_on` that was written for deepagents does not expect that the tool has such effects.
+"""
 
 
 def covering(middleware: Sequence[AgentMiddleware[Any, Any, Any]]) -> list[AgentMiddleware[Any, Any, Any]]:
-    """`middleware`, where LangChain's HumanInTheLoopMiddleware asks about the tools that it could not know of as well.
+    """Let each HumanInTheLoopMiddleware of LangChain also ask about `move`, `copy` and `write_file` that overwrites.
 
-    It does not tell which tools were named to leave them out.
+    It asks even about a tool that its `interrupt_on` sets to False, since it does not keep such entries.
     """
     return [_covering(each) for each in middleware]
 
@@ -263,7 +266,7 @@ def _covering(middleware: AgentMiddleware[Any, Any, Any]) -> AgentMiddleware[Any
 
 
 def _with_kin(interrupt_on: InterruptOn) -> dict[str, bool | InterruptOnConfig]:
-    """`interrupt_on`, with what it says about the tools that it does not name."""
+    """Return `interrupt_on` with entries for the tools of `_KIN` that follow from the tools that it names."""
     return {**interrupt_on, **{name: _kin_config(name, asked) for name, asked in _asked_kin(interrupt_on)}}
 
 
@@ -275,7 +278,7 @@ def _asked_kin(interrupt_on: InterruptOn) -> Iterator[tuple[str, InterruptOn]]:
 
 
 def _kin_config(name: str, asked: InterruptOn) -> InterruptOnConfig:
-    """Asks about calls of `name` that do what is asked about; the decisions are those that all of `asked` allow."""
+    """Return the config for `name`: ask if an entry of `asked` would ask; allow decisions that all entries allow."""
     lists = [_DECISIONS if isinstance(config, bool) else config["allowed_decisions"] for config in asked.values()]
     allowed = [decision for decision in _DECISIONS if all(decision in each for each in lists)]
 
@@ -297,12 +300,12 @@ def _would_ask(tool: str, config: bool | InterruptOnConfig, request: ToolCallReq
 def _holds(when: Callable[[ToolCallRequest], bool], request: ToolCallRequest) -> bool:
     try:
         return when(request)
-    except Exception:  # It was written for another tool. A question too many does no harm.
+    except Exception:  # `when` was written for another tool. An unneeded question does no harm.
         return True
 
 
 def _done_by(name: str, arguments: Mapping[str, Any], tool: str) -> Iterator[dict[str, Any]]:
-    """The calls of `tool` that would do to files what the call `name` does."""
+    """Yield the arguments of calls of `tool` with the effect of this call of the tool `name`."""
     if name == "write_file":
         changed = [arguments.get("file_path")] if arguments.get("overwrite") else []
     else:
@@ -318,17 +321,17 @@ def _done_by(name: str, arguments: Mapping[str, Any], tool: str) -> Iterator[dic
 
 
 class UnansweredCallsMiddleware(AgentMiddleware[Any, Any, Any]):
-    """Tells the model that a call of a tool has no result, where the conversation has none.
+    """Adds an error message for each tool call that has no result in the conversation.
 
-    So it is where somebody goes on without an answer to an interrupt, a run was stopped amid its tools, or the model
-    spelt the arguments wrong. Providers refuse a conversation in which a result is missing. What is stored stays as it
-    is.
+    A result is missing if the user continues without answering an interrupt, if a run was stopped while its tools ran,
+    or if the model wrote invalid arguments. Providers refuse such a conversation. Only the request to the model is
+    changed, not the stored messages.
     """
 
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
     ) -> ModelResponse[Any]:
-        """Put in the answers that are missing."""
+        """Add the missing results to the request."""
         return handler(request.override(messages=list(_answered(request.messages))))
 
     async def awrap_model_call(

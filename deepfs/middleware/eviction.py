@@ -1,4 +1,4 @@
-"""Texts too large for the context of a model: stored in a file, with their head and tail in their place."""
+"""Replaces a text that is too large for the model's context by its head and tail, and stores all of it in a file."""
 
 import re
 from collections.abc import Sequence
@@ -24,9 +24,9 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 class Evictor:
     """Stores the texts of messages that are too long in files.
 
-    The name of a file follows from a key and from the text: it is safe whatever the key holds, the same text is stored
-    once, and different texts have different names. If the text cannot be stored, or the model could not read it there,
-    the message says so and keeps as much of head and tail as the limit allows.
+    The name of a file is made from a key and a hash of key and text: unsafe characters of the key are replaced, the
+    same text of a key is stored once, and different texts have different names. If the text cannot be stored, or the
+    model could not read the file, the message says so and keeps as much of head and tail as the limit allows.
 
     Args:
         backend: The backend that stores the files.
@@ -66,10 +66,10 @@ class Evictor:
         return message.model_copy(update={"content": _replaced(message.content, self._preview(path, text, failed))})
 
     async def _failure(self, path: str, text: str, reader: BackendProtocol) -> str | None:
-        """Store the text; why it could not be, or could not be read there, if so."""
+        """Store the text; return the reason if it cannot be stored, or if `reader` may not read the file."""
         try:
             return await _refused(reader, path) or await self._stored(path, _storable(text))
-        except Exception as error:  # Whatever ails the storage, the result of the tool is not to be lost with it.
+        except Exception as error:  # The tool's result must not be lost with a failing storage.
             return f"Error: {type(error).__name__}"
 
     async def _stored(self, path: str, text: str) -> str | None:
@@ -77,7 +77,7 @@ class Evictor:
         if written.code is not ErrorCode.UNSUPPORTED:
             return written.error
         created = await self._backend.awrite(path, text)
-        # By its name a file that exists holds the same text.
+        # The name has a hash of the text, so an existing file holds the same text.
         return None if created.code is ErrorCode.ALREADY_EXISTS else created.error
 
     def _preview(self, path: str, text: str, failed: str | None) -> str:
@@ -94,7 +94,7 @@ class Evictor:
 
 
 async def _refused(reader: BackendProtocol, path: str) -> str | None:
-    """Why nothing may be read at `path`, not even where a person approves; None where it may."""
+    """The error if rules deny reading `path` even with a person's approval, otherwise None."""
     with approved():
         read = await reader.aread(path, 0, 1)
     return read.error if read.code is ErrorCode.PERMISSION_DENIED else None
@@ -109,7 +109,7 @@ def _name(key: str, text: str) -> str:
 
 
 def _storable(text: str) -> str:
-    """The text without what no backend stores as text: NUL and lone surrogates."""
+    """Replace the characters that no backend stores as text: NUL and lone surrogates."""
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
 
 
@@ -119,7 +119,7 @@ Content = str | Sequence[str | dict[str, Any]]
 
 
 def _texts(content: Content) -> list[str]:
-    """The texts of the content, whatever else it holds."""
+    """The texts of the content, without its media."""
     if isinstance(content, str):
         return [content]
     return [text for text in map(_block_text, content) if text is not None]
@@ -141,7 +141,7 @@ def _text(content: Content) -> str:
 
 
 def _replaced(content: Content, text: str) -> Any:
-    """The content with `text` in place of its texts."""
+    """Replace all texts of the content by `text`, and keep its media."""
     if isinstance(content, str):
         return text
     media = [block for block in content if _block_text(block) is None]

@@ -45,7 +45,7 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
             ApprovalMiddleware with the same rules asks a person first, as `create_deep_agent` adds it.
 
     Raises:
-        TypeError: For what is no backend or no rule.
+        TypeError: If `backend` is not a backend, or an item of `permissions` is not a rule.
     """
 
     state_schema: type[Any] = FilesystemState
@@ -79,13 +79,13 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         )
 
     def with_permissions(self, permissions: Sequence[FilesystemPermission]) -> Self:
-        """The same over the same storage, with these rules in place of its own."""
+        """Return a copy over the same storage, with `permissions` as its rules."""
         other = copy(self)
         other._equip(permissions)
         return other
 
     def _evictor(self, token_limit: int | None, directory: str) -> Evictor | None:
-        # Past the rules: they are about what the model does.
+        # The evictor writes without the rules, which restrict only the model.
         if token_limit is None:
             return None
         return Evictor(self._storage, token_limit, paths.join(artifacts_root(self._storage), directory))
@@ -95,7 +95,7 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
     ) -> ModelResponse[Any]:
-        """Append the prompt, hide `execute` where the backend runs no commands, and media that the model refuses."""
+        """Append the prompt; hide `execute` if the backend runs no commands, and media that the model refuses."""
         return handler(self._prepared(request))
 
     async def awrap_model_call(
@@ -170,7 +170,7 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
 def inheriting(
     rules: Sequence[FilesystemPermission], middleware: Sequence[AgentMiddleware[Any, Any, Any]]
 ) -> list[AgentMiddleware[Any, Any, Any]]:
-    """`middleware`, where files that have no rules of their own get `rules`."""
+    """Give `rules` to each FilesystemMiddleware in `middleware` that has no rules of its own."""
     return [each.with_permissions(rules) if rules and _has_no_rules(each) else each for each in middleware]
 
 
@@ -179,7 +179,7 @@ def _has_no_rules(middleware: object) -> TypeGuard[FilesystemMiddleware]:
 
 
 async def _typed(message: ToolMessage) -> ToolMessage:
-    """The message with audio and video in blocks of these types."""
+    """Turn file blocks with audio or video into audio or video blocks."""
     if isinstance(message.content, str):
         return message
     return message.model_copy(update={"content": [typed_block(block) for block in message.content]})

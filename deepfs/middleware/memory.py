@@ -19,21 +19,21 @@ __all__ = ["MemoryMiddleware"]
 
 _LINES = 2_000
 _MAX_CHARS = 40_000
-"""What a file may take of the context."""
+"""The most characters of one file in the system message."""
 
 
 class MemoryMiddleware(AgentMiddleware[Any, Any, Any]):
     """Puts the text of files at the end of the system message, as they are when the model is called.
 
-    Of a file that does not exist only the path is shown, of one that cannot be read or is not text the reason, and of a
-    large one the beginning.
+    For a file that does not exist, only the path is shown; for one that cannot be read or is not text, the reason; and
+    of a large one, the beginning.
 
     Args:
         backend: The backend of the files; None is a StateBackend.
         sources: The paths of the files.
 
     Raises:
-        TypeError: If `sources` is no list of strings.
+        TypeError: If `sources` is not a list of strings.
     """
 
     def __init__(self, *, backend: Any = None, sources: Sequence[str]) -> None:

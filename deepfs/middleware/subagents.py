@@ -1,4 +1,4 @@
-"""The middleware that lets an agent of LangChain hand tasks to others."""
+"""The middleware that lets a LangChain agent hand tasks to subagents."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from json import dumps
@@ -40,11 +40,11 @@ GENERAL_PURPOSE: Final = "general-purpose"
 
 
 class SubAgent(TypedDict):
-    """An agent to be made; what is left out it has as the defaults of the middleware say."""
+    """A subagent to build. The defaults of the middleware apply to keys that are left out."""
 
     name: str
     description: str
-    """By this the supervisor chooses it."""
+    """The supervisor chooses a subagent by its description."""
     system_prompt: NotRequired[str]
     tools: NotRequired[Tools]
     model: NotRequired[str | BaseChatModel]
@@ -52,13 +52,13 @@ class SubAgent(TypedDict):
     """Comes after the default middleware."""
     interrupt_on: NotRequired[InterruptOn]
     permissions: NotRequired[Sequence[FilesystemPermission]]
-    """Rules that hold for its files in place of the supervisor's."""
+    """Rules about files that replace the default ones."""
     response_format: NotRequired[Any]
-    """The form of its answer, as `create_agent` takes it; the supervisor gets that as JSON."""
+    """The form of its answer, as `create_agent` takes it; the supervisor gets the answer as JSON."""
 
 
 class CompiledSubAgent(TypedDict):
-    """An agent that is there already: any runnable over a state with `messages`."""
+    """A subagent that is already built: any runnable over a state with `messages`."""
 
     name: str
     description: str
@@ -68,8 +68,8 @@ class CompiledSubAgent(TypedDict):
 class SubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
     """Gives an agent the tool `task`, which runs a subagent in a context of its own.
 
-    Subagents run in parallel if the model calls several at once. Files in state are handed to each and come back
-    merged.
+    Subagents run in parallel if the model calls several at once. Each gets the files in state, and its changes of them
+    are merged back.
 
     Args:
         default_model: The model of subagents that name none.
@@ -84,8 +84,9 @@ class SubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
         permissions: Rules about files for subagents that have none of their own.
 
     Raises:
-        TypeError: Without both `default_model` and `backend`, and for what is no subagent or no rule.
-        ValueError: For subagents that lack something, have an unknown key or share a name, and if there are none.
+        TypeError: If neither `default_model` nor `backend` is given, or an item is not a subagent or not a rule.
+        ValueError: If a subagent lacks a key or a model, has an unknown key or the name of another one, or if there are
+            no subagents.
     """
 
     def __init__(
@@ -129,7 +130,7 @@ class SubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
         return [FilesystemMiddleware(backend=resolve_backend(backend), permissions=self._permissions)]
 
     def _runnable(self, spec: SubAgent | CompiledSubAgent) -> Lazy[Runnable[Any, Any]]:
-        """What runs the subagent; an agent is built when it is first needed."""
+        """The runnable of a subagent; an agent is built at its first use."""
         if "runnable" in spec:
             runnable = cast("CompiledSubAgent", spec)["runnable"]
             return Lazy(lambda: runnable)
@@ -177,7 +178,7 @@ def _ruled(
 
 
 def _last_of_each_name(middleware: Sequence[AgentMiddleware[Any, Any, Any]]) -> list[AgentMiddleware[Any, Any, Any]]:
-    """The middleware, where a later one takes the place of an earlier one of the same name."""
+    """Keep the last middleware of each name, at the position of the first."""
     return list({each.name: each for each in middleware}.values())
 
 
@@ -264,22 +265,22 @@ _OWN: Final = frozenset(
         "todos",
     }
 )
-"""What each agent keeps to itself; files are merged instead."""
+"""Keys of the state that supervisor and subagent do not share. `files` are merged separately."""
 _CONFLICTS: Final = "/conflicts"
 
 
 def initial_state(state: Mapping[str, Any], description: str) -> dict[str, Any]:
-    """The state that a subagent begins with: its task as the only message, and what it shares with the supervisor."""
+    """The initial state of a subagent: its task as the only message, and the keys shared with the supervisor."""
     shared = {key: value for key, value in state.items() if key not in _OWN}
     files = {"files": state["files"]} if "files" in state else {}
     return {**shared, **files, "messages": [HumanMessage(description)]}
 
 
 def outcome(state: Mapping[str, Any], result: Any, tool_call_id: str) -> "Command[Any]":
-    """The answer of a subagent for the supervisor, whose state was `state`; its files are written to the supervisor's.
+    """Return a subagent's answer for the supervisor, whose state was `state`, and merge its files into the task's.
 
-    A file that a parallel subagent changed in the same place stays as that one left it; the other version is kept
-    under `/conflicts`, and the answer tells so. Raises ToolException for a result without messages.
+    A file in which a parallel subagent changed the same lines stays as the parallel one left it; the version of this
+    subagent is kept under `/conflicts`, and the answer says so. Raises ToolException for a result without messages.
     """
     messages = result.get("messages") if isinstance(result, Mapping) else None
     if not messages:
@@ -291,7 +292,7 @@ def outcome(state: Mapping[str, Any], result: Any, tool_call_id: str) -> "Comman
 
 
 def _adopted(given: Mapping[str, Any], made: Mapping[str, Any], tool_call_id: str) -> list[str]:
-    """Take the files over; a note for each that could not be."""
+    """Merge the files that the subagent changed; return a note for each file that conflicts."""
     lost = adopt_files(given, made)
     kept = {f"{_CONFLICTS}/{tool_call_id}{path}": made[path] for path in lost if path in made}
     adopt_files({}, kept)
@@ -299,12 +300,12 @@ def _adopted(given: Mapping[str, Any], made: Mapping[str, Any], tool_call_id: st
 
 
 def _conflict(path: str, copy: str, has_copy: bool) -> str:
-    told = f"[{path} was changed elsewhere meanwhile and stays as it is there."
-    return f"{told} This subagent's version is in {copy}: merge what is missing]" if has_copy else f"{told}]"
+    note = f"[{path} was changed elsewhere meanwhile and stays as it is there."
+    return f"{note} This subagent's version is in {copy}: merge what is missing]" if has_copy else f"{note}]"
 
 
 def _answer(messages: Sequence[BaseMessage], structured: Any) -> str:
-    """The structured response, or the last words of the subagent."""
+    """The structured response as JSON, or the last text of the subagent."""
     if isinstance(structured, BaseModel):
         return structured.model_dump_json()
     if structured is not None:

@@ -1,4 +1,4 @@
-"""The middleware that summarises long conversations, and first keeps what a summary removes in a file."""
+"""The middleware that summarises long conversations, and first writes the messages that it removes to a file."""
 
 import logging
 import re
@@ -38,7 +38,7 @@ _log = logging.getLogger("deepfs")
 
 _DIRECTORY: Final = "conversation_history"
 _MAX_BYTES: Final = 10_000_000
-"""What one file may hold: searches leave larger ones out."""
+"""The largest history file: searches skip larger files."""
 _ATTEMPTS: Final = 20
 _ANCHOR: Final = 1_000
 _STATE_KEY: Final = "conversation_history_name"
@@ -47,24 +47,24 @@ _MAX_WAITING: Final = 100
 
 class _HistoryState(AgentState[Any], FilesystemState):
     conversation_history_name: NotRequired[Annotated[str | None, PrivateStateAttr]]
-    """Names the file where no thread does."""
+    """The name of the history file, without `.md`; used again where no thread id determines it."""
 
 
 class _Plan(NamedTuple):
-    """What a summary would change: it stands for the first messages."""
+    """A summary, and the first messages of the conversation, which it replaces."""
 
     removed: Sequence[AnyMessage]
     summary: Sequence[AnyMessage]
 
     def fits(self, messages: Sequence[AnyMessage]) -> bool:
-        """Whether the conversation still begins with what it would remove, none of it edited."""
+        """Whether the conversation still begins with the messages to remove, unedited."""
         return list(self.removed) == list(messages[: len(self.removed)])
 
     def update(self, messages: Sequence[AnyMessage], files: Sequence[str], name: str) -> dict[str, Any]:
-        """The change of the state, with the summary naming the files."""
-        told, *others = self.summary
+        """The update of the state, in which the summary names the files."""
+        first, *others = self.summary
         kept = messages[len(self.removed) :]
-        everything = [RemoveMessage(id=REMOVE_ALL_MESSAGES), _naming(told, files), *others, *kept]
+        everything = [RemoveMessage(id=REMOVE_ALL_MESSAGES), _naming(first, files), *others, *kept]
         return {"messages": everything, _STATE_KEY: name}
 
 
@@ -73,9 +73,9 @@ class SummarizationMiddleware(LangChainSummarization):
 
     The removed messages are first appended to `/conversation_history/<thread>.md`, below the `artifacts_root` of a
     composite, and the summary names that file. Media go to `/conversation_history/media`. A file that would grow over
-    10 MB continues in `<thread>.2.md`, and so on. Subagents, and threads whose id is no plain name, have names that
-    follow from the id. If the file cannot be written, nothing is removed, and a warning is logged; the summary is kept
-    for the next attempt.
+    10 MB continues in `<thread>.2.md`, and so on. For subagents, and for thread ids that are long or have characters
+    other than letters, digits, `_` and `-`, the name of the file ends with a hash. If the file cannot be written,
+    nothing is removed, and a warning is logged; the summary is kept for the next attempt.
 
     Args:
         model: The model that summarises.
@@ -83,7 +83,7 @@ class SummarizationMiddleware(LangChainSummarization):
         **options: The other arguments of LangChain's class.
 
     Raises:
-        TypeError: For what is no backend.
+        TypeError: If `backend` is not a backend.
     """
 
     state_schema: type[_HistoryState] = _HistoryState
@@ -96,11 +96,11 @@ class SummarizationMiddleware(LangChainSummarization):
 
     @property
     def name(self) -> str:
-        """As LangChain's is called, so that one of either takes the place of the other."""
+        """The name of LangChain's class, so that either class replaces the other in an agent."""
         return "SummarizationMiddleware"
 
     def before_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
-        """Summarise where the conversation has become too long."""
+        """Summarise the conversation if it has become too long."""
         name = _history_name(state)
         plan = self._retried(name, state) or _plan(state, super().before_model(state, runtime))
         if plan is None:
@@ -115,7 +115,7 @@ class SummarizationMiddleware(LangChainSummarization):
         return None if plan is None else await self._settled(plan, name, state["messages"])
 
     def _retried(self, name: str, state: Any) -> _Plan | None:
-        """The summary that could not be made use of, because its file could not be written."""
+        """The summary of an earlier attempt whose file could not be written, if it still fits the conversation."""
         plan = self._waiting.get(name)
         return plan if plan is not None and plan.fits(state["messages"]) else None
 
@@ -139,7 +139,7 @@ class SummarizationMiddleware(LangChainSummarization):
 
 
 def _plan(state: Any, update: dict[str, Any] | None) -> _Plan | None:
-    """What LangChain's summary removes and puts in its place; None where there is none."""
+    """The plan for LangChain's summary; None if it did not summarise."""
     if update is None:
         return None
     messages: Sequence[AnyMessage] = state["messages"]
@@ -163,9 +163,9 @@ _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
 def _history_name(state: Any) -> str:
-    """What the file of this conversation is called, without its ending.
+    """The name of the history file of this conversation, without `.md`.
 
-    A plain name has no dot, so none of those that follow from an id can be taken for one.
+    A thread id that is used as it is has no dot, so it never equals a name with a hash, which has one.
     """
     configurable = get_config().get("configurable", {})
     thread = configurable.get("thread_id")
@@ -197,10 +197,10 @@ class _NotKeptError(Exception):
 
 
 class _History:
-    """The files of the histories in a backend."""
+    """The history files in a backend."""
 
     def __init__(self, backend: BackendProtocol) -> None:
-        # Past the rules of an agent: they are about what the model does.
+        # The history is written without an agent's rules, which restrict only the model.
         self._backend = backend
         self._directory = paths.join(artifacts_root(backend), _DIRECTORY)
 
@@ -214,7 +214,7 @@ class _History:
             written = [await self._append(name, f"{heading}{piece}\n") for piece in _pieces(text)]
         except _NotKeptError:
             raise
-        except Exception as error:  # Whatever ails the storage, the conversation goes on.
+        except Exception as error:  # The conversation must go on even if the storage fails.
             raise _NotKeptError(type(error).__name__) from error
         return list(dict.fromkeys(written))
 
@@ -224,7 +224,7 @@ class _History:
                 raise _NotKeptError(f"{uploaded.path}: {uploaded.error}")
 
     async def _append(self, name: str, section: str) -> str:
-        """Put the section at the end of the last file, whatever others append meanwhile; the path of that file."""
+        """Append the section to the last file, keeping what other runs append meanwhile; return the file's path."""
         last: Result | None = None
         for _ in range(_ATTEMPTS):
             path, content = await self._end(name, len(section.encode()))
@@ -238,13 +238,14 @@ class _History:
     async def _changed(self, path: str, content: str | None, section: str) -> Result:
         if content is None:
             return await self._backend.awrite(path, section)
-        # An edit of the end leaves what another run appended behind it; the whole is looked for if the end is not one.
+        # An edit of the end keeps what another run appended after it. The anchor must be unique: if the end occurs
+        # twice, it is the whole text.
         end = content[-_ANCHOR:]
         anchor = end if content.count(end) == 1 else content
         return await self._backend.aedit(path, anchor, anchor + section)
 
     async def _end(self, name: str, size: int) -> tuple[str, str | None]:
-        """The file to append to, and its content; None for one to create."""
+        """The path of the file to append to, and its content; the content is None if the file must be created."""
         number = 1
         while await self._exists(self._path(name, number + 1)):
             number += 1
@@ -259,7 +260,7 @@ class _History:
         return f"{self._directory}/{name}.md" if number == 1 else f"{self._directory}/{name}.{number}.md"
 
     async def _exists(self, path: str) -> bool:
-        """Whether anything is at the path. Raises _NotKeptError where that cannot be told."""
+        """Whether the path exists. Raises _NotKeptError if the read fails in another way."""
         read = await self._backend.aread(path, 0, 1)
         if read.error is None or read.code in _UNREADABLE:
             return True
@@ -268,7 +269,7 @@ class _History:
         raise _NotKeptError(f"{path}: {read.error}")
 
     async def _content(self, path: str) -> str | None:
-        """The text of a file; empty where nothing can be appended to what is there, None where nothing is."""
+        """The text of a file; `""` for a directory or content that is not UTF-8, None if the path does not exist."""
         (found,) = await self._backend.adownload_files([path])
         if found.content is not None:
             return _decoded(found.content)
@@ -278,7 +279,7 @@ class _History:
 
 
 _UNREADABLE = frozenset({ErrorCode.IS_DIRECTORY, ErrorCode.INVALID_CONTENT, ErrorCode.TOO_LARGE, ErrorCode.BINARY_FILE})
-"""What a read answers of something that is there, and is no text."""
+"""The errors of a read of a path that exists, but is not readable text."""
 _NO_TEXT = frozenset({ErrorCode.FILE_NOT_FOUND, ErrorCode.IS_DIRECTORY})
 _CHANGED_MEANWHILE = frozenset(
     {
@@ -299,7 +300,7 @@ def _decoded(content: bytes) -> str:
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """The text in pieces that a file can hold; one, as a rule."""
+    """Split the text into pieces that fit into one file; usually there is one."""
     data, start = text.encode(), 0
     while start < len(data):
         end = min(start + _MAX_BYTES - _ANCHOR, len(data))
@@ -312,22 +313,22 @@ def _pieces(text: str) -> Iterator[str]:
 _DATA_URL: Final = re.compile(r"data:([^;,]*)(?:;[^;,]*)*;base64,")
 _PAYLOAD_KEYS: Final = frozenset({"base64", "data", "file_data"})
 _MIN_PAYLOAD: Final = 64
-"""Shorter values of these keys are text like any other."""
+"""Shorter values of `_PAYLOAD_KEYS` are treated as text."""
 _MEDIA_TYPES: Final = frozenset({"image", "image_url", "audio", "input_audio", "video", "file", "document"})
-_TOLD_BY_TOOL_CALLS: Final = frozenset({"tool_use", "function_call", "tool_call", "input_json_delta"})
+_SHOWN_AS_TOOL_CALLS: Final = frozenset({"tool_use", "function_call", "tool_call", "input_json_delta"})
 _UNSTORABLE: Final = re.compile("[\0\r\ud800-\udfff]")
 
 
 def section_heading(time: str) -> str:
-    """The line with which a section begins."""
+    """The heading of a section."""
     return f"## Summarized at {time}\n\n"
 
 
 class Transcript:
-    """Renders messages as text; `media` collects the files that the text names, by path.
+    """Renders messages as text; `media` collects the media files that the text names, by path.
 
     Args:
-        directory: The directory of these files.
+        directory: The directory of the media files.
     """
 
     def __init__(self, directory: str) -> None:
@@ -335,7 +336,7 @@ class Transcript:
         self.media: dict[str, bytes] = {}
 
     def rendered(self, messages: Sequence[BaseMessage]) -> str:
-        """The elements of all messages, one after another.
+        """The messages as XML-like elements, one after another.
 
         Args:
             messages: The messages.
@@ -359,17 +360,17 @@ class Transcript:
         kind = block.get("type")
         if kind == "text" and isinstance(block.get("text"), str):
             return escape(block["text"])
-        return "" if kind in _TOLD_BY_TOOL_CALLS else self._other_block(block, str(kind))
+        return "" if kind in _SHOWN_AS_TOOL_CALLS else self._other_block(block, str(kind))
 
     def _other_block(self, block: Mapping[str, Any], kind: str) -> str:
         files: list[str] = []
-        told = self._without_media(block, files)
+        without_media = self._without_media(block, files)
         if kind in _MEDIA_TYPES and len(files) == 1:
             return f"<{kind.removesuffix('_url').removeprefix('input_')} url={quoteattr(files[0])} />"
-        return f"<block type={quoteattr(kind)}>{escape(_json(told))}</block>"
+        return f"<block type={quoteattr(kind)}>{escape(_json(without_media))}</block>"
 
     def _without_media(self, value: Any, files: list[str]) -> Any:
-        """`value` with the path of a file in place of each medium in it; `files` gets these paths."""
+        """Replace all media in `value` by paths of files, and append these paths to `files`."""
         if isinstance(value, Mapping):
             return {key: self._entry(value, key, files) for key in value}
         if isinstance(value, (list, tuple)):
@@ -385,7 +386,7 @@ class Transcript:
         return self._without_media(value, files)
 
     def _extracted(self, value: str, payload: str, mime_type: Any, files: list[str]) -> str:
-        """The path of a new file with the content of `payload`; `value` itself where `payload` is not base64."""
+        """Add a file with the decoded `payload` and return its path; return `value` if `payload` is not base64."""
         try:
             content = b64decode(payload, validate=True)
         except (Base64Error, ValueError):
@@ -403,11 +404,11 @@ def _blocks(content: Any) -> Sequence[Any]:
 
 
 def _attributes(message: BaseMessage) -> str:
-    told: dict[str, Any] = {"type": message.type, "id": message.id, "name": message.name}
+    attributes: dict[str, Any] = {"type": message.type, "id": message.id, "name": message.name}
     if isinstance(message, ToolMessage):
         failed = "error" if message.status == "error" else None
-        told.update(tool_call_id=message.tool_call_id, status=failed)
-    return " ".join(f"{key}={quoteattr(str(value))}" for key, value in told.items() if value)
+        attributes.update(tool_call_id=message.tool_call_id, status=failed)
+    return " ".join(f"{key}={quoteattr(str(value))}" for key, value in attributes.items() if value)
 
 
 def _calls(message: AIMessage) -> Iterator[str]:
@@ -427,5 +428,5 @@ def _json(value: Any) -> str:
 
 
 def _storable(text: str) -> str:
-    """The text with references for what no backend stores as text, and for CR, which edits would respell."""
+    """Replace characters that no backend stores as text, and CR, which edits may change, by XML references."""
     return _UNSTORABLE.sub(lambda found: f"&#{ord(found[0])};", text)

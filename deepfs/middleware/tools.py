@@ -1,4 +1,4 @@
-"""The tools of an agent over a backend: their arguments and their results, as models should see them."""
+"""The filesystem tools of an agent: arguments, and results in the form that models read."""
 
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -66,7 +66,7 @@ _NEXT: Final = {
 
 
 class FileOperations:
-    """The operations by the names of the tools; a failure is a ToolException that says what to do next."""
+    """The operations, one method for each tool; a failure raises a ToolException that says what to do next."""
 
     def __init__(self, backend: BackendProtocol, max_chars: int, max_media_bytes: int) -> None:
         self.backend = backend
@@ -143,38 +143,38 @@ class FileOperations:
 
 
 def _partial(result: Result, found: object) -> str:
-    """What failed of a search that found something nevertheless; empty where nothing failed."""
+    """The error of a search that found something nevertheless, or `""`; raises it if nothing was found."""
     if not found:
         _done(result)
     return result.error or ""
 
 
 def _done(result: ResultT) -> ResultT:
-    """The result of an operation that succeeded."""
+    """Return the result of an operation. Raises ToolException if it failed."""
     if result.error is not None:
         raise ToolException(_advised(result.error, result.code))
     return result
 
 
 def _advised(error: str, code: ErrorCode | None) -> str:
-    """The text of an error, with what to do next where it does not say so."""
+    """Append to the text of an error what to do next, if there is advice for its code."""
     advice = _NEXT.get(code) if code else None
     end = "" if error.endswith(".") else "."
     return f"{error}{end} {advice}" if advice else error
 
 
 MIN_CHARS = 400
-"""The smallest budget: a note, and something beside it."""
+"""The smallest budget of a result: room for the notes and some content."""
 
 _NOTE = 200
-"""What a note may take."""
+"""The characters reserved for notes."""
 
 
 # --- lists -----------------------------------------------------------------------------------------------------------
 
 
 def listing(rows: Sequence[str], budget: int, *notes: str) -> str:
-    """The rows that fit, how many do not, and the notes that are not empty."""
+    """The rows that fit into `budget` characters, the number of rows left out, and the notes that are not empty."""
     room = budget - _NOTE - sum(len(note) + 3 for note in notes)
     shown = list(_fitting(rows, room))
     left_out = len(rows) - len(shown)
@@ -191,7 +191,7 @@ def _fitting(rows: Iterable[str], room: int) -> Iterator[str]:
 
 
 def entries(found: Iterable[FileInfo]) -> list[str]:
-    """A row for each file with its size, and for each directory."""
+    """A row for each entry: its path, and the size of a file if known."""
     return [info.path if info.size is None or info.is_dir else f"{info.path}\t{info.size}" for info in found]
 
 
@@ -199,7 +199,7 @@ def entries(found: Iterable[FileInfo]) -> list[str]:
 
 
 def matches(result: GrepResult, output_mode: str) -> list[str]:
-    """The rows of a search in the form asked for."""
+    """The rows of a search result, in the form that `output_mode` names."""
     by_path: defaultdict[str, list[GrepMatch]] = defaultdict(list)
     for match in result.matches or ():
         by_path[match.path].append(match)
@@ -211,7 +211,7 @@ def matches(result: GrepResult, output_mode: str) -> list[str]:
 
 
 def _lines(found: Sequence[GrepMatch]) -> list[str]:
-    """The matching lines (`12: text`) with those around them (`13- text`), each once."""
+    """The matching lines (`12: text`) and the context lines around them (`13- text`), each line once."""
     rows: dict[int, str] = {}
     for match in found:
         for beside in (*(match.context_before or ()), *(match.context_after or ())):
@@ -226,13 +226,13 @@ def _lines(found: Sequence[GrepMatch]) -> list[str]:
 class _Shown(NamedTuple):
     rows: list[str]
     cut: int | None
-    """How many characters of its only line it shows, where that does not fit."""
+    """The number of characters shown of the first line, if not all of it fits; otherwise None."""
 
 
 def numbered(path: str, read: ReadResult, column: int, budget: int) -> str:
-    """The window of a text file as numbered lines, and in brackets what reads on where there is more.
+    """Number the lines that were read, and note in brackets how to read on if there is more.
 
-    Raises InvalidContentError where the first line has no such column.
+    Raises InvalidContentError if the first line is shorter than `column`.
     """
     content = read.file_data.content if read.file_data else ""
     first = read.start_line
@@ -274,7 +274,7 @@ def _reading_on(read: ReadResult, lines: Sequence[str], shown: _Shown, first: in
 
 
 def command_output(response: ExecuteResponse) -> str:
-    """The output of a command, and how it ended where that is not plain success."""
+    """The output of a command, with notes in brackets: no output, cut output, stopped, or its exit code if not 0."""
     code = response.exit_code
     notes = [
         "" if response.output.strip() else "Only white space" if response.output else "No output",
@@ -362,9 +362,9 @@ _ARGUMENTS: Final[Mapping[str, type[BaseModel]]] = {
     "execute": ExecuteArguments,
 }
 TOOL_NAMES: Final = tuple(_ARGUMENTS)
-"""The names of all tools, in the order in which they are given."""
+"""The names of all tools, in the order of `filesystem_tools`."""
 FILE_TOOLS: Final = frozenset(TOOL_NAMES) - {"execute"}
-"""The tools whose results keep within a budget by themselves."""
+"""The tools that limit the size of their results."""
 
 
 def filesystem_tools(
@@ -377,12 +377,12 @@ def filesystem_tools(
 ) -> list[BaseTool]:
     """Make the tools `ls read_file write_file edit_file glob grep delete move`, and `execute` where `backend` executes.
 
-    There is no `move` where a class overrides `write` alone, as rules of its own: moving would pass them by.
-    Each works async and sync. A failure is a `ToolMessage` with `status="error"` that says what to do next.
-    `descriptions` replace those of the tools they name. No result of a file tool is longer than `max_result_chars`;
-    images, audio, video and PDF of up to `max_media_bytes` are content blocks, other binary files a note. `execute`
-    has the tool of that name given, or not, whether or not `backend` executes. Raises ValueError for a description
-    of a tool that does not exist.
+    `move` is left out if a class of the backend overrides `write` alone: moving would bypass the rules in that `write`.
+    Each tool works async and sync. A failure is a `ToolMessage` with `status="error"` that says what to do next.
+    `descriptions` replace the default descriptions, by name of the tool. No result of a file tool is longer than
+    `max_result_chars`; images, audio, video and PDF of up to `max_media_bytes` are content blocks, other binary files
+    a note. `execute=True` or `execute=False` adds or leaves out the tool `execute`, whether or not `backend` executes.
+    Raises ValueError for a description of a tool that does not exist.
     """
     given = descriptions or {}
     unknown = sorted(set(given) - set(TOOL_NAMES))
@@ -397,7 +397,7 @@ def filesystem_tools(
 
 
 class _Calls(NamedTuple):
-    """One operation in both forms."""
+    """One operation as a sync and an async function."""
 
     backend: BackendProtocol
     operation: Callable[..., Coroutine[Any, Any, Any]]
@@ -419,17 +419,17 @@ def _tool(operations: FileOperations, name: str, description: str) -> BaseTool:
         args_schema=_ARGUMENTS[name],
         func=calls.call,
         coroutine=calls.acall,
-        handle_tool_error=_told,
+        handle_tool_error=_error_text,
         handle_validation_error=wrong_arguments,
     )
 
 
-def _told(error: ToolException) -> str:
+def _error_text(error: ToolException) -> str:
     return str(error)
 
 
 def wrong_arguments(error: Any) -> str:
-    """What is wrong with the arguments of a call, one after another."""
+    """The error text for a call with wrong arguments, with the reason for each argument."""
     if not isinstance(error, ValidationError):
         return f"Error: The arguments are wrong: {error}"
     wrong = "; ".join(f"{'.'.join(map(str, each['loc'])) or 'arguments'}: {each['msg']}" for each in error.errors())
@@ -437,6 +437,6 @@ def wrong_arguments(error: Any) -> str:
 
 
 def _offers_move(backend: BackendProtocol) -> bool:
-    """Whether `backend`, and those that it passes calls on to, let a model have `move`."""
+    """Whether `backend` and all its inner backends offer `move` to a model."""
     inner = (each for each in backend.inner_backends() if isinstance(each, BackendProtocol))
     return backend.offers_move and all(map(_offers_move, inner))

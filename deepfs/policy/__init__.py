@@ -1,4 +1,4 @@
-"""Backends that stand before other backends: permissions, hooks, logs, history."""
+"""Backends that wrap other backends: permissions, hooks, audit logs, quotas, history."""
 
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.policy.audit import AuditedBackend, AuditRecord

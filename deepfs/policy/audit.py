@@ -1,4 +1,4 @@
-"""A log of what was done."""
+"""A log of all operations."""
 
 import inspect
 import time
@@ -25,15 +25,15 @@ T = TypeVar("T")
 
 
 class AuditRecord(Struct, frozen=True, omit_defaults=True):
-    """One operation that ended; `msgspec.json.encode` and `msgspec.to_builtins` take it as it is."""
+    """One finished operation; `msgspec.json.encode` and `msgspec.to_builtins` accept it."""
 
     at: str
-    """When it began: ISO 8601, UTC."""
+    """When the operation began: ISO 8601, UTC."""
     operation: str
     arguments: dict[str, Any]
-    """What it was called with. Of contents only the size is told: characters of texts, bytes of uploads.
+    """The arguments. Contents are replaced by their size: characters of a text, bytes of an upload.
 
-    `upload_stream` and `download_stream` have the `size` of what passed, in bytes.
+    For `upload_stream` and `download_stream`, `size` is the number of bytes transferred.
     """
     ok: bool
     seconds: float
@@ -44,7 +44,7 @@ class AuditRecord(Struct, frozen=True, omit_defaults=True):
 
 AuditLog: TypeAlias = Callable[[AuditRecord], Awaitable[None] | None]
 Redaction: TypeAlias = Callable[[AuditRecord], AuditRecord | None]
-"""Takes out of a record what the log must not see (`msgspec.structs.replace`); None leaves the record out."""
+"""Removes from a record what must not be logged (`msgspec.structs.replace`); None drops the record."""
 
 
 class AuditedBackend(WrapperBackend):
@@ -59,7 +59,7 @@ class AuditedBackend(WrapperBackend):
         redact: Changes a record before `log` gets it; a record for which it returns None is dropped.
 
     Raises:
-        TypeError: For what cannot be called.
+        TypeError: If `log` or `redact` cannot be called.
     """
 
     def __init__(self, inner: BackendProtocol, log: AuditLog, redact: Redaction | None = None) -> None:
@@ -70,9 +70,9 @@ class AuditedBackend(WrapperBackend):
     async def dispatch(
         self, operation: str, call: Callable[P, Awaitable[T]], /, *args: P.args, **options: P.kwargs
     ) -> T:
-        if operation in _STREAMS:  # Reported by the stream itself, which ends later.
+        if operation in _STREAMS:  # A stream is reported when it ends, by its method below.
             return await super().dispatch(operation, call, *args, **options)
-        arguments = {name: _told(name, value) for name, value in call_of(operation, args, options).arguments.items()}
+        arguments = {name: _logged(name, value) for name, value in call_of(operation, args, options).arguments.items()}
         entry = _Entry(operation, arguments)
         try:
             result = await call(*args, **options)
@@ -99,7 +99,7 @@ class AuditedBackend(WrapperBackend):
                 async for chunk in stream:
                     entry.count(chunk)
                     yield chunk
-        except GeneratorExit:  # The caller has enough.
+        except GeneratorExit:  # The caller stopped reading.
             await self._tell(entry.record(None, None))
             raise
         except BaseException as error:
@@ -111,11 +111,11 @@ class AuditedBackend(WrapperBackend):
         shown = record if self._redact is None else self._redact(record)
         answer = None if shown is None else self._log(shown)
         if inspect.isawaitable(answer):
-            await shielded(lambda: answer)  # What was cancelled is told as well.
+            await shielded(lambda: answer)  # Cancelled operations are reported as well.
 
 
 class _Entry:
-    """An operation that goes on, as the log will have it."""
+    """An operation in progress, of which a record is made when it ends."""
 
     def __init__(self, operation: str, arguments: dict[str, Any]) -> None:
         self._at = datetime.now(UTC).isoformat(timespec="microseconds")
@@ -128,13 +128,13 @@ class _Entry:
         return AuditRecord(self._at, self._operation, self._arguments, error is None, seconds, error, code)
 
     async def counted(self, chunks: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:
-        """The same chunks, counted."""
+        """Pass on the chunks, and count their bytes."""
         async for chunk in chunks:
             self.count(chunk)
             yield chunk
 
     def count(self, chunk: bytes) -> None:
-        """Add what passed."""
+        """Add the bytes of a chunk to `size`."""
         self._arguments["size"] += len(chunk)
 
 
@@ -142,7 +142,7 @@ _CONTENTS = frozenset({"content", "old", "new"})
 _STREAMS = frozenset({"upload_stream", "download_stream"})
 
 
-def _told(name: str, value: Any) -> Any:
+def _logged(name: str, value: Any) -> Any:
     if name in _CONTENTS:
         return {"size": len(value)}
     if name == "files":

@@ -1,4 +1,4 @@
-"""The change about to be made: which files it concerns, and their sizes before and after."""
+"""The base of policies that see each change before it is made: its files, and their sizes before and after."""
 
 from collections.abc import (
     AsyncGenerator,
@@ -37,7 +37,7 @@ T = TypeVar("T")
 _log = getLogger("deepfs")
 
 Look: TypeAlias = Callable[[], Awaitable[Mapping[str, int]]]
-"""Tells the sizes of the files there are, by path."""
+"""Returns the sizes of the existing files by path."""
 
 _UNSEEN: Final = frozenset(
     {
@@ -49,17 +49,17 @@ _UNSEEN: Final = frozenset(
         ErrorCode.UNSUPPORTED,
     }
 )
-"""What a listing says where nothing can be seen; the change itself says what is wrong."""
+"""Errors of a listing that mean that no files are visible; the change itself then fails with the reason."""
 
 _UNREAD: Final = _UNSEEN | {ErrorCode.TOO_LARGE}
-"""What a read says of a file that cannot be edited either."""
+"""Errors of a read that mean that the file cannot be edited; the edit itself then fails with the reason."""
 
 _ATTEMPTS: Final = 100
-"""Edits of one file that others may make before ours gives up."""
+"""How often an edit is tried while other edits of the file come first."""
 
 
 class PlannedChange(Struct, frozen=True):
-    """What a change makes of one file. Sizes are in bytes, and None where there is no file."""
+    """The effect of a change on one file. Sizes are in bytes; None means that there is no file."""
 
     path: str
     before: int | None
@@ -67,12 +67,12 @@ class PlannedChange(Struct, frozen=True):
 
     @property
     def grown_bytes(self) -> int:
-        """How many bytes more there are; negative where there are fewer."""
+        """The number of bytes added; negative if the file shrinks."""
         return (self.after or 0) - (self.before or 0)
 
     @property
     def grown_files(self) -> int:
-        """1 where a file is made, -1 where one is deleted, otherwise 0."""
+        """1 if the file is created, -1 if it is deleted, otherwise 0."""
         return (self.after is not None) - (self.before is not None)
 
 
@@ -83,12 +83,12 @@ class ChangePolicy(WrapperBackend):
     the files before and after. A change that is known to fail, such as a `write` to a path that is taken, is not
     reported: `inner` gives the reason. Commands (`execute`) are not reported.
 
-    Changes of one path through this object follow one another; a stream holds its path until it is complete. So sizes
-    are right unless others change files past this object. An edit is right even then: it is made on the version whose
-    size was computed, and computed anew if that has changed.
+    Changes of one path through this object run one after another; a stream locks its path until it is complete. So
+    sizes are right unless files are also changed without this object. An edit is right even then: it is made on the
+    version whose size was computed, and computed again if that version has changed.
 
-    The cost: a listing of what a change concerns, and for an edit a read of the file. Sizes come from `alist_tree` of
-    `inner`, so put such a policy next to the storage, behind policies that hide files.
+    The cost: a listing of the files that a change concerns, and for an edit a read of the file. Sizes come from
+    `alist_tree` of `inner`, so put such a policy next to the storage, behind policies that hide files.
 
     Args:
         inner: The backend.
@@ -103,12 +103,13 @@ class ChangePolicy(WrapperBackend):
     async def achanging(self, changes: Sequence[PlannedChange]) -> None:
         """Called before a change is made; here it does nothing.
 
-        How long a stream is shows as it comes. It calls this as it begins, with a size that stays as it is, then for
-        each chunk by which the file grows, with the size before that chunk as `before`, and once all is there and the
-        file would be shorter, with both sizes. In a batch of uploads each item calls it alone.
+        The size of a stream is known only when all of it has arrived. So a stream calls this when it begins, with an
+        unchanged size (0 for a new file); then for each chunk that makes the file larger than it was, with the size
+        reached before that chunk as `before`; and when it is complete, with both sizes, if the file becomes shorter. In
+        a batch of uploads, each item calls this separately.
 
         Args:
-            changes: The files that the change concerns. A move has those that go and those that come.
+            changes: The files that the change concerns. A move lists the files at the source and at the destination.
 
         Raises:
             DeepFSError: The change is refused, with this as the error of its result; a stream ends, and nothing is
@@ -119,8 +120,9 @@ class ChangePolicy(WrapperBackend):
         """Called once a change that `achanging` let pass has ended, however it ended; here it does nothing.
 
         Args:
-            planned: What was told before; of a stream, one change to the size that was reached.
-            made: What became of these files, as far as can be told: `after` is `before` where nothing changed.
+            planned: The changes given to `achanging`; for a stream, one change to the size that was reached.
+            made: The same files with their actual sizes, as far as these are known; `after` is `before` if nothing
+                changed.
         """
 
     # --- one file ---
@@ -146,7 +148,7 @@ class ChangePolicy(WrapperBackend):
                 planned, seen = await self._planned_edit(path, old, new, replace_all)
                 result = await self._changing(planned, partial(edit, if_match=if_match or seen), look)
                 if result.code is ErrorCode.UNSUPPORTED and if_match is None and seen is not None:
-                    # This storage cannot compare: a change by others meanwhile is not in the size.
+                    # This storage cannot compare versions, so the size misses changes made meanwhile.
                     return await self._changing(planned, edit, look)
                 if result.code is not ErrorCode.CONFLICT or if_match is not None:
                     return result
@@ -155,7 +157,7 @@ class ChangePolicy(WrapperBackend):
     async def _planned_edit(
         self, path: str, old: str, new: str, replace_all: bool
     ) -> tuple[list[PlannedChange], str | None]:
-        """What the edit would make of the file, nothing where it cannot be made, and the version that it is made on."""
+        """Return the planned change, in a list that is empty if the edit must fail, and the version to edit."""
         try:
             before = await downloaded(self.inner, path)
         except DeepFSError as error:
@@ -198,7 +200,7 @@ class ChangePolicy(WrapperBackend):
         async with self._holding(src, dst):
             planned = await self._arriving(src, dst, await self._sizes(src, follow=True), overwrite=overwrite)
             call = partial(super().acopy, src, dst, overwrite=overwrite)
-            # Links may have become files, or stayed links.
+            # Look up the sizes even after success: links may have been copied as files or as links.
             return await self._changing(planned, call, partial(self._sizes, dst), looks_always=True)
 
     async def amove(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
@@ -216,7 +218,7 @@ class ChangePolicy(WrapperBackend):
     async def _arriving(
         self, src: str, dst: str, sources: Mapping[str, int], *, overwrite: bool
     ) -> list[PlannedChange]:
-        """What comes to `dst`; nothing where it cannot."""
+        """The changes at `dst` of a copy or move; none if it must fail."""
         there = await self._sizes(dst)
         if src == dst or paths.is_beneath(dst, src) or (there and not (overwrite and dst in there)):
             return []
@@ -246,7 +248,7 @@ class ChangePolicy(WrapperBackend):
             item.is_stored = outcome.error is None
 
     async def _tell(self, items: Iterable["_Item"], sizes: dict[str, int | None]) -> None:
-        """Tell what became of each item, in their order: a path may be there twice."""
+        """Report the outcome of each item to `achanged`, in order, since a batch may have a path twice."""
         for item in items:
             if item.planned is not None:
                 look = None if item.is_stored else partial(self._size_of_one, item.planned.path)
@@ -258,11 +260,11 @@ class ChangePolicy(WrapperBackend):
     # --- looking ---
 
     async def _prepare(self) -> None:
-        """Called before a change holds its paths; here it does nothing."""
+        """Called before a change locks its paths; here it does nothing."""
 
     @asynccontextmanager
     async def _holding(self, *held: str) -> AsyncIterator[None]:
-        """Hold these paths, and where they lead."""
+        """Lock these paths, and the paths that they resolve to."""
         await self._prepare()
         real = await self.inner.aresolve_paths([*held]) if held else []
         async with self._locks.hold(*dict.fromkeys([*held, *(path for path in real if path is not None)])):
@@ -276,7 +278,7 @@ class ChangePolicy(WrapperBackend):
         *,
         looks_always: bool = False,
     ) -> T:
-        """Make a change that was planned; `look` tells the sizes afterwards where it failed, or `looks_always`."""
+        """Make a planned change; if it fails, or with `looks_always`, `look` returns the sizes afterwards."""
         if not planned:
             return await call()
         await self.achanging(planned)
@@ -296,12 +298,12 @@ class ChangePolicy(WrapperBackend):
         return {} if size is None else {path: size}
 
     async def _size(self, path: str) -> int | None:
-        """The size of the file that `path` leads to; None where there is none, or it may not be seen."""
+        """The size of the file that `path` resolves to; None if there is none, or it is not visible."""
         [real] = await self.inner.aresolve_paths([path])
         return None if real is None else (await self._sizes(real)).get(real)
 
     async def _sizes(self, path: str, *, follow: bool = False) -> dict[str, int]:
-        """The sizes of the files at and under `path` that can be seen; with `follow` also of those links lead to."""
+        """The sizes of the visible files at and under `path`; with `follow`, also of links to files."""
         try:
             return await self._listed_sizes(path, follow=follow)
         except DeepFSError as error:
@@ -328,14 +330,17 @@ class ChangePolicy(WrapperBackend):
 
 
 async def _made(planned: Sequence[PlannedChange], look: Look | None) -> list[PlannedChange]:
-    """What became of files: as planned, or what `look` tells; where that fails, whatever takes more room."""
+    """The changes with actual sizes: as planned without `look`, otherwise those that `look` returns.
+
+    If `look` fails, changes that add bytes or files count as made, the others as not made.
+    """
     if look is None:
         return list(planned)
     try:
         sizes = await look()
     except Exception as error:
         if not isinstance(error, DeepFSError):
-            # The change itself is over, and whoever counts must learn of that all the same.
+            # The change itself is over, and `achanged` must be called in any case.
             _log.exception("it could not be looked up what became of a change")
         return [
             change if change.grown_bytes > 0 or change.grown_files > 0 else replace(change, after=change.before)
@@ -345,16 +350,16 @@ async def _made(planned: Sequence[PlannedChange], look: Look | None) -> list[Pla
 
 
 class _Counted:
-    """An upload that comes in chunks."""
+    """An upload that arrives in chunks."""
 
     def __init__(self, path: str, before: int | None) -> None:
         self.planned = PlannedChange(path, before, before or 0)
-        """What was told so far, as one change."""
+        """The changes reported so far, as one change."""
 
     async def passed(
         self, chunks: AsyncIterable[bytes], ask: Callable[[Sequence[PlannedChange]], Awaitable[None]]
     ) -> AsyncGenerator[bytes, None]:
-        """The same chunks, each once `ask` let it pass."""
+        """Pass on the chunks; call `ask` before each one that makes the file larger."""
         size = 0
         async for chunk in chunks:
             size += len(bytes_given("each chunk", chunk))

@@ -1,4 +1,4 @@
-"""What files held before they were changed."""
+"""A history of files: their contents before each change."""
 
 import re
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable
@@ -43,51 +43,52 @@ _log = getLogger("deepfs")
 
 _NO_FILE = frozenset({"file_not_found", "is_directory", "not_a_directory", "invalid_path"})
 _READABLE = frozenset({*_NO_FILE, "too_large"})
-"""What a read of a path that may be read says, besides that it went well."""
+"""Errors of a read that do not mean that reading is forbidden."""
 _parsed = re.compile(r"(?P<number>\d{8,})-(?P<at>\d{8}T\d{6}\.\d{6}Z)-(?P<digest>[0-9a-f]{32})").fullmatch
 
 
 class Version(Struct, frozen=True):
-    """What a file held until it was changed."""
+    """The content of a file until a change."""
 
     number: int
     """Counts up from 1 for each path."""
     saved_at: str
-    """When it was replaced or deleted: ISO 8601, UTC."""
+    """When this content was replaced or deleted: ISO 8601, UTC."""
     size: int | None = None
     """Bytes."""
 
 
 class _Kept(NamedTuple):
-    """What a file held, stored before a change under `place`; only a change makes it a version."""
+    """The content of a file, stored in the directory `place` before a change; it is deleted if the change fails."""
 
     path: str
     place: str
     name: str
     content_version: str
     is_streamed: bool
-    """It may be larger than what is held in memory."""
+    """The content may be too large for memory, so it is compared in chunks."""
 
 
 class HistoryBackend(WrapperBackend):
-    """Keeps what files contained before each change that passes through it.
+    """Keeps the content of files before each change that passes through it.
 
-    A change that fails keeps nothing. A change whose version cannot be stored does not happen. A version is shown to
-    those who may read its path through `inner` now, whoever kept it, and restored where the path may be written;
-    whoever reaches `versions` by another way reads them without these rules.
+    A change that fails keeps nothing. A change whose version cannot be stored does not happen. A version can be read if
+    its path may be read through `inner` now, and restored if the path may be written, whichever object stored it. Reads
+    of `versions` without this object are not subject to these rules.
 
     Deleted and moved files can be restored at the path that they had. Changes of one path, through any object over the
-    same `versions` in this process, follow one another, so no version is missed. What others change is kept as it is at
-    the next change here. Commands (`execute`) are not followed. A file over the limits of `inner` can only be replaced
-    by `aupload_stream`, which keeps a file of any size in chunks; such a version is listed, and `versions` has it, but
-    it is too large for `aread_version` and `arestore`.
+    same `versions` in this process, run one after another, so no version is missed. Changes made without this object
+    create no version; the content that they leave is kept at the next change through it. Commands (`execute`) create
+    none either. A file over the limits of `inner` can only be replaced by `aupload_stream`, which keeps a file of any
+    size in chunks; such a version is listed and stored in `versions`, but it is too large for `aread_version` and
+    `arestore`.
 
     Args:
         inner: The backend.
         versions: The backend that stores the versions; None is `inner`, where `directory` is then hidden and cannot be
             changed through this object.
-        directory: The directory of `versions` for them.
-        keep: How many versions of each path are kept, the newest.
+        directory: The directory in `versions` that holds them.
+        keep: How many versions of each path are kept; older ones are deleted.
 
     Raises:
         ValueError: For a `keep` below 1, and for `directory="/"` without `versions`.
@@ -116,7 +117,7 @@ class HistoryBackend(WrapperBackend):
         self._beneath = files
         self._versions = files if versions is None else as_backend(versions)
         self._keep = keep
-        # Objects over the same versions, perhaps with other rules, number them together.
+        # All objects over the same `versions` share these locks, even with different rules: the numbers are shared.
         self._locks = path_locks(("history", id(self._versions)))
         self._numbering = path_locks(("numbers of a history", id(self._versions)))
         self.is_synchronous = self.is_synchronous and self._versions.is_synchronous
@@ -125,7 +126,7 @@ class HistoryBackend(WrapperBackend):
         return super().bound_to_this_thread() or self._versions.bound_to_this_thread()
 
     async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
-        """Without the versions; what they lie in cannot be deleted."""
+        """List without the versions. With `deleting`, a tree that contains them has an omission: it is not deleted."""
         if self._versions is not self._beneath or _is_in(paths.normalize(path), self._directory):
             return await super().alist_tree(path, deleting=deleting)
         listing = await self._beneath.alist_tree(path, deleting=deleting)
@@ -183,7 +184,7 @@ class HistoryBackend(WrapperBackend):
         return stored.content
 
     async def _check_readable(self, path: str) -> None:
-        """Raise where the rules of now keep `path` from being read, whoever kept its versions."""
+        """Raise if the rules of `inner` forbid reading `path` now; they may differ from those when it was stored."""
         read = await self.inner.aread(path, 0, 1)
         if read.ok or read.code in _READABLE:
             return
@@ -264,8 +265,8 @@ class HistoryBackend(WrapperBackend):
                     next(stored) if code is None else FileUploadResponse(path, code)
                     for path, code in ((path, codes[path]) for path, _ in files)
                 ]
-                told = [(path, outcome.error is None) for outcome, (path, _) in zip(outcomes, files, strict=True)]
-                done = {path: stored for given, stored in told for path in touched[given]}
+                results = [(path, outcome.error is None) for outcome, (path, _) in zip(outcomes, files, strict=True)]
+                done = {path: ok for given, ok in results for path in touched[given]}
                 return outcomes
             finally:
                 await self._settle(kept, done)
@@ -284,9 +285,9 @@ class HistoryBackend(WrapperBackend):
                 await self._settle(kept, {path: done})
 
     async def _keep_by_stream(self, path: str, kept: list[_Kept]) -> None:
-        """Store what is at `path`, of whatever size, and add it to `kept`.
+        """Store the file at `path`, of any size, and add it to `kept`.
 
-        It is read twice: the name of a version has the hash of its content.
+        The file is read twice, because the name of a version includes the hash of its content.
         """
         digest = await self._streamed_version(path)
         if digest is None:
@@ -307,7 +308,7 @@ class HistoryBackend(WrapperBackend):
             raise ConflictError(path)
 
     async def _streamed_version(self, path: str) -> str | None:
-        """The version of the file, read in chunks; None where there is none."""
+        """The content version of the file, read in chunks; None if there is no file."""
         content = _Digest()
         try:
             async with aclosing(self.inner.adownload_stream(path)) as chunks:
@@ -320,7 +321,7 @@ class HistoryBackend(WrapperBackend):
         return content.version()
 
     async def _unkept(self, touched: list[str], kept: list[_Kept]) -> str | None:
-        """Keep a file that is to be replaced; returns the code of the error."""
+        """Store the files before they are replaced; return the error code if that fails."""
         try:
             for path in touched:
                 await self._keep_tree(path, kept, deep=False)
@@ -329,7 +330,7 @@ class HistoryBackend(WrapperBackend):
         return None
 
     async def _keep_tree(self, path: str, kept: list[_Kept], *, deep: bool) -> None:
-        """Store what is at `path`, with `deep` also beneath it, and add it to `kept`."""
+        """Store the file at `path`, with `deep` also the files beneath it, and add them to `kept`."""
         for each in await self._files_of(path) if deep else [path]:
             content = await self._current(each)
             if content is not None:
@@ -340,7 +341,7 @@ class HistoryBackend(WrapperBackend):
         return stored
 
     async def _settle(self, kept: list[_Kept], done: dict[str, bool]) -> None:
-        """Forget what was stored for changes that did not happen, and the oldest versions where they did."""
+        """Delete the stored content of changes that did not happen; after the others, delete the oldest versions."""
         if kept:
             await shielded(partial(self._settle_each, kept, done))
 
@@ -352,11 +353,14 @@ class HistoryBackend(WrapperBackend):
                 else:
                     await self._versions.adelete(paths.join(each.place, each.name))
             except Exception:
-                # The change itself is over; at worst a version too many stays.
+                # The change itself is over; at worst an unneeded version stays.
                 _log.exception("the history of a file could not be tidied up")
 
     async def _has_changed(self, kept: _Kept) -> bool:
-        """Whether a file is another one than was stored, or cannot be told; the answer of the change may be lost."""
+        """Whether the file differs from the stored content, or cannot be read.
+
+        A change without a result may have happened, for example if it was cancelled.
+        """
         try:
             if kept.is_streamed:
                 return await self._streamed_version(kept.path) != kept.content_version
@@ -366,7 +370,7 @@ class HistoryBackend(WrapperBackend):
         return content is None or version(content) != kept.content_version
 
     async def _files_of(self, path: str) -> list[str]:
-        """The files at or under `path`; raises where some of them cannot be told, so that they could not be kept."""
+        """The files at or under `path`. Raises if some are not listed, since these could not be kept."""
         try:
             listing = await self.alist_tree(path)
         except NotFoundError:
@@ -377,7 +381,7 @@ class HistoryBackend(WrapperBackend):
         return [entry.path for entry in files_of(listing.entries)]
 
     async def _current(self, path: str) -> bytes | None:
-        """What the file holds; None where there is none."""
+        """The content of the file; None if there is no file."""
         (found,) = await self.inner.adownload_files([path])
         if found.error is None or found.error in _NO_FILE:
             return found.content
@@ -392,7 +396,7 @@ class HistoryBackend(WrapperBackend):
         *,
         is_streamed: bool = False,
     ) -> None:
-        """Have `store` put the content of this version at the path that it is given, unless it was stored last."""
+        """Call `store` with a new path for this content, unless the newest version has the same content."""
         place = await self._place(path)
         async with self._numbering.hold(place):
             saved = await self._saved(place)
@@ -400,7 +404,7 @@ class HistoryBackend(WrapperBackend):
                 return
             number = saved[-1][0].number + 1 if saved else 1
             name = f"{number:08d}-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}-{digest}"
-            # Noted first: where the answer is lost, it may be there all the same.
+            # Appended before the call: if the result is lost, the file may have been stored all the same.
             kept.append(_Kept(path, place, name, digest, is_streamed))
             stored = await store(paths.join(place, name))
         if stored.error is not None:
@@ -412,12 +416,12 @@ class HistoryBackend(WrapperBackend):
                 await self._versions.adelete(paths.join(place, old))
 
     async def _place(self, path: str) -> str:
-        """The directory of the versions of a file, the same by whatever links it is reached."""
+        """The directory of the versions of a file, the same for all links to it."""
         (real,) = await self.inner.aresolve_paths([path := paths.normalize(path)])
         return paths.join(self._directory, blake2b((real or path).encode(), digest_size=16).hexdigest())
 
     async def _saved(self, place: str) -> list[tuple[Version, str]]:
-        """The versions in a directory with the names of their files, oldest first."""
+        """The versions in the directory `place`, each with its file name, oldest first."""
         listing = await self._versions.als(place)
         if listing.entries is None and listing.code is not ErrorCode.FILE_NOT_FOUND:
             raise BackendError(None, f"The history could not be read: {listing.error}")
@@ -431,7 +435,7 @@ class HistoryBackend(WrapperBackend):
 
 
 class _Digest:
-    """Finds the version of content that passes in chunks."""
+    """Computes the content version of a stream of chunks."""
 
     def __init__(self) -> None:
         self._digest = content_digest()
@@ -467,11 +471,11 @@ _CHANGED: dict[str, slice] = {
     "copy": slice(1, 2),
     "move": slice(0, 2),
 }
-"""Which arguments are paths whose files the operation replaces or takes away."""
+"""The positional arguments that are paths whose files the operation replaces or removes."""
 
 
 def _touched(named: Iterable[object]) -> list[str]:
-    """The normal forms of those that are paths; the others are refused later."""
+    """The normalised paths, each once. Invalid paths are left out: the operation itself refuses them."""
     touched = []
     for path in named:
         with suppress(DeepFSError):

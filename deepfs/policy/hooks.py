@@ -1,4 +1,4 @@
-"""An operation on its way to a backend, as data."""
+"""Hooks that run before and after operations, and the operation that they get as data."""
 
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Mapping
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 CHANGES: Final = frozenset({"write", "edit", "delete", "move", "copy", "upload_files"})
-"""The operations that change files; what `execute` does is not known."""
+"""The operations that change files, without `execute`: what a command changes is not known."""
 
 _PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
     "ls": ("path",),
@@ -54,10 +54,10 @@ assert set(_PARAMETERS) > set(OPERATIONS)
 
 
 class Call(Struct, frozen=True):
-    """One operation, by its sync name, and what it was called with.
+    """The sync name of an operation, and its arguments.
 
-    Of a batch it is one item: `upload_files` with `path` and `content`, `download_files` with `path`. A stream is such
-    an item, too; one that passes in chunks has no `content`.
+    For a batch, there is one call for each item: `upload_files` with `path` and `content`, `download_files` with
+    `path`. A stream is such a call, too; without `content` if it passes in chunks.
     """
 
     operation: str
@@ -65,12 +65,12 @@ class Call(Struct, frozen=True):
 
     @property
     def changes(self) -> bool:
-        """Whether it changes files."""
+        """Whether the operation changes files."""
         return self.operation in CHANGES
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The paths that it names, normalised, in their order; InvalidPathError where one cannot be."""
+        """The normalised paths among the arguments, in their order. Raises InvalidPathError for an invalid path."""
         if self.operation in ("glob", "grep"):
             return (paths.normalize(self.arguments.get("path") or "/"),)
         named = (self.arguments[name] for name in ("path", "src", "dst") if name in self.arguments)
@@ -78,7 +78,7 @@ class Call(Struct, frozen=True):
 
 
 def call_of(operation: str, args: tuple[Any, ...], options: Mapping[str, Any]) -> Call:
-    """The call of `operation` with these arguments, as `WrapperBackend.dispatch` gets them; chunks are left out."""
+    """Make a `Call` of the arguments that `WrapperBackend.dispatch` gets; the chunks of a stream are left out."""
     given = dict(zip(_PARAMETERS[operation], args, strict=False))
     return Call(operation, MappingProxyType(given | dict(options)))
 
@@ -87,13 +87,13 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 BeforeHook: TypeAlias = Callable[[Call], Awaitable[None] | None]
-"""Sees an operation before it happens; raising a leaf of `deepfs.errors` denies it."""
+"""Called with an operation before it happens; raising a leaf of `deepfs.errors` denies it."""
 AfterHook: TypeAlias = Callable[[Call, Any], Any]
-"""Sees an operation and its result, failed ones too; what it returns, unless None, or raises takes its place."""
+"""Called with an operation and its result, also a failed one. What it returns (unless None) or raises replaces it."""
 
 
 class _WithoutContents:
-    """A hook that looks at no contents."""
+    """A hook that does not read contents."""
 
     reads_contents = False
 
@@ -146,7 +146,7 @@ class HookedBackend(WrapperBackend):
         after: Hooks that run after it, in this order, each with the result of the one before.
 
     Raises:
-        TypeError: For what cannot be called.
+        TypeError: If a hook cannot be called.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class HookedBackend(WrapperBackend):
         return await self._tell(made, await call(*args, **options))
 
     async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
-        # The hooks after it know results of `ls`, and this is none.
+        # Not shown to `after` hooks: they expect a result of `ls`.
         await self._ask(call_of("ls", (path,), {}))
         return await self.inner.alist_tree(path, deleting=deleting)
 
@@ -189,7 +189,7 @@ class HookedBackend(WrapperBackend):
         passed = [file for file, error in zip(files, denied, strict=True) if error is None]
         stored = iter(await self.inner.aupload_files(passed) if passed else [])
         return [
-            await self._told(call, next(stored), FileUploadResponse)
+            await self._item_response(call, next(stored), FileUploadResponse)
             if error is None
             else FileUploadResponse(call.arguments["path"], error.code.value)
             for call, error in zip(calls, denied, strict=True)
@@ -201,7 +201,7 @@ class HookedBackend(WrapperBackend):
         passed = [path for path, error in zip(paths, denied, strict=True) if error is None]
         fetched = iter(await self.inner.adownload_files(passed) if passed else [])
         return [
-            await self._told(call, next(fetched), FileDownloadResponse)
+            await self._item_response(call, next(fetched), FileDownloadResponse)
             if error is None
             else FileDownloadResponse(call.arguments["path"], error=error.code.value)
             for call, error in zip(calls, denied, strict=True)
@@ -237,7 +237,8 @@ class HookedBackend(WrapperBackend):
             return error
         return None
 
-    async def _told(self, call: Call, response: T, failed: Callable[..., T]) -> T:
+    async def _item_response(self, call: Call, response: T, failed: Callable[..., T]) -> T:
+        """Run the `after` hooks for one item of a batch; an error that they raise becomes its response."""
         try:
             return await self._tell(call, response)
         except DeepFSError as error:
@@ -245,4 +246,4 @@ class HookedBackend(WrapperBackend):
 
 
 GuardedBackend = HookedBackend
-"""The former name."""
+"""An alias of HookedBackend, kept for compatibility."""

@@ -1,4 +1,4 @@
-"""How often operations may happen."""
+"""A limit for the rate of operations."""
 
 import threading
 import time
@@ -68,7 +68,7 @@ class RateLimit:
         self._operations = operations
         self._clock = clock
         self._times: deque[float] = deque()
-        self._lock = threading.RLock()  # A signal handler may come by again.
+        self._lock = threading.RLock()  # Reentrant, because a signal handler may call this again.
 
     def __call__(self, call: Call) -> None:
         if self._operations is not None and call.operation not in self._operations:

@@ -1,4 +1,4 @@
-"""Rules enforced before a backend, whoever calls it."""
+"""A wrapper that enforces rules on every operation of a backend."""
 
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
@@ -68,7 +68,7 @@ _is_approved: ContextVar[bool] = ContextVar("deepfs_is_approved", default=False)
 
 @contextmanager
 def approved() -> Iterator[None]:
-    """Within the block, in this task, what rules of the mode `"interrupt"` match counts as allowed."""
+    """Allow, within the block and in this task, the operations that rules of the mode `"interrupt"` match."""
     token = _is_approved.set(True)
     try:
         yield
@@ -96,7 +96,7 @@ class DeniedError(PermissionDeniedError):
 
 
 class ApprovalNeededError(DeniedError):
-    """A rule asks for the approval of a person, and there is none.
+    """A rule requires a person's approval, which is missing.
 
     Args:
         operation: The operation.
@@ -121,19 +121,20 @@ class PermissionedBackend(WrapperBackend):
     and writes the destination, `move` also writes the source; these and `delete` need permission for every path under a
     directory, and change nothing if one is denied. `skipped` of a grep counts the files that may be read.
 
-    `execute` is a permission by itself. A command is not subject to rules about paths: where these must hold, deny
+    `execute` is a separate permission. A command is not subject to rules about paths: where these must hold, deny
     `execute` or use a backend that does not run commands.
 
-    A path is checked, then used: a process that swaps links or adds files to a directory in between, past this object,
-    may gain what the rules deny. Files cannot be linked through deepfs, so agents alone cannot. Hard links are files of
-    their own. Names are compared as they are: on a file system that ignores case, rules must cover every spelling.
+    A path is checked, then used: a process that swaps links or adds files to a directory in between, without this
+    object, may gain access that the rules deny. An agent alone cannot do so, since deepfs has no operation to create
+    links. Each hard link of a file is a file of its own for the rules. Names are compared exactly: on a file system
+    that ignores case, rules must cover every spelling.
 
     Args:
         inner: The backend.
         rules: The rules, in order.
 
     Raises:
-        TypeError: For what is no rule.
+        TypeError: If an item of `rules` is not a rule.
     """
 
     is_synchronous: bool = True
@@ -147,10 +148,10 @@ class PermissionedBackend(WrapperBackend):
         if decide(self.rules, "execute").mode == "deny":
             self.capabilities: Capabilities = replace(self.capabilities, executes=False)
 
-    # --- judging ---
+    # --- applying the rules ---
 
     def _refusal(self, operation: FilesystemOperation, path: str, shown: str) -> DeniedError | None:
-        """Why `path`, called `shown` by the caller, is refused; None where it is not."""
+        """The error, naming `shown`, if the rules refuse the operation on `path`; otherwise None."""
         mode = decide_told(self.rules, operation, path).mode
         if mode == "deny":
             return DeniedError(operation, shown)
@@ -162,11 +163,11 @@ class PermissionedBackend(WrapperBackend):
         return not any(self._refusal(operation, path, path) for operation in operations)
 
     def _watched(self, operations: Sequence[FilesystemOperation]) -> list[FilesystemOperation]:
-        """Those of `operations` that some rule restricts."""
+        """The items of `operations` that some rule restricts."""
         return [operation for operation in operations if operation in self._restricted]
 
     async def _checked(self, path: str, *operations: FilesystemOperation) -> str:
-        """`path` normalised; raises where one of `operations` on it, or on what it leads to, is refused."""
+        """Normalise `path`. Raises if one of `operations` is refused on it or on the path that it resolves to."""
         path = paths.normalize(path)
         watched = self._watched(operations)
         if watched:
@@ -184,12 +185,12 @@ class PermissionedBackend(WrapperBackend):
                 raise refusal
 
     async def _real(self, path: str) -> list[str | None]:
-        """Where `path` leads, and where its own name lies: a link is read through, but deleted and moved itself."""
+        """Resolve all links in `path`, and only those in its parent: reads follow a link, a delete removes the link."""
         real, directory = await self.inner.aresolve_paths([path, paths.parent(path)])
         return [real, None if directory is None else paths.join(directory, paths.name(path))]
 
     async def _visible(self, found: Sequence[FoundT]) -> list[FoundT]:
-        """Those of `found` that may be read, whatever links lead to them."""
+        """The items of `found` whose path, and the path that it resolves to, may be read."""
         places = dict.fromkeys(record.path.rstrip("/") or "/" for record in found)
         plain = [path for path in places if self._may(["read"], path)]
         real = await self.inner.aresolve_paths(plain) if plain else []
@@ -201,7 +202,7 @@ class PermissionedBackend(WrapperBackend):
         return [record for record in found if (record.path.rstrip("/") or "/") in visible]
 
     def _hidden(self, also: PathFilter | None) -> PathFilter | None:
-        """What a search need not look at; what it finds nevertheless, and by links, `_visible` takes out."""
+        """The filter of paths that a search skips. It does not follow links: `_visible` must check what is found."""
         if not self._watched(["read"]):
             return also
         refused: frozenset[Mode] = frozenset(["deny"] if _is_approved.get() else ["deny", "interrupt"])
@@ -261,7 +262,7 @@ class PermissionedBackend(WrapperBackend):
             return found
         visible, max_count = await self._visible(found.matches), request.max_count
         if max_count is not None and found.truncated and len(visible) < len(found.matches):
-            # Denied matches took the place of others.
+            # Denied matches counted for `max_count`: search again without a limit.
             found = await super().arun_grep(replace(request, max_count=None))
             visible = await self._visible(found.matches or [])
         limit = len(visible) if max_count is None else max(0, max_count)
@@ -273,7 +274,7 @@ class PermissionedBackend(WrapperBackend):
         )
 
     async def _visibly_skipped(self, skipped: int, request: GrepRequest, path: str) -> int:
-        """How many of the files that `inner` skipped may be read; 0 where that cannot be told."""
+        """How many of the files that `inner` skipped may be read; 0 if that cannot be found out."""
         looked_at = GlobRequest(request.glob or "**", path, hidden=request.hidden)
         listed = await self.inner.arun_glob(looked_at)
         if listed.code is ErrorCode.NOT_A_DIRECTORY:
@@ -304,7 +305,7 @@ class PermissionedBackend(WrapperBackend):
         return await super().amove(src, dst, overwrite=overwrite)
 
     async def _checked_transfer(self, src: str, dst: str, needed: list[FilesystemOperation]) -> tuple[str, str]:
-        """Both paths normalised; raises where something at, beneath or arriving beneath them may not be touched."""
+        """Normalise both paths. Raises if the rules refuse a path at or beneath `src`, or its counterpart in `dst`."""
         src = await self._checked(src, *needed)
         dst = await self._checked(dst, "write")
         if self._restricted.isdisjoint(("read", "write")):
@@ -325,7 +326,7 @@ class PermissionedBackend(WrapperBackend):
         return src, dst
 
     def _check_beneath(self, top: str, operations: list[FilesystemOperation], *touched: str) -> None:
-        """Raise, naming nothing but `top`, where a path beneath it may not be touched."""
+        """Raise if the operations are refused on a path beneath `top`; the error names only `top`."""
         for path in touched:
             self._raise_refusal(self._watched(operations), path, top)
 
@@ -401,12 +402,12 @@ class PermissionedBackend(WrapperBackend):
 
 
 def _needed(if_match: str | None) -> list[FilesystemOperation]:
-    """What a change needs that may name the version it replaces."""
+    """The permissions that a change needs: with `if_match`, its result depends on the content."""
     return ["write"] if if_match is None else ["write", "read"]
 
 
 def hidden_by(rules: Iterable[FilesystemPermission], refused: frozenset[Mode]) -> PathFilter:
-    """What may not be read where rules of the modes `refused` deny; links are not followed."""
+    """The filter that hides paths for which a rule with a mode in `refused` counts; links are not followed."""
     about_reading = [rule for rule in rules if "read" in rule.operations]
 
     def is_hidden(path: str, *, is_dir: bool) -> bool:
@@ -423,7 +424,7 @@ def hidden_by(rules: Iterable[FilesystemPermission], refused: frozenset[Mode]) -
 
 
 def either(first: PathFilter, second: PathFilter | None) -> PathFilter:
-    """What one of both hides."""
+    """The filter that hides what one of both filters hides."""
     if second is None:
         return first
     return lambda path, *, is_dir: first(path, is_dir=is_dir) or second(path, is_dir=is_dir)
@@ -440,11 +441,11 @@ async def visit_beneath(
     follow: bool,
     pass_by: Callable[[str], object] = lambda _: None,
 ) -> None:
-    """Call `visit` with the path and the real path of all beneath the directory `top`, in no order.
+    """Call `visit` with the path and the real path of each entry beneath the directory `top`, in no particular order.
 
-    With `follow`, real is where links lead, and linked directories are entered, but none twice: `pass_by` is told of
-    those that are passed by for that. Without, a link stands for itself. What `visit` raises ends the walk. Raises
-    PermissionDeniedError where not everything can be listed.
+    With `follow`, the real path is the target of a link, and linked directories are entered, but each directory only
+    once: `pass_by` is called with each other path of it. Without `follow`, links are not followed. An error that
+    `visit` raises ends the walk. Raises PermissionDeniedError if a directory cannot be listed.
     """
     (real_top,) = await backend.aresolve_paths([top])
     pending = [(top, real_top or top)]

@@ -1,4 +1,4 @@
-"""How much may be stored."""
+"""A limit for the bytes and files in a storage."""
 
 from collections.abc import Iterable, Sequence
 from threading import RLock
@@ -23,15 +23,15 @@ class Usage(NamedTuple):
 class QuotaBackend(ChangePolicy):
     """Refuses changes by which `inner` would hold more than a number of bytes or files, with `quota_exceeded`.
 
-    Room is set aside before a change is made and given back where it fails, so changes at once never exceed the quota
-    together. An upload by a stream ends at the chunk that is too much, and nothing is stored. Deletes free room. A
-    change that adds nothing is never refused, also where more is stored than the quota allows.
+    Room is reserved before a change is made and released if it fails, so concurrent changes never exceed the quota
+    together. An upload by a stream ends at the chunk that exceeds it, and nothing is stored. Deletes free room. A
+    change that adds nothing is never refused, even if more is stored than the quota allows.
 
     The files of `inner` are counted at the first change, by a listing of its whole tree, and again after each command
-    (`execute`), since what commands store is not known. What others store past this object is not counted until
-    `arecount`: let all writers use one object, or keep a margin. What cannot be listed is not counted either. Of a file
-    with several hard links each counts; links and directories count nothing. A copy of links to files sets room aside
-    for their content. A move between mounts needs room for what it moves twice for a moment, which is not counted.
+    (`execute`), since what commands store is not known. Files stored without this object are not counted until
+    `arecount`: let all writers use one object, or keep a margin. Files that cannot be listed are not counted either.
+    Each hard link of a file counts; symlinks and directories do not. A copy of symlinks to files reserves room for the
+    content of these files. A move between mounts briefly stores the files twice, which is not counted.
 
     Args:
         inner: The storage. Put policies that hide files before this one, not behind it.
@@ -52,13 +52,13 @@ class QuotaBackend(ChangePolicy):
         self._max_files = max_files
         self._lock = RLock()
         self._used = Usage(0, 0)
-        """With the room that is set aside."""
+        """Includes the reserved room."""
         self._wanted_count = object()
-        """Another one each time that the files have to be counted anew."""
+        """Replaced by a new object whenever the files must be counted again."""
         self._last_count: object = None
 
     async def ausage(self) -> Usage:
-        """What is stored, with what changes that go on may add.
+        """Return what is stored, with the room reserved for changes in progress.
 
         Raises:
             DeepFSError: The files cannot be listed.
@@ -67,7 +67,7 @@ class QuotaBackend(ChangePolicy):
         return self._used
 
     async def arecount(self) -> Usage:
-        """Count the files anew, and return what is stored; it waits for the changes that go on.
+        """Wait for the changes in progress, count the files again, and return what is stored.
 
         Raises:
             DeepFSError: The files cannot be listed; the old count stays.
@@ -81,8 +81,8 @@ class QuotaBackend(ChangePolicy):
                 await self._count_alone()
 
     async def _count_alone(self) -> None:
-        wanted = self._wanted_count  # A command that ends meanwhile wants yet another count.
-        if self._last_count is wanted:  # By a change that came first.
+        wanted = self._wanted_count  # Read before counting: a command that ends meanwhile requires another count.
+        if self._last_count is wanted:  # Another task counted while this one waited for the lock.
             return
         sizes = (await self._listed_sizes("/")).values()
         self._used = Usage(sum(sizes), len(sizes))
@@ -122,7 +122,7 @@ def _difference(changes: Iterable[PlannedChange]) -> Usage:
 
 
 def _growth(changes: Iterable[PlannedChange]) -> Usage:
-    """The room that changes need before they are made; what they free counts once they are."""
+    """The room to reserve before changes are made; room that they free counts only afterwards."""
     more = _difference(changes)
     return Usage(max(0, more.bytes), max(0, more.files))
 

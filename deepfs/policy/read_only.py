@@ -1,4 +1,4 @@
-"""A backend that nothing is changed in."""
+"""A wrapper that refuses all changes."""
 
 from collections.abc import AsyncIterable, Sequence
 
@@ -15,7 +15,7 @@ __all__ = ["ReadOnlyBackend"]
 
 
 class ReadOnlyBackend(WrapperBackend):
-    """Refuses every change with `permission_denied`, and commands as well, which could change files.
+    """Refuses every change with `permission_denied`. Commands are refused as well, since they could change files.
 
     Args:
         inner: The backend.

@@ -1,4 +1,4 @@
-"""Rules about paths, and the one function that decides by them."""
+"""Rules about paths, and the decisions that follow from them."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -31,12 +31,12 @@ _EVERYWHERE = "/**"
 
 @dataclass(frozen=True)
 class FilesystemPermission:
-    """What happens to some operations on some paths; of several rules the first that matches counts.
+    """A rule that allows, denies or interrupts operations on paths; of several rules, the first that matches counts.
 
     `"read"` is to list, read, search and fetch, `"write"` to create, change, delete and store, `"execute"` to run
     commands. `"interrupt"` asks a person first. Patterns start with `/` and read `* ** ? [abc] [!abc] {a,b}`; names
     that start with a dot are names like any other, `/a/**`, `/a/**/*` and `/a/` include `/a` itself. A command has no
-    path, so a rule for `"execute"` is about all of them. Raises ValueError for what would match nothing in silence.
+    path, so a rule for `"execute"` applies to all commands. Raises ValueError for a rule that can match nothing.
     """
 
     operations: Sequence[FilesystemOperation]
@@ -56,7 +56,7 @@ class FilesystemPermission:
             raise ValueError("a command has no path: a rule for 'execute' has no paths but '/**'")
 
     def matches(self, operation: FilesystemOperation, path: str) -> bool:
-        """Whether the rule is about an operation on a path.
+        """Whether the rule applies to an operation on a path.
 
         Args:
             operation: The operation.
@@ -65,7 +65,7 @@ class FilesystemPermission:
         return operation in self.operations and any(compile_tree(pattern).matches(path) for pattern in self.paths)
 
     def may_match_beneath(self, operation: FilesystemOperation, directory: str) -> bool:
-        """Whether the rule could be about something under a directory. False is certain, True is not.
+        """Whether the rule may apply to something under a directory. False is certain, True is not.
 
         Args:
             operation: The operation.
@@ -76,7 +76,7 @@ class FilesystemPermission:
         )
 
     def covers(self, operation: FilesystemOperation, directory: str) -> bool:
-        """Whether the rule is about a directory and everything under it. True is certain, False is not.
+        """Whether the rule applies to a directory and everything under it. True is certain, False is not.
 
         Args:
             operation: The operation.
@@ -102,7 +102,7 @@ def _check_known(kind: str, given: Iterable[str], known: Iterable[str]) -> None:
 
 
 def checked_rules(given: Iterable[object]) -> tuple[FilesystemPermission, ...]:
-    """The rules that are `given`; TypeError for what is none."""
+    """Return the rules as a tuple. Raises TypeError if an item is not a rule."""
     if not isinstance(given, Iterable):
         raise TypeError(f"rules is a list of FilesystemPermission, not {given!r}")
     rules = tuple(given)
@@ -113,7 +113,7 @@ def checked_rules(given: Iterable[object]) -> tuple[FilesystemPermission, ...]:
 
 
 class Decision(NamedTuple):
-    """What the rules say, and the rule that said it; None where none matched."""
+    """The mode that applies, and the rule that it comes from; None if no rule matched."""
 
     mode: Mode
     rule: FilesystemPermission | None = None
@@ -123,16 +123,16 @@ ALLOWED: Decision = Decision("allow")
 
 
 def decide(rules: Iterable[FilesystemPermission], operation: FilesystemOperation, path: str = "/") -> Decision:
-    """The decision of the first rule that matches, to allow where none does.
+    """Return the decision of the first rule that matches; without one, the operation is allowed.
 
-    `path` is normalised first: InvalidPathError where that is not possible. ValueError for an unknown operation.
+    `path` is normalised first. Raises InvalidPathError for an invalid path, ValueError for an unknown operation.
     """
     _check_known("operation", [operation], _OPERATIONS)
     return _decided(rules, operation, paths.normalize(path))
 
 
 def decide_told(rules: Iterable[FilesystemPermission], operation: FilesystemOperation, path: str) -> Decision:
-    """`decide` for a path that a storage tells, which may hold names that no path of the contract can have."""
+    """Like `decide`, for a path from a storage, which may have names that are not valid in paths of deepfs."""
     try:
         return decide(rules, operation, path)
     except InvalidPathError:
@@ -145,9 +145,9 @@ def _decided(rules: Iterable[FilesystemPermission], operation: FilesystemOperati
 
 
 def decide_beneath(rules: Iterable[FilesystemPermission], operation: FilesystemOperation, directory: str) -> Decision:
-    """The strictest decision that there could be on `directory` or anything beneath it, whatever is stored there.
+    """Return the strictest decision possible for `directory` or any path beneath it, whether or not it exists.
 
-    For operations on many files, before it is known which: `"allow"` is certain, the others are possible.
+    It serves operations on many files, before these are known: `"allow"` is certain, other modes are only possible.
     """
     possible = decisions_beneath(rules, operation, directory)
     return max(possible, key=lambda decision: _STRICTNESS[decision.mode])
@@ -156,7 +156,7 @@ def decide_beneath(rules: Iterable[FilesystemPermission], operation: FilesystemO
 def decisions_beneath(
     rules: Iterable[FilesystemPermission], operation: FilesystemOperation, directory: str
 ) -> list[Decision]:
-    """The decision on `directory`, and those that there could be on something beneath it, whatever is stored there."""
+    """The decision for `directory`, then all decisions possible for paths beneath it, whether or not they exist."""
     directory, rules = paths.normalize(directory), list(rules)
     possible = [decide(rules, operation, directory)]
     for rule in rules:

@@ -6,8 +6,8 @@ from typing import Final
 
 __all__ = ["PROMPTS"]
 
-# Read on import, because constructors run on event loops, where files must not be read.
+# Read on import: constructors may run on an event loop, which reading files would block.
 PROMPTS: Final = MappingProxyType(
     {file.stem: file.read_text("utf-8").strip() for file in sorted(Path(__file__).parent.glob("*.md"))}
 )
-"""The texts by the name of their file."""
+"""The texts by file name, without `.md`."""

@@ -2,7 +2,7 @@ r"""An edit changes the replaced span and no other byte, whatever the line ends 
 
 The oracle works on one regular expression over the whole text and shares no code with the library: in a file with
 `\r\n`, a `\n` of the old text matches either line end. The n-th line end of the new text is spelt like the n-th one
-of the replaced text; further ones are spelt as the last one replaced, or as most of the file if no line end is replaced.
+of the replaced text; further ones are spelt like the last one, or like most of the file if no line end is replaced.
 """
 
 import re

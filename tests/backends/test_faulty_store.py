@@ -1,4 +1,4 @@
-"""Stores that fail, cap their answers or answer wrongly: results report what happened, and no partial change is silent."""
+"""Stores that fail, cap their answers or answer wrongly: results report what happened, and partial changes."""
 
 import copy
 from collections.abc import Iterable, Mapping
@@ -303,7 +303,7 @@ class Player:
         ends: list[dict[str, bytes]],
         message: str,
     ) -> None:
-        """Check that the stored files agree with the result, for one of the listings that the store may have returned."""
+        """Check that the stored files agree with the result, for one of the listings that the store may have given."""
         happened = set(self.store.happened)
         if step.operation == "upload_files" and isinstance(actual, list):
             self._check_upload(step, before, raw, actual, message)

@@ -192,7 +192,7 @@ class Guard:
             (self.storage.root / "dir" / "up").symlink_to("../..")
 
     def check_tree(self) -> None:
-        """Check that listings are sorted, that listed directories exist, and that no name is both file and directory."""
+        """Check that listings are sorted, listed directories exist, and no file and directory share a name."""
         pending = ["/"]
         while pending:
             directory = pending.pop()

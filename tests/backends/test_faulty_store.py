@@ -1,4 +1,4 @@
-"""Stores that fail, cap their answers or answer wrongly: results report what happened, and partial changes."""
+"""Stores that fail, cap their answers or answer wrongly: results report what happened, partial changes included."""
 
 import copy
 from collections.abc import Iterable, Mapping

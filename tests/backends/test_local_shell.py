@@ -1,4 +1,4 @@
-"""LocalShellBackend: commands and all their child processes end in time, and their output is bounded."""
+"""LocalShellBackend: a timeout or cancellation ends the whole process group of a command; output is bounded."""
 
 import math
 import os

@@ -186,7 +186,7 @@ EVERY = pytest.mark.parametrize(
 NAMES = [(ONE, OTHER), (OTHER, ONE)]
 
 
-# --- onto itself ---
+# --- transfers onto themselves ---
 
 
 @EVERY
@@ -343,7 +343,7 @@ async def test_without_a_probe_file_only_a_file_of_other_content_is_replaced(tmp
     for path in ("f", "same"):
         for src, dst in (("/one", "/other"), ("/other", "/one")):
             moved = await tree.amove(f"{src}/f", f"{dst}/{path}", overwrite=True)
-            if moved.ok:  # The probe file was possible by the other name.
+            if moved.ok:  # The probe file could be used under the other name.
                 await tree.awrite("/one/f", FILES["/f"])
                 await tree.awrite("/one/same", FILES["/f"])
             assert await raw(tmp_path) == before, (src, dst)

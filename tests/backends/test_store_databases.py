@@ -156,7 +156,7 @@ async def rows_of(store: Any) -> dict[str, dict[str, Any]]:
 
 
 def shape(row: dict[str, Any], record: dict[str, Any]) -> dict[str, Any]:
-    """The row with its times replaced. Checks the record against `record`; of a serialized record the text remains."""
+    """Check the record of a row; return how the row is stored, with its times replaced by types or placeholders."""
     found = row["value"] if isinstance(row["value"], dict) else json.loads(row["value"])
     stamps = {name: found[name] for name in ("created_at", "modified_at")}
     assert {**found, **{name: record[name] for name in stamps}} == record

@@ -672,13 +672,13 @@ def test_a_move_to_another_file_system_deletes_only_what_it_copied(root: Path, d
 def test_a_file_written_during_its_move_to_another_file_system_stays(root: Path, disk: Disk) -> None:
     def write() -> bool:
         if (root / "new").exists():
-            (root / "dir.txt").write_bytes(b"written call_before")
+            (root / "dir.txt").write_bytes(b"written meanwhile")
         return False
 
     (root / "new").write_bytes(b"old")
     with pytest.raises(ConflictError, match=r"'/dir.txt' changed .* stays"):
         disk.move("/dir.txt", "/new", overwrite=True, deadline=ScriptedDeadline(cancelled=write))
-    assert (root / "dir.txt").read_bytes() == b"written call_before"
+    assert (root / "dir.txt").read_bytes() == b"written meanwhile"
     assert (root / "new").read_bytes().startswith(b"333")
 
 

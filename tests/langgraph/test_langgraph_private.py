@@ -152,13 +152,13 @@ class TestWithoutInternals:
         assert {path: data["content"] for path, data in result["files"].items()} == {"/a": "1 two", "/b": "b"}
         assert [conflict["path"] for conflict in result["file_conflicts"]] == ["/a", "/a"]
 
-    def test_a_state_with_only_files(self) -> None:
+    def test_a_state_with_only_files_is_enough(self) -> None:
         class Only(TypedDict):
             files: Files
 
         assert run(lambda _: fs.edit("/a", "one", "1").error, state=Only)["files"]["/a"]["content"] == "1 two"
 
-    def test_a_state_without_files(self) -> None:
+    def test_a_state_without_files_is_an_error(self) -> None:
         with pytest.raises(RuntimeError, match="FilesystemState"):
             run(lambda _: fs.ls("/"), state=TypedDict("Other", {"n": int}), given={"n": 1})
 
@@ -218,7 +218,7 @@ async def test_calls_outside_a_graph_raise_an_error_that_says_what_to_do() -> No
 # --- stores and the runtime ------------------------------------------------------------------------------------------
 
 
-def test_the_store_and_the_runtime_of_the_running_node() -> None:
+def test_the_store_and_the_runtime_are_those_of_the_running_node() -> None:
     store = InMemoryStore()
 
     def node(state: FilesystemState) -> None:
@@ -276,7 +276,7 @@ async def test_the_internals_of_a_store_over_postgres(postgres_store: AsyncPostg
 
 
 @pytest.mark.anyio
-async def test_the_loop_of_a_store() -> None:
+async def test_the_loop_of_a_store_is_known() -> None:
     loop = asyncio.get_running_loop()
     async with AsyncSqliteStore.from_conn_string(":memory:") as store:
         assert store_loop(store) is loop

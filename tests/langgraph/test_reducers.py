@@ -248,7 +248,7 @@ def test_a_file_written_after_a_lost_move_is_lost_too() -> None:
     )
 
 
-def test_a_file_where_another_task_needs_a_directory_collides() -> None:
+def test_a_file_collides_with_a_directory_that_another_task_needs() -> None:
     directory, file = Task({}).write("/a/b/c", "1"), Task({}).write("/a/b", "2")
     assert outcome({}, directory, file) == ({"/a/b/c": "1"}, [("/a/b", "create")])
     assert outcome({}, file, directory) == ({"/a/b": "2"}, [("/a/b/c", "create")])
@@ -276,7 +276,7 @@ def test_plain_writes_are_applied_unchanged() -> None:
     assert texts(start) == {"/a": "old", "/b": "old"}
 
 
-def test_repeating_what_an_operation_wrote_changes_nothing() -> None:
+def test_repeating_the_write_of_an_operation_changes_nothing() -> None:
     start = files_of(a="one two")
     tasks = [Task(start).edit("/a", "one", "1"), Task(start).edit("/a", "two", "2").edit("/a", "2", "II")]
     repeated = [{"/a": write["/a"]} for write in in_order(*tasks)]

@@ -33,7 +33,7 @@ MODIFIED = "2026-02-03T04:05:06.000007+00:00"
 contents = st.binary(max_size=40) | st.text(max_size=40).filter(lambda text: "\0" not in text)
 
 
-# --- reading what is stored ---
+# --- decoding ---
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_a_malformed_record_is_refused_with_its_field_and_path(stored: Any, fiel
         decode_file(stored, "/dir/f")
 
 
-# --- making files ---
+# --- new files ---
 
 
 def test_timestamps_are_utc_with_microseconds() -> None:
@@ -133,7 +133,7 @@ def test_new_text_must_be_text(content: str) -> None:
         new_file(content)
 
 
-# --- what is stored ---
+# --- encoding ---
 
 
 @given(st.text(st.sampled_from("a\n\r\u2028"), max_size=20))

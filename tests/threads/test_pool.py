@@ -122,7 +122,7 @@ async def test_run_each_wakes_the_loop_once(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(woken) == 1
 
 
-async def test_run_each_raises_the_first_error_after_every_call_of_its_part() -> None:
+async def test_run_each_raises_the_first_error_after_the_calls_in_flight() -> None:
     seen: list[int] = []
 
     def odd(number: int) -> None:
@@ -135,7 +135,7 @@ async def test_run_each_raises_the_first_error_after_every_call_of_its_part() ->
     assert sorted(seen) == list(range(10))
 
 
-async def test_run_long_passes_a_token_first() -> None:
+async def test_run_long_passes_a_deadline_as_the_first_argument() -> None:
     def work(deadline: Deadline, left: int, right: int) -> int:
         deadline.check()
         return left + right
@@ -235,7 +235,7 @@ async def test_run_each_waits_for_the_call_under_way_and_drops_the_rest(gate: Ga
     assert await pool.run(list, calls) == [0]
 
 
-async def test_cancelling_sets_the_token_given_to_run() -> None:
+async def test_cancelling_a_call_cancels_the_deadline_given_to_run() -> None:
     deadline = Deadline()
     begun = threading.Event()
 

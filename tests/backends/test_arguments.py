@@ -1,4 +1,4 @@
-"""Arguments of the wrong type: a TypeError that names the argument, on every backend, and nothing is stored."""
+"""Arguments of the wrong type raise a TypeError that names the argument, on every backend, and nothing is stored."""
 
 import math
 import re
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Foreign:
-    """A backend of others, over one of ours."""
+    """A backend of another library: it has the methods but not the base class, and forwards to a deepfs backend."""
 
     def __init__(self, inner: MemoryBackend) -> None:
         for name in ("ls", "read", "write", "edit", "glob", "grep", "delete", "upload_files", "download_files"):
@@ -96,9 +96,9 @@ CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("adownload_files", (3,), {}, "paths must be a list of paths, not the int 3"),
     ("aupload_files", (3,), {}, "files must be a list of pairs of a path and bytes, not 3"),
     *(
-        (name, arguments, {option: given}, told)
+        (name, arguments, {option: given}, message)
         for name, arguments in (("awrite", ("/a", "x")), ("aedit", ("/a", "one", "x")))
-        for option, given, told in (
+        for option, given, message in (
             ("if_match", 3, "if_match must be a string, not int"),
             ("if_match", b"v", "if_match must be a string, not bytes"),
         )
@@ -123,14 +123,14 @@ def backend(request: pytest.FixtureRequest, tmp_path: Path) -> BackendProtocol:
     return BACKENDS[request.param](tmp_path / "files")
 
 
-@pytest.mark.parametrize(("operation", "arguments", "options", "told"), CALLS)
-async def test_a_wrong_type_is_told_by_the_name_of_the_argument(
-    backend: BackendProtocol, operation: str, arguments: tuple[Any, ...], options: dict[str, Any], told: str
+@pytest.mark.parametrize(("operation", "arguments", "options", "message"), CALLS)
+async def test_an_argument_of_the_wrong_type_raises_a_type_error_that_names_it(
+    backend: BackendProtocol, operation: str, arguments: tuple[Any, ...], options: dict[str, Any], message: str
 ) -> None:
     await backend.awrite("/a", "one\n")
     with pytest.raises(TypeError) as caught:
         await getattr(backend, operation)(*arguments, **options)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert [info.path for info in (await backend.als("/")).entries or () if not info.is_dir] == ["/a"]
     assert (await backend.adownload_files(["/a"]))[0].content == b"one\n"
 
@@ -141,7 +141,7 @@ async def test_a_glob_without_a_path_searches_everything_as_with_deepagents(back
     assert [info.path for info in (await backend.aglob("*.py", no_path)).matches or ()] == ["/d/a.py"]
 
 
-async def test_so_it_is_for_the_sync_name_and_for_arguments_by_name(backend: BackendProtocol) -> None:
+async def test_sync_methods_and_keyword_arguments_are_checked_too(backend: BackendProtocol) -> None:
     anything: Any = backend
     calls: list[tuple[Callable[[], object], str]] = [
         (lambda: anything.write("/a", "x", if_match=3), "if_match must be a string"),
@@ -151,8 +151,8 @@ async def test_so_it_is_for_the_sync_name_and_for_arguments_by_name(backend: Bac
         (lambda: anything.upload_files(files=[("/a", "x")]), "the content of '/a' must be bytes"),
         (lambda: anything.download_files(paths="/a"), "paths must be a list of paths"),
     ]
-    for call, told in calls:
-        with pytest.raises(TypeError, match=told):
+    for call, message in calls:
+        with pytest.raises(TypeError, match=message):
             await anyio.to_thread.run_sync(call)
     assert (await backend.aglob("**")).matches == []
 
@@ -160,7 +160,7 @@ async def test_so_it_is_for_the_sync_name_and_for_arguments_by_name(backend: Bac
 @pytest.mark.parametrize(
     "content", [bytearray(b"one"), memoryview(b"one"), memoryview(b"oone")[1:], memoryview(b"enoo")[2::-1]]
 )
-async def test_bytes_come_in_any_form(backend: BackendProtocol, content: Any) -> None:
+async def test_uploads_accept_every_bytes_like_content(backend: BackendProtocol, content: Any) -> None:
     expected = bytes(content)
     assert [each.error for each in await backend.aupload_files([("/new", content)])] == [None]
     if isinstance(content, bytearray):
@@ -168,7 +168,7 @@ async def test_bytes_come_in_any_form(backend: BackendProtocol, content: Any) ->
     assert [each.content for each in await backend.adownload_files(["/new"])] == [expected]
 
 
-async def test_items_may_come_from_any_iterable(backend: BackendProtocol) -> None:
+async def test_batches_accept_any_iterable_of_items(backend: BackendProtocol) -> None:
     made = [(f"/{number}", b"%d" % number) for number in range(5)]
     outcomes = await backend.aupload_files(item for item in made)  # type: ignore[arg-type]
     assert [(each.path, each.error) for each in outcomes] == [(path, None) for path, _ in made]
@@ -188,13 +188,16 @@ async def test_a_wrong_item_at_the_end_of_an_iterable_stores_nothing(backend: Ba
     assert (await backend.aglob("**")).matches == []
 
 
-async def test_a_stream_is_looked_at_before_it_is_read(backend: BackendProtocol) -> None:
+async def test_the_types_of_a_streamed_upload_are_checked(backend: BackendProtocol) -> None:
     async def texts() -> Any:
         yield "text"
 
     wrong: Any
-    for wrong, told in (([b"x"], "chunks must be an async iterable"), (texts(), "each chunk must be bytes, not str")):
-        with pytest.raises(TypeError, match=told):
+    for wrong, message in (
+        ([b"x"], "chunks must be an async iterable"),
+        (texts(), "each chunk must be bytes, not str"),
+    ):
+        with pytest.raises(TypeError, match=message):
             await backend.aupload_stream("/new", wrong)
     with pytest.raises(TypeError, match="path must be a string"):
         await backend.aupload_stream(PurePosixPath("/new"), texts())  # type: ignore[arg-type]
@@ -202,7 +205,7 @@ async def test_a_stream_is_looked_at_before_it_is_read(backend: BackendProtocol)
 
 
 @pytest.mark.parametrize(
-    ("timeout", "told"),
+    ("timeout", "message"),
     [
         ("5", "timeout must be a number, not '5'"),
         (True, "timeout must be a number, not True"),
@@ -210,7 +213,7 @@ async def test_a_stream_is_looked_at_before_it_is_read(backend: BackendProtocol)
         (-1, "timeout must be positive, not -1"),
     ],
 )
-async def test_so_is_the_time_of_a_command(tmp_path: Path, timeout: Any, told: str) -> None:
+async def test_the_arguments_of_execute_are_checked(tmp_path: Path, timeout: Any, message: str) -> None:
     shell = LocalShellBackend(tmp_path)
     for backend in (
         shell,
@@ -220,7 +223,7 @@ async def test_so_is_the_time_of_a_command(tmp_path: Path, timeout: Any, told: s
         PermissionedBackend(shell, [RULE]),
         ReadOnlyBackend(shell),
     ):
-        with pytest.raises((TypeError, ValueError), match=told):
+        with pytest.raises((TypeError, ValueError), match=message):
             await backend.aexecute("touch made", timeout=timeout)
         with pytest.raises(TypeError, match="command must be a string"):
             await backend.aexecute(3)  # type: ignore[arg-type]
@@ -269,7 +272,7 @@ CONSTRUCTORS: list[tuple[Callable[[], object], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("make", "told"), CONSTRUCTORS, ids=[told for _, told in CONSTRUCTORS])
-def test_an_argument_of_a_constructor_is_told_by_its_name(make: Callable[[], object], told: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=re.escape(told)):
+@pytest.mark.parametrize(("make", "message"), CONSTRUCTORS, ids=[message for _, message in CONSTRUCTORS])
+def test_a_wrong_constructor_argument_raises_an_error_that_names_it(make: Callable[[], object], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=re.escape(message)):
         make()

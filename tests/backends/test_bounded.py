@@ -1,4 +1,4 @@
-"""Enormous files, lines, directories and patterns: bounded memory and time, an answer that says what is left out."""
+"""Enormous files, lines, directories and patterns take bounded memory and time; the result says what it leaves out."""
 
 import gc
 import json
@@ -23,8 +23,8 @@ Record = Callable[[str, object], None]
 
 MB = 1024 * 1024
 
-# Calls FilesystemBackend by the sync methods, and tells of each call its seconds, the megabytes by which the process
-# grew at most, and what came of it. Beyond 4 GB it would fail, rather than take all that the machine has.
+# Calls the sync methods of FilesystemBackend, and prints for each call its seconds, the peak growth of the process in
+# megabytes, and the outcome. The limit of 4 GB makes a runaway call fail instead of exhausting the machine.
 MEASURE = """
 import json, resource, sys, time
 from deepfs.backends.filesystem import FilesystemBackend
@@ -65,7 +65,7 @@ for name, arguments, given in calls:
 
 
 class Measured:
-    """What came of one call, and what it took."""
+    """The outcome of one call, with its time and memory."""
 
     def __init__(self, seconds: float, megabytes: float, outcome: dict[str, Any]) -> None:
         self.seconds = seconds
@@ -73,12 +73,12 @@ class Measured:
         self.outcome = outcome
 
     def __str__(self) -> str:
-        told = ", ".join(f"{name} {value}" for name, value in self.outcome.items())
-        return f"{self.seconds * 1000:,.0f} ms, {self.megabytes:.0f} MB more, {told}"
+        shown = ", ".join(f"{name} {value}" for name, value in self.outcome.items())
+        return f"{self.seconds * 1000:,.0f} ms, {self.megabytes:.0f} MB more, {shown}"
 
 
 def measured(root: Path, *calls: tuple[Any, ...], **options: Any) -> list[Measured]:
-    """Each of `calls`, a name with its arguments, done by a process of its own on the directory `root`."""
+    """Run `calls`, each a name with its arguments, on the directory `root` in a new process, and measure each call."""
     given = [(name, arguments, {}) for name, *arguments in calls]
     with started(MEASURE) as process:
         output, _ = process.communicate(json.dumps([str(root), options, given]))
@@ -86,7 +86,7 @@ def measured(root: Path, *calls: tuple[Any, ...], **options: Any) -> list[Measur
     return [Measured(*json.loads(line)) for line in output.splitlines()]
 
 
-def tell_all(record_property: Record, what: str, calls: list[tuple[Any, ...]], results: list[Measured]) -> None:
+def report_all(record_property: Record, what: str, calls: list[tuple[Any, ...]], results: list[Measured]) -> None:
     for (name, *_), result in zip(calls, results, strict=True):
         telling(record_property)(f"{what}: {name}: {result}")
 
@@ -126,7 +126,7 @@ def test_a_file_of_10_gb_is_refused_or_read_in_part(enormous: Path, record_prope
         ("delete", "/moved"),
     ]
     results = measured(enormous, *calls)
-    tell_all(record_property, "10 GB", calls, results)
+    report_all(record_property, "10 GB", calls, results)
     for result in results:
         assert result.megabytes < 40
         assert result.seconds < 5
@@ -159,14 +159,14 @@ def test_a_line_of_200_mb_is_refused_or_searched_in_part(tmp_path: Path, record_
         ("delete", "/copied"),
     ]
     results = measured(tmp_path, *calls)
-    tell_all(record_property, "a line of 200 MB", calls, results)
+    report_all(record_property, "a line of 200 MB", calls, results)
     for result in results:
         assert result.megabytes < 80
         assert result.seconds < 5
     assert [result.outcome["code"] for result in results] == [
         *["too_large", "invalid_content", None, None, None, None, "no_match", None, None],
     ]
-    # The line of the other file is found, and told by its first 5,000 characters.
+    # The line of 9 MB is found, and the match shows its first 5,000 characters; the file of 200 MB is skipped.
     assert (results[2].outcome["count"], results[2].outcome["skipped"]) == (1, 1)
 
 
@@ -174,8 +174,10 @@ def test_a_line_of_200_mb_is_refused_or_searched_in_part(tmp_path: Path, record_
 
 
 @pytest.mark.parametrize("entries", few_or_many(50_000, 1_000_000))
-def test_a_directory_of_very_many_files(tmp_path: Path, entries: int, record_property: Record) -> None:
-    """A listing has no way to say that it was cut, so it holds all, at so much memory an entry; searches are cut."""
+def test_a_directory_of_very_many_files_is_handled_in_bounded_memory_and_time(
+    tmp_path: Path, entries: int, record_property: Record
+) -> None:
+    """A listing cannot be marked as truncated, so it is complete, with bounded memory per entry; searches are cut."""
     directory = tmp_path / "many"
     directory.mkdir()
     for number in range(entries):
@@ -190,7 +192,7 @@ def test_a_directory_of_very_many_files(tmp_path: Path, entries: int, record_pro
         ("delete", "/many"),
     ]
     results = measured(tmp_path, *calls, search_timeout=30)
-    tell_all(record_property, f"{entries:,} files", calls, results)
+    report_all(record_property, f"{entries:,} files", calls, results)
     none, found, read, searched, listed, written, deleted = results
     for result in results:
         assert result.outcome["ok"]
@@ -207,7 +209,7 @@ def test_a_directory_of_very_many_files(tmp_path: Path, entries: int, record_pro
     assert not directory.exists()
 
 
-def test_a_search_that_runs_out_of_time_says_so(tmp_path: Path) -> None:
+def test_a_search_that_times_out_is_marked_truncated(tmp_path: Path) -> None:
     for number in range(3000):
         (tmp_path / f"{number}.txt").write_text("needle\n" * 100)
     [found, listed] = measured(tmp_path, ("grep", "needle"), ("glob", "*.txt"), search_timeout=0.001)
@@ -218,13 +220,13 @@ def test_a_search_that_runs_out_of_time_says_so(tmp_path: Path) -> None:
 @pytest.fixture
 def deep_root(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
-    # What is left would be too deep for pytest, which removes it by calls within calls.
+    # Pytest removes directories recursively, and a tree left here would be too deep for that.
     subprocess.run(["rm", "-rf", *tmp_path.iterdir()], check=True)
 
 
 @pytest.mark.parametrize("depth", [60])
-def test_a_deep_tree(deep_root: Path, depth: int, record_property: Record) -> None:
-    """A copy holds some descriptors for each level it is in, of the 256 that this process may have."""
+def test_every_operation_works_in_a_deep_tree(deep_root: Path, depth: int, record_property: Record) -> None:
+    """A copy holds a few file descriptors for each level of depth, and the process may open 256."""
     deep = "/d" * depth
     calls: list[tuple[Any, ...]] = [
         ("write", f"{deep}/f", "needle"),
@@ -239,7 +241,7 @@ def test_a_deep_tree(deep_root: Path, depth: int, record_property: Record) -> No
         ("delete", "/d"),
     ]
     results = measured(deep_root, *calls)
-    tell_all(record_property, f"{depth:,} levels", calls, results)
+    report_all(record_property, f"{depth:,} levels", calls, results)
     assert [result.outcome["code"] for result in results] == [None] * len(calls)
     assert [results[number].outcome["count"] for number in (3, 4, 5)] == [1, 1, 1]
     assert max(result.seconds for result in results) < 10
@@ -273,7 +275,7 @@ BACKENDS = ["filesystem", "memory"]
 def holding(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[bytes], BackendProtocol]:
-    """Makes a backend that holds a file, and that searches for two seconds at most."""
+    """Return a function that makes a backend with one file of the given content and a search timeout of 2 seconds."""
     monkeypatch.setattr(_flat_search, "SEARCH_SECONDS", 2)
 
     def make(content: bytes) -> BackendProtocol:
@@ -308,17 +310,17 @@ def test_a_grep_is_bounded(
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("name", ["every line with context", "large classes, many lines", "borders, line by line"])
-async def test_a_grep_lets_others_work_and_ends_when_cancelled(
+async def test_a_grep_does_not_block_the_event_loop_and_ends_when_cancelled(
     holding: Callable[[bytes], BackendProtocol], name: str, record_property: Record
 ) -> None:
     content, pattern, options = GREPS[name]
     backend = await anyio.to_thread.run_sync(holding, content)
     pauses: list[float] = []
-    gc.freeze()  # A collection of garbage would look through what all other tests left, and let nobody work meanwhile.
+    gc.freeze()  # A garbage collection would scan the objects of all earlier tests and block every thread meanwhile.
 
     async def tick() -> None:
         while True:
-            # The loop's own work, whatever else the machine does.
+            # CPU time of this thread, so that the load of the machine does not count.
             begun = time.thread_time()
             await anyio.sleep(0.001)
             pauses.append(time.thread_time() - begun)
@@ -374,7 +376,7 @@ EDITS: dict[str, tuple[bytes, str, str]] = {
 
 
 @pytest.mark.parametrize(("content", "old", "code"), EDITS.values(), ids=EDITS)
-def test_an_edit_that_is_refused_is_refused_soon(
+def test_an_edit_that_cannot_apply_is_refused_quickly(
     holding: Callable[[bytes], BackendProtocol], content: bytes, old: str, code: str, record_property: Record
 ) -> None:
     backend = holding(content)

@@ -1,4 +1,4 @@
-"""What a composite makes of its mounts: at once, in time, in order, and with those that fail named."""
+"""A composite searches its mounts concurrently, within a timeout and in order, and names the mounts that fail."""
 
 import asyncio
 import math
@@ -37,7 +37,7 @@ async def needles(count: int = 1) -> MemoryBackend:
 
 
 class Counting(WrapperBackend):
-    """Counts the searches that end, those that are cancelled, and tells the limit that each had."""
+    """Counts completed and cancelled searches, and records the `max_count` of each."""
 
     def __init__(self, inner: BackendProtocol) -> None:
         super().__init__(inner)
@@ -60,7 +60,7 @@ class Counting(WrapperBackend):
 
 
 @pytest.mark.parametrize("error", [BackendError("the disk is on fire"), RuntimeError("a bug")], ids=["error", "bug"])
-async def test_a_search_tells_what_it_found_and_which_mount_failed(error: Exception) -> None:
+async def test_a_search_returns_its_matches_and_names_the_mount_that_failed(error: Exception) -> None:
     broken = FaultyBackend(MemoryBackend(), {"grep": error, "glob": error})
     tree = CompositeBackend(await needles(), {"/broken/": broken, "/good/": await needles()})
     for found in (await tree.agrep("needle"), await tree.aglob("*.txt")):
@@ -70,7 +70,7 @@ async def test_a_search_tells_what_it_found_and_which_mount_failed(error: Except
         assert found.code == "backend_error"
 
 
-async def test_a_mount_that_does_not_answer_in_time_is_told() -> None:
+async def test_a_mount_that_times_out_is_named_in_the_error() -> None:
     slow = Counting(LatencyBackend(await needles(), 60))
     tree = CompositeBackend(await needles(), {"/slow/": slow, "/good/": await needles()}, route_timeout=0.05)
     with anyio.fail_after(5):
@@ -83,14 +83,14 @@ async def test_a_mount_that_does_not_answer_in_time_is_told() -> None:
     assert slow.cancelled == 1
 
 
-async def test_a_search_of_nothing_but_a_mount_that_hangs_ends_as_well() -> None:
+async def test_a_search_of_only_a_hanging_mount_times_out_too() -> None:
     tree = CompositeBackend(MemoryBackend(), {"/slow/": LatencyBackend(await needles(), 60)}, route_timeout=0.05)
     with anyio.fail_after(5):
         assert (await tree.agrep("needle", "/slow")).code == "timeout"
 
 
 @pytest.mark.parametrize("operation", ["upload_files", "download_files"])
-async def test_a_batch_tells_the_outcomes_of_the_mounts_that_answer(operation: str) -> None:
+async def test_a_batch_returns_the_outcomes_of_working_mounts_beside_a_failing_one(operation: str) -> None:
     broken = FaultyBackend(MemoryBackend(), {operation: RuntimeError("a bug")})
     tree = CompositeBackend(await needles(), {"/broken/": broken})
     if operation == "upload_files":
@@ -110,11 +110,11 @@ async def test_cancelling_a_search_cancels_the_search_of_each_mount() -> None:
     assert [mount.cancelled for mount in mounts.values()] == [1] * 5
 
 
-# --- many at once ---
+# --- concurrent searches ---
 
 
-async def test_mounts_are_searched_at_once() -> None:
-    """Each waits until all have begun."""
+async def test_mounts_are_searched_concurrently() -> None:
+    """Each mount waits until the searches of all mounts have begun."""
     begun = 0
     all_begun = anyio.Event()
 
@@ -134,7 +134,7 @@ async def test_mounts_are_searched_at_once() -> None:
 
 
 @pytest.mark.parametrize("max_count", [1, 3, 4])
-async def test_enough_matches_end_the_search_of_the_mounts_that_sort_behind(max_count: int) -> None:
+async def test_enough_matches_cancel_the_search_of_later_mounts(max_count: int) -> None:
     first, endless = await needles(5), Counting(LatencyBackend(await needles(), math.inf))
     tree = CompositeBackend(MemoryBackend(), {"/a/": first, "/b/": endless})
     with anyio.fail_after(5):
@@ -146,14 +146,14 @@ async def test_enough_matches_end_the_search_of_the_mounts_that_sort_behind(max_
     assert endless.limits == [max_count]
 
 
-async def test_matches_of_a_mount_that_sorts_before_are_waited_for() -> None:
+async def test_matches_of_an_earlier_mount_are_waited_for() -> None:
     slow = LatencyBackend(await needles(2), 0.05)
     tree = CompositeBackend(MemoryBackend(), {"/a/": slow, "/b/": await needles(5)})
     found = await tree.agrep("needle", max_count=3)
     assert [match.path for match in found.matches or ()] == ["/a/f0.txt", "/a/f1.txt", "/b/f0.txt"]
 
 
-# --- what is seen ---
+# --- visible files ---
 
 
 async def test_only_mounts_under_the_searched_path_are_searched() -> None:
@@ -164,7 +164,7 @@ async def test_only_mounts_under_the_searched_path_are_searched() -> None:
     assert beside.limits == []
 
 
-async def test_a_mount_hides_what_lies_beneath_it(tmp_path: Path) -> None:
+async def test_a_mount_hides_the_files_of_the_default_backend_at_its_path(tmp_path: Path) -> None:
     disk = FilesystemBackend(tmp_path)
     for path in ("/seen.txt", "/mount/hidden.txt", "/mount"):
         await disk.awrite(path, "needle\n")
@@ -176,7 +176,7 @@ async def test_a_mount_hides_what_lies_beneath_it(tmp_path: Path) -> None:
     assert (await tree.aread("/mount/hidden.txt")).code == "file_not_found"
 
 
-async def test_hidden_matches_use_up_no_limit() -> None:
+async def test_hidden_matches_do_not_count_towards_max_count() -> None:
     inner = await holding(a="needle\n" * 5, z="needle\n")
     outer = MemoryBackend()
     for number in range(5):
@@ -202,11 +202,11 @@ async def test_a_hundred_mounts_at_any_depth_appear_in_order() -> None:
     assert listed == sorted({"/d/d/", *[route for route in routes if route.count("/") == 3]})
 
 
-# --- mounts that end in ways of their own ---
+# --- mounts that raise CancelledError or TimeoutError ---
 
 
 class Cancelled(WrapperBackend):
-    """Ends as if it were cancelled, at once or later, as one does whose own task or future was cancelled."""
+    """Raises CancelledError, at once or later, like a backend whose own inner task or future was cancelled."""
 
     def __init__(self, inner: BackendProtocol, later: bool) -> None:
         super().__init__(inner)
@@ -221,7 +221,9 @@ class Cancelled(WrapperBackend):
 @pytest.mark.parametrize("later", [False, True], ids=["gather", "later"])
 @pytest.mark.parametrize("mount_as", ["default", "route", "only"])
 @pytest.mark.parametrize("seconds", [None, 60])
-async def test_a_mount_that_ends_cancelled_is_told_as_failed(later: bool, mount_as: str, seconds: float | None) -> None:
+async def test_a_mount_that_raises_cancelled_error_counts_as_failed(
+    later: bool, mount_as: str, seconds: float | None
+) -> None:
     broken, good = Cancelled(await needles(), later), await needles()
     default, routes = {
         "default": (broken, {"/good/": good}),
@@ -240,7 +242,7 @@ async def test_a_mount_that_ends_cancelled_is_told_as_failed(later: bool, mount_
     assert [each.error for each in uploads] == [None] * len(expected) + ["backend_error"]
 
 
-async def test_a_caller_that_is_cancelled_is_told_by_its_cancellation() -> None:
+async def test_cancelling_the_caller_cancels_its_search() -> None:
     class Slow(WrapperBackend):
         async def agrep(self, *args: Any, **options: Any) -> GrepResult:
             await anyio.sleep_forever()
@@ -258,9 +260,9 @@ async def test_a_caller_that_is_cancelled_is_told_by_its_cancellation() -> None:
                 tasks.cancel_scope.cancel()
 
 
-async def test_so_is_one_whose_task_is_cancelled_in_the_way_of_asyncio(anyio_backend_name: str) -> None:
+async def test_a_native_asyncio_cancellation_reaches_the_caller(anyio_backend_name: str) -> None:
     if anyio_backend_name == "trio":
-        return  # Has no such way.
+        return  # Only asyncio has task.cancel().
     tree = CompositeBackend(MemoryBackend(), {"/slow/": LatencyBackend(await needles(), 60)})
     for call in (tree.agrep("needle"), tree.adownload_files(["/slow/a"])):
         task = asyncio.ensure_future(call)
@@ -270,7 +272,7 @@ async def test_so_is_one_whose_task_is_cancelled_in_the_way_of_asyncio(anyio_bac
             await task
 
 
-async def test_a_timeout_of_a_mount_is_its_own() -> None:
+async def test_a_timeout_error_raised_by_a_mount_is_reported_as_its_failure() -> None:
     broken = FaultyBackend(MemoryBackend(), {"grep": TimeoutError(), "glob": TimeoutError()})
     tree = CompositeBackend(await needles(), {"/broken/": broken})
     for found in (await tree.agrep("needle"), await tree.aglob("*.txt")):
@@ -279,7 +281,7 @@ async def test_a_timeout_of_a_mount_is_its_own() -> None:
 
 
 class StrayCommit(FlatBackend):
-    """Its storage ends a write as if it were cancelled."""
+    """Its storage raises CancelledError on a write, although nobody cancelled the caller."""
 
     async def _fetch(self, wanted: Any) -> dict[str, Any]:
         return {}
@@ -292,7 +294,7 @@ class StrayCommit(FlatBackend):
 
 
 class StraySync(MemoryBackend):
-    """So does its sync override."""
+    """Its sync override of `ls` raises CancelledError, although nobody cancelled the caller."""
 
     def ls(self, path: str) -> LsResult:
         raise asyncio.CancelledError
@@ -303,12 +305,12 @@ class StraySync(MemoryBackend):
     [lambda: StrayCommit().awrite("/a", "x"), lambda: StraySync().als("/")],
     ids=["a change", "a sync override"],
 )
-async def test_a_stray_cancellation_is_no_hang(call: Callable[[], Awaitable[Any]]) -> None:
+async def test_a_stray_cancelled_error_is_raised_and_does_not_hang(call: Callable[[], Awaitable[Any]]) -> None:
     with anyio.fail_after(10), pytest.raises(asyncio.CancelledError):
         await call()
 
 
-# --- storage that cannot be had ---
+# --- unreachable storage ---
 
 
 def broken_factory(_: object) -> BackendProtocol:
@@ -340,7 +342,7 @@ async def chunks() -> AsyncIterator[bytes]:
 
 @pytest.mark.parametrize("wrapped", [lambda b: b, WrapperBackend, HistoryBackend, CompositeBackend])
 @pytest.mark.parametrize("kind", UNREACHABLE)
-async def test_each_item_has_its_outcome_where_the_storage_cannot_be_had(kind: str, wrapped: Any) -> None:
+async def test_every_operation_reports_an_unreachable_storage(kind: str, wrapped: Any) -> None:
     backend = wrapped(UNREACHABLE[kind]())
     assert [each.error for each in await backend.aupload_files([("/a", b"x"), ("/b", b"y")])] == ["backend_error"] * 2
     assert [each.error for each in await backend.adownload_files(["/a", "/b"])] == ["backend_error"] * 2
@@ -358,13 +360,13 @@ async def test_each_item_has_its_outcome_where_the_storage_cannot_be_had(kind: s
         await backend.acopy("/a", "/b"),
     ):
         assert result.code == "backend_error"
-    # A history that cannot see what it would have to keep refuses.
+    # A history refuses a change if it cannot read the content that it has to keep.
     codes = {"backend_error", "permission_denied"} if wrapped is HistoryBackend else {"backend_error"}
     for result in (await backend.adelete("/a"), await backend.amove("/a", "/b")):
         assert result.code in codes
 
 
-async def test_a_mount_that_cannot_be_had_hides_no_other() -> None:
+async def test_an_unreachable_mount_does_not_hide_other_files() -> None:
     tree = CompositeBackend(await needles(), {"/broken/": FactoryBackend(broken_factory)})
     shown = PermissionedBackend(tree, [FilesystemPermission(["read"], ["/secret/**"], "deny")])
     assert [info.path for info in (await shown.als("/")).entries or ()] == ["/broken/", "/f0.txt"]

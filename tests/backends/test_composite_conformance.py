@@ -1,4 +1,4 @@
-"""A composite of all backends passes the shipped suite; each of the mounted ones passes it by itself."""
+"""A composite of all backends passes the shipped suite; other tests run the suite on each mounted backend alone."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from support.state_suite import OverState
 
 
 class TestCompositeOfAll(OverState, BackendConformance):
-    """State by default; the files of the suite live in it, while all other backends stand beside."""
+    """A composite whose default backend, the state, holds the files of the suite; all other backends are mounted."""
 
     directory: Path
 
@@ -39,7 +39,7 @@ class TestCompositeOfAll(OverState, BackendConformance):
 
 
 class TestFlatMounts(OverState, BackendStateMachine):
-    """Random programs over state, a store in it and a memory in that."""
+    """Random programs over state, with a store mounted in it and a memory mounted in the store."""
 
     mounts = ("/.mounts/store", "/.mounts/store/memory")
     store: InMemoryStore

@@ -1,4 +1,4 @@
-"""Backends are made and first used on the event loop without blocking it: the guard of every async test watches."""
+"""Creating a backend and its first use do not block the event loop, which a guard checks in every async test."""
 
 import math
 from collections.abc import Callable
@@ -29,7 +29,7 @@ async def test_every_backend_is_made_and_used_on_the_loop(tmp_path: Path) -> Non
     assert len((await tree.agrep("needle")).matches or ()) == 4
 
 
-async def test_a_directory_that_is_not_there_yet_is_an_empty_one(tmp_path: Path) -> None:
+async def test_a_missing_root_directory_behaves_like_an_empty_one(tmp_path: Path) -> None:
     calls: list[Callable[[FilesystemBackend], Any]] = [
         lambda on: on.als("/"),
         lambda on: on.aread("/"),
@@ -62,7 +62,7 @@ def _in_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_in_directory")
-async def test_the_working_directory_is_asked_for_off_the_loop() -> None:
+async def test_the_working_directory_is_resolved_without_blocking_the_loop() -> None:
     for backend in (FilesystemBackend(), FilesystemBackend("."), FilesystemBackend(virtual_mode=False)):
         assert (await backend.awrite("a.txt", "text", overwrite=True)).ok
         assert [info.path.rpartition("/")[2] for info in (await backend.aglob("*.txt")).matches or ()] == ["a.txt"]
@@ -78,7 +78,7 @@ async def test_the_working_directory_is_asked_for_off_the_loop() -> None:
     ],
     ids=["memory", "disk", "search", "route"],
 )
-async def test_a_number_that_limits_nothing_or_all_is_refused(make: Callable[[Any], object], name: str) -> None:
+async def test_a_negative_or_nan_limit_is_refused(make: Callable[[Any], object], name: str) -> None:
     for number in (-1, math.nan):
         with pytest.raises(ValueError, match=name):
             make(number)
@@ -88,7 +88,7 @@ async def test_a_number_that_limits_nothing_or_all_is_refused(make: Callable[[An
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "message"),
     [
         (lambda: StoreBackend(5, namespace=("fs",)), "store must be a BaseStore"),
         (lambda: StoreBackend(InMemoryStore, namespace=("fs",)), "store must be a BaseStore"),
@@ -104,13 +104,13 @@ async def test_a_number_that_limits_nothing_or_all_is_refused(make: Callable[[An
     ],
     ids=["store", "class", "route", "routes", "versions"],
 )
-async def test_what_is_no_part_of_a_backend_is_refused(make: Callable[[], object], told: str) -> None:
-    with pytest.raises(TypeError, match=told):
+async def test_a_constructor_argument_of_the_wrong_type_is_refused(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
         make()
 
 
 @pytest.mark.parametrize("on_disk", [True, False])
-async def test_a_chunk_of_a_stream_is_not_empty(tmp_path: Path, on_disk: bool) -> None:
+async def test_a_chunk_size_must_be_positive(tmp_path: Path, on_disk: bool) -> None:
     files = FilesystemBackend(tmp_path) if on_disk else MemoryBackend()
     await files.awrite("/a", "text")
     for size in (0, -1):
@@ -118,7 +118,7 @@ async def test_a_chunk_of_a_stream_is_not_empty(tmp_path: Path, on_disk: bool) -
             assert [chunk async for chunk in files.adownload_stream("/a", chunk_size=size)]
 
 
-async def test_outside_a_graph_state_says_what_to_do() -> None:
+async def test_state_backend_outside_a_graph_raises_an_error_that_says_what_to_do() -> None:
     with pytest.raises(RuntimeError, match=r"graph\.invoke"):
         await StateBackend().aread("/a.txt")
     with pytest.raises(RuntimeError, match="MemoryBackend"):

@@ -1,8 +1,8 @@
 r"""An edit changes the replaced span and no other byte, whatever the line ends and the encoding; or it is refused.
 
 The oracle works on one regular expression over the whole text and shares no code with the library: in a file with
-`\r\n`, a `\n` of the old text is either line end, and a line end of the new text is spelt as the one in its place, as
-the last of those, or as most of the file.
+`\r\n`, a `\n` of the old text matches either line end. The n-th line end of the new text is spelt like the n-th one
+of the replaced text; further ones are spelt like the last one, or like most of the file if no line end is replaced.
 """
 
 import re
@@ -21,7 +21,7 @@ __all__ = ["storage"]
 BOM = "\ufeff".encode()
 
 
-# --- by example ---
+# --- examples ---
 
 EDITS: dict[str, tuple[bytes, str, str, bytes | None]] = {
     "LF": (b"one\ntwo\nthree\n", "two", "2", b"one\n2\nthree\n"),
@@ -92,18 +92,18 @@ def test_a_file_that_is_binary_by_its_name_is_refused(storage: Storage, name: st
     ],
     ids=["empty", "identical", "NUL", "surrogate", "no match", "NUL in old", "surrogate in old", "ambiguous"],
 )
-def test_what_is_refused_changes_nothing(storage: Storage, old: str, new: str, code: str) -> None:
+def test_a_refused_edit_changes_nothing(storage: Storage, old: str, new: str, code: str) -> None:
     for prefix in storage.prefixes:
         storage.put(f"{prefix}/file.txt", b"one\r\ntwo\n")
         assert storage.backend.edit(f"{prefix}/file.txt", old, new).code == code
         assert storage.peek(f"{prefix}/file.txt") == b"one\r\ntwo\n"
 
 
-# --- by generation ---
+# --- generated edits ---
 
 
 def expected(content: bytes, old: str, new: str, *, replace_all: bool) -> bytes | None:
-    """What the edit should make of `content`; None where it should be refused."""
+    """The content that the edit should produce, or None if the edit should be refused."""
     try:
         text = content.decode()
         new.encode()
@@ -114,7 +114,7 @@ def expected(content: bytes, old: str, new: str, *, replace_all: bool) -> bytes 
     if "\r" in old or "\r\n" not in text:
         pattern, spelt = re.escape(old), _as_given(new)
     else:
-        # A line end is one unit: the LF of a CRLF does not match by itself.
+        # A line end is one unit: a lone LF does not match the LF of a CRLF.
         pattern = re.escape(old).replace(re.escape("\n"), "(?:\r\n|(?<!\r)\n)")
         spelt = _as_in_place(new, text)
     places = len(re.findall(f"(?={pattern})", text))
@@ -162,7 +162,7 @@ def edits(draw: st.DrawFn) -> tuple[bytes, str, str, bool]:
 
 
 @pytest.mark.parametrize("examples", few_or_many(150, 2_000))
-def test_what_generated_edits_make_is_what_the_oracle_makes(
+def test_generated_edits_agree_with_the_oracle(
     storage: Storage, examples: int, record_property: Callable[[str, object], None]
 ) -> None:
     done, numbers = {True: 0, False: 0}, count()
@@ -178,7 +178,7 @@ def test_what_generated_edits_make_is_what_the_oracle_makes(
     @settings(max_examples=examples)
     @given(edit=edits(), prefix=st.sampled_from(storage.prefixes))
     def check_one(edit: tuple[bytes, str, str, bool], prefix: str) -> None:
-        # Each at a path of its own: within one step, what is put counts as made of the file that was there.
+        # A path for each example: within one superstep, a second put at a path counts as a change of the first file.
         check(f"{prefix}/{next(numbers)}.txt", *edit)
 
     check_one()

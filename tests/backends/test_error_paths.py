@@ -1,4 +1,4 @@
-"""Errors of mounts name the paths of the tree, and leave alone what they quote of files and patterns."""
+"""Errors of mounts name the paths of the tree, and do not change quoted file contents and patterns."""
 
 import errno
 import os
@@ -96,7 +96,9 @@ async def filled(backend: BackendProtocol) -> BackendProtocol:
 @pytest.mark.parametrize("failure", FAILURES)
 @pytest.mark.parametrize("kind", MOUNTED)
 @pytest.mark.parametrize("prefix", ["/m", "/m/n"])
-async def test_only_the_path_differs(kind: str, failure: str, prefix: str, tmp_path: Path) -> None:
+async def test_the_error_of_a_mounted_backend_differs_only_in_its_path(
+    kind: str, failure: str, prefix: str, tmp_path: Path
+) -> None:
     backend = await filled(MOUNTED[kind](tmp_path / "files"))
     tree: BackendProtocol = backend
     for name in reversed(prefix[1:].split("/")):
@@ -116,11 +118,11 @@ async def test_only_the_path_differs(kind: str, failure: str, prefix: str, tmp_p
         assert QUOTING in quoted
 
 
-# --- every code, by every operation, through mounts and wrappers ---
+# --- every error code, from every operation, through mounts and wrappers ---
 
 
 class Failing(WrapperBackend):
-    """Fails with one code in every operation, by a result or by raising; the text names three paths and a cause."""
+    """Every operation fails with `code`, by a result or by raising; the text names three paths and a cause."""
 
     def __init__(self, code: ErrorCode, *, raises: bool) -> None:
         super().__init__(MemoryBackend())
@@ -176,7 +178,7 @@ WRAPPED: list[Callable[[BackendProtocol], BackendProtocol]] = [
 
 
 def mounted_twice(backend: BackendProtocol) -> BackendProtocol:
-    """`backend` at /m/n: a mount in a mount, with wrappers between them."""
+    """Mount `backend` at /m/n: a mount in a mount, with wrappers in between."""
     wrap, between, outside = WRAPPED
     inner = between(CompositeBackend(MemoryBackend(), {"/n/": wrap(backend)}))
     return outside(CompositeBackend(MemoryBackend(), {"/m/": inner}))
@@ -187,7 +189,7 @@ def in_tree(path: str) -> str:
 
 
 @pytest.mark.parametrize("code", ErrorCode)
-async def test_each_code_names_the_paths_of_the_tree(code: ErrorCode) -> None:
+async def test_errors_of_every_code_name_the_paths_of_the_tree(code: ErrorCode) -> None:
     for raises, operation in product([False, True], CALLS):
         backend = Failing(code, raises=raises)
         failed = await CALLS[operation](mounted_twice(backend), "/m/n/f")
@@ -201,7 +203,7 @@ async def test_each_code_names_the_paths_of_the_tree(code: ErrorCode) -> None:
 
 
 @pytest.mark.parametrize("code", ErrorCode)
-async def test_each_code_of_a_stream_names_the_paths_of_the_tree(code: ErrorCode) -> None:
+async def test_stream_errors_of_every_code_name_the_paths_of_the_tree(code: ErrorCode) -> None:
     backend = Failing(code, raises=True)
     tree = CompositeBackend(MemoryBackend(), {"/m/": CompositeBackend(MemoryBackend(), {"/n/": backend})})
     with pytest.raises(DeepFSError) as caught:
@@ -210,23 +212,23 @@ async def test_each_code_of_a_stream_names_the_paths_of_the_tree(code: ErrorCode
 
 
 @pytest.mark.parametrize("code", ErrorCode)
-async def test_a_search_of_all_mounts_names_those_that_failed(code: ErrorCode) -> None:
+async def test_a_search_of_all_mounts_names_the_failed_mounts(code: ErrorCode) -> None:
     for raises, operation in product([False, True], ["glob", "grep"]):
         backend = Failing(code, raises=raises)
         failed = await CALLS[operation](mounted_twice(backend), "/")
-        told = str(backend.error("/").renamed(in_tree))
+        message = str(backend.error("/").renamed(in_tree))
         assert (operation, raises, failed.code, failed.error) == (
             operation,
             raises,
             code,
-            f"{told} (in '/m/n/') (in '/m/')",
+            f"{message} (in '/m/n/') (in '/m/')",
         )
         error = error_behind(failed)
         assert error is not None
         assert error.code is code
 
 
-async def test_a_stream_names_them_too(tmp_path: Path) -> None:
+async def test_a_download_stream_names_the_path_of_the_tree(tmp_path: Path) -> None:
     tree = CompositeBackend(MemoryBackend(), {"/m/": FilesystemBackend(tmp_path)})
     with pytest.raises(NotFoundError) as caught:
         [chunk async for chunk in tree.adownload_stream("/m/none")]
@@ -234,18 +236,18 @@ async def test_a_stream_names_them_too(tmp_path: Path) -> None:
     assert caught.value.path == "/m/none"
 
 
-class Told(WrapperBackend):
-    """Answers with a text alone, as a backend of others does."""
+class TextOnly(WrapperBackend):
+    """Fails with only an error text and code, as a backend of another library does."""
 
     def __init__(self, text: str, code: Any = None) -> None:
         super().__init__(MemoryBackend())
-        self.told: Any = text, code
+        self.failure: Any = text, code
 
     async def aedit(self, path: str, old: str, new: str, replace_all: bool = False, **_: Any) -> EditResult:
-        return EditResult(self.told[0], code=self.told[1])
+        return EditResult(self.failure[0], code=self.failure[1])
 
     async def adownload_stream(self, path: str, *, chunk_size: int = 1) -> AsyncIterator[bytes]:
-        raise error_of("file_not_found", self.told[0])
+        raise error_of("file_not_found", self.failure[0])
         yield b""
 
 
@@ -262,15 +264,15 @@ class Told(WrapperBackend):
         ("Error: File '/b' not found", "Error: File '/b' not found"),
     ],
 )
-async def test_of_a_text_that_others_made_only_a_certain_path_is_changed(text: str, shown: str) -> None:
-    tree = CompositeBackend(MemoryBackend(), {"/m/": Told(text)})
+async def test_in_a_foreign_error_text_only_the_path_of_the_call_is_rewritten(text: str, shown: str) -> None:
+    tree = CompositeBackend(MemoryBackend(), {"/m/": TextOnly(text)})
     assert (await tree.aedit("/m/a", "x", "y")).error == shown
     with pytest.raises(NotFoundError) as caught:
         [chunk async for chunk in tree.adownload_stream("/m/a")]
     assert str(caught.value) == shown
 
 
-async def test_a_mount_that_raises_is_told_by_the_paths_of_the_tree() -> None:
+async def test_an_error_raised_by_a_mount_names_the_paths_of_the_tree() -> None:
     class Raising(WrapperBackend):
         async def dispatch(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
             raise PermissionDeniedError("/d", "'/d' is closed")
@@ -279,7 +281,7 @@ async def test_a_mount_that_raises_is_told_by_the_paths_of_the_tree() -> None:
     assert (await tree.aglob("*", "/m/d")).error == "Error: Permission denied for '/m/d': '/d' is closed"
 
 
-async def test_what_runs_no_commands_is_named() -> None:
+async def test_executing_on_a_backend_without_commands_names_it() -> None:
     tree = CompositeBackend(MemoryBackend(), {"/box/": MemoryBackend()}, executor="/box/")
     with pytest.raises(DeepFSError, match="the backend mounted at /box/ does not run commands"):
         await tree.aexecute("true")
@@ -287,7 +289,7 @@ async def test_what_runs_no_commands_is_named() -> None:
         await CompositeBackend(MemoryBackend()).aexecute("true")
 
 
-async def test_a_directory_in_the_way_is_called_one(tmp_path: Path) -> None:
+async def test_errors_call_an_existing_directory_a_directory(tmp_path: Path) -> None:
     for kind, make in MOUNTED.items():
         backend = await filled(make(tmp_path / kind))
         for result in (await backend.acopy("/a", "/d"), await backend.amove("/a", "/d")):
@@ -298,10 +300,10 @@ async def test_a_directory_in_the_way_is_called_one(tmp_path: Path) -> None:
         assert (await backend.acopy("/a", "/d", overwrite=True)).code == "is_directory"
 
 
-# --- the data itself ---
+# --- the error object behind a result ---
 
 
-async def test_it_is_no_part_of_the_result() -> None:
+async def test_the_error_object_is_not_a_field_of_the_result() -> None:
     backend = MemoryBackend()
     failed = await backend.adelete("/none")
     plain = DeleteResult(failed.error, code=failed.code)
@@ -317,7 +319,7 @@ async def test_it_is_no_part_of_the_result() -> None:
     assert error.__context__ is None
 
 
-def test_a_text_that_was_put_in_its_place_counts() -> None:
+def test_replacing_the_error_text_discards_the_error_object() -> None:
     failed = MemoryBackend().read("/none")
     failed.error = "Error: told otherwise"
     assert error_behind(failed) is None
@@ -331,7 +333,7 @@ def test_an_error_survives_pickling_and_copying(error: DeepFSError) -> None:
         assert (str(copied), copied.path, copied.args) == (str(error), error.path, error.args)
 
 
-async def test_a_search_that_lacks_descriptors_names_the_paths_of_the_tree(
+async def test_a_search_out_of_descriptors_names_the_paths_of_the_tree(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def short(*_: object) -> None:

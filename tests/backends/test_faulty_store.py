@@ -1,5 +1,4 @@
-"""Stores that fail, cap what they give, or answer wrongly: what is told is what happened, and nothing is done in part
-silently."""
+"""Stores that fail, cap their answers or answer wrongly: results report what happened, partial changes included."""
 
 import copy
 from collections.abc import Iterable, Mapping
@@ -39,7 +38,7 @@ def raw(store: InMemoryStore) -> dict[str, bytes | None]:
 # --- outcomes --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_change_that_was_made_is_a_success_though_the_store_raised() -> None:
+async def test_a_change_that_took_effect_succeeds_although_the_store_raised() -> None:
     inner = InMemoryStore()
     store = FaultyStore(inner)
     backend = over(store)
@@ -61,7 +60,7 @@ async def test_a_change_that_was_made_is_a_success_though_the_store_raised() -> 
     assert [upload.error for upload in await backend.aupload_files([("/u/1", b"1"), ("/u/2", b"2")])] == [None, None]
 
 
-async def test_a_change_that_was_not_made_is_an_error_and_can_be_made_again() -> None:
+async def test_a_change_that_failed_is_an_error_and_can_be_retried() -> None:
     inner = InMemoryStore()
     store = FaultyStore(inner)
     backend = over(store)
@@ -74,11 +73,11 @@ async def test_a_change_that_was_not_made_is_an_error_and_can_be_made_again() ->
 
 
 @pytest.mark.parametrize("fault", ["after", "blind", "half", "before"])
-async def test_no_file_comes_to_lie_beneath_a_file_after_a_failure(fault: str) -> None:
+async def test_a_failure_never_leads_to_a_file_beneath_a_file(fault: str) -> None:
     inner = InMemoryStore()
     store = FaultyStore(inner)
     backend = over(store)
-    assert (await backend.awrite("/other", "x")).ok  # The directories are known from here on.
+    assert (await backend.awrite("/other", "x")).ok  # From here on, the backend has cached the directories.
     store.fault = fault
     await backend.aupload_files([("/d/x", b"1"), ("/d/y", b"2")])
     there = any(path.startswith("/d/") for path in raw(inner))
@@ -86,7 +85,7 @@ async def test_no_file_comes_to_lie_beneath_a_file_after_a_failure(fault: str) -
     assert there == (fault != "before")
 
 
-async def test_of_a_change_done_in_part_is_told_which_part() -> None:
+async def test_a_partial_change_reports_which_part_took_effect() -> None:
     inner = InMemoryStore()
     store = FaultyStore(inner)
     backend = over(store)
@@ -103,7 +102,7 @@ async def test_of_a_change_done_in_part_is_told_which_part() -> None:
     assert {path for path in raw(inner) if path > "/a"} == {"/d/a", "/d/b", "/e/a"}
 
 
-async def test_what_cannot_be_told_is_told_to_be_unknown() -> None:
+async def test_an_unknown_outcome_is_reported_as_unknown() -> None:
     inner = InMemoryStore()
     store = FaultyStore(inner)
     store.fault = "blind"
@@ -127,7 +126,7 @@ async def capped(cap: int = 100, store: type[FaultyStore] = FaultyStore) -> tupl
 
 
 @pytest.mark.parametrize("cap", [1, 7, 100, 149, 150, 151, 152, None])
-async def test_all_files_are_acted_on_where_a_store_gives_some_at_a_time(cap: int) -> None:
+async def test_operations_cover_all_files_of_a_store_that_caps_its_answers(cap: int) -> None:
     inner, store = await capped(cap)
     assert [info.path for info in (await over(store).als("/dir")).entries or ()] == MANY
     assert [info.path for info in (await over(store).aglob("*.txt")).matches or ()] == MANY
@@ -140,7 +139,7 @@ async def test_all_files_are_acted_on_where_a_store_gives_some_at_a_time(cap: in
     assert raw(inner) == {}
 
 
-async def test_a_store_that_gave_more_before_is_not_asked_for_more() -> None:
+async def test_a_short_listing_from_a_store_known_to_return_more_needs_one_search() -> None:
     inner, _ = await capped(1000)
     searches = 0
 
@@ -153,22 +152,22 @@ async def test_a_store_that_gave_more_before_is_not_asked_for_more() -> None:
 
     backend = over(Counting(inner))
     await backend.als("/")
-    assert searches == 3  # In two calls: the second asks whether there are more than so many.
+    assert searches == 3  # One for all items, then one call with two searches: are there more?
     assert (await backend.adelete("/dir/000.txt")).ok
     searches = 0
     await backend.als("/")
     assert searches == 1
 
 
-class Deaf(FaultyStore):
-    """Gives the same page whatever the offset."""
+class IgnoresOffset(FaultyStore):
+    """Returns the same page for every offset."""
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         return await super().abatch([op._replace(offset=0) if isinstance(op, SearchOp) else op for op in ops])
 
 
-class Restless(FaultyStore):
-    """Loses another row of each page, as when others delete and write all the time."""
+class LosesRows(FaultyStore):
+    """Drops one row of each page, a different one each time, as if others changed files all the time."""
 
     turn = 0
 
@@ -181,8 +180,8 @@ class Restless(FaultyStore):
         return answers
 
 
-@pytest.mark.parametrize("kind", [Deaf, Restless])
-async def test_a_store_that_does_not_give_all_is_an_error_and_nothing_is_done_in_part(kind: type[FaultyStore]) -> None:
+@pytest.mark.parametrize("kind", [IgnoresOffset, LosesRows])
+async def test_incomplete_listings_are_an_error_and_nothing_changes(kind: type[FaultyStore]) -> None:
     inner, store = await capped(100, kind)
     backend = over(store)
     for result in (
@@ -197,8 +196,8 @@ async def test_a_store_that_does_not_give_all_is_an_error_and_nothing_is_done_in
     assert sorted(raw(inner)) == MANY
 
 
-class Odd(InMemoryStore):
-    """Answers as no store should."""
+class Malformed(InMemoryStore):
+    """Returns `answer` instead of a list of results."""
 
     answer: Any = None
 
@@ -207,8 +206,8 @@ class Odd(InMemoryStore):
 
 
 @pytest.mark.parametrize("answer", [None, [], [None, None], 7, [7], [[7]], [[None]], ["x"], [{"key": "/a"}]])
-async def test_an_answer_that_is_none_is_met_with_a_result(answer: Any) -> None:
-    store = Odd()
+async def test_a_malformed_answer_of_the_store_gives_a_failed_result(answer: Any) -> None:
+    store = Malformed()
     store.answer = answer
     backend = over(store)
     for result in (
@@ -227,11 +226,11 @@ async def test_an_answer_that_is_none_is_met_with_a_result(answer: Any) -> None:
 # --- random programs -------------------------------------------------------------------------------------------------
 
 PROGRAM = 20
-"""Steps of a program, at least."""
+"""The minimal number of steps in a program."""
 
 
 def _after(files: dict[str, bytes], step: Step) -> dict[str, bytes]:
-    """What the files become by a step."""
+    """The files after a step."""
     model = Model()
     model.files = dict(files)
     of_model(model, step)
@@ -239,7 +238,7 @@ def _after(files: dict[str, bytes], step: Step) -> dict[str, bytes]:
 
 
 class Player:
-    """Plays programs on a backend over a faulty store, each in a namespace of its own, and looks at what is stored."""
+    """Runs programs on a backend over a faulty store, each in its own namespace, and checks the stored files."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -260,9 +259,9 @@ class Player:
             before, step = dict(model.files), concrete(model, step)
             model = await self._step(model, earlier, step, faults[number % len(faults)])
             if any(up in model.files for path in model.files for up in above(path)):
-                return  # An old listing hid a directory: there is no model of what comes after.
+                return  # A stale listing hid a directory, so the model cannot continue.
             if "stale" in self.store.happened:
-                await self.backend.als("/")  # What an old listing told is remembered until the next.
+                await self.backend.als("/")  # Replaces the cached stale listing.
             if model.files != before:
                 earlier.append(before)
 
@@ -277,23 +276,23 @@ class Player:
         actual = await of_backend(self.backend, step)
         self.store.fault = None
         raw = await self.raw()
-        told = f"{step!r} with {self.store.happened}: {actual!r}, not {expected!r}; {before} became {raw}"
+        message = f"{step!r} with {self.store.happened}: {actual!r}, not {expected!r}; {before} became {raw}"
         for happened in self.store.happened:
             self.happened[happened] = self.happened.get(happened, 0) + 1
         if set(self.store.happened) <= {"foreign", "repeat"}:
-            assert agree(actual, expected), told
-            assert raw == after.files, told
+            assert agree(actual, expected), message
+            assert raw == after.files, message
         else:
-            # An old listing may be older than several changes, so it may show any of the earlier files.
+            # A stale listing may be older than several changes, so it may show the files of any earlier step.
             shown = earlier if "stale" in self.store.happened else []
             ends = [before, after.files, *(_after(files, step) for files in shown)]
-            self._explain(step, before, raw, actual, after, expected, ends, told)
+            self._check_stored(step, before, raw, actual, after, expected, ends, message)
         if "stale" not in self.store.happened:
-            assert not any(up in raw for path in raw for up in above(path)), told
+            assert not any(up in raw for path in raw for up in above(path)), message
         model.files = raw
         return model
 
-    def _explain(
+    def _check_stored(
         self,
         step: Step,
         before: dict[str, bytes],
@@ -302,41 +301,41 @@ class Player:
         after: Model,
         expected: Any,
         ends: list[dict[str, bytes]],
-        told: str,
+        message: str,
     ) -> None:
-        """What is stored follows from what was told, in one of the worlds that the store showed."""
+        """Check that the stored files agree with the result, for one of the listings that the store may have given."""
         happened = set(self.store.happened)
         if step.operation == "upload_files" and isinstance(actual, list):
-            self._explain_upload(step, before, raw, actual, told)
+            self._check_upload(step, before, raw, actual, message)
         elif actual == {"backend_error"}:
             if not happened & {"half", "blind"}:
-                assert raw == before, told
-            assert all(any(raw.get(path) == end.get(path) for end in ends) for path in {*before, *raw}), told
+                assert raw == before, message
+            assert all(any(raw.get(path) == end.get(path) for end in ends) for path in {*before, *raw}), message
             if step.operation == "move":
                 source = normal(step.arguments["src"])
                 gone = [path for path in before if (path == source or is_under(path, source)) and path not in raw]
-                assert all(before[path] in raw.values() for path in gone), told
+                assert all(before[path] in raw.values() for path in gone), message
         elif isinstance(actual, set):
-            assert raw == before, told
+            assert raw == before, message
         elif "stale" in happened:
-            assert all(any(raw.get(path) == end.get(path) for end in ends) for path in {*before, *raw}), told
+            assert all(any(raw.get(path) == end.get(path) for end in ends) for path in {*before, *raw}), message
         else:
-            assert agree(actual, expected), told
-            assert raw == after.files, told
+            assert agree(actual, expected), message
+            assert raw == after.files, message
 
-    def _explain_upload(self, step: Step, before: Any, raw: Any, actual: list[Any], told: str) -> None:
+    def _check_upload(self, step: Step, before: Any, raw: Any, actual: list[Any], message: str) -> None:
         wanted: dict[str, bytes] = {}
         for (path, data), error in zip(step.arguments["files"], actual, strict=True):
             if error is None or error == "backend_error":
                 wanted[normal(path)] = data
         for (path, _), error in zip(step.arguments["files"], actual, strict=True):
             if error is None:
-                assert raw[normal(path)] == wanted[normal(path)], told
+                assert raw[normal(path)] == wanted[normal(path)], message
             elif error == "backend_error" and "blind" not in self.store.happened:
-                assert raw.get(normal(path)) == before.get(normal(path)), told
+                assert raw.get(normal(path)) == before.get(normal(path)), message
         assert {path: data for path, data in raw.items() if path not in wanted} == {
             path: data for path, data in before.items() if path not in wanted
-        }, told
+        }, message
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -344,11 +343,11 @@ def inner(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-# What Hypothesis notices is a driver that uses `random` on the loop, while a program is drawn on another thread.
+# Hypothesis warns because a database driver uses `random` on the loop while another thread draws a program.
 @pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("steps", few_or_many(600, 10_000))
-async def test_what_is_stored_explains_what_was_told(inner: str, steps: int) -> None:
+async def test_stored_files_agree_with_the_reported_results(inner: str, steps: int) -> None:
     if inner == "memory":
         await play(Player(InMemoryStore()), steps)
     else:

@@ -38,7 +38,7 @@ class TestFilesystem(BackendConformance, BackendStateMachine):
 
         return await anyio.to_thread.run_sync(peek)
 
-    async def test_the_version_of_the_content_is_a_version(self, backend: FilesystemBackend) -> None:
+    async def test_the_hash_of_the_content_is_accepted_as_a_version(self, backend: FilesystemBackend) -> None:
         await self.raw_put("/a.txt", content := b"\xef\xbb\xbfone\r\n")
         path = self.root / "a.txt"
         await anyio.to_thread.run_sync(lambda: (os.utime(path, (1, 1)), path.chmod(0o600)))

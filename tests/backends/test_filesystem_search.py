@@ -1,4 +1,4 @@
-"""Glob and grep of FilesystemBackend: what `ignore` passes over, with ripgrep and without, cancelled at any time."""
+"""Glob and grep of FilesystemBackend: files excluded by `ignore`, with and without ripgrep, cancelled at any time."""
 
 import sys
 import threading
@@ -38,7 +38,7 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def large(tmp_path: Path) -> Path:
-    """A tree for which ripgrep is asked."""
+    """A tree that is large enough for ripgrep to be used."""
     root = tmp_path / "large"
     for number in range(2 * engines.FEW):
         target = root / f"{number // 50:02}" / f"{number % 50:02}.txt"
@@ -53,7 +53,7 @@ def paths(result: GrepResult | GlobResult) -> list[str]:
 
 
 async def until(condition: Callable[[], object], seconds: float = 20) -> None:
-    """Wait, without blocking the loop, for what no event tells."""
+    """Poll `condition` in a worker thread until it is true."""
 
     def wait() -> None:
         deadline = time.monotonic() + seconds
@@ -67,7 +67,7 @@ async def until(condition: Callable[[], object], seconds: float = 20) -> None:
 # --- searches that are stuck ----------------------------------------------------------------------------------------
 
 
-async def test_a_search_that_is_stuck_holds_up_no_other_backend(tmp_path: Path, project: Path) -> None:
+async def test_a_stuck_search_does_not_block_other_backends(tmp_path: Path, project: Path) -> None:
     free, stuck = threading.Event(), threading.Semaphore(0)
 
     def hidden(path: str, *, is_dir: bool) -> bool:
@@ -147,27 +147,27 @@ anyio.run(main)
 """
 
 
-# Before 3.11.4 a `Popen` that gets no descriptors keeps those that it has.
+# Before 3.11.4, a `Popen` that runs out of file descriptors leaks those that it has opened.
 WITH_RIPGREP = [False, True] if sys.version_info >= (3, 11, 4) else [False]
 
 
 @pytest.mark.parametrize("begins_with_ripgrep", WITH_RIPGREP)
 @pytest.mark.parametrize("how", ["glob", "grep", "regex", "ls"])
-def test_what_cannot_be_looked_at_for_want_of_descriptors_is_told(
+def test_a_search_out_of_descriptors_is_complete_or_an_error(
     tmp_path: Path, how: str, begins_with_ripgrep: bool
 ) -> None:
     with started(OUT_OF_DESCRIPTORS, tmp_path / "root", how, begins_with_ripgrep) as process:
-        told, _ = process.communicate(timeout=100)
+        output, _ = process.communicate(timeout=100)
     assert process.returncode == 0
-    assert set(told.splitlines()) == {"whole", "told"}, told
-    assert told.splitlines()[-1] == "whole"
+    assert set(output.splitlines()) == {"whole", "told"}, output
+    assert output.splitlines()[-1] == "whole"
 
 
 # --- ignore ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ignore", ["git", ["*.log", "node_modules/"]], ids=str)
-async def test_what_is_ignored_is_neither_globbed_nor_grepped(project: Path, ignore: Any) -> None:
+async def test_ignored_files_are_neither_globbed_nor_grepped(project: Path, ignore: Any) -> None:
     backend = FilesystemBackend(project, ignore=ignore)
     expected = ["/main.py", "/src/deep/a.py"]
     assert paths(await backend.aglob("**")) == expected
@@ -177,7 +177,7 @@ async def test_what_is_ignored_is_neither_globbed_nor_grepped(project: Path, ign
     assert paths(await backend.agrep("needle", glob=".github/*")) == ["/.github/a.py"]
 
 
-async def test_other_operations_ignore_nothing(project: Path) -> None:
+async def test_ignore_affects_only_searches(project: Path) -> None:
     backend = FilesystemBackend(project, ignore="git")
     listed = [entry.path for entry in (await backend.als("/")).entries or ()]
     assert listed == ["/.github/", "/.gitignore", "/main.log", "/main.py", "/node_modules/", "/src/"]
@@ -187,7 +187,7 @@ async def test_other_operations_ignore_nothing(project: Path) -> None:
     assert (await backend.adelete("/node_modules")).ok
 
 
-async def test_what_is_named_is_searched_though_ignored(project: Path) -> None:
+async def test_an_ignored_path_is_searched_if_it_is_named(project: Path) -> None:
     backend = FilesystemBackend(project, ignore="git")
     assert paths(await backend.agrep("needle", "/main.log")) == ["/main.log"]
     assert paths(await backend.agrep("needle", "/node_modules")) == ["/node_modules/lib.py"]
@@ -200,7 +200,7 @@ async def test_nothing_is_ignored_by_default(project: Path) -> None:
     assert paths(await FilesystemBackend(project).agrep("needle")) == shown
 
 
-async def test_rules_are_read_anew_for_every_search(project: Path) -> None:
+async def test_ignore_files_are_read_again_for_every_search(project: Path) -> None:
     backend = FilesystemBackend(project, ignore="git")
     await backend.awrite("/src/.gitignore", "deep/\n")
     assert paths(await backend.aglob("**")) == ["/main.py"]
@@ -208,7 +208,7 @@ async def test_rules_are_read_anew_for_every_search(project: Path) -> None:
     assert paths(await backend.aglob("**")) == ["/main.py", "/src/deep/a.py"]
 
 
-async def test_on_host_paths_rules_count_from_the_root_directory(project: Path) -> None:
+async def test_with_host_paths_ignore_rules_are_relative_to_the_root_directory(project: Path) -> None:
     backend = FilesystemBackend(project, virtual_mode=False, ignore="git")
     expected = [f"{project}/main.py", f"{project}/src/deep/a.py"]
     assert paths(await backend.aglob("**")) == expected
@@ -222,7 +222,7 @@ async def test_on_host_paths_rules_count_from_the_root_directory(project: Path) 
 
 
 @pytest.mark.parametrize("ignore", ["hg", ["[z-a]"], "node_modules"])
-async def test_a_wrong_ignore_is_refused_at_once(project: Path, ignore: Any) -> None:
+async def test_an_invalid_ignore_is_refused_at_construction(project: Path, ignore: Any) -> None:
     with pytest.raises(ValueError, match="ignore="):
         FilesystemBackend(project, ignore=ignore)
 
@@ -230,7 +230,7 @@ async def test_a_wrong_ignore_is_refused_at_once(project: Path, ignore: Any) -> 
 # --- with ripgrep and without ----------------------------------------------------------------------------------------
 
 
-async def test_ripgrep_makes_no_difference(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_results_with_and_without_ripgrep_are_equal(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     find = engines.find_ripgrep
     monkeypatch.setattr(engines, "find_ripgrep", lambda: asked.append(None) or find())
@@ -243,7 +243,7 @@ async def test_ripgrep_makes_no_difference(large: Path, monkeypatch: pytest.Monk
         asked.clear()
 
 
-async def test_many_searches_at_once_are_complete(large: Path) -> None:
+async def test_many_concurrent_searches_are_complete(large: Path) -> None:
     backend = FilesystemBackend(large)
     results: list[GrepResult | GlobResult] = []
 
@@ -257,12 +257,12 @@ async def test_many_searches_at_once_are_complete(large: Path) -> None:
     assert [len(paths(result)) for result in results] == [2 * engines.FEW] * 8
 
 
-# --- the end ---------------------------------------------------------------------------------------------------------
+# --- cancellation and deadlines ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def sleeping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A ripgrep that says when it has begun, and does not end; the file that it makes then."""
+    """Install a ripgrep that creates a file when it starts and then sleeps; return the path of the file."""
     program, begun = tmp_path / "rg", tmp_path / "begun"
     program.write_text(f"#!/bin/sh\ntouch {begun}\nexec sleep 60\n")
     program.chmod(0o755)
@@ -270,7 +270,7 @@ def sleeping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return begun
 
 
-async def test_a_cancelled_grep_ends_its_ripgrep_at_once(large: Path, sleeping: Path) -> None:
+async def test_cancelling_a_grep_ends_its_ripgrep_at_once(large: Path, sleeping: Path) -> None:
     backend = FilesystemBackend(large)
     before = await anyio.to_thread.run_sync(children)
     async with anyio.create_task_group() as tasks:
@@ -303,7 +303,7 @@ async def test_a_search_has_a_deadline(large: Path, sleeping: Path) -> None:
     assert (await FilesystemBackend(large, search_timeout=0).aglob("*")).truncated
 
 
-async def test_the_sync_names_search_as_well(project: Path) -> None:
+async def test_the_sync_methods_search_too(project: Path) -> None:
     backend = FilesystemBackend(project, ignore="git")
     assert paths(await anyio.to_thread.run_sync(backend.grep, "needle")) == ["/main.py", "/src/deep/a.py"]
     assert paths(await anyio.to_thread.run_sync(backend.glob, "*.py")) == ["/main.py", "/src/deep/a.py"]

@@ -1,4 +1,4 @@
-"""Plans by themselves, and how they run on a storage that compares tags and on one that fails."""
+"""Plans alone, and plans that run on a storage that compares tags and on a storage that fails."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,7 +24,7 @@ MIB = 1024 * 1024
 
 
 class Tagged(InlineStorage):
-    """Files with the number of their revision."""
+    """In-memory files, each with its revision as the tag; `apply` checks the condition and tag of every change."""
 
     def __init__(self) -> None:
         self.files: dict[str, tuple[FileDataV2, int]] = {}
@@ -59,7 +59,7 @@ class Tagged(InlineStorage):
 
 
 class Terms:
-    """What plans are told of a backend."""
+    """The parts of a backend that plans use."""
 
     _max_bytes = 10 * MIB
     _reads_before_change = False
@@ -77,7 +77,7 @@ def grep_plan(path: str, glob: str | None = None, max_count: int | None = None) 
 
 
 def played(plan: Plan[Any], storage: Tagged) -> tuple[Any, list[Any]]:
-    """The result of a plan, and its requests but for work."""
+    """The result of a plan, and its requests except for Work."""
     asked: list[Any] = []
     answer = None
     try:
@@ -98,10 +98,10 @@ def holding(*paths: str, size: int = 1) -> Tagged:
     return storage
 
 
-# --- what plans ask for ---
+# --- requests of plans ---
 
 
-def test_looks_at_names_ask_for_no_content() -> None:
+def test_listing_and_globbing_fetch_no_content() -> None:
     storage = holding("/d/a.txt", "/d/e/b.txt")
     assert played(plans.ls("/d"), storage)[1] == [List("/d/")]
     assert played(plans.list_tree("/d"), storage)[1] == [Stat(["/d"]), List("/d/")]
@@ -109,7 +109,7 @@ def test_looks_at_names_ask_for_no_content() -> None:
     assert ([info.path for info in found.matches], asked) == (["/d/a.txt", "/d/e/b.txt"], [List("/d/")])
 
 
-def test_changes_ask_for_content_only_where_they_need_it() -> None:
+def test_changes_fetch_content_only_if_they_need_it() -> None:
     def kinds(plan: Plan[Any]) -> list[type]:
         return [type(request) for request in played(plan, holding("/d/a.txt", "/b.txt"))[1]]
 
@@ -123,7 +123,7 @@ def test_changes_ask_for_content_only_where_they_need_it() -> None:
     assert kinds(plans.move(terms, "/b.txt", "/b.txt", overwrite=False)) == [Stat]
 
 
-def test_changes_say_on_what_they_depend() -> None:
+def test_changes_carry_their_condition_sizes_and_tag() -> None:
     storage = holding("/a", "/b", size=5)
     _, asked = played(plans.move(Terms(), "/a", "/b", overwrite=True), storage)
     replaced, deleted = asked[-1].changes
@@ -154,7 +154,7 @@ def test_a_grep_with_enough_matches_fetches_no_more() -> None:
     assert (len(result.matches), result.truncated) == (10, True)
 
 
-def test_a_grep_of_one_file_and_of_what_is_gone_meanwhile() -> None:
+def test_a_grep_of_one_file_and_of_a_file_deleted_meanwhile() -> None:
     storage = holding("/a.txt", "/b.txt")
     result, _ = played(grep_plan("/a.txt"), storage)
     assert [match.path for match in result.matches] == ["/a.txt"]
@@ -173,16 +173,16 @@ def test_a_grep_of_one_file_and_of_what_is_gone_meanwhile() -> None:
         played(grep_plan("/none"), storage)
 
 
-def test_a_grep_searches_a_file_and_what_others_put_beneath_it() -> None:
+def test_a_grep_searches_a_file_and_foreign_files_beneath_it() -> None:
     result, _ = played(grep_plan("/x"), holding("/x", "/x/y", "/xy"))
     assert [match.path for match in result.matches] == ["/x", "/x/y"]
 
 
-# --- a storage that compares ---
+# --- a storage that compares tags ---
 
 
-class Elsewhere(AsyncStorage):
-    """The same, awaited, with others that change it at any time."""
+class RemoteFiles(AsyncStorage):
+    """Tagged files behind async methods; other tasks may change them at each await."""
 
     def __init__(self, tagged: Tagged) -> None:
         self._tagged = tagged
@@ -205,18 +205,18 @@ class Elsewhere(AsyncStorage):
 
 
 class TaggedBackend(StorageBackend):
-    """A backend that shares no lock with another, as in several processes."""
+    """A backend that shares no lock with others over the same files, like backends in several processes."""
 
     def __init__(self, tagged: Tagged) -> None:
         super().__init__()
         self.tagged = tagged
 
-    def _storage(self) -> Elsewhere:
-        return Elsewhere(self.tagged)
+    def _storage(self) -> RemoteFiles:
+        return RemoteFiles(self.tagged)
 
 
 class TestTaggedBackend(BackendConformance):
-    """The suite, on a storage that gives no contents with its listings and compares tags alone."""
+    """The suite, on a storage whose listings have no contents and that compares only tags."""
 
     @pytest.fixture
     def backend(self) -> TaggedBackend:
@@ -232,7 +232,7 @@ class TestTaggedBackend(BackendConformance):
 
 
 @pytest.mark.anyio
-async def test_what_a_storage_refuses_is_planned_anew() -> None:
+async def test_a_change_refused_by_the_storage_is_planned_again() -> None:
     tagged = Tagged()
     backends = [TaggedBackend(tagged) for _ in range(20)]
     assert (await backends[0].awrite("/log", "".join(f"<{number}>\n" for number in range(20)))).ok
@@ -243,14 +243,14 @@ async def test_what_a_storage_refuses_is_planned_anew() -> None:
     assert sorted(str(result.code) for result in await gather(writes)) == ["None", *["already_exists"] * 19]
 
 
-class Overtaken(Tagged):
-    """Is changed by another process just before the first change of this one."""
+class ChangedByOthers(Tagged):
+    """Another process changes the file just before the first `apply`."""
 
-    is_overtaken = False
+    is_changed = False
 
     def apply(self, changes: Sequence[Change]) -> None:
-        if not self.is_overtaken:
-            self.is_overtaken = True
+        if not self.is_changed:
+            self.is_changed = True
             self.revision += 1
             self.files[changes[0].path] = file_of(b"theirs a"), self.revision
         super().apply(changes)
@@ -267,17 +267,17 @@ class InlineBackend(StorageBackend):
         return self.storage
 
 
-def test_what_a_storage_refuses_is_planned_anew_without_an_event_loop() -> None:
-    backend = InlineBackend(Overtaken())
+def test_a_refused_change_is_planned_again_without_an_event_loop() -> None:
+    backend = InlineBackend(ChangedByOthers())
     assert backend.write("/new", "mine").code == "already_exists"
-    backend.storage = overtaken = Overtaken()
-    overtaken.files["/a"] = file_of(b"a"), 0
+    backend.storage = changed = ChangedByOthers()
+    changed.files["/a"] = file_of(b"a"), 0
     assert backend.edit("/a", "a", "b").error is None
-    assert overtaken.files["/a"][0].content == "theirs b"
+    assert changed.files["/a"][0].content == "theirs b"
 
 
 class BlockingFiles(BlockingStorage):
-    """The same, called in worker threads, with a driver of which any error counts as a failure."""
+    """Tagged files whose methods run in worker threads; every Exception counts as a failure of the driver."""
 
     failures = (Exception,)
 
@@ -307,10 +307,10 @@ class BlockingBackend(StorageBackend):
 
 
 @pytest.mark.anyio
-async def test_no_error_of_the_contract_counts_as_a_failure_of_the_driver() -> None:
-    overtaken = Overtaken()
-    overtaken.files["/a"] = file_of(b"a"), 0
-    backend = BlockingBackend(overtaken)
+async def test_deepfs_errors_do_not_count_as_failures_of_the_driver() -> None:
+    changed = ChangedByOthers()
+    changed.files["/a"] = file_of(b"a"), 0
+    backend = BlockingBackend(changed)
     assert (await backend.aedit("/a", "a", "b")).error is None
     assert (await backend.aread("/none")).code == "file_not_found"
     assert (await backend.awrite("/a", "c")).code == "already_exists"
@@ -320,7 +320,7 @@ async def test_no_error_of_the_contract_counts_as_a_failure_of_the_driver() -> N
 
 
 class Failing(Tagged):
-    """Fails in the primitives that it is told."""
+    """Tagged files whose primitives in `broken` fail."""
 
     failures = (ConnectionError,)
     broken: frozenset[str] = frozenset()
@@ -347,7 +347,7 @@ class Failing(Tagged):
 
 
 class FailingBackend(StorageBackend):
-    """A backend over it, which counts what is about to be stored."""
+    """A backend over failing files; records every change before it is stored, and refuses growth beyond `limit`."""
 
     is_synchronous = True
     limit = 10**9
@@ -403,7 +403,7 @@ async def test_an_error_of_any_primitive_is_a_result(broken: str) -> None:
 
 
 @pytest.mark.anyio
-async def test_all_changes_come_by_one_place_with_their_sizes() -> None:
+async def test_every_change_passes_before_apply_with_its_sizes() -> None:
     backend = FailingBackend()
     await backend.awrite("/a", "one")
     await backend.aedit("/a", "one", "three")
@@ -423,14 +423,14 @@ async def test_all_changes_come_by_one_place_with_their_sizes() -> None:
 
 
 @pytest.mark.anyio
-async def test_an_error_that_is_none_of_the_storage_is_raised() -> None:
+async def test_an_error_not_declared_as_a_storage_failure_is_raised() -> None:
     backend = FailingBackend()
     backend.failing.files["/a"] = None  # type: ignore[assignment]
     with pytest.raises(TypeError):
         await backend.aread("/a")
 
 
-def test_what_can_be_said_of_a_file() -> None:
+def test_stat_of_a_file_and_the_type_of_changed_error() -> None:
     assert stat_of(file_of(b"\0abc")).size == 4
     assert issubclass(ChangedError, DeepFSError)
     assert not issubclass(ChangedError, BackendError)

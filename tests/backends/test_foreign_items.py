@@ -1,4 +1,4 @@
-"""What others keep beside the files, keys that are no paths and values that are no files, is met with a result."""
+"""Foreign items among the files, keys that are not paths and values that are not files, do not break operations."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -52,7 +52,7 @@ NO_FILES: dict[str, Any] = {
 
 
 class TableBackend(FlatBackend):
-    """A backend of a user: a table that others fill as well."""
+    """A backend as users write them, over a table into which other programs write too."""
 
     def __init__(self, table: dict[Any, FileDataV2]) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class TableBackend(FlatBackend):
 
 
 class Holding:
-    """A backend with what it holds, past the backend."""
+    """A backend whose storage is filled and inspected directly, not through the backend."""
 
     def __init__(self, kind: str, records: Mapping[Any, Any]) -> None:
         self.store = InMemoryStore()
@@ -95,9 +95,9 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.mark.parametrize("key", FOREIGN_KEYS.values(), ids=FOREIGN_KEYS)
-async def test_a_key_that_is_no_path_is_passed_over_and_stays(kind: str, key: Any) -> None:
+async def test_a_key_that_is_not_a_path_is_skipped_and_kept(kind: str, key: Any) -> None:
     if kind == "store":
-        key = str(key)  # The store makes strings of its keys.
+        key = str(key)  # The store converts its keys to str.
     holding = Holding(kind, {key: stored(b"needle"), "/dir/a.txt": stored(b"needle"), "/b.txt": stored(b"b")})
     backend = holding.backend
     assert [info.path for info in (await backend.als("/")).entries or ()] == ["/b.txt", "/dir/"]
@@ -121,7 +121,7 @@ async def test_a_key_that_is_no_path_is_passed_over_and_stays(kind: str, key: An
     assert holding.keys() == {key}
 
 
-async def test_at_the_root_is_no_file_whatever_the_storage_has_there(kind: str) -> None:
+async def test_the_root_is_a_directory_even_if_the_storage_has_an_item_there(kind: str) -> None:
     holding = Holding(kind, {"/": stored(b"x"), "/a/b": stored(b"x")})
     backend = holding.backend
     assert (await backend.aread("/")).code == "is_directory"
@@ -135,7 +135,7 @@ async def test_at_the_root_is_no_file_whatever_the_storage_has_there(kind: str) 
     assert holding.keys() == {"/", "/a/b"}
 
 
-async def test_a_directory_with_nothing_but_foreign_keys_is_none(kind: str) -> None:
+async def test_a_directory_with_only_foreign_keys_does_not_exist(kind: str) -> None:
     holding = Holding(kind, {key: stored(b"x") for key in ("/dir/../x", "/dir/a/", "/dir//b")})
     backend = holding.backend
     assert (await backend.als("/dir")).code == "file_not_found"
@@ -146,7 +146,7 @@ async def test_a_directory_with_nothing_but_foreign_keys_is_none(kind: str) -> N
 
 
 @pytest.mark.parametrize("value", NO_FILES.values(), ids=NO_FILES)
-async def test_a_value_that_is_no_file_is_met_with_a_result(value: Any) -> None:
+async def test_operations_on_a_value_that_is_not_a_file_give_results(value: Any) -> None:
     holding = Holding("store", {"/dir/bad": value, "/dir/good": stored(b"needle")})
     backend = holding.backend
     assert [info.path for info in (await backend.als("/dir")).entries or ()] == ["/dir/bad", "/dir/good"]
@@ -170,7 +170,7 @@ async def test_a_value_that_is_no_file_is_met_with_a_result(value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [{}, {"content": 7}, {"content": "x", "encoding": 1}], ids=["empty", "number", "enc"])
-async def test_what_is_no_file_is_replaced_by_a_write_as_by_an_upload(value: Any) -> None:
+async def test_a_value_that_is_not_a_file_can_be_overwritten(value: Any) -> None:
     holding = Holding("store", dict.fromkeys(("/write", "/upload", "/copy", "/move", "/match"), value))
     backend = holding.backend
     assert (await backend.awrite("/write", "new")).code == "already_exists"
@@ -188,13 +188,13 @@ async def test_what_is_no_file_is_replaced_by_a_write_as_by_an_upload(value: Any
         assert read.file_data.content == "new"
 
 
-async def test_invalid_base64_is_no_version() -> None:
+async def test_invalid_base64_matches_no_version() -> None:
     backend = Holding("store", {"/a": {"content": "=", "encoding": "base64"}}).backend
     assert (await backend.awrite("/a", "new", if_match="0")).code == "conflict"
     assert (await backend.awrite("/a", "new", overwrite=True)).ok
 
 
-def test_directories_pass_over_what_is_no_path() -> None:
+def test_directories_skip_keys_that_are_not_paths() -> None:
     directories = Directories([*FOREIGN_KEYS.values(), "/a/b"])
     for key in FOREIGN_KEYS.values():
         directories.add(key)
@@ -204,7 +204,7 @@ def test_directories_pass_over_what_is_no_path() -> None:
     assert "/dir" not in directories
 
 
-def test_a_tree_tells_how_much_it_passes_over() -> None:
+def test_a_tree_counts_the_keys_that_it_skips() -> None:
     records = {key: stored(b"x") for key in FOREIGN_KEYS.values()}
     tree = FileTree(DecodedFiles({**records, "/.hidden/x": stored(b"x"), "/a": stored(b"x")}))
     assert tree.beneath("/") == ["/.hidden/x", "/a"]

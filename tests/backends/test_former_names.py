@@ -1,4 +1,4 @@
-"""Methods and attributes of backends that were renamed work by their former names, whoever defines or calls them."""
+"""Renamed methods and attributes of backends work by their former names, for definitions and for calls."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -34,7 +34,7 @@ class LeadsFurther(Leads):
 
 
 @pytest.mark.parametrize("kind", [Leads, LeadsByMixin, LeadsFurther])
-async def test_rules_judge_where_a_class_with_the_former_name_says_that_links_lead(kind: type[MemoryBackend]) -> None:
+async def test_permissions_use_paths_resolved_by_areal_paths(kind: type[MemoryBackend]) -> None:
     files = kind()
     await files.awrite("/link", "x")
     denied = "/other" if kind is LeadsFurther else "/secret"
@@ -42,7 +42,7 @@ async def test_rules_judge_where_a_class_with_the_former_name_says_that_links_le
     assert (await guarded.aread("/link")).code == "permission_denied"
 
 
-async def test_the_former_name_can_be_called_on_every_backend(tmp_path: Any) -> None:
+async def test_areal_paths_can_be_called_on_every_backend(tmp_path: Any) -> None:
     for backend in (MemoryBackend(), FilesystemBackend(tmp_path), WrapperBackend(Leads())):
         former: Any = backend
         assert await former.areal_paths(["/a"]) == await backend.aresolve_paths(["/a"])
@@ -59,7 +59,7 @@ class Counting(WrapperBackend):
         return await former.through(operation, call, *args, **options)
 
 
-async def test_a_layer_that_overrides_the_former_name_sees_each_operation() -> None:
+async def test_a_wrapper_that_overrides_through_sees_each_operation() -> None:
     layer = Counting(MemoryBackend())
     assert (await layer.awrite("/a", "x")).ok
     assert (await layer.aread("/a")).ok
@@ -67,7 +67,7 @@ async def test_a_layer_that_overrides_the_former_name_sees_each_operation() -> N
 
 
 async def _without_changes(self: Any, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
-    """Written when streams passed as whole files."""
+    """An override that does not know the stream operations, which once were uploads and downloads of whole files."""
     if operation in ("write", "edit", "delete", "upload_files"):
         raise PermissionDeniedError("/", "nothing is changed")
     return await call(*args, **options)
@@ -117,7 +117,7 @@ LAYERS: list[Any] = [NoChanges, NoChangesByMixin, NoChangesReported, _plain_mixi
 
 
 @pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.__name__)
-async def test_no_stream_and_no_copy_passes_by_what_overrides_the_former_name(layer: Any) -> None:
+async def test_streams_and_copies_do_not_bypass_an_override_of_through(layer: Any) -> None:
     files, others = MemoryBackend(), MemoryBackend()
     guarded = layer(files)
     assert (await guarded.awrite("/a", "x")).code == "permission_denied"
@@ -128,7 +128,7 @@ async def test_no_stream_and_no_copy_passes_by_what_overrides_the_former_name(la
     assert (await files.als("/")).entries == []
 
 
-async def test_a_mixin_behind_the_wrapper_replaces_nothing() -> None:
+async def test_a_later_base_class_with_a_through_method_overrides_nothing() -> None:
     class Tunnel:
         def through(self) -> str:
             return "a tunnel"
@@ -139,32 +139,32 @@ async def test_a_mixin_behind_the_wrapper_replaces_nothing() -> None:
     assert (await Wrapper(MemoryBackend()).awrite("/a", "x")).ok
 
 
-async def test_a_layer_over_a_log_sees_streams() -> None:
+async def test_a_subclass_of_the_audit_log_sees_streams() -> None:
     class Seen(AuditedBackend):
         async def dispatch(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
             seen.append(operation)
             return await super().dispatch(operation, call, *args, **options)
 
     seen: list[str] = []
-    told: list[AuditRecord] = []
-    log = Seen(MemoryBackend(), told.append)
+    records: list[AuditRecord] = []
+    log = Seen(MemoryBackend(), records.append)
     await log.aupload_stream("/a", chunks())
     assert [chunk async for chunk in log.adownload_stream("/a")] == [b"x"]
-    assert seen == [record.operation for record in told] == ["upload_stream", "download_stream"]
-    assert [record.arguments["size"] for record in told] == [1, 1]
+    assert seen == [record.operation for record in records] == ["upload_stream", "download_stream"]
+    assert [record.arguments["size"] for record in records] == [1, 1]
 
 
 class Declares(MemoryBackend):
     never_waits = False
 
 
-class TellsLater(MemoryBackend):
+class DeclaresByProperty(MemoryBackend):
     @property
     def never_waits(self) -> bool:
         return False
 
 
-class OfItsClass(WrapperBackend):
+class DeclaresFromClass(WrapperBackend):
     def __init__(self, inner: BackendProtocol) -> None:
         super().__init__(inner)
         own: Any = type(self)
@@ -181,7 +181,7 @@ class Sets(WrapperBackend):
 
 
 class RawBackend(BackendProtocol):
-    """Defines its operations sync, so that the async ones wait for a thread."""
+    """Defines sync operations only; the derived async ones run them in a worker thread."""
 
     def ls(self, path: str) -> LsResult:
         return LsResult(entries=[])
@@ -204,12 +204,12 @@ class RawBackend(BackendProtocol):
         return GrepResult(matches=[])
 
 
-def test_what_is_declared_by_the_former_name_holds() -> None:
+def test_a_declaration_of_never_waits_is_respected() -> None:
     backends: list[tuple[Any, bool]] = [
         (MemoryBackend(), True),
         (Declares(), False),
-        (TellsLater(), False),
-        (OfItsClass(MemoryBackend()), False),
+        (DeclaresByProperty(), False),
+        (DeclaresFromClass(MemoryBackend()), False),
         (RawBackend(), False),
         (Sets(MemoryBackend()), False),
         (WrapperBackend(Declares()), False),
@@ -226,5 +226,5 @@ class Blocking(BackendProtocol):
         return LsResult(entries=[])
 
 
-def test_a_backend_of_sync_methods_is_not_called_inline_unless_it_declares_so() -> None:
+def test_a_backend_of_sync_methods_is_not_synchronous_by_default() -> None:
     assert (BackendProtocol.is_synchronous, Blocking.is_synchronous) == (False, False)

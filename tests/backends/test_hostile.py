@@ -1,7 +1,7 @@
-"""Generated hostile paths, patterns and contents: every answer is a result, in time, and tells nothing of the host.
+"""Generated hostile paths, patterns and contents: every call returns a result in time and reveals nothing of the host.
 
-After every few calls the same small tree is made anew. Whatever is called, nothing is raised, no answer names a
-directory of the host, what stands beside the root of a disk stays as it is, and the tree is a tree.
+The same small tree is created again after every few calls. No call raises, no result names a directory of the host,
+files outside the root of a disk do not change, and no file lies beneath a file.
 """
 
 import secrets
@@ -23,12 +23,12 @@ from support.every_backend import Storage, storage
 __all__ = ["storage"]
 
 SECONDS = 5
-"""Within which every operation answers; far more than it takes, since other processes share the machine."""
+"""The time limit of one operation; far more than it needs, since other processes share the machine."""
 
 FILES = {"/a.txt": b"one\ntwo\n", "/dir/b.py": b"needle\r\n", "/dir/.hid/c": b"needle", "/bin": b"\xff", "/empty": b""}
 
 
-# --- what is generated ---
+# --- generated calls ---
 
 NAMES = [
     "a.txt", "dir", "b.py", ".hid", "bin", "empty", "..", ".", "...", "~", "~root", " ", "\t", "\n", "\r", "\\", "\\\\",
@@ -54,7 +54,7 @@ Call = tuple[str, list[Any], dict[str, Any]]
 
 
 class Hostile:
-    """Calls by chance, the same for the same seed."""
+    """Random calls, the same for the same seed."""
 
     def __init__(self, seed: int) -> None:
         self._chance = Random(seed)
@@ -69,7 +69,7 @@ class Hostile:
         return [maker() for _ in range(self._chance.randint(0, most))]
 
     def anything(self) -> str:
-        """Text of any code points, those that are half a character included."""
+        """Text of any code points, surrogates included."""
         ends = [0x7F, 0xFF, 0x2FFF, 0xFFFF, 0x10FFFF]
         return "".join(chr(self._chance.randint(0, self._of(ends))) for _ in range(self._chance.randint(0, 12)))
 
@@ -115,7 +115,7 @@ class Hostile:
         return self._chance.random() < 0.5
 
     def call(self) -> Call:
-        """An operation with its arguments; each of its options is given or not."""
+        """A random operation with its arguments and a random subset of its options."""
         name, makers, options = self._of(
             [
                 ("ls", [self.path], {}),
@@ -150,11 +150,11 @@ class Hostile:
         }
 
 
-# --- what must hold ---
+# --- checks ---
 
 
 class Guard:
-    """Calls a backend, and judges each answer."""
+    """Calls a backend and checks each result."""
 
     def __init__(self, storage: Storage, host: Path) -> None:
         self.storage = storage
@@ -163,7 +163,7 @@ class Guard:
         self.slowest = 0.0
 
     def call(self, name: str, arguments: list[Any], options: dict[str, Any]) -> None:
-        """Call an operation; whatever it is given, it answers, in time and without a word about the host."""
+        """Call an operation, and check that it returns in time a valid result that does not name the host."""
         begun = time.monotonic()
         answer = getattr(self.storage.backend, name)(*arguments, **options)
         seconds = time.monotonic() - begun
@@ -179,7 +179,7 @@ class Guard:
             assert "TOP SECRET" not in repr(outcome)
 
     def reset(self) -> None:
-        """Delete all there is, whatever it is called, and store the tree anew."""
+        """Delete all files and store the tree again."""
         backend = self.storage.backend
         for prefix in self.storage.prefixes:
             for entry in backend.ls(prefix or "/").entries or ():
@@ -192,7 +192,7 @@ class Guard:
             (self.storage.root / "dir" / "up").symlink_to("../..")
 
     def check_tree(self) -> None:
-        """Every listing is sorted, and what is listed is there; nothing lies beneath a file."""
+        """Check that listings are sorted, listed directories exist, and no file and directory share a name."""
         pending = ["/"]
         while pending:
             directory = pending.pop()
@@ -220,7 +220,7 @@ def guard(storage: Storage, tmp_path: Path) -> Iterator[Guard]:
 
 
 @pytest.mark.parametrize("count", few_or_many(400, 10_000))
-def test_every_call_is_answered_and_tells_nothing(
+def test_every_hostile_call_returns_a_result_that_reveals_nothing(
     guard: Guard, count: int, record_property: Callable[[str, object], None], pytestconfig: pytest.Config
 ) -> None:
     seed = int(pytestconfig.getoption("--hypothesis-seed") or secrets.randbits(32))

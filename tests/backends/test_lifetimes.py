@@ -1,4 +1,4 @@
-"""Closing and watching: what a backend made for itself is closed once, through wrappers and composites."""
+"""Closing and watching backends, through wrappers and composites: resources that a backend created are closed once."""
 
 import inspect
 import os
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Pooled(MemoryBackend):
-    """Memory with something to close."""
+    """A memory backend with a resource to close."""
 
     is_synchronous = False
 
@@ -64,7 +64,7 @@ STANDING_BEFORE: dict[str, Callable[[BackendProtocol], BackendProtocol]] = {
 
 
 @pytest.mark.parametrize("before", STANDING_BEFORE.values(), ids=STANDING_BEFORE)
-async def test_what_stands_before_a_backend_closes_it_once(
+async def test_wrappers_and_composites_close_their_backend_once(
     before: Callable[[BackendProtocol], BackendProtocol],
 ) -> None:
     pooled = Pooled()
@@ -75,7 +75,7 @@ async def test_what_stands_before_a_backend_closes_it_once(
 
 
 @pytest.mark.parametrize("before", STANDING_BEFORE.values(), ids=STANDING_BEFORE)
-async def test_closing_ends_though_its_caller_is_cancelled(
+async def test_closing_completes_although_its_caller_is_cancelled(
     before: Callable[[BackendProtocol], BackendProtocol],
 ) -> None:
     pooled = Pooled()
@@ -89,7 +89,7 @@ async def test_closing_ends_though_its_caller_is_cancelled(
     assert pooled.closed == 2
 
 
-async def test_each_mount_is_closed_though_another_fails() -> None:
+async def test_each_mount_is_closed_although_another_fails() -> None:
     pools = [Pooled(fails=True), Pooled(), Pooled(fails=True)]
     tree = CompositeBackend(pools[0], {"/a": pools[1], "/b": pools[2]})
     with pytest.raises(RuntimeError, match="the pool"):
@@ -97,7 +97,7 @@ async def test_each_mount_is_closed_though_another_fails() -> None:
     assert [pool.closed for pool in pools] == [1, 1, 1]
 
 
-def test_code_without_an_event_loop_closes_too() -> None:
+def test_backends_can_be_closed_without_an_event_loop() -> None:
     pooled = Pooled()
     with WrapperBackend(pooled) as backend:
         assert backend.write("/a", "x").ok
@@ -108,7 +108,7 @@ def test_code_without_an_event_loop_closes_too() -> None:
         assert memory.write("/a", "x").ok
 
 
-async def test_on_its_own_loop_a_sync_close_is_refused() -> None:
+async def test_a_sync_close_on_the_loop_of_the_backend_is_refused() -> None:
     class Bound(Pooled):
         def bound_to_this_thread(self) -> bool:
             return True
@@ -117,7 +117,7 @@ async def test_on_its_own_loop_a_sync_close_is_refused() -> None:
         Bound().close()
 
 
-async def test_what_was_passed_in_stays_open() -> None:
+async def test_stores_and_foreign_backends_passed_in_stay_open() -> None:
     closed: list[str] = []
 
     class Store(InMemoryStore):
@@ -144,7 +144,7 @@ async def test_what_was_passed_in_stays_open() -> None:
 # --- a sandbox with a workspace of its own ---
 
 
-async def test_a_closed_sandbox_says_so() -> None:
+async def test_operations_on_a_closed_sandbox_fail_and_say_that_it_is_closed() -> None:
     box = BubblewrapSandbox()
     tree = CompositeBackend(MemoryBackend(), {"/box": WrapperBackend(box)})
     assert (await tree.awrite("/box/a.txt", "x")).ok
@@ -167,13 +167,13 @@ async def test_a_closed_sandbox_says_so() -> None:
     assert not await anyio.to_thread.run_sync(os.path.exists, box._given_root)
 
 
-async def test_a_workspace_of_the_caller_stays(tmp_path: Any) -> None:
+async def test_a_workspace_passed_in_is_not_deleted(tmp_path: Any) -> None:
     async with BubblewrapSandbox(tmp_path) as box:
         assert (await box.awrite("/a.txt", "x")).ok
     assert (await box.aread("/a.txt")).ok
 
 
-async def test_a_stream_makes_the_workspace_for_nobody_else() -> None:
+async def test_a_workspace_created_by_a_stream_is_private() -> None:
     async def chunks() -> AsyncGenerator[bytes, None]:
         yield b"x"
 
@@ -188,7 +188,7 @@ async def test_a_stream_makes_the_workspace_for_nobody_else() -> None:
 
 
 class Watching(MemoryBackend):
-    """Tells of three changes."""
+    """Yields three change events."""
 
     capabilities = Capabilities(watches=True)
 
@@ -212,7 +212,7 @@ async def watched(backend: BackendProtocol, path: str, count: int) -> list[str]:
     return found
 
 
-async def test_without_the_capability_it_is_unsupported() -> None:
+async def test_watching_a_backend_without_the_capability_is_unsupported() -> None:
     foreign = adapt_backend_protocol(DuckS3({}))
     for backend in (MemoryBackend(), WrapperBackend(MemoryBackend()), CompositeBackend(MemoryBackend()), foreign):
         assert not backend.capabilities.watches
@@ -221,7 +221,7 @@ async def test_without_the_capability_it_is_unsupported() -> None:
 
 
 @pytest.mark.parametrize("before", STANDING_BEFORE, ids=str)
-async def test_wrappers_and_mounts_tell_of_changes(before: str) -> None:
+async def test_wrappers_and_mounts_forward_change_events(before: str) -> None:
     if before == "history elsewhere":
         return
     inner = Watching()
@@ -232,13 +232,13 @@ async def test_wrappers_and_mounts_tell_of_changes(before: str) -> None:
     assert inner.ended
 
 
-def test_it_has_no_sync_form() -> None:
+def test_watching_has_no_sync_method() -> None:
     for kind in (MemoryBackend, WrapperBackend, CompositeBackend, Watching):
         assert inspect.isasyncgenfunction(kind.awatch)
         assert not hasattr(kind, "watch")
 
 
-async def test_mounts_beneath_are_watched_one_by_one() -> None:
+async def test_a_directory_with_mounts_beneath_cannot_be_watched() -> None:
     tree = CompositeBackend(Watching(), {"/m/n": Watching()})
     for path in ("/", "/m"):
         with pytest.raises(NotSupportedError, match="mounted beneath"):
@@ -246,7 +246,7 @@ async def test_mounts_beneath_are_watched_one_by_one() -> None:
     assert await watched(tree, "/m/n", 1) == ["/m/n/a"]
 
 
-async def test_policies_hold_for_a_watch() -> None:
+async def test_policies_apply_to_watching() -> None:
     rules = [FilesystemPermission(["read"], ["/**/secret", "/hidden/**"], "deny")]
     log: list[AuditRecord] = []
     ruled = AuditedBackend(PermissionedBackend(Watching(), rules), log.append)
@@ -263,10 +263,10 @@ async def test_policies_hold_for_a_watch() -> None:
         await watched(HookedBackend(Watching(), [refuse]), "/", 1)
 
 
-# --- what deletes ---
+# --- the capability to delete ---
 
 
-def test_a_class_without_a_delete_declares_so() -> None:
+def test_the_deletes_capability_follows_from_the_delete_method() -> None:
     class Reads(BackendProtocol):
         capabilities = Capabilities(durable=True)
 

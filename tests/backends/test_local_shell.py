@@ -1,4 +1,4 @@
-"""LocalShellBackend: commands end in time with all they started, and their output is bounded."""
+"""LocalShellBackend: a timeout or cancellation ends the whole process group of a command; output is bounded."""
 
 import math
 import os
@@ -34,22 +34,22 @@ def shell(tmp_path: Path) -> LocalShellBackend:
 # --- output -----------------------------------------------------------------------------------------------------------
 
 
-async def test_output_and_exit_code(shell: LocalShellBackend) -> None:
+async def test_a_command_returns_its_output_and_exit_code(shell: LocalShellBackend) -> None:
     assert await shell.aexecute("echo out; exit 3") == ExecuteResponse("out\n", 3, False)
     assert supports_execute(shell)
 
 
-async def test_stderr_follows_marked(shell: LocalShellBackend) -> None:
+async def test_stderr_lines_are_marked_and_follow_stdout(shell: LocalShellBackend) -> None:
     response = await shell.aexecute("echo bad >&2; printf good; printf 'worse\\nworst' >&2")
     assert response.output == "good\n[stderr] bad\n[stderr] worse\n[stderr] worst\n"
 
 
-async def test_nothing_can_be_typed(shell: LocalShellBackend) -> None:
+async def test_standard_input_is_empty(shell: LocalShellBackend) -> None:
     with anyio.fail_after(5):
         assert await shell.aexecute("cat; echo end") == ExecuteResponse("end\n", 0)
 
 
-async def test_head_and_tail_are_kept(tmp_path: Path) -> None:
+async def test_long_output_keeps_its_head_and_tail(tmp_path: Path) -> None:
     shell = LocalShellBackend(tmp_path, max_output_bytes=1000)
     response = await shell.aexecute("echo first; seq 100000; echo last; echo error >&2")
     assert response.truncated
@@ -60,26 +60,26 @@ async def test_head_and_tail_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", range(96, 106))
-async def test_a_cut_is_between_characters(tmp_path: Path, size: int) -> None:
+async def test_output_is_cut_between_characters(tmp_path: Path, size: int) -> None:
     shell = LocalShellBackend(tmp_path, max_output_bytes=size)
     response = await shell.aexecute("i=0; while [ $i -lt 200 ]; do printf 'aé€😀'; i=$((i+1)); done")
     assert response.truncated
     assert "\ufffd" not in response.output
 
 
-async def test_what_fits_is_not_cut(tmp_path: Path) -> None:
+async def test_output_within_the_limit_is_not_cut(tmp_path: Path) -> None:
     shell = LocalShellBackend(tmp_path, max_output_bytes=10)
     assert await shell.aexecute("printf 0123456789") == ExecuteResponse("0123456789", 0, False)
     assert (await shell.aexecute("printf 0123456789a")).truncated
 
 
-async def test_stderr_does_not_lose_to_much_stdout(tmp_path: Path) -> None:
+async def test_stderr_is_kept_beside_much_stdout(tmp_path: Path) -> None:
     shell = LocalShellBackend(tmp_path, max_output_bytes=1000)
     response = await shell.aexecute("seq 10000; echo why >&2")
     assert response.output.endswith("[stderr] why\n")
 
 
-async def test_300_megabytes_take_little_memory(shell: LocalShellBackend) -> None:
+async def test_300_megabytes_of_output_take_little_memory(shell: LocalShellBackend) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     response = await shell.aexecute("head -c 300000000 /dev/zero | tr '\\0' x")
     assert response.truncated
@@ -87,10 +87,10 @@ async def test_300_megabytes_take_little_memory(shell: LocalShellBackend) -> Non
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20 * 1024
 
 
-# --- the end ----------------------------------------------------------------------------------------------------------
+# --- timeouts, cancellation and background processes ------------------------------------------------------------------
 
 
-async def test_the_whole_group_ends_at_the_timeout(shell: LocalShellBackend, pause: str) -> None:
+async def test_the_whole_process_group_ends_at_the_timeout(shell: LocalShellBackend, pause: str) -> None:
     begun = time.perf_counter()
     response = await shell.aexecute(f"echo begun; sleep {pause} & sleep {pause}", timeout=1)
     assert time.perf_counter() - begun < 1.5
@@ -100,7 +100,7 @@ async def test_the_whole_group_ends_at_the_timeout(shell: LocalShellBackend, pau
     assert await gone(pause)
 
 
-async def test_the_whole_group_ends_on_cancellation(shell: LocalShellBackend, pause: str) -> None:
+async def test_the_whole_process_group_ends_on_cancellation(shell: LocalShellBackend, pause: str) -> None:
     with anyio.move_on_after(0.3) as scope:
         await shell.aexecute(f"sleep {pause} & sleep {pause}")
     assert scope.cancelled_caught
@@ -108,9 +108,7 @@ async def test_the_whole_group_ends_on_cancellation(shell: LocalShellBackend, pa
 
 
 @pytest.mark.parametrize("turns", range(12))
-async def test_a_command_that_is_cancelled_as_it_starts_does_not_run_on(
-    shell: LocalShellBackend, pause: str, turns: int
-) -> None:
+async def test_a_command_cancelled_while_it_starts_is_ended(shell: LocalShellBackend, pause: str, turns: int) -> None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(shell.aexecute, f"sleep {pause}")
         for _ in range(turns):
@@ -120,7 +118,7 @@ async def test_a_command_that_is_cancelled_as_it_starts_does_not_run_on(
     assert await gone(pause)
 
 
-async def test_a_background_child_does_not_hold_the_call(shell: LocalShellBackend, pause: str) -> None:
+async def test_a_background_child_does_not_delay_the_result(shell: LocalShellBackend, pause: str) -> None:
     begun = time.perf_counter()
     response = await shell.aexecute(f"sleep {pause} & echo started")
     assert response == ExecuteResponse("started\n", 0)
@@ -128,47 +126,47 @@ async def test_a_background_child_does_not_hold_the_call(shell: LocalShellBacken
     assert await appeared(pause), "it lives on"
 
 
-async def test_all_that_was_written_before_the_end_is_returned(shell: LocalShellBackend) -> None:
+async def test_all_output_before_the_end_of_the_command_is_returned(shell: LocalShellBackend) -> None:
     for _ in range(20):
         response = await shell.aexecute("sleep 2.0625 & seq 8000; echo last")
         assert response.output.endswith("8000\nlast\n")
         assert response.output.count("\n") == 8001
 
 
-async def test_a_background_child_that_floods_the_pipe_does_not_hold_the_call(shell: LocalShellBackend) -> None:
+async def test_a_background_child_that_floods_the_pipe_does_not_delay_the_result(shell: LocalShellBackend) -> None:
     with anyio.fail_after(5):
         response = await shell.aexecute("timeout 3 yes & sleep 0.1; echo done")
     assert response.exit_code == 0
 
 
-async def test_a_signal_is_told_as_shells_do(shell: LocalShellBackend) -> None:
+async def test_a_signal_gives_the_exit_code_that_shells_use(shell: LocalShellBackend) -> None:
     assert (await shell.aexecute("kill -9 $$")).exit_code == 137
 
 
-async def test_a_command_that_cannot_start_is_told(shell: LocalShellBackend) -> None:
+async def test_a_command_that_cannot_start_gives_exit_code_126(shell: LocalShellBackend) -> None:
     response = await shell.aexecute(f"echo {'x' * 300_000}")
     assert response.exit_code == 126
     assert "cannot be started" in response.output
 
 
 @pytest.mark.parametrize("command", [None, b"true", ["true"]])
-async def test_a_command_is_a_string(shell: LocalShellBackend, command: Any) -> None:
+async def test_a_command_must_be_a_string(shell: LocalShellBackend, command: Any) -> None:
     with pytest.raises(TypeError, match="command must be a string, not"):
         await shell.aexecute(command)
 
 
 @pytest.mark.parametrize("timeout", [0, -1, math.nan])
-async def test_a_timeout_is_positive(shell: LocalShellBackend, timeout: float) -> None:
+async def test_a_timeout_must_be_positive(shell: LocalShellBackend, timeout: float) -> None:
     with pytest.raises(ValueError, match="positive"):
         await shell.aexecute("true", timeout=timeout)
     with pytest.raises(ValueError, match="positive"):
         LocalShellBackend(timeout=timeout)
 
 
-# --- many -------------------------------------------------------------------------------------------------------------
+# --- concurrency ------------------------------------------------------------------------------------------------------
 
 
-async def test_many_at_once_are_bounded_and_fair(shell: LocalShellBackend) -> None:
+async def test_concurrent_commands_are_bounded_and_first_come_first_served(shell: LocalShellBackend) -> None:
     comes: list[int] = []
     ends: list[int] = []
 
@@ -203,7 +201,7 @@ async def test_no_descriptor_is_left_open(shell: LocalShellBackend) -> None:
     assert await anyio.to_thread.run_sync(descriptors) <= before
 
 
-def test_sync_calls_from_many_threads(shell: LocalShellBackend) -> None:
+def test_sync_calls_from_many_threads_get_their_own_output(shell: LocalShellBackend) -> None:
     with ThreadPoolExecutor(8) as threads:
         outputs = list(threads.map(lambda number: shell.execute(f"echo {number}").output, range(40)))
     assert outputs == [f"{number}\n" for number in range(40)]
@@ -212,7 +210,7 @@ def test_sync_calls_from_many_threads(shell: LocalShellBackend) -> None:
 # --- streams ----------------------------------------------------------------------------------------------------------
 
 
-async def test_output_streams_as_it_comes(shell: LocalShellBackend, pause: str) -> None:
+async def test_output_is_streamed_while_the_command_runs(shell: LocalShellBackend, pause: str) -> None:
     seen = []
     async with shell.astream_execute(
         f"echo one; echo two >&2; sleep {pause} & while [ ! -e go ]; do sleep 0.01; done"
@@ -239,7 +237,7 @@ async def test_a_stream_ends_at_the_timeout(shell: LocalShellBackend) -> None:
     assert (run.exit_code, run.stopped) == (None, "its time of 0.3 s was up")
 
 
-# --- where ------------------------------------------------------------------------------------------------------------
+# --- files and environment --------------------------------------------------------------------------------------------
 
 
 async def test_commands_and_file_operations_see_the_same_files(shell: LocalShellBackend) -> None:
@@ -250,7 +248,7 @@ async def test_commands_and_file_operations_see_the_same_files(shell: LocalShell
     assert read.file_data.content == "two\n"
 
 
-async def test_paths_map_both_ways(shell: LocalShellBackend, tmp_path: Path) -> None:
+async def test_host_paths_and_virtual_paths_are_converted_both_ways(shell: LocalShellBackend, tmp_path: Path) -> None:
     printed = (await shell.aexecute("pwd")).output.strip()
     assert shell.virtual_path(printed) == "/"
     assert shell.host_path("/dir/a.txt") == os.path.join(printed, "dir/a.txt")
@@ -262,7 +260,9 @@ async def test_paths_map_both_ways(shell: LocalShellBackend, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("inherit", [False, True])
-async def test_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inherit: bool) -> None:
+async def test_the_environment_is_inherited_only_if_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inherit: bool
+) -> None:
     monkeypatch.setenv("A_SECRET", "x")
     shell = LocalShellBackend(tmp_path, env={"GIVEN": "y"}, inherit_env=inherit)
     assert (await shell.aexecute("echo $A_SECRET-$GIVEN; ls >/dev/null")) == ExecuteResponse(
@@ -270,6 +270,6 @@ async def test_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     )
 
 
-def test_ids_tell_backends_apart() -> None:
+def test_backends_over_one_directory_have_different_ids() -> None:
     one, other = LocalShellBackend("."), LocalShellBackend(".")
     assert one.id != other.id

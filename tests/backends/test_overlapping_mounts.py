@@ -1,4 +1,4 @@
-"""One storage under two names in one tree: nothing is lost, and what happens is what happens under one name."""
+"""One storage mounted at two paths of a tree: no transfer loses a file, and results are those of a single mount."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -40,11 +40,11 @@ pytestmark = pytest.mark.anyio
 
 FILES = {"/f": "content of f", "/d/g": "content of g", "/d/deep/h": "content of h", "/other": "content of other"}
 ONE, OTHER = "/one/sub", "/shared"
-"""What lies under the one lies under the other."""
+"""Two paths of the tree that hold the same files."""
 
 
 class Foreign:
-    """A backend of another library over a directory: it has files and links, and does not say where."""
+    """A backend of another library over a directory, which does not report where its files are."""
 
     def __init__(self, root: Path) -> None:
         self._inner = FilesystemBackend(root)
@@ -68,9 +68,9 @@ class Foreign:
 
 
 class Storages:
-    """Two backends over one storage, by its kind.
+    """Pairs of backends over one storage; each method makes one kind of pair.
 
-    What lies in `/sub` of the first lies in `/` of the second; of flat storage, both have it in `/`.
+    `/sub` of the first backend is `/` of the second; over flat storage, both have the same `/`.
     """
 
     def __init__(self, root: Path, stack: ExitStack) -> None:
@@ -120,13 +120,13 @@ class Storages:
         return memory, RootedBackend(CompositeBackend(MemoryBackend(), {"/in/": memory}), "/in")
 
 
-TOLD = ("disk", "linked", "shell", "box", "memory", "store", "state")
-UNTOLD = ("sandbox", "sandboxes", "foreign", "foreigners")
+LOCATED = ("disk", "linked", "shell", "box", "memory", "store", "state")
+UNLOCATED = ("sandbox", "sandboxes", "foreign", "foreigners")
 FLAT = ("memory", "store", "state", "composite")
 
 
-async def _unread(record: object) -> None:
-    """A log that nobody looks at."""
+async def _discard(record: object) -> None:
+    """An audit log that drops its records."""
 
 
 WRAPPERS: dict[str, Callable[[Any], BackendProtocol]] = {
@@ -134,12 +134,12 @@ WRAPPERS: dict[str, Callable[[Any], BackendProtocol]] = {
     "rules": lambda backend: PermissionedBackend(backend, [FilesystemPermission(["read"], ["/secret/**"], "deny")]),
     "hooks": lambda backend: HookedBackend(backend, before=[lambda _: None]),
     "history": lambda backend: HistoryBackend(backend, MemoryBackend()),
-    "several": lambda backend: HookedBackend(PermissionedBackend(CompositeBackend(AuditedBackend(backend, _unread)))),
+    "several": lambda backend: HookedBackend(PermissionedBackend(CompositeBackend(AuditedBackend(backend, _discard)))),
 }
 
 
 class Tree:
-    """A composite where the storage has the names `ONE` and `OTHER`."""
+    """A composite with one storage at the paths `ONE` and `OTHER`."""
 
     def __init__(self, kind: str, root: Path, stack: ExitStack, wrap: Callable[[Any], BackendProtocol]) -> None:
         self.root = root
@@ -152,7 +152,7 @@ class Tree:
         assert [outcome.error for outcome in outcomes] == [None] * len(FILES)
 
     async def found(self, prefix: str = OTHER) -> dict[str, str]:
-        """All files by their path beneath `prefix`, dot-names included."""
+        """The contents of all files beneath `prefix`, hidden ones included, by path relative to it."""
         found, pending = {}, [prefix]
         while pending:
             for entry in (await self.backend.als(pending.pop())).entries or ():
@@ -164,7 +164,7 @@ class Tree:
         return found
 
     def raw(self) -> dict[str, Any]:
-        """What lies in the directory of the test, where the storage is on disk."""
+        """The files in the directory of the test, if the storage is on disk."""
         return tree_on_disk(self.root)
 
 
@@ -177,8 +177,8 @@ def tree(tmp_path: Path, kind: str, wrapper: str) -> Iterator[Tree]:
 EVERY = pytest.mark.parametrize(
     ("kind", "wrapper", "anyio_backend"),
     [
-        *((kind, "nothing", "asyncio") for kind in (*TOLD, *UNTOLD, "composite")),
-        # The decision hardly depends on the event loop, and sandboxes are slow: trio gets four of the kinds.
+        *((kind, "nothing", "asyncio") for kind in (*LOCATED, *UNLOCATED, "composite")),
+        # The code under test hardly depends on the event loop, and sandboxes are slow: trio runs four of the kinds.
         *((kind, "nothing", "trio") for kind in ("disk", "memory", "foreign", "composite")),
         *((kind, wrapper, "asyncio") for kind in ("disk", "foreign") for wrapper in WRAPPERS if wrapper != "nothing"),
     ],
@@ -186,7 +186,7 @@ EVERY = pytest.mark.parametrize(
 NAMES = [(ONE, OTHER), (OTHER, ONE)]
 
 
-# --- onto itself ---
+# --- transfers onto themselves ---
 
 
 @EVERY
@@ -201,7 +201,7 @@ async def test_a_move_onto_itself_changes_nothing(tree: Tree) -> None:
 
 
 @EVERY
-async def test_a_directory_does_not_move_onto_itself(tree: Tree) -> None:
+async def test_a_move_of_a_directory_onto_itself_changes_nothing(tree: Tree) -> None:
     for src, dst in NAMES:
         moved = await tree.backend.amove(f"{src}/d", f"{dst}/d")
         assert moved.code in (None, "already_exists")
@@ -209,9 +209,9 @@ async def test_a_directory_does_not_move_onto_itself(tree: Tree) -> None:
 
 
 @pytest.mark.parametrize("wrapper", ["nothing"])
-@pytest.mark.parametrize("kind", TOLD)
-async def test_onto_itself_all_is_as_by_one_name(tree: Tree) -> None:
-    """Of storage that tells where it is; what is found out by looking differs in what loses nothing."""
+@pytest.mark.parametrize("kind", LOCATED)
+async def test_a_transfer_between_two_names_gives_the_result_of_one_name(tree: Tree) -> None:
+    """Only for storage that reports its location: with a probe file, results differ in cases that lose nothing."""
     for src, dst in NAMES:
         for path in ("/f", "/d", "/missing"):
             for operation in (tree.backend.amove, tree.backend.acopy):
@@ -235,7 +235,7 @@ async def test_a_copy_onto_itself_changes_nothing(tree: Tree) -> None:
 
 @EVERY
 @pytest.mark.parametrize("operation", ["amove", "acopy"])
-async def test_nothing_goes_into_itself(tree: Tree, operation: str) -> None:
+async def test_no_directory_moves_or_copies_into_itself(tree: Tree, operation: str) -> None:
     raw = await anyio.to_thread.run_sync(tree.raw)
     for src, dst in NAMES:
         for beneath in ("/d/new", "/d/deep/new", "/d/.new/er"):
@@ -248,7 +248,7 @@ async def test_nothing_goes_into_itself(tree: Tree, operation: str) -> None:
 
 
 @EVERY
-async def test_what_is_around_the_source_is_in_the_way(tree: Tree) -> None:
+async def test_a_parent_of_the_source_is_no_valid_destination(tree: Tree) -> None:
     for src, dst in NAMES:
         for operation in (tree.backend.amove, tree.backend.acopy):
             assert (await operation(f"{src}/d/g", f"{dst}/d")).code == "already_exists"
@@ -261,7 +261,7 @@ async def test_what_is_around_the_source_is_in_the_way(tree: Tree) -> None:
 
 
 @EVERY
-async def test_what_goes_elsewhere_goes(tree: Tree) -> None:
+async def test_moves_and_copies_to_other_paths_of_the_storage_succeed(tree: Tree) -> None:
     for src, dst in NAMES:
         assert (await tree.backend.amove(f"{src}/f", f"{dst}/d/f")).error is None
         assert (await tree.backend.amove(f"{src}/d", f"{dst}/new")).error is None
@@ -276,8 +276,8 @@ async def test_what_goes_elsewhere_goes(tree: Tree) -> None:
 
 
 @pytest.mark.parametrize("wrapper", ["nothing"])
-@pytest.mark.parametrize("kind", [*TOLD, "sandboxes"])
-async def test_edits_by_both_names_follow_one_another(tree: Tree) -> None:
+@pytest.mark.parametrize("kind", [*LOCATED, "sandboxes"])
+async def test_concurrent_edits_by_both_names_all_take_effect(tree: Tree) -> None:
     lines = "".join(f"<{number}>\n" for number in range(50))
     assert (await tree.backend.awrite(f"{ONE}/log", lines)).ok
     results = []
@@ -293,11 +293,11 @@ async def test_edits_by_both_names_follow_one_another(tree: Tree) -> None:
     assert (await tree.found())["/log"] == "".join(f"({number})\n" for number in range(50))
 
 
-# --- what stands between ---
+# --- wrappers over storage without a known location ---
 
 
 async def two_names(*, wrap: Callable[[Any], BackendProtocol], root: Path, one: Any = Foreign) -> CompositeBackend:
-    """A directory under two names, the second of them behind a wrapper; its backends do not say where it is."""
+    """Mount one directory twice, the second time behind a wrapper, by backends that do not report its location."""
     tree = CompositeBackend(MemoryBackend(), {"/one/": one(root / "ws"), "/other/": wrap(Foreign(root / "ws"))})
     outcomes = await tree.aupload_files([(f"/one{path}", text.encode()) for path, text in FILES.items()])
     assert [outcome.error for outcome in outcomes] == [None] * len(FILES)
@@ -305,7 +305,7 @@ async def two_names(*, wrap: Callable[[Any], BackendProtocol], root: Path, one: 
 
 
 def make(root: Path, *directories: str, links: Mapping[str, str] | None = None) -> None:
-    """Directories with a file `f` in each, links, and hard links, whose targets start with `=`."""
+    """Make directories with a file `f` in each, symlinks, and hard links (the targets that start with `=`)."""
     for directory in directories:
         (root / directory).mkdir(parents=True)
         (root / directory / "f").write_bytes(b"content")
@@ -321,7 +321,7 @@ async def raw(root: Path) -> dict[str, Any]:
     return await anyio.to_thread.run_sync(tree_on_disk, root)
 
 
-async def test_what_may_not_be_changed_by_its_other_name_is_not_moved_there(tmp_path: Path) -> None:
+async def test_a_file_is_not_moved_to_a_read_only_name_of_its_storage(tmp_path: Path) -> None:
     tree = await two_names(wrap=ReadOnlyBackend, root=tmp_path)
     before = await raw(tmp_path)
     for src, dst in (("/one", "/other"), ("/other", "/one")):
@@ -331,8 +331,8 @@ async def test_what_may_not_be_changed_by_its_other_name_is_not_moved_there(tmp_
 
 
 @pytest.mark.parametrize("kind", ["read", "write"])
-async def test_where_it_cannot_be_found_out_only_what_differs_replaces(tmp_path: Path, kind: Any) -> None:
-    """Rules that let the files pass, not the one that is made to look: two files of one content may be one."""
+async def test_without_a_probe_file_only_a_file_of_other_content_is_replaced(tmp_path: Path, kind: Any) -> None:
+    """The rules allow the files but deny the probe file; two files with the same content might then be one file."""
     rules = [
         FilesystemPermission(["read", "write"], ["/f", "/other", "/same"], "allow"),
         FilesystemPermission([kind], ["/**"], "deny"),
@@ -343,7 +343,7 @@ async def test_where_it_cannot_be_found_out_only_what_differs_replaces(tmp_path:
     for path in ("f", "same"):
         for src, dst in (("/one", "/other"), ("/other", "/one")):
             moved = await tree.amove(f"{src}/f", f"{dst}/{path}", overwrite=True)
-            if moved.ok:  # It could be found out by the other name.
+            if moved.ok:  # The probe file could be used under the other name.
                 await tree.awrite("/one/f", FILES["/f"])
                 await tree.awrite("/one/same", FILES["/f"])
             assert await raw(tmp_path) == before, (src, dst)
@@ -352,9 +352,9 @@ async def test_where_it_cannot_be_found_out_only_what_differs_replaces(tmp_path:
         assert (await raw(tmp_path))["ws/other"] == FILES["/f"].encode()
 
 
-async def test_what_is_made_to_look_is_gone_when_the_move_is_cancelled(tmp_path: Path) -> None:
+async def test_the_probe_file_is_deleted_if_the_move_is_cancelled(tmp_path: Path) -> None:
     class Slow(Foreign):
-        """Nothing is found out in time."""
+        """Never answers when the probe file is read."""
 
         def download_files(self, paths: list[str]) -> Any:
             if any("probe" in path for path in paths):
@@ -374,7 +374,7 @@ async def test_what_is_made_to_look_is_gone_when_the_move_is_cancelled(tmp_path:
 
 @pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("operation", ["write", "delete"])
-async def test_what_is_made_to_look_is_gone_where_the_storage_fails(tmp_path: Path, operation: str, late: bool) -> None:
+async def test_the_probe_file_is_deleted_if_the_storage_fails(tmp_path: Path, operation: str, late: bool) -> None:
     def fault(name: str, number: int) -> Exception | None:
         return BackendError("Error: lost") if name == operation and number == {"write": 1, "delete": 2}[name] else None
 
@@ -384,9 +384,9 @@ async def test_what_is_made_to_look_is_gone_where_the_storage_fails(tmp_path: Pa
     assert await raw(tmp_path) == before
 
 
-async def test_what_cannot_be_deleted_is_not_made(tmp_path: Path) -> None:
+async def test_no_probe_file_is_created_if_it_cannot_be_deleted(tmp_path: Path) -> None:
     class Keeping(Foreign):
-        """Deletes nothing."""
+        """Does not support delete."""
 
         def delete(self, file_path: str) -> DeleteResult:
             raise NotImplementedError
@@ -397,7 +397,7 @@ async def test_what_cannot_be_deleted_is_not_made(tmp_path: Path) -> None:
     assert await raw(tmp_path) == {"ws": None, "ws/f": b"content"}
 
 
-async def test_of_what_is_made_to_look_no_version_is_kept(tmp_path: Path) -> None:
+async def test_a_history_keeps_no_version_of_a_probe_file(tmp_path: Path) -> None:
     versions = MemoryBackend()
     tree = await two_names(wrap=lambda backend: HistoryBackend(backend, versions), root=tmp_path)
     assert (await tree.acopy("/one/d", "/other/new")).ok
@@ -417,7 +417,7 @@ async def test_a_foreign_backend_does_not_move_a_file_onto_itself_through_a_link
 # --- links and hard links ---
 
 
-async def test_links_lead_to_one_file_by_two_names(tmp_path: Path) -> None:
+async def test_transfers_between_links_to_one_file_change_nothing(tmp_path: Path) -> None:
     links = {"ws/sub/link": "f", "ws/up": "sub/link", "ws/dir": "sub"}
     await anyio.to_thread.run_sync(partial(make, tmp_path, "ws/sub", links=links))
     before = await raw(tmp_path)
@@ -430,7 +430,7 @@ async def test_links_lead_to_one_file_by_two_names(tmp_path: Path) -> None:
                 assert await raw(tmp_path) == before, (one, other)
 
 
-async def test_of_two_hard_links_one_may_replace_the_other(tmp_path: Path) -> None:
+async def test_one_of_two_hard_links_may_replace_the_other(tmp_path: Path) -> None:
     await anyio.to_thread.run_sync(partial(make, tmp_path, "one", "two", links={"two/f": "=one/f"}))
     tree = CompositeBackend(FilesystemBackend(tmp_path / "one"), {"/two": FilesystemBackend(tmp_path / "two")})
     assert (await tree.amove("/f", "/two/f")).code == "already_exists"
@@ -438,7 +438,7 @@ async def test_of_two_hard_links_one_may_replace_the_other(tmp_path: Path) -> No
     assert await raw(tmp_path) == {"one": None, "two": None, "two/f": b"content"}
 
 
-async def test_a_directory_is_not_copied_into_what_is_mounted_in_it(tmp_path: Path) -> None:
+async def test_a_directory_is_not_copied_into_a_backend_mounted_in_it(tmp_path: Path) -> None:
     memory = MemoryBackend()
     tree = CompositeBackend(MemoryBackend(), {"/d/mount": memory, "/other": memory})
     await tree.awrite("/d/f", "f")
@@ -449,7 +449,7 @@ async def test_a_directory_is_not_copied_into_what_is_mounted_in_it(tmp_path: Pa
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_two_stores_over_one_database_are_one(tmp_path: Path) -> None:
+async def test_two_stores_over_one_database_count_as_one_storage(tmp_path: Path) -> None:
     async with open_sqlite_store(tmp_path / "store.db") as one, open_sqlite_store(tmp_path / "store.db") as other:
         files = (StoreBackend(store, namespace=("n",)) for store in (one, other))
         tree = CompositeBackend(MemoryBackend(), dict(zip(("/one", "/other"), files, strict=True)))

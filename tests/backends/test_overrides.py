@@ -1,4 +1,4 @@
-"""Subclasses that override operations, sync or async: an override is hit exactly once, whoever calls, from wherever."""
+"""Subclasses that override operations, sync or async: an override runs exactly once for every kind of caller."""
 
 import asyncio
 import threading
@@ -28,7 +28,7 @@ from deepfs.sync import is_inline
 from deepfs.testing import LatencyBackend
 from deepfs.types import DeleteResult, EditResult, FileInfo, GlobResult, GrepResult, LsResult, ReadResult, WriteResult
 
-# --- who overrides what ----------------------------------------------------------------------------------------------
+# --- overrides -------------------------------------------------------------------------------------------------------
 
 
 def only_write(base: type[BackendProtocol]) -> type[Any]:
@@ -59,7 +59,7 @@ def both(base: type[BackendProtocol]) -> type[Any]:
 
 
 def both_in_levels(base: type[BackendProtocol]) -> type[Any]:
-    """The sync override of one class, over the async one of another."""
+    """Make a class with a sync override, derived from a class with an async one."""
     return only_write(only_awrite(base))
 
 
@@ -74,7 +74,7 @@ def a_mixin(base: type[BackendProtocol]) -> type[Any]:
     return WithMixin
 
 
-# By sync and by async calls.
+# The content after a sync call and after an async call.
 OVERRIDES = {
     only_write: ("x, by write", "x, by write"),
     only_awrite: ("x, by awrite", "x, by awrite"),
@@ -83,7 +83,7 @@ OVERRIDES = {
     a_mixin: ("x, by write", "x, by write"),
 }
 
-# --- what they override ----------------------------------------------------------------------------------------------
+# --- overridden classes ----------------------------------------------------------------------------------------------
 
 BASES: dict[type[BackendProtocol], Callable[[type[Any], Path], BackendProtocol]] = {
     MemoryBackend: lambda cls, _: cls(),
@@ -92,7 +92,7 @@ BASES: dict[type[BackendProtocol], Callable[[type[Any], Path], BackendProtocol]]
     StateBackend: lambda cls, _: cls(),
 }
 
-# --- who calls -------------------------------------------------------------------------------------------------------
+# --- callers ---------------------------------------------------------------------------------------------------------
 
 CALLERS: dict[str, Callable[[BackendProtocol], tuple[BackendProtocol, str]]] = {
     "direct": lambda backend: (backend, "/a.txt"),
@@ -160,7 +160,7 @@ def content(result: ReadResult) -> str:
 @pytest.mark.parametrize("caller", CALLERS)
 @pytest.mark.parametrize("base", BASES)
 @pytest.mark.parametrize("override", OVERRIDES)
-class TestAnOverrideIsHitOnce:
+class TestAnOverrideRunsOnce:
     @pytest.mark.parametrize("place", SYNC_PLACES)
     def test_by_sync_calls(
         self, override: Any, base: type[BackendProtocol], caller: str, place: Callable[[Act], Any], tmp_path: Path
@@ -192,13 +192,13 @@ class TestAnOverrideIsHitOnce:
 
 
 class TestOperationsBuiltOnOverrides:
-    def test_a_batch_hits_the_override_once_for_each_item(self) -> None:
+    def test_a_batch_calls_the_override_once_for_each_item(self) -> None:
         backend = Files()
         assert [upload.error for upload in backend.upload_files([("/a", b"1"), ("/b", b"2")])] == [None, None]
         assert backend.written == ["/a", "/b"]
 
     @pytest.mark.anyio
-    async def test_sync_calls_on_a_loop_hit_it_inline(self) -> None:
+    async def test_sync_calls_on_a_loop_run_the_override_inline(self) -> None:
         threads = []
 
         class Audited(MemoryBackend):
@@ -210,7 +210,7 @@ class TestOperationsBuiltOnOverrides:
         assert backend.write("/m/a.txt", "one").ok
         assert threads == [threading.get_ident()]
 
-    def test_amid_an_inline_call_it_may_wait_for_other_backends(self, tmp_path: Path) -> None:
+    def test_an_override_within_an_inline_call_may_wait_for_other_backends(self, tmp_path: Path) -> None:
         journal = FilesystemBackend(tmp_path)
 
         class Journaled(MemoryBackend):
@@ -230,7 +230,7 @@ class TestOperationsBuiltOnOverrides:
 
 
 class GuardedBackend(FilesystemBackend):
-    """As in the documentation of deepagents."""
+    """The example in the documentation of deepagents."""
 
     def write(self, file_path: str, content: str) -> WriteResult:
         if file_path.startswith("/secret/"):
@@ -244,7 +244,7 @@ class GuardedBackend(FilesystemBackend):
 
 
 class GuardedByNewNames(FilesystemBackend):
-    """The same in the names of this protocol."""
+    """The same backend, with the parameter names of deepfs."""
 
     def write(self, path: str, content: str, *, overwrite: bool = False, if_match: str | None = None) -> WriteResult:
         if path.startswith("/secret/"):
@@ -291,7 +291,7 @@ class TestGuardedBackend:
         assert not (await composite.aedit("/work/secret/a.txt", "one", "x")).ok
         await anyio.to_thread.run_sync(self.check, tmp_path)
 
-    def test_arguments_go_by_either_name(self, backend: Any, tmp_path: Path) -> None:
+    def test_arguments_are_accepted_by_both_names(self, backend: Any, tmp_path: Path) -> None:
         assert backend.write(file_path="/a.txt", content="one").ok
         assert backend.edit(path="/a.txt", old="one", new="two").ok
         assert run_sync(backend.aedit, file_path="/a.txt", old_string="two", new_string="2", replace_all=True).ok
@@ -306,11 +306,11 @@ class TestGuardedBackend:
         assert not (root / "secret/b.txt").exists()
 
 
-# --- sync classes ----------------------------------------------------------------------------------------------------
+# --- classes with sync methods only ----------------------------------------------------------------------------------
 
 
 class Files(BackendProtocol):
-    """A whole backend in sync methods alone."""
+    """A complete backend with only sync methods."""
 
     def __init__(self) -> None:
         self.files: dict[str, str] = {}
@@ -341,14 +341,14 @@ class Files(BackendProtocol):
 
 
 class TestSyncClasses:
-    def test_one_with_sync_methods_alone_is_whole(self) -> None:
+    def test_a_class_with_only_sync_methods_is_a_complete_backend(self) -> None:
         backend = Files()
         assert backend.write("/a.txt", "one").ok
         assert run_sync(backend.aedit, "/a.txt", "one", "two").ok
         assert content(run_sync(backend.aread, "/a.txt")) == "two"
         assert CompositeBackend(MemoryBackend(), {"/m/": backend}).ls("/m").entries == [{"path": "/m/a.txt"}]
 
-    def test_an_incomplete_one_cannot_be_made_and_what_it_lacks_is_named(self) -> None:
+    def test_an_incomplete_class_cannot_be_instantiated_and_the_error_names_what_it_lacks(self) -> None:
         class Incomplete(BackendProtocol):
             def ls(self, path: str) -> LsResult:
                 return LsResult(entries=[])
@@ -361,7 +361,7 @@ class TestSyncClasses:
         lacking = {name for name in ("als", "aread", "awrite", "aedit", "aglob", "agrep") if name in str(caught.value)}
         assert lacking == {"awrite", "aedit", "aglob", "agrep"}
 
-    def test_a_subclass_may_complete_it(self) -> None:
+    def test_a_subclass_may_complete_an_incomplete_class(self) -> None:
         class Half(BackendProtocol):
             ls, read, write = Files.ls, Files.read, Files.write
 
@@ -371,7 +371,7 @@ class TestSyncClasses:
         assert Whole().ls.__name__ == "ls"
 
     @pytest.mark.anyio
-    async def test_a_leaf_that_is_raised_becomes_the_result(self) -> None:
+    async def test_a_raised_deepfs_error_becomes_the_result(self) -> None:
         backend = Files()
         composite = CompositeBackend(MemoryBackend(), {"/m/": backend})
         denied = "Error: Permission denied for '/etc'"
@@ -381,20 +381,20 @@ class TestSyncClasses:
         assert (await backend.aglob("*")).code is backend.glob("*").code is ErrorCode.INVALID_PATTERN
 
     @pytest.mark.anyio
-    async def test_other_exceptions_pass_as_they_are(self) -> None:
+    async def test_other_exceptions_are_raised_unchanged(self) -> None:
         with pytest.raises(ZeroDivisionError):
             Files().grep("one")
         with pytest.raises(ZeroDivisionError):
             await Files().agrep("one")
 
 
-class TestWhetherItWaits:
-    def test_sync_overrides_do_not_make_a_backend_wait(self) -> None:
+class TestIsSynchronous:
+    def test_sync_overrides_keep_a_backend_synchronous(self) -> None:
         assert only_write(MemoryBackend).is_synchronous
         assert a_mixin(MemoryBackend).is_synchronous
         assert not only_write(FilesystemBackend).is_synchronous
 
-    def test_async_code_does_unless_it_says_otherwise(self) -> None:
+    def test_async_overrides_make_it_asynchronous_unless_it_declares_otherwise(self) -> None:
         class Mixin:
             async def _fetch(self) -> None: ...
 
@@ -412,7 +412,7 @@ class TestWhetherItWaits:
         assert Swift.is_synchronous
         assert Derived.is_synchronous
 
-    def test_so_does_any_of_several_bases(self) -> None:
+    def test_a_base_class_with_async_overrides_makes_it_asynchronous(self) -> None:
         class Audit(BackendProtocol):
             async def awrite(self, path: str, content: str, **options: Any) -> WriteResult:
                 return await super().awrite(path, content, **options)
@@ -436,13 +436,13 @@ class WithoutOptions(MemoryBackend):
         return super().grep(pattern, path, glob)
 
 
-def test_an_override_may_lack_the_options_that_are_off() -> None:
+def test_options_at_their_defaults_are_not_passed_to_an_override_that_lacks_them() -> None:
     files = WithoutOptions()
     assert files.write("/a", "x\nx\n", overwrite=False, if_match=None).ok
     assert files.grep("x", regex=False, ignore_case=False, context_lines=0, max_count=None).ok
 
 
-def test_an_option_that_an_override_lacks_is_an_error_that_names_it() -> None:
+def test_an_option_missing_from_an_override_is_an_error_that_names_it() -> None:
     files = WithoutOptions()
     files.write("/a", "x\n")
     replaced = files.write("/a", "y\n", overwrite=True)
@@ -451,7 +451,7 @@ def test_an_option_that_an_override_lacks_is_an_error_that_names_it() -> None:
     assert files.grep("x", regex=True).code is ErrorCode.UNSUPPORTED
 
 
-def test_a_version_that_an_override_cannot_take_deletes_nothing() -> None:
+def test_if_match_with_an_override_that_lacks_it_deletes_nothing() -> None:
     class Lacks(MemoryBackend):
         async def adelete(self, path: str) -> DeleteResult:
             return await super().adelete(path)
@@ -464,7 +464,7 @@ def test_a_version_that_an_override_cannot_take_deletes_nothing() -> None:
         assert backend.delete("/a").ok
 
 
-def test_max_count_holds_for_an_override_that_lacks_it() -> None:
+def test_max_count_applies_to_an_override_that_lacks_it() -> None:
     files = WithoutOptions()
     files.write("/a", "x\nx\n")
     found = files.grep("x", max_count=1)

@@ -1,4 +1,4 @@
-"""Sync overrides that many tasks call at once, and whose callers are cancelled."""
+"""Sync overrides that many tasks call concurrently, and whose callers are cancelled."""
 
 import asyncio
 import threading
@@ -56,8 +56,8 @@ def on_background_loop(act: Act) -> Any:
     return run_sync(act)
 
 
-async def all_of(count: int, write: Callable[[str, str], Awaitable[WriteResult]]) -> int:
-    """How many of `count` concurrent writes succeed."""
+async def successful_writes(count: int, write: Callable[[str, str], Awaitable[WriteResult]]) -> int:
+    """Run `count` concurrent writes, and return how many succeed."""
     written: list[bool] = []
 
     async def one(number: int) -> None:
@@ -71,18 +71,18 @@ async def all_of(count: int, write: Callable[[str, str], Awaitable[WriteResult]]
 
 
 @pytest.mark.parametrize("loop", [on_asyncio, on_trio, on_background_loop])
-class TestManyAtOnce:
-    """More calls than a loop has threads for."""
+class TestManyConcurrentCalls:
+    """More concurrent calls than the loop has worker threads."""
 
     def test_through_one_override(self, loop: Callable[[Act], Any], tmp_path: Path) -> None:
         backend = writing_over(FilesystemBackend)(tmp_path)
-        assert loop(partial(all_of, 60, backend.awrite)) == 60
+        assert loop(partial(successful_writes, 60, backend.awrite)) == 60
 
-    def test_through_overrides_before_overrides(self, loop: Callable[[Act], Any], tmp_path: Path) -> None:
+    def test_through_nested_overrides(self, loop: Callable[[Act], Any], tmp_path: Path) -> None:
         backend = writing_over(FilesystemBackend)(tmp_path)
         for _ in range(3):
             backend = writing_over(LatencyBackend)(backend, 0.001)
-        assert loop(partial(all_of, 100, backend.awrite)) == 100
+        assert loop(partial(successful_writes, 100, backend.awrite)) == 100
 
     def test_while_callers_hold_every_thread_of_the_loop(self, loop: Callable[[Act], Any], tmp_path: Path) -> None:
         backend = writing_over(FilesystemBackend)(tmp_path)
@@ -90,10 +90,10 @@ class TestManyAtOnce:
         async def from_a_thread(path: str, content: str) -> WriteResult:
             return await anyio.to_thread.run_sync(anyio.from_thread.run, backend.awrite, path, content)
 
-        assert loop(partial(all_of, 60, from_a_thread)) == 60
+        assert loop(partial(successful_writes, 60, from_a_thread)) == 60
 
 
-def test_sync_calls_of_many_threads(tmp_path: Path) -> None:
+def test_sync_calls_from_many_threads(tmp_path: Path) -> None:
     backend = writing_over(WrapperBackend)(writing_over(LatencyBackend)(writing_over(FilesystemBackend)(tmp_path), 0))
     written: list[bool] = []
 
@@ -109,7 +109,7 @@ def test_sync_calls_of_many_threads(tmp_path: Path) -> None:
 
 
 class Endless(MemoryBackend):
-    """Searches for ever; tells when that began and ended."""
+    """A search never returns; records when it begins and ends."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ class Endless(MemoryBackend):
 
 @pytest.mark.anyio
 class TestCancellation:
-    async def test_it_reaches_what_a_sync_override_waits_for(self) -> None:
+    async def test_cancellation_reaches_the_call_that_a_sync_override_waits_for(self) -> None:
         backend = searching_over(Endless)()
         with anyio.move_on_after(0.1) as scope:
             await backend.agrep("one")
@@ -135,7 +135,7 @@ class TestCancellation:
         assert backend.ended
         assert backend.left
 
-    async def test_it_reaches_through_overrides_before_overrides(self) -> None:
+    async def test_cancellation_reaches_through_nested_overrides(self) -> None:
         inner = searching_over(Endless)()
         middle = searching_over(WrapperBackend)(inner)
         outer = searching_over(WrapperBackend)(middle)
@@ -144,7 +144,7 @@ class TestCancellation:
         assert scope.cancelled_caught
         assert [backend.left for backend in (inner, middle, outer)] == [True] * 3
 
-    async def test_an_override_that_swallows_it_leaves_its_caller_cancelled(self) -> None:
+    async def test_an_override_that_swallows_a_cancellation_leaves_its_caller_cancelled(self) -> None:
         class Swallowing(Endless):
             def grep(self, *args: Any, **options: Any) -> GrepResult:
                 try:
@@ -157,7 +157,7 @@ class TestCancellation:
             await anyio.lowlevel.checkpoint()
         assert scope.cancelled_caught
 
-    async def test_an_override_that_has_not_begun_never_does(self) -> None:
+    async def test_an_override_cancelled_before_it_starts_never_runs(self) -> None:
         release = threading.Event()
         begun: list[str] = []
 
@@ -180,7 +180,7 @@ class TestCancellation:
         assert "/late.txt" not in begun
 
 
-def test_cancelling_a_task_of_asyncio_ends_the_call_and_waits_for_the_override() -> None:
+def test_cancelling_an_asyncio_task_ends_the_call_and_waits_for_the_override() -> None:
     async def main() -> None:
         backend = searching_over(Endless)()
         task = asyncio.ensure_future(backend.agrep("one"))
@@ -195,7 +195,7 @@ def test_cancelling_a_task_of_asyncio_ends_the_call_and_waits_for_the_override()
 
 
 class SlowMemory(MemoryBackend):
-    """Waits for something before it writes, as a backend that asks first does."""
+    """A memory backend that awaits before it writes, like a backend that asks for approval first."""
 
     async def awrite(
         self, path: str, content: str, *, overwrite: bool = False, if_match: str | None = None
@@ -205,7 +205,7 @@ class SlowMemory(MemoryBackend):
 
 
 class SlowState(StateBackend):
-    """As the other one."""
+    """A state backend that awaits before it writes."""
 
     async def awrite(
         self, path: str, content: str, *, overwrite: bool = False, if_match: str | None = None
@@ -214,7 +214,7 @@ class SlowState(StateBackend):
         return await super().awrite(path, content, overwrite=overwrite, if_match=if_match)
 
 
-async def lose_nothing(backend: BackendProtocol) -> None:
+async def check_concurrent_changes(backend: BackendProtocol) -> None:
     numbers = range(20)
     assert (await backend.awrite("/log", "".join(f"<{number}>" for number in numbers))).ok
     results = await gather((lambda n=number: backend.aedit("/log", f"<{n}>", f"({n})")) for number in numbers)
@@ -227,13 +227,13 @@ async def lose_nothing(backend: BackendProtocol) -> None:
 
 
 @pytest.mark.anyio
-async def test_edits_at_once_of_a_memory_backend_that_waits_in_a_subclass() -> None:
-    await lose_nothing(SlowMemory())
+async def test_concurrent_edits_of_a_memory_backend_with_an_async_override() -> None:
+    await check_concurrent_changes(SlowMemory())
 
 
-def test_edits_at_once_of_a_state_backend_that_waits_in_a_subclass() -> None:
+def test_concurrent_edits_of_a_state_backend_with_an_async_override() -> None:
     async def node(state: FilesystemState) -> None:
-        await lose_nothing(SlowState())
+        await check_concurrent_changes(SlowState())
 
     graph = StateGraph(FilesystemState).add_node("node", node).add_edge(START, "node").compile()
     assert len(on_asyncio(lambda: graph.ainvoke({"files": {}}))["files"]) == 21

@@ -1,4 +1,4 @@
-"""StoreBackend beyond the suite: namespaces, formats, and where the store comes from."""
+"""StoreBackend beyond the shipped suite: namespaces, formats, and the source of the store."""
 
 import warnings
 from typing import Any, TypedDict
@@ -27,7 +27,7 @@ async def written_namespaces(store: InMemoryStore) -> set[tuple[str, ...]]:
 # --- namespaces ---
 
 
-async def test_only_items_of_exactly_this_namespace_are_seen() -> None:
+async def test_only_items_of_exactly_this_namespace_are_visible() -> None:
     store = InMemoryStore()
     for namespace in [("acme",), ("acme", "child"), ("acme-corp",), ("other", "acme")]:
         await store.aput(namespace, "/secret.txt", stored("/".join(namespace).encode()))
@@ -39,7 +39,7 @@ async def test_only_items_of_exactly_this_namespace_are_seen() -> None:
     assert await store.aget(("acme", "child"), "/secret.txt") is not None
 
 
-async def test_a_dot_is_escaped_so_that_no_two_namespaces_meet() -> None:
+async def test_namespaces_with_dots_do_not_collide_with_others() -> None:
     store = InMemoryStore()
     names = ["a.b", "a-b", "a_b", "a:b", "a~b", "a+b", "a@b", "ab", "a..b"]
     for name in names:
@@ -62,7 +62,7 @@ def test_a_bad_namespace_is_refused_at_construction(namespace: Any) -> None:
     [lambda _: ("a*",), lambda _: (), lambda _: "fs", lambda _: None, lambda rt: (rt.context.user,), lambda _: 1 / 0],
     ids=["wildcard", "empty", "string", "none", "attribute", "raises"],
 )
-async def test_a_factory_that_fails_changes_nothing_and_says_so(factory: NamespaceFactory) -> None:
+async def test_a_failing_namespace_factory_is_an_error_and_changes_nothing(factory: NamespaceFactory) -> None:
     store = InMemoryStore()
     backend = StoreBackend(store, namespace=factory)
     written = await backend.awrite("/x", "text")
@@ -72,7 +72,7 @@ async def test_a_factory_that_fails_changes_nothing_and_says_so(factory: Namespa
     assert await written_namespaces(store) == set()
 
 
-async def test_without_a_namespace_the_legacy_one_is_used_with_a_warning() -> None:
+async def test_without_a_namespace_the_legacy_namespace_is_used_with_a_warning() -> None:
     store = InMemoryStore()
     with pytest.warns(DeprecationWarning, match="namespace") as caught:
         backend = StoreBackend(store)
@@ -82,7 +82,7 @@ async def test_without_a_namespace_the_legacy_one_is_used_with_a_warning() -> No
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_a_graph_gives_the_store_the_runtime_and_the_assistant() -> None:
+async def test_store_runtime_and_assistant_come_from_the_running_graph() -> None:
     store = InMemoryStore()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -110,7 +110,7 @@ async def test_without_any_store_the_error_says_what_to_do() -> None:
 # --- formats ---
 
 
-async def test_every_stored_form_is_read_and_written_anew_as_v2() -> None:
+async def test_every_stored_format_is_read_and_rewritten_as_v2() -> None:
     store = InMemoryStore()
     await store.aput(("fs",), "/v1.txt", {"content": ["one", "two", ""], "created_at": "c", "modified_at": "m"})
     await store.aput(("fs",), "/js.bin", {"content": {"0": 0, "1": 255}, "mimeType": "application/x-thing"})
@@ -132,7 +132,7 @@ async def test_every_stored_form_is_read_and_written_anew_as_v2() -> None:
     }
 
 
-async def test_v1_writes_lines_and_refuses_binary_before_it_stores_anything() -> None:
+async def test_v1_writes_lines_and_refuses_binary_content() -> None:
     store = InMemoryStore()
     backend = StoreBackend(store, namespace=("fs",), file_format="v1")
     assert (await backend.awrite("/a.txt", "one\ntwo")).ok
@@ -145,7 +145,7 @@ async def test_v1_writes_lines_and_refuses_binary_before_it_stores_anything() ->
     assert await store.aget(("fs",), "/b.bin") is None
 
 
-async def test_a_record_that_is_no_file_hides_nothing_else() -> None:
+async def test_an_invalid_record_does_not_hide_other_files() -> None:
     store = InMemoryStore()
     await store.aput(("fs",), "/bad.txt", {"content": 7})
     await store.aput(("fs",), "/good.txt", stored(b"needle"))
@@ -165,11 +165,11 @@ def test_an_unknown_format_is_refused_at_construction() -> None:
         StoreBackend(InMemoryStore(), namespace=("fs",), file_format="v3")  # type: ignore[arg-type]
 
 
-# --- what it costs ---
+# --- cost ---
 
 
 class CountingStore(InMemoryStore):
-    """Counts the searches, each of which fetches a whole namespace."""
+    """Counts searches; each search fetches a whole namespace."""
 
     searches = 0
 
@@ -192,7 +192,7 @@ async def test_creating_files_lists_the_namespace_once() -> None:
     assert (await backend.awrite("/d", "a file now")).ok
 
 
-async def test_a_directory_that_another_process_emptied_is_none_any_more() -> None:
+async def test_a_directory_emptied_by_another_process_does_not_exist() -> None:
     store = InMemoryStore()
     backend = StoreBackend(store, namespace=("fs",))
     assert (await backend.awrite("/d/x.txt", "text")).ok

@@ -1,4 +1,4 @@
-"""Stores under many tasks: no edit lost, no listing short, no key changed, and nothing of another namespace."""
+"""Stores used by many tasks: no edit is lost, no listing is incomplete, no key is altered, no namespace leaks."""
 
 import string
 from collections import Counter
@@ -32,7 +32,7 @@ def anyio_backend() -> str:
 
 
 class SlowStore(InMemoryStore):
-    """A store that is two milliseconds away, as one over a network is."""
+    """A store with two milliseconds of latency before and after each call, like a store over a network."""
 
     async def abatch(self, ops: Any) -> list[Any]:
         await anyio.sleep(0.002)
@@ -79,10 +79,10 @@ async def test_disjoint_edits_by_200_tasks_over_two_backends_all_succeed(
     assert await text_in(store, "/log.txt") == "".join(f"({number})\n" for number in range(TASKS))
 
 
-async def test_of_200_edits_that_collide_as_many_succeed_as_are_found(
+async def test_of_200_colliding_edits_exactly_the_successful_ones_are_in_the_file(
     store: BaseStore, record_property: Record
 ) -> None:
-    """Each of 50 places is wanted by four tasks."""
+    """Each of 50 places is edited by four tasks."""
     backends = cycle([over(store), over(store)])
     await store.aput(SPACE, "/log.txt", stored("".join(f"<{number}>\n" for number in range(TASKS // 4)).encode()))
     results = await gather(
@@ -99,8 +99,8 @@ async def test_of_200_edits_that_collide_as_many_succeed_as_are_found(
     assert Counter(str(result.code) for result in results if not result.ok) == {"no_match": TASKS - TASKS // 4}
 
 
-async def test_changes_of_one_path_are_told_apart_by_version(store: BaseStore) -> None:
-    """Of conditional writes of one version one succeeds; who lost reads again and is not lost."""
+async def test_conditional_writes_of_many_tasks_lose_no_update(store: BaseStore) -> None:
+    """Of several writes conditional on one version, one succeeds; the others read again and retry."""
     backends = [over(store), over(store)]
     await store.aput(SPACE, "/count.txt", stored(b"0"))
 
@@ -120,8 +120,8 @@ async def test_changes_of_one_path_are_told_apart_by_version(store: BaseStore) -
 # --- locks ---
 
 
-async def test_locks_are_those_of_the_storage(store: BaseStore, tmp_path: Any) -> None:
-    """Backend objects over one namespace of a store, or one directory, wait for each other; others do not."""
+async def test_backends_over_the_same_storage_share_locks(store: BaseStore, tmp_path: Any) -> None:
+    """Backend objects over the same namespace or directory wait for each other; other backends do not."""
     here, also_here = over(store), StoreBackend(store, namespace=lambda _: SPACE)
     child, other_store = over(store, *SPACE, "child"), over(InMemoryStore())
     await check_shared(here, also_here, [child, other_store])
@@ -143,7 +143,7 @@ async def check_shared(backend: Any, same: Any, others: list[Any]) -> None:
         assert (await same.awrite("/dir/a.txt", "text", overwrite=True)).ok
 
 
-async def test_locks_are_forgotten_with_their_holders(store: BaseStore) -> None:
+async def test_locks_are_removed_when_released(store: BaseStore) -> None:
     backend = over(store)
     await gather([lambda number=number: backend.awrite(f"/dir/{number}", "text") for number in range(20)])
     assert len(path_locks(backend._scope()).table) == 0
@@ -156,7 +156,7 @@ async def test_locks_are_forgotten_with_their_holders(store: BaseStore) -> None:
 async def test_listings_are_complete_while_others_write(
     store: BaseStore, changes: int, record_property: Record
 ) -> None:
-    """10,001 keys: more than a page of any size that a store would choose."""
+    """10,001 keys are more than one page of any store."""
     backend = over(store)
     names = [f"/dir/{number:05}.txt" for number in range(10_001)]
     uploads = await backend.aupload_files([(name, b"needle") for name in names])
@@ -195,8 +195,8 @@ async def test_listings_are_complete_while_others_write(
 # --- namespaces ---
 
 
-async def test_namespaces_that_look_alike_share_nothing(store: BaseStore) -> None:
-    """Children, siblings with a common beginning, and names that SQL patterns or separators could confuse."""
+async def test_namespaces_with_similar_names_share_nothing(store: BaseStore) -> None:
+    """Children, siblings with a common prefix, and names that SQL patterns or separators could mix up."""
     names = [("a",), ("a", "b"), ("a", "b", "c"), ("a-b",), ("a_b",), ("ab",), ("a.b",), ("a:b",), ("A",), ("a", "a")]
     backends = {name: over(store, *name) for name in names}
     for name, backend in backends.items():
@@ -253,8 +253,8 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("bad", REFUSED.values(), ids=REFUSED)
-async def test_what_a_store_cannot_hold_is_refused_before_anything_is_written(store: BaseStore, bad: str) -> None:
-    """In content and in paths, also as one item of many: the rest is stored, this one leaves no trace."""
+async def test_names_and_content_that_a_store_cannot_hold_are_refused(store: BaseStore, bad: str) -> None:
+    """In contents and in paths; a bad item in a batch is refused and the others are stored."""
     backend = over(store)
     assert (await backend.awrite("/text.txt", "old")).ok
     before = await snapshot(store)
@@ -271,7 +271,7 @@ async def test_what_a_store_cannot_hold_is_refused_before_anything_is_written(st
     assert sorted(await snapshot(store)) == ["/a.txt", "/c.txt", "/text.txt"]
 
 
-async def test_bytes_that_are_no_text_are_stored_as_such(store: BaseStore) -> None:
+async def test_bytes_of_every_kind_round_trip(store: BaseStore) -> None:
     backend = over(store)
     contents = [b"\0", b"\xed\xa0\x80", b"\xff\xfe", b"", b"\r\n", bytes(range(256)), "\U0010ffff".encode()]
     paths = [f"/{number}.bin" for number in range(len(contents))]

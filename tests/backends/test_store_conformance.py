@@ -1,4 +1,4 @@
-"""StoreBackend passes the shipped suite, by the async methods of the store alone."""
+"""StoreBackend passes the shipped suite, using only the async methods of the store."""
 
 from collections.abc import Iterable
 
@@ -11,7 +11,7 @@ from support.store_suite import NAMESPACE, StoreConformance
 
 
 class AsyncOnlyStore(InMemoryStore):
-    """A store whose sync methods are a mistake to call."""
+    """A store whose sync methods must not be called."""
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         raise AssertionError("a sync method of the store was called")

@@ -60,7 +60,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def where(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> str:
-    """The address of a fresh database."""
+    """The address of an empty database."""
     return str(tmp_path / "store.db") if kind == "sqlite" else request.getfixturevalue("_postgres_store_dsn")
 
 
@@ -95,13 +95,13 @@ async def test_two_store_objects_over_one_database_lose_no_edit(opener: Opener) 
     assert await text_in(stores[1], "/log.txt") == numbers(EDITS).decode().replace("<", "(").replace(">", ")")
 
 
-async def test_two_store_objects_over_one_database_share_locks_and_what_they_know(opener: Opener) -> None:
+async def test_two_store_objects_over_one_database_share_locks_and_caches(opener: Opener) -> None:
     stores = [await opener.open(), await opener.open()]
     for store in stores:
         await identify(store)
     assert storage_of(stores[0]) is storage_of(stores[1])
     first, second = over(stores[0]), over(stores[1])
-    assert (await first.awrite("/new", "x")).ok  # Lists the namespace, which both know now.
+    assert (await first.awrite("/new", "x")).ok  # Lists the namespace, and both backends share this cache.
     assert (await second.awrite("/dir/a.txt", "x")).ok
     assert (await first.awrite("/dir", "no file")).code == "is_directory"
     async with first._hold("/dir"):
@@ -122,8 +122,8 @@ async def test_another_database_is_another_storage(tmp_path: Path) -> None:
         assert storage_of(same) is storage_of(stores[2])
 
 
-async def test_what_is_written_is_what_the_store_would_have_written(opener: Opener) -> None:
-    """Column by column, but for the times themselves: of these, which are equal and which moved on."""
+async def test_rows_are_written_as_the_store_writes_them(opener: Opener) -> None:
+    """Compare the rows column by column; of times only whether they are equal and which ones a change updates."""
     store = await opener.open()
     assert can_compare(store)
     record = {"content": "é\n\u2028😀 \\ \" % %s ' ", "encoding": "utf-8", "created_at": "c", "modified_at": "m"}
@@ -132,7 +132,7 @@ async def test_what_is_written_is_what_the_store_would_have_written(opener: Open
     assert (await backend.awrite("/by-backend", record["content"])).ok
     before = await rows_of(store)
     assert shape(before["/by-store"], record) == shape(before["/by-backend"], record)
-    await anyio.sleep(1.1)  # SQLite keeps times in whole seconds.
+    await anyio.sleep(1.1)  # SQLite stores times in whole seconds.
     await store.aput(SPACE, "/by-store", {**record, "content": "2"})
     assert (await backend.aedit("/by-backend", record["content"], "2")).ok
     after = await rows_of(store)
@@ -146,7 +146,7 @@ COLUMNS = ("key", "prefix", "value", "created_at", "updated_at", "expires_at", "
 
 
 async def rows_of(store: Any) -> dict[str, dict[str, Any]]:
-    """The rows of the table by key; a column that LangGraph adds is one that deepfs does not write."""
+    """The rows of the table by key. A new column of LangGraph fails here, because deepfs would not write it."""
     async with store._cursor() as cursor:
         await cursor.execute("SELECT * FROM store")
         assert {column[0] for column in cursor.description} == set(COLUMNS)
@@ -156,7 +156,7 @@ async def rows_of(store: Any) -> dict[str, dict[str, Any]]:
 
 
 def shape(row: dict[str, Any], record: dict[str, Any]) -> dict[str, Any]:
-    """The row with its times replaced, those in the record as well; of a record as text, only how it is written."""
+    """Check the record of a row; return how the row is stored, with its times replaced by types or placeholders."""
     found = row["value"] if isinstance(row["value"], dict) else json.loads(row["value"])
     stamps = {name: found[name] for name in ("created_at", "modified_at")}
     assert {**found, **{name: record[name] for name in stamps}} == record
@@ -167,7 +167,7 @@ def shape(row: dict[str, Any], record: dict[str, Any]) -> dict[str, Any]:
     return {**times, "text": text, **{name: row[name] for name in ("prefix", "expires_at", "ttl_minutes")}}
 
 
-async def test_what_expires_and_numbers_that_python_cannot_hold(opener: Opener) -> None:
+async def test_expired_records_and_records_with_unusual_numbers_can_be_changed(opener: Opener) -> None:
     store = await opener.open()
     backend = over(store)
     await store.aput(SPACE, "/odd", {**stored(b"old"), "score": 0.1, "big": 2**60})
@@ -186,8 +186,8 @@ async def test_what_expires_and_numbers_that_python_cannot_hold(opener: Opener) 
     assert await text_in(store, "/brief") == "new"
 
 
-async def test_of_several_that_create_or_replace_one_file_one_succeeds(opener: Opener) -> None:
-    """By the table alone, without locks."""
+async def test_of_several_concurrent_puts_of_one_file_one_succeeds(opener: Opener) -> None:
+    """The database alone decides, without locks of deepfs."""
     stores = [await opener.open() for _ in range(3)]
     for turn in range(10):
         path, before = f"/{turn // 2}", stored(b"x") if turn % 2 else None
@@ -206,7 +206,7 @@ async def test_of_several_that_create_or_replace_one_file_one_succeeds(opener: O
 
 
 @pytest.mark.parametrize("kind", ["postgres connection"], indirect=True)
-async def test_a_connection_in_a_transaction_is_not_spoilt(where: str) -> None:
+async def test_failed_changes_do_not_break_a_connection_in_a_transaction(where: str) -> None:
     async with await AsyncConnection.connect(where, row_factory=dict_row) as connection:
         store = AsyncPostgresStore(connection)
         backend = over(store)
@@ -220,7 +220,7 @@ async def test_a_connection_in_a_transaction_is_not_spoilt(where: str) -> None:
 
 
 class Lengths(Embeddings):
-    """Texts as vectors that tell their length."""
+    """Embeds a text as a vector of its length."""
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         return [[float(len(text)), 1.0] for text in texts]
@@ -231,7 +231,7 @@ class Lengths(Embeddings):
 
 @pytest.mark.parametrize("kind", ["postgres pool"])
 @pytest.mark.parametrize("state", ["23505", "40001", "40P01"])
-async def test_a_change_that_another_one_ended_is_decided_anew(opener: Opener, where: str, state: str) -> None:
+async def test_a_database_conflict_raises_changed_error(opener: Opener, where: str, state: str) -> None:
     store = await opener.open()
     await store.aput(SPACE, "/a.txt", stored(b"one"))
     async with await AsyncConnection.connect(where, autocommit=True) as connection:
@@ -254,14 +254,14 @@ FAILING = """
 """
 
 
-async def test_a_commit_that_fails_leaves_no_transaction(tmp_path: Path) -> None:
+async def test_a_failed_commit_leaves_no_open_transaction(tmp_path: Path) -> None:
     async with AsyncSqliteStore.from_conn_string(str(tmp_path / "store.db")) as store:
         await store.setup()
         backend = over(store)
         assert (await backend.awrite("/a.txt", "one")).ok
         for setting in ("journal_mode=delete", "busy_timeout=50"):
             await (await store.conn.execute(f"PRAGMA {setting}")).fetchall()
-        reader = await anyio.to_thread.run_sync(reading, tmp_path / "store.db")
+        reader = await anyio.to_thread.run_sync(open_reader, tmp_path / "store.db")
         refused = await backend.awrite("/a.txt", "two", overwrite=True)
         await anyio.to_thread.run_sync(reader.close)
         assert (refused.error, await text_in(store, "/a.txt")) == ("Error: The store failed (OperationalError)", "one")
@@ -269,15 +269,15 @@ async def test_a_commit_that_fails_leaves_no_transaction(tmp_path: Path) -> None
         assert await text_in(store, "/a.txt") == "three"
 
 
-def reading(file: Path) -> sqlite3.Connection:
-    """A connection that reads from the database for as long as it is open."""
+def open_reader(file: Path) -> sqlite3.Connection:
+    """Open a connection with a read transaction that lasts until the connection is closed."""
     connection = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
     connection.execute("BEGIN")
     connection.execute("SELECT count(*) FROM store").fetchall()
     return connection
 
 
-async def test_a_vector_index_is_left_to_the_store() -> None:
+async def test_a_store_with_a_vector_index_writes_itself() -> None:
     async with AsyncSqliteStore.from_conn_string(":memory:") as store:
         assert can_compare(store)
         index: Any = {"dims": 2, "embed": Lengths(), "fields": ["content"]}
@@ -285,7 +285,7 @@ async def test_a_vector_index_is_left_to_the_store() -> None:
 
 
 @pytest.mark.parametrize("kind", ["postgres connection"], indirect=True)
-async def test_pipeline_mode_is_left_to_the_store(where: str) -> None:
+async def test_a_store_in_pipeline_mode_writes_itself(where: str) -> None:
     async with AsyncPostgresStore.from_conn_string(where, pipeline=True) as store:
         assert not can_compare(store)
         backend = over(store)
@@ -295,7 +295,7 @@ async def test_pipeline_mode_is_left_to_the_store(where: str) -> None:
 
 
 class Encrypting(AsyncSqliteStore):
-    """Stores in a way of its own, which must not be passed by."""
+    """Overrides how the store writes, so that deepfs must not write to the table itself."""
 
     puts = 0
 
@@ -305,7 +305,7 @@ class Encrypting(AsyncSqliteStore):
         return await super().abatch(operations)
 
 
-async def test_a_store_that_overrides_how_it_writes_is_not_passed_by(tmp_path: Path) -> None:
+async def test_a_store_that_overrides_its_writes_is_not_bypassed(tmp_path: Path) -> None:
     async with Encrypting.from_conn_string(str(tmp_path / "store.db")) as store:
         assert isinstance(store, Encrypting)
         assert not can_compare(store)
@@ -355,7 +355,7 @@ async def test_processes_over_one_database_lose_no_edit(
 
 
 def edit_in_processes(*where: str) -> list[str]:
-    """Start processes, let them edit at the same time, and return what they tell of each edit."""
+    """Start processes that edit at the same time, and return the outcome that they print for each edit."""
     with ExitStack() as stack:
         processes = [stack.enter_context(started(CHILD, *where, first * EDITS, EDITS)) for first in range(PROCESSES)]
         assert [process.stdout and process.stdout.readline() for process in processes] == ["ready\n"] * PROCESSES

@@ -1,4 +1,4 @@
-"""Listings of stores move keys, sizes and times, and say what listings with values would say."""
+"""Listings of stores fetch keys, sizes and times only, and equal listings that fetch the values."""
 
 import sqlite3
 from contextlib import closing
@@ -69,10 +69,10 @@ async def times(store: BaseStore) -> list[str | None]:
     return [info.modified_at for info in (await over(store).als("/d")).entries or ()]
 
 
-# --- what they say ---
+# --- contents of listings ---
 
 
-async def test_a_listing_without_values_says_what_one_with_values_says(store: BaseStore) -> None:
+async def test_listings_with_and_without_values_are_equal(store: BaseStore) -> None:
     assert can_list(store)
     memory = InMemoryStore()
     for key, value in VALUES.items():
@@ -88,8 +88,8 @@ async def test_a_listing_without_values_says_what_one_with_values_says(store: Ba
             assert await over(store).als(path) == await over(memory).als(path)
 
 
-async def test_what_another_one_changed_is_seen_at_once(store: BaseStore) -> None:
-    """Also where it has the same size and comes within the same second."""
+async def test_changes_through_the_store_are_visible_at_once(store: BaseStore) -> None:
+    """Even if the size is the same and the change is within the same second."""
     await store.aput(SPACE, "/d/a.txt", {**stored(b"old"), "modified_at": "0"})
     await store.aput(SPACE, "/d/b.txt", {**stored(b"old"), "modified_at": "0"})
     assert await times(store) == ["0", "0"]
@@ -105,7 +105,7 @@ async def test_what_another_one_changed_is_seen_at_once(store: BaseStore) -> Non
     assert await times(store) == ["X"]
 
 
-async def test_what_another_process_changed_is_seen_at_once(sqlite_store: BaseStore, tmp_path: Path) -> None:
+async def test_changes_by_another_connection_are_visible_at_once(sqlite_store: BaseStore, tmp_path: Path) -> None:
     await sqlite_store.aput(SPACE, "/d/a.txt", {**stored(b"old"), "modified_at": "0"})
     for number in "123456789":
         await anyio.to_thread.run_sync(_change_time, tmp_path / "store.db", number)
@@ -118,24 +118,24 @@ def _change_time(file: Path, time: str) -> None:
         connection.execute(query, (time,))
 
 
-# --- what they move ---
+# --- cost of listings ---
 
 
 class Rows(list[Any]):
-    """The rows that came from a database."""
+    """Rows fetched from a database."""
 
     def size(self) -> int:
-        """About how many bytes they are."""
+        """The approximate size of all rows in bytes."""
         return sum(len(str(row)) for row in self)
 
     def keys(self) -> int:
-        """In how many of them there is the key of a file."""
+        """The number of rows that contain the key of a file."""
         return sum("/d/" in str(row) for row in self)
 
 
 @pytest.fixture
 def rows(monkeypatch: pytest.MonkeyPatch) -> Rows:
-    """Every row that a driver gives from here on."""
+    """Record every row that the drivers fetch during the test."""
     found = Rows()
     for cursor in (Cursor, psycopg.AsyncCursor):
         whole, single = cursor.fetchall, cursor.fetchone
@@ -155,7 +155,7 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> Rows:
     return found
 
 
-async def test_looks_at_names_move_no_values(store: BaseStore, rows: Rows) -> None:
+async def test_operations_on_names_fetch_no_values(store: BaseStore, rows: Rows) -> None:
     await put_many(store)
     rows.clear()
     backend = over(store)
@@ -168,10 +168,10 @@ async def test_looks_at_names_move_no_values(store: BaseStore, rows: Rows) -> No
         assert (await backend.awrite("/d/00000.txt", "x")).code == "already_exists"
         assert (await backend.als("/d/00000.txt")).code == "not_a_directory"
         assert len((await backend.alist_tree("/d")).entries) == FILES + 1
-    assert rows.size() < len(CONTENT) * 10  # All contents are thirty times that.
+    assert rows.size() < len(CONTENT) * 10  # All contents together are thirty times that.
 
 
-async def test_a_database_that_has_not_changed_is_not_listed_again(sqlite_store: BaseStore, rows: Rows) -> None:
+async def test_an_unchanged_database_is_not_listed_again(sqlite_store: BaseStore, rows: Rows) -> None:
     await put_many(sqlite_store)
     backend = over(sqlite_store)
     first = await backend.als("/d")
@@ -180,7 +180,7 @@ async def test_a_database_that_has_not_changed_is_not_listed_again(sqlite_store:
     assert (len(rows), rows.keys()) == (1, 0)
 
 
-async def test_what_this_process_changed_is_followed(sqlite_store: BaseStore, rows: Rows) -> None:
+async def test_own_changes_update_the_cached_listing(sqlite_store: BaseStore, rows: Rows) -> None:
     await put_many(sqlite_store)
     backend = over(sqlite_store)
     await backend.als("/d")
@@ -191,23 +191,23 @@ async def test_what_this_process_changed_is_followed(sqlite_store: BaseStore, ro
     assert (await backend.amove("/d/00002.txt", "/d/moved.txt")).ok
     rows.clear()
     sizes = {info.path: info.size for info in (await backend.als("/d")).entries or ()}
-    assert rows.keys() == 3  # Of five that changed, those that there are.
+    assert rows.keys() == 3  # Of the five changed keys, three still exist.
     assert sizes == {
         **{f"/d/{number:05}.txt": len(CONTENT) for number in range(3, FILES)},
         "/d/00001.txt": 5,
         "/d/new.txt": 3,
         "/d/moved.txt": len(CONTENT),
     }
-    # A change past the backend, on the same connection, is none of those that are followed.
+    # A change through the store itself, on the same connection, is not one that the backend tracks.
     assert (await backend.awrite("/d/mine.txt", "1")).ok
     await sqlite_store.aput(SPACE, "/d/00001.txt", stored(b"of others"))
     sizes = {info.path: info.size for info in (await backend.als("/d")).entries or ()}
     assert (sizes["/d/mine.txt"], sizes["/d/00001.txt"]) == (1, 9)
 
 
-async def test_of_what_changed_alone_the_size_is_found_out_again(store: Any, rows: Rows) -> None:
+async def test_only_changed_rows_are_measured_again(store: Any, rows: Rows) -> None:
     await put_many(store)
-    async with store._cursor() as cursor:  # As if time had passed.
+    async with store._cursor() as cursor:  # As if the rows were old.
         await cursor.execute("UPDATE store SET updated_at = '2020-01-01 00:00:00'")
     backend = over(store)
     await backend.als("/d")
@@ -215,10 +215,10 @@ async def test_of_what_changed_alone_the_size_is_found_out_again(store: Any, row
     rows.clear()
     sizes = {info.path: info.size for info in (await backend.als("/d")).entries or ()}
     assert sizes["/d/00007.txt"] == 5
-    assert rows.keys() == FILES + 1  # The states of all, and what was found out of one.
+    assert rows.keys() == FILES + 1  # The state of every row, and the size of one.
 
 
-async def test_a_grep_fetches_what_its_glob_admits(store: BaseStore, rows: Rows) -> None:
+async def test_a_grep_fetches_only_files_that_match_its_glob(store: BaseStore, rows: Rows) -> None:
     await put_many(store)
     await store.aput(SPACE, "/d/x.md", stored(b"needle"))
     backend = over(store)
@@ -230,7 +230,7 @@ async def test_a_grep_fetches_what_its_glob_admits(store: BaseStore, rows: Rows)
     assert len((await backend.agrep("is no needle", max_count=10_000_000)).matches or ()) > FILES
 
 
-def test_a_listing_amid_changes_is_not_relied_on() -> None:
+def test_a_listing_during_changes_is_not_cached() -> None:
     connection = object()
     moment, later = Moment(connection, 1, 10), Moment(connection, 1, 11)
     known = Known()
@@ -245,7 +245,7 @@ def test_a_listing_amid_changes_is_not_relied_on() -> None:
     known.under_way -= 1
     assert not known.covers(moment, "/d/")
     before = known.changes
-    known.follow(["/d/a"])  # Made before the listing or after it.
+    known.follow(["/d/a"])  # This change may be older or newer than the listing.
     known.remember({}, "/d/", moment, before)
     assert not known.covers(moment, "/d/")
     known.remember({}, "/d/", moment, known.changes)
@@ -256,7 +256,7 @@ def test_a_listing_amid_changes_is_not_relied_on() -> None:
 
 
 class Content(str):
-    """A text that counts the looks at it."""
+    """A str whose content must not be read; reading it is counted and raises."""
 
     looks = 0
 
@@ -268,7 +268,7 @@ class Content(str):
     encode = split = splitlines = count = find = replace = translate = join = startswith = endswith = _looked
 
 
-async def test_contents_in_memory_are_not_looked_at() -> None:
+async def test_operations_on_names_do_not_read_contents_in_memory() -> None:
     store = InMemoryStore()
     for number in range(FILES):
         await store.aput(SPACE, f"/d/{number:05}.txt", {"content": Content(CONTENT), "encoding": "utf-8"})

@@ -1,4 +1,4 @@
-"""Files that come and go in chunks: in bounded memory on disk, whole or not at all everywhere."""
+"""Streamed uploads and downloads: in bounded memory on disk; an upload is stored completely or not at all."""
 
 import tracemalloc
 from collections.abc import AsyncIterator, Callable
@@ -46,7 +46,7 @@ async def streamed(backend: BackendProtocol, path: str, chunk_size: int = 4) -> 
     return [chunk async for chunk in backend.adownload_stream(path, chunk_size=chunk_size)]
 
 
-async def test_what_goes_in_comes_out(backend: BackendProtocol) -> None:
+async def test_a_streamed_upload_can_be_downloaded(backend: BackendProtocol) -> None:
     content = [b"ab\x00", b"", b"\xff" * 10, b"end"]
     assert (await backend.aupload_stream("/dir/sub/a.bin", chunks(*content))).error is None
     came = await streamed(backend, "/dir/sub/a.bin")
@@ -61,14 +61,14 @@ async def test_an_upload_replaces_and_may_be_empty(backend: BackendProtocol) -> 
         assert b"".join(await streamed(backend, "/dir/a.txt")) == content
 
 
-async def test_what_cannot_be_had_raises_its_error(backend: BackendProtocol) -> None:
+async def test_a_download_that_cannot_start_raises_its_error(backend: BackendProtocol) -> None:
     await backend.awrite("/dir/a.txt", "text")
     for path, error in {"/dir/none": NotFoundError, "/dir": IsDirectoryError, "/../x": InvalidPathError}.items():
         with pytest.raises(error, match=path):
             await streamed(backend, path)
 
 
-async def test_what_cannot_be_put_is_told_by_its_code(backend: BackendProtocol) -> None:
+async def test_a_refused_upload_returns_its_error_code(backend: BackendProtocol) -> None:
     await backend.awrite("/dir/a.txt", "text")
     for path, code in {"/dir": "is_directory", "/../x": "invalid_path"}.items():
         assert (await backend.aupload_stream(path, chunks(b"x"))).error == code
@@ -76,7 +76,7 @@ async def test_what_cannot_be_put_is_told_by_its_code(backend: BackendProtocol) 
     assert (await backend.aread("/dir/a.txt")).ok
 
 
-async def test_a_source_that_fails_changes_nothing(backend: BackendProtocol, tmp_path: Path) -> None:
+async def test_an_upload_from_a_failing_source_changes_nothing(backend: BackendProtocol, tmp_path: Path) -> None:
     async def failing() -> AsyncIterator[bytes]:
         yield b"begun"
         raise RuntimeError("the source is gone")
@@ -129,7 +129,7 @@ def open_files(root: Path) -> list[str]:
     return [target for target in targets if target.startswith(str(root))]
 
 
-async def test_a_large_file_passes_in_little_memory(tmp_path: Path) -> None:
+async def test_a_large_file_is_streamed_in_little_memory(tmp_path: Path) -> None:
     backend = CompositeBackend(MemoryBackend(), {"/disk/": FilesystemBackend(tmp_path)})
     block = bytes(range(256)) * (MB // 256)
 
@@ -151,7 +151,7 @@ async def test_a_large_file_passes_in_little_memory(tmp_path: Path) -> None:
     assert peak < 8 * MB
 
 
-async def test_mode_bits_stay_and_links_do_not_lead_outside(tmp_path: Path) -> None:
+async def test_uploads_keep_mode_bits_and_do_not_follow_links_outside(tmp_path: Path) -> None:
     root = tmp_path / "root"
     backend = FilesystemBackend(root)
     await backend.awrite("/run.sh", "old")
@@ -172,14 +172,14 @@ async def test_mode_bits_stay_and_links_do_not_lead_outside(tmp_path: Path) -> N
     assert (found[0] & 0o777, found[1]) == (0o755, "secret")
 
 
-async def test_where_the_whole_is_held_it_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_upload_that_is_buffered_in_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfer, "MAX_HELD_BYTES", 10)
     backend = MemoryBackend()
     assert (await backend.aupload_stream("/a", chunks(b"123456", b"78901"))).error == "too_large"
     assert (await backend.aread("/a")).code == "file_not_found"
 
 
-async def test_a_policy_over_downloads_holds_for_streams() -> None:
+async def test_an_override_of_download_files_applies_to_streams() -> None:
     class Secretive(WrapperBackend):
         async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
             return [FileDownloadResponse(path, error="permission_denied") for path in paths]

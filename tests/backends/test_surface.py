@@ -1,4 +1,4 @@
-"""The methods that are generated: their signatures, types and docstrings, for `inspect`, editors and type checkers."""
+"""Generated methods have the signatures, types and docstrings that `inspect`, editors and type checkers need."""
 
 import ast
 import inspect
@@ -37,7 +37,7 @@ each_operation = pytest.mark.parametrize("name", OPERATIONS)
 
 
 def stubs() -> dict[str, Callable[..., Any]]:
-    """The functions of the stub, by name, with what they annotate evaluated."""
+    """The functions of the stub by name, with evaluated annotations."""
     module = ast.parse(STUB.read_text())
     namespace: dict[str, Any] = {}
     exec(compile(module, str(STUB), "exec"), namespace)
@@ -50,13 +50,13 @@ class TestTheStub:
         assert sorted(stubs()) == sorted(OPERATIONS)
 
     @each_operation
-    def test_its_signatures_are_those_of_the_generated_methods(self, name: str) -> None:
+    def test_its_signatures_equal_those_of_the_generated_methods(self, name: str) -> None:
         generated = getattr(SandboxBackendProtocol, name)
         assert inspect.signature(generated) == inspect.signature(stubs()[name])
         assert inspect.signature(generated) == inspect.signature(getattr(SandboxBackendProtocol, f"a{name}"))
 
     @each_operation
-    def test_its_docstrings_are_the_first_lines_of_theirs(self, name: str) -> None:
+    def test_its_docstrings_are_the_first_lines_of_the_generated_docstrings(self, name: str) -> None:
         summary = stubs()[name].__doc__
         assert summary is not None
         assert inspect.getdoc(getattr(SandboxBackendProtocol, name)).startswith(summary)
@@ -65,7 +65,7 @@ class TestTheStub:
 @pytest.mark.parametrize("backend", BACKENDS, ids=lambda cls: cls.__name__)
 class TestGenerated:
     @each_operation
-    def test_each_is_of_its_kind_and_name(self, backend: type[BackendProtocol], name: str) -> None:
+    def test_each_method_is_sync_or_async_as_its_name_says(self, backend: type[BackendProtocol], name: str) -> None:
         for spelled in (name, f"a{name}"):
             method = getattr(backend, spelled, None)
             if method is None:
@@ -76,7 +76,7 @@ class TestGenerated:
             assert method.__qualname__.endswith(f".{spelled}")
 
     @each_operation
-    def test_each_has_a_docstring(self, backend: type[BackendProtocol], name: str) -> None:
+    def test_sync_and_async_methods_have_the_same_docstring(self, backend: type[BackendProtocol], name: str) -> None:
         if hasattr(backend, name):
             assert inspect.getdoc(getattr(backend, name)) == inspect.getdoc(getattr(backend, f"a{name}"))
             assert getattr(backend, name).__doc__
@@ -91,7 +91,7 @@ class OwnDocs(MemoryBackend):
         return await super().aread(path, offset, limit)
 
 
-class TestOfOverrides:
+class TestOverrides:
     def test_a_derived_method_has_the_signature_and_docstring_of_the_override(self) -> None:
         assert inspect.signature(OwnDocs.awrite) == inspect.signature(OwnDocs.write)
         assert list(inspect.signature(OwnDocs().awrite).parameters) == ["file_path", "content"]
@@ -101,6 +101,6 @@ class TestOfOverrides:
         assert not inspect.iscoroutinefunction(OwnDocs.write)
 
     @pytest.mark.parametrize("name", ["read", "aread"])
-    def test_without_a_docstring_it_has_the_protocols(self, name: str) -> None:
+    def test_an_override_without_a_docstring_has_the_docstring_of_the_protocol(self, name: str) -> None:
         assert inspect.getdoc(getattr(OwnDocs, name)) == inspect.getdoc(getattr(BackendProtocol, name))
         assert inspect.getdoc(getattr(OwnDocs(), name)) == inspect.getdoc(BackendProtocol.aread)

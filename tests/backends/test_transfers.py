@@ -1,4 +1,4 @@
-"""Moves and copies between storages: nothing is lost, and what cannot be carried whole is refused."""
+"""Moves and copies between storages lose nothing; a tree that cannot be transferred completely is refused."""
 
 import os
 from collections.abc import Callable
@@ -44,8 +44,8 @@ def over(root: Path, memory: BackendProtocol | None = None) -> CompositeBackend:
     return CompositeBackend(MemoryBackend() if memory is None else memory, {"/disk/": FilesystemBackend(root)})
 
 
-async def off(function: Callable[..., Any], *args: Any) -> Any:
-    """The result of what blocks, in a worker thread."""
+async def in_thread(function: Callable[..., Any], *args: Any) -> Any:
+    """Run a blocking function in a worker thread."""
     return await anyio.to_thread.run_sync(function, *args)
 
 
@@ -53,7 +53,7 @@ async def contents(backend: BackendProtocol, *paths: str) -> list[bytes | None]:
     return [download.content for download in await backend.adownload_files([*paths])]
 
 
-# --- what cannot be carried whole is refused, and changes nothing ---
+# --- transfers that would lose something are refused and change nothing ---
 
 OBSTACLES: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "a name that is not UTF-8": (lambda d: (d / LATIN).write_bytes(b"kept"), "invalid_path", "caf"),
@@ -69,47 +69,49 @@ OBSTACLES: dict[str, tuple[Callable[[Path], object], str, str]] = {
 
 @pytest.mark.parametrize("obstacle", OBSTACLES)
 @pytest.mark.parametrize("operation", ["amove", "acopy"])
-async def test_what_cannot_be_carried_is_refused(root: Path, obstacle: str, operation: str) -> None:
-    make, code, told = OBSTACLES[obstacle]
-    await off(lambda: (root / "other").mkdir())
-    await off(lambda: (root / "other" / "kept").write_bytes(b"kept"))
-    await off(make, root / "d")
-    before, memory = (await off(tree, root)), MemoryBackend()
+async def test_a_tree_that_cannot_be_transferred_completely_is_refused(
+    root: Path, obstacle: str, operation: str
+) -> None:
+    make, code, message = OBSTACLES[obstacle]
+    await in_thread(lambda: (root / "other").mkdir())
+    await in_thread(lambda: (root / "other" / "kept").write_bytes(b"kept"))
+    await in_thread(make, root / "d")
+    before, memory = (await in_thread(tree, root)), MemoryBackend()
     with anyio.fail_after(10):
         result = await getattr(over(root, memory), operation)("/disk/d", "/moved")
-    assert (result.code, told in str(result.error)) == (code, True), result.error
-    assert (await off(tree, root)) == before
+    assert (result.code, message in str(result.error)) == (code, True), result.error
+    assert (await in_thread(tree, root)) == before
     assert memory._files == {}
 
 
-async def test_a_copy_takes_the_content_of_linked_files_and_a_move_refuses_them(root: Path) -> None:
-    await off(lambda: (root / "d" / "link").symlink_to("a.txt"))
-    await off(lambda: (root / "top").symlink_to("d/a.txt"))
+async def test_a_copy_follows_links_to_files_and_a_move_refuses_them(root: Path) -> None:
+    await in_thread(lambda: (root / "d" / "link").symlink_to("a.txt"))
+    await in_thread(lambda: (root / "top").symlink_to("d/a.txt"))
     backend = over(root)
     for src in ("/disk/d", "/disk/top"):
         assert (await backend.amove(src, "/moved")).code == "unsupported"
     assert (await backend.acopy("/disk/d", "/copy")).ok
     assert (await backend.acopy("/disk/top", "/top")).ok
     assert await contents(backend, "/copy/link", "/copy/a.txt", "/top") == [b"one\r\n"] * 3
-    assert await off(lambda: (root / "d" / "link").is_symlink())
+    assert await in_thread(lambda: (root / "d" / "link").is_symlink())
 
 
 @pytest.mark.parametrize("denied", [["read"], ["write"], ["read", "write"]])
-async def test_rules_that_hide_a_part_refuse_the_move(root: Path, denied: list[Any]) -> None:
+async def test_a_move_is_refused_if_permissions_hide_a_part_of_the_tree(root: Path, denied: list[Any]) -> None:
     rules = [FilesystemPermission(denied, ["/d/deep/**"], "deny")]
-    before, memory = (await off(tree, root)), MemoryBackend()
+    before, memory = (await in_thread(tree, root)), MemoryBackend()
     backend = CompositeBackend(memory, {"/disk/": PermissionedBackend(FilesystemBackend(root), rules)})
     moved = await backend.amove("/disk/d", "/moved")
     assert (moved.code, "deep" in str(moved.error)) == ("permission_denied", False)
-    assert ((await off(tree, root)), memory._files) == (before, {})
+    assert ((await in_thread(tree, root)), memory._files) == (before, {})
     assert (await backend.acopy("/disk/d", "/copy")).ok == ("read" not in denied)
     if "read" in denied:
         assert memory._files == {}
 
 
-async def test_rules_judge_where_links_lead(root: Path) -> None:
-    await off(lambda: (root / "secret").write_bytes(b"secret"))
-    await off(lambda: (root / "d" / "link").symlink_to("../secret"))
+async def test_permissions_apply_to_the_targets_of_links(root: Path) -> None:
+    await in_thread(lambda: (root / "secret").write_bytes(b"secret"))
+    await in_thread(lambda: (root / "d" / "link").symlink_to("../secret"))
     disk = PermissionedBackend(FilesystemBackend(root), [FilesystemPermission(["read"], ["/secret"], "deny")])
     backend = CompositeBackend(MemoryBackend(), {"/disk/": disk})
     assert (await backend.acopy("/disk/d", "/copy")).code == "permission_denied"
@@ -118,7 +120,7 @@ async def test_rules_judge_where_links_lead(root: Path) -> None:
 
 
 @pytest.mark.parametrize("moved", ["/in/d", "/in/d/mount"])
-async def test_what_a_nested_composite_mounts_is_not_moved_away(moved: str) -> None:
+async def test_a_mount_of_a_nested_composite_is_not_moved(moved: str) -> None:
     beneath, mounted, out = MemoryBackend(), MemoryBackend(), MemoryBackend()
     tree = CompositeBackend(out, {"/in": CompositeBackend(beneath, {"/d/mount": mounted})})
     await tree.aupload_files([("/in/d/a", b"a"), ("/in/d/mount/b", b"b")])
@@ -128,7 +130,7 @@ async def test_what_a_nested_composite_mounts_is_not_moved_away(moved: str) -> N
     assert (await tree.acopy(moved, "/new")).ok
 
 
-async def test_a_source_that_deletes_nothing_is_blamed_before_anything_is_copied(root: Path) -> None:
+async def test_a_move_from_a_source_without_delete_is_refused_before_copying(root: Path) -> None:
     keeps = adapt_backend_protocol(DuckS3({"/d/a.txt": "x"}))
     for source in (ReadOnlyBackend(FilesystemBackend(root)), keeps, WrapperBackend(keeps)):
         memory = MemoryBackend()
@@ -138,67 +140,67 @@ async def test_a_source_that_deletes_nothing_is_blamed_before_anything_is_copied
         assert memory._files == {}
 
 
-async def test_a_move_to_a_destination_that_keeps_no_empty_directory_refuses_one(root: Path) -> None:
-    await off(lambda: (root / "d" / "empty").mkdir())
-    await off(lambda: (root / "alone").mkdir())
+async def test_a_move_of_an_empty_directory_to_flat_storage_is_refused(root: Path) -> None:
+    await in_thread(lambda: (root / "d" / "empty").mkdir())
+    await in_thread(lambda: (root / "alone").mkdir())
     backend = over(root)
     for src in ("/disk/d", "/disk/alone"):
         result = await backend.amove(src, "/moved")
         assert (result.code, "empty" in str(result.error)) == ("unsupported", True)
-    assert (await off(tree, root))["d/empty"] is None
+    assert (await in_thread(tree, root))["d/empty"] is None
     assert (await backend.acopy("/disk/d", "/copy")).ok
 
 
-# --- what arrives ---
+# --- results of transfers ---
 
 
-async def test_between_disks_empty_directories_and_modes_are_kept(root: Path, tmp_path: Path) -> None:
+async def test_transfers_between_disks_keep_empty_directories_and_modes(root: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
-    await off(lambda: (root / "d" / "empty").mkdir(mode=0o700))
-    await off(lambda: (root / "d" / "a.txt").chmod(0o755))
-    await off(lambda: (root / "d" / "deep" / "b.bin").chmod(0o600))
+    await in_thread(lambda: (root / "d" / "empty").mkdir(mode=0o700))
+    await in_thread(lambda: (root / "d" / "a.txt").chmod(0o755))
+    await in_thread(lambda: (root / "d" / "deep" / "b.bin").chmod(0o600))
     backend = CompositeBackend(FilesystemBackend(root), {"/other/": FilesystemBackend(other)})
-    before = await off(tree, root)
+    before = await in_thread(tree, root)
     assert (await backend.acopy("/d", "/other/copy")).ok
     assert (await backend.amove("/d", "/other/d")).ok
-    assert (await off(tree, root)) == {}
+    assert (await in_thread(tree, root)) == {}
     for place in ("copy", "d"):
         assert {
             path.replace(place, "d", 1): what
-            for path, what in (await off(tree, other)).items()
+            for path, what in (await in_thread(tree, other)).items()
             if path.startswith(place)
         } == before
-        found = [await off((other / place / name).stat) for name in ("a.txt", "deep/b.bin", "empty")]
+        found = [await in_thread((other / place / name).stat) for name in ("a.txt", "deep/b.bin", "empty")]
         assert [status.st_mode & 0o777 for status in found] == [0o755, 0o600, 0o700]
 
 
-async def test_large_files_are_streamed(root: Path, tmp_path: Path) -> None:
+async def test_large_files_are_moved_between_disk_and_memory(root: Path, tmp_path: Path) -> None:
     large = os.urandom(3 * 1024 * 1024)
-    await off(lambda: (root / "d" / "large").write_bytes(large))
+    await in_thread(lambda: (root / "d" / "large").write_bytes(large))
     backend = CompositeBackend(
         FilesystemBackend(root), {"/m/": MemoryBackend(), "/o/": FilesystemBackend(tmp_path / "o")}
     )
     assert (await backend.amove("/d", "/m/d")).ok
     assert (await backend.amove("/m/d", "/o/d")).ok
-    assert (await off(lambda: (tmp_path / "o" / "d" / "large").read_bytes())) == large
-    assert (await off(tree, root)) == {}
+    assert (await in_thread(lambda: (tmp_path / "o" / "d" / "large").read_bytes())) == large
+    assert (await in_thread(tree, root)) == {}
 
 
-async def test_a_copy_over_a_file_keeps_its_mode(root: Path, tmp_path: Path) -> None:
-    await off(lambda: (tmp_path / "o").mkdir())
-    await off(lambda: (tmp_path / "o" / "there").write_bytes(b"old"))
-    await off(lambda: (tmp_path / "o" / "there").chmod(0o640))
+async def test_a_replaced_file_keeps_its_mode(root: Path, tmp_path: Path) -> None:
+    await in_thread(lambda: (tmp_path / "o").mkdir())
+    await in_thread(lambda: (tmp_path / "o" / "there").write_bytes(b"old"))
+    await in_thread(lambda: (tmp_path / "o" / "there").chmod(0o640))
     backend = CompositeBackend(FilesystemBackend(root), {"/o/": FilesystemBackend(tmp_path / "o")})
     assert (await backend.amove("/d/a.txt", "/o/there", overwrite=True)).ok
-    assert (await off(lambda: (tmp_path / "o" / "there").read_bytes())) == b"one\r\n"
-    assert (await off((tmp_path / "o" / "there").stat)).st_mode & 0o777 == 0o640
+    assert (await in_thread(lambda: (tmp_path / "o" / "there").read_bytes())) == b"one\r\n"
+    assert (await in_thread((tmp_path / "o" / "there").stat)).st_mode & 0o777 == 0o640
 
 
-# --- what changes meanwhile stays ---
+# --- changes during a transfer ---
 
 
-class Meddling(WrapperBackend):
-    """Does something in the storage behind it, once, before an operation."""
+class ChangedBefore(WrapperBackend):
+    """Calls `act` once, before the operation `before`."""
 
     def __init__(self, inner: BackendProtocol, before: str, act: Callable[[], object]) -> None:
         super().__init__(inner)
@@ -208,43 +210,43 @@ class Meddling(WrapperBackend):
     async def dispatch(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
         if operation == self.before:
             self.before = ""
-            await off(self.act)
+            await in_thread(self.act)
         return await call(*args, **options)
 
 
 @pytest.mark.parametrize("before", ["download_files", "delete"])
-async def test_a_file_written_meanwhile_stays_and_is_told(root: Path, before: str) -> None:
-    source = Meddling(FilesystemBackend(root), before, lambda: (root / "d" / "deep" / "new").write_bytes(b"new"))
+async def test_a_file_written_during_a_move_stays_and_is_a_conflict(root: Path, before: str) -> None:
+    source = ChangedBefore(FilesystemBackend(root), before, lambda: (root / "d" / "deep" / "new").write_bytes(b"new"))
     backend = CompositeBackend(MemoryBackend(), {"/disk/": source})
     result = await backend.amove("/disk/d", "/moved")
     assert result.code == "conflict"
     assert "'/disk/d/deep'" in str(result.error)
-    assert (await off(tree, root)) == {"d": None, "d/deep": None, "d/deep/new": b"new"}
+    assert (await in_thread(tree, root)) == {"d": None, "d/deep": None, "d/deep/new": b"new"}
     assert await contents(backend, "/moved/a.txt", "/moved/deep/b.bin") == [b"one\r\n", b"\x00\xff"]
 
 
-async def test_a_file_written_meanwhile_into_a_flat_storage_stays_and_is_told() -> None:
+async def test_a_file_written_to_flat_storage_during_a_move_is_a_conflict() -> None:
     memory = MemoryBackend()
     await memory.awrite("/d/a", "a")
-    source = Meddling(memory, "delete", lambda: memory.write("/d/new", "new"))
+    source = ChangedBefore(memory, "delete", lambda: memory.write("/d/new", "new"))
     backend = CompositeBackend(MemoryBackend(), {"/in/": source})
     assert (await backend.amove("/in/d", "/moved")).code == "conflict"
     assert [*memory._files] == ["/d/new"]
 
 
-async def test_an_edit_between_copy_and_delete_stays_and_is_told(root: Path) -> None:
-    source = Meddling(FilesystemBackend(root), "delete", lambda: (root / "d" / "a.txt").write_bytes(b"two"))
+async def test_an_edit_between_copy_and_delete_stays_and_is_a_conflict(root: Path) -> None:
+    source = ChangedBefore(FilesystemBackend(root), "delete", lambda: (root / "d" / "a.txt").write_bytes(b"two"))
     backend = CompositeBackend(MemoryBackend(), {"/disk/": source})
     result = await backend.amove("/disk/d", "/moved")
     assert result.code == "conflict"
     assert "'/disk/d/a.txt'" in str(result.error)
-    assert (await off(lambda: (root / "d" / "a.txt").read_bytes())) == b"two"
-    assert not (await off(lambda: (root / "d" / "deep" / "b.bin").exists()))
+    assert (await in_thread(lambda: (root / "d" / "a.txt").read_bytes())) == b"two"
+    assert not (await in_thread(lambda: (root / "d" / "deep" / "b.bin").exists()))
     assert await contents(backend, "/moved/a.txt", "/moved/deep/b.bin") == [b"one\r\n", b"\x00\xff"]
 
 
-class Together(WrapperBackend):
-    """Waits before it deletes, until others do so as well or for a moment."""
+class WaitsBeforeDelete(WrapperBackend):
+    """Before a delete, waits until a second backend is about to delete, at most 0.2 seconds."""
 
     def __init__(self, inner: BackendProtocol, deleting: list[anyio.Event]) -> None:
         super().__init__(inner)
@@ -260,14 +262,14 @@ class Together(WrapperBackend):
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
-async def test_a_move_and_its_reverse_at_once_leave_one_end(tmp_path: Path, on_disk: bool) -> None:
-    """Both ends have the same content, so that each move finds the version that it copied."""
+async def test_a_move_and_its_concurrent_reverse_leave_one_copy(tmp_path: Path, on_disk: bool) -> None:
+    """Source and destination have the same content, so each move finds at its source the version that it copied."""
     here, there = MemoryBackend(), MemoryBackend()
     deleting: list[anyio.Event] = []
 
     def mounted() -> CompositeBackend:
-        files = Together(FilesystemBackend(tmp_path) if on_disk else here, deleting)
-        return CompositeBackend(MemoryBackend(), {"/here": files, "/there": Together(there, deleting)})
+        files = WaitsBeforeDelete(FilesystemBackend(tmp_path) if on_disk else here, deleting)
+        return CompositeBackend(MemoryBackend(), {"/here": files, "/there": WaitsBeforeDelete(there, deleting)})
 
     await mounted().aupload_files([("/here/d/f", b"kept"), ("/there/d/f", b"kept")])
     async with anyio.create_task_group() as tasks:
@@ -276,7 +278,7 @@ async def test_a_move_and_its_reverse_at_once_leave_one_end(tmp_path: Path, on_d
     assert sorted(await contents(mounted(), "/here/d/f", "/there/d/f"), key=bool) == [None, b"kept"]
 
 
-async def test_a_source_without_versions_is_looked_at_just_before() -> None:
+async def test_a_source_without_conditional_delete_is_compared_just_before() -> None:
     class Lacks(MemoryBackend):
         async def adelete(self, path: str) -> DeleteResult:
             return await super().adelete(path)
@@ -284,7 +286,7 @@ async def test_a_source_without_versions_is_looked_at_just_before() -> None:
     memory = Lacks()
     await memory.awrite("/d/a", "a")
     await memory.awrite("/d/b", "b")
-    source = Meddling(memory, "delete", lambda: memory.write("/d/a", "edited", overwrite=True))
+    source = ChangedBefore(memory, "delete", lambda: memory.write("/d/a", "edited", overwrite=True))
     backend = CompositeBackend(MemoryBackend(), {"/in/": source})
     assert (await backend.amove("/in/d", "/moved")).code == "conflict"
     assert await contents(memory, "/d/a", "/d/b") == [b"edited", None]
@@ -292,30 +294,30 @@ async def test_a_source_without_versions_is_looked_at_just_before() -> None:
     assert memory._files == {}
 
 
-async def test_what_comes_to_stand_at_the_destination_stays(root: Path) -> None:
+async def test_a_file_created_at_the_destination_during_a_move_stays(root: Path) -> None:
     for name, content in (("a.txt", b"theirs"), ("b.bin", b"\x00theirs")):
-        await off((root / "one").write_bytes, b"\x00ours" if name == "b.bin" else b"ours")
+        await in_thread((root / "one").write_bytes, b"\x00ours" if name == "b.bin" else b"ours")
         memory = MemoryBackend()
 
         def act(path: str = f"/m/{name}", content: bytes = content, memory: MemoryBackend = memory) -> None:
             memory.upload_files([(path, content)])
 
-        source = Meddling(FilesystemBackend(root), "download_files", act)
+        source = ChangedBefore(FilesystemBackend(root), "download_files", act)
         backend = CompositeBackend(memory, {"/disk/": source})
         assert (await backend.amove("/disk/one", f"/m/{name}")).code == "already_exists"
         assert await contents(backend, f"/m/{name}", "/disk/one") == [
             content,
-            (await off(lambda: (root / "one").read_bytes())),
+            (await in_thread(lambda: (root / "one").read_bytes())),
         ]
 
 
-# --- failures say what is where ---
+# --- errors say where the files are ---
 
 
-async def test_a_failed_copy_leaves_the_source_and_says_how_much_arrived(root: Path) -> None:
+async def test_a_failed_copy_keeps_the_source_and_reports_how_many_files_arrived(root: Path) -> None:
     for number in range(200):
-        await off((root / "d" / f"{number}.bin").write_bytes, b"\x00")
-    before = await off(tree, root)
+        await in_thread((root / "d" / f"{number}.bin").write_bytes, b"\x00")
+    before = await in_thread(tree, root)
 
     class Full(MemoryBackend):
         room = 100
@@ -329,10 +331,10 @@ async def test_a_failed_copy_leaves_the_source_and_says_how_much_arrived(root: P
     result = await over(root, full).amove("/disk/d", "/moved")
     assert not result.ok
     assert "All of '/disk/d' is still there, 100 of 202 files are in '/moved' already" in str(result.error)
-    assert (await off(tree, root)) == before
+    assert (await in_thread(tree, root)) == before
 
 
-async def test_a_failed_delete_says_that_both_are_there_only_where_they_are(root: Path) -> None:
+async def test_a_failed_delete_reports_the_files_that_exist_twice(root: Path) -> None:
     from deepfs.errors import PermissionDeniedError
 
     class Stubborn(WrapperBackend):
@@ -347,7 +349,7 @@ async def test_a_failed_delete_says_that_both_are_there_only_where_they_are(root
     assert "all of its 2 files are there, but 1 still lies in '/disk/d' as well" in str(result.error)
     assert str(result.error).startswith("Error: Permission denied for '/disk/d/deep/b.bin': ")
     assert "stubborn" in str(result.error)
-    assert (await off(tree, root)) == {"d": None, "d/deep": None, "d/deep/b.bin": b"\x00\xff"}
+    assert (await in_thread(tree, root)) == {"d": None, "d/deep": None, "d/deep/b.bin": b"\x00\xff"}
     assert await contents(backend, "/moved/a.txt", "/moved/deep/b.bin") == [b"one\r\n", b"\x00\xff"]
 
 
@@ -355,7 +357,7 @@ async def test_a_failed_delete_says_that_both_are_there_only_where_they_are(root
 
 
 class Forging(MemoryBackend):
-    """A storage whose listings name what lies elsewhere."""
+    """A storage whose listings contain a path outside the listed directory."""
 
     named = "/../memories/AGENTS.md"
 
@@ -374,7 +376,7 @@ class Forging(MemoryBackend):
 @pytest.mark.parametrize(
     "named", ["/../memories/AGENTS.md", "/memories/AGENTS.md", "memories", "/", "/d/../x", "/d/a/b"]
 )
-async def test_forged_listings_reach_nothing_else(named: str) -> None:
+async def test_forged_listings_reach_no_other_mount(named: str) -> None:
     forging, memories = Forging(), MemoryBackend()
     forging.named = named
     await forging.awrite("/d/a", "a")
@@ -385,7 +387,7 @@ async def test_forged_listings_reach_nothing_else(named: str) -> None:
     assert await contents(memories, "/AGENTS.md") == [b"ours"]
 
 
-async def test_answers_are_taken_in_the_order_asked() -> None:
+async def test_downloads_are_matched_by_order_not_by_path() -> None:
     class Renames(MemoryBackend):
         async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
             return [FileDownloadResponse("/memories/x", b"content") for _ in paths]
@@ -400,7 +402,7 @@ async def test_answers_are_taken_in_the_order_asked() -> None:
 # --- other storages ---
 
 
-async def test_a_tree_goes_round_every_storage(root: Path, tmp_path: Path) -> None:
+async def test_a_tree_can_be_moved_through_every_storage(root: Path, tmp_path: Path) -> None:
     backend = CompositeBackend(
         FilesystemBackend(root),
         {
@@ -415,7 +417,7 @@ async def test_a_tree_goes_round_every_storage(root: Path, tmp_path: Path) -> No
         assert (await backend.amove(place, there)).ok
         assert (await backend.als(place)).code == "file_not_found"
         place = there
-    assert (await off(tree, root)) == {
+    assert (await in_thread(tree, root)) == {
         "back": None,
         "back/a.txt": b"one\r\n",
         "back/deep": None,
@@ -424,17 +426,17 @@ async def test_a_tree_goes_round_every_storage(root: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("apart", [False, True])
-async def test_a_history_keeps_what_is_moved_and_refuses_what_it_cannot_keep(root: Path, apart: bool) -> None:
+async def test_a_history_keeps_moved_files_and_refuses_names_it_cannot_keep(root: Path, apart: bool) -> None:
     history = HistoryBackend(FilesystemBackend(root), MemoryBackend() if apart else None)
     backend = CompositeBackend(MemoryBackend(), {"/disk/": history})
     assert (await backend.awrite("/disk/d/a.txt", "two", overwrite=True)).ok
     assert (await backend.acopy("/disk/", "/all")).ok
     assert (await backend.als("/all/.history")).code == "file_not_found"
-    await off((root / "d" / LATIN).write_bytes, b"kept")
+    await in_thread((root / "d" / LATIN).write_bytes, b"kept")
     for refused in (await history.adelete("/d"), await history.amove("/d", "/e"), await backend.amove("/disk/d", "/e")):
         assert refused.code == "invalid_path"
-    assert await off((root / "d" / LATIN).read_bytes) == b"kept"
-    await off((root / "d" / LATIN).unlink)
+    assert await in_thread((root / "d" / LATIN).read_bytes) == b"kept"
+    await in_thread((root / "d" / LATIN).unlink)
     assert (await backend.amove("/disk/d", "/moved")).ok
     assert [version.number for version in await history.ahistory("/d/a.txt")] == [1, 2]
     assert await history.aread_version("/d/deep/b.bin", 1) == b"\x00\xff"

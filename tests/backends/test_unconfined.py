@@ -1,4 +1,4 @@
-"""`virtual_mode=False`: paths of the host, of which the root and what is above it stay."""
+"""`virtual_mode=False`: paths of the host; the root and its parent directories cannot be moved or deleted."""
 
 from pathlib import Path
 
@@ -24,14 +24,16 @@ def backend(request: pytest.FixtureRequest, root: Path, tmp_path: Path) -> Files
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_root_and_what_is_above_it_stay(backend: FilesystemBackend, root: Path, tmp_path: Path, way: str) -> None:
+def test_the_root_and_its_parents_cannot_be_moved_or_deleted(
+    backend: FilesystemBackend, root: Path, tmp_path: Path, way: str
+) -> None:
     path = way.format(root=root, link=tmp_path / "link")
     results = [backend.delete(path), backend.move(path, str(tmp_path / "moved"))]
     assert [result.code for result in results] == ["permission_denied"] * 2
     assert (root / "file").read_text() == "kept"
 
 
-def test_what_stands_beside_the_way_to_the_root_goes(backend: FilesystemBackend, root: Path) -> None:
+def test_siblings_of_the_root_can_be_moved_and_deleted(backend: FilesystemBackend, root: Path) -> None:
     (root.parent / "bb").mkdir()
     assert backend.delete("../bb").ok
     assert backend.move("sub", "../sub").ok
@@ -40,7 +42,7 @@ def test_what_stands_beside_the_way_to_the_root_goes(backend: FilesystemBackend,
     assert list(root.parent.rglob("*")) == [root]
 
 
-def test_a_link_on_the_way_to_the_root_stays(root: Path, tmp_path: Path) -> None:
+def test_a_link_in_the_path_of_the_root_cannot_be_deleted(root: Path, tmp_path: Path) -> None:
     backend = FilesystemBackend(tmp_path / "link" / "b", virtual_mode=False)
     assert backend.delete(str(tmp_path / "link")).code == "permission_denied"
     assert FilesystemBackend(root, virtual_mode=False).delete(str(tmp_path / "link")).ok

@@ -1,4 +1,4 @@
-"""A failure injected at every system call of every change: the old content or the new, and nothing else left."""
+"""A failure injected at each system call of each change leaves the old or the new content, and nothing else."""
 
 import errno
 import fcntl
@@ -97,7 +97,7 @@ def fill(root: Path) -> None:
 @pytest.mark.parametrize("durable", [False, True], ids=["", "durable"])
 @pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
 @pytest.mark.parametrize(("change", "after"), CHANGES.values(), ids=CHANGES)
-def test_a_failure_anywhere_leaves_the_old_content_or_the_new(
+def test_a_failure_of_any_system_call_leaves_the_old_or_the_new_content(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     change: Callable[[Disk], None],
@@ -115,12 +115,12 @@ def test_a_failure_anywhere_leaves_the_old_content_or_the_new(
         faults.arm(at, failure)
         try:
             change(disk)
-            told = False
+            failed = False
         except (DeepFSError, KeyboardInterrupt):
-            told = True
+            failed = True
         finally:
             faults.disarm()
-        allowed = [BEFORE, after] if told else [after]
+        allowed = [BEFORE, after] if failed else [after]
         assert tree(root) in allowed, f"call {at}, {faults.hit}"
         assert open_descriptors() == before, f"call {at}, {faults.hit}"
         if faults.hit is None:
@@ -128,8 +128,8 @@ def test_a_failure_anywhere_leaves_the_old_content_or_the_new(
     assert 5 < at < 1000
 
 
-def test_what_closing_tells_is_heeded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A network file system may tell of a full disk only when a descriptor that was written through is closed."""
+def test_an_error_from_close_fails_the_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network file system may report a full disk only when the written file descriptor is closed."""
     fill(tmp_path)
     dup, close, written = os.dup, os.close, set[int]()
 
@@ -172,7 +172,7 @@ def test_a_failure_to_lock_changes_nothing(tmp_path: Path, monkeypatch: pytest.M
         (errno.ESTALE, "Error: '/dir/file': Stale file handle"),
     ],
 )
-def test_a_failure_is_told_by_its_cause_and_the_virtual_path(
+def test_an_error_names_its_cause_and_the_virtual_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, text: str
 ) -> None:
     fill(tmp_path)

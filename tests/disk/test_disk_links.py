@@ -60,7 +60,7 @@ def test_a_missing_root_is_empty_until_the_first_write(tmp_path: Path) -> None:
     assert tree(tmp_path) == {"new": None, "new/root": None, "new/root/x": b"1"}
 
 
-def test_a_root_that_is_replaced_is_seen_anew(root: Path, disk: Disk) -> None:
+def test_a_replaced_root_directory_is_used_at_once(root: Path, disk: Disk) -> None:
     assert read(disk, "/top") == b"top"
     root.rename(root.with_name("old"))
     root.mkdir()
@@ -68,7 +68,7 @@ def test_a_root_that_is_replaced_is_seen_anew(root: Path, disk: Disk) -> None:
     assert read(disk, "/top") == b"new"
 
 
-def test_a_linked_root_works(root: Path) -> None:
+def test_the_root_may_be_a_link(root: Path) -> None:
     link = root.with_name("link")
     link.symlink_to(root)
     (root / "absolute").symlink_to(root / "top")
@@ -77,12 +77,12 @@ def test_a_linked_root_works(root: Path) -> None:
     assert [read(disk, path) for path in ("/top", "/absolute", "/through-link")] == [b"top"] * 3
 
 
-def test_a_relative_root_is_below_the_directory_of_the_process(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_root_is_relative_to_the_working_directory(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(root.parent)
     assert read(Disk("root"), "/top") == b"top"
 
 
-# --- links inside ---
+# --- links to targets inside the root ---
 
 
 @pytest.mark.parametrize(
@@ -96,17 +96,17 @@ def test_a_relative_root_is_below_the_directory_of_the_process(root: Path, monke
         ("a/link", "b/../../top"),
     ],
 )
-def test_a_relative_link_inside_leads_on(root: Path, disk: Disk, link: str, target: str) -> None:
+def test_a_relative_link_to_a_target_inside_is_followed(root: Path, disk: Disk, link: str, target: str) -> None:
     (root / link).symlink_to(target)
     assert read(disk, f"/{link}") == b"top"
 
 
-def test_an_absolute_link_inside_leads_on(root: Path, disk: Disk) -> None:
+def test_an_absolute_link_to_a_target_inside_is_followed(root: Path, disk: Disk) -> None:
     (root / "link").symlink_to(root / "a" / "b" / "file")
     assert read(disk, "/link") == b"deep"
 
 
-def test_links_on_the_way_and_to_links_lead_on(root: Path, disk: Disk) -> None:
+def test_links_to_directories_and_to_links_are_followed(root: Path, disk: Disk) -> None:
     (root / "one").symlink_to("two")
     (root / "two").symlink_to("a")
     (root / "a" / "up").symlink_to("..")
@@ -115,7 +115,7 @@ def test_links_on_the_way_and_to_links_lead_on(root: Path, disk: Disk) -> None:
     assert [entry.name for entry in disk.list_directory("/one").entries] == ["b", "up"]
 
 
-def test_dotdot_after_a_link_leaves_what_the_link_led_to(root: Path, disk: Disk) -> None:
+def test_dotdot_after_a_link_is_the_parent_of_its_target(root: Path, disk: Disk) -> None:
     (root / "into").symlink_to("a/b")
     (root / "link").symlink_to("into/../../top")
     assert read(disk, "/link") == b"top"
@@ -128,7 +128,7 @@ def test_a_link_to_the_root_is_the_root(root: Path, disk: Disk) -> None:
         disk.read_file("/a/self")
 
 
-def test_links_may_be_refused(root: Path) -> None:
+def test_following_links_can_be_disabled(root: Path) -> None:
     (root / "link").symlink_to("top")
     disk = Disk(str(root), follow_links_inside=False)
     assert read(disk, "/top") == b"top"
@@ -136,14 +136,14 @@ def test_links_may_be_refused(root: Path) -> None:
         disk.read_file("/link")
 
 
-# --- links outside, nowhere, in circles ---
+# --- links that lead outside, nowhere or in circles ---
 
 
 @pytest.mark.parametrize(
     "target",
     ["/etc/passwd", "../outside/secret", "../outside/missing", "a/../../outside/secret", "../root/top", "..", "/"],
 )
-def test_a_link_that_leaves_is_refused_and_tells_nothing(root: Path, disk: Disk, target: str) -> None:
+def test_a_link_that_leads_outside_is_refused_and_reveals_nothing(root: Path, disk: Disk, target: str) -> None:
     (root / "link").symlink_to(target)
     for path in ("/link", "/link/secret"):
         with pytest.raises(PermissionDeniedError) as caught:
@@ -151,7 +151,7 @@ def test_a_link_that_leaves_is_refused_and_tells_nothing(root: Path, disk: Disk,
         assert str(caught.value) == f"Error: Permission denied for '{path}': a link leads outside"
 
 
-def test_an_absolute_link_that_leaves_is_refused_with_the_same_text(root: Path, disk: Disk) -> None:
+def test_absolute_links_outside_are_refused_with_one_text_whether_targets_exist(root: Path, disk: Disk) -> None:
     (root / "exists").symlink_to(root.parent / "outside" / "secret")
     (root / "misses").symlink_to(root.parent / "outside" / "missing")
     (root / "sibling").symlink_to(f"{root}-2/x")
@@ -164,7 +164,7 @@ def test_an_absolute_link_that_leaves_is_refused_with_the_same_text(root: Path, 
     assert str(root.parent) not in texts.pop()
 
 
-def test_no_operation_passes_a_link_that_leaves(root: Path, disk: Disk) -> None:
+def test_no_operation_follows_a_link_that_leads_outside(root: Path, disk: Disk) -> None:
     (root / "link").symlink_to("../outside")
     before = tree(root.parent)
     calls = [
@@ -196,7 +196,7 @@ def test_a_dangling_link_reads_as_missing(root: Path, disk: Disk) -> None:
 
 
 @pytest.mark.parametrize("target", ["loop", "./loop/x", "a/../loop"])
-def test_a_loop_ends(root: Path, disk: Disk, target: str) -> None:
+def test_a_loop_of_links_is_an_error(root: Path, disk: Disk, target: str) -> None:
     (root / "loop").symlink_to(target)
     with pytest.raises(PermissionDeniedError, match="too many links"):
         disk.read_file("/loop")
@@ -204,7 +204,7 @@ def test_a_loop_ends(root: Path, disk: Disk, target: str) -> None:
         disk.write_file("/loop/new", b"")
 
 
-def test_a_long_chain_of_links_is_followed_and_an_endless_one_is_not(root: Path, disk: Disk) -> None:
+def test_a_chain_of_links_is_followed_up_to_a_limit(root: Path, disk: Disk) -> None:
     (root / "0").symlink_to("top")
     for number in range(1, 100):
         (root / str(number)).symlink_to(str(number - 1))
@@ -213,7 +213,7 @@ def test_a_long_chain_of_links_is_followed_and_an_endless_one_is_not(root: Path,
         disk.read_file("/99")
 
 
-def test_dotdot_in_a_given_path_never_leaves(disk: Disk) -> None:
+def test_dotdot_in_a_given_path_never_leaves_the_root(disk: Disk) -> None:
     for path in ("/../outside/secret", "/a/../../outside/secret", "/.."):
         with pytest.raises(PermissionDeniedError):
             disk.read_file(path)
@@ -222,7 +222,7 @@ def test_dotdot_in_a_given_path_never_leaves(disk: Disk) -> None:
 # --- changes through links ---
 
 
-def test_writing_through_a_link_inside_changes_the_target(root: Path, disk: Disk) -> None:
+def test_writing_through_a_link_changes_its_target(root: Path, disk: Disk) -> None:
     (root / "link").symlink_to("a/b/file")
     disk.write_file("/link", b"written", overwrite=True)
     disk.edit_file("/link", bytes.upper)
@@ -230,14 +230,14 @@ def test_writing_through_a_link_inside_changes_the_target(root: Path, disk: Disk
     assert tree(root)["link"] == "-> a/b/file"
 
 
-def test_creating_through_a_dangling_link_makes_its_target(root: Path, disk: Disk) -> None:
+def test_writing_through_a_dangling_link_creates_its_target(root: Path, disk: Disk) -> None:
     (root / "link").symlink_to("a/new/file")
     disk.write_file("/link", b"new")
     assert (root / "a" / "new" / "file").read_bytes() == b"new"
     assert (root / "link").is_symlink()
 
 
-def test_deleting_and_moving_a_link_touch_the_link_only(root: Path, disk: Disk) -> None:
+def test_deleting_or_moving_a_link_affects_only_the_link(root: Path, disk: Disk) -> None:
     for target in ("a", "../outside", "nothing"):
         (root / "link").symlink_to(target)
         disk.move("/link", "/moved")
@@ -247,7 +247,7 @@ def test_deleting_and_moving_a_link_touch_the_link_only(root: Path, disk: Disk) 
     assert (root.parent / "outside" / "secret").exists()
 
 
-def test_a_version_of_a_link_is_that_of_its_file(root: Path, disk: Disk) -> None:
+def test_the_version_of_a_link_is_that_of_its_target(root: Path, disk: Disk) -> None:
     (root / "link").symlink_to("top")
     (root / "to_dir").symlink_to("a")
     with pytest.raises(ConflictError):
@@ -258,7 +258,7 @@ def test_a_version_of_a_link_is_that_of_its_file(root: Path, disk: Disk) -> None
     assert tree(root) == {"a": None, "a/b": None, "a/b/file": b"deep", "to_dir": "-> a", "top": b"top"}
 
 
-def test_reserved_names_are_no_paths(root: Path, disk: Disk) -> None:
+def test_reserved_names_are_refused(root: Path, disk: Disk) -> None:
     name = ".~deepfs-0123456789abcdef"
     (root / name).write_bytes(b"")
     for call in (disk.read_file, lambda path: disk.write_file(path, b""), disk.delete, disk.list_directory):
@@ -272,7 +272,7 @@ def test_reserved_names_are_no_paths(root: Path, disk: Disk) -> None:
 # --- unconfined ---
 
 
-def test_unconfined_paths_are_the_hosts_and_links_lead_anywhere(root: Path) -> None:
+def test_an_unconfined_disk_uses_host_paths_and_follows_every_link(root: Path) -> None:
     disk = Disk("ignored", confined=False)
     (root / "out").symlink_to("../outside")
     (root / "absolute").symlink_to(root.parent / "outside" / "secret")
@@ -299,7 +299,7 @@ class _How(ctypes.Structure):
 
 
 def kernel_reads(root: Path, path: str) -> bytes | None:
-    """What openat2 with RESOLVE_BENEATH, Linux's own confinement, finds at `path`; None where it refuses."""
+    """The content at `path` read by openat2 with RESOLVE_BENEATH, the confinement of Linux; None if it refuses."""
     libc = ctypes.CDLL(None, use_errno=True)
     directory = os.open(root, os.O_PATH)
     try:
@@ -318,7 +318,7 @@ def kernel_reads(root: Path, path: str) -> bytes | None:
 
 
 names = st.sampled_from(["a", "b", "c"])
-# Not `a/.` at the end: the kernel then insists on a directory, where the disk takes a file as well.
+# No target ends with `/.`: there the kernel requires a directory, while Disk also accepts a file.
 targets = (
     st.lists(st.sampled_from(["a", "b", "c", "..", "."]), min_size=1, max_size=4)
     .filter(lambda segments: segments[-1] != ".")

@@ -35,7 +35,7 @@ NAMES = [
 
 
 def made(root: Path) -> Path:
-    """A tree where most files have several names."""
+    """Make a tree in which most files have several names, and return its root."""
     (root / "d").mkdir(parents=True)
     for name, content in FILES.items():
         (root / name).write_bytes(content)
@@ -51,7 +51,7 @@ def root(tmp_path: Path) -> Path:
     return made(tmp_path / "root")
 
 
-def shown(disk: Disk, path: str) -> bytes | None:
+def content_of(disk: Disk, path: str) -> bytes | None:
     try:
         return disk.read_file(path)[0]
     except DeepFSError:
@@ -59,29 +59,29 @@ def shown(disk: Disk, path: str) -> bytes | None:
 
 
 def contents_of(found: dict[str, bytes | str | None]) -> set[bytes]:
-    """What the files hold, by any name; a link is no content."""
+    """The contents of all files, without the links."""
     return {content for content in found.values() if isinstance(content, bytes)}
 
 
-def is_one(root: Path, src: str, dst: str) -> bool:
-    """Whether both paths lead to one entry, as the system sees it."""
+def is_same(root: Path, src: str, dst: str) -> bool:
+    """Whether os.path.realpath resolves both paths to the same entry."""
     return os.path.realpath(f"{root}{src}") == os.path.realpath(f"{root}{dst}")
 
 
 @pytest.mark.parametrize("overwrite", [False, True], ids=["keeping", "overwriting"])
 @pytest.mark.parametrize("operation", [Disk.move, Disk.copy], ids=["move", "copy"])
 @pytest.mark.parametrize("src", NAMES)
-def test_of_each_pair_of_names_nothing_is_lost(
+def test_transfers_between_any_two_names_lose_no_content(
     tmp_path: Path, root: Path, src: str, operation: Callable[..., None], overwrite: bool
 ) -> None:
-    """What is gone afterwards is the file that was to be replaced, and only where it was another one."""
+    """Only the content of a replaced destination may be lost, and only if it was another file than the source."""
     place, before = root, tree(root)
     for number, dst in enumerate(NAMES):
         if tree(place) != before:
             place = made(tmp_path / str(number))
             before = tree(place)
         disk = Disk(str(place))
-        content, replaced, one = shown(disk, src), shown(disk, dst), is_one(place, src, dst)
+        content, replaced, one = content_of(disk, src), content_of(disk, dst), is_same(place, src, dst)
         is_link = os.path.islink(f"{place}{src}")
         try:
             operation(disk, src, dst, overwrite=overwrite, deadline=Deadline(1))
@@ -93,11 +93,11 @@ def test_of_each_pair_of_names_nothing_is_lost(
         if one:
             assert tree(place) == before, (src, dst)
         elif content is not None and not is_link:
-            assert shown(disk, dst) == content, (src, dst)
+            assert content_of(disk, dst) == content, (src, dst)
             assert operation is not Disk.move or not os.path.lexists(f"{place}{src}"), (src, dst)
 
 
-# --- single cases, with what they answer ---
+# --- single cases with their results ---
 
 ONE_FILE = [
     ("/link", "/f"), ("/f", "/link"), ("/link", "/link"), ("/chain", "/f"), ("/chain", "/link"), ("/link", "/chain"),
@@ -107,7 +107,7 @@ ONE_FILE = [
 
 
 @pytest.mark.parametrize(("src", "dst"), ONE_FILE)
-def test_a_file_onto_itself_by_another_name_stays(root: Path, src: str, dst: str) -> None:
+def test_a_transfer_of_a_file_onto_another_name_of_it_changes_nothing(root: Path, src: str, dst: str) -> None:
     disk, before, descriptors = Disk(str(root)), tree(root), open_descriptors()
     disk.move(src, dst, overwrite=True)
     disk.move(src, dst)
@@ -119,7 +119,7 @@ def test_a_file_onto_itself_by_another_name_stays(root: Path, src: str, dst: str
 
 
 @pytest.mark.parametrize(("src", "dst"), [("/d", "/dir"), ("/dir", "/d"), ("/d", "/d/loop"), ("/dir2", "/dir")])
-def test_a_directory_onto_itself_by_another_name_stays(root: Path, src: str, dst: str) -> None:
+def test_a_transfer_of_a_directory_onto_another_name_of_it_changes_nothing(root: Path, src: str, dst: str) -> None:
     disk, before = Disk(str(root)), tree(root)
     if dst != "/d/loop":
         disk.move(src, dst)
@@ -131,7 +131,7 @@ def test_a_directory_onto_itself_by_another_name_stays(root: Path, src: str, dst
     assert tree(root) == before
 
 
-def test_a_link_that_leads_nowhere_does_not_go_where_it_leads(root: Path) -> None:
+def test_a_dangling_link_cannot_be_moved_or_copied_to_its_target(root: Path) -> None:
     disk, before = Disk(str(root)), tree(root)
     for operation in (disk.move, disk.copy):
         for src, dst in (("/dangling", "/missing"), ("/beneath", "/missing/deep"), ("/dangling", "/dangling")):
@@ -143,20 +143,20 @@ def test_a_link_that_leads_nowhere_does_not_go_where_it_leads(root: Path) -> Non
 
 
 @pytest.mark.parametrize("twin", ["/twin", "/d/twin", "/dir/twin"])
-def test_of_two_hard_links_one_may_replace_the_other(root: Path, twin: str) -> None:
+def test_one_of_two_hard_links_may_replace_the_other(root: Path, twin: str) -> None:
     disk = Disk(str(root))
     with pytest.raises(AlreadyExistsError):
         disk.move(twin, "/f")
     disk.copy(twin, "/f", overwrite=True)
-    assert shown(disk, twin) == shown(disk, "/f") == FILES["f"]
+    assert content_of(disk, twin) == content_of(disk, "/f") == FILES["f"]
     os.unlink(root / "f")
     os.link(root / twin[1:], root / "f")
     disk.move(twin, "/f", overwrite=True)
-    assert shown(disk, "/f") == FILES["f"]
+    assert content_of(disk, "/f") == FILES["f"]
     assert not os.path.lexists(f"{root}{twin}")
 
 
-def test_links_stay_links(root: Path) -> None:
+def test_copies_and_moves_of_links_are_links(root: Path) -> None:
     disk = Disk(str(root))
     disk.copy("/link", "/copied")
     disk.copy("/dir", "/copied-dir")
@@ -170,7 +170,7 @@ def test_links_stay_links(root: Path) -> None:
     assert not [name for name in found if ".~deepfs" in name]
 
 
-def test_a_link_goes_to_another_file_system_as_a_link(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_moved_to_another_file_system_stays_a_link(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rename, link = os.rename, os.link
 
     def apart(call: Callable[..., None]) -> Callable[..., None]:
@@ -191,8 +191,8 @@ def test_a_link_goes_to_another_file_system_as_a_link(root: Path, monkeypatch: p
     assert "chain" not in found
 
 
-def test_names_that_differ_by_case_alone_are_exchanged(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where the file system ignores case: there both names are one entry."""
+def test_a_file_can_be_renamed_to_a_name_that_differs_only_in_case(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Simulates a file system that ignores case, where both names are one entry."""
     stat_of = os.stat
 
     def ignoring_case(name: str, **options: object) -> os.stat_result:
@@ -205,18 +205,18 @@ def test_names_that_differ_by_case_alone_are_exchanged(root: Path, monkeypatch: 
     assert "other" not in tree(root)
 
 
-# --- one directory in two places of the file system ---
+# --- one directory mounted at two places ---
 
 
 @pytest.fixture
 def bound_root(root: Path) -> Iterator[Path]:
-    """The root, where `/m` is the directory `/d` once more, and no link."""
+    """The root, with the directory `/d` bind-mounted at `/m`."""
     (root / "m").mkdir()
     with bound(root / "d", root / "m", root) as seen:
         yield seen
 
 
-def test_a_directory_that_is_mounted_twice_is_one(bound_root: Path) -> None:
+def test_a_directory_mounted_twice_counts_as_one(bound_root: Path) -> None:
     disk, before = Disk(str(bound_root)), tree(bound_root)
     disk.move("/d/g", "/m/g", overwrite=True)
     disk.move("/m/g", "/d/g")
@@ -228,8 +228,8 @@ def test_a_directory_that_is_mounted_twice_is_one(bound_root: Path) -> None:
     assert tree(bound_root) == before
 
 
-def test_what_changed_while_a_move_waited_is_looked_at_anew(root: Path) -> None:
-    """Two names of one file were told apart from two files before the wait; by then they are two files."""
+def test_a_move_checks_its_ends_again_after_waiting_for_a_lock(root: Path) -> None:
+    """Two hard links of one file become two files while the move waits for the lock."""
     waiting = os.open(root / "twin", os.O_RDWR)
     fcntl.flock(waiting, fcntl.LOCK_EX)
 
@@ -248,7 +248,7 @@ def test_what_changed_while_a_move_waited_is_looked_at_anew(root: Path) -> None:
     assert not (root / "twin").exists()
 
 
-def test_a_destination_that_is_gone_by_the_time_of_the_move_is_no_error(root: Path) -> None:
+def test_a_destination_that_disappears_during_a_move_is_no_error(root: Path) -> None:
     waiting = os.open(root / "other", os.O_RDWR)
     fcntl.flock(waiting, fcntl.LOCK_EX)
 

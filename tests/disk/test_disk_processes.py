@@ -1,4 +1,4 @@
-"""Changes by several processes at once, and by processes that are killed."""
+"""Concurrent changes by several processes, and changes by processes that are killed."""
 
 import os
 import signal
@@ -75,7 +75,7 @@ def start(script: str, *arguments: object) -> "subprocess.Popen[str]":
 
 
 def outcomes(script: str, root: Path, processes: int, count: int) -> list[str]:
-    """What `processes` running at once print, all of which must end well."""
+    """Run `script` in several concurrent processes, check that all succeed, and return the lines that they print."""
     running = [start(script, root, name, count) for name in range(processes)]
     printed = [process.communicate()[0].splitlines() for process in running]
     assert [process.returncode for process in running] == [0] * processes
@@ -90,7 +90,7 @@ def kill(process: "subprocess.Popen[str]") -> None:
 
 
 @pytest.mark.parametrize("edits", [50, pytest.param(2_000, marks=pytest.mark.stress)])
-def test_every_edit_that_succeeded_is_in_the_file(tmp_path: Path, edits: int) -> None:
+def test_every_successful_edit_is_in_the_file(tmp_path: Path, edits: int) -> None:
     (tmp_path / "log").write_bytes(b"")
     succeeded = outcomes(EDITOR, tmp_path, 4, edits)
     assert len(succeeded) == 4 * edits
@@ -98,13 +98,13 @@ def test_every_edit_that_succeeded_is_in_the_file(tmp_path: Path, edits: int) ->
     assert os.listdir(tmp_path) == ["log"]
 
 
-def test_of_several_creations_one_succeeds(tmp_path: Path) -> None:
+def test_of_several_concurrent_creations_one_succeeds(tmp_path: Path) -> None:
     succeeded = outcomes(CREATOR, tmp_path, 4, 100)
     assert sorted(succeeded, key=int) == [str(number) for number in range(100)]
 
 
 @pytest.mark.parametrize("kills", [10, pytest.param(300, marks=[pytest.mark.stress, pytest.mark.timeout(1200)])])
-def test_a_writer_killed_at_any_moment_leaves_one_whole_version(tmp_path: Path, kills: int) -> None:
+def test_a_writer_killed_at_any_moment_leaves_a_complete_file(tmp_path: Path, kills: int) -> None:
     disk = Disk(str(tmp_path))
     disk.write_file("/file", bytes(200_000))
     whole = {bytes([number]) * 200_000 for number in range(8)}
@@ -121,7 +121,7 @@ def test_a_writer_killed_at_any_moment_leaves_one_whole_version(tmp_path: Path, 
         assert all(map(is_temporary, left))
 
 
-def test_a_killed_process_frees_its_lock(tmp_path: Path) -> None:
+def test_the_lock_of_a_killed_process_is_released(tmp_path: Path) -> None:
     disk = Disk(str(tmp_path))
     disk.write_file("/file", b"old")
     process = start(HOLDER, tmp_path)

@@ -1,4 +1,4 @@
-"""A directory or file swapped for a link that leads outside, again and again, while every operation runs."""
+"""A directory or file is repeatedly swapped for a link that leads outside while operations run."""
 
 import os
 import threading
@@ -21,7 +21,7 @@ OUTSIDE = {"secret": b"secret", "inner": None, "inner/secret": b"secret", "kept"
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A root whose directory `dir` has the same names as the directory outside, and other contents."""
+    """A root whose directory `dir` has the same names as the directory outside, with other contents."""
     outside, inside = tmp_path / "outside", tmp_path / "root" / "dir"
     for directory, content in ((outside, b"secret"), (inside, b"public")):
         (directory / "inner").mkdir(parents=True)
@@ -100,7 +100,7 @@ def relocate(disk: Disk, number: int) -> None:
 @pytest.mark.parametrize("swapped", ["dir", "dir/inner", "dir/secret"])
 @pytest.mark.parametrize("operate", [look, search, write, delete, relocate])
 @pytest.mark.parametrize("swaps", SWAPS)
-def test_nothing_outside_is_read_listed_or_touched(
+def test_files_outside_are_never_read_listed_or_changed(
     root: Path, disk: Disk, operate: Callable[[Disk, int], None], swapped: str, swaps: int
 ) -> None:
     outside, before = root.parent / "outside", open_descriptors()
@@ -116,10 +116,10 @@ def test_nothing_outside_is_read_listed_or_touched(
 
 @pytest.mark.parametrize("swapped", ["dir/inner", "dir/secret"])
 @pytest.mark.parametrize("operate", [look, search, write, delete, relocate])
-def test_what_becomes_a_link_just_before_it_is_opened_is_not_followed(
+def test_a_name_that_becomes_a_link_just_before_it_is_opened_is_not_followed(
     root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, operate: Callable[[Disk, int], None], swapped: str
 ) -> None:
-    """The worst instant, each time that the name is opened: after every look at it."""
+    """Swap the name at the worst moment: just before each open, after all checks."""
     outside, inside = root.parent / "outside", root / swapped
     open_, open_unlinked = os.open, places.open_unlinked
     opened: list[str] = []
@@ -132,7 +132,7 @@ def test_what_becomes_a_link_just_before_it_is_opened_is_not_followed(
         try:
             yield
         finally:
-            # A change that came through took what stood there, or put something else in its place.
+            # A change may have removed the link, or put another file in its place.
             if inside.is_symlink():
                 inside.unlink()
             if not inside.exists():
@@ -185,8 +185,8 @@ def test_deleting_never_follows_a_directory_that_becomes_a_link(root: Path, disk
     assert tree(outside) == OUTSIDE
 
 
-def test_a_write_survives_the_deletion_of_its_directory(root: Path, disk: Disk) -> None:
-    """Writes and deletions follow one another in some order, so none of either fails."""
+def test_writes_and_concurrent_deletions_of_their_directory_all_succeed(root: Path, disk: Disk) -> None:
+    """Concurrent writes and deletions take effect one after another, so none of them fails."""
     errors: list[Exception] = []
     done = threading.Event()
 

@@ -65,7 +65,7 @@ def test_a_limit_is_inclusive(root: Path, disk: Disk) -> None:
         disk.read_file("/file", limit=4)
 
 
-def test_a_file_that_tells_no_size_is_read_to_its_end_and_limited() -> None:
+def test_a_file_that_reports_size_zero_is_read_to_its_end_or_limit() -> None:
     disk = Disk("/", confined=False)
     data, status = disk.read_file("/proc/self/status")
     assert status.st_size == 0
@@ -74,7 +74,7 @@ def test_a_file_that_tells_no_size_is_read_to_its_end_and_limited() -> None:
         disk.read_file("/proc/self/status", limit=10)
 
 
-def test_what_is_not_there_is_missing(root: Path, disk: Disk) -> None:
+def test_a_missing_path_is_not_found(root: Path, disk: Disk) -> None:
     (root / "file").write_bytes(b"")
     for path in ("/missing", "/missing/below", "/file/below", "/file/below/deep"):
         for call in (disk.read_file, disk.open_file, disk.stat, lambda path: disk.read_window(path, 0, 1)):
@@ -83,7 +83,7 @@ def test_what_is_not_there_is_missing(root: Path, disk: Disk) -> None:
             assert str(caught.value) == f"Error: File '{path}' not found"
 
 
-def test_a_directory_is_no_file(root: Path, disk: Disk) -> None:
+def test_a_directory_cannot_be_read_as_a_file(root: Path, disk: Disk) -> None:
     (root / "dir").mkdir()
     for path in ("/", "/dir"):
         with pytest.raises(IsDirectoryError):
@@ -118,7 +118,7 @@ def test_devices_are_refused(device: str) -> None:
         Disk("/", confined=False).read_file(device)
 
 
-def test_what_may_not_be_read_is_refused() -> None:
+def test_reading_without_permission_is_refused() -> None:
     with public_directory() as root:
         (root / "closed").mkdir()
         (root / "closed" / "file").write_bytes(b"")
@@ -136,7 +136,7 @@ def test_what_may_not_be_read_is_refused() -> None:
         (root / "closed").chmod(0o700)
 
 
-def test_walking_a_path_takes_no_permission_to_list() -> None:
+def test_opening_a_path_needs_no_permission_to_list_its_directories() -> None:
     with public_directory() as root:
         (root / "dir").mkdir()
         (root / "dir" / "file").write_bytes(b"1")
@@ -172,7 +172,7 @@ LINES = st.lists(st.sampled_from(["a", "bc\r", "", "é", "😀x", "\r"]), max_si
 
 
 @given(content=LINES, bom=st.booleans(), offset=st.integers(-1, 32), limit=st.integers(-1, 32), block=st.integers(1, 9))
-def test_a_window_of_a_streamed_file_is_that_of_its_text(
+def test_a_window_of_a_streamed_file_equals_the_window_of_its_text(
     tmp_path_factory: pytest.TempPathFactory, content: str, bom: bool, offset: int, limit: int, block: int
 ) -> None:
     content = text.BOM + content if bom else content
@@ -194,7 +194,7 @@ def test_a_window_of_a_streamed_file_is_that_of_its_text(
 
 
 @given(content=LINES, limit=st.integers(1, 5), block=st.integers(1, 9))
-def test_windows_of_a_file_too_large_to_count_join_to_its_text(
+def test_consecutive_windows_of_a_file_too_large_to_count_join_to_its_text(
     tmp_path_factory: pytest.TempPathFactory, content: str, limit: int, block: int
 ) -> None:
     if text.line_count(content) == 0:
@@ -213,7 +213,7 @@ def test_windows_of_a_file_too_large_to_count_join_to_its_text(
     assert "".join(parts) == content
 
 
-def test_a_small_file_is_windowed_and_binary_comes_whole(root: Path, disk: Disk) -> None:
+def test_a_text_file_gives_a_window_and_a_binary_file_its_whole_content(root: Path, disk: Disk) -> None:
     (root / "text").write_bytes(b"1\n2\n3")
     (root / "nul").write_bytes(b"1\0")
     (root / "latin").write_bytes(b"caf\xe9")
@@ -222,7 +222,7 @@ def test_a_small_file_is_windowed_and_binary_comes_whole(root: Path, disk: Disk)
     assert disk.read_window("/latin", 0, 1).shown == b"caf\xe9"
 
 
-def test_a_large_file_is_counted_up_to_a_size(root: Path, disk: Disk) -> None:
+def test_lines_are_counted_only_up_to_a_file_size(root: Path, disk: Disk) -> None:
     (root / "log").write_bytes(b"line\n" * 400_000)
     assert disk.read_window("/log", 0, 2).shown.total_lines == 400_000
     beyond = disk.read_window("/log", 0, 2, Limits(judged=MIB)).shown
@@ -244,7 +244,7 @@ def test_a_large_file_with_junk_at_its_end_is_binary(root: Path, disk: Disk, jun
 
 
 def peak_of(disk: Disk, path: str, offset: int, limit: int) -> int:
-    """The most memory that a read takes that fails as too large, or gives a short window."""
+    """The peak memory of a read that fails with TooLargeError."""
     tracemalloc.start()
     try:
         with pytest.raises(TooLargeError):
@@ -276,7 +276,7 @@ def test_an_enormous_line_takes_bounded_memory(root: Path, disk: Disk, size: int
     assert disk.read_window("/line", 2, 1).shown.text == "last\n"
 
 
-def test_a_long_read_ends_when_nobody_wants_it(root: Path, disk: Disk) -> None:
+def test_a_cancelled_read_ends(root: Path, disk: Disk) -> None:
     (root / "log").write_bytes(b"line\n" * 400_000)
     asked = iter([False, True])
     with pytest.raises(DeadlineError):
@@ -302,7 +302,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_a_version_is_that_of_the_content_whatever_else_changes(
+def test_a_version_depends_only_on_the_content(
     root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     content = b"line\n" * (size // 5) + b"x"
@@ -327,14 +327,14 @@ def test_a_version_is_that_of_the_content_whatever_else_changes(
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_a_settled_file_that_changes_has_another_version(root: Path, disk: Disk, later: None, size: int) -> None:
+def test_an_old_file_that_changes_has_another_version(root: Path, disk: Disk, later: None, size: int) -> None:
     (root / "file").write_bytes(b"a" * size)
     assert version(disk) == version(disk) == text.version(b"a" * size)
     (root / "file").write_bytes(b"b" * size)
     assert version(disk) == text.version(b"b" * size)
 
 
-def test_a_version_made_while_the_file_changes_is_not_believed_later(
+def test_a_version_computed_while_the_file_changes_is_not_cached(
     root: Path, disk: Disk, later: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (root / "file").write_bytes(old := b"a" * 100_000)
@@ -352,7 +352,7 @@ def test_a_version_made_while_the_file_changes_is_not_believed_later(
     assert version(disk) == text.version(b"b" + old[1:])
 
 
-def test_a_file_that_is_not_read_whole_is_known_by_its_status(root: Path, disk: Disk) -> None:
+def test_the_version_of_a_partly_read_file_depends_on_its_status(root: Path, disk: Disk) -> None:
     (root / "file").write_bytes(content := b"line\n" * 400_000)
     limits = Limits(judged=1000)
     known = disk.read_window("/file", 0, 10, limits).version
@@ -361,21 +361,21 @@ def test_a_file_that_is_not_read_whole_is_known_by_its_status(root: Path, disk: 
     disk.write_file("/file", content, if_match=known)
     with pytest.raises(ConflictError):
         disk.write_file("/file", b"", if_match=known)
-    # Its content is a version all the same, and what is known of that is told.
+    # The hash of the content is accepted as a version too, until the content changes.
     disk.edit_file("/file", lambda data: data, if_match=text.version(content))
     (root / "file").write_bytes(b"")
     with pytest.raises(ConflictError):
         disk.write_file("/file", b"", if_match=text.version(content))
 
 
-def test_the_end_of_a_file_that_is_too_large_to_be_hashed(root: Path, disk: Disk) -> None:
+def test_the_last_window_of_a_file_too_large_to_hash_has_a_status_version(root: Path, disk: Disk) -> None:
     (root / "file").write_bytes(b"line\n" * 400_000)
     read = disk.read_window("/file", 399_999, 10, Limits(judged=1000))
     assert read.shown == text.Window("line\n", 400_000, 400_000, 400_000, None)
     assert read.version.startswith("s-")
 
 
-def test_changes_of_one_size_within_one_tick_have_different_versions(root: Path, disk: Disk) -> None:
+def test_changes_of_equal_size_within_one_clock_tick_have_different_versions(root: Path, disk: Disk) -> None:
     seen = set()
     (root / "file").write_bytes(b"0000")
     for number in range(200):
@@ -386,7 +386,7 @@ def test_changes_of_one_size_within_one_tick_have_different_versions(root: Path,
 
 
 @pytest.mark.parametrize("age", [0, 3_000_000_000])
-def test_a_version_holds_until_the_file_changes(
+def test_a_version_is_valid_until_the_file_changes(
     root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, age: int
 ) -> None:
     (root / "file").write_bytes(b"1")
@@ -403,7 +403,7 @@ def test_a_version_holds_until_the_file_changes(
     assert (root / "file").read_bytes() == b"4"
 
 
-def test_a_version_is_compared_in_bounded_memory_until_nobody_wants_it(root: Path, disk: Disk) -> None:
+def test_comparing_a_version_takes_bounded_memory_and_can_be_cancelled(root: Path, disk: Disk) -> None:
     with (root / "file").open("wb") as file:
         file.truncate(64 << 20)
     tracemalloc.start()
@@ -427,7 +427,7 @@ def test_times_are_iso_8601_in_utc(root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"),
+    ("seconds", "expected"),
     [
         (253402300799, "9999-12-31T23:59:59.000000+00:00"),
         (253402300800, "9999-12-31T23:59:59.000000+00:00"),
@@ -438,6 +438,6 @@ def test_times_are_iso_8601_in_utc(root: Path) -> None:
         (-(2**62), "0001-01-01T00:00:00.000000+00:00"),
     ],
 )
-def test_times_that_no_date_has_are_the_nearest_one_that_has(seconds: int, told: str) -> None:
+def test_times_beyond_the_range_of_dates_become_the_nearest_date(seconds: int, expected: str) -> None:
     status = SimpleNamespace(st_mtime_ns=seconds * 1_000_000_000)
-    assert modified_at(cast("os.stat_result", status)) == told
+    assert modified_at(cast("os.stat_result", status)) == expected

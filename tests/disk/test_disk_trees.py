@@ -64,7 +64,7 @@ def walked(disk: Disk, path: str = "/") -> list[str]:
 # --- list ---
 
 
-def test_a_listing_tells_names_kinds_sizes_and_times(root: Path, disk: Disk) -> None:
+def test_a_listing_has_names_kinds_sizes_and_times(root: Path, disk: Disk) -> None:
     os.utime(root / "dir.txt", ns=(0, 1_700_000_000_123_456_789))
     listing = disk.list_directory("/")
     assert not listing.truncated
@@ -76,7 +76,7 @@ def test_a_listing_tells_names_kinds_sizes_and_times(root: Path, disk: Disk) -> 
     assert disk.list_directory("/dir/sub").entries[0].size == 2
 
 
-def test_only_a_directory_has_children(disk: Disk) -> None:
+def test_only_a_directory_can_be_listed(disk: Disk) -> None:
     with pytest.raises(NotDirectoryError):
         disk.list_directory("/dir/file")
     for path in ("/missing", "/dir/file/below", "/missing/below"):
@@ -84,7 +84,7 @@ def test_only_a_directory_has_children(disk: Disk) -> None:
             disk.list_directory(path)
 
 
-def test_links_are_listed_by_what_they_lead_to_inside(root: Path, disk: Disk) -> None:
+def test_links_are_listed_with_the_kind_and_size_of_targets_inside(root: Path, disk: Disk) -> None:
     for name, target in {
         "to-dir": "dir",
         "to-file": "dir/sub/deep",
@@ -95,15 +95,15 @@ def test_links_are_listed_by_what_they_lead_to_inside(root: Path, disk: Disk) ->
         "out-missing": "../outside/missing",
     }.items():
         (root / name).symlink_to(target)
-    told = {entry.name: (entry.is_dir, entry.size) for entry in disk.list_directory("/").entries}
-    assert told.pop("to-dir") == (True, None)
-    assert told.pop("to-file") == (False, 2)
-    del told["dir"], told["dir.txt"]
-    assert set(told.values()) == {(False, None)}
-    assert len(told) == 5
+    listed = {entry.name: (entry.is_dir, entry.size) for entry in disk.list_directory("/").entries}
+    assert listed.pop("to-dir") == (True, None)
+    assert listed.pop("to-file") == (False, 2)
+    del listed["dir"], listed["dir.txt"]
+    assert set(listed.values()) == {(False, None)}
+    assert len(listed) == 5
 
 
-def test_what_has_no_path_is_hidden(root: Path, disk: Disk) -> None:
+def test_temporary_files_and_names_that_are_not_utf8_are_hidden(root: Path, disk: Disk) -> None:
     for name in (UNFINISHED, NOT_UTF8, ".~deepfs-notes", "naïve"):
         (root / "dir" / name).write_bytes(b"")
     (root / "dir" / UNFINISHED.replace("0", "1")).mkdir()
@@ -118,7 +118,9 @@ def test_special_files_are_listed_without_size_and_not_walked(root: Path, disk: 
     assert walked(disk, "/dir") == ["/dir/file", "/dir/sub/deep"]
 
 
-def test_a_child_that_tells_nothing_hides_no_other(root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_whose_stat_fails_is_listed_without_size(
+    root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Mute:
         def __init__(self, entry: os.DirEntry[str]) -> None:
             self.name = entry.name
@@ -134,7 +136,7 @@ def test_a_child_that_tells_nothing_hides_no_other(root: Path, disk: Disk, monke
     ]
 
 
-def test_a_listing_may_be_bounded_and_given_up(root: Path, disk: Disk) -> None:
+def test_a_listing_can_be_limited_and_cancelled(root: Path, disk: Disk) -> None:
     for number in range(2100):
         (root / "dir" / "sub" / str(number)).touch()
     listing = disk.list_directory("/dir/sub", limit=100)
@@ -148,7 +150,7 @@ def test_a_listing_may_be_bounded_and_given_up(root: Path, disk: Disk) -> None:
 
 @pytest.mark.stress
 @pytest.mark.timeout(1200)
-def test_a_directory_of_a_million_files_is_listed_and_walked_in_bounds(root: Path, disk: Disk) -> None:
+def test_a_directory_of_a_million_files_can_be_listed_and_walked(root: Path, disk: Disk) -> None:
     directory = os.open(root / "dir" / "sub", os.O_RDONLY)
     for number in range(1_000_000):
         os.close(os.open(f"{number:07}", os.O_CREAT | os.O_WRONLY, dir_fd=directory))
@@ -184,7 +186,7 @@ def test_a_walk_is_sorted_by_path(tmp_path_factory: pytest.TempPathFactory, want
     assert walked(Disk(str(root))) == expected
 
 
-def test_a_file_that_was_found_can_be_looked_at(root: Path, disk: Disk) -> None:
+def test_a_file_found_by_a_walk_can_be_read(root: Path, disk: Disk) -> None:
     (root / "link").symlink_to("dir/sub/deep")
     seen = [(found.path, found.stat().st_size, found.read()) for found in disk.walk("/")]
     assert seen == [("/dir.txt", 3, b"333"), ("/dir/file", 1, b"1"), ("/dir/sub/deep", 2, b"22"), ("/link", 2, b"22")]
@@ -193,7 +195,7 @@ def test_a_file_that_was_found_can_be_looked_at(root: Path, disk: Disk) -> None:
             found.read(limit=0)
 
 
-def test_a_file_that_was_found_can_be_looked_at_when_the_walk_is_over(disk: Disk) -> None:
+def test_a_file_found_by_a_walk_can_be_read_after_the_walk(disk: Disk) -> None:
     before = open_descriptors()
     assert [(found.path, found.read(), found.stat().st_size) for found in list(disk.walk("/"))] == [
         ("/dir.txt", b"333", 3),
@@ -203,7 +205,7 @@ def test_a_file_that_was_found_can_be_looked_at_when_the_walk_is_over(disk: Disk
     assert open_descriptors() == before
 
 
-def test_a_walk_passes_links_to_files_inside_and_no_others(root: Path, disk: Disk) -> None:
+def test_a_walk_yields_links_to_files_inside_and_no_other_links(root: Path, disk: Disk) -> None:
     for name, target in {
         "file-link": "file",
         "dir-link": "sub",
@@ -218,7 +220,7 @@ def test_a_walk_passes_links_to_files_inside_and_no_others(root: Path, disk: Dis
     assert walked(disk, "/dir/cycle/dir/sub") == ["/dir/cycle/dir/sub/deep"]
 
 
-def test_a_walk_enters_what_it_may_and_tells_what_it_cannot() -> None:
+def test_a_walk_enters_only_allowed_directories_and_reports_unreadable_ones() -> None:
     with public_directory() as root, seen_by_nobody():
         for name in ("closed", "open", "pruned"):
             (root / name).mkdir()
@@ -238,7 +240,7 @@ def test_a_walk_enters_what_it_may_and_tells_what_it_cannot() -> None:
         (root / "closed").chmod(0o700)
 
 
-def test_a_walk_that_is_left_or_given_up_leaves_nothing_open(disk: Disk) -> None:
+def test_a_walk_that_is_closed_or_cancelled_leaves_no_descriptor_open(disk: Disk) -> None:
     before = open_descriptors()
     walk = disk.walk("/")
     assert next(walk).path == "/dir.txt"
@@ -267,7 +269,7 @@ def test_deleting_removes_a_file_or_a_whole_directory(root: Path, disk: Disk) ->
     assert open_descriptors() == before
 
 
-def test_what_is_not_there_cannot_be_deleted(disk: Disk) -> None:
+def test_deleting_a_missing_path_is_an_error(disk: Disk) -> None:
     for path in ("/missing", "/missing/below", "/dir/file/below"):
         with pytest.raises(NotFoundError):
             disk.delete(path)
@@ -293,7 +295,7 @@ def test_a_special_file_can_be_deleted(root: Path, disk: Disk, monkeypatch: pyte
     assert names(disk, "/") == ["dir.txt", "dir/"]
 
 
-def test_deleting_goes_on_past_what_stays_and_names_it() -> None:
+def test_deleting_continues_past_failures_and_names_the_remaining_files() -> None:
     with public_directory() as root, seen_by_nobody():
         for name in ("a", "kept", "z"):
             (root / "dir" / name).mkdir(parents=True)
@@ -312,7 +314,9 @@ def test_deleting_goes_on_past_what_stays_and_names_it() -> None:
         (root / "dir" / "kept").chmod(0o755)
 
 
-def test_a_failure_of_the_disk_says_what_stayed(root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_error_during_a_delete_names_the_remaining_file(
+    root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     unlink = os.unlink
 
     def fail(name: str, **where: int) -> None:
@@ -328,7 +332,7 @@ def test_a_failure_of_the_disk_says_what_stayed(root: Path, disk: Disk, monkeypa
     assert sorted(tree(root)) == ["dir", "dir.txt", "dir/sub", "dir/sub/deep"]
 
 
-def test_what_comes_into_a_directory_meanwhile_goes_as_well(
+def test_entries_created_during_a_delete_are_deleted_too(
     root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rmdir, arrivals = os.rmdir, iter(["one", "two", "three"])
@@ -398,21 +402,21 @@ print(os.listdir(root))
 """
 
 
-def test_a_tree_of_any_depth_takes_few_descriptors(root: Path) -> None:
+def test_a_very_deep_tree_needs_few_descriptors(root: Path) -> None:
     shutil.rmtree(root)
     root.mkdir()
     try:
         with started(FEW_DESCRIPTORS, root) as process:
-            told, _ = process.communicate(timeout=100)
+            output, _ = process.communicate(timeout=100)
     finally:
-        # What pytest does about a tree that stays is recursive.
+        # Pytest removes leftover directories recursively, and this tree would be too deep for that.
         subprocess.run(["rm", "-rf", "--", root], check=True)
-    assert told.splitlines() == ["3000 []", "3000 []", "6001", "[]"]
+    assert output.splitlines() == ["3000 []", "3000 []", "6001", "[]"]
 
 
 @pytest.fixture
 def deep(root: Path) -> Path:
-    """A directory of twenty levels, with a file and another directory before and after the next one in each."""
+    """A directory of twenty levels; each has a file and a directory that sort before and after the next level."""
     path = root / "deep"
     for _ in range(20):
         for name in ("a", "z"):
@@ -423,8 +427,8 @@ def deep(root: Path) -> Path:
     return root / "deep"
 
 
-def meanwhile(monkeypatch: pytest.MonkeyPatch, call: str, at: int, change: Callable[[], object]) -> None:
-    """Have others change something at the `at`-th `call`."""
+def call_before(monkeypatch: pytest.MonkeyPatch, call: str, at: int, change: Callable[[], object]) -> None:
+    """Call `change` just before the `at`-th call of the function of `os`, as if another process did it."""
     real, left = getattr(os, call), iter(range(at))
 
     def watched(*args: object, **where: object) -> object:
@@ -439,12 +443,12 @@ SOMEWHERE = ["d", "d/d/d", "d/d/d/d/d/d/d/d", "d/" * 15 + "d"]
 
 
 @pytest.mark.parametrize("where", SOMEWHERE)
-def test_a_directory_that_others_move_away_is_not_deleted_with_the_rest(
+def test_deleting_spares_the_new_place_of_a_directory_that_others_move(
     root: Path, disk: Disk, deep: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     (root / "other").mkdir()
     (root / "other" / "kept").touch()
-    meanwhile(monkeypatch, "rmdir", 5, lambda: os.rename(deep / where, root / "other" / "d"))
+    call_before(monkeypatch, "rmdir", 5, lambda: os.rename(deep / where, root / "other" / "d"))
     with suppress(DeepFSError):
         disk.delete("/deep")
     monkeypatch.undo()
@@ -456,17 +460,19 @@ def test_a_directory_that_others_move_away_is_not_deleted_with_the_rest(
 
 
 @pytest.mark.parametrize("where", SOMEWHERE)
-def test_a_directory_that_others_delete_as_well_is_gone(
+def test_deleting_succeeds_although_others_delete_a_part_of_the_tree(
     root: Path, disk: Disk, deep: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     remove = shutil.rmtree
-    meanwhile(monkeypatch, "rmdir", 5, lambda: (monkeypatch.undo(), remove(deep / where)))
+    call_before(monkeypatch, "rmdir", 5, lambda: (monkeypatch.undo(), remove(deep / where)))
     disk.delete("/deep")
     assert not deep.exists()
 
 
 @pytest.mark.parametrize("where", SOMEWHERE)
-def test_a_walk_goes_on_above_a_directory_that_others_move(root: Path, disk: Disk, deep: Path, where: str) -> None:
+def test_a_walk_finds_every_file_although_others_move_a_directory(
+    root: Path, disk: Disk, deep: Path, where: str
+) -> None:
     (root / "other").mkdir()
     missed: list[str] = []
     walk = disk.walk("/deep", unreadable=lambda path, _: missed.append(path))
@@ -478,11 +484,11 @@ def test_a_walk_goes_on_above_a_directory_that_others_move(root: Path, disk: Dis
     assert missed == []
 
 
-def test_a_copy_of_a_directory_that_others_move_fails(
+def test_a_copy_of_a_tree_that_others_change_is_complete_or_fails(
     root: Path, disk: Disk, deep: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = tree(deep)
-    meanwhile(monkeypatch, "mkdir", 45, lambda: os.rename(deep / "d/d/d", root / "dir" / "d"))
+    call_before(monkeypatch, "mkdir", 45, lambda: os.rename(deep / "d/d/d", root / "dir" / "d"))
     with suppress(DeepFSError):
         disk.copy("/deep", "/copy")
     monkeypatch.undo()
@@ -501,7 +507,7 @@ def relocate(request: pytest.FixtureRequest) -> Callable[..., None]:
     return request.param
 
 
-def test_a_file_goes_where_directories_are_made_for_it(root: Path, disk: Disk, relocate: Callable[..., None]) -> None:
+def test_a_transfer_of_a_file_creates_parent_directories(root: Path, disk: Disk, relocate: Callable[..., None]) -> None:
     (root / "dir.txt").chmod(0o640)
     relocate(disk, "/dir.txt", "/new/place")
     assert tree(root)["new/place"] == b"333"
@@ -509,7 +515,9 @@ def test_a_file_goes_where_directories_are_made_for_it(root: Path, disk: Disk, r
     assert ("dir.txt" in tree(root)) == (relocate is Disk.copy)
 
 
-def test_a_directory_goes_with_all_in_it(root: Path, disk: Disk, relocate: Callable[..., None]) -> None:
+def test_a_directory_is_transferred_with_all_its_contents(
+    root: Path, disk: Disk, relocate: Callable[..., None]
+) -> None:
     (root / "dir" / "link").symlink_to("../../outside/secret")
     (root / "dir" / "file").chmod(0o444)
     (root / "dir" / "sub").chmod(0o750)
@@ -549,7 +557,7 @@ def test_a_directory_goes_with_all_in_it(root: Path, disk: Disk, relocate: Calla
         ("/dir", "/link/new/deep", False, InvalidPathError("/link/new/deep", "it lies inside /dir")),
     ],
 )
-def test_what_cannot_go_stays(
+def test_a_refused_transfer_changes_nothing(
     root: Path, disk: Disk, relocate: Callable[..., None], src: str, dst: str, overwrite: bool, error: Exception
 ) -> None:
     (root / "link").symlink_to("dir/sub")
@@ -561,7 +569,7 @@ def test_what_cannot_go_stays(
     assert open_descriptors() == open_before
 
 
-def test_a_file_replaces_a_file_when_told(root: Path, disk: Disk, relocate: Callable[..., None]) -> None:
+def test_a_transfer_with_overwrite_replaces_a_file(root: Path, disk: Disk, relocate: Callable[..., None]) -> None:
     (root / "link").symlink_to("dir/file")
     relocate(disk, "/dir/sub/deep", "/link", overwrite=True)
     assert tree(root)["dir/file"] == b"22"
@@ -574,7 +582,7 @@ def test_a_copy_over_a_file_keeps_its_mode(root: Path, disk: Disk) -> None:
     assert (root / "dir.txt").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_place_is_left_alone_by_itself(root: Path, disk: Disk) -> None:
+def test_a_transfer_of_a_path_onto_itself_changes_nothing(root: Path, disk: Disk) -> None:
     (root / "link").symlink_to("dir")
     before = tree(root)
     for path in ("/dir.txt", "/dir", "/"):
@@ -588,13 +596,13 @@ def test_a_place_is_left_alone_by_itself(root: Path, disk: Disk) -> None:
     assert tree(root) == before
 
 
-def test_one_of_two_names_of_a_file_moves_onto_the_other(root: Path, disk: Disk) -> None:
+def test_one_of_two_hard_links_can_be_moved_onto_the_other(root: Path, disk: Disk) -> None:
     os.link(root / "dir.txt", root / "twin")
     disk.move("/twin", "/dir.txt", overwrite=True, deadline=Deadline(1))
     assert sorted(os.listdir(root)) == ["dir", "dir.txt"]
 
 
-def test_copies_keep_a_link_and_refuse_what_is_no_file(root: Path, disk: Disk) -> None:
+def test_copies_keep_links_and_refuse_special_files(root: Path, disk: Disk) -> None:
     (root / "link").symlink_to("dir/sub")
     disk.copy("/link", "/copy")
     assert tree(root)["copy"] == "-> dir/sub"
@@ -609,7 +617,7 @@ def test_copies_keep_a_link_and_refuse_what_is_no_file(root: Path, disk: Disk) -
 
 @pytest.fixture
 def two_file_systems(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing but what is put in place within one directory can be renamed."""
+    """Renaming and linking fail as between two file systems, except for temporary files."""
 
     def apart(call: Callable[..., None]) -> Callable[..., None]:
         def cross(source: str, target: str, **where: int) -> None:
@@ -633,7 +641,7 @@ def test_a_move_to_another_file_system_copies_then_deletes(root: Path, disk: Dis
 
 
 @pytest.mark.usefixtures("two_file_systems")
-def test_a_move_to_another_file_system_deletes_nothing_but_what_it_copied(root: Path, disk: Disk) -> None:
+def test_a_move_to_another_file_system_deletes_only_what_it_copied(root: Path, disk: Disk) -> None:
     os.link(root / "dir" / "file", root / "dir" / "twin")
     (root / "dir" / "link").symlink_to("file")
     (root / "dir" / "sub" / UNFINISHED).touch()
@@ -661,7 +669,7 @@ def test_a_move_to_another_file_system_deletes_nothing_but_what_it_copied(root: 
 
 
 @pytest.mark.usefixtures("two_file_systems")
-def test_a_file_that_others_write_while_it_goes_to_another_file_system_stays(root: Path, disk: Disk) -> None:
+def test_a_file_written_during_its_move_to_another_file_system_stays(root: Path, disk: Disk) -> None:
     def write() -> bool:
         if (root / "new").exists():
             (root / "dir.txt").write_bytes(b"written meanwhile")
@@ -675,7 +683,7 @@ def test_a_file_that_others_write_while_it_goes_to_another_file_system_stays(roo
 
 
 @pytest.mark.usefixtures("two_file_systems")
-def test_a_file_that_others_hold_while_its_tree_goes_to_another_file_system_stays(root: Path, disk: Disk) -> None:
+def test_a_file_locked_by_others_during_a_move_to_another_file_system_stays(root: Path, disk: Disk) -> None:
     with (root / "dir" / "sub" / "deep").open("rb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(DeadlineError) as caught:
@@ -687,7 +695,7 @@ def test_a_file_that_others_hold_while_its_tree_goes_to_another_file_system_stay
     assert found["new/sub/deep"] == found["dir/sub/deep"]
 
 
-def test_a_copy_that_is_given_up_leaves_nothing(root: Path, disk: Disk, relocate: Callable[..., None]) -> None:
+def test_a_cancelled_copy_leaves_nothing(root: Path, disk: Disk, relocate: Callable[..., None]) -> None:
     before = tree(root)
     asked = iter([False] * 2)
     with pytest.raises(DeadlineError):
@@ -695,7 +703,7 @@ def test_a_copy_that_is_given_up_leaves_nothing(root: Path, disk: Disk, relocate
     assert tree(root) == before
 
 
-def test_the_time_to_wait_for_others_does_not_bound_the_work(root: Path, disk: Disk) -> None:
+def test_the_deadline_for_locks_does_not_limit_the_work(root: Path, disk: Disk) -> None:
     disk.write_file("/dir/new", b"", deadline=Deadline(0))
     disk.delete("/dir/new", Deadline(0))
     disk.copy("/dir", "/copy", deadline=Deadline(0))
@@ -704,7 +712,7 @@ def test_the_time_to_wait_for_others_does_not_bound_the_work(root: Path, disk: D
     assert sorted(tree(root)) == ["dir.txt", "moved", "moved/file", "moved/sub", "moved/sub/deep"]
 
 
-def test_a_deletion_ends_when_nobody_wants_it(disk: Disk) -> None:
+def test_a_cancelled_deletion_ends(disk: Disk) -> None:
     before = open_descriptors()
     asked = iter([False])
     with pytest.raises(DeadlineError):
@@ -712,7 +720,7 @@ def test_a_deletion_ends_when_nobody_wants_it(disk: Disk) -> None:
     assert open_descriptors() == before
 
 
-def test_an_end_stands_at_every_instant_of_a_move(root: Path, disk: Disk) -> None:
+def test_during_a_move_the_file_always_exists_under_one_name(root: Path, disk: Disk) -> None:
     done = threading.Event()
     moves = 0
     misses: list[int] = []
@@ -720,7 +728,7 @@ def test_an_end_stands_at_every_instant_of_a_move(root: Path, disk: Disk) -> Non
     def look() -> None:
         while not done.is_set():
             before = moves
-            # The order matters: what is gone from the first has come to the second before.
+            # The order matters: a file that has left the first name is already at the second.
             found = any((root / name).exists() for name in ("dir.txt", "moved", "dir.txt"))
             if not found and moves == before:
                 misses.append(before)
@@ -739,7 +747,7 @@ def test_an_end_stands_at_every_instant_of_a_move(root: Path, disk: Disk) -> Non
 # --- trees for a transfer to another storage ---
 
 
-def test_a_move_out_of_what_may_not_be_changed_blames_the_source() -> None:
+def test_a_move_out_of_a_read_only_directory_names_the_source() -> None:
     with public_directory() as root, seen_by_nobody():
         (root / "in" / "d").mkdir(parents=True)
         (root / "in" / "a").write_bytes(b"x")
@@ -752,7 +760,7 @@ def test_a_move_out_of_what_may_not_be_changed_blames_the_source() -> None:
         (root / "in").chmod(0o700)
 
 
-def test_a_tree_tells_how_much_it_cannot_list_or_delete() -> None:
+def test_list_tree_counts_entries_that_cannot_be_listed_or_deleted() -> None:
     with public_directory() as root, seen_by_nobody():
         for name in ("closed", "kept"):
             (root / name).mkdir()
@@ -773,14 +781,14 @@ def test_a_tree_tells_how_much_it_cannot_list_or_delete() -> None:
             (root / name).chmod(0o700)
 
 
-def test_links_and_special_files_of_a_tree_are_told_as_they_are(root: Path, disk: Disk) -> None:
+def test_list_tree_reports_links_and_special_files_by_kind(root: Path, disk: Disk) -> None:
     (root / "t").mkdir(parents=True)
     (root / "t" / "file").write_bytes(b"x")
     for name, target in {"to-file": "file", "to-dir": ".", "nowhere": "none", "out": "/etc/passwd"}.items():
         (root / "t" / name).symlink_to(target)
     os.mkfifo(root / "t" / "pipe")
-    told = {entry.path[3:]: (entry.kind, entry.leads_to) for entry in disk.list_tree("/t").entries[1:]}
-    assert told == {
+    listed = {entry.path[3:]: (entry.kind, entry.leads_to) for entry in disk.list_tree("/t").entries[1:]}
+    assert listed == {
         "file": ("file", None),
         "nowhere": ("link", None),
         "out": ("link", None),

@@ -53,12 +53,12 @@ def mode(path: Path) -> int:
 
 
 @pytest.mark.parametrize("data", [b"", b"new", b"\0\xff" * (1 << 20)])
-def test_a_write_makes_the_file_and_the_directories_above(root: Path, disk: Disk, data: bytes) -> None:
+def test_a_write_creates_the_file_and_its_parent_directories(root: Path, disk: Disk, data: bytes) -> None:
     disk.write_file("/x/y/z", data)
     assert tree(root) == {"dir": None, "file": b"old", "x": None, "x/y": None, "x/y/z": data}
 
 
-def test_a_write_creates_only_unless_told(root: Path, disk: Disk) -> None:
+def test_a_write_replaces_a_file_only_with_overwrite(root: Path, disk: Disk) -> None:
     with pytest.raises(AlreadyExistsError):
         disk.write_file("/file", b"new")
     assert (root / "file").read_bytes() == b"old"
@@ -67,7 +67,7 @@ def test_a_write_creates_only_unless_told(root: Path, disk: Disk) -> None:
     assert tree(root) == {"dir": None, "file": b"new", "other": b"new"}
 
 
-def test_a_write_may_replace_one_version_only(root: Path, disk: Disk) -> None:
+def test_a_write_with_if_match_replaces_only_that_version(root: Path, disk: Disk) -> None:
     first = version(disk)
     disk.write_file("/file", b"new", if_match=first)
     for path in ("/file", "/missing", "/missing/below"):
@@ -77,7 +77,7 @@ def test_a_write_may_replace_one_version_only(root: Path, disk: Disk) -> None:
 
 
 @pytest.mark.parametrize("flags", [{}, {"overwrite": True}, {"if_match": "s-1"}])
-def test_a_write_where_no_file_can_be_is_refused(root: Path, disk: Disk, flags: dict[str, object]) -> None:
+def test_a_write_to_a_directory_or_beneath_a_file_is_refused(root: Path, disk: Disk, flags: dict[str, object]) -> None:
     before = tree(root)
     for path in ("/", "/dir"):
         with pytest.raises(IsDirectoryError):
@@ -88,7 +88,7 @@ def test_a_write_where_no_file_can_be_is_refused(root: Path, disk: Disk, flags: 
     assert tree(root) == before
 
 
-def test_data_is_written_whole_where_the_system_takes_little(
+def test_data_is_written_completely_despite_short_writes(
     root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = os.write
@@ -97,14 +97,14 @@ def test_data_is_written_whole_where_the_system_takes_little(
     assert (root / "new").read_bytes() == bytes(range(256))
 
 
-def test_a_reader_keeps_the_file_that_it_opened(disk: Disk) -> None:
+def test_an_open_file_keeps_its_content_when_it_is_replaced(disk: Disk) -> None:
     file, _ = disk.open_file("/file")
     with file:
         disk.write_file("/file", b"a new and longer content", overwrite=True)
         assert file.read() == b"old"
 
 
-def test_a_link_to_a_file_is_another_name_until_the_file_is_replaced(root: Path, disk: Disk) -> None:
+def test_replacing_a_file_does_not_change_its_hard_links(root: Path, disk: Disk) -> None:
     os.link(root / "file", root / "twin")
     disk.write_file("/file", b"new", overwrite=True)
     assert (root / "twin").read_bytes() == b"old"
@@ -113,7 +113,7 @@ def test_a_link_to_a_file_is_another_name_until_the_file_is_replaced(root: Path,
 # --- mode, owner, permissions ---
 
 
-def test_a_new_file_has_the_mode_that_the_umask_leaves(root: Path, disk: Disk) -> None:
+def test_the_mode_of_a_new_file_respects_the_umask(root: Path, disk: Disk) -> None:
     old = os.umask(0o027)
     try:
         disk.write_file("/new/file", b"")
@@ -132,9 +132,7 @@ def test_replacing_keeps_the_mode(root: Path, disk: Disk, bits: int) -> None:
     assert mode(root / "file") == bits
 
 
-def test_replacing_keeps_the_owner_where_that_is_allowed(
-    root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_replacing_keeps_the_owner_if_that_is_allowed(root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, int]] = []
     real = os.stat(root / "file")
     monkeypatch.setattr(os, "fchown", lambda descriptor, user, group: asked.append((user, group)))
@@ -181,7 +179,7 @@ def test_a_file_without_write_permission_is_not_replaced() -> None:
         assert tree(root) == {"file": b"old", "other": b"other"}
 
 
-def test_a_directory_without_write_permission_is_not_written_in() -> None:
+def test_a_directory_without_write_permission_is_not_changed() -> None:
     with public_directory() as root, seen_by_nobody():
         (root / "dir").mkdir()
         (root / "dir" / "file").write_bytes(b"old")
@@ -202,7 +200,7 @@ def test_a_directory_without_write_permission_is_not_written_in() -> None:
         (root / "dir").chmod(0o755)
 
 
-# --- what the file system may lack ---
+# --- features that a file system may lack ---
 
 
 def test_without_hard_links_a_file_is_still_created_once(
@@ -268,7 +266,7 @@ def test_an_edit_replaces_the_content(root: Path, disk: Disk) -> None:
     assert tree(root) == {"dir": None, "file": b"OLD"}
 
 
-def test_an_edit_of_what_is_no_file_is_refused(disk: Disk) -> None:
+def test_an_edit_of_a_directory_or_missing_file_is_refused(disk: Disk) -> None:
     for path, error in {
         "/": IsDirectoryError,
         "/dir": IsDirectoryError,
@@ -279,7 +277,7 @@ def test_an_edit_of_what_is_no_file_is_refused(disk: Disk) -> None:
             disk.edit_file(path, bytes.upper)
 
 
-def test_an_edit_that_fails_leaves_the_file_and_frees_it(root: Path, disk: Disk) -> None:
+def test_a_failed_edit_keeps_the_file_and_releases_its_lock(root: Path, disk: Disk) -> None:
     def fail(_: bytes) -> bytes:
         raise ValueError
 
@@ -293,7 +291,7 @@ def test_an_edit_that_fails_leaves_the_file_and_frees_it(root: Path, disk: Disk)
 
 
 def edits_by_threads(root: Path, threads: int, edits: int) -> int:
-    """How many lines the file has after `threads` of them, each with a Disk of its own, have added `edits` each."""
+    """Let threads, each with its own Disk, append `edits` lines each; return the number of lines in the file."""
     (root / "log").write_bytes(b"")
     errors: list[BaseException] = []
 
@@ -314,11 +312,11 @@ def edits_by_threads(root: Path, threads: int, edits: int) -> int:
     return (root / "log").read_bytes().count(b"line\n")
 
 
-def test_edits_of_threads_all_survive(root: Path) -> None:
+def test_concurrent_edits_by_threads_all_take_effect(root: Path) -> None:
     assert edits_by_threads(root, 6, 50) == 300
 
 
-def test_of_many_creations_one_succeeds(root: Path) -> None:
+def test_of_many_concurrent_creations_one_succeeds(root: Path) -> None:
     outcomes: list[str] = []
     ready = threading.Barrier(8)
 
@@ -342,7 +340,7 @@ def test_of_many_creations_one_succeeds(root: Path) -> None:
     assert sorted(outcome for outcome in outcomes if outcome != "exists") == sorted(map(str, range(20)))
 
 
-def test_readers_see_whole_contents_only(root: Path, disk: Disk) -> None:
+def test_readers_see_only_complete_contents(root: Path, disk: Disk) -> None:
     contents = {bytes([number]) * 100_000 for number in range(4)}
     disk.write_file("/file", next(iter(contents)), overwrite=True)
     done = threading.Event()
@@ -367,12 +365,12 @@ def test_readers_see_whole_contents_only(root: Path, disk: Disk) -> None:
     assert torn == []
 
 
-# --- waiting for others ---
+# --- waiting for locks of others ---
 
 
 @pytest.fixture
 def others(root: Path) -> object:
-    """Somebody else who holds the lock of the file."""
+    """The file descriptor that holds the lock of the file, as another process would."""
     descriptor = os.open(root / "file", os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     yield descriptor
@@ -392,7 +390,7 @@ CHANGES: dict[str, Callable[[Disk, Deadline], None]] = {
 
 @pytest.mark.usefixtures("others")
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_a_change_waits_for_others_only_so_long(
+def test_a_change_waits_for_a_lock_until_its_deadline(
     root: Path, disk: Disk, change: Callable[[Disk, Deadline], None]
 ) -> None:
     (root / "other").write_bytes(b"other")
@@ -409,7 +407,7 @@ def test_a_change_waits_for_others_only_so_long(
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_a_change_goes_on_when_others_are_done(
+def test_a_change_continues_when_the_lock_is_released(
     root: Path, disk: Disk, others: int, change: Callable[[Disk, Deadline], None]
 ) -> None:
     (root / "other").write_bytes(b"other")
@@ -420,14 +418,14 @@ def test_a_change_goes_on_when_others_are_done(
     assert (root / "file").exists() is False or (root / "file").read_bytes() in (b"new", b"other")
 
 
-def test_a_lock_on_a_file_that_was_replaced_holds_nobody_up(root: Path, disk: Disk, others: int) -> None:
+def test_a_lock_on_a_replaced_file_does_not_block_changes(root: Path, disk: Disk, others: int) -> None:
     os.rename(root / "file", root / "aside")
     (root / "file").write_bytes(b"another")
     disk.edit_file("/file", bytes.upper, deadline=Deadline(0))
     assert (root / "file").read_bytes() == b"ANOTHER"
 
 
-def test_who_waited_for_a_file_edits_the_one_that_took_its_place(root: Path, disk: Disk, others: int) -> None:
+def test_an_edit_that_waited_changes_the_file_that_replaced_the_old_one(root: Path, disk: Disk, others: int) -> None:
     edit = threading.Thread(target=lambda: disk.edit_file("/file", bytes.upper))
     edit.start()
     time.sleep(0.05)
@@ -438,10 +436,12 @@ def test_who_waited_for_a_file_edits_the_one_that_took_its_place(root: Path, dis
     assert (root / "file").read_bytes() == b"REPLACED"
 
 
-# --- unfinished files ---
+# --- temporary files ---
 
 
-def test_what_a_killed_process_left_goes_at_the_next_write(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_temporary_files_of_a_killed_process_are_removed_by_a_later_write(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (root / STALE).write_bytes(b"unfinished")
     directory = root / STALE.replace("0", "1")
     (directory / "deep").mkdir(parents=True)
@@ -458,7 +458,7 @@ def test_what_a_killed_process_left_goes_at_the_next_write(root: Path, monkeypat
     assert sorted(os.listdir(root)) == sorted([".~deepfs-keep", "again", "by-another", "dir", "file", "new"])
 
 
-def test_what_somebody_works_on_stays(root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_temporary_file_in_use_is_not_removed(root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     descriptor = os.open(root / STALE, os.O_CREAT | os.O_WRONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     hour_later = time.time() + 3600
@@ -468,7 +468,7 @@ def test_what_somebody_works_on_stays(root: Path, disk: Disk, monkeypatch: pytes
     os.close(descriptor)
 
 
-def test_an_unfinished_file_is_locked_and_closed_to_others(
+def test_a_temporary_file_is_locked_and_has_the_mode_of_the_file(
     root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[bool, int]] = []
@@ -486,7 +486,7 @@ def test_an_unfinished_file_is_locked_and_closed_to_others(
     assert seen == [(True, 0o640)]
 
 
-def test_a_write_whose_directory_is_always_deleted_ends(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_whose_directory_keeps_disappearing_fails(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(*_: object, **__: object) -> None:
         raise FileNotFoundError(errno.ENOENT, "gone")
 

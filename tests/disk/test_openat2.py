@@ -1,4 +1,4 @@
-"""Opening a path in one call finds what opening it name by name finds, and refuses links and `..`."""
+"""Opening a path in one call gives the same result as opening it name by name, and refuses links and ways out."""
 
 import os
 from pathlib import Path
@@ -35,7 +35,7 @@ def root(tmp_path: Path) -> Path:
         ("a/b/file/x", None),
     ],
 )
-def test_links_and_ways_out_are_refused(root: Path, path: str, content: bytes | None) -> None:
+def test_links_and_paths_that_lead_outside_are_refused(root: Path, path: str, content: bytes | None) -> None:
     directory = os.open(root, os.O_RDONLY)
     try:
         descriptor = open_unlinked(path, os.O_RDONLY, directory)
@@ -51,7 +51,9 @@ def test_links_and_ways_out_are_refused(root: Path, path: str, content: bytes | 
 
 @pytest.mark.parametrize("path", ["/a/b/file", "/a/inner/file", "/a/outer/file", "/a/none/file", "/a/b/file/x", "/a/b"])
 @pytest.mark.parametrize("linked", [False, True])
-def test_both_ways_give_one_answer(root: Path, monkeypatch: pytest.MonkeyPatch, path: str, linked: bool) -> None:
+def test_opening_in_one_call_and_name_by_name_give_the_same_result(
+    root: Path, monkeypatch: pytest.MonkeyPatch, path: str, linked: bool
+) -> None:
     given = root
     if linked:
         given = root.parent / "link"

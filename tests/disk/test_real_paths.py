@@ -1,4 +1,4 @@
-"""Where paths lead once links are followed, compared with what the system says."""
+"""Real paths after following links, compared with os.path.realpath."""
 
 import errno
 import os
@@ -48,14 +48,14 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-def test_paths_lead_where_the_system_says(root: Path) -> None:
+def test_real_paths_agree_with_os_path_realpath(root: Path) -> None:
     disk = Disk(str(root))
     for path in ASKED:
         expected = os.path.realpath(f"{root}{path}").removeprefix(os.path.realpath(root)) or "/"
         assert disk.real_path(path) == expected, path
 
 
-def test_what_leads_out_or_round_leads_nowhere(root: Path) -> None:
+def test_a_path_that_leads_outside_or_in_circles_has_no_real_path(root: Path) -> None:
     disk = Disk(str(root))
     assert [disk.real_path(path) for path in NOWHERE] == [None] * len(NOWHERE)
     assert Disk(str(root / "missing")).real_path("/a/b") == "/a/b"
@@ -69,20 +69,20 @@ def test_no_descriptor_stays_open(root: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_backends_tell_in_order_through_mounts(root: Path) -> None:
+def test_resolved_paths_keep_their_order_through_mounts(root: Path) -> None:
     tree = CompositeBackend(MemoryBackend(), {"/disk/": FilesystemBackend(root), "/disk/deep/": MemoryBackend()})
     asked = ["/a", "/disk/d/inside/file", "/..", "/disk/circle", "/disk/deep/x", "//disk/"]
     assert run_sync(tree.aresolve_paths, asked) == ["/a", "/disk/s/file", None, None, "/disk/deep/x", "/disk"]
 
 
-def test_paths_of_the_host_are_resolved_from_its_root(root: Path) -> None:
+def test_host_paths_are_resolved(root: Path) -> None:
     backend = FilesystemBackend(root, virtual_mode=False)
     asked = [f"{root}/d/inside/file", f"{root}/outside", "d/inside"]
     expected = [os.path.realpath(path) for path in (asked[0], asked[1], f"{root}/d/inside")]
     assert run_sync(backend.aresolve_paths, asked) == expected
 
 
-def test_no_path_leads_nowhere_for_want_of_descriptors(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_running_out_of_descriptors_is_an_error_not_a_missing_path(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (root / "d" / "secret").write_text("secret")
     (root / "open").symlink_to("d/secret")
     files = FilesystemBackend(root)
@@ -98,5 +98,5 @@ def test_no_path_leads_nowhere_for_want_of_descriptors(root: Path, monkeypatch: 
     with pytest.raises(BackendError, match="Too many files are open"):
         run_sync(files.aresolve_paths, ["/open"])
     assert run_sync(files.aresolve_paths, ["/../x"]) == [None]
-    told = ruled.glob("*")
-    assert (told.code, told.matches) == ("backend_error", None)
+    found = ruled.glob("*")
+    assert (found.code, found.matches) == ("backend_error", None)

@@ -1,4 +1,4 @@
-"""Taking over what nested graphs made of the files of a task, one after another within one task."""
+"""Adopting the files that nested graphs return, one graph after another within one task."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +19,7 @@ def stored(files: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def adopted(*made: Mapping[str, Any], given: Mapping[str, Any] = GIVEN) -> tuple[dict[str, Any], list[list[str]]]:
-    """The contents after each of `made` came back, and the paths that each time could not be taken over."""
+    """Adopt each of `made` in turn; return the final contents, and the paths that each time could not be adopted."""
     lost: list[list[str]] = []
 
     def node(state: FilesystemState) -> None:
@@ -30,7 +30,7 @@ def adopted(*made: Mapping[str, Any], given: Mapping[str, Any] = GIVEN) -> tuple
     return {path: data["content"] for path, data in files.items()}, lost
 
 
-def test_what_was_created_changed_and_deleted_is_taken_over() -> None:
+def test_created_changed_and_deleted_files_are_adopted() -> None:
     files, lost = adopted({"/a": "ONE\ntwo\nthree\n", "/c": "new"})
     assert (files, lost) == ({"/a": "ONE\ntwo\nthree\n", "/c": "new"}, [[]])
 
@@ -44,7 +44,7 @@ def test_changes_of_different_lines_are_merged() -> None:
     "second",
     [{**GIVEN, "/a": "1\ntwo\nthree\n"}, {"/b": "b\n"}, {**GIVEN, "/a": {"content": "AAA=", "encoding": "base64"}}],
 )
-def test_what_collides_stays_as_the_first_left_it(second: Mapping[str, Any]) -> None:
+def test_after_a_collision_the_first_change_stays(second: Mapping[str, Any]) -> None:
     files, lost = adopted({**GIVEN, "/a": "ONE\ntwo\nthree\n"}, second)
     assert (files["/a"], lost) == ("ONE\ntwo\nthree\n", [[], ["/a"]])
 
@@ -58,13 +58,13 @@ def test_a_file_that_was_deleted_twice_is_gone() -> None:
     assert adopted({"/a": GIVEN["/a"]}, {"/a": GIVEN["/a"]}) == ({"/a": GIVEN["/a"]}, [[], []])
 
 
-def test_the_older_form_stays_the_older_form() -> None:
+def test_files_in_the_v1_format_stay_in_it() -> None:
     v1 = {"/a": {"content": ["one", "two"], "created_at": "x", "modified_at": "y"}}
     files, _ = adopted({"/a": {**v1["/a"], "content": ["one", "TWO"]}}, given=v1)
     assert files["/a"] == ["one", "TWO"]
 
 
-def test_what_is_no_file_is_met_with_a_result() -> None:
+def test_values_that_are_not_files_are_adopted_or_reported() -> None:
     foreign: dict[str, Any] = {"/a": {"memory": "tea"}, "/b": {"content": 7}}
     new = {"content": "new", "encoding": "utf-8"}
     lost: list[list[str]] = []

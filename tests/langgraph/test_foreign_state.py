@@ -1,4 +1,4 @@
-"""What others put into the state beside the files is met with a result, stays where it is, and is counted."""
+"""Foreign items in the state, beside the files, do not break operations, stay in place, and are counted."""
 
 from typing import Any
 
@@ -51,8 +51,8 @@ def stored(text: str) -> dict[str, Any]:
     return {"content": text, "encoding": "utf-8", "created_at": "0", "modified_at": "0"}
 
 
-async def after(node: Any, files: Any) -> dict[str, Any]:
-    """The files after a run of the node, beside one that returns all files; the same are loaded again."""
+async def files_after(node: Any, files: Any) -> dict[str, Any]:
+    """Run `node` in parallel with a node that returns all files; return the files, compared with a reload."""
 
     def beside(state: FilesystemState) -> Any:
         return {"files": {**state["files"], "/beside": stored("x")}}
@@ -67,7 +67,7 @@ async def after(node: Any, files: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("key", KEYS.values(), ids=KEYS)
-async def test_a_key_that_is_no_path_is_passed_over_and_stays(key: Any) -> None:
+async def test_a_key_that_is_not_a_path_is_skipped_and_kept(key: Any) -> None:
     async def node(state: FilesystemState) -> None:
         assert [info.path for info in (await fs.als("/")).entries or ()] == ["/b.txt", "/dir/"]
         assert [info.path for info in (await fs.als("/dir")).entries or ()] == ["/dir/a.txt"]
@@ -83,13 +83,13 @@ async def test_a_key_that_is_no_path_is_passed_over_and_stays(key: Any) -> None:
         assert (await fs.adelete("/copy")).ok
         assert (await fs.aread(str(key))).ok is False
 
-    files = await after(node, {key: stored("needle"), "/dir/a.txt": stored("needle"), "/b.txt": stored("b")})
+    files = await files_after(node, {key: stored("needle"), "/dir/a.txt": stored("needle"), "/b.txt": stored("b")})
     assert files.keys() == {key, "/b.txt", "/moved/a.txt", "/new/x.txt", "/new/y.txt", "/beside"}
     assert files[key] == stored("needle")
 
 
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
-async def test_a_value_that_is_no_file_is_met_with_a_result(value: Any) -> None:
+async def test_operations_on_a_value_that_is_not_a_file_give_results(value: Any) -> None:
     async def node(state: FilesystemState) -> None:
         assert [info.path for info in (await fs.als("/dir")).entries or ()] == ["/dir/bad", "/dir/good"]
         assert len((await fs.aglob("**")).matches or ()) == 4
@@ -106,16 +106,18 @@ async def test_a_value_that_is_no_file_is_met_with_a_result(value: Any) -> None:
         assert (await fs.awrite("/write", "new", overwrite=True)).ok
         assert (await fs.adelete("/delete")).ok
 
-    files = await after(node, {"/dir/bad": value, "/write": value, "/delete": value, "/dir/good": stored("needle")})
+    files = await files_after(
+        node, {"/dir/bad": value, "/write": value, "/delete": value, "/dir/good": stored("needle")}
+    )
     assert files.keys() == {"/beside", "/dir/bad", "/dir/good", "/write"}
     assert (files["/dir/bad"], files["/write"]["content"]) == (value, "new")
 
 
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
-async def test_what_is_no_file_may_be_written_by_hand(value: Any) -> None:
+async def test_nodes_may_return_values_that_are_not_files(value: Any) -> None:
     def node(state: FilesystemState) -> Any:
         return {"files": {**state["files"], "/changed": value, "/made": value, "/gone": None, "no path": value}}
 
-    files = await after(node, {"/changed": stored("x"), "/gone": value, "/kept": value})
+    files = await files_after(node, {"/changed": stored("x"), "/gone": value, "/kept": value})
     made = {"/changed": value, "/made": value, "/kept": value, "no path": value, "/beside": stored("x")}
     assert files == made

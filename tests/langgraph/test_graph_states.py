@@ -1,4 +1,4 @@
-"""StateBackend and StoreBackend in graphs of every form: whatever the state is, wherever the node runs."""
+"""StateBackend and StoreBackend in graphs of every form, with every kind of state, node and run."""
 
 import operator
 from collections.abc import Callable
@@ -73,7 +73,7 @@ async def awork(state: Any) -> dict[str, list[str]]:
 
 
 def later(state: Any) -> dict[str, list[str]]:
-    """A node of the next step reads what the first one left, and edits it."""
+    """A node of the next step that edits and reads the file of the first node."""
     edited = files.edit("/a.txt", "two", "2")
     seen = files.read("/a.txt").file_data or {}
     return {"log": [str(edited.error), seen["content"]]}
@@ -89,7 +89,7 @@ def builder(state: Any, node: Callable[..., Any]) -> StateGraph[Any]:
 
 @pytest.mark.parametrize("node", [work, awork])
 @pytest.mark.parametrize("state", STATES)
-async def test_a_state_of_any_kind_has_files(state: Any, node: Callable[..., Any]) -> None:
+async def test_every_kind_of_state_can_hold_files(state: Any, node: Callable[..., Any]) -> None:
     saver = InMemorySaver()
     graph = builder(state, node).compile(checkpointer=saver, store=InMemoryStore())
     final = await graph.ainvoke({}, THREAD)
@@ -101,13 +101,13 @@ async def test_a_state_of_any_kind_has_files(state: Any, node: Callable[..., Any
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_a_sync_run_does_the_same(state: Any) -> None:
+def test_a_sync_run_gives_the_same_results(state: Any) -> None:
     graph = builder(state, work).compile(checkpointer=InMemorySaver(), store=InMemoryStore())
     assert graph.invoke({}, THREAD)["log"] == EXPECTED
 
 
 @pytest.mark.parametrize("mode", ["values", "updates", "debug"])
-async def test_streams_tell_the_same(mode: Any) -> None:
+async def test_sync_and_async_streams_give_the_same_results(mode: Any) -> None:
     graph = builder(Typed, awork).compile(checkpointer=InMemorySaver(), store=InMemoryStore())
     parts = [part async for part in graph.astream({}, THREAD, stream_mode=mode)]
     assert parts
@@ -117,13 +117,13 @@ async def test_streams_tell_the_same(mode: Any) -> None:
     assert count == len(parts)
 
 
-async def test_a_state_without_files_says_what_to_mix_in() -> None:
+async def test_a_state_without_files_raises_an_error_that_names_filesystem_state() -> None:
     graph = StateGraph(MessagesState).add_node("work", awork).add_edge(START, "work").compile(store=InMemoryStore())
     with pytest.raises(RuntimeError, match="class State\\(FilesystemState\\)"):
         await graph.ainvoke({"messages": []})
 
 
-async def test_nodes_fanned_out_by_send_write_one_tree() -> None:
+async def test_nodes_started_by_send_write_to_one_tree() -> None:
     async def one(state: dict[str, Any]) -> None:
         await files.awrite(f"/out/{state['n']}.txt", str(state["n"]))
         await files.awrite(f"/store/{state['n']}.txt", str(state["n"]))
@@ -136,7 +136,7 @@ async def test_nodes_fanned_out_by_send_write_one_tree() -> None:
     assert len(store.search(("all",), limit=100)) == 30
 
 
-async def test_a_subgraph_hands_its_files_to_the_graph_that_it_is_a_node_of() -> None:
+async def test_a_subgraph_passes_its_files_to_the_parent_graph() -> None:
     inner = builder(Typed, awork).compile()
 
     async def before(state: Typed) -> None:
@@ -170,7 +170,7 @@ def note_sync(name: str) -> str:
     return done.error or "done"
 
 
-async def test_tools_of_both_kinds_run_side_by_side() -> None:
+async def test_sync_and_async_tools_run_in_parallel() -> None:
     calls = [
         {"name": name, "args": {"name": f"{name}{n}"}, "id": f"{name}{n}"}
         for name in ("note", "note_sync")
@@ -214,7 +214,7 @@ def of_assistant(runtime: Runtime[Context]) -> tuple[str, ...]:
 
 @dataclass
 class Authenticated:
-    """What LangGraph's server hands on, as far as it counts here."""
+    """The authenticated user as LangGraph's server passes it, reduced to the identity."""
 
     identity: str
 
@@ -251,7 +251,7 @@ async def test_a_namespace_may_come_from_the_runtime(
         }
         config: RunnableConfig = {"configurable": configurable}
         assert (await graph.ainvoke({}, config, context=Context(user)))["log"] == ["None"]
-    # Stores refuse a dot in a label, so it is stored as another character.
+    # Stores refuse dots in namespace labels, so another character replaces them.
     stored = [tuple(label.replace(".", "!") for label in namespace) for namespace in expected]
     assert sorted(store.list_namespaces()) == sorted(stored)
 
@@ -261,7 +261,7 @@ async def test_a_namespace_may_come_from_the_runtime(
     [failing, lambda runtime: (), lambda runtime: ("a/b",), lambda runtime: ("*",), lambda runtime: "ada"],
     ids=["raises", "empty", "slash", "wildcard", "string"],
 )
-async def test_a_namespace_that_is_none_reads_and_writes_nothing(namespace: Callable[[Any], Any]) -> None:
+async def test_an_invalid_namespace_fails_every_operation(namespace: Callable[[Any], Any]) -> None:
     backend = StoreBackend(namespace=namespace)
 
     async def write(state: Typed) -> dict[str, list[str]]:

@@ -1,4 +1,4 @@
-"""What `_langgraph/private.py` takes from inside LangGraph, name by name: fails loudly when LangGraph moves it."""
+"""Every private name of LangGraph that `_langgraph/private.py` uses: a test fails if LangGraph changes one."""
 
 import asyncio
 import inspect
@@ -54,7 +54,7 @@ def run(node: Callable[..., Any], *, state: Any = FilesystemState, given: Any = 
 # --- the running task ------------------------------------------------------------------------------------------------
 
 
-def test_the_names_by_which_a_task_reads_and_sends() -> None:
+def test_the_config_keys_with_which_a_task_reads_and_sends() -> None:
     def node(state: FilesystemState) -> None:
         config = get_config()
         configurable = config["configurable"]
@@ -71,7 +71,7 @@ def test_the_names_by_which_a_task_reads_and_sends() -> None:
     assert set(run(node)["files"]) == {"/a", "/b"}
 
 
-def test_a_task_reads_by_a_partial_that_holds_the_channels_and_its_writes() -> None:
+def test_the_read_function_is_a_partial_with_the_channels_and_writes_of_the_task() -> None:
     def node(state: FilesystemState) -> None:
         read = get_config()["configurable"]["__pregel_read"]
         assert isinstance(read, partial)
@@ -88,7 +88,7 @@ def test_a_task_reads_by_a_partial_that_holds_the_channels_and_its_writes() -> N
     run(node)
 
 
-def test_a_failed_task_has_its_error_at_the_end_of_its_writes_and_nothing_else_saved() -> None:
+def test_of_a_failed_task_only_its_error_is_saved() -> None:
     def node(state: FilesystemState) -> None:
         assert fs.edit("/a", "one", "1").ok
         raise ValueError("failed")
@@ -100,7 +100,7 @@ def test_a_failed_task_has_its_error_at_the_end_of_its_writes_and_nothing_else_s
     assert [channel for _, channel, _ in saved.pending_writes or ()] == ["__error__"]
 
 
-def test_tasks_of_one_step_share_the_channel_object() -> None:
+def test_tasks_of_one_run_share_the_run_object() -> None:
     seen = []
 
     def one(state: FilesystemState) -> None:
@@ -115,11 +115,11 @@ def test_tasks_of_one_step_share_the_channel_object() -> None:
     assert [task.step for task in seen] == [1, 1, 2]
 
 
-# --- when LangGraph is made otherwise --------------------------------------------------------------------------------
+# --- without access to the internals of LangGraph --------------------------------------------------------------------
 
 
-class TestWithoutTheInside:
-    """The calls that a task is given suffice: nothing is merged then, and no loss is silent."""
+class TestWithoutInternals:
+    """With only the read and send functions of a task, nothing is merged, and every loss is reported."""
 
     @pytest.fixture(autouse=True)
     def _unknown(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +138,7 @@ class TestWithoutTheInside:
         assert {path: data["content"] for path, data in result["files"].items()} == {"/a": "1 2"}
         assert result["file_conflicts"] == []
 
-    def test_parallel_changes_of_one_file_are_told_in_the_channel(self) -> None:
+    def test_parallel_changes_of_one_file_are_reported_as_conflicts(self) -> None:
         def one(state: FilesystemState) -> None:
             assert fs.edit("/a", "one", "1").ok
 
@@ -152,18 +152,18 @@ class TestWithoutTheInside:
         assert {path: data["content"] for path, data in result["files"].items()} == {"/a": "1 two", "/b": "b"}
         assert [conflict["path"] for conflict in result["file_conflicts"]] == ["/a", "/a"]
 
-    def test_a_state_with_only_files(self) -> None:
+    def test_a_state_with_only_files_is_enough(self) -> None:
         class Only(TypedDict):
             files: Files
 
         assert run(lambda _: fs.edit("/a", "one", "1").error, state=Only)["files"]["/a"]["content"] == "1 two"
 
-    def test_a_state_without_files(self) -> None:
+    def test_a_state_without_files_is_an_error(self) -> None:
         with pytest.raises(RuntimeError, match="FilesystemState"):
             run(lambda _: fs.ls("/"), state=TypedDict("Other", {"n": int}), given={"n": 1})
 
 
-# --- the state that a graph may have ---------------------------------------------------------------------------------
+# --- kinds of state --------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -188,7 +188,7 @@ class Mixed(FilesystemState):
 
 
 @pytest.mark.parametrize("state", [FilesystemState, Mixed, OnlyFiles, DataclassState, PydanticState])
-def test_states(state: Any) -> None:
+def test_every_kind_of_state_can_hold_files(state: Any) -> None:
     def node(given: Any) -> dict[str, Any]:
         files = given["files"] if isinstance(given, Mapping) else given.files
         assert files == A_FILE["files"]
@@ -201,13 +201,13 @@ def test_states(state: Any) -> None:
     assert again["files"]["/a"]["content"] == "1 2"
 
 
-def test_a_state_without_files_says_what_to_do() -> None:
+def test_a_state_without_files_raises_an_error_that_says_what_to_do() -> None:
     with pytest.raises(RuntimeError, match="FilesystemState"):
         run(lambda _: fs.ls("/"), state=TypedDict("Other", {"n": int}), given={"n": 1})
 
 
 @pytest.mark.anyio
-async def test_outside_a_graph_every_call_says_what_to_do() -> None:
+async def test_calls_outside_a_graph_raise_an_error_that_says_what_to_do() -> None:
     with pytest.raises(RuntimeError, match="MemoryBackend"):
         fs.ls("/")
     with pytest.raises(RuntimeError, match="inside a node or a tool"):
@@ -218,7 +218,7 @@ async def test_outside_a_graph_every_call_says_what_to_do() -> None:
 # --- stores and the runtime ------------------------------------------------------------------------------------------
 
 
-def test_the_store_and_the_runtime_of_the_running_node() -> None:
+def test_the_store_and_the_runtime_are_those_of_the_running_node() -> None:
     store = InMemoryStore()
 
     def node(state: FilesystemState) -> None:
@@ -235,7 +235,7 @@ def test_the_store_and_the_runtime_of_the_running_node() -> None:
         run(lambda _: current_store())
 
 
-def test_the_legacy_namespace_is_the_assistants() -> None:
+def test_the_legacy_namespace_contains_the_assistant_id() -> None:
     seen = []
     run(lambda _: seen.append(legacy_namespace()), metadata={"assistant_id": "helper"})
     run(lambda _: seen.append(legacy_namespace()))
@@ -243,8 +243,8 @@ def test_the_legacy_namespace_is_the_assistants() -> None:
 
 
 @pytest.mark.parametrize("kind", [AsyncPostgresStore, AsyncSqliteStore])
-def test_how_the_stores_over_a_database_write(kind: Any) -> None:
-    """Where a name is missing here, edits of several processes are no longer kept apart: LangGraph has moved it."""
+def test_the_private_methods_with_which_database_stores_write(kind: Any) -> None:
+    """If LangGraph has renamed one of these methods, concurrent edits of several processes may be lost."""
     for name in _langgraph._WRITING:
         assert getattr(kind, name).__module__.startswith("langgraph.store."), name
     assert kind._cursor.__module__ in _langgraph._KINDS
@@ -254,7 +254,7 @@ def test_how_the_stores_over_a_database_write(kind: Any) -> None:
 
 
 @pytest.mark.anyio
-async def test_the_inside_of_a_store_over_sqlite() -> None:
+async def test_the_internals_of_a_store_over_sqlite() -> None:
     async with AsyncSqliteStore.from_conn_string(":memory:") as store:
         assert _langgraph.database_kind(store) == "sqlite"
         assert _langgraph.writes_plainly(store)
@@ -266,7 +266,7 @@ async def test_the_inside_of_a_store_over_sqlite() -> None:
 
 
 @pytest.mark.anyio
-async def test_the_inside_of_a_store_over_postgres(postgres_store: AsyncPostgresStore) -> None:
+async def test_the_internals_of_a_store_over_postgres(postgres_store: AsyncPostgresStore) -> None:
     assert _langgraph.database_kind(postgres_store) == "postgres"
     assert _langgraph.writes_plainly(postgres_store)
     assert _langgraph.lists_all(postgres_store)
@@ -276,7 +276,7 @@ async def test_the_inside_of_a_store_over_postgres(postgres_store: AsyncPostgres
 
 
 @pytest.mark.anyio
-async def test_the_loop_of_a_store() -> None:
+async def test_the_loop_of_a_store_is_known() -> None:
     loop = asyncio.get_running_loop()
     async with AsyncSqliteStore.from_conn_string(":memory:") as store:
         assert store_loop(store) is loop
@@ -287,7 +287,7 @@ async def test_the_loop_of_a_store() -> None:
 
 
 class LoopStore(InMemoryStore):
-    """A store that belongs to a loop in another thread, and works nowhere else."""
+    """A store bound to an event loop in another thread; it works only on that loop."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -315,7 +315,7 @@ def loop_store() -> Iterator[LoopStore]:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
-async def test_operations_go_to_the_loop_of_the_store(loop_store: LoopStore) -> None:
+async def test_operations_run_on_the_loop_of_the_store(loop_store: LoopStore) -> None:
     assert await batch(loop_store, [PutOp(("n",), "k", {"v": 1})]) == [None]
     [item] = await batch(loop_store, [GetOp(("n",), "k")])
     assert isinstance(item, Item)
@@ -330,7 +330,7 @@ async def test_a_store_whose_loop_has_ended_is_an_error(loop_store: LoopStore) -
 
 
 @pytest.mark.anyio
-async def test_operations_on_a_store_without_a_loop_run_here() -> None:
+async def test_operations_on_a_store_without_a_loop_run_on_the_current_loop() -> None:
     store = InMemoryStore()
     await batch(store, [PutOp(("n",), "k", {"v": 1})])
     assert isinstance(store.get(("n",), "k"), Item)

@@ -1,4 +1,4 @@
-"""Graphs made at random: what a task was told that it did is in the final files, or is named as a conflict."""
+"""Random graphs: every change that succeeded for a task is in the final files or is named as a conflict."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -25,7 +25,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
-    """Where checkpoints are kept."""
+    """The kind and address of the checkpoint storage."""
     dsn = request.getfixturevalue("postgres_dsn") if request.param == "postgres" else str(tmp_path / "threads.db")
     return request.param, dsn
 
@@ -53,7 +53,7 @@ async def async_saver(place: tuple[str, str]) -> AsyncIterator[Any]:
         async with AsyncSqliteSaver.from_conn_string(address) as sqlite:
             yield sqlite
     else:
-        # A write that is cancelled with the run that failed takes its connection with it.
+        # When a run fails, cancelling its pending write breaks the connection of that write.
         options: dict[str, Any] = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
         async with AsyncConnectionPool(address, min_size=1, max_size=3, kwargs=options) as pool:
             postgres = AsyncPostgresSaver(cast("Any", pool))
@@ -70,7 +70,7 @@ def check(seed: int, graph: RandomGraph, values: Any, loaded: Any) -> None:
 
 
 @pytest.mark.parametrize("count", few_or_many(10, 84))
-def test_every_success_of_a_sync_run_is_there_or_named(count: int, saver: Any) -> None:
+def test_every_success_of_a_sync_run_is_in_the_files_or_a_conflict(count: int, saver: Any) -> None:
     for seed in range(count):
         graph = RandomGraph(seed, sync=True)
         values = graph.run(saver, str(seed))
@@ -79,7 +79,7 @@ def test_every_success_of_a_sync_run_is_there_or_named(count: int, saver: Any) -
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("count", few_or_many(10, 84))
-async def test_every_success_of_an_async_run_is_there_or_named(count: int, async_saver: Any) -> None:
+async def test_every_success_of_an_async_run_is_in_the_files_or_a_conflict(count: int, async_saver: Any) -> None:
     for seed in range(1000, 1000 + count):
         graph = RandomGraph(seed, sync=False)
         values = await graph.arun(async_saver, str(seed))
@@ -87,6 +87,6 @@ async def test_every_success_of_an_async_run_is_there_or_named(count: int, async
         check(seed, graph, values, (await app.aget_state(graph.config(str(seed)))).values)
 
 
-def test_the_graphs_have_parts_of_every_kind() -> None:
+def test_random_graphs_contain_every_kind_of_part() -> None:
     parts = [part for seed in range(10) for part in RandomGraph(seed, sync=True).parts]
     assert set(parts) == {"node", "hand", "both", "tools", "subgraph", "called"}

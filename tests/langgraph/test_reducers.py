@@ -1,4 +1,4 @@
-"""The reducers of `files` and `file_conflicts`, on writes as the tasks of supersteps make them."""
+"""The reducers of `files` and `file_conflicts`, applied to the writes of tasks in supersteps."""
 
 import copy
 import pickle
@@ -20,14 +20,14 @@ from deepfs.text.records import decode_file, encode_file, new_file
 Files = Mapping[str, Any]
 Write = dict[str, Any]
 
-# --- tasks as StateBackend runs them ---------------------------------------------------------------------------------
+# --- tasks that write as StateBackend does ---------------------------------------------------------------------------
 
 
 numbers = count()
 
 
 class Task:
-    """One task of a superstep: what it sees, and the writes and headers that it sends."""
+    """One task of a superstep: the files that it sees, and the writes, with headers, that it sends."""
 
     def __init__(self, files: Files, step: int = 1, *, file_format: str = "v2", minute: int = 0) -> None:
         self.files = dict(files)
@@ -73,7 +73,7 @@ class Task:
 
 
 def plain(files: Files, writes: Iterable[Write]) -> dict[str, Any]:
-    """What a reducer makes of the writes that merges dicts, deletes at None, and knows no operations."""
+    """Apply the writes as a plain reducer does: merge dicts, delete at None, and ignore operations."""
     result = dict(files)
     for write in writes:
         for key, value in write.items():
@@ -101,7 +101,7 @@ def in_order(*tasks: Task) -> list[Write]:
 
 
 def outcome(files: Files, *tasks: Task) -> tuple[dict[str, str], list[tuple[str, str]]]:
-    """The texts after a superstep, and the losses told, as path and operation."""
+    """The texts after a superstep, and the path and operation of each conflict."""
     writes = in_order(*tasks)
     return texts(fold(files, writes)), [
         (conflict["path"], conflict["operation"]) for conflict in fold_conflicts([], headers(writes))
@@ -146,7 +146,7 @@ def test_disjoint_edits_are_merged_by_place(content: str, edits: Sequence[tuple[
     ],
     ids=["new text holds old", "same edit", "same word", "deletion"],
 )
-def test_of_two_edits_in_one_place_the_first_takes_effect_and_the_other_is_told(old: str, new: str, other: str) -> None:
+def test_of_two_edits_in_one_place_the_first_wins_and_the_other_is_a_conflict(old: str, new: str, other: str) -> None:
     start = files_of(a="count = 1\nend")
     first, second = Task(start).edit("/a", old, new), Task(start).edit("/a", old, other)
     assert outcome(start, first, second) == (texts(first.files), [("/a", "edit")])
@@ -161,7 +161,7 @@ def test_edits_that_share_a_character_collide_even_if_neither_text_is_in_the_oth
     )
 
 
-def test_a_task_edits_what_it_edited_itself() -> None:
+def test_a_task_may_edit_its_own_edits() -> None:
     start = files_of(a="one two three four")
     own = Task(start).edit("/a", "one", "1").edit("/a", "1 two", "12").edit("/a", "four", "4").edit("/a", "12 t", "[t")
     other = Task(start).edit("/a", "ee", "EE")
@@ -169,21 +169,21 @@ def test_a_task_edits_what_it_edited_itself() -> None:
         assert outcome(start, *order) == ({"/a": "[thrEE 4"}, [])
 
 
-def test_what_was_built_on_a_lost_edit_is_lost_and_told() -> None:
+def test_later_edits_of_a_task_with_a_lost_edit_are_conflicts_too() -> None:
     start = files_of(a="one two three")
     first = Task(start).edit("/a", "one", "1")
     second = Task(start).edit("/a", "two", "2").edit("/a", "one", "uno").edit("/a", "three", "3")
     assert outcome(start, first, second) == ({"/a": "1 2 three"}, [("/a", "edit"), ("/a", "edit")])
 
 
-def test_replacing_everywhere_collides_where_any_place_does() -> None:
+def test_replace_all_collides_if_any_of_its_places_does() -> None:
     start = files_of(a="a b a")
     everywhere = Task(start).edit("/a", "a", "x", replace_all=True)
     assert outcome(start, everywhere, Task(start).edit("/a", "b", "y")) == ({"/a": "x y x"}, [])
     assert outcome(start, Task(start).edit("/a", "b a", "y"), everywhere) == ({"/a": "a y"}, [("/a", "edit")])
 
 
-def test_merged_edits_keep_the_latest_time_and_the_form_of_the_writer() -> None:
+def test_merged_edits_keep_the_latest_time_and_the_format_of_the_last_write() -> None:
     start = files_of(a="one\ntwo\n")
     early = Task(start, minute=1, file_format="v1").edit("/a", "two", "2")
     late = Task(start, minute=2).edit("/a", "one", "1")
@@ -195,12 +195,12 @@ def test_merged_edits_keep_the_latest_time_and_the_form_of_the_writer() -> None:
 # --- whole files in parallel -----------------------------------------------------------------------------------------
 
 
-def test_of_two_creates_the_first_wins_and_the_other_is_told() -> None:
+def test_of_two_creates_the_first_wins_and_the_other_is_a_conflict() -> None:
     assert outcome({}, Task({}).write("/a", "1"), Task({}).write("/a", "2")) == ({"/a": "1"}, [("/a", "create")])
     assert outcome({}, Task({}).write("/a", "1"), Task({}).write("/a", "1")) == ({"/a": "1"}, [("/a", "create")])
 
 
-def test_overwriting_collides_with_everything_but_itself() -> None:
+def test_overwriting_collides_with_every_change_of_another_task() -> None:
     start = files_of(a="old")
     over = Task(start).write("/a", "new").write("/a", "newer")
     assert outcome(start, over, Task(start).edit("/a", "old", "x")) == ({"/a": "newer"}, [("/a", "edit")])
@@ -210,20 +210,20 @@ def test_overwriting_collides_with_everything_but_itself() -> None:
     )
 
 
-def test_of_deletion_and_edit_the_first_takes_effect() -> None:
+def test_of_a_deletion_and_an_edit_the_first_wins() -> None:
     start = files_of(a="old")
     deletion, edit = Task(start).delete("/a"), Task(start).edit("/a", "old", "new")
     assert outcome(start, deletion, edit) == ({}, [("/a", "edit")])
     assert outcome(start, edit, deletion) == ({"/a": "new"}, [("/a", "delete")])
 
 
-def test_deletions_agree() -> None:
+def test_two_deletions_of_one_file_do_not_collide() -> None:
     start = files_of(a="old", b="old")
     both = Task(start).send({"/a": (None, None), "/b": (None, None)})
     assert outcome(start, Task(start).delete("/a"), both) == ({}, [])
 
 
-def test_a_task_deletes_and_creates_again() -> None:
+def test_a_task_may_delete_and_create_a_file_again() -> None:
     start = files_of(a="old")
     again = Task(start).delete("/a").write("/a", "new").edit("/a", "new", "newer")
     assert outcome(start, again) == ({"/a": "newer"}, [])
@@ -239,7 +239,7 @@ def test_a_move_takes_effect_at_both_ends_or_at_neither() -> None:
     assert outcome(start, move, Task(start).move("/a", "/c"))[0] == {"/b": "content"}
 
 
-def test_a_file_is_not_written_anew_where_its_move_took_no_effect() -> None:
+def test_a_file_written_after_a_lost_move_is_lost_too() -> None:
     start = files_of(a="content")
     taken, move = Task(start).write("/b", "other"), Task(start).move("/a", "/b").write("/a", "new")
     assert outcome(start, taken, move) == (
@@ -248,7 +248,7 @@ def test_a_file_is_not_written_anew_where_its_move_took_no_effect() -> None:
     )
 
 
-def test_a_file_where_another_task_needs_a_directory_collides() -> None:
+def test_a_file_collides_with_a_directory_that_another_task_needs() -> None:
     directory, file = Task({}).write("/a/b/c", "1"), Task({}).write("/a/b", "2")
     assert outcome({}, directory, file) == ({"/a/b/c": "1"}, [("/a/b", "create")])
     assert outcome({}, file, directory) == ({"/a/b": "2"}, [("/a/b/c", "create")])
@@ -257,7 +257,7 @@ def test_a_file_where_another_task_needs_a_directory_collides() -> None:
     assert outcome({}, directory, Task({}).write("/a/b2", "3")) == ({"/a/b/c": "1", "/a/b2": "3"}, [])
 
 
-def test_steps_follow_one_another() -> None:
+def test_changes_of_different_steps_do_not_collide() -> None:
     start = files_of(a="one")
     first = Task(start, 1).edit("/a", "one", "two")
     second = Task(fold(start, first.writes), 2).edit("/a", "two", "one")
@@ -268,7 +268,7 @@ def test_steps_follow_one_another() -> None:
 # --- writes without an operation -------------------------------------------------------------------------------------
 
 
-def test_plain_writes_are_taken_as_they_are() -> None:
+def test_plain_writes_are_applied_unchanged() -> None:
     start = files_of(a="old", b="old")
     written = {"/a": None, "/c": {"content": ["v1"]}}
     assert fold(start, [written, None]) == {"/b": start["/b"], "/c": {"content": ["v1"]}}
@@ -276,7 +276,7 @@ def test_plain_writes_are_taken_as_they_are() -> None:
     assert texts(start) == {"/a": "old", "/b": "old"}
 
 
-def test_repeating_what_an_operation_wrote_changes_nothing() -> None:
+def test_repeating_the_write_of_an_operation_changes_nothing() -> None:
     start = files_of(a="one two")
     tasks = [Task(start).edit("/a", "one", "1"), Task(start).edit("/a", "two", "2").edit("/a", "2", "II")]
     repeated = [{"/a": write["/a"]} for write in in_order(*tasks)]
@@ -285,7 +285,7 @@ def test_repeating_what_an_operation_wrote_changes_nothing() -> None:
     assert texts(fold(start, [*in_order(*tasks, lost), *lost.writes, {"/a": lost.files["/a"]}])) == {"/a": "1 II"}
 
 
-def test_an_earlier_file_can_be_put_back() -> None:
+def test_an_earlier_version_of_a_file_can_be_restored() -> None:
     start = files_of(a="one")
     task = Task(start).edit("/a", "one", "two")
     back = [*task.writes, {"/a": start["/a"]}]
@@ -294,14 +294,14 @@ def test_an_earlier_file_can_be_put_back() -> None:
     assert fold(start, [*task.writes, {"/a": None}]) == {}
 
 
-def test_a_plain_write_and_later_operations_of_the_step() -> None:
+def test_an_operation_after_a_plain_write_of_the_step_replaces_it() -> None:
     start = files_of(a="one two")
     tasks = [Task(start).edit("/a", "one", "1"), Task(start).edit("/a", "two", "2")]
     put = {"/a": {"content": "quite something else"}}
     assert texts(fold(start, [*tasks[0].writes, put, *tasks[1].writes])) == {"/a": "one 2"}
 
 
-def test_edits_of_a_later_step_are_merged_also_after_a_plain_write() -> None:
+def test_edits_of_the_step_after_a_plain_write_are_merged() -> None:
     start = files_of(a="zero")
     put = {"/a": {"content": "one two"}}
     before = fold(start, [*Task(start, 1).edit("/a", "zero", "0").writes, put])
@@ -309,29 +309,29 @@ def test_edits_of_a_later_step_are_merged_also_after_a_plain_write() -> None:
     assert texts(fold(before, in_order(*tasks))) == {"/a": "1 2"}
 
 
-def test_an_operation_that_cannot_be_read_leaves_the_files() -> None:
+def test_a_write_with_an_unreadable_operation_is_a_plain_write() -> None:
     assert fold({}, [{"deepfs:{new format}": None, "/a": {"content": "x"}}]) == {"/a": {"content": "x"}}
 
 
 # --- conflicts -------------------------------------------------------------------------------------------------------
 
 
-def test_a_conflict_says_what_was_lost() -> None:
+def test_a_conflict_names_the_lost_operation() -> None:
     start = files_of(a="old")
     writes = in_order(Task(start, 7).edit("/a", "old", "x"), Task(start, 7).edit("/a", "old", "y"))
-    [told] = fold_conflicts([], headers(writes))
-    assert told.pop("reason")
-    assert told == {"path": "/a", "operation": "edit", "node": "node", "step": 7}
+    [conflict] = fold_conflicts([], headers(writes))
+    assert conflict.pop("reason")
+    assert conflict == {"path": "/a", "operation": "edit", "node": "node", "step": 7}
 
 
-def test_conflicts_told_elsewhere_are_taken_in_once_and_can_be_forgotten() -> None:
-    told = {"path": "/x"}
-    assert fold_conflicts([told], [[told, {"path": "/y"}]]) == [told, {"path": "/y"}]
-    assert fold_conflicts([told], [None]) == []
+def test_conflicts_written_by_hand_are_merged_and_can_be_cleared() -> None:
+    conflict = {"path": "/x"}
+    assert fold_conflicts([conflict], [[conflict, {"path": "/y"}]]) == [conflict, {"path": "/y"}]
+    assert fold_conflicts([conflict], [None]) == []
     assert fold_conflicts(None, ["deepfs:unreadable"]) == []
 
 
-# --- laws ------------------------------------------------------------------------------------------------------------
+# --- properties ------------------------------------------------------------------------------------------------------
 
 PATHS = ["/a", "/b", "/a/c"]
 content = st.text(alphabet="ab\n", max_size=6)
@@ -339,7 +339,7 @@ content = st.text(alphabet="ab\n", max_size=6)
 
 @st.composite
 def supersteps(draw: st.DrawFn) -> tuple[dict[str, Any], list[list[Task]]]:
-    """Files to start with, and the tasks of the steps that follow, each step on what the one before left."""
+    """Initial files, and the tasks of consecutive steps; each step starts with the files of the step before."""
     files = start = files_of(**draw(st.dictionaries(st.sampled_from(["a", "b"]), content, max_size=2)))
     steps = []
     for step in range(draw(st.integers(1, 3))):
@@ -353,7 +353,7 @@ def supersteps(draw: st.DrawFn) -> tuple[dict[str, Any], list[list[Task]]]:
 
 
 def operate(draw: st.DrawFn, task: Task) -> None:
-    """Some operation on some file, of those that the backend would let through."""
+    """Carry out a random operation on a random file, if the backend would allow it."""
     path = draw(st.sampled_from(PATHS))
     if any(other.startswith(f"{path}/") or path.startswith(f"{other}/") for other in task.files):
         return
@@ -378,7 +378,7 @@ def in_batches(writes: Sequence[Any], cuts: Iterable[int]) -> Iterator[Sequence[
 
 
 @given(supersteps(), st.lists(st.integers(0, 99)))
-def test_every_division_into_batches_gives_the_same(
+def test_every_division_into_batches_gives_the_same_result(
     run: tuple[dict[str, Any], list[list[Task]]], cuts: list[int]
 ) -> None:
     start, steps = run
@@ -388,13 +388,13 @@ def test_every_division_into_batches_gives_the_same(
         files = fold(files, batch)
     assert files == fold(start, writes)
     conflicts: list[Any] = []
-    for told in in_batches(headers(writes), cuts):
-        conflicts = fold_conflicts(conflicts, told)
+    for header_batch in in_batches(headers(writes), cuts):
+        conflicts = fold_conflicts(conflicts, header_batch)
     assert conflicts == fold_conflicts([], headers(writes))
 
 
 @given(supersteps())
-def test_a_state_loaded_between_steps_goes_on_the_same(run: tuple[dict[str, Any], list[list[Task]]]) -> None:
+def test_reloading_the_state_between_steps_changes_nothing(run: tuple[dict[str, Any], list[list[Task]]]) -> None:
     start, steps = run
     files: Files = start
     for tasks in steps:
@@ -403,7 +403,7 @@ def test_a_state_loaded_between_steps_goes_on_the_same(run: tuple[dict[str, Any]
 
 
 @given(supersteps())
-def test_folding_changes_none_of_its_arguments(run: tuple[dict[str, Any], list[list[Task]]]) -> None:
+def test_fold_does_not_change_its_arguments(run: tuple[dict[str, Any], list[list[Task]]]) -> None:
     start, steps = run
     writes = in_order(*(task for tasks in steps for task in tasks))
     half = fold(start, writes[: len(writes) // 2])
@@ -413,7 +413,7 @@ def test_folding_changes_none_of_its_arguments(run: tuple[dict[str, Any], list[l
     assert (start, writes, half) == before
 
 
-def test_what_is_folded_from_one_value_is_not_known_to_another() -> None:
+def test_two_folds_of_one_value_do_not_affect_each_other() -> None:
     start = files_of(a="one two")
     one, two, also_two = (Task(start).edit("/a", old, new) for old, new in [("one", "1"), ("two", "2"), ("two", "II")])
     files, conflicts = fold(start, one.writes), fold_conflicts([], headers(one.writes))
@@ -424,7 +424,7 @@ def test_what_is_folded_from_one_value_is_not_known_to_another() -> None:
 
 
 @given(supersteps())
-def test_a_reducer_that_knows_no_operations_agrees_unless_tasks_changed_the_same_file(
+def test_a_plain_reducer_agrees_unless_tasks_changed_the_same_file(
     run: tuple[dict[str, Any], list[list[Task]]],
 ) -> None:
     start, steps = run
@@ -443,18 +443,20 @@ def is_related(one: str, other: str) -> bool:
 
 
 @given(supersteps())
-def test_no_loss_is_silent(run: tuple[dict[str, Any], list[list[Task]]]) -> None:
+def test_every_loss_is_reported(run: tuple[dict[str, Any], list[list[Task]]]) -> None:
     start, steps = run
     files: Files = start
     for tasks in steps:
-        told = {(conflict["path"], conflict["operation"]) for conflict in fold_conflicts([], headers(in_order(*tasks)))}
+        reported = {
+            (conflict["path"], conflict["operation"]) for conflict in fold_conflicts([], headers(in_order(*tasks)))
+        }
         folded = fold(files, in_order(*tasks))
-        assert told or merges_all(files, tasks, folded)
+        assert reported or merges_all(files, tasks, folded)
         files = folded
 
 
 def merges_all(files: Files, tasks: Sequence[Task], folded: Files) -> bool:
-    """Whether `folded` shows what each task changed in the end, told by the places in the text they all began with."""
+    """Whether `folded` contains the final change of each task, computed from its places in the initial text."""
     return all(
         shows(path, texts(files).get(path), [task for task in tasks if path in task.changes], texts(folded).get(path))
         for path in PATHS
@@ -483,19 +485,19 @@ def rebuilt(before: str, places: Iterable[tuple[int, int, str]]) -> str:
 
 
 @given(st.data(), st.text("ab\n", min_size=2, max_size=20))
-def test_disjoint_edits_all_survive(data: st.DataObject, before: str) -> None:
+def test_all_disjoint_edits_survive(data: st.DataObject, before: str) -> None:
     start = files_of(a=before)
     edges = sorted(data.draw(st.sets(st.integers(0, len(before)), min_size=2)))
     places = [(first, last, data.draw(content)) for first, last in pairwise(edges)]
     tasks = [Task(start) for _ in range(3)]
-    for first, last, new in reversed(places):  # From the end, so that a task's own edits do not move its next ones.
+    for first, last, new in reversed(places):  # From the end, so that an edit does not shift the next ones.
         data.draw(st.sampled_from(tasks)).splice("/a", first, last, new)
     assert outcome(start, *data.draw(st.permutations(tasks))) == ({"/a": rebuilt(before, places)}, [])
 
 
 @given(st.data(), st.text("ab", min_size=1, max_size=12))
-def test_composed_places_are_what_is_no_longer_original(data: st.DataObject, before: str) -> None:
-    """Against characters that remember where they come from: an int is the place in `before`, a str is new."""
+def test_composed_places_cover_exactly_the_changed_characters(data: st.DataObject, before: str) -> None:
+    """Compare with a list of characters: an int is the position of a character in `before`, a str is a new one."""
     characters: list[int | str] = list(range(len(before)))
     places: list[Place] = []
     for _ in range(data.draw(st.integers(1, 5))):
@@ -511,13 +513,13 @@ def test_composed_places_are_what_is_no_longer_original(data: st.DataObject, bef
     assert sum(length for *_, length in places) == characters.count("n")
 
 
-def test_places_that_touch_are_disjoint() -> None:
+def test_adjacent_places_are_disjoint() -> None:
     assert disjoint([(0, 2, 5), (4, 6, 0)], [(2, 4, 1), (6, 7, 1)])
     assert not disjoint([(0, 2, 5), (4, 6, 0)], [(2, 5, 1)])
     assert rebase([(2, 4, 1)], "abXef", "-cdef", [(0, 2, 1)]) == "-Xef"
 
 
-# --- what is stored --------------------------------------------------------------------------------------------------
+# --- stored values ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("stored", [copy.copy, copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value)), dict])
@@ -541,7 +543,7 @@ def test_a_checkpoint_holds_a_plain_dict_and_a_plain_list() -> None:
         assert type(pickle.loads(pickle.dumps(value))) in (dict, list)
 
 
-def test_a_write_costs_what_changed() -> None:
+def test_the_size_of_a_write_depends_on_the_change() -> None:
     start = files_of(a="x" * 100_000)
     [write] = Task(start).splice("/a", 5, 6, "y").writes
     assert len(next(iter(write))) < 400

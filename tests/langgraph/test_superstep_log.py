@@ -1,4 +1,4 @@
-"""Parallel tasks of a superstep, their failures and what is rebuilt from checkpoints, in real graphs."""
+"""Parallel tasks of a superstep in real graphs: collisions, failures, and files loaded from checkpoints."""
 
 import asyncio
 import gc
@@ -48,7 +48,7 @@ class State(FilesystemState):
 
 
 def graph(*parallel: Callable[..., Any], state: Any = State, **nodes: Any) -> StateGraph[Any]:
-    """Nodes that all run in the first superstep."""
+    """A graph whose nodes all run in the first superstep."""
     builder = StateGraph(state)
     for node in parallel:
         builder.add_node(node.__name__, node, **nodes)
@@ -168,7 +168,7 @@ async def test_twenty_parallel_edits_survive_in_a_fresh_process(
 
 
 @pytest.mark.anyio
-async def test_parallel_nodes_that_do_different_things_to_different_files(
+async def test_parallel_operations_on_different_files_all_take_effect(
     async_saver: Saver,
 ) -> None:
     async def edits(state: State) -> None:
@@ -214,7 +214,9 @@ async def test_parallel_nodes_that_do_different_things_to_different_files(
     ],
     ids=["same place", "overlap", "creates", "file and directory", "overwrite", "delete", "move"],
 )
-async def test_the_second_caller_is_told(one: Callable[[], Any], other: Callable[[], Any], code: ErrorCode) -> None:
+async def test_the_second_of_two_colliding_calls_fails(
+    one: Callable[[], Any], other: Callable[[], Any], code: ErrorCode
+) -> None:
     results = []
 
     async def first(state: State) -> None:
@@ -234,7 +236,7 @@ async def test_the_second_caller_is_told(one: Callable[[], Any], other: Callable
     assert reloaded(builder, saver) == live
 
 
-def test_a_change_waits_for_the_one_that_another_thread_is_making() -> None:
+def test_a_change_waits_for_the_change_of_another_thread() -> None:
     entered, edited = threading.Event(), threading.Event()
     waited = []
 
@@ -265,11 +267,11 @@ def test_exactly_one_of_twenty_colliding_threads_succeeds() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_task_of_an_earlier_step_is_no_sibling() -> None:
+async def test_changes_do_not_collide_with_tasks_of_earlier_steps() -> None:
     kept = []
 
     async def node(state: State) -> dict[str, Any]:
-        kept.append(get_config())  # So that its writes outlive the step.
+        kept.append(get_config())  # Keeps a reference, so that the writes outlive the step.
         old, new = [("x", "y"), ("y", "x"), ("x", "z")][state["n"]]
         assert (await fs.aedit("/a", old, new)).ok
         return {"n": state["n"] + 1}
@@ -282,7 +284,7 @@ async def test_a_task_of_an_earlier_step_is_no_sibling() -> None:
 
 
 class BrokenError(Exception):
-    """What a node raises once."""
+    """An error that a node raises once."""
 
 
 @pytest.mark.anyio
@@ -307,7 +309,7 @@ async def test_a_retried_task_takes_effect_once(retried: str) -> None:
 
 
 @pytest.mark.anyio
-async def test_what_a_failed_attempt_did_is_no_sibling() -> None:
+async def test_changes_do_not_collide_with_a_failed_attempt() -> None:
     attempts, retrying = [], asyncio.Event()
 
     async def retried(state: State) -> None:
@@ -327,7 +329,7 @@ async def test_what_a_failed_attempt_did_is_no_sibling() -> None:
     assert text(live) == "y"
 
 
-def test_a_failed_task_is_no_sibling() -> None:
+def test_changes_do_not_collide_with_a_failed_task() -> None:
     results, edited, may_fail = [], threading.Event(), threading.Event()
 
     def fails(state: State) -> None:
@@ -349,7 +351,7 @@ def test_a_failed_task_is_no_sibling() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_timed_out_attempt_leaves_nothing() -> None:
+async def test_a_timed_out_attempt_leaves_no_changes() -> None:
     attempts = []
 
     async def slow(state: State) -> None:
@@ -365,8 +367,8 @@ async def test_a_timed_out_attempt_leaves_nothing() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_a_graph_resumed_after_a_failure_does_everything_once(when: str, async_saver: Saver) -> None:
-    """Also the tasks that were cancelled because another one failed."""
+async def test_a_graph_resumed_after_a_failure_applies_every_change_once(when: str, async_saver: Saver) -> None:
+    """This includes tasks that were cancelled because another task failed."""
     runs = []
 
     async def finishes(state: State) -> dict[str, Any]:
@@ -404,8 +406,8 @@ async def test_a_graph_resumed_after_a_failure_does_everything_once(when: str, a
 
 
 @pytest.mark.anyio
-async def test_a_task_that_was_cancelled_after_it_returned_keeps_its_files(async_saver: Saver) -> None:
-    """LangGraph saves what it returned and does not run it again, so what it wrote to the files is saved as well."""
+async def test_a_task_cancelled_after_it_returned_keeps_its_files(async_saver: Saver) -> None:
+    """LangGraph saves the result of such a task and does not run it again, so its file changes are saved too."""
     runs, returned = [], asyncio.Event()
 
     async def returns(state: State) -> dict[str, Any]:
@@ -436,10 +438,10 @@ async def test_a_task_that_was_cancelled_after_it_returned_keeps_its_files(async
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("first", [True, False])
-async def test_a_collision_with_a_task_that_finished_before_the_failure_is_told_in_the_channel(
+async def test_a_collision_with_a_task_finished_before_a_failure_is_reported_in_the_channel(
     first: bool, async_saver: Saver
 ) -> None:
-    """The resumed task cannot see what the other one did; the file keeps the change of the task that comes first."""
+    """The resumed task cannot see the changes of the finished one; of both, the task with the first name wins."""
     attempts = []
 
     async def done(state: State) -> None:
@@ -462,8 +464,8 @@ async def test_a_collision_with_a_task_that_finished_before_the_failure_is_told_
     live = await builder.compile(checkpointer=async_saver).ainvoke(None, THREAD)
     winner, loser = ("resumed", "b") if first else ("done", "c")
     assert (text(live), text(live, "/new")) == (winner, winner)
-    told = [(conflict["path"], conflict["operation"], conflict["node"]) for conflict in live["file_conflicts"]]
-    assert told == [("/a", "edit", loser), ("/new", "create", loser)]
+    conflicts = [(conflict["path"], conflict["operation"], conflict["node"]) for conflict in live["file_conflicts"]]
+    assert conflicts == [("/a", "edit", loser), ("/new", "create", loser)]
     assert (await builder.compile(checkpointer=async_saver).aget_state(THREAD)).values == live
 
 
@@ -490,7 +492,7 @@ async def test_an_interrupted_node_takes_effect_once() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_cached_task_writes_again() -> None:
+async def test_the_writes_of_a_cached_task_are_applied_again() -> None:
     runs = []
 
     async def node(state: State) -> None:
@@ -520,7 +522,7 @@ async def test_time_travel_finds_the_files_of_each_step(durability: Any) -> None
         assert text(app.get_state(THREAD).values) == "4"
 
 
-# --- where a backend is called ---------------------------------------------------------------------------------------
+# --- tools, edges and subgraphs --------------------------------------------------------------------------------------
 
 
 def tools() -> list[BaseTool]:
@@ -551,20 +553,20 @@ def calls(name: str) -> AIMessage:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("name", ["edit", "aedit"])
-async def test_tools_of_one_task_edit_one_after_another(name: str) -> None:
+async def test_edits_by_tools_of_one_task_are_sequential(name: str) -> None:
     builder = StateGraph(ToolState).add_node("tools", ToolNode(tools())).add_edge(START, "tools")
     live = await builder.compile().ainvoke({**file("one two three"), "messages": [calls(name)]})
     assert text(live) == ". . ."
     assert sorted(message.content == "done" for message in live["messages"][1:]) == [False, True, True, True]
 
 
-def test_tools_of_one_task_in_threads() -> None:
+def test_edits_by_tools_in_threads_are_sequential() -> None:
     builder = StateGraph(ToolState).add_node("tools", ToolNode(tools())).add_edge(START, "tools")
     assert text(builder.compile().invoke({**file("one two three"), "messages": [calls("edit")]})) == ". . ."
 
 
 @pytest.mark.anyio
-async def test_tool_calls_sent_as_tasks_of_their_own() -> None:
+async def test_tool_calls_sent_as_separate_tasks_merge_their_edits() -> None:
     builder = StateGraph(ToolState).add_node("tools", ToolNode(tools()))
     builder.add_conditional_edges(
         START, lambda state: [Send("tools", [call]) for call in state["messages"][-1].tool_calls], ["tools"]
@@ -575,7 +577,7 @@ async def test_tool_calls_sent_as_tasks_of_their_own() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_conditional_edge_reads_and_writes_as_its_node() -> None:
+async def test_a_conditional_edge_shares_the_files_of_its_node() -> None:
     async def node(state: State) -> dict[str, Any]:
         assert (await fs.aedit("/a", "one", "two")).ok
         return {"files": {"/b": file("node's own")["files"]["/a"]}}
@@ -591,7 +593,7 @@ async def test_a_conditional_edge_reads_and_writes_as_its_node() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_subgraph_has_files_of_its_own_graph() -> None:
+async def test_a_subgraph_changes_the_files_of_its_parent() -> None:
     async def inner(state: State) -> None:
         assert (await fs.aedit("/a", "two", "2")).ok
         assert (await fs.awrite("/b", "new")).ok
@@ -608,7 +610,7 @@ async def test_a_subgraph_has_files_of_its_own_graph() -> None:
 
 
 @pytest.mark.anyio
-async def test_updates_of_results_may_be_returned_as_well() -> None:
+async def test_a_node_may_also_return_the_files_update_of_a_result() -> None:
     async def one(state: State) -> dict[str, Any]:
         return {"files": (await fs.aedit("/a", "one", "1")).files_update}
 
@@ -622,7 +624,7 @@ async def test_updates_of_results_may_be_returned_as_well() -> None:
 
 
 @pytest.mark.anyio
-async def test_streaming() -> None:
+async def test_a_stream_ends_with_the_changed_files() -> None:
     async def one(state: State) -> None:
         await fs.aedit("/a", "one", "1")
 
@@ -636,7 +638,7 @@ async def test_streaming() -> None:
 
 
 def merge(files: dict[str, Any], writes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the peer does with writes."""
+    """The reducer of deepagents."""
     merged = dict(files)
     for write in writes:
         for path, data in write.items():
@@ -647,35 +649,35 @@ def merge(files: dict[str, Any], writes: Sequence[Mapping[str, Any]]) -> dict[st
     return merged
 
 
-class PeerState(MessagesState):
+class DeepagentsState(MessagesState):
     files: Annotated[dict[str, Any], DeltaChannel(merge, snapshot_frequency=50)]
 
 
 @pytest.mark.anyio
-async def test_under_a_reducer_that_merges_nothing_parallel_changes_of_one_file_collide() -> None:
-    """As in a graph of the peer: nothing is lost silently there, and no trace of operations stays."""
+async def test_parallel_changes_of_one_file_collide_under_the_reducer_of_deepagents() -> None:
+    """As in a graph of deepagents: no change is lost silently, and no operation stays in the stored files."""
     results = []
 
-    async def one(state: PeerState) -> None:
+    async def one(state: DeepagentsState) -> None:
         results.append(await fs.aedit("/a", "one", "1"))
 
-    async def two(state: PeerState) -> None:
+    async def two(state: DeepagentsState) -> None:
         results.append(await fs.aedit("/a", "two", "2"))
         results.append(await fs.awrite("/b", "b"))
 
-    builder, saver = graph(one, two, state=PeerState), InMemorySaver()
+    builder, saver = graph(one, two, state=DeepagentsState), InMemorySaver()
     live = await builder.compile(checkpointer=saver).ainvoke({**file("one two"), "messages": []}, THREAD)
     assert [result.code for result in results] == [None, ErrorCode.CONFLICT, None]
     assert (text(live), set(live["files"])) == ("1 two", {"/a", "/b"})
     assert reloaded(builder, saver)["files"] == live["files"]
 
 
-def peer_graph() -> StateGraph[Any]:
-    return StateGraph(PeerState).add_node("node", lambda _: None).add_edge(START, "node")
+def deepagents_graph() -> StateGraph[Any]:
+    return StateGraph(DeepagentsState).add_node("node", lambda _: None).add_edge(START, "node")
 
 
 @pytest.mark.anyio
-async def test_the_peer_rebuilds_the_same_files() -> None:
+async def test_deepagents_loads_the_same_files() -> None:
     async def edits(state: State) -> None:
         assert (await fs.aedit("/a", "one", "1")).ok
         assert (await fs.aedit("/a", "two", "2")).ok
@@ -686,15 +688,15 @@ async def test_the_peer_rebuilds_the_same_files() -> None:
 
     builder, saver = graph(edits, moves), InMemorySaver()
     live = await builder.compile(checkpointer=saver).ainvoke(file("one two"), THREAD)
-    assert reloaded(peer_graph(), saver)["files"] == live["files"]
+    assert reloaded(deepagents_graph(), saver)["files"] == live["files"]
 
 
 @pytest.mark.anyio
-async def test_the_peer_rebuilds_the_last_of_parallel_edits_until_the_next_snapshot() -> None:
-    """The one documented difference."""
+async def test_deepagents_loads_only_the_last_of_parallel_edits_until_the_next_snapshot() -> None:
+    """This is the only documented difference."""
     builder, saver = twenty(aedit_one), InMemorySaver()
     await builder.compile(checkpointer=saver).ainvoke(file(TWENTY), THREAD)
-    assert text(reloaded(peer_graph(), saver)).count("edited") == 1
+    assert text(reloaded(deepagents_graph(), saver)).count("edited") == 1
 
     async def again(state: State) -> dict[str, Any]:
         await fs.awrite("/count", f"{state['n']}", overwrite=True)
@@ -703,14 +705,14 @@ async def test_the_peer_rebuilds_the_last_of_parallel_edits_until_the_next_snaps
     on = StateGraph(State).add_node("again", again).add_edge(START, "again")
     on.add_conditional_edges("again", lambda state: "again" if state["n"] < 50 else "__end__")
     await on.compile(checkpointer=saver).ainvoke({"n": 0}, {**THREAD, "recursion_limit": 99})
-    assert text(reloaded(peer_graph(), saver)) == EDITED
+    assert text(reloaded(deepagents_graph(), saver)) == EDITED
 
 
 # --- cost ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.anyio
-async def test_a_checkpoint_grows_with_what_changed() -> None:
+async def test_a_checkpoint_grows_only_by_the_changed_files() -> None:
     saver = InMemorySaver()
     big = {"files": {f"/{n}": {"content": "x" * 10_000} for n in range(100)}}
 
@@ -731,7 +733,7 @@ async def test_a_checkpoint_grows_with_what_changed() -> None:
 
 
 @pytest.mark.anyio
-async def test_reading_takes_in_only_what_was_written_since(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reading_processes_only_new_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = []
     take = _supersteps.Task._take
 
@@ -753,7 +755,7 @@ async def test_reading_takes_in_only_what_was_written_since(monkeypatch: pytest.
 
 
 @pytest.mark.anyio
-async def test_directories_follow_what_is_written() -> None:
+async def test_cached_directories_follow_the_writes_of_a_task() -> None:
     def directories() -> list[str]:
         with task_files() as task:
             fresh = get_config()["configurable"][CONFIG_KEY_READ]("files", True)
@@ -781,7 +783,7 @@ async def test_directories_follow_what_is_written() -> None:
 
 
 @pytest.mark.anyio
-async def test_nothing_of_a_finished_run_is_kept() -> None:
+async def test_a_finished_run_is_forgotten() -> None:
     async def node(state: State) -> None:
         await fs.aedit("/a", "a", "b")
 

@@ -1,4 +1,4 @@
-"""What nodes and subgraphs return as `files`, beside what parallel tasks write; writes that come too late; channels."""
+"""Whole `files` maps returned by nodes and subgraphs beside parallel writes; late writes; channels."""
 
 import asyncio
 import operator
@@ -38,7 +38,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
-    """Where checkpoints are kept."""
+    """The kind and address of the checkpoint storage."""
     dsn = request.getfixturevalue("postgres_dsn") if request.param == "postgres" else str(tmp_path / "threads.db")
     return request.param, dsn
 
@@ -74,12 +74,12 @@ def texts(values: Any) -> dict[str, str]:
     return {path: data["content"] for path, data in values["files"].items()}
 
 
-def told(values: Any) -> list[tuple[str, str]]:
+def conflicts_in(values: Any) -> list[tuple[str, str]]:
     return [(conflict["path"], conflict["operation"]) for conflict in values["file_conflicts"]]
 
 
 def graph(state: Any = State, **nodes: Any) -> StateGraph[Any]:
-    """Nodes that all run in the first superstep."""
+    """A graph whose nodes all run in the first superstep."""
     builder = StateGraph(state)
     for name, node in nodes.items():
         builder.add_node(name, node).add_edge(START, name)
@@ -90,8 +90,8 @@ def alone(node: Callable[..., Any], state: Any = State) -> Any:
     return graph(state, inner=node).compile()
 
 
-async def ran(builder: StateGraph[Any], start: Any, saver: BaseCheckpointSaver[Any] | None = None) -> Any:
-    """The values after a run, which are those that are loaded again afterwards."""
+async def values_after(builder: StateGraph[Any], start: Any, saver: BaseCheckpointSaver[Any] | None = None) -> Any:
+    """Run the graph, check that a reload gives the same values, and return them."""
     saver = saver or InMemorySaver()
     live = await builder.compile(checkpointer=saver).ainvoke(start, THREAD)
     assert (await builder.compile(checkpointer=saver).aget_state(THREAD)).values == live
@@ -103,7 +103,7 @@ async def ran(builder: StateGraph[Any], start: Any, saver: BaseCheckpointSaver[A
 
 @pytest.mark.parametrize("name", ["a", "z"])
 @pytest.mark.parametrize("compiled", [True, False], ids=["subgraph", "function"])
-async def test_a_subgraph_undoes_nothing_that_a_parallel_node_did(
+async def test_a_subgraph_does_not_undo_changes_of_a_parallel_node(
     name: str, compiled: bool, saver: BaseCheckpointSaver[Any]
 ) -> None:
     async def edits(state: State) -> None:
@@ -120,14 +120,14 @@ async def test_a_subgraph_undoes_nothing_that_a_parallel_node_did(
         return {"files": (await subgraph.ainvoke({"files": state["files"]}))["files"]}
 
     builder = graph(**{"m": edits, name: subgraph if compiled else calls})
-    live = await ran(builder, given(base="old", gone="x", same="same"), saver)
+    live = await values_after(builder, given(base="old", gone="x", same="same"), saver)
     assert texts(live) == {"/base": "new", "/beside": "x", "/inner": "x", "/same": "same"}
     assert live["file_conflicts"] == []
 
 
 @pytest.mark.parametrize("depth", [1, 2])
 @pytest.mark.parametrize("name", ["a", "z"])
-async def test_what_a_subgraph_deletes_and_moves_is_gone(
+async def test_deletions_and_moves_of_a_subgraph_take_effect(
     name: str, depth: int, saver: BaseCheckpointSaver[Any]
 ) -> None:
     async def deletes(state: State) -> None:
@@ -143,20 +143,20 @@ async def test_what_a_subgraph_deletes_and_moves_is_gone(
     if depth == 2:
         subgraph = alone(subgraph)
     start = given(base="old", gone="x", **{"from": "moved"})
-    live = await ran(graph(**{"m": edits, name: subgraph}), start, saver)
+    live = await values_after(graph(**{"m": edits, name: subgraph}), start, saver)
     assert texts(live) == {"/base": "new", "/to": "moved"}
     assert live["file_conflicts"] == []
 
 
-async def test_a_subgraph_alone_deletes() -> None:
+async def test_a_deletion_by_the_only_subgraph_takes_effect() -> None:
     async def deletes(state: State) -> None:
         assert (await fs.adelete("/gone")).ok
 
-    assert texts(await ran(graph(sub=alone(deletes)), given(gone="x", kept="y"))) == {"/kept": "y"}
+    assert texts(await values_after(graph(sub=alone(deletes)), given(gone="x", kept="y"))) == {"/kept": "y"}
 
 
 @pytest.mark.parametrize("checkpointer", [None, True, False])
-async def test_what_a_subgraph_deleted_is_gone_after_an_interrupt_beside_it_or_in_it(
+async def test_a_deletion_by_a_subgraph_survives_interrupts_beside_it_and_in_it(
     checkpointer: Any, saver: BaseCheckpointSaver[Any]
 ) -> None:
     async def deletes(state: State) -> None:
@@ -186,7 +186,7 @@ async def test_what_a_subgraph_deleted_is_gone_after_an_interrupt_beside_it_or_i
     assert (await builder.compile(checkpointer=saver).aget_state(THREAD)).values == live
 
 
-async def test_what_a_subgraph_deleted_is_gone_if_it_had_ended_before_a_failure_beside_it(
+async def test_a_deletion_by_a_finished_subgraph_survives_a_failure_beside_it(
     saver: BaseCheckpointSaver[Any],
 ) -> None:
     runs: list[str] = []
@@ -218,7 +218,7 @@ async def test_what_a_subgraph_deleted_is_gone_if_it_had_ended_before_a_failure_
     assert (texts(live), runs.count("deletes")) == ({"/base": "x"}, 1)
 
 
-async def test_parallel_subgraphs_merge_their_edits_and_tell_what_collides(saver: BaseCheckpointSaver[Any]) -> None:
+async def test_parallel_subgraphs_merge_their_edits_and_report_collisions(saver: BaseCheckpointSaver[Any]) -> None:
     def edits(old: str, new: str) -> Any:
         async def edit(state: State) -> None:
             assert (await fs.aedit("/a", old, new)).ok
@@ -227,25 +227,25 @@ async def test_parallel_subgraphs_merge_their_edits_and_tell_what_collides(saver
         return alone(edit)
 
     builder = graph(one=edits("one", "1"), two=edits("two", "2"))
-    live = await ran(builder, given(a="one\nmiddle\ntwo\n", b="old"), saver)
+    live = await values_after(builder, given(a="one\nmiddle\ntwo\n", b="old"), saver)
     assert texts(live) == {"/a": "1\nmiddle\n2\n", "/b": "1"}
-    assert told(live) == [("/b", "edit")]
+    assert conflicts_in(live) == [("/b", "edit")]
 
 
-async def test_a_deletion_that_collides_with_an_edit_is_told() -> None:
+async def test_a_deletion_that_collides_with_an_edit_is_reported() -> None:
     async def deletes(state: State) -> None:
         assert (await fs.adelete("/a")).ok
 
     async def edits(state: State) -> None:
         assert (await fs.aedit("/a", "old", "new")).ok
 
-    live = await ran(graph(m=edits, z=alone(deletes)), given(a="old"))
-    assert (texts(live), told(live)) == ({"/a": "new"}, [("/a", "delete")])
-    live = await ran(graph(m=edits, a=alone(deletes)), given(a="old"))
-    assert (texts(live), told(live)) == ({}, [("/a", "edit")])
+    live = await values_after(graph(m=edits, z=alone(deletes)), given(a="old"))
+    assert (texts(live), conflicts_in(live)) == ({"/a": "new"}, [("/a", "delete")])
+    live = await values_after(graph(m=edits, a=alone(deletes)), given(a="old"))
+    assert (texts(live), conflicts_in(live)) == ({}, [("/a", "edit")])
 
 
-async def test_a_graph_that_was_given_other_files_deletes_none() -> None:
+async def test_a_graph_called_with_other_files_deletes_none_of_its_caller() -> None:
     async def deletes(state: State) -> None:
         assert (await fs.adelete("/scratch")).ok
         assert (await fs.awrite("/made", "x")).ok
@@ -258,11 +258,11 @@ async def test_a_graph_that_was_given_other_files_deletes_none() -> None:
     async def drops(state: State) -> None:
         await subgraph.ainvoke({"files": {**state["files"], **given(scratch="x")["files"]}})
 
-    live = await ran(graph(calls=calls, drops=drops), given(base="old"))
+    live = await values_after(graph(calls=calls, drops=drops), given(base="old"))
     assert texts(live) == {"/base": "old", "/made": "x"}
 
 
-async def test_a_subgraph_that_hands_over_by_a_command_gives_its_files() -> None:
+async def test_a_subgraph_that_ends_with_a_parent_command_passes_its_files() -> None:
     async def deletes(state: State) -> None:
         assert (await fs.adelete("/gone")).ok
         assert (await fs.aedit("/base", "old", "new")).ok
@@ -278,12 +278,12 @@ async def test_a_subgraph_that_hands_over_by_a_command_gives_its_files() -> None
 
     subgraph = StateGraph(State).add_sequence([deletes, hands_over]).add_edge(START, "deletes").compile()
     builder = graph(sub=subgraph, zz=beside).add_node("after", after)
-    live = await ran(builder, given(base="old", gone="x", other="old"))
+    live = await values_after(builder, given(base="old", gone="x", other="old"))
     assert texts(live) == {"/base": "new", "/other": "new"}
     assert live["log"] == ["['/base', '/other']"]
 
 
-# --- maps made by hand -----------------------------------------------------------------------------------------------
+# --- whole maps returned by nodes ------------------------------------------------------------------------------------
 
 
 def sent(node: Callable[..., Any], count: int) -> StateGraph[Any]:
@@ -293,7 +293,7 @@ def sent(node: Callable[..., Any], count: int) -> StateGraph[Any]:
     )
 
 
-async def test_whole_maps_by_send_keep_what_each_changed(saver: BaseCheckpointSaver[Any]) -> None:
+async def test_whole_maps_of_parallel_tasks_are_merged(saver: BaseCheckpointSaver[Any]) -> None:
     def by_hand(state: State) -> Any:
         n = state["n"]
         shared = state["files"]["/shared"]["content"].replace(f"<{n}>", f"[{n}]")
@@ -302,7 +302,7 @@ async def test_whole_maps_by_send_keep_what_each_changed(saver: BaseCheckpointSa
         }
 
     start = given(shared="<0>\n\n<1>\n\n<2>\n\n<3>\n", **{str(n): "old" for n in range(4)})
-    live = await ran(sent(by_hand, 4), start, saver)
+    live = await values_after(sent(by_hand, 4), start, saver)
     assert texts(live) == {
         "/shared": "[0]\n\n[1]\n\n[2]\n\n[3]\n",
         **{f"/{n}": f"edited {n}" for n in range(4)},
@@ -311,17 +311,17 @@ async def test_whole_maps_by_send_keep_what_each_changed(saver: BaseCheckpointSa
     assert live["file_conflicts"] == []
 
 
-async def test_whole_maps_that_change_one_place_are_told(saver: BaseCheckpointSaver[Any]) -> None:
+async def test_whole_maps_that_change_one_place_are_reported(saver: BaseCheckpointSaver[Any]) -> None:
     def by_hand(state: State) -> Any:
         return {"files": {**state["files"], "/a": file(f"{state['n']}"), "/same": file("same")}}
 
-    live = await ran(sent(by_hand, 3), given(a="old"), saver)
+    live = await values_after(sent(by_hand, 3), given(a="old"), saver)
     assert texts(live) == {"/a": "0", "/same": "same"}
-    assert told(live) == [("/a", "edit")]
+    assert conflicts_in(live) == [("/a", "edit")]
 
 
 @pytest.mark.parametrize("by_hand_first", [True, False])
-async def test_a_map_made_by_hand_beside_an_edit(by_hand_first: bool, saver: BaseCheckpointSaver[Any]) -> None:
+async def test_a_whole_map_is_merged_with_a_parallel_edit(by_hand_first: bool, saver: BaseCheckpointSaver[Any]) -> None:
     async def edits(state: State) -> None:
         assert (await fs.aedit("/a", "one", "1")).ok
         assert (await fs.aedit("/b", "old", "edited")).ok
@@ -332,12 +332,12 @@ async def test_a_map_made_by_hand_beside_an_edit(by_hand_first: bool, saver: Bas
         return {"files": {**files, "/a": changed, "/b": file("by hand"), "/c": None}}
 
     builder = graph(m=edits, **{"a" if by_hand_first else "z": by_hand})
-    live = await ran(builder, given(a="one\n\ntwo\n", b="old", c="x"), saver)
+    live = await values_after(builder, given(a="one\n\ntwo\n", b="old", c="x"), saver)
     assert texts(live) == {"/a": "1\n\n2\n", "/b": "by hand" if by_hand_first else "edited"}
-    assert told(live) == [("/b", "edit")]
+    assert conflicts_in(live) == [("/b", "edit")]
 
 
-async def test_a_node_that_edits_and_returns_all_files_that_it_began_with_keeps_its_edit() -> None:
+async def test_a_node_that_returns_its_initial_files_keeps_its_own_edits() -> None:
     async def stale(state: State) -> Any:
         assert (await fs.aedit("/a", "old", "new")).ok
         assert (await fs.awrite("/b", "x")).ok
@@ -346,10 +346,14 @@ async def test_a_node_that_edits_and_returns_all_files_that_it_began_with_keeps_
     async def other(state: State) -> Any:
         return {"files": {"/z": file("z")}}
 
-    assert texts(await ran(graph(stale=stale, other=other), given(a="old"))) == {"/a": "new", "/b": "x", "/z": "z"}
+    assert texts(await values_after(graph(stale=stale, other=other), given(a="old"))) == {
+        "/a": "new",
+        "/b": "x",
+        "/z": "z",
+    }
 
 
-async def test_a_node_goes_on_from_its_own_writes_by_hand() -> None:
+async def test_a_node_may_return_changes_of_its_own_writes() -> None:
     async def cleans_up(state: State) -> Any:
         assert (await fs.awrite("/tmp", "x")).ok
         assert (await fs.aedit("/a", "old", "newer")).ok
@@ -360,11 +364,11 @@ async def test_a_node_goes_on_from_its_own_writes_by_hand() -> None:
     async def other(state: State) -> Any:
         return {"files": {"/z": file("z")}}
 
-    live = await ran(graph(cleans=cleans_up, other=other), given(a="old"))
-    assert (texts(live), told(live)) == ({"/a": "newer!", "/z": "z"}, [])
+    live = await values_after(graph(cleans=cleans_up, other=other), given(a="old"))
+    assert (texts(live), conflicts_in(live)) == ({"/a": "newer!", "/z": "z"}, [])
 
 
-async def test_an_earlier_file_is_put_back_by_a_later_step() -> None:
+async def test_a_later_step_can_restore_an_earlier_version_of_a_file() -> None:
     async def edits(state: State) -> None:
         assert (await fs.aedit("/a", "old", "new")).ok
 
@@ -376,11 +380,11 @@ async def test_an_earlier_file_is_put_back_by_a_later_step() -> None:
 
     builder = graph(edits=edits).add_node("back", puts_back).add_node("beside", beside)
     builder.add_edge("edits", "back").add_edge("edits", "beside")
-    assert texts(await ran(builder, given(a="old"))) == {"/a": "old", "/b": "b"}
+    assert texts(await values_after(builder, given(a="old"))) == {"/a": "old", "/b": "b"}
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-async def test_files_are_rebuilt_after_steps_of_every_kind(durability: Any, saver: BaseCheckpointSaver[Any]) -> None:
+async def test_files_can_be_reloaded_after_every_kind_of_step(durability: Any, saver: BaseCheckpointSaver[Any]) -> None:
     def by_hand(state: State) -> Any:
         return {"files": {**state["files"], f"/hand{len(state['files'])}": file("x")}}
 
@@ -396,7 +400,7 @@ async def test_files_are_rebuilt_after_steps_of_every_kind(durability: Any, save
     assert len(texts(live)) == 8, texts(live)
 
 
-async def test_updates_forks_and_commands_take_whole_maps(saver: BaseCheckpointSaver[Any]) -> None:
+async def test_updates_forks_and_commands_accept_whole_maps(saver: BaseCheckpointSaver[Any]) -> None:
     async def edits(state: State) -> Any:
         assert (await fs.aedit("/a", "old", "new")).ok
         return Command(update={"files": {**state["files"], "/command": file("x")}}, goto="beside")
@@ -406,7 +410,7 @@ async def test_updates_forks_and_commands_take_whole_maps(saver: BaseCheckpointS
 
     builder = graph(edits=edits).add_node("beside", beside)
     app = builder.compile(checkpointer=saver)
-    live = await ran(builder, given(a="old"), saver)
+    live = await values_after(builder, given(a="old"), saver)
     assert texts(live) == {"/a": "new", "/command": "x", "/beside": "x"}
     await app.aupdate_state(THREAD, {"files": {**live["files"], "/update": file("x"), "/a": None}}, as_node="beside")
     assert texts((await app.aget_state(THREAD)).values) == {"/command": "x", "/beside": "x", "/update": "x"}
@@ -432,10 +436,10 @@ async def test_a_retried_node_that_returns_a_map_takes_effect_once() -> None:
     builder = StateGraph(State)
     builder.add_node("again", again, retry_policy=RetryPolicy(initial_interval=0, jitter=False, retry_on=OSError))
     builder.add_node("beside", beside).add_edge(START, "again").add_edge(START, "beside")
-    assert texts(await ran(builder, given(a="old"))) == {"/a": "new 2", "/b": "b"}
+    assert texts(await values_after(builder, given(a="old"))) == {"/a": "new 2", "/b": "b"}
 
 
-async def test_what_stands_beside_a_replacement_of_all_files_is_told(saver: BaseCheckpointSaver[Any]) -> None:
+async def test_an_edit_beside_a_replacement_of_all_files_is_reported(saver: BaseCheckpointSaver[Any]) -> None:
     async def edits(state: State) -> None:
         assert (await fs.aedit("/a", "old", "new")).ok
 
@@ -443,12 +447,12 @@ async def test_what_stands_beside_a_replacement_of_all_files_is_told(saver: Base
         assert (await fs.awrite("/own", "x")).ok
         return {"files": Overwrite({"/only": FileDataV2("x", modified_at="0")})}
 
-    live = await ran(graph(edits=edits, replaces=replaces), given(a="old"), saver)
-    assert (texts(live), told(live)) == ({"/only": "x"}, [("/a", "edit")])
+    live = await values_after(graph(edits=edits, replaces=replaces), given(a="old"), saver)
+    assert (texts(live), conflicts_in(live)) == ({"/only": "x"}, [("/a", "edit")])
     assert type(live["files"]["/only"]) is dict
 
 
-async def test_tools_of_one_node_that_return_maps() -> None:
+async def test_writes_by_tools_are_merged_with_a_whole_map() -> None:
     class ToolState(FilesystemState, MessagesState):
         pass
 
@@ -465,7 +469,7 @@ async def test_tools_of_one_node_that_return_maps() -> None:
     calls = [{"name": "writes", "args": {"name": name}, "id": name} for name in "abc"]
     builder = StateGraph(ToolState).add_node("tools", ToolNode([writes])).add_edge(START, "tools")
     builder.add_node("hand", lambda state: {"files": {**state["files"], "/hand": file("x")}}).add_edge(START, "hand")
-    live = await ran(builder, {**given(a0="x"), "messages": [AIMessage("", tool_calls=calls)]})
+    live = await values_after(builder, {**given(a0="x"), "messages": [AIMessage("", tool_calls=calls)]})
     assert sorted(live["files"]) == ["/a", "/a0", "/b", "/c", "/hand"]
 
 
@@ -480,7 +484,7 @@ RECORDS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-async def test_records_are_taken_as_files(durability: Any, saver: BaseCheckpointSaver[Any]) -> None:
+async def test_file_records_are_accepted_as_files(durability: Any, saver: BaseCheckpointSaver[Any]) -> None:
     async def reads(state: State) -> Any:
         downloads = await fs.adownload_files(["/v2", "/v1", "/b64", "/js"])
         assert [download.content for download in downloads] == [b"text", b"one\ntwo", b"\xff", b"\xff\0"]
@@ -488,7 +492,7 @@ async def test_records_are_taken_as_files(durability: Any, saver: BaseCheckpoint
 
     builder = graph(reads=reads)
     app = builder.compile(checkpointer=saver)
-    for _ in range(2):  # A thread that goes on saves its input in another way.
+    for _ in range(2):  # A continued thread saves its input in another way.
         live = await app.ainvoke({"files": RECORDS}, THREAD, durability=durability)
         loaded = (await builder.compile(checkpointer=saver).aget_state(THREAD)).values
         assert loaded == live
@@ -497,11 +501,11 @@ async def test_records_are_taken_as_files(durability: Any, saver: BaseCheckpoint
             assert data == {**RECORDS, "/made": FileDataV2("made")}[path]
 
 
-# --- writes that come too late ---------------------------------------------------------------------------------------
+# --- writes after the end of a node ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("siblings", [0, 1])
-async def test_a_write_of_a_task_that_outlived_its_node_is_an_error(siblings: int) -> None:
+async def test_a_write_by_a_task_that_outlives_its_node_is_an_error(siblings: int) -> None:
     results: list[Any] = []
     tasks: list[asyncio.Task[None]] = []
     may_write, written = asyncio.Event(), asyncio.Event()
@@ -528,7 +532,7 @@ async def test_a_write_of_a_task_that_outlived_its_node_is_an_error(siblings: in
 
     builder = graph(node=node, **({"sibling": sibling} if siblings else {})).add_node("after", after)
     builder.add_edge("node", "after")
-    live = await ran(builder, given(a="old"))
+    live = await values_after(builder, given(a="old"))
     await asyncio.gather(*tasks)
     [result] = results
     assert sorted(texts(live)) == ["/a", "/early", *(["/late"] if result.ok else [])]
@@ -537,7 +541,7 @@ async def test_a_write_of_a_task_that_outlived_its_node_is_an_error(siblings: in
     assert "await the task" in result.error
 
 
-async def test_a_task_that_goes_on_after_the_run_or_an_interrupt_gets_an_error() -> None:
+async def test_a_write_by_a_task_after_the_run_or_an_interrupt_is_an_error() -> None:
     results: list[Any] = []
     tasks: list[asyncio.Task[None]] = []
 
@@ -562,7 +566,7 @@ async def test_a_task_that_goes_on_after_the_run_or_an_interrupt_gets_an_error()
     assert all("has ended" in result.error for result in results)
 
 
-def test_a_thread_that_outlives_its_node_gets_an_error() -> None:
+def test_a_write_by_a_thread_that_outlives_its_node_is_an_error() -> None:
     results: list[Any] = []
     threads: list[threading.Thread] = []
     ended = threading.Event()
@@ -586,7 +590,7 @@ def test_a_thread_that_outlives_its_node_gets_an_error() -> None:
     assert "/late" not in app.get_state(THREAD).values["files"]
 
 
-async def test_a_tool_that_leaves_a_task_behind() -> None:
+async def test_a_write_by_a_task_that_outlives_its_tool_is_an_error() -> None:
     class ToolState(FilesystemState, MessagesState):
         pass
 
@@ -605,7 +609,7 @@ async def test_a_tool_that_leaves_a_task_behind() -> None:
 
     message = AIMessage("", tool_calls=[{"name": "starts", "args": {}, "id": "1"}])
     builder = StateGraph(ToolState).add_node("tools", ToolNode([starts])).add_edge(START, "tools")
-    live = await ran(builder, {**given(), "messages": [message]})
+    live = await values_after(builder, {**given(), "messages": [message]})
     ended.set()
     assert "has ended" in (await tasks[0]).error
     assert sorted(live["files"]) == ["/early"]
@@ -634,7 +638,9 @@ class Merging(TypedDict):
 @pytest.mark.parametrize(
     "call", [lambda: fs.als("/"), lambda: fs.aread("/a"), lambda: fs.awrite("/b", "x")], ids=["ls", "read", "write"]
 )
-async def test_a_channel_that_loses_files_is_told_at_the_first_use(state: Any, call: Callable[[], Any]) -> None:
+async def test_a_channel_that_would_lose_files_is_an_error_at_the_first_use(
+    state: Any, call: Callable[[], Any]
+) -> None:
     async def node(state: Any) -> None:
         await call()
 
@@ -642,7 +648,7 @@ async def test_a_channel_that_loses_files_is_told_at_the_first_use(state: Any, c
         await graph(state, node=node).compile().ainvoke(given(a="x", c="y"))
 
 
-async def test_a_reducer_that_merges_and_deletes_will_do() -> None:
+async def test_a_reducer_that_merges_and_deletes_is_accepted() -> None:
     async def node(state: Any) -> None:
         assert (await fs.awrite("/b", "x")).ok
         assert (await fs.adelete("/a")).ok

@@ -1,4 +1,4 @@
-"""Where two versions of a text differ, and joining two changes of one text."""
+"""Differences between two versions of a text, and joining two changes of one text."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +9,7 @@ lines = st.lists(st.sampled_from(["a\n", "b\n", "c\r\n", "\n", "d", "e\u2028f\n"
 
 
 @given(lines.filter(bool), lines)
-def test_the_spans_lead_from_one_text_to_the_other(before: str, after: str) -> None:
+def test_applying_the_spans_gives_the_other_text(before: str, after: str) -> None:
     change = difference(before, after)
     assert change is not None
     pieces, copied = [], 0
@@ -45,13 +45,13 @@ def test_changes_of_different_lines_are_joined(owners: list[str], data: st.DataO
     assert together is not None or not apart
 
 
-def test_changes_of_one_line_are_not() -> None:
+def test_changes_of_one_line_are_not_joined() -> None:
     assert joined("a\nb\nc\n", "a\nB\nc\n", "a\nX\nc\n") is None
     assert joined("", "a\n", "b\n") is None
     assert joined("a\n", "a\nb\n", "a\nc\n") is None
 
 
-def test_what_differs_much_is_one_span() -> None:
+def test_very_different_texts_give_one_span() -> None:
     before = "".join(f"{number}\n" for number in range(5_000))
     change = difference(f"head\n{before}tail\n", f"head\n{before.replace('7', 'x')}tail\n")
     assert change is not None

@@ -27,7 +27,7 @@ def with_spans_applied(content: str, replacement: Replacement) -> str:
     return content
 
 
-# --- which place ---
+# --- places ---
 
 
 def test_one_place_is_replaced() -> None:
@@ -35,7 +35,7 @@ def test_one_place_is_replaced() -> None:
 
 
 @pytest.mark.parametrize(("old", "new"), [("", "x"), ("same", "same")])
-def test_nothing_to_do_is_an_error(old: str, new: str) -> None:
+def test_an_edit_that_changes_nothing_is_an_error(old: str, new: str) -> None:
     with pytest.raises(InvalidContentError, match=r"^Error: The text to replace"):
         replace("/f", "same", old, new, replace_all=True)
 
@@ -63,14 +63,14 @@ def test_missing_text_is_no_match() -> None:
         ("ab" * 50_000, "ab", 50_000),
     ],
 )
-def test_several_places_are_counted_with_overlaps(content: str, old: str, places: int) -> None:
+def test_several_places_are_counted_including_overlaps(content: str, old: str, places: int) -> None:
     with pytest.raises(AmbiguousMatchError, match=rf"appears {places} times in file '/f' \(multiple"):
         replace("/f", content, old, "new")
 
 
 @given(texts, st.text(st.sampled_from("ab\n\r"), min_size=1, max_size=3), texts)
-def test_unique_means_that_no_other_place_matches_even_overlapping(content: str, old: str, new: str) -> None:
-    while "\r\n" in content:  # In a CRLF file more matches.
+def test_overlapping_matches_count_as_ambiguous(content: str, old: str, new: str) -> None:
+    while "\r\n" in content:  # In a CRLF file, an LF also matches a CRLF.
         content = content.replace("\r\n", "\n")
     places = sum(content.startswith(old, i) for i in range(len(content)))
     if old == new:
@@ -88,7 +88,7 @@ def test_replace_all_goes_from_left_to_right() -> None:
 
 
 @given(texts, st.text("ab ", min_size=1, max_size=2), st.text("abc", max_size=3))
-def test_replace_all_is_what_python_does(content: str, old: str, new: str) -> None:
+def test_replace_all_agrees_with_str_replace(content: str, old: str, new: str) -> None:
     if old != new and old in content:
         done = replace("/f", content, old, new, replace_all=True)
         assert (done.content, done.occurrences) == (content.replace(old, new), content.count(old))
@@ -98,18 +98,18 @@ def test_replace_all_is_what_python_does(content: str, old: str, new: str) -> No
 
 
 @given(line_texts, small_olds, line_texts)
-def test_a_crlf_file_is_edited_as_its_lf_twin(content: str, old: str, new: str) -> None:
+def test_a_crlf_file_is_edited_like_the_same_file_with_lf(content: str, old: str, new: str) -> None:
     if old == new or old not in content:
         return
     expected = content.replace(old, new)
     done = replace("/f", with_crlf(content), old, new, replace_all=True)
-    # A file without a line end has no spelling of it to follow.
+    # Without a line end in the file, new line ends stay LF.
     assert done.content == (with_crlf(expected) if "\n" in content else expected)
     assert done.occurrences == content.count(old)
 
 
 @given(mixed_texts, small_olds, line_texts, st.booleans())
-def test_in_a_mixed_file_the_text_is_right_and_the_rest_keeps_its_bytes(
+def test_in_a_file_with_mixed_line_ends_only_the_replaced_text_changes(
     content: str, old: str, new: str, replace_all: bool
 ) -> None:
     folded = content.replace("\r\n", "\n")
@@ -126,12 +126,12 @@ def test_in_a_mixed_file_the_text_is_right_and_the_rest_keeps_its_bytes(
     assert with_spans_applied(content, done) == done.content
 
 
-def test_each_place_keeps_its_own_spelling() -> None:
+def test_each_replaced_place_keeps_its_own_line_ends() -> None:
     done = replace("/f", "a\nb\n--\r\na\r\nb\r\n", "a\nb\n", "x\ny\nz\n", replace_all=True)
     assert done.content == "x\ny\nz\n--\r\nx\r\ny\r\nz\r\n"
 
 
-def test_an_unchanged_line_keeps_its_line_end_where_they_are_mixed() -> None:
+def test_an_unchanged_line_keeps_its_line_end_in_a_mixed_file() -> None:
     assert replace("/f", "a\r\nb\nc\r\n", "a\nb\nc", "a\nB\nc").content == "a\r\nB\nc\r\n"
 
 
@@ -139,7 +139,7 @@ def test_further_line_ends_follow_the_last_one_replaced() -> None:
     assert replace("/f", "a\r\nb\nc\r\n", "a\nb\nc", "1\n2\n3\n4\n5").content == "1\r\n2\n3\n4\n5\r\n"
 
 
-def test_a_line_end_at_the_start_takes_its_cr_along() -> None:
+def test_replacing_a_line_end_at_the_start_replaces_its_cr_too() -> None:
     assert replace("/f", "a\r\nb\r\nc\n", "\nb", "b").content == "ab\r\nc\n"
     assert replace("/f", "a\r\nb\r\n", "\nb", "b").content == "ab\r\n"
 
@@ -154,7 +154,7 @@ def test_a_line_end_at_the_start_takes_its_cr_along() -> None:
         ("b", "b1\nb2"),
     ],
 )
-def test_a_new_line_end_follows_most_of_the_file(content: str, expected: str) -> None:
+def test_a_new_line_end_is_spelt_like_most_of_the_file(content: str, expected: str) -> None:
     assert replace("/f", content, "b", "b1\nb2").content == expected
 
 
@@ -163,13 +163,13 @@ def test_crlf_in_the_new_text_is_not_doubled() -> None:
     assert replace("/f", "a\r\nb\n", "a\nb", "a\r\nx\nb").content == "a\r\nx\r\nb\n"
 
 
-def test_text_that_names_cr_is_taken_as_it_is() -> None:
+def test_old_text_with_cr_matches_exactly() -> None:
     assert replace("/f", "a\r\nb\r\n", "a\r\nb", "a\nb").content == "a\nb\r\n"
     with pytest.raises(NoMatchError, match="line ends"):
         replace("/f", "a\nb\n", "a\r\nb", "c")
 
 
-def test_bom_and_missing_final_newline_stay() -> None:
+def test_a_bom_and_a_missing_final_newline_are_kept() -> None:
     assert replace("/f", f"{BOM}a\r\nb", "a\nb", "c\nd").content == f"{BOM}c\r\nd"
 
 
@@ -185,7 +185,7 @@ def test_spans_rebuild_the_new_content(content: str, old: str, new: str) -> None
 
 
 @pytest.mark.parametrize("content", ["-" + "aa\n" * (MAX_SPANS + 1), "-" + "aa\n" * MAX_SPANS + "aa\r\na"])
-def test_very_many_places_are_one_span(content: str) -> None:
+def test_very_many_places_become_one_span(content: str) -> None:
     done = replace("/f", content, "aa\n", "b\n", replace_all=True)
     (span,) = done.spans
     assert done.occurrences == MAX_SPANS + 1

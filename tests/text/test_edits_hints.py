@@ -22,7 +22,7 @@ SOURCE = dedent(
 
 
 @pytest.mark.parametrize(
-    ("old", "told"),
+    ("old", "expected"),
     [
         ("def area(width,  height):", "differs in white space from line 3"),
         ("    return width * height", "differs in indentation from line 4, which is '\\treturn width * height'"),
@@ -42,29 +42,29 @@ SOURCE = dedent(
         ("\n\n# the end\n\n", "Without the white space around it, it stands on line 10"),
     ],
 )
-def test_hint_names_the_line_and_the_difference(old: str, told: str) -> None:
+def test_hint_names_the_line_and_the_difference(old: str, expected: str) -> None:
     assert old not in SOURCE
-    assert told in hint(SOURCE, old)
+    assert expected in hint(SOURCE, old)
 
 
 @pytest.mark.parametrize("old", ["zzz qqq", "   \n ", "\n\n\n"])
-def test_nothing_near_is_told_as_nothing(old: str) -> None:
+def test_the_hint_is_empty_if_nothing_is_similar(old: str) -> None:
     assert hint(SOURCE, old) == ""
 
 
-def test_lines_count_the_same_in_a_crlf_file() -> None:
+def test_line_numbers_are_the_same_in_a_crlf_file() -> None:
     assert "line 8" in hint(SOURCE.replace("\n", "\r\n"), "def double(self):")
 
 
-def test_what_is_wanted_is_found_far_down_a_large_file() -> None:
+def test_a_similar_place_far_down_a_large_file_is_found() -> None:
     lines = [f"value_{i} = {i}" for i in range(200_000)]
     assert "line 150001," in hint("\n".join(lines), "value_149999 = 149999\nvalue_150000  = 150000")
 
 
-def test_long_lines_are_shown_in_part() -> None:
+def test_long_lines_are_shortened_in_hints() -> None:
     assert len(hint("word " * 100_000, "WORD " * 50)) < 400
 
 
 @given(st.text(st.sampled_from("ab \t\n\r\\n1"), max_size=40), st.text(st.sampled_from("abA \t\n\r\\n1"), min_size=1))
-def test_any_texts_have_a_hint(content: str, old: str) -> None:
+def test_hint_accepts_any_texts(content: str, old: str) -> None:
     assert isinstance(hint(content, old), str)

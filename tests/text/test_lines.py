@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from deepfs.errors import InvalidContentError
 from deepfs.text.lines import BOM, Window, check_text, decode, is_text, line_count, version, window
 
-# What ends a line elsewhere but not here: VT, FF, NEL, LS, PS, a lone CR.
+# These characters end a line for str.splitlines, but not here: VT, FF, NEL, LS, PS, a lone CR.
 texts = st.text(st.sampled_from("a \n\r\v\f\x85\u2028\u2029é\U0001f600"), max_size=60)
 
 
 def split_lines(text: str) -> list[str]:
-    """The lines of `text` with their terminators, in the plainest way."""
+    """The lines of `text` with their line ends; a simple reference implementation."""
     pieces = text.split("\n")
     lines = [f"{piece}\n" for piece in pieces[:-1]]
     return [*lines, pieces[-1]] if pieces[-1] else lines
@@ -52,7 +52,7 @@ def test_empty_file_is_an_empty_window(text: str, offset: int) -> None:
     assert window(text, offset, 10) == Window("", None, None, 0, None)
 
 
-def test_offset_past_the_end_tells_the_length() -> None:
+def test_an_offset_past_the_end_is_an_error_that_gives_the_length() -> None:
     with pytest.raises(InvalidContentError, match=r"^Error: Line offset 10 exceeds file length \(3 lines\)$"):
         window("a\nb\nc\n", 10, 5)
     with pytest.raises(InvalidContentError, match=r"offset 3 exceeds file length \(3 lines\)"):
@@ -64,17 +64,17 @@ def test_negative_offset_reads_from_the_start() -> None:
 
 
 @pytest.mark.parametrize("limit", [0, -3])
-def test_no_lines_asked_for_leaves_the_offset(limit: int) -> None:
+def test_a_window_of_no_lines_keeps_the_offset(limit: int) -> None:
     assert window("a\nb\n", 1, limit) == Window("", None, None, 2, 1)
 
 
-def test_bom_is_hidden_at_the_very_start_only() -> None:
+def test_a_bom_is_hidden_only_at_the_start() -> None:
     text = f"{BOM}a\n{BOM}b\n"
     assert window(text, 0, 1).text == "a\n"
     assert window(text, 1, 1).text == f"{BOM}b\n"
 
 
-def test_window_of_a_large_text_costs_no_copy_of_it() -> None:
+def test_a_window_of_a_large_text_does_not_copy_the_text() -> None:
     lines = [f"line {number}\r\n" for number in range(1, 500_001)]
     text = "".join(lines)
     tracemalloc.start()
@@ -108,16 +108,16 @@ def test_nul_and_broken_utf8_are_not_text(data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "expected"),
     [
         ("ab\nc\0d", "NUL character at line 2, column 2"),
         ("é\ud83d", r"half a surrogate pair \(U\+D83D\) at line 1, column 2"),
         ("\udc00", r"U\+DC00"),
     ],
 )
-def test_check_text_names_what_is_wrong_and_where(content: str, told: str) -> None:
+def test_check_text_names_the_invalid_character_and_its_place(content: str, expected: str) -> None:
     assert not is_text(content)
-    with pytest.raises(InvalidContentError, match=f"^Error: The new text holds .*{told}"):
+    with pytest.raises(InvalidContentError, match=f"^Error: The new text holds .*{expected}"):
         check_text(content, "new text")
 
 
@@ -127,7 +127,7 @@ def test_check_text_accepts_text(text: str) -> None:
     assert is_text(text)
 
 
-def test_version_identifies_bytes() -> None:
+def test_versions_are_equal_exactly_for_equal_bytes() -> None:
     assert version("é\r\n") == version("é\r\n".encode())
     assert version("a\n") != version("a\r\n")
     assert version("\ud800") != version("?")

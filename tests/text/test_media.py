@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from deepfs.text.media import is_binary_name, mime_type, sniff
 
-# What the contract names, each with its type.
+# The binary extensions named in the contract, with their types.
 BINARY = {
     "png": "image/png",
     "jpg": "image/jpeg",
@@ -42,7 +42,7 @@ BINARY = {
 
 
 @pytest.mark.parametrize("extension", BINARY)
-def test_media_and_documents(extension: str) -> None:
+def test_media_and_document_names_are_binary_and_have_a_type(extension: str) -> None:
     for path in (f"/a/b.{extension}", f"/B.{extension.upper()}", f"x.tar.{extension}", f"/.hidden.{extension}"):
         assert (mime_type(path), is_binary_name(path)) == (BINARY[extension], True)
 
@@ -63,14 +63,14 @@ def test_media_and_documents(extension: str) -> None:
         ("/app.ts", "text/x-typescript"),
     ],
 )
-def test_text(path: str, kind: str) -> None:
+def test_text_names_have_a_type_and_are_not_binary(path: str, kind: str) -> None:
     assert (mime_type(path), is_binary_name(path)) == (kind, False)
 
 
 @pytest.mark.parametrize(
     "path", ["", "/", "/Makefile", "/png", "/.png", "/..png", "/a.", "/a.unknown", "/x.png/file", "/a.png.", "/a.pn g"]
 )
-def test_a_name_that_tells_nothing(path: str) -> None:
+def test_a_name_without_a_known_extension_has_no_type(path: str) -> None:
     assert (mime_type(path), is_binary_name(path)) == (None, False)
 
 
@@ -81,7 +81,7 @@ def test_other_binary_names_have_a_type(name: str) -> None:
 
 
 @given(st.text())
-def test_what_is_binary_by_name_has_a_type(path: str) -> None:
+def test_every_binary_name_has_a_type(path: str) -> None:
     assert mime_type(path) is not None or not is_binary_name(path)
 
 
@@ -152,7 +152,7 @@ def sqlite_file() -> bytes:
         (b"text \x89PNG\r\n\x1a\n", "application/octet-stream"),
     ],
 )
-def test_the_first_bytes_tell_the_type(data: bytes, kind: str) -> None:
+def test_the_type_is_detected_from_the_first_bytes(data: bytes, kind: str) -> None:
     assert sniff(data) == kind
     assert sniff(data + bytes(1000)) == kind
 

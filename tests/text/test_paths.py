@@ -55,7 +55,7 @@ normal_paths = st.lists(segments, max_size=5).map(lambda names: "/" + "/".join(n
         ("/" + "a" * 100 + "/" * 5000, "/" + "a" * 100),
     ],
 )
-def test_normal_form(given_path: str, normal: str) -> None:
+def test_paths_are_normalized(given_path: str, normal: str) -> None:
     assert paths.normalize(given_path) == normal
 
 
@@ -96,7 +96,7 @@ def test_normal_form(given_path: str, normal: str) -> None:
         ("/é" * 1366, "4,098 bytes long"),
     ],
 )
-def test_refused_with_its_reason(path: str, reason: str) -> None:
+def test_an_invalid_path_is_refused_with_a_reason(path: str, reason: str) -> None:
     with pytest.raises(InvalidPathError, match=reason) as caught:
         paths.normalize(path)
     assert caught.value.code is ErrorCode.INVALID_PATH
@@ -109,13 +109,13 @@ def test_the_longest_path_is_allowed() -> None:
 
 
 @pytest.mark.parametrize("thing", [None, 3, b"/a", ["/a"]])
-def test_what_is_no_string_is_a_programming_error(thing: Any) -> None:
+def test_a_path_that_is_not_a_string_raises_a_type_error(thing: Any) -> None:
     with pytest.raises(TypeError):
         paths.normalize(thing)
 
 
-def by_the_rules(path: str) -> str | None:
-    """An independent reading of the contract: the normal form, or None where the path is refused."""
+def reference_normalize(path: str) -> str | None:
+    """An independent implementation of the contract: the normal form, or None if the path is refused."""
     kept = [segment for segment in path.split("/") if segment and segment != "."]
     windows = path[1:2] == ":" and path[0].isascii() and path[0].isalpha()
     if kept and kept[0][1:2] == ":" and kept[0][2:3] in ("", "\\") and kept[0][0].isascii() and kept[0][0].isalpha():
@@ -133,8 +133,8 @@ def by_the_rules(path: str) -> str | None:
 
 
 @given(st.text(st.sampled_from("aCé/.\\~:\0\ud800 "), max_size=10) | st.text(max_size=20))
-def test_normalize_agrees_with_the_rules(path: str) -> None:
-    expected = by_the_rules(path)
+def test_normalize_agrees_with_the_reference(path: str) -> None:
+    expected = reference_normalize(path)
     assert (paths.normalize(path) if valid(path) else None) == expected
 
 
@@ -143,8 +143,8 @@ def test_normalize_agrees_with_the_rules(path: str) -> None:
         lambda runs: "/" + "/".join(character * times for character, times in runs)
     )
 )
-def test_lengths_agree_with_the_rules(path: str) -> None:
-    expected = by_the_rules(path)
+def test_length_limits_agree_with_the_reference(path: str) -> None:
+    expected = reference_normalize(path)
     assert (paths.normalize(path) if valid(path) else None) == expected
 
 
@@ -161,7 +161,7 @@ def test_parent_and_name_undo_join(directory: str, name: str) -> None:
 
 
 @given(normal_paths)
-def test_ancestors_are_the_parents_from_the_outside_in(path: str) -> None:
+def test_ancestors_are_the_parents_from_the_root_down(path: str) -> None:
     climbed = []
     directory = paths.parent(path)
     while directory != "/":
@@ -171,7 +171,7 @@ def test_ancestors_are_the_parents_from_the_outside_in(path: str) -> None:
 
 
 @given(normal_paths, normal_paths)
-def test_beneath_is_having_the_directory_among_the_ancestors(path: str, directory: str) -> None:
+def test_a_path_is_beneath_its_ancestors_and_no_other_directory(path: str, directory: str) -> None:
     assert paths.is_beneath(path, directory) == (path != "/" and directory in ["/", *paths.ancestors(path)])
 
 
@@ -184,7 +184,7 @@ def test_join_undoes_relative(path: str, directory: str) -> None:
             paths.relative(path, directory)
 
 
-def test_the_root() -> None:
+def test_operations_on_the_root() -> None:
     assert (paths.parent("/"), paths.name("/"), paths.ancestors("/")) == ("/", "", [])
     assert (paths.parent("/a"), paths.name("/a"), paths.ancestors("/a")) == ("/", "a", [])
     assert not paths.is_beneath("/", "/")
@@ -196,7 +196,7 @@ def test_a_sibling_with_a_common_prefix_is_not_beneath() -> None:
     assert paths.is_beneath("/abcd/x", "/abcd")
 
 
-def test_a_normal_path_takes_the_short_way() -> None:
+def test_normalizing_a_normal_path_is_fast() -> None:
     clean, unclean = "/src/deepfs/.core/paths.py", "/src//deepfs/.core/paths.py"
     assert paths.normalize(clean) is clean
     fast, slow = (min(repeat(partial(paths.normalize, path), number=2000, repeat=7)) for path in (clean, unclean))

@@ -33,7 +33,7 @@ MODIFIED = "2026-02-03T04:05:06.000007+00:00"
 contents = st.binary(max_size=40) | st.text(max_size=40).filter(lambda text: "\0" not in text)
 
 
-# --- reading what is stored ---
+# --- decoding ---
 
 
 @pytest.mark.parametrize(
@@ -54,11 +54,11 @@ contents = st.binary(max_size=40) | st.text(max_size=40).filter(lambda text: "\0
         (FileDataV1(["a", "b"], CREATED, MODIFIED), FileDataV2("a\nb", "utf-8", CREATED, MODIFIED)),
     ],
 )
-def test_every_stored_form_is_read(stored: Mapping[str, Any], expected: FileDataV2) -> None:
+def test_every_stored_format_is_decoded(stored: Mapping[str, Any], expected: FileDataV2) -> None:
     assert decode_file(stored, "/f") == expected
 
 
-def test_a_decoded_file_is_kept_as_it_is() -> None:
+def test_an_already_decoded_file_is_returned_unchanged() -> None:
     data = FileDataV2("a")
     assert decode_file(data, "/f") is data
 
@@ -81,14 +81,14 @@ def test_a_decoded_file_is_kept_as_it_is() -> None:
         (["a"], "the file is list"),
     ],
 )
-def test_anything_else_is_refused_by_field_and_path(stored: Any, field: str) -> None:
+def test_a_malformed_record_is_refused_with_its_field_and_path(stored: Any, field: str) -> None:
     with pytest.raises(
         InvalidContentError, match=f"^Error: Invalid content of '/dir/f': it is malformed: {field}, not"
     ):
         decode_file(stored, "/dir/f")
 
 
-# --- making files ---
+# --- new files ---
 
 
 def test_timestamps_are_utc_with_microseconds() -> None:
@@ -108,7 +108,7 @@ def test_a_timestamp_has_six_digits_even_on_the_second(monkeypatch: pytest.Monke
 
 
 @given(contents)
-def test_content_survives(content: str | bytes) -> None:
+def test_content_round_trips(content: str | bytes) -> None:
     raw = content.encode() if isinstance(content, str) else content
     data = new_file(content)
     assert data.encoding == ("base64" if decode(raw) is None else "utf-8")
@@ -119,7 +119,7 @@ def test_content_survives(content: str | bytes) -> None:
     assert decode_file(encode_file(data), "/f") == data
 
 
-def test_new_file_is_created_now_unless_it_was_before() -> None:
+def test_a_new_file_is_created_now_unless_created_at_is_given() -> None:
     assert new_file("a", now=MODIFIED) == FileDataV2("a", "utf-8", MODIFIED, MODIFIED)
     assert new_file("a", created_at=CREATED, now=MODIFIED).created_at == CREATED
     stamped = new_file(PNG, mime_type="image/png")
@@ -133,7 +133,7 @@ def test_new_text_must_be_text(content: str) -> None:
         new_file(content)
 
 
-# --- what is stored ---
+# --- encoding ---
 
 
 @given(st.text(st.sampled_from("a\n\r\u2028"), max_size=20))
@@ -143,7 +143,7 @@ def test_v1_round_trips_text(text: str) -> None:
     assert decode_file(stored, "/f") == FileDataV2(text, "utf-8", CREATED, MODIFIED)
 
 
-def test_v1_holds_text_that_is_stored_as_base64() -> None:
+def test_v1_accepts_text_that_is_stored_as_base64() -> None:
     assert to_v1(FileDataV2(b64encode(b"a\nb").decode(), "base64")) == FileDataV1(["a", "b"])
 
 
@@ -152,7 +152,7 @@ def test_v1_refuses_binary() -> None:
         encode_file(new_file(PNG), "v1", "/f.png")
 
 
-def test_stored_v2_is_the_plain_dict_that_peers_read() -> None:
+def test_stored_v2_is_the_plain_dict_that_deepagents_reads() -> None:
     stored = encode_file(FileDataV2("a", "utf-8", CREATED, MODIFIED))
     assert type(stored) is dict
     assert stored == {"content": "a", "encoding": "utf-8", "created_at": CREATED, "modified_at": MODIFIED}
@@ -168,13 +168,13 @@ def test_stored_v2_is_the_plain_dict_that_peers_read() -> None:
 
 
 @pytest.mark.parametrize("content", ["AA", "A", "A===", "é", "AA==AA==", "$$$$"])
-def test_invalid_base64_is_told_when_it_is_used(content: str) -> None:
+def test_invalid_base64_is_an_error_when_the_content_is_used(content: str) -> None:
     data = decode_file({"content": content, "encoding": "base64"}, "/f")
     with pytest.raises(InvalidContentError, match="'/f': it is stored as invalid base64"):
         content_bytes(data, "/f")
 
 
-def test_base64_may_be_wrapped() -> None:
+def test_base64_may_contain_line_breaks_and_spaces() -> None:
     data = FileDataV2("iVBO\r\nRw0K\n GgoA\n", "base64")
     assert content_bytes(data) == PNG
     assert size_of(data) == len(PNG)
@@ -193,6 +193,6 @@ def test_binary_by_content_or_name_has_no_text(data: FileDataV2, path: str) -> N
     assert text_of(data, path) is None
 
 
-def test_stored_half_surrogates_do_not_break_size_and_bytes() -> None:
+def test_stored_lone_surrogates_do_not_break_size_and_bytes() -> None:
     data = FileDataV2("a\ud800")
     assert size_of(data) == len(content_bytes(data)) == 4

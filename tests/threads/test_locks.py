@@ -1,4 +1,4 @@
-"""Locks on paths: what excludes what, in which order they are granted, and that nothing of them stays behind."""
+"""Locks on paths: which paths exclude each other, the order of grants, and that released locks are removed."""
 
 import gc
 import random
@@ -25,14 +25,14 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def locks() -> Iterator[PathLocks]:
-    """Locks that must be free in the end."""
+    """Locks that must all be released at the end of the test."""
     locks = PathLocks()
     yield locks
     assert len(locks.table) == 0
 
 
 def excludes(one: str, other: str) -> bool:
-    """The rule, told in another way than the code tells it."""
+    """Whether two paths exclude each other; written independently of the code under test."""
     return (one + "/").replace("//", "/").startswith((other + "/").replace("//", "/")) or (
         len(one) < len(other) and excludes(other, one)
     )
@@ -62,7 +62,7 @@ def without_loop(coroutine: Coroutine[Any, Any, None]) -> None:
         ("/a/b", "/ab", False),
     ],
 )
-def test_a_path_excludes_itself_and_what_is_above_and_beneath(held: str, wanted: str, excluded: bool) -> None:
+def test_a_path_excludes_itself_its_parents_and_its_descendants(held: str, wanted: str, excluded: bool) -> None:
     table = LockTable()
     first, second = Request([held]), Request([wanted])
     table.enter(first)
@@ -98,8 +98,8 @@ def test_a_request_is_granted_exactly_when_no_earlier_one_excludes_it(data: st.D
     assert len(table) == 0
 
 
-def test_a_change_from_inside_a_change_waits_for_its_turn() -> None:
-    """As when the collector ends a task that holds a lock, in the middle of another change."""
+def test_a_change_of_the_table_during_a_change_is_deferred() -> None:
+    """As if garbage collection ended a task that holds a lock while the table is being changed."""
     table = LockTable()
     first, second, third = Request(["/a"]), Request(["/a"]), Request(["/a"])
     second.notify = lambda: table.leave(second)
@@ -114,7 +114,7 @@ def test_a_change_from_inside_a_change_waits_for_its_turn() -> None:
 # --- tasks -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_free_path_is_held_without_suspending(locks: PathLocks) -> None:
+def test_locking_a_free_path_does_not_suspend(locks: PathLocks) -> None:
     async def hold() -> None:
         async with locks.hold("/a/b/c", "/a/d"), locks.hold("/e"):
             assert len(locks.table) > 0
@@ -145,7 +145,7 @@ def test_a_coroutine_without_a_loop_waits_for_another_thread(locks: PathLocks) -
     assert order == ["other", "coroutine"]
 
 
-async def test_tasks_are_granted_in_the_order_they_asked(locks: PathLocks) -> None:
+async def test_locks_are_granted_in_the_order_of_requests(locks: PathLocks) -> None:
     order: list[int] = []
 
     async def hold(number: int, *, task_status: anyio.abc.TaskStatus[None]) -> None:
@@ -163,7 +163,7 @@ async def test_tasks_are_granted_in_the_order_they_asked(locks: PathLocks) -> No
     assert order == list(range(20))
 
 
-async def test_several_paths_are_granted_at_once_or_not_at_all(locks: PathLocks) -> None:
+async def test_several_paths_are_locked_together_or_not_at_all(locks: PathLocks) -> None:
     granted = anyio.Event()
 
     async def both() -> None:
@@ -180,7 +180,7 @@ async def test_several_paths_are_granted_at_once_or_not_at_all(locks: PathLocks)
     assert granted.is_set()
 
 
-async def test_a_cancelled_wait_leaves_no_trace_and_holds_nobody_up(locks: PathLocks) -> None:
+async def test_a_cancelled_wait_is_removed_and_blocks_no_later_request(locks: PathLocks) -> None:
     passed: list[str] = []
 
     async def hold(path: str) -> None:
@@ -214,7 +214,7 @@ async def test_a_grant_just_before_the_wait_is_not_missed(locks: PathLocks, monk
             pass
 
 
-async def test_an_error_inside_releases(locks: PathLocks) -> None:
+async def test_an_error_inside_releases_the_lock(locks: PathLocks) -> None:
     with pytest.raises(ValueError, match="inside"):
         async with locks.hold("/a"):
             raise ValueError("inside")
@@ -254,7 +254,7 @@ async def test_a_task_waits_for_a_thread_and_a_thread_for_a_task(locks: PathLock
 
 
 class Watch:
-    """Fails where two are inside that exclude each other."""
+    """Fails if two holders are inside whose paths exclude each other."""
 
     def __init__(self) -> None:
         self._guard = threading.RLock()
@@ -337,7 +337,7 @@ async def test_equal_scopes_share_their_locks() -> None:
             pass
 
 
-def test_a_scope_is_forgotten_with_the_last_reference() -> None:
+def test_locks_do_not_keep_their_scope_alive() -> None:
     class Scope:
         pass
 
@@ -351,7 +351,7 @@ def test_a_scope_is_forgotten_with_the_last_reference() -> None:
     assert kept() is None
 
 
-def test_a_forked_child_finds_every_path_free() -> None:
+def test_no_lock_is_held_in_a_forked_child() -> None:
     script = """
         import os, threading, warnings
         warnings.simplefilter("ignore")

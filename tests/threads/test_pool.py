@@ -1,4 +1,4 @@
-"""Blocking calls off the loop: results, cancellation, fairness, and what happens around forks, other loops and exit."""
+"""Blocking calls in worker threads: results, cancellation, fairness, several loops, forks and interpreter exit."""
 
 import asyncio
 import subprocess
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Gate:
-    """A blocking call that says when it has begun, and ends when it is told to."""
+    """A blocking call that sets `begun` when it starts, and ends when `opened` is set."""
 
     def __init__(self) -> None:
         self.begun = threading.Event()
@@ -48,13 +48,13 @@ def gate() -> Iterator[Gate]:
 
 @pytest.fixture
 def one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A short workers that is never given a second worker, so that what is queued stays queued."""
+    """Replace the pool for short calls by one with a single worker, so that queued calls stay queued."""
     monkeypatch.setattr(pool._pools, "short", WorkerPool("test", core=1, limit=1))
 
 
 @pytest.fixture
-def fresh_lane(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A short workers that has no threads yet."""
+def fresh_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace the pool for short calls by one without threads yet."""
     monkeypatch.setattr(pool._pools, "short", WorkerPool("test", core=1, limit=40))
 
 
@@ -70,7 +70,7 @@ def fail(error: BaseException) -> None:
     raise error
 
 
-# --- outcomes --------------------------------------------------------------------------------------------------------
+# --- results ---------------------------------------------------------------------------------------------------------
 
 
 async def test_run_returns_what_the_function_returns_from_another_thread() -> None:
@@ -122,7 +122,7 @@ async def test_run_each_wakes_the_loop_once(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(woken) == 1
 
 
-async def test_run_each_raises_the_first_error_after_every_call_of_its_part() -> None:
+async def test_run_each_raises_the_first_error_after_the_calls_in_flight() -> None:
     seen: list[int] = []
 
     def odd(number: int) -> None:
@@ -135,7 +135,7 @@ async def test_run_each_raises_the_first_error_after_every_call_of_its_part() ->
     assert sorted(seen) == list(range(10))
 
 
-async def test_run_long_passes_a_token_first() -> None:
+async def test_run_long_passes_a_deadline_as_the_first_argument() -> None:
     def work(deadline: Deadline, left: int, right: int) -> int:
         deadline.check()
         return left + right
@@ -162,7 +162,7 @@ async def test_a_cancelled_scope_makes_no_call(abandon: bool) -> None:
 
 
 @pytest.mark.usefixtures("one_worker")
-async def test_what_is_cancelled_in_the_queue_is_never_called(gate: Gate) -> None:
+async def test_a_call_cancelled_in_the_queue_never_runs(gate: Gate) -> None:
     calls: list[int] = []
     async with anyio.create_task_group() as outer:
         outer.start_soon(pool.run, gate)
@@ -173,7 +173,7 @@ async def test_what_is_cancelled_in_the_queue_is_never_called(gate: Gate) -> Non
             group.start_soon(pool.run_each, calls.append, range(100))
             await anyio.sleep(0.01)
             group.cancel_scope.cancel()
-        # The group has ended though the worker is still kept: nobody waited for the queue.
+        # The group has ended although the worker is still busy, so no caller waited for the queue.
         assert not gate.ended
         gate.opened.set()
     assert await pool.run(len, calls) == 0
@@ -190,7 +190,7 @@ async def test_an_abandoned_call_releases_its_caller_at_once(gate: Gate) -> None
     await until(lambda: gate.ended)
 
 
-async def test_a_call_that_must_end_is_waited_for(gate: Gate) -> None:
+async def test_a_call_that_is_not_abandoned_is_waited_for(gate: Gate) -> None:
     ended_first: list[bool] = []
 
     async def write() -> None:
@@ -235,7 +235,7 @@ async def test_run_each_waits_for_the_call_under_way_and_drops_the_rest(gate: Ga
     assert await pool.run(list, calls) == [0]
 
 
-async def test_cancelling_sets_the_token_given_to_run() -> None:
+async def test_cancelling_a_call_cancels_the_deadline_given_to_run() -> None:
     deadline = Deadline()
     begun = threading.Event()
 
@@ -252,7 +252,7 @@ async def test_cancelling_sets_the_token_given_to_run() -> None:
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_native_cancellation_of_asyncio_does_not_cut_a_call_short(gate: Gate) -> None:
+async def test_a_native_asyncio_cancellation_waits_for_the_call(gate: Gate) -> None:
     task = asyncio.create_task(pool.run(gate))
     await gate.wait_begun()
     for _ in range(3):
@@ -265,7 +265,7 @@ async def test_native_cancellation_of_asyncio_does_not_cut_a_call_short(gate: Ga
     assert gate.ended
 
 
-async def test_a_cancelled_walk_has_stopped_within_milliseconds() -> None:
+async def test_a_cancelled_long_call_stops_promptly() -> None:
     begun, ended = threading.Event(), threading.Event()
 
     def walk(deadline: Deadline) -> None:
@@ -287,11 +287,11 @@ async def test_a_cancelled_walk_has_stopped_within_milliseconds() -> None:
     assert time.monotonic() - cancelled_at < 1
 
 
-# --- who is served when ----------------------------------------------------------------------------------------------
+# --- fairness --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("one_worker")
-async def test_one_call_does_not_queue_behind_the_thousands_of_another_caller(gate: Gate) -> None:
+async def test_one_call_does_not_wait_behind_thousands_of_earlier_calls(gate: Gate) -> None:
     served: list[str] = []
     async with anyio.create_task_group() as group:
         group.start_soon(pool.run, gate)
@@ -306,7 +306,7 @@ async def test_one_call_does_not_queue_behind_the_thousands_of_another_caller(ga
     assert len(served) == 5001
 
 
-async def test_a_stuck_call_does_not_hold_up_the_others(gate: Gate) -> None:
+async def test_a_stuck_call_does_not_block_other_calls(gate: Gate) -> None:
     with anyio.fail_after(10):
         async with anyio.create_task_group() as group:
             group.start_soon(pool.run, len, "before")
@@ -317,16 +317,16 @@ async def test_a_stuck_call_does_not_hold_up_the_others(gate: Gate) -> None:
             gate.opened.set()
 
 
-@pytest.mark.parametrize("workers", ["fresh_lane", "one_worker"])
-async def test_a_finished_call_is_told_while_the_worker_is_kept_by_the_next(
+@pytest.mark.parametrize("workers", ["fresh_pool", "one_worker"])
+async def test_a_result_is_delivered_while_the_worker_runs_the_next_call(
     workers: str, request: pytest.FixtureRequest, gate: Gate
 ) -> None:
     request.getfixturevalue(workers)
-    told, kept = anyio.Event(), Gate()
+    delivered, kept = anyio.Event(), Gate()
 
     async def quick() -> None:
         await pool.run(len, "quick")
-        told.set()
+        delivered.set()
 
     async with anyio.create_task_group() as group:
         for call in (lambda: pool.run(kept), quick, lambda: pool.run(gate)):
@@ -334,12 +334,12 @@ async def test_a_finished_call_is_told_while_the_worker_is_kept_by_the_next(
             await anyio.wait_all_tasks_blocked()
         kept.opened.set()
         with anyio.fail_after(10):
-            await told.wait()
+            await delivered.wait()
         gate.opened.set()
 
 
-@pytest.mark.usefixtures("fresh_lane")
-async def test_slow_calls_get_more_workers_which_end_with_the_rush() -> None:
+@pytest.mark.usefixtures("fresh_pool")
+async def test_slow_calls_get_more_workers_which_end_when_idle() -> None:
     running = most = 0
     counting = threading.Lock()
 
@@ -355,7 +355,7 @@ async def test_slow_calls_get_more_workers_which_end_with_the_rush() -> None:
     others = threading.active_count()
     await pool.run_each(slow, range(100))
     assert most > 3
-    # One worker and the watcher stay.
+    # One worker and the watcher thread remain.
     await until(lambda: threading.active_count() <= others + 2)
 
 
@@ -373,7 +373,7 @@ async def test_long_work_does_not_delay_short_work() -> None:
         group.cancel_scope.cancel()
 
 
-async def test_two_walks_always_run_side_by_side() -> None:
+async def test_two_long_calls_always_run_concurrently() -> None:
     meeting = threading.Barrier(2)
 
     def walk(deadline: Deadline) -> None:
@@ -385,7 +385,7 @@ async def test_two_walks_always_run_side_by_side() -> None:
             group.start_soon(pool.run_long, walk)
 
 
-async def test_a_storage_that_does_not_answer_holds_up_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_storage_that_does_not_answer_blocks_only_its_own_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool._pools, "waiting", WorkerPool("test", core=2, limit=5, most=2))
     stuck = [Gate() for _ in range(6)]
     try:
@@ -406,7 +406,7 @@ async def test_a_storage_that_does_not_answer_holds_up_itself_alone(monkeypatch:
     await until(lambda: all(gate.ended for gate in stuck))
 
 
-async def test_many_jobs_of_few_storages_all_run(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_jobs_of_few_storages_all_run_within_the_limit_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
     workers = WorkerPool("test", core=2, limit=16, most=2)
     monkeypatch.setattr(pool._pools, "waiting", workers)
     running: list[str] = []
@@ -431,7 +431,7 @@ async def test_many_jobs_of_few_storages_all_run(monkeypatch: pytest.MonkeyPatch
 # --- loops, forks, exit ----------------------------------------------------------------------------------------------
 
 
-async def test_where_no_further_thread_can_be_started_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_existing_workers_continue_if_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     workers = WorkerPool("test", core=2, limit=2)
     monkeypatch.setattr(pool._pools, "long", workers)
 
@@ -449,7 +449,7 @@ async def test_where_no_further_thread_can_be_started_the_others_go_on(monkeypat
     assert workers._workers == 1
 
 
-def test_loops_of_both_kinds_in_many_threads_get_their_own_results() -> None:
+def test_asyncio_and_trio_loops_in_many_threads_get_their_own_results() -> None:
     wrong: list[BaseException] = []
 
     async def ask(number: int) -> None:
@@ -477,7 +477,7 @@ def test_loops_of_both_kinds_in_many_threads_get_their_own_results() -> None:
     assert not any(thread.is_alive() for thread in threads)
 
 
-def test_trio_may_be_loaded_by_another_thread_meanwhile() -> None:
+def test_another_thread_may_import_trio_during_calls() -> None:
     run_script("""
         import importlib, threading
         import anyio
@@ -517,7 +517,7 @@ def test_results_for_a_loop_that_has_ended_are_dropped(backend: str, gate: Gate)
 
 
 def run_script(script: str) -> str:
-    """What a fresh interpreter prints; it must end by itself, in peace."""
+    """Run `script` in a new interpreter, check that it exits without errors, and return what it prints."""
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=30, check=False
     )
@@ -525,7 +525,7 @@ def run_script(script: str) -> str:
     return done.stdout
 
 
-def test_a_forked_child_starts_clean() -> None:
+def test_a_forked_child_starts_with_a_new_pool() -> None:
     script = """
         import os, time, anyio, warnings
         warnings.simplefilter("ignore")

@@ -97,7 +97,9 @@ def test_a_class_must_define_one() -> None:
     assert not {"aglob", "agrep"} & Half.__abstractmethods__
 
 
-@pytest.mark.parametrize("wrong", [{"pattern": 5}, {"pattern": "x", "max_count": "1"}, {"pattern": "x", "no such option": 1}])
+@pytest.mark.parametrize(
+    "wrong", [{"pattern": 5}, {"pattern": "x", "max_count": "1"}, {"pattern": "x", "no such option": 1}]
+)
 def test_a_request_of_wrong_arguments_is_none(wrong: dict[str, Any]) -> None:
     with pytest.raises(TypeError):
         GrepRequest(**wrong)

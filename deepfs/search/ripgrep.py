@@ -50,7 +50,7 @@ _OPTIONS = (
 )
 _CHUNK = 64 * 1024
 _MAX_LOG = 1024 * 1024
-"""Bytes of log after which ripgrep is not worth it: a file that it leaves out costs it three times one that it searches."""
+"""Bytes of log after which ripgrep is not worth it: leaving out a file costs it three times searching one."""
 _LOOK_UP_S = 0.02
 _TRIAL_S = 5.0
 """Seconds within which ripgrep must search a few tiny files; a program that hangs must not block the first search."""

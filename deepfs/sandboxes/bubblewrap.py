@@ -455,7 +455,7 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
     def _precautions(self, groups: Cgroup) -> dict[str, str]:
         """Return private devices, since root owns those of the host, and check that a control group limits processes.
 
-        Root is exempt from all other limits on processes.
+        `prlimit --nproc` does not limit root.
         """
         if not groups.holds("pids.max"):
             raise NotSupportedError(

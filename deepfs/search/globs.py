@@ -375,7 +375,7 @@ def _range_expression(member: re.Match[str]) -> str:
 
 
 def _remainders(segments: list[str], names: list[str]) -> list[list[str]]:
-    """The rests of `segments` that can remain after the first ones matched directories with these names."""
+    """The possible rests of `segments`, after the first ones have matched directories with these `names`."""
     alive = {0}
     for name in names:
         alive = {after for at in alive for after in _after(segments, at, name)}

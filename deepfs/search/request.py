@@ -30,7 +30,7 @@ class _Search(Struct, frozen=True):
 
 
 class SearchRequest(_Search, frozen=True, kw_only=True):
-    """What `aglob` or `agrep` was called with. The fields have the names and defaults of the parameters.
+    """The arguments of a call of `aglob` or `agrep`. The fields have the names and defaults of the parameters.
 
     `hidden` is not a parameter: it selects paths that the caller of a backend will not show, so that the search need
     not look there. It is only a hint, which a wrapper may drop, so the caller must also filter the result.

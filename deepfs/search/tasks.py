@@ -150,7 +150,7 @@ class _Task(ABC, Generic[ResultT]):
 
     @abstractmethod
     def result(self) -> ResultT:
-        """Return the result, complete or not. Raises the error for which there is none."""
+        """Return the result, complete or not. Raises the error that prevents a result."""
 
 
 class GlobTask(_Task[GlobResult]):

@@ -52,7 +52,7 @@ class TreeEntry(Struct, frozen=True):
     mode: int | None = None
     """The permission bits, if the storage has them."""
     leads_to: Kind | None = None
-    """What a link leads to; None if it leads nowhere or outside."""
+    """The kind of the target of a link; None if it leads nowhere or outside."""
 
 
 class Omission(Struct, frozen=True):

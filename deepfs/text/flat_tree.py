@@ -198,10 +198,10 @@ class Directories:
 
 
 class StoredFiles(Mapping[str, FileDataV2]):
-    """Files by path, with what identifies their versions in the storage."""
+    """Files by path, each with an identifier of its version in the storage."""
 
     def origin(self, path: str) -> Any:
-        """What identifies the version of the file at `path`, such as a tag; None if there is no file."""
+        """The identifier of the version of the file at `path`, such as a tag; None if there is no file."""
         raise NotImplementedError
 
     def stat(self, path: str) -> FileStat:
@@ -308,7 +308,7 @@ class FileTree:
                 yield self.info(path)
 
     def beneath(self, path: str) -> list[str]:
-        """The sorted paths of the files at or under `path`. If it is not the root and there are none: NotFoundError."""
+        """The sorted paths of the files at or under `path`. Raises NotFoundError for none, except at the root."""
         found = sorted(file_paths(self.files if path == "/" else self._candidates(path)))
         if not found and path != "/":
             raise NotFoundError(path)

@@ -53,7 +53,7 @@ def normalize(path: str) -> str:
 
     Raises `InvalidPathError`, with the reason, for a `..` segment, a leading `~`, a NUL, a lone surrogate, a Windows
     path (drive letter, also behind a slash; UNC; a leading backslash), a name over 255 bytes or a path over 4,096;
-    `TypeError` where `path` is not a string.
+    `TypeError` if `path` is not a string.
     """
     check_string("path", path)
     if _is_plainly_normal(path):
@@ -151,7 +151,7 @@ def join(directory: str, name: str) -> str:
 def relative(path: str, directory: str) -> str:
     """`path` relative to `directory`, without a leading slash; empty if both are the same.
 
-    Raises `ValueError` where `path` is neither `directory` nor beneath it.
+    Raises `ValueError` if `path` is neither `directory` nor beneath it.
     """
     if path == directory:
         return ""

@@ -134,7 +134,7 @@ def size_of(data: FileDataV2) -> int:
 
 
 def text_of(data: FileDataV2, path: str) -> str | None:
-    """The text of the file, with its BOM; None where it is binary by the name in `path` or by content."""
+    """The text of the file, with its BOM; None if it is binary by the name in `path` or by content."""
     if media.is_binary_name(path):
         return None
     if data.encoding == "utf-8":

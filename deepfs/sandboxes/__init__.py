@@ -1,10 +1,10 @@
-"""Sandboxes: machines that run commands, with their files, which are reached by commands as well.
+"""Sandboxes: environments that run commands. Their files are also read and changed by commands.
 
 A file operation becomes a call of `script.py` or of `script.sh` in the sandbox. Both do the same; the second needs only
-a POSIX shell and the tools of busybox. A call names a nonce, the largest answer that is wanted and the operation with
-its arguments, all of them as base64; content comes on standard input, as base64 too. Lines with the nonce frame the
-answer, so other output does no harm; between them stands base64 of a gzipped sequence of records. Where the answer is
-larger than asked for, the rest stays in a file in the sandbox, and the operation `more` fetches it.
+a POSIX shell and the tools of busybox. The arguments of a call are a nonce, the maximum size of the answer, and the
+operation with its arguments, all in base64; content comes on standard input, in base64 too. Lines with the nonce frame
+the answer, so other output does no harm; between them is a sequence of records, gzipped and in base64. If the answer is
+larger than the maximum, the rest stays in a file in the sandbox, and the operation `more` fetches it.
 """
 
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BaseSandbox", "BubblewrapSandbox", "DaytonaSandbox", "DenoSandbox", "ModalSandbox"]
 
-if not TYPE_CHECKING:  # Type checkers know the names, and tell of others.
+if not TYPE_CHECKING:  # Type checkers know the names, and report unknown ones.
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {

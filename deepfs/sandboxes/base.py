@@ -1,4 +1,4 @@
-"""The base of sandboxes: who can run a command there has all the file operations."""
+"""The base class of sandboxes: it implements all file operations by running commands."""
 
 import re
 from abc import abstractmethod
@@ -63,11 +63,11 @@ __all__ = ["BaseSandbox"]
 
 _Files: TypeAlias = list[tuple[str, bytes]]
 _ATTEMPTS = 100
-"""Edits of one file that others may make before ours gives up."""
+"""Attempts of an edit before it gives up because others keep changing the file."""
 
 
 class BaseSandbox(SandboxBackendProtocol):
-    """Files of a place in which commands can be run: a container, a virtual machine, another host.
+    """Files of an environment that can run commands: a container, a virtual machine, another host.
 
     A subclass defines `aexecute` and `id`, and `aupload_files` and `adownload_files` if the platform has better ones.
     The sandbox needs a POSIX shell and the usual tools, those of busybox suffice; with python3 it is faster. The class
@@ -76,16 +76,16 @@ class BaseSandbox(SandboxBackendProtocol):
 
     File operations see the directory `root` of the sandbox as `/`. Only the sandbox itself confines them and the
     commands. Each operation is one command; long content takes several, and an edit first reads a file whose content is
-    not known. A change is made in one step, under a lock in the sandbox, by a command that is not cancelled: edits
-    exclude those of other users of deepfs in the same sandbox. Content that was seen is remembered, and not transferred
-    again while it is the same.
+    not cached. A change is made in one step, under a lock in the sandbox, by a command that is not cancelled: two edits
+    by users of deepfs in the same sandbox never overlap. Content is cached, and not transferred again while it is
+    unchanged.
 
     Args:
         root: The absolute path of the directory in the sandbox.
         max_file_size_mb: The largest file, in units of 1,048,576 bytes, that is read whole or searched.
 
     Raises:
-        ValueError: For a `root` that is relative, and a size that is not positive.
+        ValueError: For a relative `root`, and a size that is not positive.
     """
 
     capabilities: Capabilities = Capabilities(
@@ -104,41 +104,41 @@ class BaseSandbox(SandboxBackendProtocol):
 
     @abstractmethod
     async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
-        """Run a command with `sh`, its standard input empty; `exit_code` is None where its time was up."""
+        """Run a command with `sh` and an empty standard input; `exit_code` is None if it reached its timeout."""
 
     async def _run_script(self, command: str) -> ExecuteResponse:
         """Run a command of a file operation."""
         return await self.aexecute(command)
 
     async def _bring(self, content: bytes) -> bytes:
-        """Bring content that is too long for a command into the sandbox; its name there, or an absolute path."""
+        """Send content that is too long for a command to the sandbox; return its name there, or its absolute path."""
         return await self._calls.stage(content)
 
     async def _take(self, name: str) -> str | None:
-        """The text of an answer that is too long for an output; None where commands are to bring it."""
+        """Return the text of an answer that is too long for an output; None if commands have to fetch it."""
         return None
 
     # --- paths ---
 
     def sandbox_path(self, path: str) -> str:
-        """The path by which commands know a file.
+        """The path of a file for commands.
 
         Args:
             path: The path for file operations.
 
         Raises:
-            InvalidPathError: For what is no path of the contract.
+            InvalidPathError: If `path` is not valid.
         """
         return self._inner(paths.normalize(path)).decode()
 
     def virtual_path(self, path: str) -> str:
-        """The path by which file operations know a file.
+        """The path of a file for file operations.
 
         Args:
             path: The path for commands, absolute or relative to `root`.
 
         Raises:
-            InvalidPathError: Where it is not under `root`.
+            InvalidPathError: If it is not under `root`.
         """
         full = paths.normalize(path if path.startswith("/") else paths.join(self._root, path))
         if full != self._root and not paths.is_beneath(full, self._root):
@@ -149,14 +149,14 @@ class BaseSandbox(SandboxBackendProtocol):
         return (path if self._root == "/" else self._root + path.rstrip("/")).encode()
 
     async def astorage_place(self, path: str) -> StoragePlace:
-        # Links are not followed here, and the directory may be one that others have, too.
+        # Symlinks are not followed here, and other sandboxes may share the directory.
         return flat_place(("sandbox", self.id), paths.normalize(self._inner(paths.normalize(path)).decode()))
 
     def _hold(self, *held: str) -> AbstractAsyncContextManager[None]:
-        # The scripts have a lock of their own; with this one, tasks of this process wait without a command.
+        # The scripts have a lock of their own; with this one, tasks of this process wait without running a command.
         return path_locks(("sandbox", self.id)).hold(*held)
 
-    # --- looking ---
+    # --- reading ---
 
     async def als(self, path: str) -> LsResult:
         path = paths.normalize(path)
@@ -223,14 +223,14 @@ class BaseSandbox(SandboxBackendProtocol):
         return WriteResult(path=path)
 
     async def _replaced(self, path: str, if_match: str | None) -> str:
-        """What the scripts call the version that a write is to replace; a file that is gone is another version."""
+        """The checksum of the version that a write must replace; empty for any. A missing file is a ConflictError."""
         try:
             return "" if if_match is None else await self._script_version(path, if_match)
         except NotFoundError:
             raise ConflictError(path) from None
 
     async def _script_version(self, path: str, if_match: str) -> str:
-        """What the scripts call a version, which they know by another checksum than other backends."""
+        """The checksum by which the scripts identify the version `if_match`, which may be that of other backends."""
         if _is_checksum(if_match):
             return if_match
         known, _ = await self._contents.file(path)
@@ -239,11 +239,11 @@ class BaseSandbox(SandboxBackendProtocol):
         return known.version
 
     async def _changed(self, operation: str, *words: bytes, payload: bytes = b"") -> Records:
-        """The answer to a call that changes files: it is made to its end."""
+        """Make a call that changes files, shielded from cancellation; return its answer."""
         return await shielded(partial(self._calls.call, operation, *words, payload=payload))
 
     async def _write(self, path: str, mode: str, known: str, data: bytes, before: int = 0, after: int = 0) -> None:
-        """Put `data` between the first and the last bytes of what is there."""
+        """Write `data` between the first `before` and the last `after` bytes of the file."""
         words = [self._inner(path), mode.encode(), known.encode(), str(before).encode(), str(after).encode()]
         staged = await self._bring(data) if len(data) > self._calls.room(*words) else b""
         answer = await self._changed("write", *words, staged, payload=b"" if staged else data)
@@ -262,7 +262,7 @@ class BaseSandbox(SandboxBackendProtocol):
     async def _try_edit(self, path: str, old: str, new: str, replace_all: bool, if_match: str | None) -> EditResult:
         known = self._contents.known(path)
         if known is not None:
-            # What is remembered may be of yesterday: it can show that an edit is possible, not that it is not.
+            # The cached content may be outdated: if the edit fails in it, it may still be possible in the file.
             with suppress(DeepFSError):
                 return await self._edit(path, known, old, new, replace_all, if_match)
         known, _ = await self._contents.file(path)
@@ -326,7 +326,7 @@ class BaseSandbox(SandboxBackendProtocol):
             answer = await self._changed(operation, *arguments)
         words = answer.words()
         if words[0] == b"E":
-            # What is missing is the source; everything else is about where it is to go.
+            # Only "not_found" is about the source; every other error is about the destination.
             raise _about_parent(failure_of(words, src if words[1] == b"not_found" else dst), words, dst)
         return WriteResult(path=dst)
 
@@ -359,7 +359,7 @@ _is_checksum = re.compile(r"[0-9a-f]{64}").fullmatch
 
 
 class _FileChanged(Exception):  # noqa: N818
-    """The file changed since it was read: the edit is tried again."""
+    """The file changed since it was read; the edit is retried."""
 
 
 def _globbed(deadline: Deadline, answer: Records, root: str, files: FileFilter) -> GlobResult:
@@ -402,7 +402,7 @@ def _scan(grep: Grep, found: Iterable[Found]) -> None:
 
 
 def _batches(groups: Iterable[_Files], most: int) -> Iterator[_Files]:
-    """The groups, divided into batches with `most` bytes of content; a file that is larger comes alone."""
+    """Divide the groups into batches with up to `most` bytes of content; a larger file comes alone."""
     for group in groups:
         batch: _Files = []
         size = 0
@@ -416,7 +416,7 @@ def _batches(groups: Iterable[_Files], most: int) -> Iterator[_Files]:
 
 
 def _common(old: bytes, new: bytes) -> tuple[int, int]:
-    """How many bytes at the beginning, and then at the end, are the same."""
+    """The lengths of the common beginning and, in the rest, of the common end."""
     most = min(len(old), len(new))
     before = _same(old, new, most)
     after = _same(old[::-1], new[::-1], most - before)
@@ -424,7 +424,7 @@ def _common(old: bytes, new: bytes) -> tuple[int, int]:
 
 
 def _same(one: bytes, other: bytes, most: int) -> int:
-    """The length of the common beginning, `most` at most."""
+    """The length of the common beginning, up to `most`."""
     low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2
@@ -433,7 +433,10 @@ def _same(one: bytes, other: bytes, most: int) -> int:
 
 
 def _hints(glob: str | None) -> list[bytes]:
-    """What the sandbox can leave out: dot-names, and names that are not like this; `*` is like all."""
+    """The words that let the sandbox leave out files: whether to leave out dot-names, and a pattern for names.
+
+    The pattern is `*`, which matches every name, unless `glob` is a simple pattern for names.
+    """
     plain = glob is not None and "/" not in glob and not set(glob) - _PLAIN
     hidden = glob is not None and ("/." in f"/{glob}" or ("." in glob and not _UNCLEAR.isdisjoint(glob)))
     return [b"" if hidden else b"1", glob.encode() if glob is not None and plain else b"*"]

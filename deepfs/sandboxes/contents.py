@@ -1,4 +1,4 @@
-"""The content of files in a sandbox: what was seen is remembered, and not transferred again while it is the same."""
+"""The content of files in a sandbox: it is cached, and not transferred again while it is unchanged."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -16,23 +16,23 @@ _MAX_WHOLE_BYTES = 256 * 1024 * 1024
 
 
 def _checksum(data: bytes) -> str:
-    """What identifies content: scripts work it out as well."""
+    """Identifies content; the scripts compute the same checksum."""
     return sha256(data).hexdigest()
 
 
 class CachedContent(Struct, frozen=True):
-    """The content of a file when it was last seen; `version` is what the scripts call it."""
+    """The content of a file when it was last seen; `version` is its checksum."""
 
     data: bytes
     version: str
 
 
 FetchedFile: TypeAlias = tuple[CachedContent, str]
-"""A file with its time of modification."""
+"""The content of a file, and its time of modification."""
 
 
 class _Cache:
-    """The files that were used last, up to `limit` bytes."""
+    """An LRU cache of files, with up to `limit` bytes of content."""
 
     def __init__(self, limit: int = 16 * 1024 * 1024) -> None:
         self._limit = limit
@@ -40,13 +40,13 @@ class _Cache:
         self._files: OrderedDict[str, CachedContent] = OrderedDict()
 
     def get(self, path: str) -> CachedContent | None:
-        """What is known of `path`."""
+        """The cached content of `path`, if any."""
         if path in self._files:
             self._files.move_to_end(path)
         return self._files.get(path)
 
     def put(self, path: str, data: bytes) -> CachedContent:
-        """Remember the content of `path`, and forget what was used longest ago."""
+        """Cache the content of `path`; evict the least recently used files beyond the limit."""
         self.forget(path)
         known = CachedContent(data, _checksum(data))
         self._files[path] = known
@@ -56,7 +56,7 @@ class _Cache:
         return known
 
     def forget(self, path: str) -> None:
-        """Forget `path`."""
+        """Remove `path` from the cache."""
         known = self._files.pop(path, None)
         self._size -= len(known.data) if known else 0
 
@@ -66,7 +66,7 @@ class SandboxContents:
 
     Args:
         calls: The calls.
-        name_of: The name in the sandbox of a path of callers.
+        name_of: Returns the name in the sandbox of a path for file operations.
     """
 
     def __init__(self, calls: Calls, name_of: Callable[[str], bytes]) -> None:
@@ -82,10 +82,10 @@ class SandboxContents:
 
         Args:
             wanted: The paths.
-            limit: The bytes of the largest file.
+            limit: The size of the largest file, in bytes.
 
         Returns:
-            For each path the file or why there is none.
+            For each path the file, or the error for which there is none.
         """
         found: dict[str, FetchedFile | DeepFSError] = {}
         for group in self._calls.groups(dict.fromkeys(wanted), self._words):
@@ -101,13 +101,13 @@ class SandboxContents:
 
         Args:
             path: Its path.
-            limit: The bytes that it may have.
+            limit: Its largest size, in bytes.
 
         Returns:
             The file.
 
         Raises:
-            DeepFSError: Why there is none.
+            DeepFSError: If it cannot be fetched.
         """
         (found,) = await self.fetch([path], limit)
         if isinstance(found, DeepFSError):

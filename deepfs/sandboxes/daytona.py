@@ -14,7 +14,7 @@ __all__ = ["DaytonaSandbox"]
 class DaytonaSandbox(RemoteSandbox):
     """Files and commands of a sandbox that Daytona's SDK has made: `await AsyncDaytona().create()`.
 
-    stdout and stderr are one. The output of a command that the service ended at its timeout is lost. Needs the extra
+    stdout and stderr are merged. The output of a command that the service ended at its timeout is lost. Needs the extra
     `daytona`, and asyncio.
 
     Args:
@@ -31,7 +31,7 @@ class DaytonaSandbox(RemoteSandbox):
     """
 
     service: str = "Daytona"
-    # The command is quoted once more, for the shell of the service.
+    # Less than the default, since the command is quoted once more for the shell of the service.
     command_bytes: int = 90_000
 
     def __init__(

@@ -54,7 +54,7 @@ class DenoSandbox(RemoteSandbox):
         return self.sandbox.id
 
     def _errors(self) -> tuple[type[Exception], ...]:
-        return (Exception,)  # The SDK raises that itself, where the service answers with an error.
+        return (Exception,)  # If the service answers with an error, the SDK raises a bare Exception.
 
     async def _run(self, command: str, seconds: int) -> Done:
         process = await self.sandbox.spawn("sh", args=["-c", command], stdin="null", stdout="piped", stderr="piped")
@@ -72,7 +72,7 @@ class DenoSandbox(RemoteSandbox):
         await self.sandbox.fs.write_file(path, content)
 
     async def _receive(self, path: str) -> bytes:
-        # The SDK takes messages of a mebibyte, and a file that it reads by itself comes in one.
+        # The SDK accepts messages of up to one mebibyte, and would read a file in a single message.
         return (await self._run(f"cat {quote(path)}", ceil(self._timeout))).stdout
 
 

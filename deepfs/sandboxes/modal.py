@@ -16,7 +16,7 @@ __all__ = ["ModalSandbox"]
 class ModalSandbox(RemoteSandbox):
     """Files and commands of a sandbox that Modal's SDK has made: `await modal.Sandbox.create.aio(app=app)`.
 
-    The service kills a command at its timeout, and then also one that was cancelled: it offers no other way to end it.
+    The service kills a command at its timeout, even one that was cancelled: it offers no other way to end a command.
     Needs the extra `modal`, and asyncio.
 
     Args:
@@ -33,9 +33,9 @@ class ModalSandbox(RemoteSandbox):
     """
 
     service: str = "Modal"
-    # The SDK has an event loop for itself.
+    # The SDK has an event loop of its own.
     loop_bound: bool = False
-    # The SDK takes arguments of 65,536 bytes.
+    # The SDK accepts arguments of up to 65,536 bytes.
     command_bytes: int = 60_000
 
     def __init__(
@@ -77,5 +77,5 @@ class ModalSandbox(RemoteSandbox):
 
 
 async def _read(stream: "StreamReader[bytes]", into: bytearray) -> None:
-    # Not piece by piece: the SDK does not stand it that an iteration is cancelled.
+    # Not in pieces: the SDK breaks if an iteration over a stream is cancelled.
     into += await stream.read.aio()

@@ -1,4 +1,4 @@
-"""What the sandboxes of services have in common: their SDKs run commands and move files, on one event loop."""
+"""The base class of sandboxes of services, whose SDKs run commands and transfer files on one event loop."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class HomeLoop:
-    """The event loop that runs where this is made; where none does, the one of `run_sync`."""
+    """The event loop that runs when this is created; if none runs, the background loop of `run_sync`."""
 
     def __init__(self) -> None:
         self._loop = running_asyncio_loop()
@@ -38,9 +38,9 @@ class HomeLoop:
         return here is not None and here is self._loop
 
     async def run(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Make a call on this loop, from whichever; cancelled, it is cancelled there.
+        """Make a call on this loop, from any event loop; a cancellation is passed on to it.
 
-        BackendError where the loop has ended.
+        Raises BackendError if the loop has ended.
         """
         if self._loop is None:
             self._loop = await in_thread(partial(run_sync, _this_loop))
@@ -54,11 +54,11 @@ async def _this_loop() -> "AsyncioLoop | None":
 
 
 _HELD: Final = "/tmp/.~deepfs-"
-"""What the scripts in a sandbox hold for a moment, where its `TMPDIR` is the usual one; they sweep leftovers away."""
+"""The prefix of temporary files of the scripts in a sandbox if its `TMPDIR` is `/tmp`; they also remove leftovers."""
 
 
 class Done(NamedTuple):
-    """What a command printed, and its exit code, None where its time was up."""
+    """The output of a command and its exit code, which is None if it reached its timeout."""
 
     stdout: bytes
     stderr: bytes
@@ -68,11 +68,11 @@ class Done(NamedTuple):
 class RemoteSandbox(BaseSandbox):
     """A sandbox of a service, reached by its SDK; a subclass defines how the SDK runs commands and moves files.
 
-    Commands run in `root`, which is created if it is missing. Content and output too long for a command go by the files
-    of the SDK, and are put in place by one command: changes are as atomic as those of small files.
+    Commands run in `root`, which is created if it is missing. Content and output too long for a command are transferred
+    as files by the SDK, and one command puts content in place: changes are as atomic as those of small files.
 
-    If the connections of the SDK belong to an event loop (`loop_bound`), it is the one that runs where the backend is
-    made, or that of `run_sync` if none runs there. Calls from elsewhere are carried out on it.
+    If the connections of the SDK belong to an event loop (`loop_bound`), it is the loop that runs when the backend is
+    created, or that of `run_sync` if none runs then. Calls from other loops are carried out on it.
 
     Args:
         root: The absolute path of the directory in the sandbox in which commands run and files are.
@@ -106,7 +106,7 @@ class RemoteSandbox(BaseSandbox):
 
     @abstractmethod
     async def _run(self, command: str, seconds: int) -> Done:
-        """Run `command` with `sh` for so many seconds at most."""
+        """Run `command` with `sh` for at most `seconds`."""
 
     @abstractmethod
     async def _send(self, path: str, content: bytes) -> None:
@@ -118,10 +118,10 @@ class RemoteSandbox(BaseSandbox):
 
     @abstractmethod
     def _errors(self) -> tuple[type[Exception], ...]:
-        """The errors of the SDK."""
+        """The exceptions that the SDK raises."""
 
     async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
-        """Run a command with `sh`; time is counted in whole seconds. Errors: BackendError where the service fails."""
+        """Run a command with `sh`; timeouts are rounded up to seconds. Raises BackendError if the service fails."""
         seconds = ceil(seconds_of(timeout, self._timeout))
         done = await self._ran(command, seconds)
         captured = Captured(self._max_output_bytes)
@@ -158,10 +158,10 @@ class RemoteSandbox(BaseSandbox):
         try:
             return (await self._at_home(partial(self._receive, f"{_HELD}{name}"))).decode()
         except self._errors():
-            return None  # Another TMPDIR, or a file that the SDK may not read: commands bring it as well.
+            return None  # Another TMPDIR, or a file that the SDK may not read: commands fetch it then.
 
 
 def check_installed(package: str, extra: str) -> None:
-    """Raises ImportError, with the extra to install, where `package` is not there."""
+    """Raise ImportError, which names the extra to install, if `package` is not installed."""
     if find_spec(package) is None:
         raise ImportError(f"{extra.capitalize()}Sandbox needs {package}: pip install 'deepfs[{extra}]'")

@@ -1,4 +1,4 @@
-"""Runs in a sandbox, on whatever Python 3.6 or later is there: one file operation, from its arguments to its answer."""
+"""Runs one file operation in a sandbox, with any Python from 3.6 on: reads its arguments, and prints its answer."""
 
 import errno
 import os
@@ -26,7 +26,7 @@ answer: "list[bytes]" = []
 
 
 class FailedError(OSError):
-    """What went wrong, in a word."""
+    """A failure, as a word of the wire format."""
 
     def __init__(self, said: bytes) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ def word(error: OSError) -> bytes:
 
 
 def checksum(data: bytes) -> bytes:
-    # Loading hashlib, which loads OpenSSL, takes longer than a small operation, and works on much data in no time.
+    # hashlib loads OpenSSL, which takes longer than a small operation, but is much faster with large data.
     try:
         if len(data) > 1_000_000:
             raise ImportError
@@ -82,7 +82,7 @@ def kind_and_time(status: os.stat_result) -> bytes:
     return b"%x %d %.6f" % (status.st_mode, status.st_size, status.st_mtime_ns / 1e9)
 
 
-# --- looking ---
+# --- reading ---
 
 
 def entry(path: bytes) -> None:
@@ -105,8 +105,8 @@ def ls(path: bytes) -> None:
             pass
 
 
-def told(path: bytes) -> None:
-    """An entry itself, with what it leads to where it is a link."""
+def lstat_entry(path: bytes) -> None:
+    """Answer with the status of `path` itself, and for a symlink with the mode of its target."""
     status, target = os.lstat(path), 0
     if stat.S_ISLNK(status.st_mode):
         try:
@@ -122,13 +122,13 @@ def unlisted(error: "OSError | None") -> None:
 
 def entries(path: bytes) -> None:
     answer.append(b"ok\n")
-    told(path)
+    lstat_entry(path)
     if os.path.islink(path) or not os.path.isdir(path):
         return
     for directory, below, names in os.walk(path, onerror=unlisted):
         for child in below + names:
             try:
-                told(os.path.join(directory, child))
+                lstat_entry(os.path.join(directory, child))
             except OSError:
                 unlisted(None)
         below[:] = [child for child in below if os.path.join(directory, child) not in SYSTEM]
@@ -225,7 +225,7 @@ def grep(path: bytes, visible: bytes, name: bytes, needle: bytes, limit: bytes) 
 
 
 def prepare(path: bytes) -> None:
-    """Make the directory that `path` is to lie in."""
+    """Make the parent directory of `path`."""
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
     except (FileExistsError, NotADirectoryError):
@@ -259,7 +259,7 @@ def place_file(path: bytes, data: bytes, mode: bytes) -> None:
 
 
 def write(path: bytes, mode: bytes, known: bytes, before: bytes, after: bytes, staged: bytes) -> None:
-    """Put a file: the first `before` bytes of the old one, what is sent, and its last `after` bytes."""
+    """Write a file: the first `before` bytes of the old one, the payload, and the last `after` bytes of the old one."""
     data = payload(staged)
     lock()
     if os.path.isdir(path):
@@ -301,7 +301,7 @@ def stage(name: bytes, offset: bytes) -> None:
 
 
 def sweep() -> None:
-    """Remove what calls that were ended have left, an hour ago and more; what is of other users stays."""
+    """Remove files older than an hour that interrupted calls left behind; those of other users stay."""
     import shutil
 
     for name in os.listdir(place):
@@ -330,7 +330,7 @@ def delete(path: bytes, known: bytes = b"") -> None:
 
 
 def change(*wanted: bytes) -> None:
-    """Make and remove directories, and set modes: a path, what to do, and a mode, for each."""
+    """Make and remove directories, and set modes: three words for each, its path, the change and the mode."""
     lock()
     for path, what, mode in zip(wanted[::3], wanted[1::3], wanted[2::3]):
         try:
@@ -367,7 +367,7 @@ def check_destination(src: bytes, dst: bytes, overwrite: bytes) -> None:
 
 
 def is_one(src: bytes, dst: bytes) -> bool:
-    # A link that takes the place of what it leads to would lead to itself.
+    # A link that replaced its own target would lead to itself.
     if not os.path.lexists(src) or os.path.realpath(src) != os.path.realpath(dst):
         return False
     if not os.path.lexists(dst):
@@ -449,4 +449,4 @@ if __name__ == "__main__":
         main()
     except Exception:
         sys.excepthook(*sys.exc_info())
-        sys.exit(70)  # 1 tells that this Python cannot run the script: another one would run it again.
+        sys.exit(70)  # Status 1 means that this Python cannot run the script: script.sh would run it again.

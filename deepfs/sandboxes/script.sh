@@ -1,4 +1,4 @@
-# Runs in a sandbox, on a POSIX shell with the tools of busybox: one file operation, from its arguments to its answer.
+# Runs one file operation in a sandbox, with a POSIX shell and the tools of busybox: reads arguments, prints an answer.
 # shellcheck shell=sh disable=SC2016,SC2329  # Functions are called by the name of the operation.
 
 LC_ALL=C
@@ -8,7 +8,7 @@ NL='
 '
 MOST=67108864
 
-# The last argument decoded, in $decoded; a line break at its end stays.
+# Decode $1 into $decoded; a line break at its end stays.
 decode() {
     decoded=$(printf %s "$1" | base64 -d && printf x)
     decoded=${decoded%x}
@@ -54,7 +54,7 @@ checksum_of() {
     checksum=${checksum%% *}
 }
 
-# One change at a time; the lock goes with the process.
+# Allow one change at a time; the lock ends with the process.
 lock() {
     if command -v flock >/dev/null 2>&1; then
         exec 9>>"${held}lock-$(id -u)"
@@ -83,7 +83,7 @@ exists() {
     [ -e "$1" ] || [ -L "$1" ]
 }
 
-# --- looking ---
+# --- reading ---
 
 do_ls() {
     if [ ! -d "$1" ]; then
@@ -99,7 +99,7 @@ do_ls() {
     return 0
 }
 
-# Each entry itself, with the mode of what it leads to where it is a link.
+# List each entry itself, for a symlink with the mode of its target.
 do_entries() {
     exists "$1" || { fail not_found; return; }
     say ok
@@ -144,7 +144,7 @@ fetch_one() {
     cat "$work/file" >>"$answer"
 }
 
-# Find, in the tree $1, files that are visible ($2) and have a name like $3; what follows are tests and actions.
+# Find in the tree $1 the files that are visible (if $2) and have a name like $3; the rest are tests and actions of find.
 find_files() {
     top=$1 visible=$2 like=$3
     shift 3
@@ -208,7 +208,7 @@ grep_one() {
 
 # --- changing ---
 
-# Make the directory that $1 is to lie in.
+# Make the parent directory of $1.
 prepare() {
     parent=${1%/*}
     [ ! -d "${parent:-/}" ] || return 0
@@ -219,7 +219,7 @@ prepare() {
     esac
 }
 
-# Put the file $2, which is taken away, at $1; $3 is create or replace.
+# Put the content of the file $2 at $1; if $3 is create, nothing may be there.
 place_file() {
     target=$1
     if [ -L "$1" ]; then
@@ -245,7 +245,7 @@ place_file() {
     temporary=
 }
 
-# Put a file: the first $4 bytes of the old one, what is sent, and its last $5 bytes.
+# Write a file: the first $4 bytes of the old one, the payload, and the last $5 bytes of the old one.
 do_write() {
     payload "$6"
     lock
@@ -301,7 +301,7 @@ do_delete() {
     if exists "$1"; then fail denied; else say ok; fi
 }
 
-# Make and remove directories, and set modes: a path, what to do, and a mode, for each.
+# Make and remove directories, and set modes: three words for each, its path, the change and the mode.
 do_change() {
     lock
     while [ $# -gt 0 ]; do
@@ -345,7 +345,7 @@ check_destination() {
     prepare "$2"
 }
 
-# The end of a name may be a newline, which the dot keeps.
+# A name may end with a newline; the dot keeps it.
 real() {
     readlink -f "$1" 2>/dev/null || printf '%s\n' "$1"
     echo .
@@ -357,7 +357,7 @@ do_move() {
         check_destination "$1" "$2" "$3" || return
         mv -f "$1" "$2" 2>/dev/null || { fail denied; return; }
     elif ! exists "$2"; then
-        # A link that takes the place of what it leads to would lead to itself.
+        # A link that replaced its own target would lead to itself.
         fail not_found
         return
     fi
@@ -380,7 +380,7 @@ do_copy() {
 
 # --- answering ---
 
-# The part of the file $1 from the offset $2 on.
+# Print the part of the file $1 from the offset $2 on, framed; $3 is the checksum.
 show() {
     size_of "$1"
     printf '@deepfs %s sh %s %s\n' "$nonce" "$size" "$3"

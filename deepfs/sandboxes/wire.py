@@ -1,4 +1,4 @@
-"""Calls to the scripts in a sandbox: the text of a command, the frames of an answer, and what its records mean."""
+"""Calls to the scripts in a sandbox: the text of a command, the frames of an answer, and the records in it."""
 
 import re
 import stat
@@ -63,16 +63,16 @@ __all__ = [
 
 
 Engine = str
-"""`py`, `sh`, or nothing where it is not known yet which of them the sandbox can run."""
+"""`py`, `sh`, or empty while it is unknown which of them the sandbox can run."""
 
 _MARK = "@deepfs.payload"
 _GZIPPED = b"\x1f\x8b"
 _EITHER_FORM = 47
-"""The `wbits` with which zlib reads the form of gzip, too."""
+"""The `wbits` with which zlib decompresses both its own format and gzip."""
 
 
 class Frame(Struct, frozen=True):
-    """A part of an answer: which script gave it, the length and the checksum of the whole, and the part."""
+    """A part of an answer: the script that sent it, the length and the checksum of the whole answer, and the part."""
 
     engine: Engine
     length: int
@@ -84,8 +84,8 @@ def _script(name: str) -> str:
     return quote(files(__package__).joinpath(name).read_text("utf-8"))
 
 
-# Read when this is imported: later there may be an event loop to be kept waiting.
-# Python is kept from the modules of whatever directory the command runs in.
+# The scripts are read at import: later, reading them could block an event loop.
+# With -I, Python does not import modules from the directory in which the command runs.
 _INTERPRETERS: Final = {
     "py": f"python3 -I -S -c {_script('script.py')}",
     "sh": f"sh -c {_script('script.sh')} deepfs",
@@ -93,37 +93,37 @@ _INTERPRETERS: Final = {
 
 
 def command_text(engine: Engine, words: Sequence[bytes], payload: bytes) -> str:
-    """The command that runs a script with `words` and feeds it `payload`; both travel as base64, so nothing of them is
-    ever read by a shell."""
-    # Never an empty word: some shells of old drop it.
+    """The command that runs a script with `words`, and `payload` on its standard input; both are in base64, so that a
+    shell never interprets them."""
+    # The base64 of a word is quoted, since it may be empty.
     arguments = " ".join(quote(b64encode(word).decode()) for word in words)
     stdin = f"<<'{_MARK}'\n{b64encode(payload).decode()}\n{_MARK}\n"
     if engine:
         return f"{_INTERPRETERS[engine]} {arguments} {stdin}"
-    # These tell that there is no python3, or none that can run the script; it ends with no such status once it runs.
+    # These statuses mean that there is no python3, or none that can run the script, which never ends with one of them.
     unusable = "1 | 126 | 127"
     tried = f"command -v python3 >/dev/null 2>&1 && {_INTERPRETERS['py']} {arguments}"
     return f"{{ {tried}\ncase $? in {unusable}) {_INTERPRETERS['sh']} {arguments} ;; esac; }} {stdin}"
 
 
 def room(engine: Engine, limit: int) -> int:
-    """How many characters a command of `limit` has for words and payload."""
+    """The number of characters left for words and payload in a command of at most `limit`."""
     return limit - len(command_text(engine, [], b"").encode())
 
 
 def word_cost(engine: Engine, *words: bytes) -> int:
-    """How many characters `words` take in a command."""
+    """The number of characters that `words` take in a command."""
     # Quotes and a blank; a command for either script holds them twice.
     return sum(encoded_size(len(word)) + 3 for word in words) * (1 if engine else 2)
 
 
 def encoded_size(size: int) -> int:
-    """How many characters so many bytes become."""
+    """The number of base64 characters for `size` bytes."""
     return (size + 2) // 3 * 4
 
 
 def parse_frame(output: str, nonce: str) -> Frame:
-    """The framed part in what a command printed. Raises BackendError where there is none, or not all of it."""
+    """The framed part in the output of a command. Raises BackendError if the frame is missing or incomplete."""
     found = re.search(rf"@deepfs {nonce} (py|sh) (\d+) (\S+)\s+([A-Za-z0-9+/=\s]*?)\s*@end {nonce}", output)
     if found is None:
         shown = " ".join(output.split())[:300]
@@ -132,7 +132,7 @@ def parse_frame(output: str, nonce: str) -> Frame:
 
 
 class Records:
-    """The records of an answer, read one after another: a line each, and content of the length that it tells."""
+    """The records of an answer, read one after another: each is a line, and content of the length that it states."""
 
     def __init__(self, text: str, checksum: str) -> None:
         if sha256(text.encode()).hexdigest() != checksum:
@@ -142,7 +142,7 @@ class Records:
         self._at = 0
 
     def until(self, end: bytes) -> bytes:
-        """What comes up to `end`, which is passed."""
+        """The bytes up to `end`, which is skipped."""
         stop = self._data.index(end, self._at)
         found, self._at = self._data[self._at : stop], stop + len(end)
         return found
@@ -157,11 +157,11 @@ class Records:
         return self._at < len(self._data)
 
     def words(self) -> list[bytes]:
-        """The words of a line."""
+        """The words of the next line."""
         return self.until(b"\n").split(b" ")
 
     def named(self, words: int) -> list[bytes]:
-        """So many words and a path, which may hold anything but `//`."""
+        """The next record with the given number of words and a path, which may contain anything but `//`."""
         return self.until(b"//\n").split(b" ", words)
 
 
@@ -171,8 +171,8 @@ ItemT = TypeVar("ItemT")
 class Calls:
     """The scripts of one sandbox; `execute` runs a command there.
 
-    A command may have up to `command_bytes` bytes; output of up to `answer_bytes` bytes comes back whole. `rest`
-    returns the whole text of a longer answer by its name, or None where further commands have to fetch it.
+    A command may have up to `command_bytes` bytes; output of up to `answer_bytes` bytes is returned whole. `rest`
+    returns the whole text of a longer answer by its name, or None if further commands have to fetch it.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class Calls:
         self._engine: Engine = ""
 
     async def call(self, operation: str, *arguments: bytes, payload: bytes = b"") -> Records:
-        """Carry an operation out. Raises BackendError where no answer comes, DeadlineError where it comes too late."""
+        """Carry out an operation. Raises BackendError without a complete answer, DeadlineError at the timeout."""
         nonce = token_hex(8)
         frame = await self._part(nonce, [operation.encode(), *arguments], payload)
         text = frame.part
@@ -212,13 +212,13 @@ class Calls:
         return [nonce.encode(), str(self._answer_bytes).encode()]
 
     def room(self, *arguments: bytes) -> int:
-        """How many bytes of content go with a call of these arguments; none or less where not even they fit."""
+        """The bytes of content that fit into a call with `arguments`; 0 or less if not even the arguments fit."""
         heading = [*self._heading("0" * 16), b"operation", b"0" * 16]
         left = room(self._engine, self._command_bytes) - word_cost(self._engine, *heading, *arguments)
         return left // 4 * 3
 
     def groups(self, items: Iterable[ItemT], words: Callable[[ItemT], Sequence[bytes]]) -> Iterator[list[ItemT]]:
-        """The items, in order, in groups whose words fit into a command each, with some content beside."""
+        """Divide `items`, in order, into groups whose words fit into half a command, so that content fits as well."""
         group: list[ItemT] = []
         spent, most = 0, self.room() // 2
         for item in items:
@@ -232,7 +232,7 @@ class Calls:
             yield group
 
     async def stage(self, content: bytes) -> bytes:
-        """Bring content into the sandbox, part by part; returns its name there, for the call that takes it."""
+        """Send content to the sandbox, part by part; return its name there, for the call that uses it."""
         name = token_hex(8).encode()
         at = 0
         while at < len(content):
@@ -250,21 +250,21 @@ def _check_staged(answer: Records) -> None:
 
 
 class Content(Struct, frozen=True):
-    """A file that was fetched; no `data` where it is the version that is known."""
+    """A fetched file; `data` is None if it is the version that the caller has."""
 
     modified_at: str
     data: bytes | None
 
 
 class Found(Struct, frozen=True):
-    """A file that a search in the sandbox found; no `data` where it could not be searched."""
+    """A file that a search in the sandbox found; `data` is None if it could not be read or is too large."""
 
     path: str
     data: bytes | None
 
 
 def failure_of(words: list[bytes], path: str, limit: int = 0) -> DeepFSError:
-    """The error about `path` that a record tells."""
+    """The error about `path` from the words of a record."""
     match words[1]:
         case b"not_found":
             return NotFoundError(path)
@@ -292,14 +292,14 @@ def failure_of(words: list[bytes], path: str, limit: int = 0) -> DeepFSError:
 
 
 def check(answer: Records, path: str) -> None:
-    """Raise what the next record tells of `path`, where it is an error."""
+    """Raise the error about `path` if the next record is one."""
     words = answer.words()
     if words[0] == b"E":
         raise failure_of(words, path)
 
 
 def contents(answer: Records, wanted: list[str], limit: int) -> Iterator[Content | DeepFSError]:
-    """What was fetched of each of the `wanted` paths."""
+    """Yield the content of each of the `wanted` paths, or the error about it."""
     for path in wanted:
         words = answer.words()
         match words[0]:
@@ -312,7 +312,7 @@ def contents(answer: Records, wanted: list[str], limit: int) -> Iterator[Content
 
 
 def infos(answer: Records, root: str) -> Iterator[FileInfo]:
-    """The entries of a listing, with the paths of callers."""
+    """The entries of a listing, with the paths of file operations."""
     while answer:
         mode, size, modified, name = answer.named(3)
         path = _outward(name, root)
@@ -325,7 +325,7 @@ def infos(answer: Records, root: str) -> Iterator[FileInfo]:
 
 
 def tree_listing(answer: Records, top: str, root: str) -> TreeListing:
-    """The entries of a tree; BackendError where one lies elsewhere, or is told as nothing is."""
+    """The entries of a tree. Raises BackendError if one lies outside of the tree, or if a record is malformed."""
     found: list[TreeEntry] = []
     omission: Omission | None = None
     try:
@@ -351,7 +351,7 @@ def _damaged(path: str) -> BackendError:
 
 
 def _beneath(name: bytes, top: str, root: str) -> str:
-    """The path of callers, which is `top` or beneath it, perhaps with a name that is not text."""
+    """The path of file operations for `name`, perhaps not text. Raises ValueError unless it is at or beneath `top`."""
     path = name.decode(errors="surrogateescape")
     if root != "/":
         if path != root and not paths.is_beneath(path, root):
@@ -378,7 +378,7 @@ def _kind(mode: int) -> Kind:
 
 
 def found_files(answer: Records, root: str) -> Iterator[Found | None]:
-    """What a grep is to look at; None where there would be more."""
+    """Yield the files that a grep has to search; None if the sandbox left out further ones."""
     while answer:
         kind, size, name = answer.named(2)
         data = answer.take(int(size)) if kind == b"file" else None
@@ -390,7 +390,7 @@ def found_files(answer: Records, root: str) -> Iterator[Found | None]:
 
 
 def _outward(name: bytes, root: str) -> str | None:
-    """The path of callers; None where there can be none, or what is there is unfinished."""
+    """The path of file operations for `name`; None if it is not UTF-8, or is the name of a temporary file."""
     try:
         path = name.decode()
     except UnicodeDecodeError:

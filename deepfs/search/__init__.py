@@ -1,3 +1,3 @@
-"""One search for every backend: what is looked for, in which files, and the engines that look."""
+"""Search for every backend: queries, globs, file filters, and the engines that run them."""
 
 __all__: list[str] = []

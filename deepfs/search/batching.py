@@ -1,4 +1,4 @@
-"""Calls that come at about the same time, carried out together on one thread."""
+"""Batching: calls that arrive at about the same time are carried out together on one worker thread."""
 
 import os
 from collections.abc import Callable, Hashable
@@ -17,7 +17,7 @@ KeyT = TypeVar("KeyT", bound=Hashable)
 
 
 class BatchedCall(Generic[RequestT, ResultT]):
-    """A request that a task waits for. Its `deadline` is cancelled once the task waits no longer."""
+    """A request that a task awaits. Its `deadline` is cancelled when the task stops waiting."""
 
     __slots__ = ("_claim", "_error", "_event", "_result", "deadline", "is_settled", "request")
     _result: ResultT
@@ -31,11 +31,11 @@ class BatchedCall(Generic[RequestT, ResultT]):
         self._error: BaseException | None = None
 
     def take(self) -> bool:
-        """Claim the request, to carry it out or to withdraw it; False where that was done before."""
+        """Claim the request, to carry it out or to withdraw it; False if it was claimed before."""
         return self._claim.take() is not None
 
     def settle(self, outcome: Callable[[], ResultT]) -> None:
-        """Give the task what `outcome` returns or raises; only the first time counts."""
+        """Give the task what `outcome` returns or raises. Calls after the first are ignored."""
         if self.is_settled:
             return
         self.is_settled = True
@@ -50,7 +50,7 @@ class BatchedCall(Generic[RequestT, ResultT]):
         self.settle(partial(_raise, error))
 
     def result(self) -> ResultT:
-        """What it was settled with."""
+        """Return the result of the call, or raise its error."""
         if self._error is None:
             return self._result
         try:
@@ -60,11 +60,11 @@ class BatchedCall(Generic[RequestT, ResultT]):
 
 
 class Batcher(Generic[KeyT, RequestT, ResultT]):
-    """Calls `run` with all requests of one key that came until its thread began; later ones form a new batch.
+    """Calls `run` with all requests of one key that arrived before its thread began; later ones form a new batch.
 
-    `run` runs on a thread for calls that wait for `storage`. It settles every call, and checks the deadline of each
-    every millisecond or so; the `timeout`, in seconds, counts from when it begins. Calls that it leaves unsettled by an
-    error are run again one by one; then the error is their outcome.
+    `run` runs on a worker thread for calls that wait for `storage`. It settles every call, and checks the deadline of
+    each about every millisecond; the `timeout`, in seconds, counts from the start of `run`. If `run` raises, the calls
+    that are not settled are run again one by one; an error of such a run is the outcome of its call.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Batcher(Generic[KeyT, RequestT, ResultT]):
         self._waiting: dict[tuple[int, KeyT], list[BatchedCall[RequestT, ResultT]]] = {}
 
     async def ask(self, key: KeyT, request: RequestT) -> ResultT:
-        """The result of `request`. A caller that is cancelled goes on when nothing works for it any more."""
+        """Return the result of `request`. A cancelled caller waits until no thread works on the request any more."""
         await pool.stop_if_cancelled()
         event = loop_callbacks().event()
         call = self._put(key, request, event)
@@ -94,7 +94,7 @@ class Batcher(Generic[KeyT, RequestT, ResultT]):
         return call.result()
 
     def _put(self, key: KeyT, request: RequestT, event: ThreadEvent) -> BatchedCall[RequestT, ResultT]:
-        place = os.getpid(), key  # In a forked process no thread comes for those who wait in its parent.
+        place = os.getpid(), key  # A forked process has no thread for the batches of its parent.
         while True:
             call: BatchedCall[RequestT, ResultT] = BatchedCall(request, event, self._timeout)
             mine = [call]
@@ -103,7 +103,7 @@ class Batcher(Generic[KeyT, RequestT, ResultT]):
                 self._start(place)
                 return call
             waiting.append(call)
-            # Where the thread began meanwhile, this may have come too late for it.
+            # If the thread began meanwhile, the call may have been added too late for it.
             if self._waiting.get(place) is waiting or not call.take():
                 return call
 

@@ -1,4 +1,4 @@
-"""How searches go over a tree on disk: file after file in this process, or only where ripgrep finds something."""
+"""Engines that search a tree on disk: by reading every file, or only the files that ripgrep does not exclude."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
@@ -19,35 +19,35 @@ from deepfs.text import paths
 __all__ = ["Automatic", "Engine", "InProcess", "LocalSearch", "WithRipgrep"]
 
 FEW = 300
-"""Files of a tree that are searched here first: in the time for which ripgrep only begins and ends."""
+"""Files of a tree that are searched in this process first: that takes as long as ripgrep takes to start and exit."""
 
 _BELIEVED_S = 300.0
 _MOST_ROOTS = 256
 
 
 class Engine(Protocol):
-    """A way to carry out a batch of searches. All engines find the same."""
+    """A way to carry out a batch of searches. All engines find the same matches."""
 
     def run(self, batch: SearchBatch) -> None:
         """Search until nothing is left, or every task is over."""
 
 
 class InProcess:
-    """Searches every file here."""
+    """Reads and searches every file in this process."""
 
     def run(self, batch: SearchBatch) -> None:
         _exhaust(Walk(batch, batch.tasks).steps())
 
 
 class Automatic:
-    """Begins here, and goes on with ripgrep for what it serves, where it is installed and there is much to search.
+    """Starts in this process; if there are many files and ripgrep is installed, the greps that it serves go on with it.
 
-    Where there was much lately, a grep begins with ripgrep, unless it wants the first matches only.
+    If a recent search of the same root had many files, a grep without `max_count` starts with ripgrep.
     """
 
     def __init__(self) -> None:
         self._large: dict[str, float] = {}
-        """Roots of searches that had more than a few files, with the time until when that is believed."""
+        """Roots of searches that had many files, with the time at which each entry expires."""
 
     def run(self, batch: SearchBatch) -> None:
         unlimited = [task for task in _served(batch.tasks) if not task.grep.is_limited]
@@ -72,7 +72,7 @@ def _served(tasks: Iterable[AnyTask]) -> list[GrepTask]:
 
 
 def _finish(batch: SearchBatch, greps: list[GrepTask], steps: Iterator[None]) -> None:
-    """Take the rest of `steps`, and carry out `greps` with ripgrep, or here where it fails."""
+    """Exhaust `steps`, and carry out `greps` with ripgrep, or in this process if it fails."""
     for group in _alike(greps):
         try:
             with _with_ripgrep().start(batch, group) as search:
@@ -91,7 +91,7 @@ def _with_ripgrep() -> WithRipgrep:
 
 
 def _alike(greps: Iterable[GrepTask]) -> Iterable[list[GrepTask]]:
-    """The greps that want the same files, together."""
+    """Group the greps by their file filters."""
     groups: dict[object, list[GrepTask]] = {}
     for task in greps:
         groups.setdefault(task.files, []).append(task)
@@ -107,10 +107,10 @@ _MAX_GITIGNORE = 128 * 1024
 
 
 class LocalSearch:
-    """Searches of the files of a disk. One that ends at its deadline has a result that is `truncated`.
+    """Searches of the files of a disk. A search that ends at its deadline has a `truncated` result.
 
-    `ignore` says what they pass over; its patterns, and the `.gitignore` files that count, are those of the directory
-    `base` of a search, if it starts beneath, otherwise of where it starts.
+    `ignore` says which files to leave out. Its patterns are relative to the directory `base` of a search, from which on
+    `.gitignore` files are read too; if a search does not start at or beneath `base`, to the directory where it starts.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class LocalSearch:
         self._engine = Automatic() if engine is None else engine
 
     def run_batch(self, calls: Sequence[BatchedCall[SearchRequest, Any]], root: str, base: str = "/") -> None:
-        """Carry out together the searches of `calls`, which all start at `root`, and settle each when it ends."""
+        """Carry out the searches of `calls` together, all of which start at `root`, and settle each when it ends."""
         ignoring = self._ignoring(root, base)
         tasks = self._tasks(calls, root, ignoring)
         self._engine.run(SearchBatch(self._disk, root, tasks, max_bytes=self._max_bytes, hints=_hints(ignoring)))
@@ -141,7 +141,7 @@ class LocalSearch:
     def _tasks(
         self, calls: Iterable[BatchedCall[SearchRequest, Any]], root: str, ignoring: Ignoring | None
     ) -> list[AnyTask]:
-        """A task for each call; a call whose pattern is wrong fails by itself."""
+        """Make a task for each call; a call with an invalid pattern fails alone."""
         filters: dict[object, FileFilter] = {}
         tasks: list[AnyTask] = []
         for call in calls:
@@ -166,7 +166,7 @@ class LocalSearch:
             return self._disk.read_file(path, _MAX_GITIGNORE)[0]
         except DeepFSError as error:
             if is_shortage(error):
-                raise  # Without its rules the search would find what it must not.
+                raise  # Without the rules of this file the search would find ignored files.
             return None
 
 
@@ -177,8 +177,8 @@ def _task(call: BatchedCall[SearchRequest, Any], files: FileFilter, max_bytes: i
 
 
 def _hints(ignoring: Ignoring | None) -> list[str]:
-    """Options for ripgrep to leave out about what is ignored.
+    """Options with which ripgrep leaves out roughly the ignored files.
 
-    It must not read `.gitignore` files by itself: it would wait for a FIFO of that name, and follow links.
+    ripgrep must not read `.gitignore` files itself: it would wait for a FIFO of that name, and follow links.
     """
     return [*NO_IGNORE_FILES, *(f"--glob=!{pattern}" for pattern in (ignoring.plain() if ignoring else ()))]

@@ -1,4 +1,4 @@
-"""Searches over the files of a flat storage, as work for a thread: they check their deadline and wait for nothing."""
+"""Searches over the files of a flat storage, as work for a worker thread: they check a deadline and never wait."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
@@ -18,11 +18,11 @@ __all__ = ["BatchedGrep", "glob_tree", "grep_tree", "is_short", "scan_stored", "
 T = TypeVar("T")
 
 _FEW = 500
-"""Files that are looked through sooner than a thread is reached."""
+"""Files that are searched in less time than it takes to hand work to a worker thread."""
 _CHECK_EVERY = 64
-"""Files between two checks of a glob: well under a millisecond."""
+"""Files between two deadline checks: well under a millisecond for a glob."""
 _MOST_BYTES_OF_A_CHARACTER = 4
-"""A text counts against the size limit by its characters, of which nothing is known before it is fetched."""
+"""The size limit counts the characters of a text, but before it is fetched only its size in bytes is known."""
 
 
 def search_deadline() -> Deadline:
@@ -31,12 +31,12 @@ def search_deadline() -> Deadline:
 
 
 async def searched(work: Callable[[Deadline], T], *, deadline: Deadline | None = None, is_short: bool = False) -> T:
-    """Carry out a search, off the event loop unless it is short or there is none.
+    """Carry out a search: in a worker thread, or directly if it is short or no event loop is running.
 
     Args:
         work: The search.
         deadline: Its deadline; by default 60 seconds from when it begins.
-        is_short: Whether it takes less than to reach a thread.
+        is_short: Whether it takes less time than handing it to a worker thread.
     """
     await yield_to_loop()
     if is_short or is_inline():
@@ -45,12 +45,12 @@ async def searched(work: Callable[[Deadline], T], *, deadline: Deadline | None =
 
 
 def is_short(tree: FileTree) -> bool:
-    """Whether a look at all names of `tree` takes less than to reach a thread."""
+    """Whether checking all names of `tree` takes less time than handing the work to a worker thread."""
     return len(tree.files) <= _FEW
 
 
 def glob_tree(tree: FileTree, files: FileFilter, deadline: Deadline) -> GlobResult:
-    """The files of `tree` that the filter chooses; the tree must not change meanwhile."""
+    """The files of `tree` that the filter chooses; the tree must not change during the call."""
     matches: list[FileInfo] = []
     try:
         for path in _in_time(tree.beneath(files.root), deadline):
@@ -71,21 +71,21 @@ def _in_time(paths: list[str], deadline: Deadline) -> Iterator[str]:
 
 
 def grep_tree(tree: FileTree, grep: Grep, deadline: Deadline) -> GrepResult:
-    """The lines that `grep` finds in the files of `tree`, which has their contents and must not change meanwhile."""
+    """The lines that `grep` finds in the files of `tree`, which holds their contents and must not change meanwhile."""
     search = BatchedGrep(tree, grep)
     search.scan_all(deadline)
     return search.result()
 
 
 class BatchedGrep:
-    """A search that is given the contents of the files a batch at a time."""
+    """A grep that gets the contents of the files in batches."""
 
     def __init__(self, tree: FileTree, grep: Grep) -> None:
         self._tree = tree
         self._grep = grep
 
     def choose(self, deadline: Deadline) -> list[tuple[str, int]]:
-        """The paths of the files to search, in order, with what is known of their sizes."""
+        """The paths of the files to search, in order, with their sizes in bytes (0 if unknown)."""
         chosen: list[tuple[str, int]] = []
         try:
             for path in _in_time(self._tree.beneath(self._grep.files.root), deadline):
@@ -103,7 +103,7 @@ class BatchedGrep:
             chosen.append((path, size))
 
     def scan_all(self, deadline: Deadline) -> bool:
-        """Search a tree that has its contents."""
+        """Search all chosen files of a tree that holds their contents."""
         files = self._grep.files
         chosen = (path for path in self._tree.beneath(files.root) if path in files)
         return self.scan(chosen, self._tree.contents or {}, deadline)
@@ -112,7 +112,7 @@ class BatchedGrep:
         """Search those of the files at `paths` that have `contents`.
 
         Returns:
-            Whether more is wanted.
+            Whether the search needs more files.
         """
         self._grep.deadline = deadline
         try:
@@ -127,7 +127,7 @@ class BatchedGrep:
         return not self._grep.truncated
 
     def result(self) -> GrepResult:
-        """What was found. Keys of the storage that are no paths count as skipped if all of it was to be searched."""
+        """The matches so far. If the whole storage was to be searched, keys that are not paths count as skipped."""
         if self._grep.files.is_everything and not self._grep.truncated:
             for _ in range(self._tree.foreign()):
                 self._grep.skip()
@@ -135,7 +135,7 @@ class BatchedGrep:
 
 
 def scan_stored(grep: Grep, path: str, files: Mapping[str, FileDataV2]) -> None:
-    """Search one file; one whose record cannot be read counts as skipped."""
+    """Search one file; a record that cannot be decoded counts as skipped."""
     try:
         content = records.searchable(files[path], path)
     except InvalidContentError:

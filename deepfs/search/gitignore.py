@@ -1,7 +1,7 @@
-"""What searches pass over: gitignore rules, given as patterns or read from the `.gitignore` files of a tree.
+"""Files that searches ignore: gitignore rules, given as patterns or read from the `.gitignore` files of a tree.
 
-As in git, the last rule about a file or directory decides, the rules of a directory come before those of the one above
-it, and what lies in an ignored directory is ignored, whatever the rules say of it.
+As in git, the last rule that matches a file or directory decides, the rules of a directory come before those of its
+parent, and everything in an ignored directory is ignored, even if a rule says otherwise.
 """
 
 import re
@@ -24,12 +24,12 @@ GITIGNORE = ".gitignore"
 _GROUP = re.compile(r"\(\?P<\w+>/\)")
 
 _MAX_REMEMBERED = 10_000
-"""Names of which each set of rules remembers whether they are in question."""
+"""Names for which each set of rules caches whether a rule may match them."""
 _MAX_RULES = 4000
 _MAX_LINE = 4096
 _GROUP_OF = 64
 _MAX_MEMORY = 1024 * 1024
-"""Bytes for one expression; a pattern that needs more is none."""
+"""Bytes of memory for one expression; a pattern that needs more is invalid."""
 _MAX_HINTS = 100
 _is_plain_pattern = re.compile(r"[\w.*?/-]{1,200}", re.ASCII).fullmatch
 
@@ -42,7 +42,7 @@ _Search: TypeAlias = Callable[[bytes], _Match | None]
 
 
 class _Rule:
-    """What a pattern says: whether it `ignores` what it is about."""
+    """The rule of one pattern: it `ignores` the paths that it matches, or excepts them if that is False."""
 
     __slots__ = ("_search", "by_name", "directories_only", "expression", "ignores")
 
@@ -54,14 +54,14 @@ class _Rule:
         self._search: _Search | None = None
 
     def is_about(self, subject: bytes) -> bool:
-        """Whether it is about a path, or a name where it is `by_name`."""
-        # pathspec's expressions also match what lies beneath, by way of their group.
+        """Whether the rule matches `subject`: a path, or a name if the rule is `by_name`."""
+        # pathspec's expressions also match the paths beneath, through their group.
         match = self.search(subject)
         return match is not None and not any(match.groups())
 
     @property
     def search(self) -> _Search:
-        """The expression, compiled when it is first needed; ValueError where it is none."""
+        """The search of the expression, compiled when it is first needed. Raises ValueError if it does not compile."""
         if self._search is None:
             self._search = _linear(self.expression)
         return self._search
@@ -74,7 +74,7 @@ class _Rule:
 
 
 class _Group:
-    """Some rules in a row, which are asked together whether any is about something."""
+    """Consecutive rules with combined expressions, which show at once if no rule matches a name or a path."""
 
     def __init__(self, rules: Sequence[_Rule]) -> None:
         self._by_name: _Search | None
@@ -85,7 +85,7 @@ class _Group:
             rules = [rule for rule in rules if rule.is_usable()]
             try:
                 self._unite(rules)
-            except ValueError:  # All right by themselves, and too much together.
+            except ValueError:  # Each compiles alone, but together they need too much memory.
                 self._by_name = self._by_path = _maybe
         self._last_first = rules[::-1]
 
@@ -110,7 +110,7 @@ class _Group:
 class Rules:
     """The rules of one `.gitignore` file; paths are relative to its directory, without leading or trailing slash.
 
-    `plain` are patterns among them that are no exceptions and have no special characters but `*`, `?` and `/`.
+    `plain` holds the patterns that are not exceptions and have no special characters except `*`, `?` and `/`.
     """
 
     def __init__(self, rules: Sequence[_Rule], plain: Sequence[str] = ()) -> None:
@@ -123,7 +123,7 @@ class Rules:
         return bool(self._last_first)
 
     def verdict(self, relative: str, *, is_dir: bool) -> bool | None:
-        """Whether the last rule about `relative` itself ignores it; None where no rule is about it."""
+        """Whether the last rule that matches `relative` itself ignores it; None if no rule matches it."""
         name = relative[relative.rfind("/") + 1 :]
         if not self._is_name_in_question(name) and not self._is_path_in_question(relative):
             return None
@@ -132,7 +132,7 @@ class Rules:
         return next((verdict for verdict in verdicts if verdict is not None), None)
 
     def _is_name_in_question(self, name: str) -> bool:
-        # Few names make up most of a tree, and most rules are about names.
+        # Few different names make up most of a tree, and most rules match names.
         known = self._remembered.get(name)
         if known is None:
             if len(self._remembered) >= _MAX_REMEMBERED:
@@ -151,8 +151,8 @@ _NO_RULES = Rules([])
 
 
 def _any_of(rules: Iterable[_Rule]) -> _Search | None:
-    """One search that finds nothing where none of `rules` is about something; None where there are no rules."""
-    # The group is the one place with a slash in parentheses: a slash within a set would have ended the set's segment.
+    """Combine `rules` into one search, which finds every subject that a rule matches; None if there are no rules."""
+    # Only the group has a slash in parentheses: a slash within a set would have ended the set's segment.
     expressions = [f"(?:{_GROUP.sub('/', rule.expression)})" for rule in rules]
     return _linear("|".join(expressions)) if expressions else None
 
@@ -163,12 +163,12 @@ class _Maybe:
 
 
 def _maybe(_: bytes) -> _Match | None:
-    """A search that finds something everywhere."""
+    """A search that matches every subject."""
     return _Maybe()
 
 
 def compile_rules(lines: Iterable[str]) -> Rules:
-    """The rules of these lines; ValueError for one that is no pattern."""
+    """Compile the rules of `lines`. Raises ValueError for a line that is not a pattern."""
     rules: list[_Rule] = []
     plain: list[str] = []
     for line in lines:
@@ -185,7 +185,7 @@ def compile_rules(lines: Iterable[str]) -> Rules:
 
 @lru_cache(maxsize=64)
 def rules_of_file(content: bytes) -> Rules:
-    """The rules of a `.gitignore` file; what is no pattern is passed over, as by git, and a file of too many lines."""
+    """The rules of a `.gitignore` file. As in git, invalid patterns are skipped; so is a file with too many lines."""
     if content.count(b"\n") >= _MAX_RULES:
         return _NO_RULES
     rules: list[_Rule] = []
@@ -203,10 +203,10 @@ def _plain(line: str, rules: list[_Rule]) -> list[str]:
 
 
 def _rules(line: str) -> Iterator[_Rule]:
-    """The rule of `line`, unless it is blank or a comment; ValueError where it is no pattern.
+    """Yield the rule of `line`, unless it is blank or a comment. Raises ValueError if it is not a pattern.
 
-    The marks around a pattern are taken off here: pathspec judges a file together with the directories above it, and
-    not a directory by itself, which is what a walk asks about.
+    The marks around a pattern (`!`, `/`) are removed here: pathspec matches a file together with the directories above
+    it, but a walk asks about a directory alone.
     """
     if "\n" in line or not is_text(line) or len(line) > _MAX_LINE:
         raise ValueError("a pattern is one line of text")
@@ -223,16 +223,16 @@ def _rules(line: str) -> Iterator[_Rule]:
 
 
 def _expression(pattern: str) -> str | None:
-    """The regular expression of a pattern without marks; None where git would not match it with anything."""
-    # What was not the first character of the line is no mark.
+    """The regular expression of a pattern without marks; None if git would match nothing with it."""
+    # `#` and `!` are special only as the first character of a line.
     escaped = f"\\{pattern}" if pattern.startswith(("#", "!")) else pattern
-    # The class by itself: a whole spec compiles every pattern three times over.
+    # The class is used directly: a whole spec compiles every pattern three times.
     translated = import_module("pathspec.patterns.gitignore.spec").GitIgnoreSpecPattern.pattern_to_regex(escaped)
     return None if translated[0] is None else str(translated[0])
 
 
 def _linear(expression: str) -> _Search:
-    """Search in time that no pattern, which may come with the tree, can make long."""
+    """Compile a search that takes linear time with any pattern, since patterns may come from the tree."""
     re2 = import_module("re2")
     options = re2.Options()
     options.log_errors = False
@@ -246,11 +246,11 @@ def _linear(expression: str) -> _Search:
 
 
 class Ignoring:
-    """Tells what one search, which starts at the directory `root`, passes over.
+    """The paths that one search, which starts at the directory `root`, ignores.
 
-    `rules` hold from the directory `base`, which `root` is or lies beneath; `read`, where it is given, gets the content
-    of a `.gitignore` by its path, or None. What a search starts in is wanted even where it is ignored: the rules from
-    above do not hold there.
+    `rules` apply from the directory `base`, which is `root` or above it. `read`, if given, returns the content of the
+    `.gitignore` file at a path, or None. A search that starts in an ignored directory still searches it: the rules from
+    above then do not apply.
     """
 
     def __init__(self, base: str, root: str, rules: Rules, read: Callable[[str], bytes | None] | None = None) -> None:
@@ -265,11 +265,11 @@ class Ignoring:
         self._ignored[root], self._holding[root] = False, chain
 
     def plain(self) -> list[str]:
-        """Patterns about what is likely to be ignored beneath the root, not all and perhaps wrongly; some at most."""
+        """At most 100 patterns that apply at the root: roughly what is ignored beneath it, and some may be wrong."""
         return [line for holding in self._holding[self._root] for line in holding.rules.plain][:_MAX_HINTS]
 
     def __call__(self, path: str, *, is_dir: bool) -> bool:
-        """Whether `path`, beneath the root, is ignored, or a directory above it."""
+        """Whether `path`, beneath the root, or a directory above it is ignored."""
         directory = path if is_dir else paths.parent(path)
         if directory not in self._ignored:
             self._judge(directory)
@@ -278,7 +278,7 @@ class Ignoring:
         return _is_ignored(self._holding[directory], path, is_dir=False)
 
     def _judge(self, directory: str) -> None:
-        """Find out about a directory, and about those above it; a walk has asked about them before."""
+        """Cache whether a directory and those above it are ignored; a walk has asked about the latter before."""
         known = paths.parent(directory) in self._ignored
         for each in [directory] if known else _way(self._root, directory):
             if each in self._ignored:
@@ -295,14 +295,14 @@ class Ignoring:
 
 
 class _Holding(NamedTuple):
-    """Rules, and how much of a path lies above their directory."""
+    """Rules, and the length of the prefix to remove from a path to make it relative to their directory."""
 
     start: int
     rules: Rules
 
 
 _Chain: TypeAlias = tuple[_Holding, ...]
-"""The rules that hold in a directory, nearest first."""
+"""The rules that apply in a directory, nearest first."""
 
 
 def _with(directory: str, rules: Rules, chain: _Chain) -> _Chain:

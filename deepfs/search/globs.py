@@ -1,9 +1,9 @@
 """Globs over the paths of files, relative to the directory where a search starts.
 
-Braces expand first; each alternative then follows the rules by itself and becomes a sequence of segments, in which `**`
-stands for any directories. These become a regular expression that never gives back what it has matched: the text
-between two stars has a fixed length, so its first fit is as good as any later one. So a pattern never costs more than
-its length times that of the path.
+Braces expand first. Each alternative then follows the rules separately and becomes a sequence of segments, in which
+`**` stands for any directories. The segments become a regular expression that does not backtrack: the text between two
+stars has a fixed length, so its first fit is as good as any later one. So a pattern never costs more than its length
+times that of the path.
 """
 
 import re
@@ -20,9 +20,9 @@ MAX_PATTERN = 4096
 MAX_ALTERNATIVES = 1000
 """The most alternatives that the braces of a pattern may stand for."""
 MAX_EXPANDED = 16_384
-"""The most characters that these alternatives may have together."""
+"""The most characters that the alternatives of a pattern may have in total."""
 MAX_SEGMENTS = 100
-"""The most segments that each of them may have."""
+"""The most segments that one alternative may have."""
 
 _Test = Callable[[str], object]
 
@@ -47,7 +47,7 @@ _MEMBER = re.compile(r"\\?(?P<first>.)(?:-\\?(?P<last>.))?", re.DOTALL)
 
 
 class _RefusedError(Exception):
-    """Why a pattern is refused."""
+    """A pattern is refused; the message is the reason."""
 
 
 @lru_cache(maxsize=256)
@@ -79,10 +79,10 @@ def compile_glob(pattern: str) -> "Glob":
 
 @lru_cache(maxsize=1024)
 def compile_tree(pattern: str) -> "Tree":
-    """The matcher of a pattern about absolute paths, of files and directories, as rules about a tree need it.
+    """The matcher of a pattern for absolute paths of files and directories, for rules about a tree.
 
-    It reads as in `compile_glob`, with three differences: names that start with `.` are names like any other, `/a/**`
-    includes `/a` itself, and `/a/` is the same as `/a/**`.
+    The syntax is that of `compile_glob`, with three differences: names that start with `.` are names like any other,
+    `/a/**` includes `/a` itself, and `/a/` is the same as `/a/**`.
     """
     if not isinstance(pattern, str):
         raise TypeError(f"a pattern of paths is a string, not {type(pattern).__name__}")
@@ -94,7 +94,7 @@ def compile_tree(pattern: str) -> "Tree":
 
 
 def _trees(pattern: str) -> Iterator[list[str]]:
-    """The alternatives of a pattern of paths; one without segments stands for the root."""
+    """Yield the segments of each alternative of a pattern of paths; an empty list stands for the root."""
     for alternative in _expand(pattern):
         if not alternative.startswith("/"):
             raise _RefusedError("it must start with '/'")
@@ -127,15 +127,15 @@ class Tree:
         return f"Tree({self.pattern!r})"
 
     def matches(self, path: str) -> bool:
-        """Whether the pattern matches what is at `path`."""
+        """Whether the pattern matches `path`."""
         return self._has_all or (self._has_root if path == "/" else bool(self._fits(path[1:])))
 
     def covers(self, directory: str) -> bool:
-        """Whether it matches `directory` and all beneath it; True is certain, False is not."""
+        """Whether the pattern matches `directory` and everything beneath it; True is certain, False is not."""
         return self._has_all or bool(self._covers(directory[1:]))
 
     def may_match_beneath(self, directory: str) -> bool:
-        """Whether it could match something beneath `directory`; False is certain, True is not."""
+        """Whether the pattern could match a path beneath `directory`; False is certain, True is not."""
         return bool(self._leads_on("" if directory == "/" else f"{directory[1:]}/"))
 
 
@@ -160,9 +160,9 @@ class Glob:
         return not relative_directory or bool(self._leads_on(f"{relative_directory}/"))
 
     def beneath(self, relative_directory: str) -> tuple[str, ...]:
-        """The patterns that match, from `relative_directory`, the files beneath it that this one matches.
+        """Patterns relative to `relative_directory` for the files beneath it that this pattern matches.
 
-        None where there are none, and as a rule one; more where one would exceed the limits.
+        Usually one; several if one would exceed the limits, and none if this pattern can match no file there.
         """
         names = relative_directory.split("/")
         rests = [_written(rest) for segments in self._alternatives for rest in _remainders(segments, names)]
@@ -197,7 +197,7 @@ def _why_no_token(character: str) -> str:
 
 
 def _expand(pattern: str) -> list[str]:
-    """The patterns without braces that `pattern` stands for; they are not empty, and what was escaped still is."""
+    """Expand the braces of `pattern`. Empty alternatives are dropped unless all are empty; escapes stay escaped."""
     current, enclosing = [""], list[tuple[list[str], list[str]]]()
     for token in _tokens(pattern):
         if token["brace"] == "{":
@@ -220,7 +220,7 @@ def _expand(pattern: str) -> list[str]:
 
 
 def _close_braces(last: list[str], enclosing: list[tuple[list[str], list[str]]]) -> list[str]:
-    """The alternatives so far, once the innermost braces end with the options `last`."""
+    """Return the alternatives so far, after the innermost braces ended with the options `last`."""
     if not enclosing:
         raise _RefusedError(r"'}' closes nothing; write '\}' for the character")
     before, options = enclosing.pop()
@@ -233,7 +233,7 @@ def _close_braces(last: list[str], enclosing: list[tuple[list[str], list[str]]])
 
 
 def _segments(alternative: str) -> list[str]:
-    """The segments to match from the start; no two `**` in a row, and none at the end."""
+    """Split an alternative into segments to match from the start; no two `**` in a row, and none at the end."""
     if _goes_up(alternative):
         raise _RefusedError("'..' is not allowed; the pattern is relative to where the search starts")
     if alternative.startswith("!"):
@@ -253,13 +253,13 @@ def _segments(alternative: str) -> list[str]:
 
 
 def _ending(segment: str) -> str:
-    """The characters that every name which `segment` matches ends with."""
+    """The literal text at the end of every name that `segment` matches."""
     *_, last = _tokens(segment)
     return last["text"] or last["escaped"] or ""
 
 
 def _path_test(alternatives: list[list[str]]) -> _Test:
-    """The test for a path that has one of the endings of `alternatives`."""
+    """Return the test for paths that are known to have one of the endings of `alternatives`."""
     if all(_is_ending_only(segments) for segments in alternatives):
         return _is_visible
     return _compile(map(_path_expression, alternatives))
@@ -270,7 +270,7 @@ def _compile(expressions: Iterable[str]) -> _Test:
 
 
 def _compile_tree(expressions: Iterable[str]) -> _Test:
-    """The test for any of the expressions, none of which minds a dot before a name."""
+    """Compile the expressions into one test, which also accepts names that start with a dot."""
     return _compile([expression.replace(_NO_DOT, "") for expression in expressions] or [_NOTHING])
 
 
@@ -284,7 +284,7 @@ def _is_visible(relative: str) -> bool:
 
 
 def _path_expression(segments: list[str]) -> str:
-    """The paths of the files that `segments` match."""
+    """Build the expression for the paths of files that `segments` match."""
     head, *runs = _runs(segments)
     if not runs:
         return "/".join(head)
@@ -293,7 +293,7 @@ def _path_expression(segments: list[str]) -> str:
 
 
 def _way_expression(segments: list[str]) -> str:
-    """The directories, with `/` at the end, that lie above all that `segments` could match."""
+    """Build the expression for the directories, with `/` at the end, beneath which `segments` could match a file."""
     head, *runs = _runs(segments)
     if not runs:
         return _some(head[:-1])
@@ -305,10 +305,10 @@ def _way_expression(segments: list[str]) -> str:
 
 
 def _passage(run: list[str]) -> str:
-    """The directories that `**` and all of `run` match, where another `**` follows.
+    """Build the expression for the directories that `**` and all of `run` match, if another `**` follows.
 
-    As with the text between stars, the first place where `run` fits is right, and final: it has a fixed number of
-    segments, and where one of them demands a dot-name, which `**` cannot skip, it fits in one place only.
+    As with the text between stars, the first place where `run` fits is right and final: `run` has a fixed number of
+    segments, and if one of them demands a dot-name, which `**` cannot skip, `run` fits in one place only.
     """
     return f"(?>{_DIRECTORIES}*?{_all(run)})"
 
@@ -318,14 +318,14 @@ def _all(run: list[str]) -> str:
 
 
 def _some(run: list[str], end: str = "") -> str:
-    """The directories that the start of `run` matches, or all of it and then `end`."""
+    """Build the expression for the directories that a first part of `run` matches, or all of `run` and then `end`."""
     for segment in reversed(run):
         end = f"(?:{segment}/{end})?"
     return end
 
 
 def _runs(segments: list[str]) -> list[list[str]]:
-    """The expressions of the segments before, between and after the `**`s."""
+    """Split `segments` at each `**`, and return the expressions of the segments in each part."""
     runs: list[list[str]] = [[]]
     for segment in segments:
         if segment == _ANY:
@@ -346,7 +346,7 @@ def _segment_expression(segment: str) -> str:
 
 
 def _fixed_parts(segment: str) -> list[str]:
-    """The expressions of what stands before, between and after the stars."""
+    """The expressions of the parts of a segment before, between and after its stars."""
     parts = [""]
     for token in _tokens(segment):
         if token["stars"]:
@@ -375,7 +375,7 @@ def _range_expression(member: re.Match[str]) -> str:
 
 
 def _remainders(segments: list[str], names: list[str]) -> list[list[str]]:
-    """What can be left of `segments` after directories with these names."""
+    """The possible rests of `segments`, after the first ones have matched directories with these `names`."""
     alive = {0}
     for name in names:
         alive = {after for at in alive for after in _after(segments, at, name)}
@@ -383,7 +383,7 @@ def _remainders(segments: list[str], names: list[str]) -> list[list[str]]:
 
 
 def _after(segments: list[str], at: int, name: str) -> Iterator[int]:
-    """Where to go on after `name`, from the segment at `at`; a `**` takes the name or is skipped."""
+    """Yield each index from which to go on after `name`, starting at index `at`; a `**` takes `name` or is skipped."""
     if segments[at] == _ANY:
         if _is_visible(name):
             yield at
@@ -398,7 +398,7 @@ def _written(segments: list[str]) -> str:
 
 
 def _joined(patterns: list[str]) -> tuple[str, ...]:
-    """One pattern for all of them, where it stays within the limits."""
+    """Join `patterns` into one with braces, if that stays within the limits."""
     joined = f"{{{','.join(patterns)}}}"
     fits = len(patterns) <= MAX_ALTERNATIVES and len(joined) <= MAX_PATTERN
     return (joined,) if len(patterns) > 1 and fits else tuple(patterns)

@@ -1,7 +1,8 @@
-"""The lines of one file that a query finds: literal text, or a regular expression, in content of any size.
+"""Search the lines of one file for literal text or a regular expression, in content of any size.
 
-RE2 takes time linear in the content, yet up to some 8 ns for each byte and each instruction of the expression, and
-nothing stops it amid a call. So content is searched by stretches of whole lines, each of which takes 40 ms at worst.
+RE2 takes time linear in the content, but up to about 8 ns for each byte and each instruction of the expression, and a
+running call cannot be interrupted. So content is searched in stretches of whole lines, each of which takes about 40 ms
+at worst, unless a single line is longer.
 """
 
 import re
@@ -37,39 +38,39 @@ __all__ = [
 ]
 
 _WORK = 5_000_000
-"""The bytes of a stretch times the instructions of the expression."""
+"""The size of a stretch: its bytes times the instructions of the expression."""
 _MAX_WORK = 2_000_000_000
-"""The same for the longest line that is searched, which takes some sixteen seconds at worst."""
+"""The same product for the longest line that is searched, which takes about 16 seconds at worst."""
 _SHORTEST = 64
 
 
 class Match(Protocol):
-    """What was found."""
+    """A match of a regular expression."""
 
     def start(self) -> int:
-        """Where it begins."""
+        """Return the position where the match begins."""
         ...
 
 
 class Regexp(Protocol):
-    """A compiled expression, nothing in which matches a line break."""
+    """A compiled expression that never matches a line break."""
 
     @property
     def programsize(self) -> int:
-        """How many instructions it has."""
+        """The number of instructions of the compiled expression."""
         ...
 
     def search(self, text: bytes, pos: int = 0, endpos: int | None = None) -> Match | None:
-        """The first match between the two positions, which see what is around them."""
+        """Return the first match between the two positions; assertions at both ends see the text beyond them."""
         ...
 
 
 class TooMuchWorkError(Exception):
-    """A line is so long that the expression might take longer over it than anybody waits."""
+    """A line is so long that a search of it with the expression might take too long."""
 
 
 class Stretches:
-    """Finds `regexp` in `content`, and checks the deadline in between."""
+    """Finds `regexp` in `content` stretch by stretch, and checks the deadline before each."""
 
     def __init__(self, regexp: Regexp, content: bytes, deadline: Deadline, path: str = "/") -> None:
         self._regexp = regexp
@@ -80,7 +81,7 @@ class Stretches:
         self._most = _MAX_WORK // regexp.programsize + self._size
 
     def find(self, start: int) -> int:
-        """The place of the first match from `start`, where a line begins; -1 where there is none."""
+        """Return the position of the first match from `start` on, where a line begins; -1 if there is none."""
         while start < len(self._content):
             self._deadline.check(self._path)
             end = self._line_end(start, start + self._size)
@@ -91,7 +92,7 @@ class Stretches:
         return -1
 
     def find_by_line(self, start: int) -> int:
-        """The start of the first line from `start` that matches by itself; -1 where there is none."""
+        """Return the start of the first line, from `start` on, that matches when searched alone; -1 if none does."""
         while start < len(self._content):
             self._deadline.check(self._path)
             end = self._line_end(start, start)
@@ -101,7 +102,7 @@ class Stretches:
         return -1
 
     def _line_end(self, start: int, place: int) -> int:
-        """Where the line at `place` ends, as long as there is not too much between that and `start`."""
+        """Return the end of the line at `place`. Raises TooMuchWorkError if that is too far from `start`."""
         end = self._content.find(b"\n", place)
         if end < 0:
             end = len(self._content)
@@ -118,7 +119,7 @@ _ONLY_BY_LINE = re.compile(r"\\[AzC]|\(\?[a-zA-Z]*-[a-zA-Z]*m")
 
 
 class Query(Struct, frozen=True):
-    """What to look for, compiled; `regexp` is None for text that is looked for as it is."""
+    """A compiled search pattern; `regexp` is None for a literal search that respects case."""
 
     pattern: str
     needle: bytes
@@ -129,13 +130,13 @@ class Query(Struct, frozen=True):
 
     @property
     def required(self) -> bytes:
-        """Bytes without which a file has no match; empty where there are none that are known."""
+        """Bytes that every matching file contains; empty if none are known."""
         return self.needle if self.regexp is None else b""
 
 
 class FileHits(Struct, frozen=True):
-    """What a search found in one file; `skipped` where it would have found something but the file is binary, or where a
-    line of it is too long for the regular expression."""
+    """The matches in one file. `skipped` is True if the file matches but is binary, or if one of its lines is too long
+    for the regular expression."""
 
     matches: list[GrepMatch] = []
     skipped: bool = False
@@ -144,10 +145,10 @@ class FileHits(Struct, frozen=True):
 def compile_query(
     pattern: str, *, regex: bool = False, ignore_case: bool = False, context_lines: int = 0, max_line: int = MAX_LINE
 ) -> Query:
-    """A query for the lines with `pattern`, each clipped to `max_line` characters, with `context_lines` around it.
+    """Compile a query for the lines with `pattern`, each clipped to `max_line` characters, with `context_lines` around.
 
-    An empty pattern matches each line. Raises InvalidPatternError for a pattern that no line can hold or that is no
-    regular expression of RE2, and for `context_lines` out of range.
+    An empty pattern matches each line. Raises InvalidPatternError for a pattern that no line can contain, for an
+    invalid RE2 expression, and for `context_lines` out of range.
     """
     check_search(pattern, context_lines)
     if "\n" in pattern:
@@ -163,7 +164,7 @@ def compile_query(
 
 
 def check_search(pattern: str, context_lines: int = 0, max_count: int | None = None) -> None:
-    """Raise TypeError where an argument of a search has not the type that it must have."""
+    """Raise TypeError unless every argument of a search has the right type."""
     check_string("pattern", pattern)
     check_integer("context_lines", context_lines)
     if max_count is not None:
@@ -241,8 +242,8 @@ def _compiled(pattern: str, *, regex: bool, ignore_case: bool) -> Regexp:
         compiled: Regexp = re2.compile(f"(?m){pattern}" if regex else pattern, options)
     except re2.error as error:
         reason = error.args[0].decode("utf-8", "replace").replace(": (?m)", ": ", 1)
-        told = f"{clipped(reason)} (RE2 syntax: no look-around, no backreferences)"
-        raise InvalidPatternError(pattern, told, kind="regex pattern" if regex else "search pattern") from error
+        detail = f"{clipped(reason)} (RE2 syntax: no look-around, no backreferences)"
+        raise InvalidPatternError(pattern, detail, kind="regex pattern" if regex else "search pattern") from error
     return compiled
 
 
@@ -250,7 +251,7 @@ def _compiled(pattern: str, *, regex: bool, ignore_case: bool) -> Regexp:
 
 
 class _Line(NamedTuple):
-    """A line by its number and its borders, without its terminator."""
+    """The number of a line, and where it starts and ends, without its terminator."""
 
     number: int
     start: int
@@ -258,9 +259,10 @@ class _Line(NamedTuple):
 
 
 class _Lines(Generic[AnyStr]):
-    """Content by line, each ended by `newline`; `find` gives the place of the first match from a place on, or -1.
+    """Content as lines, each ended by `newline`.
 
-    `as_text` decodes a piece that may end within a character.
+    `find` returns the position of the first match from a position on, or -1. `as_text` decodes a piece that may end
+    within a character.
     """
 
     def __init__(
@@ -287,7 +289,7 @@ class _Lines(Generic[AnyStr]):
             number, start = number + 1, line.end + 1
 
     def before(self, line: _Line, count: int) -> list[_Line]:
-        """The `count` lines before `line`, or those there are."""
+        """The `count` lines before `line`, or fewer at the start of the content."""
         lines: list[_Line] = []
         while line.start > 0 and len(lines) < count:
             end = line.start - 1
@@ -296,7 +298,7 @@ class _Lines(Generic[AnyStr]):
         return lines[::-1]
 
     def after(self, line: _Line, count: int) -> list[_Line]:
-        """The `count` lines after `line`, or those there are."""
+        """The `count` lines after `line`, or fewer at the end of the content."""
         lines: list[_Line] = []
         while line.end + 1 < len(self._content) and len(lines) < count:
             line = _Line(line.number + 1, line.end + 1, self._end(line.end + 1))
@@ -313,7 +315,7 @@ class _Lines(Generic[AnyStr]):
         return len(self._content) if end < 0 else end
 
     def _is_behind(self, place: int) -> bool:
-        """Whether `place` is the end of the content and no line is there."""
+        """Whether `place` is the end of the content and no line starts there."""
         return place == len(self._content) and (place == 0 or self._content.endswith(self._newline))
 
 
@@ -337,16 +339,16 @@ def _hits(query: Query, path: str, lines: _Lines[AnyStr], limit: int | None) -> 
 
 
 _CHECK_EVERY = 1000
-"""Matches in one file between two checks: about a millisecond."""
+"""Matches in one file between two checks of the deadline: about a millisecond."""
 
 
 def is_plain(query: Query) -> bool:
-    """Whether `search_plain` serves the query."""
+    """Whether `search_plain` can carry out the query."""
     return query.regexp is None and not query.context_lines and query.pattern != ""
 
 
 def search_plain(query: Query, path: str, data: bytes | str, limit: int | None, deadline: Deadline) -> FileHits | None:
-    """What `search` finds in a file; None where that is nothing. Raises DeadlineError."""
+    """Return the same hits as `search`; None if the file does not contain the pattern. Raises DeadlineError."""
     if isinstance(data, bytes):
         if query.needle not in data:
             return None

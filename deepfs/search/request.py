@@ -1,6 +1,6 @@
 """A search as one value: what to find, where, in which files, within which bounds, and what the caller hides.
 
-`aglob` and `agrep` make a request of their arguments. Wrappers, mounts, backends and engines hand on the request.
+`aglob` and `agrep` make a request from their arguments. Wrappers, mounts, backends and engines pass it on.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ __all__ = ["FileFilter", "GlobRequest", "GrepRequest", "PathFilter", "SearchRequ
 
 
 class PathFilter(Protocol):
-    """Tells which paths to leave out: a file, or with `is_dir` all that is beneath a directory."""
+    """Returns whether to leave out a path: a file, or with `is_dir` everything beneath a directory."""
 
     def __call__(self, path: str, *, is_dir: bool) -> bool: ...
 
@@ -30,20 +30,20 @@ class _Search(Struct, frozen=True):
 
 
 class SearchRequest(_Search, frozen=True, kw_only=True):
-    """What `aglob` or `agrep` was called with. The fields have the names and defaults of the parameters.
+    """The arguments of a call of `aglob` or `agrep`. The fields have the names and defaults of the parameters.
 
-    `hidden` is no parameter: it tells what the caller of a backend will not show, so that the search need not look
-    there. It is a hint, which may get lost on the way, so the caller filters the result as well.
+    `hidden` is not a parameter: it selects paths that the caller of a backend will not show, so that the search need
+    not look there. It is only a hint, which a wrapper may drop, so the caller must also filter the result.
     """
 
     placed: ClassVar[tuple[str, ...]]
-    """The parameters that are given by position. All others are options."""
+    """The positional parameters. All others are options."""
 
     hidden: PathFilter | None = None
 
     @classmethod
     def called_with(cls, placed: Sequence[Any], options: Mapping[str, Any]) -> Self:
-        """The request for these arguments of the operation. Raises TypeError where it has no such parameters."""
+        """Make the request from the arguments of the operation. Raises TypeError if it has no such parameters."""
         if len(placed) > len(cls.placed):
             raise TypeError(f"a search takes {len(cls.placed)} arguments by position, but {len(placed)} were given")
         if "hidden" in options:
@@ -57,16 +57,16 @@ class SearchRequest(_Search, frozen=True, kw_only=True):
 
     @property
     def file_glob(self) -> str | None:
-        """The pattern that chooses the files; None for all files that are visible."""
+        """The pattern that chooses the files; None for all visible files."""
         raise NotImplementedError
 
     def elsewhere(self, path: str, file_glob: str | None, hidden: PathFilter | None) -> Self:
-        """The same search from `path`, in other files."""
+        """Return the same search with another start, file pattern and `hidden`."""
         raise NotImplementedError
 
     @property
     def arguments(self) -> list[Any]:
-        """The arguments of the operation that are given by position."""
+        """The positional arguments of the operation."""
         return [getattr(self, name) for name in self.placed]
 
     @property
@@ -114,7 +114,7 @@ class GrepRequest(SearchRequest, frozen=True):
         return replace(self, path=path, glob=file_glob, hidden=hidden)
 
     def query(self) -> Query:
-        """What to look for in each file, compiled. Raises InvalidPatternError."""
+        """Compile the query to search each file with. Raises InvalidPatternError."""
         return compile_query(
             self.pattern, regex=self.regex, ignore_case=self.ignore_case, context_lines=self.context_lines
         )
@@ -132,10 +132,10 @@ def _defaults(request: type[SearchRequest]) -> list[tuple[str, Any]]:
 
 
 class FileFilter:
-    """The files at or under `root` that a request is for; without a pattern all but those in dot-names below it.
+    """The files at or under `root` that a request selects; without a pattern, all that have no dot-name below `root`.
 
-    What `ignored` or the request's `hidden` tells is left out; of the root itself `ignored` is never asked. Raises
-    InvalidPatternError, and InvalidPathError where no `root` is given.
+    Paths for which `ignored` or the request's `hidden` returns True are left out; `ignored` is never called for the
+    root itself. Raises InvalidPatternError, and InvalidPathError if `root` is None and the request's path is invalid.
     """
 
     def __init__(self, request: SearchRequest, root: str | None = None, ignored: PathFilter | None = None) -> None:
@@ -157,7 +157,7 @@ class FileFilter:
 
     @property
     def is_everything(self) -> bool:
-        """Whether nothing chooses among the files of the storage, but for dot-names."""
+        """Whether all files of the storage are selected, except those with dot-names."""
         return self.root == "/" and self.glob is None and self._ignored is None and self._hidden is None
 
     def may_enter(self, directory: str) -> bool:

@@ -1,4 +1,4 @@
-"""What one grep or glob over many files has found, and when it has enough."""
+"""Results of one grep or glob over many files, collected up to a limit."""
 
 from deepfs.search.query import Query, is_plain, search, search_plain
 from deepfs.search.request import FileFilter, GrepRequest
@@ -10,13 +10,13 @@ __all__ = ["MAX_GLOB_MATCHES", "MAX_SEARCHED_BYTES", "SEARCH_SECONDS", "Grep", "
 MAX_SEARCHED_BYTES = 10 * 1024 * 1024
 MAX_GLOB_MATCHES = 100_000
 MAX_GREP_LINES = 100_000
-"""The most lines in the result of a grep, those of the context included; beyond them it is `truncated`."""
+"""The most lines in the result of a grep, context lines included; a result with more is cut, and `truncated`."""
 SEARCH_SECONDS = 60.0
-"""After which a search ends with what it found, `truncated`, where its backend has no limit of its own."""
+"""Seconds after which a search ends with a `truncated` result, if its backend sets no other limit."""
 
 
 class Grep:
-    """What a grep has found so far. Files must come sorted by path where `max_count` is to keep the first matches.
+    """The matches of a grep so far. Files must come sorted by path if `max_count` is to keep the first matches.
 
     `deadline` is checked every few milliseconds within a file.
     """
@@ -37,7 +37,7 @@ class Grep:
         self._is_plain = is_plain(self.query)
 
     def scan(self, path: str, content: bytes | str) -> None:
-        """Search one file; a text counts against the size limit by its characters. Raises DeadlineError."""
+        """Search one file; the size limit counts the characters of a str. Raises DeadlineError."""
         if len(content) > self.max_bytes:
             self.skipped += 1
             return
@@ -55,21 +55,21 @@ class Grep:
             self.truncated = True
 
     def forget(self, matches: int, skipped: int) -> None:
-        """Go back to where there were so many matches and so many skipped."""
+        """Keep the first `matches` matches only, and reset the number of skipped files to `skipped`."""
         del self.matches[matches:]
         self.skipped = skipped
         self.truncated = False
 
     def skip(self) -> None:
-        """Count something that cannot be searched."""
+        """Count a file or directory that cannot be searched."""
         self.skipped += 1
 
     def result(self) -> GrepResult:
-        """The result, complete or as far as the search came."""
+        """The matches so far, as a result."""
         return GrepResult(matches=self.matches, truncated=self.truncated, skipped=self.skipped)
 
 
 def glob_result(matches: list[FileInfo], limit: int = MAX_GLOB_MATCHES, *, is_late: bool = False) -> GlobResult:
-    """The result of a glob, cut at `limit`; `is_late` where it ended at its deadline."""
+    """The result of a glob, cut at `limit`; `is_late` if the search ended at its deadline."""
     is_cut = is_late or len(matches) > limit
     return GlobResult(matches=matches[:limit], truncated=is_cut, truncation_reason="budget" if is_cut else None)

@@ -1,13 +1,13 @@
-"""Greps with the help of ripgrep, which tells one thing only: which files hold some text, and what it did not look at.
+"""Greps with the help of ripgrep, which only reports which files contain some text, and which paths it left out.
 
-All engines read and judge files by the same code, so they cannot differ in what they find: ripgrep only excludes files,
-those that it searched without finding any of the texts. It walks through names, so a process that swaps a directory for
-a link meanwhile may have it look elsewhere. Nothing of that is told or counted, since what it finds is opened anew from
-the root.
+All engines read and search files with the same code, so they cannot differ in what they find: ripgrep only excludes
+the files that it searched without finding any of the texts. It opens files by name, so a process that swaps a directory
+for a symlink during the search may lead it elsewhere. Nothing from there is reported or counted, since every file that
+ripgrep finds is opened again from the root.
 
-ripgrep searches the bytes of every file as they are: no encoding is guessed, nothing is taken for binary. What it
-leaves out by itself (dot-names, links, large files, ignored files) it tells in its log alone, so a program whose log is
-not understood is not used.
+ripgrep searches the raw bytes of every file: it guesses no encoding, and treats no file as binary. The paths that it
+leaves out (dot-names, links, large files, ignored files) appear only in its log, so a program whose log cannot be
+parsed is not used.
 """
 
 import os
@@ -30,10 +30,10 @@ from deepfs.threads.deadline import Deadline
 __all__ = ["MAX_NEEDLE", "NO_IGNORE_FILES", "Ripgrep", "RipgrepError", "Run", "WithRipgrep", "find_ripgrep"]
 
 MAX_NEEDLE = 4096
-"""The longest text to look for, in bytes; it goes through a pipe, where no other process sees it."""
+"""The longest text to search for, in bytes; it is passed through a pipe, where no other process sees it."""
 
 NO_IGNORE_FILES = ("--no-ignore",)
-"""Honour no ignore files; what they say comes in by `--glob`."""
+"""Read no ignore files; their patterns are passed with `--glob`."""
 
 _OPTIONS = (
     "--no-config",
@@ -50,10 +50,10 @@ _OPTIONS = (
 )
 _CHUNK = 64 * 1024
 _MAX_LOG = 1024 * 1024
-"""Bytes of log after which ripgrep is not worth it: what is left out costs it three times what it searches."""
+"""Bytes of log after which ripgrep is not worth it: leaving out a file costs it three times searching one."""
 _LOOK_UP_S = 0.02
 _TRIAL_S = 5.0
-"""Seconds in which ripgrep must have searched a few tiny files; one that hangs must not hang the first search."""
+"""Seconds within which ripgrep must search a few tiny files; a program that hangs must not block the first search."""
 
 _is_log = re.compile(rb"(?:rg: )?DEBUG\|").match
 _REASON = re.compile(rb": (?:Ignore\(IgnoreMatch\(|\d+ bytes\Z|failed to pass \w+ filter: )")
@@ -61,14 +61,14 @@ _failure = re.compile(rb"(?:rg: )?\./(.+): [^:/]+ \(os error \d+\)", re.DOTALL).
 
 
 class RipgrepError(Exception):
-    """ripgrep did not run to its end, or what it says is not understood; what it found so far does not count."""
+    """ripgrep did not run to its end, or its output cannot be parsed; the files that it found so far do not count."""
 
 
 class Run:
-    """One run of ripgrep, within a context that ends it.
+    """One run of ripgrep; leaving the context ends it.
 
-    Iterating gives lists of the files found, in no order, while the search goes on; `left_out` then holds what else is
-    to be looked at: files and directories. Both are byte strings relative to the directory.
+    Iteration yields lists of the files found, in no order, while the search goes on. After it, `left_out` holds the
+    files and directories that ripgrep did not search. All are byte strings relative to the directory.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Run:
 
     def _ask(self) -> None:
         assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # It ended at once; why, its log tells.
+        with suppress(BrokenPipeError):  # It exited at once; its log says why.
             for needle in self._needles:
                 self._process.stdin.write(needle + b"\n")
         self._process.stdin.close()
@@ -135,7 +135,7 @@ class Run:
             self._deadline.check()
 
     def _output(self) -> Iterator[bytes]:
-        """What it finds, as it comes; what it logs is put aside."""
+        """Yield the output of ripgrep as it arrives, and collect its log."""
         with DefaultSelector() as selector:
             for stream in (self._process.stdout, self._process.stderr):
                 assert stream is not None
@@ -196,13 +196,13 @@ class Ripgrep:
     ) -> Run:
         """Look for `needles`, which must have no line breaks, in the files of up to `max_bytes` beneath `directory`.
 
-        Found is what holds any of them. `options` say more about what is to be left out.
+        A file is found if it contains any of them. `options` are options of ripgrep that say which files to leave out.
         """
         command = (self._program, *_OPTIONS, f"--max-filesize={max_bytes}", *options, "--", "./")
         return Run(command, needles, directory, deadline)
 
     def is_understood(self) -> bool:
-        """Whether it leaves out what it should and says so, tried on a small directory."""
+        """Whether the program leaves out the right files and logs them as expected, tried on a small directory."""
         from tempfile import TemporaryDirectory  # Late: few programs search, and it takes long to load.
 
         with suppress(RipgrepError, DeadlineError, OSError), TemporaryDirectory(prefix="deepfs-") as name:
@@ -250,14 +250,14 @@ def _find(path: str) -> Ripgrep | None:
 
 
 class WithRipgrep:
-    """An engine that reads those files that ripgrep does not exclude."""
+    """An engine that reads only the files that ripgrep does not exclude."""
 
     def __init__(self, ripgrep: Ripgrep) -> None:
         self._ripgrep = ripgrep
 
     @staticmethod
     def serves(task: GrepTask) -> bool:
-        """Whether ripgrep would surely not exclude a file that matches, nor search many that are not wanted."""
+        """Whether ripgrep can help with `task`: it excludes no file that matches, and searches few unwanted files."""
         return 0 < len(task.grep.query.required) <= MAX_NEEDLE and task.files.glob is None
 
     def run(self, batch: SearchBatch) -> None:
@@ -266,14 +266,14 @@ class WithRipgrep:
             search.finish()
 
     def start(self, batch: SearchBatch, tasks: Sequence[GrepTask]) -> "RipgrepSearch":
-        """Let ripgrep begin, in a `with` block, to look for what `tasks` find: tasks that it serves, of one filter."""
+        """Return a context that runs ripgrep for `tasks`, all of which it serves and which have the same filter."""
         return RipgrepSearch(self._ripgrep, batch, tasks)
 
 
 class RipgrepSearch:
-    """Greps that ripgrep helps with, within a context that ends it.
+    """Greps with the help of one run of ripgrep; leaving the context ends it.
 
-    Raises RipgrepError where ripgrep fails. Tasks that are not over are then as they were.
+    Raises RipgrepError if ripgrep fails. The tasks that are not over are then reset to their state before the search.
     """
 
     def __init__(self, ripgrep: Ripgrep, batch: SearchBatch, tasks: Sequence[GrepTask]) -> None:
@@ -302,14 +302,14 @@ class RipgrepSearch:
             self._discard_results()
 
     def _discard_results(self) -> None:
-        """Have each task that is not over hold what it held before this search."""
+        """Reset each task that is not over to its state before this search."""
         for task, matches, skipped, shortage in self._before:
             if not task.is_over:
                 task.grep.forget(matches, skipped)
                 task.shortage = shortage
 
     def finish(self) -> None:
-        """Search what ripgrep finds and leaves out, until nothing is left or the tasks are over."""
+        """Search the files that ripgrep finds or leaves out, until none is left or the tasks are over."""
         with suppress(DeadlineError):
             self._finish()
 
@@ -327,16 +327,16 @@ class RipgrepSearch:
             self._search([place], [task for task in limited if not task.has_enough])
 
     def _places(self) -> Iterator[list[str]]:
-        """What there is to search, in no order, while ripgrep finds it."""
-        told: set[str] = set()
+        """Yield the paths to search, in no order, as ripgrep finds them; then those that it left out."""
+        seen: set[str] = set()
         for names in self._run:
             found = [path for path in _paths(self._batch.root, names) if path in self._files]
-            told.update(found)
+            seen.update(found)
             yield found
-        yield [place for place in self._left_out() if place not in told]
+        yield [place for place in self._left_out() if place not in seen]
 
     def _left_out(self) -> list[str]:
-        """The wanted files at or beneath what ripgrep left out, and the directories there that cannot be read."""
+        """The wanted files at or beneath the paths that ripgrep left out, and the unreadable directories there."""
         left_out = set(_paths(self._batch.root, self._run.left_out))
         wanted = self._files
         inside = {path for path in self._in_time(left_out) if path in wanted or wanted.may_enter(path)}
@@ -375,7 +375,7 @@ class RipgrepSearch:
 
 
 def _directory(batch: SearchBatch) -> str:
-    """Where on the host the search starts, without links: ripgrep would follow one to the outside."""
+    """Return the host path where the search starts, without symlinks: ripgrep would follow one to the outside."""
     path = batch.disk.real_path(batch.root)
     if path is None:
         raise RipgrepError("what it is to search is not inside")
@@ -383,7 +383,7 @@ def _directory(batch: SearchBatch) -> str:
 
 
 def _paths(root: str, names: Iterable[bytes]) -> Iterable[str]:
-    """The paths of these names beneath the root; those that are not text have none."""
+    """Yield the paths of `names` beneath the root; names that are not UTF-8 are left out."""
     for name in names:
         try:
             yield paths.join(root, name.decode())

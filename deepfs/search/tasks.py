@@ -1,4 +1,4 @@
-"""Searches of a tree on disk that are carried out together: what each wants, what it found, when it ends."""
+"""Searches of a tree on disk that are carried out together: the filters, results and deadlines of each."""
 
 import os
 from abc import ABC, abstractmethod
@@ -43,18 +43,19 @@ class NamedFile:
         return self._disk.stat(self.path)
 
     def read(self, limit: int) -> bytes:
-        """The content; TooLargeError where it is over `limit` bytes, NotFoundError where no walk would find it."""
+        """Return the content. Raises TooLargeError over `limit` bytes, NotFoundError if no walk would find the file."""
         try:
             return self._disk.read_file(self.path, limit)[0]
         except (PermissionDeniedError, IsDirectoryError, NotDirectoryError) as error:
-            # The system refuses what is inside alone; the others lead outside, or to what is no file.
+            # A PermissionError of the system is about a file inside. The other errors mean that the path leads outside,
+            # or to something that is not a file.
             if isinstance(error.__cause__, PermissionError):
                 raise
             raise NotFoundError(self.path) from error
 
 
 class VisitedFile:
-    """A file that searches of a batch visit: it is read once for all of them."""
+    """A file that the searches of a batch visit; it is read once for all of them."""
 
     __slots__ = ("_content", "_file", "_info", "_max_bytes", "path")
 
@@ -66,13 +67,13 @@ class VisitedFile:
         self.path: str = file.path
 
     def info(self) -> FileInfo:
-        """What a listing says of it."""
+        """The listing entry of the file."""
         if self._info is None:
             self._info = _info(self._file)
         return self._info
 
     def content(self) -> bytes:
-        """What it holds; raises where it cannot be read, or is too large to be searched."""
+        """Return the content. Raises DeepFSError if it cannot be read, or is too large to be searched."""
         if self._content is None:
             try:
                 self._content = self._file.read(self._max_bytes)
@@ -92,21 +93,21 @@ def _info(file: FoundFile | NamedFile) -> FileInfo:
 
 
 class _Task(ABC, Generic[ResultT]):
-    """One search of a batch, for the task of an event loop that waits for `call`."""
+    """One search of a batch; a task of an event loop waits for its `call`."""
 
     def __init__(self, files: FileFilter, call: BatchedCall[SearchRequest, Any]) -> None:
         self.files: FileFilter = files
         self.call: BatchedCall[SearchRequest, Any] = call
         self.done: str = ""
-        """A path up to which nothing is left, in the order of a walk."""
+        """The path up to which all files have been searched, in the order of a walk."""
         self.is_over: bool = False
         self.has_expired: bool = False
-        """Whether it ended at its deadline."""
+        """Whether the search ended at its deadline."""
         self.shortage: DeepFSError | None = None
-        """What kept some of the tree from being looked at, though it could be."""
+        """The first error from a lack of system resources, for which a part of the tree was not searched."""
 
     def visit(self, file: VisitedFile) -> bool:
-        """Search a file, unless that was done; whether the search needs no more files."""
+        """Search a file unless it was searched before. Returns whether the search needs no more files."""
         if not self.is_over and file.path > self.done:
             try:
                 self._search(file)
@@ -117,17 +118,17 @@ class _Task(ABC, Generic[ResultT]):
     @property
     @abstractmethod
     def has_enough(self) -> bool:
-        """Whether more files would change nothing."""
+        """Whether more files would not change the result."""
 
     @abstractmethod
     def _search(self, file: VisitedFile) -> None: ...
 
     def start_in_file(self) -> bool:
-        """Learn that the search starts in a file; whether that ends it."""
+        """Note that the path where the search starts is a file. Returns whether that ends the search."""
         return False
 
     def lack(self, path: str, error: OSError | DeepFSError) -> bool:
-        """Whether the system had too few resources to look at `path`, which the result then tells."""
+        """Return whether the system had too few resources to read `path`; if so, the result will report `error`."""
         if not is_shortage(error):
             return False
         self.shortage = self.shortage or (error if isinstance(error, DeepFSError) else leaf(error, path))
@@ -135,10 +136,10 @@ class _Task(ABC, Generic[ResultT]):
 
     @abstractmethod
     def miss(self, path: str, error: OSError) -> None:
-        """Count a directory, with `/` at the end, that cannot be read."""
+        """Record that the directory `path`, with `/` at the end, cannot be read."""
 
     def _complete(self, result: ResultT) -> ResultT:
-        """`result`, which says whether it is incomplete."""
+        """Mark `result` as truncated if the search is incomplete, and add the error for a lack of resources."""
         result.truncated = result.truncated or self.has_expired or self.shortage is not None
         if self.shortage is not None:
             code = self.shortage.code
@@ -149,7 +150,7 @@ class _Task(ABC, Generic[ResultT]):
 
     @abstractmethod
     def result(self) -> ResultT:
-        """The result, complete or as far as the search came; raises what kept it from having one."""
+        """Return the result, complete or not. Raises the error that prevents a result."""
 
 
 class GlobTask(_Task[GlobResult]):
@@ -175,7 +176,7 @@ class GlobTask(_Task[GlobResult]):
         self.lack(path, error)
 
     def result(self) -> GlobResult:
-        """Sorted by path; NotDirectoryError where the search starts in a file."""
+        """Return the matches sorted by path. Raises NotDirectoryError if the search starts at a file."""
         if self._starts_in_file:
             raise NotDirectoryError(self.files.root)
         result = self._complete(glob_result(self._matches, is_late=self.has_expired))
@@ -185,7 +186,7 @@ class GlobTask(_Task[GlobResult]):
 
 
 class GrepTask(_Task[GrepResult]):
-    """A search for lines. Files must come sorted by path where `grep` has a limit, otherwise each once."""
+    """A search for lines. If `grep` has a limit, files must come sorted by path; otherwise in any order, each once."""
 
     def __init__(self, grep: Grep, call: BatchedCall[SearchRequest, Any]) -> None:
         super().__init__(grep.files, call)
@@ -211,7 +212,7 @@ class GrepTask(_Task[GrepResult]):
             self.grep.skip()
 
     def result(self) -> GrepResult:
-        """Sorted by path, then line."""
+        """Return the matches sorted by path, then line."""
         # Matches of one file are together and in order already.
         self.grep.matches.sort(key=attrgetter("path"))
         return self._complete(self.grep.result())
@@ -221,9 +222,9 @@ AnyTask: TypeAlias = GlobTask | GrepTask
 
 
 class SearchBatch:
-    """Searches that are carried out together by `tasks`; all start at `root`.
+    """The `tasks` of searches that are carried out together; all start at `root`.
 
-    `hints` are options by which ripgrep leaves out what is not wanted; what it leaves out wrongly is looked at anyway.
+    `hints` are options with which ripgrep leaves out unwanted files; files that it leaves out wrongly are searched too.
     """
 
     def __init__(
@@ -242,11 +243,11 @@ class SearchBatch:
         self.hints: tuple[str, ...] = tuple(hints)
         for task in tasks:
             if isinstance(task, GrepTask):
-                # One file may take long, and the others of the batch are not to wait for its end.
+                # The search of one file may take long; meanwhile, other tasks of the batch must end at their deadlines.
                 task.grep.deadline = BatchDeadline(self, [task])
 
     def search(self, file: FoundFile | NamedFile, tasks: Iterable[AnyTask]) -> list[AnyTask]:
-        """Search one file for `tasks`, which want it; those that need no more files."""
+        """Search one file for `tasks`, which want it. Returns the tasks that need no more files."""
         visited = VisitedFile(file, self.max_bytes)
         finished = [task for task in tasks if task.visit(visited)]
         if finished:
@@ -254,7 +255,7 @@ class SearchBatch:
         return finished
 
     def end(self, tasks: Iterable[AnyTask]) -> None:
-        """End `tasks`. Each gets its result now, but the last of the batch only when all work has ended."""
+        """End `tasks`. Each gets its result at once, but the last task of the batch only when all work has ended."""
         for task in tasks:
             if not task.is_over:
                 task.is_over = True
@@ -270,7 +271,7 @@ class SearchBatch:
 
 
 _CHECK_S = 0.001
-"""Seconds between two looks at the deadlines of a batch."""
+"""Seconds between two checks of the deadlines of a batch."""
 
 
 class BatchDeadline(Deadline):
@@ -301,17 +302,17 @@ class Walk:
 
     def __init__(self, batch: SearchBatch, tasks: Iterable[AnyTask]) -> None:
         self.tasks: list[AnyTask] = list(tasks)
-        """Those that still need files."""
+        """The tasks that still need files."""
         self._batch = batch
         self._last = ""
         self._deadline = BatchDeadline(batch, self.tasks)
-        # Many searches want the same files, so each filter is asked once.
+        # Many searches want the same files, so each filter is evaluated once per file.
         self._groups = {}
         for task in self.tasks:
             self._groups.setdefault(task.files, []).append(task)
 
     def leave_out(self, tasks: Iterable[AnyTask]) -> None:
-        """Go on without `tasks`."""
+        """Continue the walk without `tasks`."""
         for task in tasks:
             task.done = max(task.done, self._last)
             self.tasks.remove(task)
@@ -320,7 +321,7 @@ class Walk:
                 del self._groups[task.files]
 
     def steps(self) -> Generator[None, None, None]:
-        """Search file after file, each step one that any task wants, as long as there are tasks."""
+        """Search file after file while there are tasks; each step is one file that some task wants."""
         if not self.tasks:
             return
         deadline = self._deadline
@@ -339,7 +340,7 @@ class Walk:
                     yield
                     if not self.tasks:
                         return
-            # Others of the batch may go on with ripgrep.
+            # Other tasks of the batch may go on with ripgrep.
             self._end([*self.tasks])
 
     def _start_in_file(self) -> None:

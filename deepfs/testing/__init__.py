@@ -1,4 +1,4 @@
-"""Tests for backends, shipped to those who write one; they need pytest and hypothesis.
+"""Tests for authors of backends; they need pytest and hypothesis.
 
 `BackendConformance` is the contract as a test class to inherit from, `BackendStateMachine` compares a backend with a
 model over random programs, `LatencyBackend` and `FaultyBackend` make any backend slow or broken.
@@ -27,12 +27,12 @@ __all__ = [
     "SyncParity",
 ]
 
-# The modules are loaded later than this line, so that their assertions tell the values that they compare.
+# The modules must be loaded after this line, so that their assertions show the compared values.
 pytest.register_assert_rewrite(
     "deepfs.testing.conformance", "deepfs.testing.expect", "deepfs.testing.parity", "deepfs.testing.statemachine"
 )
 
-if not TYPE_CHECKING:  # Type checkers know the names, and tell of others.
+if not TYPE_CHECKING:  # Type checkers know the names, and report unknown ones.
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {

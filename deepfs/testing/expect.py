@@ -16,7 +16,7 @@ _NO_PAYLOAD = {"error", "code", "truncated", "truncation_reason", "skipped", "no
 
 
 def succeeded(result: ResultT) -> ResultT:
-    """`result`, which tells no error."""
+    """Assert that `result` has no error, and return it."""
     assert result.ok, f"failed with {result.code}: {result.error}"
     assert result.error is None
     assert result.code is None
@@ -24,7 +24,7 @@ def succeeded(result: ResultT) -> ResultT:
 
 
 def failed(result: ResultT, *codes: ErrorCode) -> ResultT:
-    """`result`, which tells one of the errors `codes`, in text that can be printed, and has no payload."""
+    """Assert that `result` has one of the error `codes`, a text that can be encoded, and no payload; return it."""
     assert not result.ok, f"succeeded instead of failing with {' or '.join(codes)}: {result}"
     assert result.code in codes, f"failed with {result.code} instead of {' or '.join(codes)}: {result.error}"
     assert isinstance(result.error, str)
@@ -35,37 +35,37 @@ def failed(result: ResultT, *codes: ErrorCode) -> ResultT:
 
 
 def only(items: Iterable[T] | None) -> T:
-    """The one item that there is."""
+    """Assert that there is exactly one item, and return it."""
     found = list(items or ())
     assert len(found) == 1, f"there should be one, not {found}"
     return found[0]
 
 
 def paths_of(items: Iterable[FileInfo | GrepMatch] | None) -> list[str]:
-    """Their paths, in order."""
+    """The paths of `items`, in order."""
     assert items is not None, "a successful result has a payload"
     return [item.path for item in items]
 
 
 def listed(result: LsResult) -> list[str]:
-    """The paths that a listing shows."""
+    """The paths in the result of a listing."""
     return paths_of(succeeded(result).entries)
 
 
 async def listing(backend: BackendProtocol, path: str) -> list[str]:
-    """The paths in a directory."""
+    """List a directory, and return the paths in it."""
     return listed(await backend.als(path))
 
 
 def shown(result: ReadResult) -> str:
-    """The content that a read shows."""
+    """The content in the result of a read."""
     data = succeeded(result).file_data
     assert data is not None, "a successful read has file_data"
     return data.content
 
 
 async def text_of(backend: BackendProtocol, path: str) -> str:
-    """The text that a read of a file of few lines shows."""
+    """Read a file with few lines, and return its text."""
     return shown(await backend.aread(path))
 
 

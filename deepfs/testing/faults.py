@@ -1,4 +1,4 @@
-"""Backends that are slow or fail, to see what the code above them makes of it."""
+"""Backends that are slow or fail, to test the code that uses them."""
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
@@ -15,7 +15,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 Fault: TypeAlias = Callable[[str, int], Exception | None]
-"""What an operation raises, given its name (`"write"`) and how many of that name there were, this one included."""
+"""Returns the error to raise, if any, given the name of an operation (`"write"`) and its number, counted from 1."""
 
 
 class LatencyBackend(WrapperBackend):
@@ -34,11 +34,11 @@ class LatencyBackend(WrapperBackend):
 
 
 class FaultyBackend(WrapperBackend):
-    """Operations fail as `fail` says: `{"write": BackendError("disk on fire")}`, or a `Fault` that looks at each call.
+    """Operations fail as `fail` says: `{"write": BackendError("disk on fire")}`, or a `Fault` that gets each call.
 
-    Leaves of `deepfs.errors` reach the caller as the error of the Result, other exceptions as they are, like a bug of
-    the backend. Streams are `"upload_stream"` and `"download_stream"`. With `late`, an operation is carried out before
-    it fails, like an answer that is lost.
+    Leaves of `deepfs.errors` reach the caller as the error of the Result, other exceptions unchanged, like a bug of the
+    backend. Streams are `"upload_stream"` and `"download_stream"`. With `late`, an operation is carried out before it
+    fails, as if its answer were lost.
     """
 
     def __init__(self, inner: BackendProtocol, fail: Fault | Mapping[str, Exception], *, late: bool = False) -> None:
@@ -46,7 +46,7 @@ class FaultyBackend(WrapperBackend):
         self._fail = fail
         self._late = late
         self.calls: Counter[str] = Counter()
-        """How many operations of each name there were."""
+        """The number of calls of each operation, by name."""
 
     async def dispatch(
         self, operation: str, call: Callable[P, Awaitable[T]], /, *args: P.args, **options: P.kwargs

@@ -1,4 +1,4 @@
-"""Sync and async are one API: what either writes the other reads, and both say the same."""
+"""Sync and async are one API: each reads what the other writes, and both return the same results."""
 
 import inspect
 import threading
@@ -21,7 +21,7 @@ __all__ = ["SyncParity"]
 T = TypeVar("T")
 
 _CLOCKED: Final = frozenset({"created_at", "modified_at", "files_update", "version"})
-"""What may differ between two equal operations: times, and what names a version by them."""
+"""Fields that may differ between two equal operations: times, and versions that depend on them."""
 
 _CALLS: Final[tuple[tuple[str, tuple[Any, ...], dict[str, Any]], ...]] = (
     ("write", ("/new/a.txt", "one\ntwo\n"), {}),
@@ -57,11 +57,11 @@ _CALLS: Final[tuple[tuple[str, tuple[Any, ...], dict[str, Any]], ...]] = (
     ("delete", ("/",), {}),
     ("delete", ("/moved",), {}),
 )
-"""Operations that follow one another, each with its arguments."""
+"""A sequence of operations, each with its arguments."""
 
 
 def _plain(result: Any) -> Any:
-    """A result as plain data, without what depends on the clock."""
+    """A result as plain data, without fields that depend on the clock."""
     return _without_clock({"type": type(result).__name__, "data": to_builtins(result)})
 
 
@@ -72,12 +72,12 @@ def _without_clock(value: Any) -> Any:
 
 
 async def _in_thread(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-    """The result of a sync call in a worker thread of anyio."""
+    """Make a sync call in a worker thread of anyio."""
     return await anyio.to_thread.run_sync(partial(call, *args, **kwargs))
 
 
 async def _in_own_threads(calls: Iterable[Callable[[], T]]) -> list[T]:
-    """The results of sync calls, each in a thread that no event loop knows, all at once."""
+    """Make sync calls concurrently, each in a thread without a connection to an event loop; return their results."""
     outcomes: dict[int, T] = {}
 
     def keep(number: int, call: Callable[[], T]) -> None:
@@ -106,10 +106,12 @@ class SyncParity(BackendSuite):
             assert method.__name__ == name
             assert amethod.__name__ == f"a{name}"
 
-    async def test_both_say_the_same(self, backend: BackendProtocol) -> None:
-        told = [_plain(await getattr(backend, f"a{name}")(*args, **kwargs)) for name, args, kwargs in _CALLS]
-        told_sync = [_plain(await _in_thread(getattr(backend, name), *args, **kwargs)) for name, args, kwargs in _CALLS]
-        for call, result, result_sync in zip(_CALLS, told, told_sync, strict=True):
+    async def test_both_methods_return_the_same_results(self, backend: BackendProtocol) -> None:
+        results = [_plain(await getattr(backend, f"a{name}")(*args, **kwargs)) for name, args, kwargs in _CALLS]
+        results_sync = [
+            _plain(await _in_thread(getattr(backend, name), *args, **kwargs)) for name, args, kwargs in _CALLS
+        ]
+        for call, result, result_sync in zip(_CALLS, results, results_sync, strict=True):
             assert result_sync == result, call
 
     async def test_async_reads_what_sync_writes(self, backend: BackendProtocol) -> None:

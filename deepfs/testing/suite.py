@@ -1,4 +1,4 @@
-"""What the test class of a backend tells the tests: how to make it, and how to look past it."""
+"""The base of test classes for a backend: hooks that make the backend and access its storage directly."""
 
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
@@ -26,11 +26,11 @@ class BackendSuite:
         raise NotImplementedError(f"{type(self).__name__} defines neither the fixture `backend` nor `make_backend`")
 
     async def raw_put(self, path: str, data: bytes) -> None:
-        """Store a file with the directories above it, past the backend under test."""
+        """Store a file and its parent directories directly, bypassing the backend under test."""
         raise NotImplementedError(f"{type(self).__name__} defines no `raw_put`")
 
     async def raw_peek(self, path: str) -> bytes | None:
-        """The bytes stored at `path`, past the backend under test; None where there is no file."""
+        """Return the bytes stored at `path`, bypassing the backend under test; None if there is no file."""
         raise NotImplementedError(f"{type(self).__name__} defines no `raw_peek`")
 
     @pytest.fixture
@@ -40,13 +40,13 @@ class BackendSuite:
 
     @pytest.fixture
     def second_backend(self, backend: BackendProtocol) -> BackendProtocol:
-        """Another backend object over the same storage; override it where there can be one."""
+        """Another backend object over the same storage; override it if there can be one."""
         return backend
 
     def some(self, cases: Iterable[T]) -> list[T]:
-        """Those of many like cases, or of calls at once, that a test tries: all.
+        """The cases that a test tries, out of many similar ones, or of concurrent calls; by default all.
 
-        Override it where each operation takes long, as in a sandbox elsewhere: with others in each run.
+        Override it if each operation takes long, as in a remote sandbox: return a few, different ones in each run.
         """
         return list(cases)
 

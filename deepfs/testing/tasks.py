@@ -1,4 +1,4 @@
-"""Several calls at once."""
+"""Concurrent calls."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 async def gather(calls: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
-    """The results of `calls`, run in a task each, in their order."""
+    """Run each of `calls` in its own task, and return their results in order."""
     results: dict[int, T] = {}
 
     async def run(number: int, call: Callable[[], Awaitable[T]]) -> None:

@@ -1,3 +1,3 @@
-"""Pure functions on paths and content: nothing here waits, and nothing knows where files are kept."""
+"""Pure functions on paths and content: they do no I/O, and do not depend on where files are stored."""
 
 __all__: list[str] = []

@@ -65,7 +65,7 @@ def directory_given(name: str, given: str | os.PathLike[str]) -> str:
 
 
 def bytes_of(max_file_size_mb: float) -> int:
-    """Return the size in bytes, which may be infinite. Raises TypeError or ValueError if it is no size."""
+    """Return the size in bytes; infinity becomes `sys.maxsize`. Raises TypeError or ValueError if it is not a size."""
     check_number("max_file_size_mb", max_file_size_mb, positive=False)
     return int(min(max_file_size_mb * 1024 * 1024, sys.maxsize))
 
@@ -144,7 +144,7 @@ class Argument(NamedTuple):
 
     shown: str
     plain: frozenset[type]
-    """The types that need no further look."""
+    """The types whose values are valid without a call of `check`."""
     check: Check
 
     def look(self, given: object) -> None:
@@ -187,7 +187,7 @@ def arguments_of(operation: str) -> Mapping[str, Argument]:
 
 
 def argument_of(name: str, kind: Any) -> Argument:
-    """The argument `name` of this type; TypeError for a type of which no argument is checked."""
+    """The argument `name` of the type `kind`. Raises TypeError for a type that has no check."""
     if kind not in _BY_TYPE:
         raise TypeError(f"no argument {name!r} of type {kind!r} can be checked")
     return Argument(_SHOWN.get(name, name), *_BY_TYPE[kind])

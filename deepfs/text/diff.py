@@ -1,7 +1,7 @@
-"""Differences between texts: joins the edits of one writer, and merges those of two or finds a conflict.
+"""Differences between texts: composes the edits of one writer, and merges those of two or finds a conflict.
 
-A `Place` is `(start, end, length)`: `before[start:end]` became `length` characters; what they are, the text after the
-change holds. The places of a change are in order, disjoint, and not empty in the text before.
+A `Place` is `(start, end, length)`: `before[start:end]` became `length` characters, which are found in the text after
+the change. The places of a change are in order, disjoint, and not empty in the text before.
 """
 
 from collections.abc import Iterable, Sequence
@@ -62,10 +62,10 @@ def disjoint(one: Sequence[Place], other: Sequence[Place]) -> bool:
 
 
 def rebase(places: Sequence[Place], result: str, current: str, present: Sequence[Place]) -> str:
-    """`current` with the change that made `result`.
+    """Apply the change that made `result` to `current`.
 
-    Both come from one text: `places` made it `result`, `present` made it `current`. A place of `present` is covered by
-    one of `places`, whose text then replaces it, or disjoint from them all.
+    Both come from one text: `places` turned it into `result`, `present` into `current`. A place of `present` is covered
+    by one of `places`, whose text then replaces it, or disjoint from them all.
     """
     pieces: list[str] = []
     copied = 0
@@ -80,7 +80,7 @@ def rebase(places: Sequence[Place], result: str, current: str, present: Sequence
 
 
 def _shifted(present: Sequence[Place], done: int, position: int, shift: int) -> tuple[int, int]:
-    """How far `position` moved by the places that end before it, and how many these are."""
+    """Return the shift of `position` by the places that end before it, and the number of these places."""
     while done < len(present) and present[done][1] <= position:
         start, end, length = present[done]
         shift += length - (end - start)
@@ -93,7 +93,7 @@ _COMPARED: Final = 2_000
 
 
 def difference(before: str, after: str) -> Replacement | None:
-    """How `before` became `after`, as spans of whole lines that are not empty; None where `before` is empty."""
+    """The change from `before` to `after`, as spans of whole lines that are not empty; None if `before` is empty."""
     if not before:
         return None
     old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
@@ -114,7 +114,7 @@ def changed_places(before: str, after: str) -> list[Place] | None:
 
 
 def joined(base: str, mine: str, theirs: str) -> str | None:
-    """`theirs` with the changes that made `mine` of `base`; None if both changed the same place differently."""
+    """`theirs` with the changes from `base` to `mine`; None if both changed the same place differently."""
     my_change, their_change = difference(base, mine), difference(base, theirs)
     if my_change is None or their_change is None:
         return None

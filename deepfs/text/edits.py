@@ -1,9 +1,9 @@
 r"""Literal replacement in a text that keeps the line ends of the file.
 
-In a file with `\r\n`, a `\n` of the text to replace stands for either line end, and each line end of the new text is
-spelt as the one in the same place of the text it replaces, further ones as the last of these; where that text has none,
-as most lines of the file end. A `\r\n` in the new text stays. Where the text to replace holds `\r`, it names its line
-ends itself, and both texts are taken as they are.
+In a file with `\r\n`, a `\n` in the text to replace matches either line end. The first line end of the new text becomes
+the first one of the text that it replaces, the second the second, and so on; further ones become the last of these. If
+the replaced text has no line end, they become the one that most lines of the file have. A `\r\n` in the new text stays.
+If the text to replace contains `\r`, it specifies its line ends itself, and both texts are used unchanged.
 """
 
 import re
@@ -50,9 +50,10 @@ class Replacement(Struct, frozen=True):
 def replace(path: str, content: str, old: str, new: str, replace_all: bool = False) -> Replacement:
     """`content` with `old` replaced by `new`: once, or with `replace_all` wherever it stands, from left to right.
 
-    Raises InvalidContentError for an empty or unchanged text and for a new one that is not text, NoMatchError with what
-    comes nearest, and, without `replace_all`, AmbiguousMatchError where `old` stands in several places, which may
-    overlap. It tells how many; beyond 10,000, or fewer of a very long text, without the overlaps.
+    Raises InvalidContentError if `old` is empty or equal to `new`, or if `new` is not text, and NoMatchError with a
+    hint to the most similar text. Without `replace_all`, it raises AmbiguousMatchError if `old` occurs in several
+    places, which may overlap. The error has their number; beyond 10,000 places, or fewer of a very long `old`, those
+    that overlap are not counted.
     """
     check_string("the text to replace", old)
     if not old:
@@ -93,7 +94,7 @@ def _check_place(path: str, content: str, old: str, searched: str, wanted: str, 
 
 def _count(text: str, old: str) -> int:
     """The number of places in which `old` occurs in `text`."""
-    # Each search for a long text has a cost of its length, so few of those are made.
+    # The cost of each search grows with the length of `old`, so a long text is searched for only a few times.
     singly = max(2, min(_COUNTED_SINGLY, _COUNTING_WORK // len(old)))
     found, place = 0, text.find(old)
     while place >= 0 and found < singly:
@@ -119,7 +120,7 @@ def _replace_literal(content: str, old: str, new: str) -> Replacement:
 
 
 def _replace_mixed(content: str, searched: str, old: str, new: str, usual: str) -> Replacement:
-    r"""Replace in a file of both line ends; `searched` is `content`, where `old` has a line end with `\n` only."""
+    r"""Replace in a file with both line ends; `searched` is `content`, with only `\n` if `old` has a line end."""
     folded = [] if searched is content else [end.start() - i for i, end in enumerate(re.finditer("\r\n", content))]
     spelt = cache(lambda replaced: _spelt(new, replaced, usual))
     spans = []
@@ -150,7 +151,7 @@ def _joined(content: str, spans: list[Span]) -> str:
 
 
 def _one_span(content: str, result: str, start: int, end: int) -> Span:
-    """The span from `start` to `end` that makes `content` `result`; nothing outside it may differ."""
+    """The span that turns `content` into `result`; both must be equal outside of `content[start:end]`."""
     return Span(start, end, result[start : len(result) - (len(content) - end)])
 
 
@@ -180,7 +181,7 @@ def hint(content: str, old: str) -> str:
     return _misread(content, old) or region.same_but_for() or _inner(content, old) or region.most_similar()
 
 
-# --- the whole text is there, but for something that does not belong to it ---
+# --- the file contains the text without additions such as line numbers ---
 
 
 def _misread(content: str, old: str) -> str:
@@ -242,7 +243,7 @@ _DIFFERENCES: tuple[tuple[Callable[[str], str], str], ...] = (
 
 
 class _Region:
-    """Lines of a file to compare with those `wanted`; the first and the last of these may be parts of a line."""
+    """Lines of a file to compare with the `wanted` lines, of which the first and the last may be parts of a line."""
 
     def __init__(self, content: str, wanted: Sequence[str]) -> None:
         start = _region_start(content, wanted)
@@ -253,7 +254,7 @@ class _Region:
         self._wanted_keys = [_key(line) for line in wanted]
 
     def same_but_for(self) -> str:
-        """Where the wanted lines occur except for white space or case, or where their beginning does."""
+        """Where the wanted lines, or the first few of them, occur if white space and case are ignored."""
         starts = [i for i, key in enumerate(self._keys) if self._fits(key, self._wanted_keys[0], 0)]
         if not starts:
             return ""
@@ -310,7 +311,7 @@ def _region_start(content: str, wanted: Sequence[str]) -> int:
     """Where to start comparing lines: at the start of a small file; in a large one, a little before a wanted line."""
     if len(content) <= _REGION:
         return 0
-    telling = sorted((line.strip() for line in wanted), key=len, reverse=True)[:_ANCHORS]
-    place = next((place for line in telling if (place := content.find(line)) >= 0), 0)
+    longest = sorted((line.strip() for line in wanted), key=len, reverse=True)[:_ANCHORS]
+    place = next((place for line in longest if (place := content.find(line)) >= 0), 0)
     start = max(0, place - _BEFORE)
     return (content.find("\n", start, place) + 1 or start) if start else 0

@@ -1,7 +1,7 @@
 """Trees of entries as data: the input for planning a transfer between two storages.
 
-A `TreeListing` tells what a listing for people leaves out: links, special files, mode bits, and how many entries cannot
-be told at all. The functions are pure; `backends/transfer.py` carries a plan out.
+A `TreeListing` has what the listing of a directory leaves out: links, special files, mode bits, and how many entries
+cannot be listed at all. The functions are pure; `backends/transfer.py` carries a plan out.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
@@ -52,7 +52,7 @@ class TreeEntry(Struct, frozen=True):
     mode: int | None = None
     """The permission bits, if the storage has them."""
     leads_to: Kind | None = None
-    """What a link leads to; None if it leads nowhere or outside."""
+    """The kind of the target of a link; None if it leads nowhere or outside."""
 
 
 class Omission(Struct, frozen=True):
@@ -61,11 +61,11 @@ class Omission(Struct, frozen=True):
     count: int
     code: ErrorCode
     reason: str
-    """No path is named, so that it holds in any tree that the storage is mounted in."""
+    """It names no path, so that it is correct wherever the storage is mounted."""
 
 
 class TreeListing(Struct, frozen=True):
-    """The entries at or under a path: that of the path first, directories before their content."""
+    """The entries at or under a path: the path itself first, directories before their content."""
 
     entries: list[TreeEntry]
     omission: Omission | None = None
@@ -87,7 +87,7 @@ class EntryChange(Struct, frozen=True):
 
 
 def is_valid(path: str) -> bool:
-    """Whether `path`, an answer of a storage, is a normalised path of the contract."""
+    """Whether `path`, which a storage returned, is a valid normalised path."""
     try:
         return paths.normalize(path) == path
     except InvalidPathError:
@@ -95,23 +95,23 @@ def is_valid(path: str) -> bool:
 
 
 def omission_of_name(name: str) -> Omission:
-    """The omission of an entry whose name is in no path of the contract."""
+    """The omission of an entry whose name cannot be in a valid path."""
     return Omission(1, ErrorCode.INVALID_PATH, f"the name {quoted(name)} in it is in no valid path")
 
 
 def unreadable_omission() -> Omission:
-    """The omission of what lies in a directory that cannot be listed."""
+    """The omission of the content of a directory that cannot be listed."""
     return Omission(1, ErrorCode.PERMISSION_DENIED, "a directory in it cannot be listed")
 
 
 def joined(*omissions: Omission | None) -> Omission | None:
     """Several omissions as one, with the reason of the first."""
-    told = [omission for omission in omissions if omission is not None]
-    return replace(told[0], count=sum(omission.count for omission in told)) if told else None
+    found = [omission for omission in omissions if omission is not None]
+    return replace(found[0], count=sum(omission.count for omission in found)) if found else None
 
 
 def implied_listing(top: str, files: Iterable[tuple[str, int | None]]) -> TreeListing:
-    """The listing of `top` in a flat storage: the files at or under it, with their sizes, and what they imply."""
+    """The listing of `top` in a flat storage: the files at or under it, with their sizes, and implied directories."""
     entries: dict[str, TreeEntry] = {}
     omission: Omission | None = None
     for path, size in sorted(files):
@@ -179,20 +179,20 @@ def _refused(src: str, code: ErrorCode, reason: str, other: str | None = None, *
 
 
 is_probing: ContextVar[bool] = ContextVar("deepfs_is_probing", default=False)
-"""Whether the present change is of a temporary file, of which no version is kept."""
+"""Whether the current change is of a temporary file, of which no version is kept."""
 
 
 class StoragePlace(Struct, frozen=True):
     """A place in a storage, named independently of the backend and of the path by which it is reached."""
 
     keys: frozenset[Hashable]
-    """The names of the place itself: one in common is enough for two places to be the same."""
+    """The names of the place itself. Two places with a name in common are the same."""
     above: frozenset[Hashable]
     """The names of the directories above it."""
     storage: Hashable = None
-    """The key of the place: two places of one storage are equal if their keys are. None if that is not certain."""
+    """The storage: two places in the same storage that have no name in common are different. None if unknown."""
     is_sole: bool = False
-    """No other storage name leads to this place."""
+    """Whether no place with another `storage` can be this one."""
 
 
 class Relation(Enum):
@@ -205,7 +205,7 @@ class Relation(Enum):
 
 
 def flat_place(scope: Hashable, path: str, *, storage: Hashable = None, is_sole: bool = False) -> StoragePlace:
-    """The place of a normalised path in a `scope` of its `storage` where paths are the names of things."""
+    """The place of a normalised path in a `scope` of its `storage`, where each place has its path as its only name."""
     above = () if path == "/" else ("/", *paths.ancestors(path))
     return StoragePlace(
         keys=frozenset([(scope, path)]),
@@ -216,7 +216,7 @@ def flat_place(scope: Hashable, path: str, *, storage: Hashable = None, is_sole:
 
 
 def relation(source: StoragePlace | None, destination: StoragePlace | None) -> Relation:
-    """The relation of `destination` to `source`. A None among them is unknown."""
+    """The relation of `destination` to `source`; UNKNOWN if one of them is None."""
     if source is None or destination is None:
         return Relation.UNKNOWN
     if source.keys & destination.keys:

@@ -3,8 +3,8 @@
 Flat storage maps path → file. The functions here are pure: they take the files that an operation looked up and return
 its result, or the `Change`s to store; `backends/flat.py` does the fetching and storing.
 
-A storage may hold what is no file of the contract: a key that is no path in normal form has no place in the tree, so it
-is passed over. A record at a proper path that is no file is listed by its path, and can be replaced or deleted.
+A storage may also hold other data. A key that is not a normalised path has no place in the tree, so it is ignored. A
+malformed record at a valid path is listed by its path, and can be replaced or deleted.
 """
 
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
@@ -61,28 +61,28 @@ __all__ = [
 
 
 class FileStat(Struct, frozen=True):
-    """What a storage says of a file without its content; None for what it does not know."""
+    """What a storage knows about a file without its content; a field that it does not know is None."""
 
     size: int | None = None
     """Bytes."""
     modified_at: str | None = None
     created_at: str | None = None
     tag: Any = None
-    """What tells this state of the file from others, such as a revision number or an ETag."""
+    """Identifies this version of the file, such as a revision number or an ETag."""
 
 
 Found: TypeAlias = Mapping[str, FileDataV2] | Mapping[str, FileStat]
-"""What a storage has at some paths: the files, or what it says of them."""
+"""The files of a storage at some paths, or what it knows about them without their content."""
 
 Condition: TypeAlias = Literal["create", "replace", "version"]
 
 
 class Change(Struct, frozen=True):
-    """One file before and after an operation; None is no file. `replacement` tells what an edit replaced.
+    """One file before and after an operation; None is no file. `replacement` is what an edit replaced.
 
-    `origin` tells the state of the file that the operation saw: its record or its tag, as the storage gave it. It is
-    None where there was no file, and where the storage has neither. `seen` is what the storage said of the file where
-    its content was not fetched.
+    `origin` identifies the version of the file that the operation saw: its record or its tag, as the storage gave it.
+    It is None if there was no file, or if the storage has neither. `seen` is the stat of a file whose content was not
+    fetched.
     """
 
     path: str
@@ -94,10 +94,10 @@ class Change(Struct, frozen=True):
 
     @property
     def condition(self) -> Condition:
-        """What the storage must still hold, or refuse the change with ChangedError.
+        """The condition for the change; if it is not met, the storage refuses the change with ChangedError.
 
-        "create": there is no file at the path. "version": the file there is the one of `origin`. "replace": there may
-        be any file. The file is deleted where `after` is None.
+        "create": there is no file at the path. "version": the file there is the version that `origin` identifies.
+        "replace": any file or none may be there. If `after` is None, the change deletes the file.
         """
         if self.origin is not None:
             return "version"
@@ -105,7 +105,7 @@ class Change(Struct, frozen=True):
 
     @property
     def size_before(self) -> int | None:
-        """The bytes of the file before; 0 where there was none, None where that is not known."""
+        """The size of the file before, in bytes; 0 if there was no file, None if the size is not known."""
         if self.before is not None:
             return filedata.size_of(self.before)
         if self.seen is not None:
@@ -114,16 +114,16 @@ class Change(Struct, frozen=True):
 
     @property
     def size_after(self) -> int:
-        """The bytes of the file after; 0 where there is none."""
+        """The size of the file after, in bytes; 0 if it is deleted."""
         return 0 if self.after is None else filedata.size_of(self.after)
 
 
 class ChangedError(ConflictError):
-    """Nothing was stored: the files at some of the paths are others by now than those that were read."""
+    """Nothing was stored, since the files at some of the paths changed after they were read."""
 
 
 class PartlyDoneError(BackendError):
-    """The storage failed after some of the changes of an operation had taken effect, those of the paths in `done`."""
+    """The storage failed after a part of the changes of an operation took effect: those of the paths in `done`."""
 
     def __init__(self, reason: str, done: Container[str], cause: DeepFSError | None = None) -> None:
         self.done = done
@@ -140,9 +140,9 @@ def _is_file_path(key: Any) -> bool:
 
 
 class Directories:
-    """The directories that a set of file paths implies, with their children; adding and discarding cost the depth.
+    """The directories that a set of file paths implies, with their children.
 
-    Keys that are no paths of files are passed over.
+    The cost of adding and discarding a file grows with its depth only. Keys that are not paths of files are ignored.
     """
 
     def __init__(self, files: Collection[Any] = ()) -> None:
@@ -154,7 +154,7 @@ class Directories:
         return path in self._children
 
     def children(self, directory: str) -> list[str]:
-        """The paths directly in `directory`, in no order."""
+        """The paths directly in `directory`, in no particular order."""
         return list(self._children.get(directory, ()))
 
     def add(self, path: str) -> None:
@@ -198,19 +198,19 @@ class Directories:
 
 
 class StoredFiles(Mapping[str, FileDataV2]):
-    """Files by path, with what the storage tells their states by."""
+    """Files by path, each with an identifier of its version in the storage."""
 
     def origin(self, path: str) -> Any:
-        """What tells the state of the file at `path` from others; None where there is no file."""
+        """The identifier of the version of the file at `path`, such as a tag; None if there is no file."""
         raise NotImplementedError
 
     def stat(self, path: str) -> FileStat:
-        """What can be said of the file at `path` without decoding its content; KeyError where there is none."""
+        """The stat of the file at `path`, without decoding its content. Raises KeyError if there is no file."""
         return stat_of(self[path])
 
 
 class TaggedFiles(StoredFiles):
-    """Files with a tag each, for storages that number or hash the states of a file."""
+    """Files with a tag each, for storages that number or hash the versions of a file."""
 
     def __init__(self, files: Mapping[str, FileDataV2], tags: Mapping[str, Any]) -> None:
         self._files = files
@@ -230,7 +230,7 @@ class TaggedFiles(StoredFiles):
 
 
 class DecodedFiles(StoredFiles):
-    """Stored records by path, each decoded when it is asked for; invalid_content for one that is no file."""
+    """Stored records by path, each decoded at every access. Access to a malformed one raises InvalidContentError."""
 
     def __init__(self, records: Mapping[str, Mapping[str, Any]]) -> None:
         self._records = records
@@ -254,7 +254,7 @@ class DecodedFiles(StoredFiles):
         return FileStat(*self.described(path), tag=self._records[path])
 
     def described(self, path: str) -> tuple[int | None, str | None, str | None]:
-        """The size and the times of the file at `path`; None for all of them where the record is no file."""
+        """The size and the times of the file at `path`; all are None if the record is malformed."""
         try:
             return filedata.described(self._records[path], path)
         except InvalidContentError:
@@ -262,9 +262,9 @@ class DecodedFiles(StoredFiles):
 
 
 class FileTree:
-    """Files of a storage at one moment, as a tree; the directories are worked out when they are asked for.
+    """Files of a storage at one moment, as a tree; the directories are computed when they are first needed.
 
-    `contents` are the files where the storage gave them along with the listing; None where it gave only paths.
+    `contents` are the files, or None if the storage listed them without their contents.
     """
 
     def __init__(self, files: Mapping[str, FileDataV2], directories: Directories | None = None) -> None:
@@ -280,7 +280,7 @@ class FileTree:
         return self._directories
 
     def snapshot(self) -> "FileTree":
-        """The tree, which stays as it is while the storage changes."""
+        """A tree that stays the same while the storage changes."""
         return FileTree(self.contents.copy()) if isinstance(self.contents, dict) else self
 
     def info(self, path: str) -> FileInfo:
@@ -288,13 +288,13 @@ class FileTree:
         return file_info(path, self.files)
 
     def holds(self, directory: str) -> bool:
-        """Whether `directory` is one of this tree; cheaper than to work out all directories."""
+        """Whether `directory` is in this tree; cheaper than computing all directories."""
         if self._directories is not None or directory == "/":
             return directory == "/" or directory in self.directories
         return any(_is_file_path(key) for key in self._beneath(directory))
 
     def entries(self, directory: str) -> list[FileInfo]:
-        """The direct children of `directory`, sorted by path; file_not_found, not_a_directory."""
+        """The direct children of `directory`, sorted by path. Raises NotFoundError or NotDirectoryError."""
         if directory not in self.directories:
             raise NotDirectoryError(directory) if directory in self.files else NotFoundError(directory)
         return sorted(self._children(directory), key=lambda info: info.path)
@@ -308,14 +308,14 @@ class FileTree:
                 yield self.info(path)
 
     def beneath(self, path: str) -> list[str]:
-        """The sorted paths of the files at or under `path`; file_not_found where there are none."""
+        """The sorted paths of the files at or under `path`. Raises NotFoundError for none, except at the root."""
         found = sorted(file_paths(self.files if path == "/" else self._candidates(path)))
         if not found and path != "/":
             raise NotFoundError(path)
         return found
 
     def _candidates(self, path: str) -> list[str]:
-        """The keys that begin as a path at or under `path` does."""
+        """The keys that are `path` or begin with `path` and a slash; some may not be valid paths."""
         at: list[str] = [path] if path in self.files else []
         return [*at, *self._beneath(path)]
 
@@ -330,7 +330,7 @@ class FileTree:
 
 
 class StatTree(FileTree):
-    """A tree of files of which the storage gave no contents."""
+    """A tree of files that the storage listed without their contents."""
 
     def __init__(self, stats: Mapping[str, FileStat], directories: Directories | None = None) -> None:
         self.files: Mapping[str, FileStat] = stats
@@ -344,14 +344,14 @@ class StatTree(FileTree):
 
 
 def stat_of(data: FileDataV2) -> FileStat:
-    """What can be said of a file that is at hand."""
+    """The stat of a file that was fetched."""
     return FileStat(filedata.size_of(data), data.modified_at, data.created_at)
 
 
 def stats_of(files: Mapping[str, FileDataV2]) -> Mapping[str, FileStat]:
-    """What can be said of files that are at hand, each looked at when it is asked for.
+    """The stats of files that were fetched, each computed at access.
 
-    A record that is no file has neither size nor time.
+    A malformed record has neither size nor times.
     """
     return _Stats(files)
 
@@ -379,7 +379,7 @@ class _Stats(Mapping[str, FileStat]):
 
 
 def readable(files: Found, path: str) -> FileDataV2 | None:
-    """The file at `path`; None where there is none, a record that is no file, or a file that was not fetched."""
+    """The file at `path`; None if there is no file, if its record is malformed, or if its content was not fetched."""
     try:
         data = files.get(path)
     except InvalidContentError:
@@ -388,7 +388,7 @@ def readable(files: Found, path: str) -> FileDataV2 | None:
 
 
 def created_at(files: Found, path: str) -> str | None:
-    """When the file at `path` was created, as far as that is known."""
+    """The creation time of the file at `path`; None if it is unknown."""
     try:
         data = files.get(path)
     except InvalidContentError:
@@ -397,7 +397,7 @@ def created_at(files: Found, path: str) -> str | None:
 
 
 def change_of(path: str, files: Found, after: FileDataV2 | None, replacement: Replacement | None = None) -> Change:
-    """The change of what `files` have at `path` to `after`."""
+    """The change from the file that `files` have at `path`, if any, to `after`."""
     before = readable(files, path)
     if type(files) is not dict and isinstance(files, StoredFiles):
         return Change(path, before, after, replacement, files.origin(path))
@@ -416,7 +416,7 @@ def _seen(files: Found, path: str) -> FileStat:
 
 
 def file_info(path: str, files: Found) -> FileInfo:
-    """The listing entry of a file; one whose record cannot be read is listed by its path alone."""
+    """The listing entry of a file; if its record is malformed, the entry has only the path."""
     if type(files) is DecodedFiles:
         size, modified_at, _ = files.described(path)
         return FileInfo(path, is_dir=False, size=size, modified_at=modified_at)
@@ -427,7 +427,7 @@ def file_info(path: str, files: Found) -> FileInfo:
 
 
 def check_replaceable(path: str, files: Found, *, overwrite: bool, if_match: str | None) -> None:
-    """Raise unless a write may put a file at `path`, in the place of what `files` have there."""
+    """Raise unless a write may create the file at `path`, or replace the one that `files` have there."""
     if if_match is not None:
         if not _is_version(path, files, if_match):
             raise ConflictError(path)
@@ -436,7 +436,7 @@ def check_replaceable(path: str, files: Found, *, overwrite: bool, if_match: str
 
 
 def check_version(path: str, files: Found, if_match: str | None) -> None:
-    """Raise unless `path` is a file of `files` in the version `if_match`, where one is given."""
+    """Raise unless `if_match` is None or the version of the file that `files` have at `path`."""
     if if_match is None:
         return
     if path not in files:
@@ -446,7 +446,7 @@ def check_version(path: str, files: Found, if_match: str | None) -> None:
 
 
 def _is_version(path: str, files: Found, if_match: str) -> bool:
-    """Whether the file at `path` is the version that the caller named; what is no file is none."""
+    """Whether the file at `path` has the version `if_match`; False if it is missing or malformed."""
     data = readable(files, path)
     try:
         return data is not None and version(filedata.content_bytes(data)) == if_match
@@ -455,21 +455,21 @@ def _is_version(path: str, files: Found, if_match: str) -> bool:
 
 
 def check_parents(path: str, files: Container[str]) -> None:
-    """Raise where something above `path` is a file."""
+    """Raise NotDirectoryError if a parent directory of `path` is a file."""
     for directory in paths.ancestors(path):
         if directory in files:
             raise NotDirectoryError(directory)
 
 
 def relocation(src: str, dst: str, sources: Iterable[str]) -> dict[str, str]:
-    """Where each of `sources`, which lie at or under `src`, goes when `src` becomes `dst`."""
+    """The new path of each of `sources`, which lie at or under `src`, when `src` becomes `dst`."""
     if paths.is_beneath(dst, src):
         raise InvalidPathError(dst, "it lies inside {other}", src)
     return {path: dst + path[len(src) :] for path in sources}
 
 
 def check_destination(dst: str, files: Container[str], *, is_directory: bool, from_file: bool, overwrite: bool) -> None:
-    """Raise unless a file (`from_file`) or a directory may be put at `dst`, where a file or a directory may stand."""
+    """Raise unless a file (`from_file`) or a directory may be put at `dst`, which may be a file or a directory."""
     if is_directory:
         raise IsDirectoryError(dst) if overwrite else AlreadyExistsError(dst, is_directory=True)
     if dst in files and not overwrite:
@@ -488,7 +488,7 @@ def as_copy(moved: Change) -> Change:
 
 
 class Uploads:
-    """The changes that a batch makes. `found` are the files that were at its paths and above them before."""
+    """The changes of a batch of uploads. `found` are the files that were at their paths and above them before."""
 
     def __init__(
         self,
@@ -510,7 +510,7 @@ class Uploads:
         return list(self._changes.values())
 
     def add(self, path: str, content: bytes) -> DeepFSError | None:
-        """Plan one upload; returns why it cannot be."""
+        """Plan one upload; return the error if it is not possible."""
         try:
             self._plan(path, content)
         except DeepFSError as error:

@@ -31,8 +31,8 @@ _BLOCK = 4096
 class Window(Struct, frozen=True):
     """Some lines of a text with their terminators as stored.
 
-    `start_line` and `end_line` count from 1 and are None where no line is shown; `next_offset` is the offset that reads
-    on, None at the end. `total_lines` is None of a text that was not read to its end.
+    `start_line` and `end_line` count from 1 and are None if no line is shown; `next_offset` is the offset at which the
+    next window starts, None at the end. `total_lines` is None if the text was not read to its end.
     """
 
     text: str
@@ -58,7 +58,7 @@ def is_text(content: str) -> bool:
 
 
 def check_text(content: str, what: str = "content") -> None:
-    """Raise InvalidContentError where `content` is not text, TypeError where it is no string; `what` names it."""
+    """Raise InvalidContentError unless `content` is text, TypeError unless it is a string; errors call it `what`."""
     check_string(f"the {what}", content)
     nul = content.find("\0")
     if nul >= 0:
@@ -80,7 +80,7 @@ def line_count(text: str) -> int:
 
 def check_window(offset: int, limit: int) -> None:
     """Raise TypeError unless both are integers."""
-    if type(offset) is not int or type(limit) is not int:  # Every read asks, and nearly always both are.
+    if type(offset) is not int or type(limit) is not int:  # Fast: every read calls this.
         check_integer("offset", offset)
         check_integer("limit", limit)
 
@@ -88,9 +88,9 @@ def check_window(offset: int, limit: int) -> None:
 def window(text: str, offset: int, limit: int) -> Window:
     """At most `limit` lines from line `offset`, which counts from 0; a negative number counts as 0.
 
-    The windows that `next_offset` leads through, joined, are the text without its BOM. With a `limit` of 0 no line is
-    shown and `next_offset` is `offset`. An empty text is an empty window at any offset; beyond the end of another one
-    InvalidContentError tells how long it is.
+    The windows that one reads by following `next_offset` join to the text without its BOM. With a `limit` of 0 no line
+    is shown and `next_offset` is `offset`. An empty text gives an empty window at any offset. For any other text, an
+    offset beyond its end raises InvalidContentError, which says how many lines there are.
     """
     check_window(offset, limit)
     total = line_count(text)
@@ -116,7 +116,7 @@ def version(data: bytes | str) -> str:
 
 
 def digest(start: bytes = b"") -> blake2b:
-    """The hash whose hexdigest is the version of `start` and what is added to it."""
+    """Return a hash object: its hexdigest is the version of `start` plus the bytes it is updated with."""
     return blake2b(start, digest_size=16)
 
 

@@ -32,9 +32,9 @@ MAX_NAME_BYTES = 255
 MAX_PATH_BYTES = 4096
 """The longest normalised path, in UTF-8."""
 
-# Most paths arrive normal, and one scan proves it. The scan is stricter than the rules so that it stays short: names of
-# 64 characters in a path of 1,000 fit their limits at four bytes a character, and a name that starts with two dots or
-# holds a backslash or a colon is left to the long way.
+# Most paths are normal already, and one scan proves it. The scan is stricter than the rules so that it stays short:
+# names of 64 characters in a path of 1,000 fit their limits at four bytes a character, and a name that starts with two
+# dots or holds a backslash or a colon takes the slow path.
 _ORDINARY = r"[^/\\:.\0\ud800-\udfff]"
 _ORDINARY_OR_DOT = r"[^/\\:\0\ud800-\udfff]"
 _is_plainly_normal = re.compile(
@@ -53,7 +53,7 @@ def normalize(path: str) -> str:
 
     Raises `InvalidPathError`, with the reason, for a `..` segment, a leading `~`, a NUL, a lone surrogate, a Windows
     path (drive letter, also behind a slash; UNC; a leading backslash), a name over 255 bytes or a path over 4,096;
-    `TypeError` where `path` is not a string.
+    `TypeError` if `path` is not a string.
     """
     check_string("path", path)
     if _is_plainly_normal(path):
@@ -75,7 +75,7 @@ def is_normal(path: str) -> bool:
 
 
 def are_plainly_normal(given: Collection[Any]) -> bool:
-    """Whether all are certainly normal paths other than the root. One scan checks them all at once."""
+    """Whether all `given` are certainly normal paths other than the root. One scan checks them all at once."""
     try:
         joined = "\0".join(("", *given, ""))
     except TypeError:
@@ -89,7 +89,7 @@ def are_plainly_normal(given: Collection[Any]) -> bool:
 
 
 _UNPLAIN = ("//", "/\0", "/./", "/.\0", "..", "\\", ":")
-"""Found in several paths joined by NUL if any of them is not normal; found in some normal ones, too."""
+"""Several paths joined by NUL contain one of these if a path is not normal; some normal paths do, too."""
 
 
 def _objection(path: str, normal: str) -> str | None:
@@ -151,7 +151,7 @@ def join(directory: str, name: str) -> str:
 def relative(path: str, directory: str) -> str:
     """`path` relative to `directory`, without a leading slash; empty if both are the same.
 
-    Raises `ValueError` where `path` is neither `directory` nor beneath it.
+    Raises `ValueError` if `path` is neither `directory` nor beneath it.
     """
     if path == directory:
         return ""
@@ -161,7 +161,7 @@ def relative(path: str, directory: str) -> str:
 
 
 def host_path(path: str, root: str) -> str:
-    """`path` as an absolute path of the host; a relative one starts at `root`. `..` takes back the name before it."""
+    """`path` as an absolute path of the host; a relative one starts at `root`. `..` removes the name before it."""
     check_string("path", path)
     if "\0" in path:
         raise InvalidPathError(path, "it holds a NUL character")

@@ -52,14 +52,14 @@ def new_file(
         check_text(content)
         encoding: Encoding = "utf-8"
     else:
-        content, encoding = _stored(content)
+        content, encoding = _encoded(content)
     return FileDataV2(content, encoding, created_at or now, now, mime_type)
 
 
 def decode_file(value: Mapping[str, Any], path: str) -> FileDataV2:
-    """The file stored as `value` at `path`; keys that no form knows are ignored, timestamps may be missing.
+    """The file stored as `value` at `path`; unknown keys are ignored, timestamps may be missing.
 
-    Raises InvalidContentError naming the field that has none of the forms. Whether base64 is valid shows at its use.
+    Raises InvalidContentError, which names the malformed field. Base64 is not validated here, but when it is decoded.
     """
     if isinstance(value, FileDataV2):
         return value
@@ -74,8 +74,8 @@ def decode_file(value: Mapping[str, Any], path: str) -> FileDataV2:
 def described(value: Mapping[str, Any], path: str) -> tuple[int, str | None, str | None]:
     """The size in bytes, the time of the last change and that of the creation of the file stored as `value`.
 
-    The same as of the decoded file, without decoding content that is text or lines. Raises InvalidContentError as
-    `decode_file` does.
+    The values are those of the decoded file, but content that is text, lines or bytes is not decoded. Raises
+    InvalidContentError as `decode_file` does.
     """
     content = value.get("content") if type(value) is dict else None
     size = None if isinstance(content, str) else _undecoded_size(content, value)
@@ -87,7 +87,7 @@ def described(value: Mapping[str, Any], path: str) -> tuple[int, str | None, str
 
 
 def _undecoded_size(content: object, value: Mapping[str, Any]) -> int | None:
-    """The bytes of lines or of bytes; None for content of other kinds."""
+    """The size of content that is lines or bytes; None for other types."""
     if isinstance(content, bytes | bytearray | memoryview):
         return memoryview(content).nbytes
     if isinstance(content, list | tuple) and value.get("encoding", "utf-8") == "utf-8":
@@ -115,7 +115,7 @@ def encode_file(data: FileDataV2, file_format: FileFormat = "v2", path: str = ""
 
 
 def content_bytes(data: FileDataV2, path: str = "") -> bytes:
-    """The bytes of the file. Raises InvalidContentError where its base64 is none."""
+    """The bytes of the file. Raises InvalidContentError if its base64 is invalid."""
     if data.encoding == "utf-8":
         return data.content.encode("utf-8", "surrogatepass")
     try:
@@ -125,7 +125,7 @@ def content_bytes(data: FileDataV2, path: str = "") -> bytes:
 
 
 def size_of(data: FileDataV2) -> int:
-    """The bytes of the file, counted without decoding it."""
+    """The size of the file in bytes, computed without decoding it."""
     content = data.content
     if data.encoding == "utf-8":
         return len(content) if content.isascii() else len(content.encode("utf-8", "surrogatepass"))
@@ -134,7 +134,7 @@ def size_of(data: FileDataV2) -> int:
 
 
 def text_of(data: FileDataV2, path: str) -> str | None:
-    """The text of the file, with its BOM; None where it is binary by the name in `path` or by content."""
+    """The text of the file, with its BOM; None if it is binary by the name in `path` or by content."""
     if media.is_binary_name(path):
         return None
     if data.encoding == "utf-8":
@@ -143,7 +143,7 @@ def text_of(data: FileDataV2, path: str) -> str | None:
 
 
 def searchable(data: FileDataV2, path: str = "") -> str | bytes:
-    """The content as it is cheapest to have: text as stored, or bytes."""
+    """The content in its cheapest form: text as stored, or bytes."""
     return data.content if data.encoding == "utf-8" else content_bytes(data, path)
 
 
@@ -156,7 +156,7 @@ def _decoded_content(value: Mapping[str, Any], path: str) -> tuple[str, Encoding
     data = _bytes(content)
     if data is None:
         raise _malformed(path, "content", "a text, a list of lines or bytes", content)
-    return _stored(data)
+    return _encoded(data)
 
 
 def _encoding(value: Mapping[str, Any], path: str) -> Encoding:
@@ -166,13 +166,13 @@ def _encoding(value: Mapping[str, Any], path: str) -> Encoding:
     return cast("Encoding", encoding)
 
 
-def _stored(content: bytes) -> tuple[str, Encoding]:
+def _encoded(content: bytes) -> tuple[str, Encoding]:
     text = decode(content)
     return (b64encode(content).decode("ascii"), "base64") if text is None else (text, "utf-8")
 
 
 def _bytes(content: object) -> bytes | None:
-    """Binary content: bytes, or a JavaScript array of bytes, which JSON makes an object of its indices."""
+    """The bytes of a bytes-like object, or of a JavaScript array, in JSON an object of its indices; else None."""
     if isinstance(content, bytes | bytearray | memoryview):
         return bytes(content)
     if not isinstance(content, Mapping):
@@ -206,7 +206,7 @@ def read_text(path: str, text: str, offset: int, limit: int, *, at: FileDataV2) 
 
 
 def read_window(data: FileDataV2, shown: Window, content_version: str) -> ReadResult:
-    """The window `shown` of a text, whose lines `data` holds."""
+    """The result of a read of the window `shown`, whose lines `data` holds."""
     return ReadResult(
         file_data=data,
         start_line=shown.start_line,
@@ -218,7 +218,7 @@ def read_window(data: FileDataV2, shown: Window, content_version: str) -> ReadRe
 
 
 def read_binary(path: str, content: bytes, *, at: FileDataV2, content_version: str, limit: int) -> ReadResult:
-    """The whole of a binary file as base64; too_large where it is over `limit` bytes."""
+    """The whole binary file as base64. Raises TooLargeError if it is over `limit` bytes."""
     if len(content) > limit:
         raise TooLargeError(path, len(content), limit)
     mime_type = media.mime_type(path) if media.is_binary_name(path) else media.sniff(content)
@@ -228,7 +228,7 @@ def read_binary(path: str, content: bytes, *, at: FileDataV2, content_version: s
 
 
 def read_data(path: str, data: FileDataV2, offset: int, limit: int, *, max_binary: int) -> ReadResult:
-    """A read of a file that is held whole."""
+    """The result of a read of a file whose whole content is in memory."""
     text = text_of(data, path)
     if text is not None:
         return read_text(path, text, offset, limit, at=data)

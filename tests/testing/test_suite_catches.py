@@ -74,7 +74,7 @@ class TestStateMachine:
         suite = Suite(mutant())
         suite.steps = 20_000
         with pytest.raises(AssertionError) as caught:
-            await suite.test_random_programs_do_what_a_model_does(suite.memory)
+            await suite.test_random_programs_give_the_same_results_as_the_model(suite.memory)
         _, program, repeat = caught.value.__notes__
         assert program.count("await backend.a") < 20, "the program is short"
         assert re.search(r"seed = \d+", repeat)
@@ -85,7 +85,7 @@ class TestStateMachine:
             suite = Suite(Overwrites())
             suite.seed, suite.steps = 8, 20_000
             with pytest.raises(AssertionError) as caught:
-                await suite.test_random_programs_do_what_a_model_does(suite.memory)
+                await suite.test_random_programs_give_the_same_results_as_the_model(suite.memory)
             told.append([str(caught.value), *caught.value.__notes__])
         assert told[0] == told[1]
 
@@ -95,7 +95,7 @@ class TestStateMachine:
             suite = Suite(Forgets())
             suite.seed = None
             with pytest.raises(AssertionError) as caught:
-                await suite.test_random_programs_do_what_a_model_does(suite.memory)
+                await suite.test_random_programs_give_the_same_results_as_the_model(suite.memory)
             seeds.add(caught.value.__notes__[-1])
         assert len(seeds) == 2
 
@@ -104,7 +104,7 @@ class TestStateMachine:
         suite = Suite(MemoryBackend())
         for name in OPERATIONS:
             monkeypatch.setattr(Model, name, _counted(taken, name), raising=False)
-        await suite.test_random_programs_do_what_a_model_does(suite.memory)
+        await suite.test_random_programs_give_the_same_results_as_the_model(suite.memory)
         assert taken.total() >= 2000
         assert min(taken[name] for name in OPERATIONS if name != "execute") > 20, taken
 

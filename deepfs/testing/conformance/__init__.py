@@ -36,7 +36,7 @@ class BackendConformance(
     SurfaceConformance,
     SyncParity,
 ):
-    """Everything that a backend promises, async and sync.
+    """Tests of everything that a backend promises, async and sync.
 
     ```python
     class TestMyBackend(BackendConformance):
@@ -52,6 +52,6 @@ class BackendConformance(
             return self.storage.get(path)
     ```
 
-    The tests run on the event loops that the fixture `anyio_backend` names. They know no differences between backends
-    but the fields of `Capabilities`.
+    The tests run on the event loops that the fixture `anyio_backend` names. They allow no differences between backends
+    except the fields of `Capabilities`.
     """

@@ -1,4 +1,4 @@
-"""Cancellation: a change is wholly done or wholly not, and its path can be used at once."""
+"""Cancellation: a cancelled change is either complete or not done, and its path can be used at once."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -20,7 +20,7 @@ _PATIENCE: Final = 20
 
 
 async def _turns(count: int) -> None:
-    """Let the event loop turn so many times."""
+    """Let the event loop run `count` iterations."""
     for _ in range(count):
         await anyio.lowlevel.checkpoint()
 
@@ -29,11 +29,11 @@ _MOMENTS: Final[tuple[Callable[[], Awaitable[None]], ...]] = (
     *(partial(_turns, count) for count in (0, 1, 2, 3, 4, 6, 10, 25)),
     *(partial(anyio.sleep, seconds) for seconds in (0.0003, 0.001, 0.004, 0.02)),
 )
-"""When to cancel: after so many turns of the event loop, or after a part of a second."""
+"""When to cancel: after some iterations of the event loop, or after a fraction of a second."""
 
 
 async def _cancelled(moment: Callable[[], Awaitable[None]], call: Callable[[], Awaitable[Any]]) -> None:
-    """Run `call`, and cancel it at `moment` where it has not ended by then."""
+    """Run `call`, and cancel it at `moment` unless it has ended by then."""
     async with anyio.create_task_group() as tasks:
 
         async def run() -> None:
@@ -46,7 +46,7 @@ async def _cancelled(moment: Callable[[], Awaitable[None]], call: Callable[[], A
 
 
 class CancellationConformance(BackendSuite):
-    """A cancelled operation leaves no half, no lock and no temporary file."""
+    """A cancelled operation leaves no partial change, no lock and no temporary file."""
 
     async def test_a_cancelled_write_is_done_or_not(self, backend: BackendProtocol) -> None:
         await self._check_done_or_not(backend, lambda path: backend.awrite(path, _NEW, overwrite=True), {_OLD, _NEW})
@@ -86,7 +86,7 @@ class CancellationConformance(BackendSuite):
                 succeeded(await backend.awrite(path, "usable", overwrite=True))
             assert await listing(backend, f"/created-{number}") == [path]
 
-    async def test_a_cancelled_move_leaves_one_end_at_least(self, backend: BackendProtocol) -> None:
+    async def test_a_cancelled_move_keeps_the_file_at_its_source_or_destination(self, backend: BackendProtocol) -> None:
         for number, moment in enumerate(self.some(_MOMENTS)):
             src, dst = f"/from-{number}/a.txt", f"/to-{number}/a.txt"
             await self.put({src: _OLD})
@@ -98,7 +98,7 @@ class CancellationConformance(BackendSuite):
                 for path in (src, dst):
                     succeeded(await backend.awrite(path, "usable", overwrite=True))
 
-    async def test_a_waiting_task_does_not_keep_the_path(self, backend: BackendProtocol) -> None:
+    async def test_cancelled_waiting_tasks_do_not_block_the_path(self, backend: BackendProtocol) -> None:
         await self.put({"/a.txt": "#"})
         async with anyio.create_task_group() as tasks:
             for _ in range(8):
@@ -111,7 +111,7 @@ class CancellationConformance(BackendSuite):
         assert stored.startswith(b"end")
         assert set(stored[3:]) <= set(b"+")
 
-    async def test_a_deadline_that_has_passed_changes_nothing_badly(self, backend: BackendProtocol) -> None:
+    async def test_a_write_after_its_deadline_is_done_or_not(self, backend: BackendProtocol) -> None:
         await self.put({"/a.txt": _OLD})
         with anyio.move_on_after(0):
             await backend.awrite("/a.txt", _NEW, overwrite=True)

@@ -1,4 +1,4 @@
-"""Many tasks at once: edits and creations of one path happen one after another, and nobody sees a half."""
+"""Concurrent tasks: edits and creations of one path happen one after another, and no reader sees a partial write."""
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -20,7 +20,7 @@ __all__ = ["ConcurrencyConformance"]
 T = TypeVar("T")
 
 _TASKS: Final = 8
-"""How many go through each of the two backend objects."""
+"""The number of tasks for each of the two backend objects."""
 
 
 def _codes(results: Iterable[Result]) -> Counter[str]:
@@ -46,7 +46,7 @@ class ConcurrencyConformance(BackendSuite):
         expected = "".join(f"done-{number:02}\n" for number in range(2 * self._tasks))
         assert await self.raw_peek("/a.txt") == expected.encode(), "every edit that succeeded is in the file"
 
-    async def test_of_edits_of_one_place_one_succeeds(
+    async def test_concurrent_edits_of_one_place_succeed_once(
         self, backend: BackendProtocol, second_backend: BackendProtocol
     ) -> None:
         await self.put({"/a.txt": "free"})
@@ -58,7 +58,7 @@ class ConcurrencyConformance(BackendSuite):
         winner = next(number for number, result in enumerate(results) if result.ok)
         assert await self.raw_peek("/a.txt") == f"taken by {winner}".encode()
 
-    async def test_as_many_edits_are_applied_as_succeed(
+    async def test_every_successful_edit_is_applied_once(
         self, backend: BackendProtocol, second_backend: BackendProtocol
     ) -> None:
         await self.put({"/a.txt": "#"})
@@ -74,7 +74,7 @@ class ConcurrencyConformance(BackendSuite):
         assert await self.raw_peek("/a.txt") == b"#" + b"+" * successes
         assert successes == len(rounds) * len(calls), "edits that wait for one another all succeed"
 
-    async def test_of_conditional_writes_of_one_version_one_succeeds(
+    async def test_concurrent_writes_with_one_if_match_succeed_once(
         self, backend: BackendProtocol, second_backend: BackendProtocol
     ) -> None:
         await self.put({"/a.txt": "old"})
@@ -87,7 +87,9 @@ class ConcurrencyConformance(BackendSuite):
         winner = next(number for number, result in enumerate(results) if result.ok)
         assert await self.raw_peek("/a.txt") == f"new {winner}".encode()
 
-    async def test_of_creations_one_wins(self, backend: BackendProtocol, second_backend: BackendProtocol) -> None:
+    async def test_concurrent_creations_succeed_once(
+        self, backend: BackendProtocol, second_backend: BackendProtocol
+    ) -> None:
         results = await gather(
             partial(over.awrite, "/new/a.txt", f"by {number}")
             for number, over in enumerate([backend, second_backend] * self._tasks)
@@ -96,7 +98,9 @@ class ConcurrencyConformance(BackendSuite):
         winner = next(number for number, result in enumerate(results) if result.ok)
         assert await self.raw_peek("/new/a.txt") == f"by {winner}".encode()
 
-    async def test_a_tree_stays_a_tree(self, backend: BackendProtocol, second_backend: BackendProtocol) -> None:
+    async def test_of_a_file_and_a_file_beneath_it_only_one_is_created(
+        self, backend: BackendProtocol, second_backend: BackendProtocol
+    ) -> None:
         for number in self.some(range(4)):
             above, beneath = f"/race-{number}", f"/race-{number}/file"
             results = await gather(
@@ -125,7 +129,9 @@ class ConcurrencyConformance(BackendSuite):
         stored = [await self.raw_peek(f"/to/{number}.txt") for number in range(2 * self._tasks)]
         assert [content is not None for content in stored] == [result.ok for result in results]
 
-    async def test_a_reader_never_sees_a_half(self, backend: BackendProtocol, second_backend: BackendProtocol) -> None:
+    async def test_a_reader_never_sees_a_partial_write(
+        self, backend: BackendProtocol, second_backend: BackendProtocol
+    ) -> None:
         versions = [f"{letter * 60_000}\n" for letter in "abcdefgh"]
         await self.put({"/a.txt": versions[0]})
 
@@ -137,7 +143,7 @@ class ConcurrencyConformance(BackendSuite):
         contents = {download.content for [download] in seen}
         assert contents <= {text.encode() for text in versions}, "a reader sees the file before or after a write"
 
-    async def test_at_no_instant_are_both_ends_of_a_move_gone(
+    async def test_a_file_being_moved_is_always_at_its_source_or_destination(
         self, backend: BackendProtocol, second_backend: BackendProtocol
     ) -> None:
         await self.put({"/here/a.txt": "a"})
@@ -146,7 +152,7 @@ class ConcurrencyConformance(BackendSuite):
             succeeded(await backend.amove("/here/a.txt", "/there/a.txt"))
 
         async def is_gone() -> bool:
-            # The source is looked at first: once it is gone, the file has been in its new place for some time.
+            # The source is read first: once it is gone, the file has already been at its destination.
             return (
                 not (await second_backend.aread("/here/a.txt")).ok
                 and not (await second_backend.aread("/there/a.txt")).ok
@@ -156,7 +162,7 @@ class ConcurrencyConformance(BackendSuite):
             assert not any(await _while_running(move, is_gone))
             succeeded(await backend.amove("/there/a.txt", "/here/a.txt"))
 
-    async def test_what_one_object_writes_another_reads(
+    async def test_changes_are_visible_through_another_backend_object(
         self, backend: BackendProtocol, second_backend: BackendProtocol
     ) -> None:
         succeeded(await backend.awrite("/dir/a.txt", "one"))
@@ -167,7 +173,7 @@ class ConcurrencyConformance(BackendSuite):
         succeeded(await second_backend.adelete("/dir"))
         assert (await backend.aread("/dir/a.txt")).code == ErrorCode.FILE_NOT_FOUND
 
-    async def test_different_files_at_once(self, backend: BackendProtocol) -> None:
+    async def test_concurrent_changes_of_different_files_all_succeed(self, backend: BackendProtocol) -> None:
         count = 5 * self._tasks
         paths = [f"/dir-{number % 4}/{number}.txt" for number in range(count)]
         assert _codes(await gather(partial(backend.awrite, path, path) for path in paths)) == {"ok": count}
@@ -176,7 +182,7 @@ class ConcurrencyConformance(BackendSuite):
 
 
 async def _while_running(work: Callable[[], Awaitable[None]], look: Callable[[], Awaitable[T]]) -> Sequence[T]:
-    """What `look` returns, over and over, while `work` runs, and once after it."""
+    """Call `look` repeatedly while `work` runs, and once after it; return all its results."""
     seen: list[T] = []
     done = False
 

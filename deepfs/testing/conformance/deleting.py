@@ -1,4 +1,4 @@
-"""`delete`: a file, or a directory with all under it, and nothing else."""
+"""`delete`: removes a file, or a directory with everything under it, and nothing else."""
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import ErrorCode
@@ -10,7 +10,7 @@ __all__ = ["DeletingConformance"]
 
 
 class DeletingConformance(BackendSuite):
-    """What is deleted is gone; what is not, stays."""
+    """Deleted paths are gone; all others stay."""
 
     async def test_a_file_is_deleted(self, backend: BackendProtocol) -> None:
         await self.put({"/dir/a.txt": "a", "/dir/b.txt": "b", "/dir/raw.bin": b"\x00"})
@@ -28,13 +28,13 @@ class DeletingConformance(BackendSuite):
         failed(await backend.als("/dir"), ErrorCode.FILE_NOT_FOUND)
         failed(await backend.als("/dir/deep"), ErrorCode.FILE_NOT_FOUND)
 
-    async def test_a_common_beginning_is_not_deleted(self, backend: BackendProtocol) -> None:
+    async def test_paths_with_the_same_prefix_are_not_deleted(self, backend: BackendProtocol) -> None:
         kept = ("/prefix/a", "/pre.txt", "/pre-b/c", "/Pre/d", "/pr/e", "/p_e/f", "/p%/g")
         await self.put({"/pre/x": "x", **dict.fromkeys(kept, "kept")})
         succeeded(await backend.adelete("/pre"))
         assert [await self.raw_peek(path) for path in kept] == [b"kept"] * len(kept)
 
-    async def test_wildcards_in_a_path_are_not_wildcards(self, backend: BackendProtocol) -> None:
+    async def test_wildcard_characters_in_a_path_are_literal(self, backend: BackendProtocol) -> None:
         kept = ("/d/abc/x", "/d/a1c", "/d/a%c/x", "/d/a*d")
         await self.put({"/d/a_c/x": "x", "/d/a*c": "x", **dict.fromkeys(kept, "kept")})
         for path in ("/d/a_c", "/d/a*c"):
@@ -43,14 +43,14 @@ class DeletingConformance(BackendSuite):
             failed(await backend.adelete(path), ErrorCode.FILE_NOT_FOUND)
         assert [await self.raw_peek(path) for path in kept] == [b"kept"] * len(kept)
 
-    async def test_nothing_cannot_be_deleted(self, backend: BackendProtocol) -> None:
+    async def test_a_missing_path_cannot_be_deleted(self, backend: BackendProtocol) -> None:
         await self.put({"/dir/a": "a"})
         for path in ("/none", "/dir/none", "/dir/a/beneath"):
             failed(await backend.adelete(path), ErrorCode.FILE_NOT_FOUND)
         succeeded(await backend.adelete("/dir/a"))
         failed(await backend.adelete("/dir/a"), ErrorCode.FILE_NOT_FOUND)
 
-    async def test_a_named_version_is_deleted(self, backend: BackendProtocol) -> None:
+    async def test_a_delete_with_the_current_version_succeeds(self, backend: BackendProtocol) -> None:
         contents = {
             "/dir/a.txt": b"a\r\n",
             "/dir/empty": b"",
@@ -63,13 +63,13 @@ class DeletingConformance(BackendSuite):
             assert await self.raw_peek(path) is None
             failed(await backend.adelete(path, if_match=version(content)), ErrorCode.FILE_NOT_FOUND)
 
-    async def test_a_version_that_a_read_told_is_deleted(self, backend: BackendProtocol) -> None:
+    async def test_a_delete_with_the_version_from_a_read_succeeds(self, backend: BackendProtocol) -> None:
         await self.put({"/a.txt": "one\ntwo\n"})
         read = succeeded(await backend.aread("/a.txt", 0, 1))
         assert succeeded(await backend.adelete("/a.txt", if_match=read.version)).path == "/a.txt"
         assert await self.raw_peek("/a.txt") is None
 
-    async def test_another_version_stays(self, backend: BackendProtocol) -> None:
+    async def test_a_delete_with_another_version_is_a_conflict(self, backend: BackendProtocol) -> None:
         await self.put({"/a.txt": "one"})
         read = succeeded(await backend.aread("/a.txt"))
         succeeded(await backend.aedit("/a.txt", "one", "two"))

@@ -1,4 +1,4 @@
-"""`edit`: literal, byte-exact outside the replacement, and refused where it is not clear what is meant."""
+"""`edit`: literal, byte-exact outside the replacement, and refused if the place is ambiguous."""
 
 from typing import Final
 
@@ -26,7 +26,7 @@ _EDITS: Final[tuple[tuple[bytes, str, str, bytes], ...]] = (
     (b"\xef\xbb\xbfname = 1\n", "name", "title", b"\xef\xbb\xbftitle = 1\n"),
     (b"\xef\xbb\xbfone\r\ntwo", "one\ntwo", "1\n2", b"\xef\xbb\xbf1\r\n2"),
 )
-"""Content, what is replaced, by what, and the content after that."""
+"""The content, the old text, the new text, and the content after the edit."""
 
 _CRLF_EDITS: Final[tuple[tuple[bytes, str, str, bytes], ...]] = (
     (b"one\r\ntwo\r\nthree\r\n", "two", "2", b"one\r\n2\r\nthree\r\n"),
@@ -44,7 +44,7 @@ class EditingConformance(BackendSuite):
     """Every byte outside the replacement stays."""
 
     async def _check_refused(self, result: EditResult, code: ErrorCode, path: str, content: bytes) -> str:
-        """The text of an error that changed nothing."""
+        """Check that an edit failed with `code` and changed nothing, and return the error text."""
         failed(result, code)
         assert await self.raw_peek(path) == content, "a refused edit changes nothing"
         return result.error or ""
@@ -90,7 +90,7 @@ class EditingConformance(BackendSuite):
         error = await self._check_refused(result, ErrorCode.AMBIGUOUS_MATCH, "/a.txt", b"aaa")
         assert "2" in error, f"the error tells how many places there are: {error}"
 
-    async def test_no_place_is_no_match(self, backend: BackendProtocol) -> None:
+    async def test_a_missing_old_text_is_no_match(self, backend: BackendProtocol) -> None:
         await self.raw_put("/a.txt", b"one")
         for replace_all in (False, True):
             for old in ("two", "One", "one\n", "one ", "o.e", "\ufeffone"):
@@ -121,13 +121,13 @@ class EditingConformance(BackendSuite):
         result = await backend.aedit("/a.txt", "one", "one")
         await self._check_refused(result, ErrorCode.INVALID_CONTENT, "/a.txt", b"one")
 
-    async def test_a_new_text_that_is_no_text_is_refused(self, backend: BackendProtocol) -> None:
+    async def test_a_new_text_with_nul_or_surrogates_is_refused(self, backend: BackendProtocol) -> None:
         await self.raw_put("/a.txt", b"one one")
         for new in NOT_TEXT:
             result = await backend.aedit("/a.txt", "one", new, True)
             await self._check_refused(result, ErrorCode.INVALID_CONTENT, "/a.txt", b"one one")
 
-    async def test_an_old_text_that_is_no_text_never_raises(self, backend: BackendProtocol) -> None:
+    async def test_an_old_text_with_nul_or_surrogates_never_raises(self, backend: BackendProtocol) -> None:
         await self.raw_put("/a.txt", b"one")
         for old in NOT_TEXT:
             failed(await backend.aedit("/a.txt", old, "x"), ErrorCode.INVALID_CONTENT, ErrorCode.NO_MATCH)
@@ -139,7 +139,7 @@ class EditingConformance(BackendSuite):
         for path, content in contents.items():
             await self._check_refused(await backend.aedit(path, "one", "two"), ErrorCode.BINARY_FILE, path, content)
 
-    async def test_nothing_and_a_directory_cannot_be_edited(self, backend: BackendProtocol) -> None:
+    async def test_missing_files_and_directories_cannot_be_edited(self, backend: BackendProtocol) -> None:
         await self.put({"/dir/a.txt": "one"})
         missing = failed(await backend.aedit("/none.txt", "one", "two"), ErrorCode.FILE_NOT_FOUND)
         assert missing.error == "Error: File '/none.txt' not found"

@@ -41,7 +41,7 @@ _MAINS: Final = ("/src/app/main.py", "/src/main.py")
 _VISIBLE: Final = ("/README.md", "/setup.py", "/src/lib.pyi", *_DOCS, *_IN_SRC)
 
 GLOBS: Final[Mapping[tuple[str, str], Iterable[str]]] = {
-    # Without a slash: the name, at any depth.
+    # Patterns without a slash match the name, at any depth.
     ("*", "/"): _VISIBLE,
     ("*.py", "/"): ("/setup.py", *_IN_SRC),
     ("main.py", "/"): _MAINS,
@@ -56,7 +56,7 @@ GLOBS: Final[Mapping[tuple[str, str], Iterable[str]]] = {
     ("nothing*", "/"): (),
     ("src", "/"): (),
     ("*main.py", "/"): ("/src/app/tests/test_main.py", *_MAINS),
-    # With one: relative to the path; a leading one only anchors.
+    # Patterns with a slash are relative to the path; a leading slash only anchors.
     ("src/*.py", "/"): ("/src/Main.py", "/src/main.py"),
     ("src/*", "/"): ("/src/Main.py", "/src/lib.pyi", "/src/main.py"),
     ("/setup.py", "/"): ("/setup.py",),
@@ -66,7 +66,7 @@ GLOBS: Final[Mapping[tuple[str, str], Iterable[str]]] = {
     ("s*/a??/*.py", "/"): ("/src/app/main.py", "/src/app/views.py"),
     ("{src/*.py,docs/*.md}", "/"): ("/src/Main.py", "/src/main.py", *_DOCS),
     ("app/*.py", "/"): (),
-    # Any number of directories, none included.
+    # `**` matches any number of directories, including none.
     ("**", "/"): _VISIBLE,
     ("**/*", "/"): _VISIBLE,
     ("**/main.py", "/"): _MAINS,
@@ -87,7 +87,7 @@ GLOBS: Final[Mapping[tuple[str, str], Iterable[str]]] = {
     (".g*/**/*.yml", "/"): ("/.github/dependabot.yml", "/.github/workflows/ci.yml"),
     ("**/.cache/*.py", "/"): ("/src/app/.cache/data.py",),
     ("src/.*.py", "/"): ("/src/.hidden.py",),
-    # Beneath a path.
+    # The search starts at a path.
     ("*.py", "/src"): _IN_SRC,
     ("*.py", "/src/"): _IN_SRC,
     ("/main.py", "/src"): ("/src/main.py",),
@@ -97,10 +97,10 @@ GLOBS: Final[Mapping[tuple[str, str], Iterable[str]]] = {
     ("*", "/.github"): ("/.github/dependabot.yml", "/.github/workflows/ci.yml"),
     ("*.md", "/src"): (),
 }
-"""Pattern and path, to the files that match."""
+"""Maps a pattern and a path to the files that match."""
 
 INVALID_GLOBS: Final = ("", "..", "../*.py", "src/../*.py", "src/..", "/..", "[a", "{a,b", "a}", "[z-a]", "*.p\0y")
-"""Patterns that are refused: `..` segments, and what could only match nothing."""
+"""Patterns that are refused: with `..` segments, or such that they could match nothing."""
 
 
 class GlobConformance(BackendSuite):
@@ -133,11 +133,11 @@ class GlobConformance(BackendSuite):
             failed(await backend.aglob(pattern, "/src"), ErrorCode.INVALID_PATTERN)
             failed(await backend.agrep("x", glob=pattern), ErrorCode.INVALID_PATTERN)
 
-    async def test_a_pattern_of_stars_takes_no_time(self, backend: BackendProtocol) -> None:
+    async def test_a_pattern_with_many_stars_is_fast(self, backend: BackendProtocol) -> None:
         await self.put({"/" + "a" * 200: "x"})
         assert succeeded(await backend.aglob("*a" * 50 + "b")).matches == []
 
-    async def test_glob_of_nothing_is_file_not_found(self, backend: BackendProtocol) -> None:
+    async def test_glob_of_a_missing_path_is_file_not_found(self, backend: BackendProtocol) -> None:
         await self.put({"/dir/a.txt": "x"})
         failed(await backend.aglob("*", "/none"), ErrorCode.FILE_NOT_FOUND)
         failed(await backend.aglob("*", "/dir/none"), ErrorCode.FILE_NOT_FOUND)

@@ -1,4 +1,4 @@
-"""`grep`: literal or regular, by line, over the files that it is asked to look at."""
+"""`grep`: literal text or regular expressions, line by line, in the files that the path and the glob choose."""
 
 from typing import Any, Final
 
@@ -26,7 +26,7 @@ def _matches(result: Any) -> list[GrepMatch]:
 class GrepConformance(BackendSuite):
     """Matches are lines, sorted by path, then line."""
 
-    async def test_matches_tell_path_line_and_text(self, backend: BackendProtocol) -> None:
+    async def test_matches_have_path_line_and_text(self, backend: BackendProtocol) -> None:
         await self.put({"/dir/poem.txt": _POEM})
         result = succeeded(await backend.agrep("needle"))
         assert [dict(match) for match in _matches(result)] == [
@@ -84,7 +84,7 @@ class GrepConformance(BackendSuite):
             assert "Invalid regex pattern: " in (result.error or "")
         assert lines_of(await backend.agrep("([")) == [("/a.txt", 1)], "as literal text it is fine"
 
-    async def test_a_pattern_that_no_line_holds_is_invalid_pattern(self, backend: BackendProtocol) -> None:
+    async def test_a_pattern_with_a_line_break_is_invalid_pattern(self, backend: BackendProtocol) -> None:
         await self.put({"/a.txt": "one\ntwo"})
         failed(await backend.agrep("one\ntwo"), ErrorCode.INVALID_PATTERN)
 
@@ -112,7 +112,7 @@ class GrepConformance(BackendSuite):
         match = only(_matches(await backend.agrep("one")))
         assert sorted(match) == ["line", "path", "text"]
 
-    async def test_max_count_keeps_the_first_and_says_so(self, backend: BackendProtocol) -> None:
+    async def test_max_count_keeps_the_first_matches_and_sets_truncated(self, backend: BackendProtocol) -> None:
         await self.put({"/a.txt": "x\nx\n", "/b/c.txt": "x\nx\n", "/d.txt": "x"})
         everything = lines_of(await backend.agrep("x"))
         assert len(everything) == 5
@@ -138,7 +138,7 @@ class GrepConformance(BackendSuite):
         }
         assert found == expected
 
-    async def test_dot_names_are_searched_only_where_they_are_asked_for(self, backend: BackendProtocol) -> None:
+    async def test_dot_names_are_searched_only_if_the_path_names_them(self, backend: BackendProtocol) -> None:
         await self.put(dict.fromkeys(("/s/a", "/s/.env", "/s/.git/config", "/s/b/.c/d"), "x"))
         expected = {
             "/s": ["/s/a"],
@@ -157,16 +157,16 @@ class GrepConformance(BackendSuite):
         assert lines_of(await backend.agrep("x", "/dir/a.txt", "*.txt")) == [("/dir/a.txt", 1), ("/dir/a.txt", 3)]
         assert lines_of(await backend.agrep("x", "/dir/a.txt", "*.py")) == []
 
-    async def test_grep_of_nothing_is_file_not_found(self, backend: BackendProtocol) -> None:
+    async def test_grep_of_a_missing_path_is_file_not_found(self, backend: BackendProtocol) -> None:
         await self.put({"/dir/a.txt": "x"})
         for path in ("/none", "/dir/none", "/dir/a.txt/beneath"):
             failed(await backend.agrep("x", path), ErrorCode.FILE_NOT_FOUND)
 
-    async def test_a_common_beginning_is_not_searched(self, backend: BackendProtocol) -> None:
+    async def test_paths_with_the_same_prefix_are_not_searched(self, backend: BackendProtocol) -> None:
         await self.put({"/pre/a": "x", "/prefix/b": "x", "/pre.txt": "x"})
         assert lines_of(await backend.agrep("x", "/pre")) == [("/pre/a", 1)]
 
-    async def test_binary_is_not_searched_and_counts_where_it_would_match(self, backend: BackendProtocol) -> None:
+    async def test_binary_files_that_match_count_as_skipped(self, backend: BackendProtocol) -> None:
         binary = {"/nul.txt": b"needle\x00", "/latin.txt": "é needle".encode("latin-1"), "/name.png": b"needle"}
         await self.put({**binary, "/other.bin": b"\x00", "/text.txt": "needle", "/logo.svg": "needle"})
         for options in _WAYS:

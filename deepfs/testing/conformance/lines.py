@@ -1,4 +1,4 @@
-"""Lines: LF ends one, a CR before it belongs to it, nothing else does; `read` and `grep` agree."""
+"""Lines: only LF ends a line, a CR before it belongs to the line end; `read` and `grep` agree."""
 
 from typing import Final
 
@@ -32,18 +32,18 @@ TEXTS: Final = (
     "trailing space \n\ttab\n",
     "\n".join(str(number) for number in range(30)),
 )
-"""Texts whose lines are easily taken apart in the wrong places."""
+"""Texts that are easily split into lines in the wrong places."""
 
 
 def lines_with_ends(text: str) -> list[str]:
-    """The lines that the contract sees in a text, with their terminators, without a BOM."""
+    """The lines of a text according to the contract, with their terminators, without a BOM."""
     pieces = text.removeprefix("\ufeff").split("\n")
     lines = [f"{piece}\n" for piece in pieces[:-1]]
     return [*lines, pieces[-1]] if pieces[-1] else lines
 
 
 async def _windows(backend: BackendProtocol, path: str, limit: int) -> list[str]:
-    """What reading on and on with `limit` shows, checking that every window says truly where it stands."""
+    """Read a file by windows of `limit` lines, check the line numbers of each, and return their texts."""
     windows: list[str] = []
     offset: int | None = 0
     while offset is not None:
@@ -60,9 +60,9 @@ async def _windows(backend: BackendProtocol, path: str, limit: int) -> list[str]
 
 
 class LineConformance(BackendSuite):
-    """A line is the same thing to `read` and to `grep`."""
+    """`read` and `grep` split a text into the same lines."""
 
-    async def test_one_line_at_a_time(self, backend: BackendProtocol) -> None:
+    async def test_reading_line_by_line_shows_each_line(self, backend: BackendProtocol) -> None:
         texts = self.some(enumerate(TEXTS))
         await self.put({f"/lines/{number}.txt": text for number, text in texts})
         for number, text in texts:
@@ -72,11 +72,11 @@ class LineConformance(BackendSuite):
         texts = self.some(enumerate(TEXTS))
         await self.put({f"/lines/{number}.txt": text for number, text in texts})
         for number, text in texts:
-            for limit in (2, 3, 7, 2000):  # 1 has a test of its own, which asks for more.
+            for limit in (2, 3, 7, 2000):  # 1 has a stricter test of its own.
                 windows = await _windows(backend, f"/lines/{number}.txt", limit)
                 assert "".join(windows) == text.removeprefix("\ufeff"), (repr(text), limit)
 
-    async def test_the_last_window_tells_how_many_lines_there_are(self, backend: BackendProtocol) -> None:
+    async def test_the_last_window_has_the_number_of_lines(self, backend: BackendProtocol) -> None:
         texts = self.some(enumerate(TEXTS))
         await self.put({f"/lines/{number}.txt": text for number, text in texts})
         for number, text in texts:
@@ -97,7 +97,7 @@ class LineConformance(BackendSuite):
                 ]
                 assert [(match.line, match.text) for match in found] == [*enumerate(plain, 1)], (repr(text), regex)
 
-    async def test_an_offset_past_the_end_tells_how_long_the_file_is(self, backend: BackendProtocol) -> None:
+    async def test_the_error_of_an_offset_past_the_end_has_the_number_of_lines(self, backend: BackendProtocol) -> None:
         await self.put({"/seven.txt": "1\n2\n3\n4\n5\n6\n7\n", "/three.txt": "1\n2\n3"})
         for path, offset, length in (("/seven.txt", 7, "7"), ("/seven.txt", 100, "7"), ("/three.txt", 3, "3")):
             error = failed(await backend.aread(path, offset), ErrorCode.INVALID_CONTENT).error or ""

@@ -1,4 +1,4 @@
-"""`ls`, and what a tree is over storage that has none."""
+"""`ls`, and the directories that the paths of files imply."""
 
 from typing import Final
 
@@ -10,7 +10,7 @@ from deepfs.testing.suite import BackendSuite
 __all__ = ["ListingConformance"]
 
 _SORTS_TRICKILY: Final = ("a-b", "a.txt", "a0", "a/x", "B", "Z", "_", "~x", "é", "\uff5e", "😀")
-"""The slash of a directory sorts after `-` and `.` and before digits; capitals before `_`; the rest by code point."""
+"""The slash of a directory sorts after `-` and `.`, before digits; capitals sort before `_`; the rest by code point."""
 
 
 class ListingConformance(BackendSuite):
@@ -22,7 +22,7 @@ class ListingConformance(BackendSuite):
         assert await listing(backend, "/src/deep") == ["/src/deep/b.py", "/src/deep/er/"]
         assert await listing(backend, "/src/deep/er") == ["/src/deep/er/c.py"]
 
-    async def test_ls_of_the_root_shows_what_is_in_it(self, backend: BackendProtocol) -> None:
+    async def test_ls_of_the_root_shows_its_children(self, backend: BackendProtocol) -> None:
         before = await listing(backend, "/")
         await self.put({"/one.txt": "1", "/dir/two.txt": "2"})
         assert await listing(backend, "/") == sorted([*before, "/dir/", "/one.txt"])
@@ -37,7 +37,7 @@ class ListingConformance(BackendSuite):
         expected = sorted(f"/sorted/{'a/' if name == 'a/x' else name}" for name in _SORTS_TRICKILY)
         assert await listing(backend, "/sorted") == expected
 
-    async def test_entries_tell_what_they_are(self, backend: BackendProtocol) -> None:
+    async def test_entries_have_kind_and_size(self, backend: BackendProtocol) -> None:
         await self.put({"/kinds/dir/x": "x", "/kinds/file.txt": "héllo", "/kinds/raw.bin": b"\x00\xff\x00"})
         entries = {entry.path: entry for entry in succeeded(await backend.als("/kinds")).entries or ()}
         assert entries["/kinds/dir/"].is_dir is True
@@ -57,7 +57,7 @@ class ListingConformance(BackendSuite):
         await self.put({"/dots/.env": "x", "/dots/.git/config": "x", "/dots/seen": "x"})
         assert await listing(backend, "/dots") == ["/dots/.env", "/dots/.git/", "/dots/seen"]
 
-    async def test_a_common_beginning_is_not_a_directory(self, backend: BackendProtocol) -> None:
+    async def test_a_prefix_of_a_name_is_not_a_directory(self, backend: BackendProtocol) -> None:
         await self.put({"/pre/x": "x", "/prefix/y": "y", "/pre.txt": "z"})
         assert await listing(backend, "/pre") == ["/pre/x"]
         failed(await backend.als("/pref"), ErrorCode.FILE_NOT_FOUND)
@@ -66,7 +66,7 @@ class ListingConformance(BackendSuite):
         await self.put({"/dir/a": "a"})
         assert await listing(backend, "/dir/") == await listing(backend, "/dir") == ["/dir/a"]
 
-    async def test_ls_of_nothing_is_file_not_found(self, backend: BackendProtocol) -> None:
+    async def test_ls_of_a_missing_path_is_file_not_found(self, backend: BackendProtocol) -> None:
         await self.put({"/dir/a": "a"})
         failed(await backend.als("/nowhere"), ErrorCode.FILE_NOT_FOUND)
         failed(await backend.als("/dir/nowhere"), ErrorCode.FILE_NOT_FOUND)
@@ -76,13 +76,13 @@ class ListingConformance(BackendSuite):
         await self.put({"/dir/a": "a"})
         failed(await backend.als("/dir/a"), ErrorCode.NOT_A_DIRECTORY)
 
-    async def test_a_directory_is_there_while_it_holds_a_file(self, backend: BackendProtocol) -> None:
+    async def test_a_directory_exists_while_it_holds_a_file(self, backend: BackendProtocol) -> None:
         succeeded(await backend.awrite("/up/dir/one", "1"))
         succeeded(await backend.awrite("/up/dir/two", "2"))
         succeeded(await backend.adelete("/up/dir/one"))
         assert await listing(backend, "/up") == ["/up/dir/"]
 
-    async def test_an_empty_directory_stays_only_where_it_is_declared(self, backend: BackendProtocol) -> None:
+    async def test_an_empty_directory_stays_only_if_the_capability_is_declared(self, backend: BackendProtocol) -> None:
         succeeded(await backend.awrite("/up/keep", "k"))
         succeeded(await backend.awrite("/up/dir/only", "1"))
         succeeded(await backend.adelete("/up/dir/only"))

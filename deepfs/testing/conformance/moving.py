@@ -1,4 +1,4 @@
-"""`move` and `copy`: files and directories, where they may go and where not."""
+"""`move` and `copy`: files and directories, and which destinations are allowed."""
 
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -24,7 +24,7 @@ def _both(backend: BackendProtocol) -> list[Callable[..., Awaitable[WriteResult]
 
 
 class MovingConformance(BackendSuite):
-    """A move or a copy arrives whole, or changes nothing."""
+    """A move or a copy is complete, or changes nothing."""
 
     async def _peeked(self, *paths: str) -> list[bytes | None]:
         return [await self.raw_peek(path) for path in paths]
@@ -64,7 +64,7 @@ class MovingConformance(BackendSuite):
         assert await self._peeked(*(path.replace("/src", "/src-copy", 1) for path in _TREE)) == list(_TREE.values())
         assert await listing(backend, "/src-copy") == ["/src-copy/.hidden", "/src-copy/a.txt", "/src-copy/deep/"]
 
-    async def test_a_directory_of_many_files(self, backend: BackendProtocol) -> None:
+    async def test_a_directory_of_many_files_is_copied_and_moved(self, backend: BackendProtocol) -> None:
         files = {f"/many/{number % 7}/{number}.txt": str(number).encode() for number in range(150)}
         await self.put(files)
         succeeded(await backend.acopy("/many", "/copy"))
@@ -73,7 +73,7 @@ class MovingConformance(BackendSuite):
             assert await self._peeked(*(path.replace("/many", place, 1) for path in files)) == list(files.values())
         failed(await backend.als("/many"), ErrorCode.FILE_NOT_FOUND)
 
-    async def test_a_file_that_is_there_stays(self, backend: BackendProtocol) -> None:
+    async def test_an_existing_file_is_not_replaced(self, backend: BackendProtocol) -> None:
         await self.put({"/a.txt": "a", "/b.txt": "b", "/dir/c.txt": "c"})
         for transfer in _both(backend):
             result = failed(await transfer("/a.txt", "/b.txt"), ErrorCode.ALREADY_EXISTS)
@@ -102,7 +102,7 @@ class MovingConformance(BackendSuite):
             failed(await transfer("/dir", "/a.txt", overwrite=True), ErrorCode.NOT_A_DIRECTORY)
         assert await self._peeked("/a.txt", "/dir/b.txt") == [b"a", b"b"]
 
-    async def test_nothing_goes_into_itself(self, backend: BackendProtocol) -> None:
+    async def test_a_directory_does_not_go_into_itself(self, backend: BackendProtocol) -> None:
         await self.put({"/dir/deep/a.txt": "a"})
         for transfer in _both(backend):
             for dst in ("/dir/new", "/dir/deep/new", "/dir/new/far"):
@@ -111,13 +111,13 @@ class MovingConformance(BackendSuite):
         assert await self.raw_peek("/dir/deep/a.txt") == b"a"
         assert await listing(backend, "/dir") == ["/dir/deep/"]
 
-    async def test_a_common_beginning_is_not_itself(self, backend: BackendProtocol) -> None:
+    async def test_a_destination_with_the_same_prefix_is_not_inside_the_source(self, backend: BackendProtocol) -> None:
         await self.put({"/dir/a.txt": "a"})
         succeeded(await backend.acopy("/dir", "/dir2"))
         succeeded(await backend.amove("/dir", "/directory"))
         assert await self._peeked("/dir/a.txt", "/dir2/a.txt", "/directory/a.txt") == [None, b"a", b"a"]
 
-    async def test_the_root_goes_nowhere(self, backend: BackendProtocol) -> None:
+    async def test_the_root_is_neither_source_nor_destination(self, backend: BackendProtocol) -> None:
         await self.put({"/dir/a.txt": "a"})
         for transfer in _both(backend):
             failed(await transfer("/", "/new"), ErrorCode.INVALID_PATH, ErrorCode.PERMISSION_DENIED)
@@ -140,7 +140,7 @@ class MovingConformance(BackendSuite):
             assert await self.raw_peek("/dir/a.txt") == b"a"
         failed(await backend.acopy("/none", "/none"), ErrorCode.FILE_NOT_FOUND)
 
-    async def test_nothing_cannot_be_moved_or_copied(self, backend: BackendProtocol) -> None:
+    async def test_a_missing_path_cannot_be_moved_or_copied(self, backend: BackendProtocol) -> None:
         await self.put({"/a.txt": "a", "/dir/b.txt": "b"})
         for transfer in _both(backend):
             for src in ("/none", "/dir/none", "/a.txt/beneath"):
@@ -149,7 +149,7 @@ class MovingConformance(BackendSuite):
                     assert f"'{src}'" in (result.error or ""), "the error names the path that is missing"
         assert await self._peeked("/a.txt", "/new") == [b"a", None]
 
-    async def test_nothing_arrives_beneath_a_file(self, backend: BackendProtocol) -> None:
+    async def test_a_destination_beneath_a_file_is_refused(self, backend: BackendProtocol) -> None:
         await self.put({"/a.txt": "a", "/file": "f", "/dir/b.txt": "b"})
         for transfer in _both(backend):
             for src in ("/a.txt", "/dir"):
@@ -164,7 +164,7 @@ class MovingConformance(BackendSuite):
             failed(await transfer("/a.txt", "/a.txt/b"), ErrorCode.INVALID_PATH, ErrorCode.NOT_A_DIRECTORY)
         assert await self.raw_peek("/a.txt") == b"a"
 
-    async def test_what_was_moved_can_be_edited_and_its_old_place_used(self, backend: BackendProtocol) -> None:
+    async def test_a_moved_file_can_be_edited_and_its_old_path_reused(self, backend: BackendProtocol) -> None:
         await self.put({"/a.txt": "one"})
         succeeded(await backend.amove("/a.txt", "/b.txt"))
         succeeded(await backend.aedit("/b.txt", "one", "two"))

@@ -1,4 +1,4 @@
-"""Paths: which are refused, by every operation; which odd ones are not; how they are normalised."""
+"""Paths: which ones every operation refuses, which odd ones are valid, and how they are normalised."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Final
@@ -34,7 +34,7 @@ HOSTILE_PATHS: Final = (
     "C:/kept.txt",
     "c:\\",
 )
-"""What no operation takes: `..` segments, a leading `~`, NUL, lone surrogates, names over 255 bytes, drive letters."""
+"""Paths that no operation accepts: `..` segments, a leading `~`, NUL, lone surrogates, long names, drive letters."""
 
 ODD_NAMES: Final = (
     "notes..txt",
@@ -71,13 +71,13 @@ ODD_NAMES: Final = (
     "n" * 255,
     "é" * 127 + "e",
 )
-"""Names that look dangerous and are names like any other; no two of them are the same."""
+"""Names that look dangerous but are valid; no two of them are the same."""
 
 Call = Callable[[str], Awaitable[Result]]
 
 
 def _calls(backend: BackendProtocol) -> Mapping[str, Call]:
-    """Each operation that returns a Result, with the path for its argument."""
+    """Each operation that returns a Result, as a function of its path."""
     return {
         "ls": backend.als,
         "read": backend.aread,
@@ -95,8 +95,8 @@ def _calls(backend: BackendProtocol) -> Mapping[str, Call]:
     }
 
 
-def _told(value: Any) -> str:
-    """What an operation told: its code, or what it should not have done."""
+def _code(value: Any) -> str:
+    """The error code of an operation, or the exception that it should not have raised."""
     if isinstance(value, Exception):
         return f"raised {value!r}"
     return str(value.code) if isinstance(value, Result) else str(value.error)
@@ -104,9 +104,9 @@ def _told(value: Any) -> str:
 
 async def _outcome(call: Call, path: str) -> str:
     try:
-        return _told(await call(path))
+        return _code(await call(path))
     except Exception as error:
-        return _told(error)
+        return _code(error)
 
 
 class PathConformance(BackendSuite):
@@ -139,7 +139,7 @@ class PathConformance(BackendSuite):
         for path in HOSTILE_PATHS:
             failed(await backend.aread(path), ErrorCode.INVALID_PATH)
 
-    async def test_odd_names_are_names(self, backend: BackendProtocol) -> None:
+    async def test_odd_names_are_valid(self, backend: BackendProtocol) -> None:
         names = self.some(ODD_NAMES)
         for name in names:
             succeeded(await backend.awrite(f"/odd/{name}", f"in {name}"))
@@ -175,7 +175,7 @@ class PathConformance(BackendSuite):
             succeeded(await backend.adelete(f"/odd/{name}"))
             assert await self.raw_peek(f"/odd/{name}/file.txt") is None
 
-    async def test_a_deep_path_is_a_path(self, backend: BackendProtocol) -> None:
+    async def test_a_deep_path_is_valid(self, backend: BackendProtocol) -> None:
         path = "/deep" + "/d" * 40 + "/file.txt"
         succeeded(await backend.awrite(path, "deep"))
         assert await text_of(backend, path) == "deep"
@@ -187,7 +187,7 @@ class PathConformance(BackendSuite):
         for path in self.some(_spellings()):
             assert await text_of(backend, path) == "text", path
 
-    async def test_results_tell_the_normal_path(self, backend: BackendProtocol) -> None:
+    async def test_results_have_the_normalised_path(self, backend: BackendProtocol) -> None:
         assert succeeded(await backend.awrite("//a/./b.txt", "text")).path == "/a/b.txt"
         assert succeeded(await backend.aedit("a//b.txt", "text", "next")).path == "/a/b.txt"
         assert succeeded(await backend.acopy("a/b.txt", "/./c.txt")).path == "/c.txt"

@@ -47,7 +47,7 @@ def _time(stamp: str | None) -> datetime:
 
 
 class ReadingConformance(BackendSuite):
-    """Text is windowed, binary comes whole, and every read tells the version of the content."""
+    """Text comes in windows, binary comes whole, and every read returns the version of the content."""
 
     async def test_a_text_is_shown_as_it_is_stored(self, backend: BackendProtocol) -> None:
         await self.put({"/a.txt": "one\r\ntwo\n😀\x0c"})
@@ -56,7 +56,7 @@ class ReadingConformance(BackendSuite):
         assert _data(read).content == "one\r\ntwo\n😀\x0c"
         assert (read.start_line, read.end_line, read.total_lines, read.next_offset) == (1, 3, 3, None)
 
-    async def test_a_window_says_where_it_stands(self, backend: BackendProtocol) -> None:
+    async def test_a_window_has_its_line_numbers(self, backend: BackendProtocol) -> None:
         await self.put({"/ten.txt": "".join(f"line {number}\n" for number in range(1, 11))})
         read = succeeded(await backend.aread("/ten.txt", 3, 2))
         assert shown(read) == "line 4\nline 5\n"
@@ -109,7 +109,7 @@ class ReadingConformance(BackendSuite):
             assert (data.encoding, b64decode(data.content)) == ("base64", content), path
             assert data.mime_type, f"{path} has a mime_type"
 
-    async def test_binary_comes_whole_whatever_the_window(self, backend: BackendProtocol) -> None:
+    async def test_binary_comes_whole_for_any_window(self, backend: BackendProtocol) -> None:
         content = b"\x00\n" * 100
         await self.put({"/data.bin": content})
         read = succeeded(await backend.aread("/data.bin", 50, 1))
@@ -125,7 +125,7 @@ class ReadingConformance(BackendSuite):
         await self.put({"/large.bin": b"\x00" * (10 * _MEGABYTE + 1)})
         failed(await backend.aread("/large.bin"), ErrorCode.TOO_LARGE)
 
-    async def test_the_version_is_that_of_the_content(self, backend: BackendProtocol) -> None:
+    async def test_the_version_identifies_the_content(self, backend: BackendProtocol) -> None:
         await self.put({"/a.txt": "one\ntwo\n"})
         first = succeeded(await backend.aread("/a.txt")).version
         assert first
@@ -150,7 +150,7 @@ class ReadingConformance(BackendSuite):
         binary = _data(await backend.aread_raw("/a.bin"))
         assert (binary.encoding, b64decode(binary.content)) == ("base64", b"\x00\xff")
 
-    async def test_timestamps_are_utc_with_microseconds_and_true(self, backend: BackendProtocol) -> None:
+    async def test_timestamps_are_current_and_utc_with_microseconds(self, backend: BackendProtocol) -> None:
         now = datetime.now(UTC)
         succeeded(await backend.awrite("/a.txt", "one"))
         raw = _data(await backend.aread_raw("/a.txt"))

@@ -1,4 +1,4 @@
-"""What operations have in common: the shape of results, declared capabilities, the names of arguments."""
+"""Common properties of all operations: the form of results, declared capabilities, the names of arguments."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -39,7 +39,7 @@ _PAYLOADS: Final[Mapping[type[Result], str]] = {
 
 
 async def _of_every_kind(backend: BackendProtocol) -> Mapping[str, tuple[type[Result], Any]]:
-    """The type that each operation promises, and what it returned."""
+    """Each operation's declared result type, and the result that it returned."""
     return {
         "write": (WriteResult, await backend.awrite("/new/a.txt", "one")),
         "ls": (LsResult, await backend.als("/new")),
@@ -55,7 +55,7 @@ async def _of_every_kind(backend: BackendProtocol) -> Mapping[str, tuple[type[Re
 
 
 class SurfaceConformance(BackendSuite):
-    """Results and records are of the declared types, and read both ways."""
+    """Results and records have the declared types, and records can be read as objects and as mappings."""
 
     async def test_every_operation_returns_its_result(self, backend: BackendProtocol) -> None:
         for operation, (kind, result) in (await _of_every_kind(backend)).items():
@@ -91,7 +91,7 @@ class SurfaceConformance(BackendSuite):
         assert isinstance(upload, FileUploadResponse)
         assert isinstance(download, FileDownloadResponse)
 
-    async def test_records_are_read_both_ways(self, backend: BackendProtocol) -> None:
+    async def test_records_can_be_read_as_objects_and_as_mappings(self, backend: BackendProtocol) -> None:
         await self.put({"/dir/a.txt": "one\n"})
         listed = succeeded(await backend.als("/dir")).entries or []
         globbed = succeeded(await backend.aglob("*.txt")).matches or []
@@ -145,7 +145,7 @@ class SurfaceConformance(BackendSuite):
         assert all(isinstance(getattr(backend.capabilities, name), bool) for name in Capabilities.__struct_fields__)
         assert supports_execute(backend) is backend.capabilities.executes
 
-    async def test_commands_run_only_where_it_is_declared(self, backend: BackendProtocol) -> None:
+    async def test_commands_run_only_if_the_capability_is_declared(self, backend: BackendProtocol) -> None:
         execute: Any = getattr(backend, "aexecute", None)
         if supports_execute(backend):
             response = await execute("echo out; exit 3")

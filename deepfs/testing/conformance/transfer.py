@@ -27,7 +27,7 @@ _CONTENTS: Final = {
 
 
 class TransferConformance(BackendSuite):
-    """Any bytes go in and come out."""
+    """Any bytes can be uploaded and downloaded unchanged."""
 
     async def test_uploads_store_the_bytes(self, backend: BackendProtocol) -> None:
         responses = await backend.aupload_files(list(_CONTENTS.items()))
@@ -100,21 +100,21 @@ class TransferConformance(BackendSuite):
             ("/a", b"a", None),
         ]
 
-    async def test_one_upload_comes_after_another(self, backend: BackendProtocol) -> None:
+    async def test_uploads_of_a_batch_are_stored_in_order(self, backend: BackendProtocol) -> None:
         responses = await backend.aupload_files([("/a", b"first"), ("/d/x", b"x"), ("/a", b"second"), ("/d", b"d")])
         assert [item.error for item in responses] == [None, None, None, "is_directory"]
         assert [await self.raw_peek(path) for path in ("/a", "/d/x")] == [b"second", b"x"]
 
-    async def test_of_uploads_to_one_path_the_last_wins(self, backend: BackendProtocol) -> None:
+    async def test_the_last_upload_to_a_path_wins(self, backend: BackendProtocol) -> None:
         files = [(f"/{number % 3}", str(number).encode() * (40 - number)) for number in range(30)]
         assert [item.error for item in await backend.aupload_files(files)] == [None] * 30
         assert [await self.raw_peek(path) for path, _ in files[-3:]] == [content for _, content in files[-3:]]
 
-    async def test_no_items_no_outcomes(self, backend: BackendProtocol) -> None:
+    async def test_an_empty_batch_has_no_outcomes(self, backend: BackendProtocol) -> None:
         assert await backend.aupload_files([]) == []
         assert await backend.adownload_files([]) == []
 
-    async def test_many_items_at_once(self, backend: BackendProtocol) -> None:
+    async def test_a_batch_may_have_many_items(self, backend: BackendProtocol) -> None:
         files = [(f"/many/{number % 10}/{number}", str(number).encode()) for number in range(300)]
         assert [item.error for item in await backend.aupload_files(files)] == [None] * len(files)
         downloads = await backend.adownload_files([path for path, _ in reversed(files)])
@@ -128,7 +128,7 @@ class TransferConformance(BackendSuite):
         assert (upload.error, download.error) == (None, None)
         assert download.content == content, "three megabytes come back as they were"
 
-    async def test_results_are_read_after_an_upload(self, backend: BackendProtocol) -> None:
+    async def test_uploaded_files_can_be_read_and_edited(self, backend: BackendProtocol) -> None:
         await backend.aupload_files([("/a.txt", b"one\ntwo\n")])
         assert shown(await backend.aread("/a.txt", 1, 1)) == "two\n"
         succeeded(await backend.aedit("/a.txt", "two", "2"))
@@ -142,7 +142,9 @@ class TransferConformance(BackendSuite):
             assert await self.raw_peek(path) == content
             assert b"".join([chunk async for chunk in backend.adownload_stream(path, chunk_size=1000)]) == content
 
-    async def test_a_stream_that_fails_raises_or_tells_its_code(self, backend: BackendProtocol) -> None:
+    async def test_a_failed_download_stream_raises_and_an_upload_stream_returns_its_code(
+        self, backend: BackendProtocol
+    ) -> None:
         await self.put({"/dir/x": "kept"})
         for path, code in {"/none": ErrorCode.FILE_NOT_FOUND, "/../x": ErrorCode.INVALID_PATH}.items():
             with pytest.raises(DeepFSError) as caught:

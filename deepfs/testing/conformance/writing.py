@@ -1,4 +1,4 @@
-"""`write`: create-only, overwrite, if_match; a tree stays a tree; text is text."""
+"""`write`: create-only, overwrite, if_match; no file beneath a file or in place of a directory; only valid text."""
 
 from typing import Final
 
@@ -11,11 +11,11 @@ from deepfs.testing.suite import BackendSuite
 __all__ = ["NOT_TEXT", "WritingConformance"]
 
 NOT_TEXT: Final = ("\0", "a\0b", "text\n\0", "\ud800", "a\udfffb", "\udc80", "\ud83d and \ude00")
-"""What no text file holds: NUL and lone surrogates."""
+"""Strings that no text file can contain: with NUL or lone surrogates."""
 
 
 class WritingConformance(BackendSuite):
-    """A write creates, unless it is told to replace."""
+    """A write only creates, unless it is asked to replace."""
 
     async def test_a_write_stores_the_text_as_utf_8(self, backend: BackendProtocol) -> None:
         for number, text in enumerate(self.some((*TEXTS, "x" * 300_000))):
@@ -35,7 +35,7 @@ class WritingConformance(BackendSuite):
         assert "already exists" in (result.error or "")
         assert await self.raw_peek("/a.txt") == b"kept"
 
-    async def test_not_even_by_the_same_text(self, backend: BackendProtocol) -> None:
+    async def test_a_write_of_the_same_text_does_not_replace(self, backend: BackendProtocol) -> None:
         await self.put({"/a.txt": "kept", "/empty.txt": ""})
         failed(await backend.awrite("/a.txt", "kept"), ErrorCode.ALREADY_EXISTS)
         failed(await backend.awrite("/empty.txt", ""), ErrorCode.ALREADY_EXISTS)
@@ -61,7 +61,7 @@ class WritingConformance(BackendSuite):
             failed(result, ErrorCode.CONFLICT)
         assert await self.raw_peek("/a.txt") == b"two"
 
-    async def test_if_match_where_the_file_is_gone_is_a_conflict(self, backend: BackendProtocol) -> None:
+    async def test_if_match_of_a_missing_file_is_a_conflict(self, backend: BackendProtocol) -> None:
         await self.put({"/a.txt": "one"})
         version = succeeded(await backend.aread("/a.txt")).version
         succeeded(await backend.adelete("/a.txt"))
@@ -76,7 +76,7 @@ class WritingConformance(BackendSuite):
         succeeded(await backend.awrite("/a.bin", "two", if_match=version))
         assert await self.raw_peek("/a.bin") == b"two"
 
-    async def test_nothing_lies_beneath_a_file(self, backend: BackendProtocol) -> None:
+    async def test_a_write_beneath_a_file_is_refused(self, backend: BackendProtocol) -> None:
         await self.put({"/file": "kept", "/dir/file": "kept"})
         for path in ("/file/beneath", "/file/far/beneath", "/dir/file/beneath"):
             for overwrite in (False, True):
@@ -85,7 +85,7 @@ class WritingConformance(BackendSuite):
         assert await self.raw_peek("/file") == b"kept"
         assert await listing(backend, "/dir") == ["/dir/file"]
 
-    async def test_no_file_has_a_path_of_a_directory(self, backend: BackendProtocol) -> None:
+    async def test_a_write_to_the_path_of_a_directory_is_refused(self, backend: BackendProtocol) -> None:
         await self.put({"/dir/deep/file": "kept"})
         for path in ("/dir", "/dir/deep", "/dir/deep/", "/"):
             for overwrite in (False, True):
@@ -93,7 +93,7 @@ class WritingConformance(BackendSuite):
         assert await listing(backend, "/dir/deep") == ["/dir/deep/file"]
         assert await self.raw_peek("/dir/deep/file") == b"kept"
 
-    async def test_what_is_not_text_is_refused(self, backend: BackendProtocol) -> None:
+    async def test_content_that_is_not_text_is_refused(self, backend: BackendProtocol) -> None:
         await self.put({"/kept.txt": "kept"})
         for content in NOT_TEXT:
             failed(await backend.awrite("/new/file.txt", content), ErrorCode.INVALID_CONTENT)

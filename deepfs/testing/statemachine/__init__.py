@@ -1,4 +1,4 @@
-"""A backend against a model of it, over random programs."""
+"""Compares a backend with a model, with random programs."""
 
 from deepfs.testing.statemachine.machine import BackendStateMachine
 

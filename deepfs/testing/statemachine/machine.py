@@ -1,4 +1,4 @@
-"""A backend against a model: random programs, after each change of which both must hold the same tree."""
+"""Runs random programs on a backend and on a model: after each change, both must have the same tree."""
 
 import secrets
 from collections.abc import Callable, Sequence
@@ -32,12 +32,12 @@ class BackendStateMachine(BackendSuite):
     mounts: ClassVar[Sequence[str]] = ()
     """Where other backends are mounted in the tree under test; they always exist and cannot be moved or deleted."""
     steps: ClassVar[int] = 2000
-    """How many operations to try at least."""
+    """The least number of operations to try."""
     seed: ClassVar[int | None] = None
-    """Set it to what a failure told, to repeat that run."""
+    """The seed of a run; set it to the seed in the note of a failure, to repeat that run."""
 
     async def emptied(self, backend: BackendProtocol) -> BackendProtocol:
-        """The backend without its files, for the next program; override it where a new backend costs less."""
+        """Return the backend without its files, for the next program; override it if a new backend costs less."""
         await self._empty(backend, "/")
         return backend
 
@@ -49,16 +49,17 @@ class BackendStateMachine(BackendSuite):
             else:
                 await backend.adelete(path)
 
-    # What Hypothesis notices is a driver that uses `random` on the loop, while a program is drawn on another thread.
+    # Hypothesis would warn of a driver that uses `random` on the event loop while another thread draws a program.
     @pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")
-    async def test_random_programs_do_what_a_model_does(self, backend: BackendProtocol) -> None:
+    async def test_random_programs_give_the_same_results_as_the_model(self, backend: BackendProtocol) -> None:
         seed = secrets.randbits(64) if self.seed is None else self.seed
         played, found = 0, list[AssertionError]()
 
         def play(program: list[Step]) -> None:
             nonlocal played
             played += len(program)
-            # Hypothesis plays a program that failed once more; where a race had failed it, that would be all it tells.
+            # Hypothesis runs a failed program again. If a race made it fail, it may pass then, and Hypothesis would
+            # only report that; so the first difference is kept, and the program does not run again.
             found.extend([] if found else anyio.from_thread.run(self._differences, backend, program))
             assert not found
 
@@ -85,7 +86,7 @@ class BackendStateMachine(BackendSuite):
         )
 
     async def _differences(self, backend: BackendProtocol, program: Sequence[Step]) -> list[AssertionError]:
-        """How the backend and the model first differ, if they do, with a short program that shows it."""
+        """Return the first difference between the backend and the model, if any, with a short program that shows it."""
         played: list[Step] = []
         difference = await self._play(backend, program, played)
         if difference is not None:
@@ -97,12 +98,12 @@ class BackendStateMachine(BackendSuite):
     async def _shortened(
         self, backend: BackendProtocol, program: list[Step], difference: AssertionError
     ) -> tuple[list[Step], AssertionError]:
-        """The program without the steps that a difference does not need, and the difference."""
-        # Shrinking by Hypothesis would take hundreds of plays, and these may be slow.
+        """Return the program without the steps that the difference does not need, and its difference."""
+        # Shrinking by Hypothesis would take hundreds of runs, which may be slow.
         for cuts in (steps_of, files_of, steps_of):
             for index, file in cuts(program):
                 if index >= len(program):
-                    continue  # what was cut before made the program fail earlier
+                    continue  # An earlier cut made the program fail earlier, so it is shorter.
                 played: list[Step] = []
                 still = await self._play(backend, without(program, index, file), played)
                 if still is not None:
@@ -112,9 +113,9 @@ class BackendStateMachine(BackendSuite):
     async def _play(
         self, backend: BackendProtocol, program: Sequence[Step], played: list[Step]
     ) -> AssertionError | None:
-        """Run the program on the backend and on a model; how they first differ, if they do.
+        """Run the program on the backend and on a model; return their first difference, if any.
 
-        The steps go to `played` with the paths that were picked for them.
+        The steps are added to `played`, with the paths that were picked for them.
         """
         backend = await self.emptied(backend)
         model = Model(self.mounts)
@@ -137,7 +138,7 @@ class BackendStateMachine(BackendSuite):
         return None
 
     async def _check_tree(self, backend: BackendProtocol, model: Model) -> None:
-        """Compare every listing and every content with the model."""
+        """Compare every listing, and the content of every file, with the model."""
         sizes: dict[str, int | None] = {}
         seen, level = {"/"}, ["/"]
         while level:

@@ -1,4 +1,4 @@
-"""A filesystem as a dict: what every operation should do, plainly, sharing no code with backends."""
+"""A filesystem as a dict: a simple implementation of every operation, which shares no code with backends."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -22,7 +22,7 @@ __all__ = ["Model", "RefusedError"]
 
 
 class RefusedError(Exception):
-    """The operation fails; where several conditions hold, the backend may tell any of these codes."""
+    """The operation fails; if there are several reasons, the backend may return any of these codes."""
 
     def __init__(self, codes: Iterable[str]) -> None:
         super().__init__(*codes)
@@ -32,8 +32,8 @@ class RefusedError(Exception):
 class Model:
     """The files by path.
 
-    Directories follow from them, but for `mounts`, which always exist, and for empty ones that a backend keeps: `empty`
-    holds those that were seen.
+    The paths of files imply the directories, except `mounts`, which always exist, and empty directories that a backend
+    keeps: `empty` holds those that its listings showed.
     """
 
     def __init__(self, mounts: Iterable[str] = ()) -> None:
@@ -44,7 +44,7 @@ class Model:
     # --- the tree ---
 
     def implied(self) -> set[str]:
-        """The directories that must exist, the root included."""
+        """The directories that must exist, including the root."""
         return {"/", *self.mounts, *(up for path in (*self.files, *self.mounts) for up in above(path))}
 
     def directories(self) -> set[str]:
@@ -64,20 +64,20 @@ class Model:
         return file[len(directory.rstrip("/")) :].lstrip("/") if file != directory else ""
 
     def _no_file(self, path: str) -> Iterator[str]:
-        """Why there is no file to look at."""
+        """Yield the errors for which there is no file to read at `path`."""
         if path in self.directories():
             yield ErrorCode.IS_DIRECTORY
         elif path not in self.files:
             yield ErrorCode.FILE_NOT_FOUND
 
     def _no_place(self, path: str) -> Iterator[str]:
-        """Why no file can be put there."""
+        """Yield the errors for which no file can be put at `path`."""
         if path in self.directories():
             yield ErrorCode.IS_DIRECTORY
         if any(up in self.files for up in above(path)):
             yield ErrorCode.NOT_A_DIRECTORY
 
-    # --- looking ---
+    # --- reading ---
 
     def ls(self, path: str) -> list[tuple[str, bool, int | None]]:
         if path in self.files:
@@ -225,7 +225,7 @@ class Model:
         return dst
 
     def _not_there(self, src: str, dst: str, overwrite: bool) -> Iterator[str]:
-        """Why what is at `src` cannot be put at `dst`."""
+        """Yield the errors for which `src` cannot be moved or copied to `dst`."""
         if not self._exists(src):
             yield ErrorCode.FILE_NOT_FOUND
         if is_under(dst, src):
@@ -252,5 +252,5 @@ class Model:
         codes = frozenset(self._no_place(path))
         if not codes:
             self.files[path] = data
-        # The codes of transfers are few; beneath a file either of these says it.
+        # Uploads have few error codes; for a path beneath a file, either of these two is right.
         return (codes | {ErrorCode.INVALID_PATH} if ErrorCode.NOT_A_DIRECTORY in codes else codes) or None

@@ -1,4 +1,4 @@
-"""Paths, texts, globs and searches of the contract in the plainest way, for the model alone."""
+"""The simplest implementations of paths, texts, globs and searches of the contract, for the model only."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ _BINARY_SUFFIX: Final = ".png"
 
 
 def normal(path: str) -> str:
-    """`path` in its only spelling."""
+    """The normal form of `path`."""
     return "/" + "/".join(name for name in path.split("/") if name not in ("", "."))
 
 
@@ -38,7 +38,7 @@ def is_under(path: str, directory: str) -> bool:
 
 
 def text_of(path: str, data: bytes) -> str | None:
-    """The text of a file, or None where it is binary."""
+    """The text of a file, or None if it is binary."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -51,7 +51,7 @@ def is_storable(text: str) -> bool:
 
 
 def lines_of(text: str) -> list[str]:
-    """The lines of a text without BOM, each with its end."""
+    """The lines of a text, each with its line end, without a BOM."""
     lines = [f"{line}\n" for line in text.removeprefix("\ufeff").split("\n")]
     lines[-1] = lines[-1][:-1]
     return lines if lines[-1] else lines[:-1]
@@ -62,7 +62,7 @@ def bare(line: str) -> str:
 
 
 def count_places(text: str, old: str) -> int:
-    """In how many places `old` stands, overlapping ones included."""
+    """The number of places where `old` occurs, including overlapping ones."""
     return sum(text.startswith(old, place) for place in range(len(text)))
 
 

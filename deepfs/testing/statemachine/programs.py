@@ -1,4 +1,4 @@
-"""Random programs: operations on few paths, so that they get in each other's way."""
+"""Random programs: operations on a few paths, so that they interact."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
@@ -56,7 +56,7 @@ _GLOBS: Final = ("*", "*.txt", "a", "?", "**/a", "a/*", "a/**", "/a", "/*", "**/
 
 
 class Pick(Struct, frozen=True):
-    """A path chosen when the program runs: one of the files or directories that there are then."""
+    """A path chosen when the program runs: one of the files or directories that exist then."""
 
     kind: Literal["file", "directory"]
     number: int
@@ -81,7 +81,7 @@ class Step(Struct, frozen=True):
 
 @st.composite
 def _texts(draw: st.DrawFn) -> str:
-    """A text whose lines all end alike."""
+    """A text whose lines all have the same line end."""
     lines = draw(st.lists(st.sampled_from(_LINES), max_size=4))
     end = draw(st.sampled_from(("\n", "\r\n")))
     mark = draw(st.sampled_from(("", "", "", "\ufeff")))
@@ -90,7 +90,7 @@ def _texts(draw: st.DrawFn) -> str:
 
 @st.composite
 def _mostly(draw: st.DrawFn, usual: st.SearchStrategy[Any], other: st.SearchStrategy[Any]) -> Any:
-    """Four times in five the `usual`."""
+    """A value from `usual` four times in five, else from `other`."""
     return draw(usual if draw(st.integers(0, 4)) else other)
 
 
@@ -156,7 +156,7 @@ def _upload(paths: st.SearchStrategy[Any], at_least: int) -> st.SearchStrategy[S
 
 
 def programs(mounts: Sequence[str] = ()) -> st.SearchStrategy[list[Step]]:
-    """Programs of at least `MIN_STEPS` steps, some files first, over a tree with backends mounted at `mounts`."""
+    """Programs of at least `MIN_STEPS` steps, the first uploads files; other backends are mounted at `mounts`."""
     start = _upload(_paths(mounts), 4)
     steps = st.lists(_steps(mounts), min_size=MIN_STEPS - 1, max_size=_MAX_STEPS - 1)
     return st.builds(lambda first, then: [first, *then], start, steps)
@@ -166,12 +166,12 @@ def programs(mounts: Sequence[str] = ()) -> st.SearchStrategy[list[Step]]:
 
 
 def steps_of(program: Sequence[Step]) -> list[tuple[int, int | None]]:
-    """What could be cut from a program, the last first: its steps."""
+    """The parts that could be cut from a program, last first: its steps."""
     return [(index, None) for index in reversed(range(len(program)))]
 
 
 def files_of(program: Sequence[Step]) -> list[tuple[int, int | None]]:
-    """What could be cut from a program, the last first: the files of its uploads."""
+    """The parts that could be cut from a program, last first: the files of its uploads."""
     return [
         (index, number)
         for index, _ in steps_of(program)

@@ -1,4 +1,4 @@
-"""One step: on the backend, on the model, and whether both say the same."""
+"""Runs one step on the backend and on the model, and compares the results."""
 
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Mapping
@@ -53,11 +53,11 @@ _VALUES: Mapping[str, Callable[[Any], Any]] = {
     "upload_files": lambda result: [item.error for item in result],
     "download_files": lambda result: [(item.content, item.error) for item in result],
 }
-"""What of each result is compared with the model."""
+"""The parts of each result that are compared with the model."""
 
 
 def concrete(model: Model, step: Step) -> Step:
-    """The step with what is chosen only now."""
+    """The step with the paths and texts that are chosen only when it runs."""
     arguments = {name: _picked(model, value) for name, value in step.arguments.items()}
     piece = arguments.get("old")
     if isinstance(piece, Piece):
@@ -81,7 +81,7 @@ def _picked(model: Model, value: Any) -> Any:
 
 
 def of_model(model: Model, step: Step) -> Any:
-    """The value that the model gives, or the codes that it allows."""
+    """The value that the model returns, or the error codes that it allows."""
     arguments = {name: _in_model(name, value) for name, value in step.arguments.items()}
     try:
         return getattr(model, step.operation)(**arguments)
@@ -103,7 +103,7 @@ def _in_model(name: str, value: Any) -> Any:
 
 
 async def of_backend(backend: BackendProtocol, step: Step) -> Any:
-    """The value that the backend gives, or the set of its one error code."""
+    """The value that the backend returns, or a set with its error code."""
     arguments = dict(step.arguments)
     if arguments.get("if_match") is not None:
         arguments["if_match"] = await _version(backend, step)
@@ -125,7 +125,7 @@ def told(value: Any) -> str:
 
 
 def agree(actual: Any, expected: Any) -> bool:
-    """Whether the backend says what the model says; of several codes that the model allows, any."""
+    """Whether the backend returned what the model expects; any error code that the model allows is right."""
     if isinstance(expected, frozenset):
         return isinstance(actual, set) and actual <= expected
     if isinstance(expected, list) and isinstance(actual, list):

@@ -365,7 +365,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         call: Callable[[Mount, Sequence[tuple[str, int]]], Awaitable[list[OutcomeT]]],
         outcome: type[OutcomeT],
     ) -> list[OutcomeT]:
-        """One outcome for each given path, in order. Each backend gets its paths in one call; calls run concurrently."""
+        """One outcome for each given path, in order. Each backend gets its paths in one call, all concurrently."""
         outcomes: dict[int, OutcomeT] = {}
         batches: dict[Mount, list[tuple[str, int]]] = defaultdict(list)
         for index, path in enumerate(given):

@@ -152,7 +152,7 @@ class _StoreFiles(AsyncStorage):
         return await self._stats(prefix) if self._by_sql else await self._files()
 
     async def _directory(self, prefix: str, limit: int) -> Listing:
-        """Items of the directory `prefix`, at least one if it exists; not looked up if the index has no such directory."""
+        """Items of the directory `prefix`, at least one if it exists; not read if the index has no such directory."""
         index, by_sql = self._index, self._by_sql
         if index.directories is None and by_sql:
             mark = index.listing_starts()

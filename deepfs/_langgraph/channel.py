@@ -82,7 +82,7 @@ class FilesChannel(_SavedChannel):
 
     @property
     def snapshot_frequency(self) -> int:
-        """As in the base class, but a nested graph that has removed files saves all files and a note of the removals."""
+        """As in the base class, but a nested graph that removed files saves all files with a note of the removals."""
         frequency = super().snapshot_frequency
         self._next_get_has_note = self._is_nested and bool(self._removed)
         return 0 if self._next_get_has_note else frequency

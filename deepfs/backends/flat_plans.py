@@ -190,7 +190,10 @@ def _listed(path: str) -> Plan[FileTree]:
 
 
 def _beneath(path: str, *, contents: bool) -> Plan[tuple[Found, list[str]]]:
-    """The files under the directory `path`, or their stats, and their paths. Raises NotFoundError if there are none."""
+    """The files under the directory `path`, or their stats, and their paths.
+
+    Raises NotFoundError if there are none, except for the root.
+    """
     tree = yield from _listed(path)
     chosen = tree.beneath(path)
     if tree.contents is not None or not contents:
@@ -203,7 +206,7 @@ def _beneath(path: str, *, contents: bool) -> Plan[tuple[Found, list[str]]]:
 
 
 def _subtree(path: str, *, contents: bool) -> Plan[tuple[Found, list[str]]]:
-    """The files at or under `path`, or their stats, and their paths."""
+    """As `_beneath`, but `path` may also be a file."""
     single = yield from _files([path], contents=contents)
     if path in single:
         return single, [path]

@@ -87,7 +87,7 @@ __all__ = [
 @sync_shims
 @bound_operations
 class BackendProtocol(Operations):
-    """A filesystem for agents, over whatever stores it.
+    """A filesystem for agents, over any storage.
 
     A subclass defines the abstract operations, each as `aread` (async) or as `read` (sync, run in a worker thread); the
     other name of each is generated. Methods may raise the leaves of `deepfs.errors`: callers get them as the error

@@ -15,7 +15,7 @@ from weakref import ref
 from langgraph.channels.delta import DeltaChannel
 from langgraph.types import Overwrite
 
-# As in the states of LangGraph and LangChain: a TypedDict of `typing` cannot be combined with those.
+# As in the states of LangGraph and LangChain: a TypedDict of `typing` cannot be combined with one of this module.
 from typing_extensions import TypedDict
 
 from deepfs._langgraph.parallel_writes import is_header, operation_in, removals_in, removals_of

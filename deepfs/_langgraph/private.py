@@ -209,7 +209,10 @@ async def batch(store: BaseStore, operations: Sequence[Op]) -> list[Result]:
 
 
 async def with_cursor(store: BaseStore, work: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
-    """Run `work` with a cursor of `store`, where `batch` runs, with its errors; `database_kind` must know the store."""
+    """Run `work` with a cursor of `store`, on the same event loop and with the same errors as `batch`.
+
+    `database_kind` must not return None for the store.
+    """
 
     async def run() -> T:
         is_sqlite = database_kind(store) == "sqlite"

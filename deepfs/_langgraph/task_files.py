@@ -56,7 +56,7 @@ class TaskFiles:
         return Directories(self.files)
 
     def commit(self, changes: Sequence[Change], file_format: FileFormat = "v2") -> None:
-        """Write the changes as one operation. It takes effect as a whole, or is reported in `file_conflicts`.
+        """Write the changes as one operation. It takes effect as a whole, or not at all: `file_conflicts` reports that.
 
         Raises ConflictError if a task of the same superstep changed the same place of a file, AlreadyExistsError if it
         created the file, BackendError if the running task has ended. Nothing is written then.

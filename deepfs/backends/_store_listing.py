@@ -26,7 +26,7 @@ _Stats: TypeAlias = dict[str, FileStat | None]
 _MOST_PARAMETERS: Final = 900
 """The most parameters of a statement: SQLite may refuse more than 999."""
 _SETTLED: Final = timedelta(seconds=2)
-"""The age of an `updated_at` that no further change of the row can get: SQLite keeps times in whole seconds."""
+"""The age from which no further change of a row can get the same `updated_at`: SQLite keeps times in whole seconds."""
 
 
 class Moment(Struct):

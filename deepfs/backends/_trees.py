@@ -80,7 +80,10 @@ class _Walk:
                         self.omission = joined(self.omission, unreadable_omission())
 
     def _is_carried(self, directory: str, info: FileInfo) -> bool:
-        """Whether a listed entry has a valid path; else it is an omission. Raises BackendError if it is elsewhere."""
+        """Whether a listed entry has a valid path; else it is counted as an omission.
+
+        Raises BackendError if it does not lie in the listed directory.
+        """
         child = info.path.rstrip("/")
         if not child.startswith("/") or paths.parent(child) != directory or paths.name(child) in ("", ".", ".."):
             raise BackendError(directory, "its listing names '{other}', which is elsewhere", info.path)

@@ -127,7 +127,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
 
     @property
     def executor(self) -> BackendProtocol:
-        """The backend that would run commands."""
+        """The backend for commands, which need not support them."""
         return self._executor
 
     def inner_backends(self) -> Sequence[object]:

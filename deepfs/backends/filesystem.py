@@ -172,7 +172,7 @@ class FilesystemBackend(BackendProtocol):
     # --- looking ---
 
     def _look(self, function: Callable[..., T], *args: Any) -> Awaitable[T]:
-        """Run a function that only reads in a worker thread. On cancellation it is abandoned there, and ends soon."""
+        """Run a read in a worker thread. On cancellation it is not awaited, and its deadline makes it end soon."""
         deadline = Deadline()
         return pool.run(function, deadline, *args, abandon_on_cancel=True, deadline=deadline)
 

@@ -56,7 +56,7 @@ async def until_accepted(attempt: Callable[[], Awaitable[T]]) -> T:
 
 
 class Storage(ABC):
-    """Files by path, as one operation uses them. The primitives of an `AsyncStorage` return awaitables."""
+    """Files by path, for one operation. The primitives of an `AsyncStorage` return awaitables of these results."""
 
     failures: ClassVar[tuple[type[Exception], ...]] = ()
     """The exceptions of the driver that callers get as `backend_error`. Errors of `deepfs.errors` pass unchanged."""

@@ -294,7 +294,7 @@ class _Transfer:
         return contents
 
     async def _put(self, contents: dict[str, bytes]) -> None:
-        """Store files: text by `awrite`, which refuses to replace a file, and other content by uploads."""
+        """Store files: new text files by `awrite`, which refuses to replace a file, all others by `aupload_files`."""
         texts: dict[str, str] = {}
         if not self._replaces:
             texts = {path: text for path, content in contents.items() if (text := _plain_text(content)) is not None}

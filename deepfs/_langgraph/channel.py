@@ -1,9 +1,9 @@
 """The channels of graph state that hold files; imported when first used, because it imports LangGraph.
 
-The reducers decide by what travels with the writes. A write without an operation, such as the files that a node or a
-subgraph returns, tells nothing of the files that it began with, so the channel, which sees where a superstep ends,
-judges it by those. LangGraph rebuilds a state by the reducer alone: where that would come to other files, the channel
-has LangGraph save them whole.
+The reducers decide by the operations in the writes. A write without an operation, such as the files that a node or a
+subgraph returns, does not say which files it is based on. The channel knows these files, since it sees the beginning
+and the end of a superstep, and compares such a write with them. LangGraph rebuilds a state with the reducer alone: if
+that would lead to other files, the channel makes LangGraph save all files.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ from weakref import ref
 from langgraph.channels.delta import DeltaChannel
 from langgraph.types import Overwrite
 
-# As in the states of LangGraph and LangChain: a TypedDict of `typing` cannot be mixed with one of these.
+# As in the states of LangGraph and LangChain: a TypedDict of `typing` cannot be combined with one of this module.
 from typing_extensions import TypedDict
 
 from deepfs._langgraph.parallel_writes import is_header, operation_in, removals_in, removals_of
@@ -32,7 +32,7 @@ _REPLACED: Final = "All files were replaced in the same step."
 
 
 class _SavedChannel(DeltaChannel[Any]):
-    """A channel that can have LangGraph save its value whole, which it does every so many updates anyway."""
+    """A channel that can make LangGraph save its whole value, also before the regular number of updates is reached."""
 
     def __init__(self, reducer: Any, typ: Any = None, *, snapshot_frequency: int = _SNAPSHOT) -> None:
         self._must_save = self._is_saved = self._is_copy = False
@@ -40,7 +40,7 @@ class _SavedChannel(DeltaChannel[Any]):
 
     @property
     def snapshot_frequency(self) -> int:
-        """After how many updates LangGraph saves the value; it asks when it is about to save a checkpoint."""
+        """The number of updates after which LangGraph saves the value; read just before it saves a checkpoint."""
         self._is_saved = self._must_save
         return 0 if self._must_save else self._frequency
 
@@ -49,16 +49,16 @@ class _SavedChannel(DeltaChannel[Any]):
         self._frequency = frequency
 
     def _save(self) -> None:
-        """Have the value saved whole with the next checkpoint, whenever that is made."""
+        """Have the whole value saved with the next checkpoint."""
         self._must_save, self._is_saved = True, False
 
     def _begin(self) -> None:
-        """Before an update: what was saved by now need not be saved again."""
+        """Prepare for an update: a value that has been saved meanwhile need not be saved again."""
         if self._is_saved:
             self._must_save = self._is_saved = False
 
     def copy(self) -> Self:
-        """A channel for a task to read from; nothing of it is saved or told."""
+        """A copy for a task to read from. Nothing of it is saved or reported."""
         copied = type(self)(self.reducer, self.typ, snapshot_frequency=self._frequency)
         copied.key, copied._is_copy = self.key, True
         if self.is_available():
@@ -77,12 +77,12 @@ class FilesChannel(_SavedChannel):
         self._run = id(self)
         self._removed: dict[str, None] = {}
         self._reported_header = ""
-        """The removals that the task which runs this graph was last told of."""
+        """The header with the removals that were last reported to the task that runs this graph."""
         self._is_nested = self._next_get_has_note = False
 
     @property
     def snapshot_frequency(self) -> int:
-        """As of any saved channel. A nested graph that removed files saves all files, with a note of the removed."""
+        """As in the base class, but a nested graph that removed files saves all files with a note of the removals."""
         frequency = super().snapshot_frequency
         self._next_get_has_note = self._is_nested and bool(self._removed)
         return 0 if self._next_get_has_note else frequency
@@ -92,11 +92,11 @@ class FilesChannel(_SavedChannel):
         self._frequency = frequency
 
     def get(self) -> Any:
-        """The files. The call after `snapshot_frequency` is LangGraph saving them: it may have the note as well."""
+        """The files. After `snapshot_frequency`, LangGraph calls this to save them: then the note may be included."""
         files = super().get()
         if not self._next_get_has_note:
             if self._removed:
-                self._tell_removed()
+                self._report_removed()
             return files
         self._next_get_has_note = False
         return {**files, removals_of(files, sorted(self._removed)): None}
@@ -121,7 +121,7 @@ class FilesChannel(_SavedChannel):
 
     def update(self, values: Sequence[Any]) -> bool:
         if not values:
-            self._tell_removed()
+            self._report_removed()
             return False
         self._begin()
         before = self.value if self.is_available() else {}
@@ -132,11 +132,11 @@ class FilesChannel(_SavedChannel):
         else:
             self.value = fold(before, values)
             self._keep_plain(values)
-        self._tell_removed(before)
+        self._report_removed(before)
         return True
 
     def _merge(self, before: Mapping[str, Any], values: Sequence[Any]) -> None:
-        """Take in the writes of one superstep."""
+        """Apply the writes of one superstep."""
         tasks = writers(self._run)
         operations = (operation_in(value) for value in values if value)
         step = Superstep(before, next((operation.step for operation in operations if operation), None))
@@ -147,15 +147,15 @@ class FilesChannel(_SavedChannel):
             self.value = dict(step.files)
             self._save()
         self._keep_plain(values)
-        self._tell(step.lost)
+        self._report(step.lost)
 
     def _keep_plain(self, values: Sequence[Any]) -> None:
-        """Where records of ours were written, save what they became, so that others find plain dicts."""
+        """Save the value if records of deepfs were written, so that other readers find plain dicts."""
         if any(isinstance(data, FileDataV1 | FileDataV2) for value in values if value for data in value.values()):
             self._save()
 
     def _replace(self, values: Sequence[Any]) -> None:
-        """Take in writes one of which replaces all files: the operations of other tasks take no effect."""
+        """Apply writes of which one replaces all files: the operations of other tasks take no effect."""
         super().update(values)
         self.value: dict[str, Any] = fold({}, [self.value])
         self._save()
@@ -166,19 +166,19 @@ class FilesChannel(_SavedChannel):
         )
         lost = [operation for operation in earlier if operation is not None and operation.task != owner]
         lost += [operation for operation in later if operation is not None]
-        self._tell([each for operation in lost for each in conflicts_of(operation, _REPLACED)])
+        self._report([each for operation in lost for each in conflicts_of(operation, _REPLACED)])
 
-    def _tell(self, lost: list[dict[str, Any]]) -> None:
+    def _report(self, lost: list[dict[str, Any]]) -> None:
         if lost and not self._is_copy:
-            _untold.set((ref(self), [*_taken(), *lost]))
+            _unreported.set((ref(self), [*_take_unreported(), *lost]))
 
-    # --- to the graph that one of whose tasks runs this one ---
+    # --- reports to the outer graph, a task of which runs this graph ---
 
     def _note_removed(self, paths: Iterable[str]) -> None:
         self._removed = {path: None for path in (*self._removed, *paths) if path not in self.value}
 
-    def _tell_removed(self, before: Mapping[str, Any] | None = None) -> None:
-        """Tell the task that runs this graph, if one does, which files were removed: the files alone do not show it."""
+    def _report_removed(self, before: Mapping[str, Any] | None = None) -> None:
+        """Report the removed files to the task that runs this graph, if any: the remaining files do not show them."""
         outer = None if self._is_copy else outer_task()
         if outer is None or outer[0] is self:
             return
@@ -194,7 +194,7 @@ class FilesChannel(_SavedChannel):
 
 
 def _replaces(value: Any) -> bool:
-    """Whether a write replaces the value of the channel, in any of the forms that LangGraph knows."""
+    """Whether a write replaces the value of the channel, in any of LangGraph's forms of such a write."""
     if isinstance(value, Mapping):
         return value.keys() == {_OVERWRITE} or (value.get("type") == _OVERWRITE and "value" in value)
     return isinstance(value, Overwrite)
@@ -206,22 +206,22 @@ def _is_operation(value: Any) -> bool:
 
 # --- conflicts -------------------------------------------------------------------------------------------------------
 
-_untold: "ContextVar[tuple[ref[FilesChannel], list[dict[str, Any]]] | None]" = ContextVar("untold", default=None)
-"""What the channel of files found and the channel of conflicts takes: LangGraph updates both in one go."""
+_unreported: "ContextVar[tuple[ref[FilesChannel], list[dict[str, Any]]] | None]" = ContextVar("untold", default=None)
+"""The conflicts that the files channel found and the conflicts channel will take: LangGraph updates both together."""
 
 
-def _taken() -> list[dict[str, Any]]:
-    """The conflicts that were not reported yet. They count as reported afterwards."""
-    untold = _untold.get()
-    if untold is None:
+def _take_unreported() -> list[dict[str, Any]]:
+    """Return the conflicts that were not reported yet, which then count as reported."""
+    unreported = _unreported.get()
+    if unreported is None:
         return []
-    _untold.set(None)
-    channel, lost = untold
+    _unreported.set(None)
+    channel, lost = unreported
     return lost if channel() is not None else []
 
 
 class ConflictsChannel(_SavedChannel):
-    """The changes that took no effect: those that the reducer finds, and those that the channel of files does."""
+    """The changes that took no effect: those found by the reducer, and those found by the files channel."""
 
     def __init__(self, reducer: Any = fold_conflicts, typ: Any = list, *, snapshot_frequency: int = _SNAPSHOT) -> None:
         super().__init__(reducer, typ, snapshot_frequency=snapshot_frequency)
@@ -236,7 +236,7 @@ class ConflictsChannel(_SavedChannel):
         return self._take()
 
     def _take(self) -> bool:
-        lost = [] if self._is_copy else _taken()
+        lost = [] if self._is_copy else _take_unreported()
         if lost:
             self._begin()
             self.value: list[dict[str, Any]] = fold_conflicts(self.value if self.is_available() else [], [lost])
@@ -245,7 +245,7 @@ class ConflictsChannel(_SavedChannel):
 
 
 Files: TypeAlias = Annotated[dict[str, Any], FilesChannel(fold, dict, snapshot_frequency=_SNAPSHOT)]
-"""Files by path. A checkpoint holds what changed; every 50th change, all of them."""
+"""Files by path. A checkpoint holds the changes, and after every 50th change all files."""
 
 FileConflicts: TypeAlias = Annotated[
     list[dict[str, Any]], ConflictsChannel(fold_conflicts, list, snapshot_frequency=_SNAPSHOT)

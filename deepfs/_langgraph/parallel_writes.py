@@ -1,9 +1,9 @@
-"""Operations on graph state: how they travel beside the files they write, and which of parallel ones take effect.
+"""Operations on graph state: their encoding in the writes, and which of several parallel operations take effect.
 
 The tasks of a superstep start from the same files and write without seeing one another. Their writes reach a reducer
-one after another, so each tells what it was based on. A write is `{header: None, path: file or None, …}`: the header is
-a key, because to a reducer that knows nothing of operations a key with None deletes what is not there, so it leaves no
-trace.
+one after another, so each write states what it was based on. A write is `{header: None, path: file or None, …}`. The
+header is a key with the value None, because a reducer that does not know operations then deletes a file that does not
+exist, so the header leaves no trace.
 """
 
 from collections.abc import Iterable, Mapping, Sequence, Sized
@@ -39,10 +39,10 @@ Places: TypeAlias = list[Place] | None
 
 
 class FileChange(Struct, frozen=True, omit_defaults=True):
-    """What one task has made of one file so far; a version is None where there is no file.
+    """The change that one task has made to one file so far, by the versions of the file; None is no file.
 
-    `origin` was there when the superstep began, `base` before this operation, `result` is there after it. `places` is
-    the change from `origin` to `result`, or None where the file was created, deleted or replaced as a whole.
+    `origin` is the version when the superstep began, `base` the one before this operation, `result` the one after it.
+    `places` is the change from `origin` to `result`, or None if the file was created, deleted or replaced as a whole.
     """
 
     origin: str | None = None
@@ -61,9 +61,9 @@ class FileChange(Struct, frozen=True, omit_defaults=True):
 
 
 def next_change(earlier: FileChange | None, base: str | None, result: str | None, places: Places) -> FileChange:
-    """What becomes of a file after `earlier`, its task's last one, when it goes from `base` to `result`.
+    """The change after `earlier`, the last one of the same task, when the file changes from `base` to `result`.
 
-    `places` tell how; None where the file as a whole is another.
+    `places` are the places of this change; None if the file was created, deleted or replaced as a whole.
     """
     if earlier is None:
         return FileChange(base, base, result, places)
@@ -75,8 +75,9 @@ def next_change(earlier: FileChange | None, base: str | None, result: str | None
 class Operation(Struct, frozen=True, omit_defaults=True):
     """One write of a task: it takes effect on all of its paths, or on none. `step` is the number of the superstep.
 
-    Deletions of one file agree with one another; whatever else two tasks do to it collides, but for edits in places
-    that are disjoint. A file created where another task's file needs a directory collides, too.
+    An operation that only deletes files does not conflict on a file that another one has deleted. All other changes of
+    one file by two tasks conflict, except for edits in disjoint places. Creating a file also conflicts with a file that
+    was put above it or beneath it.
     """
 
     paths: dict[str, FileChange]
@@ -86,11 +87,11 @@ class Operation(Struct, frozen=True, omit_defaults=True):
 
     @property
     def deletes_only(self) -> bool:
-        """Whether it writes no file."""
+        """Whether the operation writes no file."""
         return all(change.result is None for change in self.paths.values())
 
     def as_seen_by_siblings(self, *, mergeable: bool) -> "Operation":
-        """The operation as other tasks see it: alone, without its earlier ones; `mergeable` with theirs, or not."""
+        """The operation as other tasks see it: based on the start of the superstep, with places only if `mergeable`."""
         alone = {
             path: FileChange(change.origin, change.origin, change.result, change.places if mergeable else None)
             for path, change in self.paths.items()
@@ -99,17 +100,17 @@ class Operation(Struct, frozen=True, omit_defaults=True):
 
 
 def header_of(operation: Operation) -> str:
-    """The key that holds `operation`."""
+    """The key that encodes `operation`."""
     return _HEADER + json.encode(operation).decode()
 
 
 def is_header(key: object) -> bool:
-    """Whether a key of a write is not a path but holds an operation, be it one that this version cannot read."""
+    """Whether a key of a write is a header, not a path; also true for headers that this version cannot decode."""
     return isinstance(key, str) and key.startswith(_HEADER)
 
 
 def operation_in(keys: Iterable[object]) -> Operation | None:
-    """The operation that one of the keys of a write holds."""
+    """The operation that one of the keys of a write encodes; None if there is none."""
     for key in keys:
         if isinstance(key, str) and key.startswith(_HEADER) and (operation := _decoded(key)) is not None:
             return operation
@@ -117,16 +118,15 @@ def operation_in(keys: Iterable[object]) -> Operation | None:
 
 
 def removals_of(files: Mapping[Any, Any], removed: Sequence[str]) -> str:
-    """The key that tells of a graph's `files` which of those that it was given it has `removed`.
+    """The key that says which of its initial files a nested graph, which returns `files`, has `removed`.
 
-    A nested graph returns its files as they are, from which that cannot be seen. The key says nothing by itself, but
-    only about a write of exactly these files.
+    The returned files alone do not show the removals. The key applies only to a write of exactly these files.
     """
     return _REMOVED + json.encode((digest_of(files), removed)).decode()
 
 
 def removals_in(keys: Iterable[object]) -> dict[str, list[str]]:
-    """By digest of a write, the files that are removed where it is written."""
+    """The removed files by the digest of the write that the removals belong to."""
     found = (key for key in keys if isinstance(key, str) and key.startswith(_REMOVED))
     with suppress(MsgspecError):
         return dict(json.decode(key[len(_REMOVED) :], type=tuple[str, list[str]]) for key in found)
@@ -134,7 +134,7 @@ def removals_in(keys: Iterable[object]) -> dict[str, list[str]]:
 
 
 def digest_of(files: Mapping[Any, Any]) -> str:
-    """What tells one set of files from others, without a look at their content."""
+    """A digest that identifies a set of files by their paths, times and lengths, without reading their content."""
     return version("\0".join(sorted(f"{path!r}\0{_stamp(data)}" for path, data in files.items())))
 
 
@@ -147,7 +147,7 @@ def _stamp(data: Any) -> str:
 
 @lru_cache(maxsize=4096)
 def _decoded(header: str) -> Operation | None:
-    """The operation in `header`; each is asked for by the task that wrote it, its siblings and both reducers."""
+    """The operation in `header`, cached since the task that wrote it, its siblings and both reducers decode it."""
     try:
         return json.decode(header[len(_HEADER) :], type=Operation)
     except MsgspecError:
@@ -160,34 +160,34 @@ def _collide(one: Places, other: Places) -> bool:
 
 
 class Record(NamedTuple):
-    """What the operations that took effect made of one file: the last change of each task."""
+    """The changes of one file by operations that took effect: the last change of each task."""
 
     origin: str | None
     parts: Mapping[str, FileChange]
 
     @property
     def exists(self) -> bool:
-        """Whether there is a file now."""
+        """Whether the file exists after these changes."""
         return all(part.result is not None for part in self.parts.values())
 
     def others(self, task: str) -> list[FileChange]:
-        """The changes of all tasks but one."""
+        """The changes of all tasks except `task`."""
         return [part for name, part in self.parts.items() if name != task]
 
     def refuses(self, task: str, change: FileChange) -> bool:
-        """Whether `change` collides with another task's, or goes on from what did not take effect."""
+        """Whether `change` conflicts with one of another task, or is based on one that did not take effect."""
         own = self.parts.get(task)
         if change.base != (self.origin if own is None else own.result):
             return True
         return any(_collide(change.places, other.places) for other in self.others(task))
 
     def joined(self, task: str, change: FileChange) -> "Record":
-        """The record with `change` in effect."""
+        """A record with `change` added."""
         return Record(self.origin, {**self.parts, task: change})
 
 
 class StepLog:
-    """The operations of one superstep that took effect, taken in their order; a later step starts afresh."""
+    """The operations of one superstep that took effect, entered in order. A later step starts with an empty log."""
 
     def __init__(self) -> None:
         self.step: int | None = None
@@ -195,7 +195,7 @@ class StepLog:
         self._directories: set[str] = set()
 
     def copy(self) -> "StepLog":
-        """An independent log that knows the same."""
+        """An independent copy."""
         copied = StepLog()
         copied.step = self.step
         copied.records = self.records.copy()
@@ -203,14 +203,14 @@ class StepLog:
         return copied
 
     def begin(self, step: int | None) -> None:
-        """Forget what other steps did."""
+        """Begin the log of `step`; clears it unless it is the log of this step already."""
         if step != self.step:
             self.step = step
             self.records.clear()
             self._directories.clear()
 
     def enter(self, operation: Operation) -> list[str]:
-        """Take `operation` into effect, or return the paths on which it collides with those that are."""
+        """Add `operation`, or return the paths on which it conflicts with the operations in the log."""
         self.begin(operation.step)
         lost = self.collisions(operation)
         if not lost:
@@ -219,7 +219,7 @@ class StepLog:
         return lost
 
     def collisions(self, operation: Operation) -> list[str]:
-        """The paths on which `operation` collides."""
+        """The paths on which `operation` conflicts with the operations in the log."""
         agreed = {path for path in operation.paths if self._is_gone(path)} if operation.deletes_only else set()
         return [
             path
@@ -232,7 +232,7 @@ class StepLog:
         return known if known is not None and known.origin == change.origin else Record(change.origin, {})
 
     def _is_gone(self, path: str) -> bool:
-        """Whether there was a file at `path` which another task deleted."""
+        """Whether a task deleted the file at `path`."""
         return path in self.records and not self.records[path].exists
 
     def _collides(self, task: str, path: str, change: FileChange) -> bool:
@@ -240,7 +240,7 @@ class StepLog:
         return refused or (change.kind == "create" and self._is_in_the_way(path))
 
     def _is_in_the_way(self, path: str) -> bool:
-        """Whether other tasks put a file above `path` or beneath it."""
+        """Whether tasks have put a file above `path` or beneath it."""
         above = (self.records.get(directory) for directory in ancestors(path))
         if any(record is not None and record.exists for record in above):
             return True

@@ -1,4 +1,4 @@
-"""What deepfs needs of LangGraph that LangGraph does not offer; the one module that touches its private names.
+"""Access to LangGraph beyond its public API; the one module that uses private names of LangGraph.
 
 It is imported when it is first needed: importing LangGraph takes over a second.
 """
@@ -58,7 +58,7 @@ _OUTSIDE = (
 
 
 def current_config() -> RunnableConfig:
-    """The configuration of the running task; empty where none runs."""
+    """The configuration of the running task; empty outside a graph."""
     try:
         return get_config()
     except RuntimeError:
@@ -76,16 +76,16 @@ class RunningTask(NamedTuple):
     """The number of the superstep."""
     node: str
     loop: Any
-    """What runs the graph; None where that is not known."""
+    """The loop of LangGraph that runs the graph; None if it is not known."""
 
     @property
     def inside(self) -> tuple[Mapping[str, Channel], Writes] | None:
-        """The channels of the graph and the writes of the task; None where LangGraph does not show them."""
+        """The channels of the graph and the writes of the task; None if LangGraph does not expose them."""
         return _inside(self.read)
 
     @property
     def is_over(self) -> bool:
-        """Whether the writes of the task have been taken, or never will be; False where that is not known."""
+        """Whether LangGraph has taken the writes of the task, or never will; False if that is not known."""
         inside = None if self.loop is None else self.inside
         if inside is None:
             return False
@@ -100,12 +100,12 @@ class RunningTask(NamedTuple):
         return any(task == self.task and channel not in WRITES_IDX_MAP for task, channel, _ in pending)
 
     def took(self, value: object) -> bool:
-        """Whether `value` is among the writes that were taken."""
+        """Whether `value` is among the writes that LangGraph has taken."""
         return any(write is value for *_, write in self.loop.checkpoint_pending_writes)
 
 
 def running_task() -> RunningTask:
-    """The task that runs here. RuntimeError, which says what to do, outside a graph."""
+    """The task that runs here. Outside a graph, raises RuntimeError, which says what to do."""
     config = current_config()
     configurable, metadata = config.get("configurable", {}), config.get("metadata", {})
     read, send = configurable.get(CONFIG_KEY_READ), configurable.get(CONFIG_KEY_SEND)
@@ -116,19 +116,19 @@ def running_task() -> RunningTask:
 
 
 def _loop_of(call: Any) -> Any:
-    """What runs the graph; None where `call`, by which a task starts others, does not tell."""
+    """The loop that runs the graph, found in `call`, by which a task starts others; None if it is not there."""
     loop = getattr(getattr(call, "keywords", {}).get("schedule_task"), "__self__", None)
     return loop if isinstance(getattr(loop, "tasks", None), Mapping) else None
 
 
 def outer_task() -> tuple[Channel | None, Writes] | None:
-    """The channel of files of the graph one of whose tasks runs here, and the writes of that task."""
+    """The files channel, if any, of the graph whose task runs here, and the task's writes; None outside a graph."""
     inside = _inside(current_config().get("configurable", {}).get(CONFIG_KEY_READ))
     return None if inside is None else (inside[0].get(FILES), inside[1])
 
 
 def _inside(read: Any) -> tuple[Mapping[str, Channel], Writes] | None:
-    """The channels of the graph and the writes of the task, to which `read` is bound; None where it is not."""
+    """The channels of the graph and the writes of the task that `read` is bound to; None if it has another form."""
     if isinstance(read, partial) and len(read.args) == 4:
         _, channels, _, task = read.args
         writes = getattr(task, "writes", None)
@@ -138,7 +138,7 @@ def _inside(read: Any) -> tuple[Mapping[str, Channel], Writes] | None:
 
 
 def empty_channel(channel: Channel) -> Channel:
-    """A new channel of the kind of `channel`."""
+    """A new, empty channel of the same kind as `channel`."""
     return channel.from_checkpoint(MISSING)
 
 
@@ -162,7 +162,7 @@ def current_state() -> dict[str, Any]:
 
 
 def current_store() -> BaseStore:
-    """The store that the running graph was compiled with. Raises BackendError where there is none."""
+    """The store that the running graph was compiled with. Raises BackendError if there is none."""
     runtime = current_runtime()
     if runtime is None or runtime.store is None:
         raise BackendError(
@@ -174,42 +174,45 @@ def current_store() -> BaseStore:
 
 
 def legacy_namespace() -> tuple[str, ...]:
-    """The namespace of the running assistant, which backends without one use."""
+    """The namespace of the running assistant, which backends without a namespace use."""
     assistant = current_config().get("metadata", {}).get("assistant_id")
     return (assistant, "filesystem") if assistant else ("filesystem",)
 
 
 def store_loop(store: BaseStore) -> asyncio.AbstractEventLoop | None:
-    """The event loop that `store` is bound to, if it is to one."""
+    """The event loop that `store` is bound to; None if it is bound to none."""
     loops = (getattr(store, name, None) for name in ("_loop", "loop"))
     return next((loop for loop in loops if isinstance(loop, asyncio.AbstractEventLoop)), None)
 
 
 def runs_loop_of(store: BaseStore) -> bool:
-    """Whether the calling thread runs the event loop of `store`, which must not wait for itself."""
+    """Whether the calling thread runs the event loop of `store`, so that it must not wait for the store."""
     loop = store_loop(store)
     return loop is not None and loop is running_asyncio_loop()
 
 
 async def batch(store: BaseStore, operations: Sequence[Op]) -> list[Result]:
-    """Run operations on the event loop of `store`, or here where it has none; one answer for each.
+    """Run operations on the event loop of `store`, or here if it has none. Returns one answer for each.
 
-    BackendError where the store fails. On a loop of its own a store always finishes: interrupted, the SQLite store
-    would keep its transaction open.
+    Raises BackendError if the store fails. On its own loop the store is never interrupted: the SQLite store would then
+    keep its transaction open.
     """
 
     async def run() -> list[Result]:
         return await store.abatch(operations)
 
-    answers = await _told(store, run)
-    given: object = answers  # A store may be of any make.
+    answers = await _run_for_store(store, run)
+    given: object = answers  # A store may return anything.
     if not isinstance(given, Sequence) or len(given) != len(operations):
         raise BackendError(None, "The store gave an answer that does not fit what it was asked.")
     return list(given)
 
 
 async def with_cursor(store: BaseStore, work: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
-    """Work with a cursor of `store`, one of those that `database_kind` knows, as `batch` does with the store."""
+    """Run `work` with a cursor of `store`, on the same event loop and with the same errors as `batch`.
+
+    `database_kind` must not return None for the store.
+    """
 
     async def run() -> T:
         is_sqlite = database_kind(store) == "sqlite"
@@ -217,19 +220,20 @@ async def with_cursor(store: BaseStore, work: Callable[[Any], Coroutine[Any, Any
         async with cursor(transaction=False) if is_sqlite else cursor() as opened:
             return await work(opened)
 
-    return await _told(store, run)
+    return await _run_for_store(store, run)
 
 
-async def _told(store: BaseStore, run: Callable[[], Coroutine[Any, Any, T]]) -> T:
+async def _run_for_store(store: BaseStore, run: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run `run` on the event loop of `store`. Raises BackendError for errors of the store."""
     try:
-        return await _at_home(store, run)
+        return await _run_on_its_loop(store, run)
     except DeepFSError:
         raise
     except Exception as error:
         raise BackendError(None, f"The store failed ({type(error).__name__})") from error
 
 
-async def _at_home(store: BaseStore, run: Callable[[], Coroutine[Any, Any, T]]) -> T:
+async def _run_on_its_loop(store: BaseStore, run: Callable[[], Coroutine[Any, Any, T]]) -> T:
     loop = store_loop(store)
     if loop is None:
         return await run()
@@ -244,22 +248,22 @@ _KINDS: Mapping[str, Literal["postgres", "sqlite"]] = {
     "langgraph.store.postgres.aio": "postgres",
     "langgraph.store.sqlite.aio": "sqlite",
 }
-"""The modules of the async stores of LangGraph that keep a table."""
+"""The modules of LangGraph's async stores that keep their items in a table, with the kind of database."""
 _WRITING: Final = ("abatch", "_cursor", "_batch_put_ops", "_prepare_batch_PUT_queries")
-"""What decides how these stores write."""
+"""The methods that determine how these stores write."""
 _READING: Final = ("abatch", "_cursor", "_batch_get_ops", "_batch_search_ops")
-"""What decides how these stores read."""
+"""The methods that determine how these stores read."""
 
 
 def database_kind(store: BaseStore) -> Literal["postgres", "sqlite"] | None:
-    """Which kind of table `store` keeps, where its cursor may be used; not in pipeline mode, which allows one alone."""
+    """The kind of database of `store`, if its cursor may be used; None in pipeline mode, which allows only one."""
     if getattr(store, "pipe", None) is not None:
         return None
     return _KINDS.get(getattr(getattr(type(store), "_cursor", None), "__module__", ""))
 
 
 def writes_plainly(store: BaseStore) -> bool:
-    """Whether `store` writes one row for each item, in the way of LangGraph, and reads it as it is."""
+    """Whether `store` writes one row for each item, as LangGraph's own stores do, and reads values unchanged."""
     given: Any = store
     return (
         database_kind(store) is not None
@@ -270,7 +274,7 @@ def writes_plainly(store: BaseStore) -> bool:
 
 
 def reads_plainly(store: BaseStore) -> bool:
-    """Whether the table of `store` may be read past it: one row for each item, with the value as JSON."""
+    """Whether SQL may read the table of `store` directly: it has one row for each item, with the value as JSON."""
     given: Any = store
     return (
         database_kind(store) is not None
@@ -280,12 +284,12 @@ def reads_plainly(store: BaseStore) -> bool:
 
 
 def never_waits(store: BaseStore) -> bool:
-    """Whether a batch of `store` is done without suspending; an index of embeddings may wait for a model."""
+    """Whether a batch of `store` never suspends: an InMemoryStore without an index, which may wait for a model."""
     return type(store).abatch is InMemoryStore.abatch and cast("Any", store).index_config is None
 
 
 def lists_all(store: BaseStore) -> bool:
-    """Whether `store` is known to give as many items as it is asked for."""
+    """Whether `store` is known to return as many items as it is asked for."""
     return _is_langgraphs(store, "abatch")
 
 
@@ -295,7 +299,7 @@ def _is_langgraphs(store: BaseStore, name: str) -> bool:
 
 
 def omits_expired(store: BaseStore) -> bool:
-    """Whether a store over Postgres reads what has expired, and is not yet removed, as absent."""
+    """Whether a store over Postgres treats expired items that are not yet removed as absent."""
     return bool(getattr(store, "_omit_expired", False))
 
 
@@ -305,5 +309,5 @@ def connection_of(store: BaseStore) -> object:
 
 
 async def put_with_cursor(store: BaseStore, operations: Sequence[PutOp], cursor: Any) -> None:
-    """What `store` does for these operations, in the transaction of `cursor`."""
+    """Carry out these operations as `store` does, in the transaction of `cursor`."""
     await cast("Any", store)._batch_put_ops(list(enumerate(operations)), cursor)

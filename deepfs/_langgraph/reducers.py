@@ -1,9 +1,10 @@
-"""The reducers of the channels `files` and `file_conflicts`: pure, and the same however the writes are batched.
+"""The reducers of the channels `files` and `file_conflicts`: pure functions, with the same result for any batching.
 
-LangGraph applies the writes of a superstep as one batch, and rebuilds a state from a checkpoint by applying those of
-many steps as one. Both reducers take the writes one by one and decide by the operation in each, so they decide alike,
-and a state rebuilt is the state that was. What later writes of a step need to know of its earlier ones stays with the
-value, where only the reducer finds it: a copy, a pickle and a checkpoint hold the plain dict or list.
+LangGraph applies the writes of a superstep as one batch, and rebuilds a state from a checkpoint by applying the writes
+of many steps as one batch. Both reducers take the writes one by one and decide by the operation in each, so they make
+the same decisions, and a rebuilt state equals the original one. What later writes of a step need to know of earlier
+ones is kept in an attribute of the value that only the reducer reads: a copy, a pickle and a checkpoint hold the plain
+dict or list.
 """
 
 from collections.abc import Iterable, Mapping
@@ -32,12 +33,12 @@ __all__ = ["FileReducer", "Superstep", "conflicts_of", "fold", "fold_conflicts",
 
 
 def version_of(data: FileDataV2) -> str:
-    """What tells the contents of one file apart."""
+    """The version of a file, a hash that identifies its content."""
     return version(data.content if data.encoding == "utf-8" else f"base64:{data.content}")
 
 
 def stored_version(data: Any, path: str) -> str | None:
-    """The version of what is stored at `path`, be it a file or not; None where nothing is."""
+    """The version of the record stored at `path`, even if it is no file; None if there is no record."""
     if data is None:
         return None
     try:
@@ -50,10 +51,10 @@ def stored_version(data: Any, path: str) -> str | None:
 
 
 def fold(files: Mapping[str, Any] | None, writes: Iterable[Mapping[str, Any] | None]) -> dict[str, Any]:
-    """`files` after `writes`, each of which maps paths to files, or to None to delete them; `files` itself stays.
+    """`files` after `writes`, each of which maps paths to files, or to None to delete them; `files` is not modified.
 
-    A write that holds an operation takes effect unless it collides with another task's of the same superstep; edits of
-    one file in disjoint places are merged. Any other write is taken as it is.
+    A write with an operation takes effect unless it conflicts with one of another task in the same superstep; edits of
+    one file in disjoint places are merged. Any other write is applied as it is.
     """
     reducer = FileReducer({} if files is None else files)
     for write in writes:
@@ -66,9 +67,9 @@ class _Memory(NamedTuple):
 
     log: StepLog
     written: dict[str, frozenset[tuple[str | None, str | None]]]
-    """The version and time of all that operations wrote, whether it took effect or not."""
+    """By path, the version and time of each file that an operation wrote, whether the operation took effect or not."""
     replaced: set[str]
-    """Where a write without an operation came on top."""
+    """The paths that a write without an operation has changed after an operation."""
 
 
 class _Files(dict[str, Any]):
@@ -80,7 +81,7 @@ class _Files(dict[str, Any]):
 
 
 class FileReducer:
-    """`fold`, write by write: `files` are what they became so far. The mapping it began with stays."""
+    """`fold`, one write at a time: `files` is the result so far. The mapping that it began with is not modified."""
 
     def __init__(self, files: Mapping[str, Any]) -> None:
         self.files: _Files = _Files(files)
@@ -93,14 +94,14 @@ class FileReducer:
         return self._memory.log
 
     def result(self) -> dict[str, Any]:
-        """The files, with what later writes of the superstep need to know; nothing is to be applied afterwards."""
+        """The files, with what later writes of the superstep need to know. Apply nothing afterwards."""
         if not self._memory.log.records and not self._memory.written:
             return dict(self.files)
         self.files.memory = self._memory
         return self.files
 
     def apply(self, write: Mapping[str, Any], task: str | None = None) -> None:
-        """Take in one write, of `task` where that is known."""
+        """Apply one write, of `task` if that is known."""
         operation = operation_in(write)
         written = {path: _plain(data) for path, data in write.items() if not is_header(path)}
         if operation is None:
@@ -109,7 +110,7 @@ class FileReducer:
             self._operate(operation, written)
 
     def _take(self, written: Mapping[str, Any], task: str | None) -> None:
-        """Take files as they are, but not again what an operation wrote: that was decided with the operation."""
+        """Apply files as they are, except for those that an operation wrote, which are decided with the operation."""
         for path, data in written.items():
             known = self._memory.written.get(path)
             if known and _fingerprint(path, data) in known:
@@ -120,7 +121,7 @@ class FileReducer:
             self._put(path, data)
 
     def _operate(self, operation: Operation, written: Mapping[str, Any]) -> list[str]:
-        """Take in an operation, or return the paths on which it collides with earlier ones."""
+        """Apply an operation, or return the paths on which it conflicts with earlier ones."""
         log = self._memory.log
         if operation.step != log.step:
             log.begin(operation.step)
@@ -148,7 +149,7 @@ class FileReducer:
     def _merged(
         self, task: str, path: str, data: Mapping[str, Any] | None, change: FileChange, record: Record
     ) -> Mapping[str, Any] | None:
-        """`data`, which a task wrote, with what other tasks made of the file."""
+        """`data`, which a task wrote, merged with the changes of other tasks to the file."""
         current = self.files.get(path)
         if data is None or current is None or path in self._memory.replaced or not record.others(task):
             return data
@@ -163,12 +164,12 @@ class FileReducer:
 
 
 def _plain(data: Any) -> Any:
-    """`data` as it is stored: a record of ours is a plain dict there."""
+    """`data` as it is stored: a record of deepfs as a plain dict."""
     return dict(data) if isinstance(data, FileDataV1 | FileDataV2) else data
 
 
 def _fingerprint(path: str, data: Any) -> tuple[str | None, str | None] | None:
-    """The version and time of a file as it was written; None where there is none."""
+    """The version and time of a file as it was written; None if `data` is no file."""
     try:
         file = decode_file(data, path)
     except DeepFSError:
@@ -180,11 +181,11 @@ def _fingerprint(path: str, data: Any) -> tuple[str | None, str | None] | None:
 
 
 class Superstep(FileReducer):
-    """`FileReducer` of the writes of one superstep, all of whose tasks began with `files`.
+    """A `FileReducer` for the writes of one superstep, all of whose tasks began with `files`.
 
-    A write without an operation then tells what it changed: entries that are what they were when the step began are no
-    writes, each other one is an operation from there. So a task that returns all files, as a subgraph does, undoes
-    nothing that another one did, and what collides is known.
+    It can derive the changes of a write without an operation: an entry that equals the one at the beginning of the step
+    is no change, any other entry is an operation on that state. So a task that returns all files, as a subgraph does,
+    undoes no change of another task, and conflicts are found.
     """
 
     def __init__(self, files: Mapping[str, Any], step: int | None = None) -> None:
@@ -193,13 +194,13 @@ class Superstep(FileReducer):
         self._memory.log.begin(step)
         self._before = files
         self._changes: dict[tuple[str, str], FileChange] = {}
-        """What each task made of each file."""
+        """The change of each file by each task, by task and path."""
         self._views: dict[tuple[str, str], Any] = {}
-        """The files as each task left them."""
+        """Each file as each task left it, by task and path."""
         self._removals: dict[str, list[str]] = {}
         self._maps = 0
         self.lost: list[dict[str, Any]] = []
-        """What took no effect, as `file_conflicts` tells it."""
+        """The changes that took no effect, in the form of `file_conflicts`."""
 
     def apply(self, write: Mapping[str, Any], task: str | None = None) -> None:
         self._removals.update(removals_in(write))
@@ -218,7 +219,7 @@ class Superstep(FileReducer):
                 self._put(path, data)
 
     def _take_file(self, task: str, path: str, data: Any) -> None:
-        """Take in one file of a write without an operation."""
+        """Apply one file of a write without an operation."""
         before = self._before.get(path)
         if data == self.files.get(path) or _fingerprint(path, data) in self._memory.written.get(path, ()):
             return
@@ -235,14 +236,14 @@ class Superstep(FileReducer):
         operation = self._continued(operation)
         lost = super()._operate(operation, written)
         if lost:
-            self.lost.extend(_told(operation, lost))
+            self.lost.extend(_lost_changes(operation, lost))
         else:
             self._changes.update({(operation.task, path): change for path, change in operation.paths.items()})
             self._views.update({(operation.task, path): written.get(path) for path in operation.paths})
         return lost
 
     def _continued(self, operation: Operation) -> Operation:
-        """`operation` as of the task on whose write without an operation it goes on, if it does so."""
+        """`operation`, assigned to the task whose write without an operation it continues, if there is one."""
         for path, change in operation.paths.items():
             if change.origin == stored_version(self._before.get(path), path):
                 continue
@@ -254,7 +255,7 @@ class Superstep(FileReducer):
 
 
 def _rebased(path: str, before: Any, data: Any, view: Any) -> Any:
-    """`data`, which a task made of `before`, with its own earlier changes that made `view`, where they are disjoint."""
+    """`data`, which a task made of `before`, merged with its own earlier changes, in `view`, if these are disjoint."""
     texts = [_text(path, each) for each in (before, data, view)]
     if any(text is None for text in texts):
         return data
@@ -265,13 +266,13 @@ def _rebased(path: str, before: Any, data: Any, view: Any) -> Any:
 
 
 def _places(path: str, before: Any, after: Any) -> Places:
-    """Where two texts differ; None where one of the two is no text."""
+    """The places where two texts differ; None if one of them is no text."""
     old, new = _text(path, before), _text(path, after)
     return None if old is None or new is None else changed_places(old, new)
 
 
 def _text(path: str, data: Any) -> str | None:
-    """The text of a stored file; None where it is none."""
+    """The text of a stored file; None if `data` is no text file."""
     try:
         file = None if data is None else decode_file(data, path)
     except DeepFSError:
@@ -283,9 +284,9 @@ def _text(path: str, data: Any) -> str | None:
 
 
 def fold_conflicts(conflicts: Iterable[Any] | None, writes: Iterable[Any]) -> list[dict[str, Any]]:
-    """`conflicts` and the losses among `writes`, as dicts: path, operation, node, step, reason.
+    """`conflicts` and those found in `writes`, as dicts with the keys path, operation, node, step and reason.
 
-    A write is the header of an operation that was sent to the files, a list of conflicts, or None to forget them all.
+    A write is the header of an operation that was sent to `files`, a list of conflicts, or None to forget them all.
     """
     folded = _Conflicts(conflicts or ())
     folded.log = conflicts.log.copy() if isinstance(conflicts, _Conflicts) else StepLog()
@@ -312,11 +313,11 @@ class _Conflicts(list[dict[str, Any]]):
     def _judge(self, operation: Operation | None) -> None:
         lost = self.log.enter(operation) if operation else []
         if operation and lost:
-            self.extend(_told(operation, lost))
+            self.extend(_lost_changes(operation, lost))
 
 
-def _told(operation: Operation, lost: list[str]) -> list[dict[str, Any]]:
-    """The conflicts of an operation that collides at the paths in `lost`."""
+def _lost_changes(operation: Operation, lost: list[str]) -> list[dict[str, Any]]:
+    """The conflicts to report for an operation that conflicts with others at the paths in `lost`."""
     first = "A parallel task changed it first, in the same place."
     other = f"It was one with a change of {lost[0]}, which a parallel task changed first."
     return [
@@ -326,7 +327,7 @@ def _told(operation: Operation, lost: list[str]) -> list[dict[str, Any]]:
 
 
 def conflicts_of(operation: Operation, reason: str) -> list[dict[str, Any]]:
-    """The changes of an operation that took no effect, as `file_conflicts` holds them."""
+    """One conflict for each change of an operation that took no effect, in the form of `file_conflicts`."""
     return [
         {
             "path": path,

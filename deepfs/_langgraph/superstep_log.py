@@ -1,7 +1,7 @@
-"""What the tasks of a superstep have written to the files so far, while they run in this process.
+"""The writes of the tasks of a superstep to the files, while the tasks run in this process.
 
 LangGraph keeps the writes of a task in a deque until the superstep ends: a retry clears it, a failure leaves its error
-at the end. All that is known here follows from these deques and lives as long as they do.
+at the end. All state in this module is derived from these deques, and lives as long as they do.
 """
 
 import threading
@@ -32,12 +32,12 @@ Writes: TypeAlias = "deque[tuple[str, Any]]"
 
 
 class ProvisionalWrite(list[Any]):
-    """A write of a task, channel and value, which is none any more once the task has failed.
+    """A write of a task, a channel and a value, which becomes void when the task fails.
 
-    LangGraph saves what a failed or cancelled task had sent by then, and, when the graph is resumed, takes a task with
-    saved writes for finished: the rest of its work would never be done. So such a write then reads as the failure,
-    which is saved anyway, and the task runs again. Where the task has returned already, what it returned is saved, so
-    that it does not run again; then this write is one as well.
+    LangGraph saves what a failed or cancelled task has sent. When the graph is resumed, it takes a task with saved
+    writes for finished, so the rest of its work would never be done. Therefore this write then has the items of the
+    failure, which is saved anyway, and the task runs again. If the task has already returned, its result is saved and
+    it does not run again; then this write stays valid.
     """
 
     __slots__ = ("_writes",)
@@ -61,7 +61,7 @@ class ProvisionalWrite(list[Any]):
 
 
 def _from(writes: Writes, start: int) -> list[tuple[str, Any]]:
-    """The writes from index `start`; where another thread clears them meanwhile, those that were there."""
+    """The writes from index `start`; if another thread clears them meanwhile, those that were read before."""
     found: list[tuple[str, Any]] = []
     with suppress(IndexError):
         found.extend(writes[index] for index in range(start, len(writes)))
@@ -69,7 +69,7 @@ def _from(writes: Writes, start: int) -> list[tuple[str, Any]]:
 
 
 def _failure(writes: Writes) -> tuple[str, Any] | None:
-    """The failure of the task with these writes, which LangGraph puts at their end, if it failed."""
+    """The failure of the task with these writes, which LangGraph puts at their end; None if it has not failed."""
     try:
         for index in (-1, -2):
             write = writes[index]
@@ -81,7 +81,7 @@ def _failure(writes: Writes) -> tuple[str, Any] | None:
 
 
 def _has_returned(writes: Writes) -> bool:
-    """Whether there are writes that LangGraph made of what the task returned; errors and interrupts are none."""
+    """Whether LangGraph has added writes for the result of the task; errors and interrupts do not count."""
     channels = (write[0] for write in _from(writes, 0) if type(write) is tuple)
     return any(channel not in WRITES_IDX_MAP and not channel.startswith("__error") for channel in channels)
 
@@ -92,8 +92,8 @@ def _has_returned(writes: Writes) -> bool:
 class Task:
     """The files as one task sees them: as they were when the superstep began, with the writes of the task.
 
-    All of it follows from the task's writes, so a retry, which clears them, forgets what the failed attempt did. It
-    lives as long as these writes.
+    All of it is derived from the task's writes, so a retry, which clears them, discards the changes of the failed
+    attempt. The object lives as long as these writes.
     """
 
     def __init__(self, run: "Run", channel: Channel, writes: Writes, step: int | None, name: str) -> None:
@@ -121,17 +121,17 @@ class Task:
         _ended.append(self)
 
     def belongs_to(self, writes: Writes) -> bool:
-        """Whether these are the writes of this task."""
+        """Whether `writes` are the writes of this task."""
         return self._writes() is writes
 
     def written(self) -> list[Any]:
-        """What the task wrote to the files."""
+        """The values that the task has written to the files channel."""
         writes = self._writes()
         return [] if writes is None else [value for channel, value in _from(writes, 0) if channel == FILES]
 
     @property
     def files(self) -> Mapping[str, Any]:
-        """The files by path, as they lie in the state; the mapping may change with the next write."""
+        """The stored files by path. The next write may change the mapping."""
         if self._reducer is not None:
             return self._reducer.files
         channel = self._own or self._channel
@@ -150,7 +150,7 @@ class Task:
         return self._log if self._reducer is None else self._reducer.log
 
     def catch_up(self) -> None:
-        """Take in what the task wrote since."""
+        """Apply the writes of the task since the last call."""
         writes = self._writes()
         if writes is None or self._channel is None or self._is_up_to_date(writes):
             return
@@ -170,9 +170,9 @@ class Task:
         return False
 
     def _started_anew(self, writes: Writes) -> bool:
-        """Whether the writes taken in count no more: a retry cleared them, or the task failed.
+        """Whether the applied writes are void: a retry has cleared them, or the task has failed.
 
-        An `Overwrite` among them changes what those beside it do, so all are taken in together then, as LangGraph does.
+        An `Overwrite` changes the effect of the other writes, so all are then applied together, as LangGraph does.
         """
         if not self._taken:
             return False
@@ -190,7 +190,7 @@ class Task:
                 self._note(value)
 
     def _fold(self, values: list[Any], channel: Channel) -> None:
-        """As the channel does it, yet in place: what it costs does not grow with the files."""
+        """Apply values as the channel does, but in place, so that the cost does not grow with the number of files."""
         if self._reducer is None:
             self._reducer = Superstep(self.files, self.step)
         for value in values:
@@ -234,11 +234,11 @@ class Run:
 _runs: dict[int, Run] = {}
 _runs_lock = threading.Lock()
 _ended: "deque[Task]" = deque()
-"""Tasks to drop; they end when their writes are collected, which can happen anywhere, so nothing is locked then."""
+"""Tasks to drop. A task ends when its writes are garbage-collected, which can happen anywhere, so no lock is taken."""
 
 
 def task_of(channel: Channel, writes: Writes, step: int | None, name: str = "") -> Task:
-    """What is known of the task with these writes. Runs are told apart by their channel."""
+    """The `Task` with these writes, created if there is none. The channel identifies the run."""
     with _runs_lock:
         while _ended:
             _drop(_ended.popleft())
@@ -252,7 +252,7 @@ def task_of(channel: Channel, writes: Writes, step: int | None, name: str = "") 
 
 
 def writers(run: int) -> dict[int, str]:
-    """The names of the tasks that used the files of the channel with the id `run`, by the ids of what they wrote."""
+    """The names of the tasks that wrote to the files channel with the id `run`, by the ids of the written values."""
     known = _runs.get(run)
     return {id(value): task.name for task in known.tasks.copy().values() for value in task.written()} if known else {}
 

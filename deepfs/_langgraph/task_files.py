@@ -1,4 +1,4 @@
-"""The files as the running task sees and changes them: those of the state, under what the task wrote meanwhile.
+"""The files as the running task sees and changes them: those of the state, overlaid with the writes of the task.
 
 It is imported when it is first needed: importing LangGraph takes over a second.
 """
@@ -47,7 +47,7 @@ class TaskFiles:
 
     @property
     def files(self) -> Mapping[str, Any]:
-        """The files by path, as they lie in the state, with the writes of the task; the next may change the mapping."""
+        """The stored files by path, with the writes of the task applied. The next write may change the mapping."""
         return cast("Mapping[str, Any]", self._running.read(FILES, True) or {})
 
     @property
@@ -56,10 +56,10 @@ class TaskFiles:
         return Directories(self.files)
 
     def commit(self, changes: Sequence[Change], file_format: FileFormat = "v2") -> None:
-        """Write the changes as one operation, which takes effect as a whole or, told in `file_conflicts`, not at all.
+        """Write the changes as one operation. It takes effect as a whole, or not at all: `file_conflicts` reports that.
 
-        Raises ConflictError where a task of the same superstep changed the same place of a file, AlreadyExistsError
-        where it created the file. Nothing is written then.
+        Raises ConflictError if a task of the same superstep changed the same place of a file, AlreadyExistsError if it
+        created the file, BackendError if the running task has ended. Nothing is written then.
         """
         if not changes:
             return
@@ -81,10 +81,10 @@ class TaskFiles:
         return FileChange(origin, _base(change), _version(change.after))
 
     def _check(self, operation: Operation) -> None:
-        """Raise where `operation` collides with what other tasks wrote; here, it is not known."""
+        """Raise if `operation` conflicts with the writes of other tasks. This class does not know these writes."""
 
     def _send(self, writes: list[tuple[str, Any]]) -> bool:
-        """Send the writes; whether they will take effect."""
+        """Send the writes. Returns whether LangGraph will take them."""
         self._running.send(writes)
         return True
 
@@ -94,7 +94,7 @@ def _ended(operation: Operation) -> BackendError:
 
 
 class _MergingFiles(TaskFiles):
-    """Files of a task whose inside is known: reading costs what was written since, and siblings are seen."""
+    """Files of a task whose writes are accessible: a read costs only the new writes, and sibling tasks are known."""
 
     def __init__(
         self, running: RunningTask, task: Task, writes: Writes, *, tells_conflicts: bool, merges: bool
@@ -140,8 +140,8 @@ class _MergingFiles(TaskFiles):
 
 
 def _is_last(write: object, writes: Writes) -> bool:
-    """Whether `write` is among the last writes of a task, which has none of it where it runs out of time."""
-    with suppress(RuntimeError):  # Somebody else writes.
+    """Whether `write` is among the last writes of a task. LangGraph drops what a task sends after its timeout."""
+    with suppress(RuntimeError):  # Another thread writes at the same time.
         return any(each is write for each in islice(reversed(writes), 16))
     return True
 
@@ -164,9 +164,9 @@ class _Locked:
 
 
 def task_files() -> AbstractContextManager[TaskFiles]:
-    """The files of the running task, locked against the other threads and tasks of its graph: do not wait inside.
+    """A context with the files of the running task, locked against other threads and tasks: do not wait inside.
 
-    Raises RuntimeError, which says what to do, outside a graph and in one that has no channel `files`.
+    Raises RuntimeError, which says what to do, outside a graph and in a graph without a channel `files`.
     """
     running = running_task()
     inside = running.inside
@@ -187,7 +187,7 @@ _foreign_lock = threading.RLock()
 
 
 def _check_channel(channel: Channel, run: Run) -> None:
-    """Raise RuntimeError where the channel loses files, found out once in a run by writing to one of its kind."""
+    """Raise RuntimeError if the channel loses files: tested once in a run, by writes to an empty channel like it."""
     if not run.is_checked and not _keeps_files(channel):
         raise RuntimeError(_LOSING.format(kind=type(channel).__name__))
     run.is_checked = True
@@ -202,12 +202,12 @@ def _keeps_files(channel: Channel) -> bool:
         probe.update([one, two])
         probe.update([three, {"/1": None, "deepfs:": None}])
         return bool(probe.get() == {**two, **three})
-    except Exception:  # Whatever a reducer raises that was not made for this.
+    except Exception:  # A reducer that was not made for files may raise anything.
         return False
 
 
 def _fresh_files(running: RunningTask) -> TaskFiles:
-    """The files by LangGraph's own calls alone: every read applies all writes, and nothing is merged."""
+    """The files by LangGraph's own calls only: every read applies all writes, and nothing is merged."""
     try:
         running.read(FILES, False)
     except KeyError:
@@ -224,7 +224,7 @@ def _files_of(value: object) -> Mapping[str, Any]:
 
 
 def _base(change: Change) -> str | None:
-    """The version of what was there before a change, be it a file or not."""
+    """The version of the record before a change, even if it is no file."""
     return _version(change.before) or stored_version(change.origin, change.path)
 
 
@@ -233,7 +233,7 @@ def _version(data: Any) -> str | None:
 
 
 def _places(change: Change) -> Places:
-    """What an edit replaced."""
+    """The places that an edit replaced; None if the change is no edit."""
     if change.replacement is None:
         return None
     return [(span.start, span.end, len(span.text)) for span in change.replacement.spans]
@@ -243,10 +243,10 @@ def _places(change: Change) -> Places:
 
 
 def adopt_files(given: Mapping[str, Any], made: Mapping[str, Any]) -> list[str]:
-    """Write to the files of the running task what a graph made of them, and return the paths that it could not.
+    """Apply the changes that another graph made to the files of the running task. Returns the paths that failed.
 
-    `given` are the files that the graph began with, `made` those that it ended with. Where the task, or a parallel
-    one, changed a file meanwhile, edits in disjoint lines are merged; else the file stays as it is.
+    `given` are the files that the graph began with, `made` those that it ended with. If the task, or a parallel one,
+    changed a file meanwhile, edits in disjoint lines are merged; otherwise the file stays as it is.
     """
     with task_files() as task:
         return [path for path in _changed(given, made) if not _adopt(task, path, given.get(path), made.get(path))]
@@ -257,7 +257,7 @@ def _changed(given: Mapping[str, Any], made: Mapping[str, Any]) -> Iterator[str]
 
 
 def _adopt(task: TaskFiles, path: str, given: Any, made: Any) -> bool:
-    """Write one file; whether that went well."""
+    """Write one file. Returns whether that succeeded."""
     here = task.files.get(path)
     change = _change(path, given, made, here)
     if change is None:
@@ -270,7 +270,7 @@ def _adopt(task: TaskFiles, path: str, given: Any, made: Any) -> bool:
 
 
 def _change(path: str, given: Any, made: Any, here: Any) -> Change | None:
-    """The change of the file as it is `here` that does what made `made` of `given`; None where it collides."""
+    """The change that applies the difference between `given` and `made` to the file `here`; None on a conflict."""
     before, after = _file(path, here), _file(path, made)
     if made is not None and after is None:
         return None
@@ -287,7 +287,7 @@ def _change(path: str, given: Any, made: Any, here: Any) -> Change | None:
 
 
 def _file(path: str, value: Any) -> FileDataV2 | None:
-    """The file that is stored as `value`; None where it is none."""
+    """The file that is stored as `value`; None if it is no file."""
     try:
         return None if value is None else decode_file(value, path)
     except DeepFSError:

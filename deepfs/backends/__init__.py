@@ -38,7 +38,7 @@ __all__ = [
     "StoreBackend",
 ]
 
-if not TYPE_CHECKING:  # Type checkers know the names, and tell of others.
+if not TYPE_CHECKING:  # Type checkers use the imports above, and report unknown names.
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {

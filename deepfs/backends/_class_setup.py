@@ -1,4 +1,4 @@
-"""How a class that defines some of the operations, in one way or the other, becomes a whole backend."""
+"""Completes a class that defines some of the operations, sync or async, to a whole backend."""
 
 import functools
 import inspect
@@ -55,11 +55,11 @@ _RESULTS: dict[str, type[Result]] = {
 }
 
 _REQUESTS: Final[dict[str, type[SearchRequest]]] = {"glob": GlobRequest, "grep": GrepRequest}
-"""The operations that can be given as one value, to the method `arun_<operation>`."""
+"""The searches, which can also be called with one request object, by the method `arun_<operation>`."""
 
 
 def _failed(operation: str, error: DeepFSError, items: list[Any] | None) -> Any:
-    """What an operation returns that failed with `error`; raises it where there is no such result."""
+    """Return the failed result of `operation`; raise `error` if the operation has no result type."""
     if items is not None and operation == "upload_files":
         return [FileUploadResponse(path, error.code.value) for path, _ in items]
     if items is not None and operation == "download_files":
@@ -70,9 +70,9 @@ def _failed(operation: str, error: DeepFSError, items: list[Any] | None) -> Any:
 
 
 def _bounded(method: Callable[..., Any], operation: str, *, is_async: bool) -> Callable[..., Any]:
-    """`method` with its arguments checked and its expected failures turned into its result.
+    """Wrap `method` to check its arguments and to return a DeepFSError as a failed result.
 
-    It is called by its own parameters.
+    The wrapper is called with the parameters of `method`.
     """
     parameters = Parameters(method, operation)
 
@@ -100,7 +100,7 @@ def _bounded(method: Callable[..., Any], operation: str, *, is_async: bool) -> C
 
 
 def _bounded_stream(method: Callable[..., Any]) -> Callable[..., Any]:
-    """An `aupload_stream` that checks its arguments, turns expected failures into its result and closes the source."""
+    """Wrap an `aupload_stream` to check its arguments, return a DeepFSError as a result, and close the source."""
 
     @functools.wraps(method)
     async def aupload_stream(self: Any, path: str, chunks: Any) -> FileUploadResponse:
@@ -112,7 +112,7 @@ def _bounded_stream(method: Callable[..., Any]) -> Callable[..., Any]:
         except DeepFSError as error:
             return FileUploadResponse(path, error.code.value)
         finally:
-            if isinstance(chunks, AsyncGenerator):  # It was perhaps not read to its end.
+            if isinstance(chunks, AsyncGenerator):  # It may not have been read to its end.
                 await shielded(chunks.aclose)
         return outcome
 
@@ -120,7 +120,7 @@ def _bounded_stream(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _bounded_request(run: Callable[..., Any], result: type[Result]) -> Callable[..., Any]:
-    """An `arun_…` with its expected failures turned into its result."""
+    """Wrap an `arun_…` to return a DeepFSError as a failed result."""
 
     @functools.wraps(run)
     async def arun(self: Any, request: SearchRequest) -> Any:
@@ -133,7 +133,7 @@ def _bounded_request(run: Callable[..., Any], result: type[Result]) -> Callable[
 
 
 def bound_operations(cls: ClassT) -> ClassT:
-    """Put the operations in the body of `cls` behind the error boundary, each with the docstring of the class above."""
+    """Wrap the operations in the body of `cls` with the error boundary; one without a docstring inherits it."""
     for name in OPERATIONS:
         for spelled in (name, f"a{name}"):
             method = cls.__dict__.get(spelled)
@@ -150,7 +150,7 @@ def bound_operations(cls: ClassT) -> ClassT:
 
 
 def _adopt_operations(cls: type, mixins: Sequence[type]) -> None:
-    """Treat the operations that a mixin overrides as if they stood in the body of `cls`."""
+    """Copy the operations that a mixin overrides into the body of `cls`."""
     for name in OPERATIONS:
         spellings = (name, f"a{name}", f"arun_{name}", *filter(None, [V1_NAMES.get(name)]))
         owner = next((base for base in cls.__mro__ if any(spelled in vars(base) for spelled in spellings)), None)
@@ -161,7 +161,7 @@ def _adopt_operations(cls: type, mixins: Sequence[type]) -> None:
 
 
 def _add_edges(cls: type, protocol: Any) -> None:
-    """Give `cls` the public form of each search that its body defines by its request alone."""
+    """Generate `aglob` and `agrep` where the body of `cls` defines only `arun_glob` or `arun_grep`."""
     for name, request in _REQUESTS.items():
         run = vars(cls).get(f"arun_{name}")
         if run is not None and not any(spelled in vars(cls) for spelled in (name, f"a{name}")):
@@ -169,7 +169,7 @@ def _add_edges(cls: type, protocol: Any) -> None:
 
 
 def _edge(run: Callable[..., Any], request: type[SearchRequest], like: Callable[..., Any]) -> Callable[..., Any]:
-    """The operation `like`, made of `run`, which is called as it is, not through `self`."""
+    """A method with the signature of `like`, which calls `run` directly, without a lookup on `self`."""
 
     async def call(self: Any, *placed: Any, **options: Any) -> Any:
         return await run(self, request.called_with(placed, options))
@@ -178,7 +178,7 @@ def _edge(run: Callable[..., Any], request: type[SearchRequest], like: Callable[
 
 
 def _add_requests(cls: type) -> None:
-    """Give `cls` the form by its request of each search that its body defines by its parameters."""
+    """Generate `arun_glob` and `arun_grep` where the body of `cls` defines only `aglob` or `agrep`."""
     for name in _REQUESTS:
         search = vars(cls).get(f"a{name}")
         if search is not None and f"arun_{name}" not in vars(cls):
@@ -193,14 +193,14 @@ def _unpacking(search: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_synchronous(cls: type, mixins: Sequence[type]) -> bool:
-    """Whether `cls` adds no async code and none of the backends that it inherits from waits."""
+    """Whether `cls` adds no coroutine functions, and all backends that it inherits from are synchronous."""
     added = [member for owner in (cls, *mixins) for member in vars(owner).values()]
     inherited = [base.__dict__["is_synchronous"] for base in cls.__bases__ if base not in mixins]
     return all(inherited) and not any(inspect.iscoroutinefunction(member) for member in added)
 
 
 def _is_older(cls: type) -> bool:
-    """Whether the body of `cls` may have been written for an older protocol, as its names or its `write` tell."""
+    """Whether the body of `cls` may be written for an older protocol, judged by method names and by its `write`."""
     by_name = any(name in vars(cls) for name in V1_NAMES.values()) or any(map(speaks_v1, cls.__bases__))
     return by_name or any(
         inspect.isfunction(method) and not takes_overwrite(method)
@@ -209,9 +209,9 @@ def _is_older(cls: type) -> bool:
 
 
 def complete(cls: type[Any], protocol: type) -> None:
-    """Make a whole backend of a subclass of `protocol` whose body defines operations in either way.
+    """Complete `cls`, a subclass of `protocol` whose body defines operations as sync or async methods.
 
-    Bases that are no backends may override operations, too. `is_synchronous` is told anew unless the body declares it.
+    Bases that are no backends may override operations, too. `is_synchronous` is derived unless the body declares it.
     """
     mixins = [base for base in cls.__mro__[1:] if protocol not in base.__mro__ and base not in protocol.__mro__]
     add_former_names(cls, mixins)
@@ -226,12 +226,15 @@ def complete(cls: type[Any], protocol: type) -> None:
     add_v1_names(cls)
     _declare_deletes(cls, protocol)
     if "offers_move" not in vars(cls):
-        # What the protocol itself has is made of the other operations.
-        cls.offers_move = cls.amove is protocol.amove or _place(cls, "amove") <= _place(cls, "awrite")  # type: ignore[attr-defined]
+        # The `amove` of the protocol itself calls the other operations, so it does not bypass an `awrite`.
+        cls.offers_move = cls.amove is protocol.amove or _mro_index(cls, "amove") <= _mro_index(cls, "awrite")  # type: ignore[attr-defined]
 
 
 def _declare_deletes(cls: type[Any], protocol: type[Any]) -> None:
-    """Declare whether `cls` deletes, by whether it has an `adelete`, unless a class that has one declared it."""
+    """Set `capabilities.deletes`: False if `cls` has no `adelete`, else as declared.
+
+    A declaration that is inherited from a class without `adelete` does not count: `cls` then deletes.
+    """
     owner: Any = next(base for base in cls.__mro__ if "capabilities" in vars(base))
     if not isinstance(declared := vars(owner)["capabilities"], Capabilities):
         return
@@ -243,42 +246,42 @@ def _declare_deletes(cls: type[Any], protocol: type[Any]) -> None:
 
 
 _STREAMS: Final[Mapping[str, str]] = {"aupload_stream": "aupload_files", "adownload_stream": "adownload_files"}
-"""Streams, and the operation that each could be made of."""
+"""The stream operations, each with the whole-file operation that it can be built on."""
 
 
 def made_by_overrides(cls: type[Any], wrapper: type[Any], protocol: type[Any]) -> None:
-    """Have an override of uploads, downloads or `als` in `cls`, a subclass of `wrapper`, hold for streams and trees.
+    """Apply overrides of uploads, downloads or `als` in `cls`, a subclass of `wrapper`, to streams and trees as well.
 
-    Where a class overrides `upload_files` and no stream, its streams are made of its `upload_files`, as in `protocol`;
-    so are those of downloads. Otherwise a stream would pass by what the class does. A `dispatch` by its former name
-    knows no streams either.
+    If a class overrides `upload_files` but not `aupload_stream`, it gets the `aupload_stream` of `protocol`, which
+    calls `upload_files`; likewise for downloads. Otherwise a stream would bypass the override. A class that defines
+    `dispatch` by its former name cannot handle streams, so it gets those of `protocol` as well.
     """
     knows_no_streams = defined_formerly(cls, "dispatch")
     for stream, whole in _STREAMS.items():
-        if (0 if knows_no_streams else _place(cls, whole)) < _place(cls, stream):
+        if (0 if knows_no_streams else _mro_index(cls, whole)) < _mro_index(cls, stream):
             setattr(cls, stream, vars(protocol)[stream])
     if cls.alist_tree is wrapper.alist_tree and cls.als is not wrapper.als:
         cls.alist_tree = protocol.alist_tree
 
 
-def _place(cls: type[Any], name: str) -> int:
-    """How far up the method of this name is defined."""
+def _mro_index(cls: type[Any], name: str) -> int:
+    """The index in the MRO of the first class that defines `name`."""
     return next(place for place, owner in enumerate(cls.__mro__) if name in vars(owner))
 
 
 _SPELLINGS: Final = {"path": "file_path", "old": "old_string", "new": "new_string"}
-"""Parameters that code written for deepagents names differently; either name is accepted, whichever a class uses."""
+"""Parameters that code written for deepagents names differently; callers may use either name with any class."""
 
 _BATCHES: Final[dict[str, tuple[str, Callable[[Any], list[Any]]]]] = {
     "upload_files": ("files", upload_list),
     "download_files": ("paths", path_list),
 }
-"""Operations on many items, with the name of the items, and what makes a list of them."""
+"""Operations on many items: the name of the parameter with the items, and the function that makes a list of them."""
 
 _PLACED: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 _OPTIONS: Final = frozenset({"overwrite", "if_match", "timeout"}).union(*map(option_types, _REQUESTS.values()))
-"""What a method may lack; each is off where it is false, a text where it is None."""
+"""Options that a method may lack. A false value turns an option off, except that "" is a value of a string option."""
 
 
 def _search_options(operation: str) -> dict[str, Argument]:
@@ -287,7 +290,7 @@ def _search_options(operation: str) -> dict[str, Argument]:
 
 
 class Parameters:
-    """What a method takes, as the operation of this sync name."""
+    """The parameters of a method that implements `operation` (a sync name)."""
 
     def __init__(self, method: Callable[..., Any], operation: str) -> None:
         own = inspect.signature(method).parameters
@@ -306,9 +309,9 @@ class Parameters:
     def checked(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any], list[Any] | None]:
-        """The arguments, and the items of a batch, which have become a list; TypeError for what none can be."""
+        """Check the arguments and return them, with the items of a batch as a list. Raises TypeError."""
         for taken, given in zip(self._placed, args, strict=False):
-            if taken is not None and type(given) not in taken.plain:  # What `look` asks first.
+            if taken is not None and type(given) not in taken.plain:  # The first test of `look`.
                 taken.look(given)
         for name, given in kwargs.items():
             if name in self._named:
@@ -327,9 +330,9 @@ class Parameters:
         return (args[0], items, *args[2:]), kwargs, items
 
     def fitted(self, kwargs: dict[str, Any]) -> tuple[dict[str, Any], int | None]:
-        """The keyword arguments as the method takes them, and the `max_count` that its caller has to see to.
+        """The keyword arguments that the method accepts, and a `max_count` that the caller must apply itself.
 
-        Raises NotSupportedError for another option that it lacks.
+        Raises NotSupportedError for any other given option that the method lacks.
         """
         lacking = {name: kwargs[name] for name in self._lacking & kwargs.keys()}
         limit = lacking.pop("max_count", None)
@@ -339,7 +342,7 @@ class Parameters:
 
 
 def limited(result: Any, limit: int | None) -> Any:
-    """`result`, with at most `limit` matches where it is one of a grep."""
+    """`result`, with at most `limit` matches if it is a GrepResult."""
     if limit is None or not isinstance(result, GrepResult) or len(result.matches or ()) <= max(limit, 0):
         return result
     return replaced(result, matches=(result.matches or [])[: max(limit, 0)], truncated=True)

@@ -1,4 +1,4 @@
-"""Searches of a tree of mounts: which mounts are searched, and one result of what they find."""
+"""Searches of a tree of mounts: chooses the mounts to search, and merges their results."""
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -29,7 +29,7 @@ SearchT = TypeVar("SearchT", GlobResult, GrepResult)
 
 @dataclass(frozen=True)
 class MountQuery(Generic[RequestT]):
-    """A search of one mount, by the paths of its backend."""
+    """A search of one mount; the request has paths of its backend."""
 
     mount: Mount
     request: RequestT
@@ -48,7 +48,7 @@ class MountSearch:
         self._timeout = timeout
 
     async def glob(self, request: GlobRequest) -> GlobResult:
-        """Find files in all mounts under the start."""
+        """Find files in the mount of the start path, and in all mounts beneath it."""
         queries = self._queries(request)
         results = await gather([self._guarded(self._glob, query, GlobResult) for query in queries])
         return _merged_globs(queries, results)
@@ -57,7 +57,7 @@ class MountSearch:
         return self._outward(query, await query.mount.backend.arun_glob(query.request), query.mount.outer_info)
 
     async def grep(self, request: GrepRequest) -> GrepResult:
-        """Find lines in all mounts under the start."""
+        """Find lines in the mount of the start path, and in all mounts beneath it."""
         queries = self._queries(request)
         calls = [self._guarded(self._grep, query, GrepResult) for query in queries]
         results = await gather(calls, lambda done: _suffices(queries, done, request.max_count))
@@ -68,7 +68,7 @@ class MountSearch:
         shown = self._outward(query, found, query.mount.match)
         is_limited = found.truncated and query.request.max_count is not None
         if is_limited and len(shown.matches or ()) < len(found.matches or ()):
-            # Matches that other mounts hide used the limit up.
+            # Matches that other mounts hide have used up the limit.
             return await self._grep(MountQuery(query.mount, replace(query.request, max_count=None)))
         return shown
 
@@ -81,7 +81,7 @@ class MountSearch:
         return partial(_guarded, look, query, result, self._timeout)
 
     def _queries(self, request: RequestT) -> list[MountQuery[RequestT]]:
-        """The searches of the mounts that `request` is made of; that of the mount where it starts comes first."""
+        """The queries of the mounts that `request` has to search; the mount of its start path comes first."""
         path = paths.normalize(request.path or "/")
         mount = self._table.find(path)
         glob, hidden = request.file_glob, request.hidden
@@ -93,7 +93,7 @@ class MountSearch:
         return queries
 
     def _outward(self, query: MountQuery[Any], result: SearchT, shown: Callable[[Any], Any]) -> SearchT:
-        """A search result with the paths of the tree, without what other mounts hide."""
+        """A search result with paths in the tree, without matches that other mounts hide."""
         mount, inner = query.mount, query.request.path
         leads_to_mounts = self._table.children(mount.outer(inner))
         if leads_to_mounts and result.code in (ErrorCode.FILE_NOT_FOUND, ErrorCode.NOT_A_DIRECTORY):
@@ -107,7 +107,10 @@ class MountSearch:
 
 
 def _beneath(pattern: str | None, directory: str) -> Iterable[str | None]:
-    """What is left of `pattern` for the files under a mount; without one, dot-directories are left out."""
+    """The remainders of `pattern` for the files in a mount at `directory`; none if the pattern cannot match there.
+
+    Without a pattern, a mount in a dot-directory is left out.
+    """
     if pattern is not None:
         return compile_glob(pattern).beneath(directory)
     return () if directory.startswith(".") or "/." in directory else (None,)
@@ -119,7 +122,7 @@ async def _guarded(
     result: type[ResultT],
     seconds: float | None,
 ) -> ResultT:
-    """The answer of a mount; that it raised, or took too long, is an error of its part, not of the whole search."""
+    """The result of one mount. If it raises or takes too long, only this result fails, not the whole search."""
     try:
         if seconds is None or is_inline():
             return await uncancelled(look(query))
@@ -135,7 +138,7 @@ async def _guarded(
 
 
 def _suffices(queries: Sequence[MountQuery[Any]], done: Sequence[GrepResult | None], max_count: int | None) -> bool:
-    """Whether the matches that sort before everything still pending fill `max_count`, and more were there."""
+    """Whether the matches that sort before all pending mounts fill `max_count`, and it is known that there are more."""
     if max_count is None or done[0] is None:
         return False
     pending = min(
@@ -149,11 +152,11 @@ def _suffices(queries: Sequence[MountQuery[Any]], done: Sequence[GrepResult | No
 def _merged_greps(
     queries: Sequence[MountQuery[Any]], results: Sequence[GrepResult | None], max_count: int | None
 ) -> GrepResult:
-    """One result of all that came."""
+    """Merge the results that have arrived."""
     came = [result for result in results if result is not None]
     if all(result.error and not result.matches for result in came):
         return came[0]
-    # Two queries of one mount, for two remainders of a glob, may both find a line.
+    # Two queries of one mount, for two remainders of a glob, may find the same line.
     found = {(match.path, match.line): match for result in came for match in result.matches or ()}
     matches = [found[place] for place in sorted(found)]
     limit = len(matches) if max_count is None else max_count
@@ -164,7 +167,7 @@ def _merged_greps(
 
 
 def _merged_globs(queries: Sequence[MountQuery[Any]], results: Sequence[GlobResult | None]) -> GlobResult:
-    """One result of all that came."""
+    """Merge the results that have arrived."""
     came = [result for result in results if result is not None]
     if all(result.error and not result.matches for result in came):
         return came[0]
@@ -173,14 +176,14 @@ def _merged_globs(queries: Sequence[MountQuery[Any]], results: Sequence[GlobResu
     merged = GlobResult(
         matches=[found[path] for path in sorted(found)],
         truncated=bool(reasons),
-        # What cannot be read stays hidden however the search is narrowed: it is not to be masked by a limit.
+        # The reason "unreadable" comes before limits, since no narrower search would show what cannot be read.
         truncation_reason=next((reason for reason in get_args(TruncationReason) if reason in reasons), None),
     )
     return _with_failures(merged, queries, results)
 
 
 def _with_failures(merged: ResultT, queries: Sequence[MountQuery[Any]], results: Sequence[Result | None]) -> ResultT:
-    """`merged`, and in it which mounts failed."""
+    """`merged`, with an error that names the mounts that failed."""
     failed = [(query, result) for query, result in zip(queries, results, strict=True) if result and result.error]
     if not failed:
         return merged
@@ -189,14 +192,14 @@ def _with_failures(merged: ResultT, queries: Sequence[MountQuery[Any]], results:
 
 
 def _failures(failed: Sequence[tuple[MountQuery[Any], Result]]) -> DeepFSError:
-    """One error of all mounts that failed, with the code of the first."""
+    """One error for all mounts that failed, with the code of the first."""
     named: dict[str, str | DeepFSError] = {}
-    told: dict[tuple[str, str], str] = {}
+    texts: dict[tuple[str, str], str] = {}
     for index, (query, result) in enumerate(failed):
         prefix, hidden = query.mount.prefix, query.request.hidden
         if hidden is not None and hidden("/", is_dir=False):
-            told["", ""] = "Not everything could be searched"
-        elif (key := (prefix, result.error or "")) not in told:
+            texts["", ""] = "Not everything could be searched"
+        elif (key := (prefix, result.error or "")) not in texts:
             named |= {f"error{index}": error_told(result), f"mount{index}": f"{prefix}/"}
-            told[key] = f"{{error{index}}} (in '{{mount{index}}}')"
-    return error_about(failed[0][1].code or ErrorCode.BACKEND_ERROR, None, "; ".join(told.values()), **named)
+            texts[key] = f"{{error{index}}} (in '{{mount{index}}}')"
+    return error_about(failed[0][1].code or ErrorCode.BACKEND_ERROR, None, "; ".join(texts.values()), **named)

@@ -1,4 +1,4 @@
-"""The route table of a composite: which backend a path belongs to, and how paths and texts change on the way."""
+"""The route table of a composite: finds the backend of a path, and translates paths and error texts."""
 
 import logging
 from bisect import bisect_left
@@ -31,33 +31,33 @@ ResultT = TypeVar("ResultT", bound=Result)
 
 @dataclass(frozen=True)
 class Mount:
-    """A backend and the path where its root appears; the default's is empty."""
+    """A backend and its prefix, the path where its root appears; the default backend has an empty prefix."""
 
     prefix: str
     backend: Operations
 
     def inner(self, path: str) -> str:
-        """`path` of the tree as the backend knows it."""
+        """The path in the backend for `path` in the tree."""
         return path[len(self.prefix) :] or "/"
 
     def outer(self, path: str) -> str:
-        """A path of the backend as the tree shows it."""
+        """The path in the tree for `path` in the backend."""
         return self.prefix + path if path != "/" else self.prefix or "/"
 
     def hidden(self, hidden: PathFilter | None) -> PathFilter | None:
-        """What is `hidden` in the tree, by the paths of the backend."""
+        """The filter `hidden`, which takes paths in the tree, as a filter that takes paths in the backend."""
         if hidden is None or not self.prefix:
             return hidden
         return lambda path, *, is_dir: hidden(self.outer(path), is_dir=is_dir)
 
     def outer_result(self, result: ResultT, *inner: str) -> ResultT:
-        """`result` with its error naming the paths of the tree instead of the backend's `inner` ones."""
+        """`result` of an operation on the paths `inner`, with paths in the tree in its error."""
         if result.error is None or not self.prefix:
             return result
         return renamed(result, error_told(result).located(_known(inner)), self.outer)
 
     def outer_error(self, error: DeepFSError, *inner: str) -> DeepFSError:
-        """`error`, raised by the backend about `inner`, naming the paths of the tree."""
+        """`error` of an operation on the paths `inner`, with paths in the tree."""
         return error.located(_known(inner)).renamed(self.outer)
 
     def outer_info(self, info: FileInfo) -> FileInfo:
@@ -70,7 +70,7 @@ class Mount:
 
 
 def _known(inner: Sequence[str]) -> set[str]:
-    """The paths of a backend that a text about `inner` may name."""
+    """The paths that an error text of an operation on `inner` may name: these paths and all above them."""
     return {path for start in inner for path in (start, *paths.ancestors(start), "/")}
 
 
@@ -96,7 +96,7 @@ class MountTable:
 
     def beneath(self, directory: str) -> list[Mount]:
         """The mounts under `directory`, not at it, sorted by prefix."""
-        # In sorted order they follow one another, up to the character after `/`.
+        # Their prefixes are adjacent in sorted order; `0` is the character after `/`.
         above = "" if directory == "/" else directory
         first, end = bisect_left(self._prefixes, f"{above}/"), bisect_left(self._prefixes, f"{above}0")
         return [self._mounts[prefix] for prefix in self._prefixes[first:end]]
@@ -112,7 +112,7 @@ class MountTable:
 
 
 def _prefix(route: str) -> str:
-    """The normal form of a route; ValueError for one that is relative, malformed or the root."""
+    """The normal form of a route. Raises ValueError if it is relative, malformed or the root."""
     check_string("a route", route)
     if not route.startswith("/"):
         raise ValueError(f"Route {route!r} must start with '/'")
@@ -135,7 +135,7 @@ OutcomeT = TypeVar("OutcomeT")
 async def answered(
     call: Callable[[Mount, BatchT], Awaitable[list[OutcomeT]]], mount: Mount, batch: BatchT
 ) -> list[OutcomeT] | None:
-    """The outcomes of a batch; None where the mount raised, so that those of other mounts are told all the same."""
+    """The outcomes of a batch; None if the mount raised, so that the outcomes of other mounts are still returned."""
     try:
         return await uncancelled(call(mount, batch))
     except Exception:
@@ -144,7 +144,7 @@ async def answered(
 
 
 async def uncancelled(answer: Awaitable[T]) -> T:
-    """`answer`; BackendError where it ends as if it were cancelled though nobody cancels this task."""
+    """Await `answer`. Raises BackendError if it ends with a cancellation although this task is not cancelled."""
     try:
         return await answer
     except BaseException as error:
@@ -157,7 +157,7 @@ async def gather(
     calls: Sequence[Callable[[], Awaitable[T]]],
     enough: Callable[[Sequence[T | None]], bool] = lambda _: False,
 ) -> list[T | None]:
-    """The results of `calls`, run concurrently; None for those cancelled once `enough` says that the others suffice."""
+    """The results of `calls`, run concurrently; None for calls that were stopped once `enough(results)` was true."""
     results: list[T | None] = [None] * len(calls)
     if is_inline() or len(calls) == 1:
         for index, call in enumerate(calls):

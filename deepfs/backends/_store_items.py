@@ -1,8 +1,8 @@
-"""The items of one namespace of a LangGraph store, whatever the store answers.
+"""Reads and changes the items of one namespace of a LangGraph store, without trust in what the store returns.
 
-A store may fail after it has written, give other items than those asked for, or fewer at once than there are. Read here
-is only what is an item of the namespace; a listing holds all items or is an error; and after a failed change the store
-is read again, so that what is told of it is what happened.
+A store may fail after it has written, return other items than those asked for, or return fewer at once than there are.
+So only items of the namespace are accepted, a listing holds all items or is an error, and after a failed change the
+store is read again, so that the error reports what happened.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
@@ -20,28 +20,28 @@ from deepfs.text.flat_tree import ChangedError, PartlyDoneError
 __all__ = ["change", "fetched", "listed"]
 
 _ALL: Final = 2**31 - 1
-"""One page holds everything, where the store allows: paging by offset loses rows while others write."""
+"""The page size: one page holds everything, if the store allows it. Paging by offset loses rows while others write."""
 _MOST_KEYS: Final = 10_000
-"""Keys asked for at once: each may be a parameter of one statement, and databases limit these."""
+"""The most keys to ask for at once: each may be a parameter of one statement, and databases limit parameters."""
 _PASSES: Final = 10
-"""How often all pages are read until two readings agree."""
+"""The most times that all pages are read until two readings agree."""
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
 async def fetched(store: BaseStore, namespace: Namespace, keys: Sequence[str]) -> dict[str, Any]:
-    """Those of the items with these keys that there are: their values by key."""
+    """The values of the items with these keys, by key; missing items are left out."""
     if len(keys) > _MOST_KEYS:
         first = await fetched(store, namespace, keys[:_MOST_KEYS])
         return first | await fetched(store, namespace, keys[_MOST_KEYS:])
     answers = await _langgraph.batch(store, [GetOp(namespace, key) for key in keys])
-    items = _items(_checked([item for item in answers if item is not None]), namespace)
+    items = _items(_checked_items([item for item in answers if item is not None]), namespace)
     return {key: items[key] for key in keys if key in items}
 
 
 async def listed(store: BaseStore, namespace: Namespace) -> dict[Any, Any]:
-    """The values of all items of the namespace by key. BackendError where the store does not give all."""
+    """The values of all items of the namespace, by key. Raises BackendError if the store does not return all."""
     rows = await _page(store, namespace, 0)
     if rows and not _langgraph.lists_all(store) and await _is_cut(store, namespace, rows):
         return await _paged(store, namespace)
@@ -49,28 +49,29 @@ async def listed(store: BaseStore, namespace: Namespace) -> dict[Any, Any]:
 
 
 _most: WeakKeyDictionary[BaseStore, int] = WeakKeyDictionary()
-"""The most items that a store was seen to give at once: where it gives fewer, these are all."""
+"""The most items that each store has returned at once: if it returns fewer, these are all."""
 
 
 async def _is_cut(store: BaseStore, namespace: Namespace, rows: Sequence[Any]) -> bool:
-    """Whether a store that gave these items at once has more, or cannot be trusted to have given all."""
+    """Whether the store has more items than `rows`, its first page, or may have more."""
     keys = _keys(rows)
     if len(set(keys)) < len(keys):
         return True
     if len(keys) < _most.get(store, 0):
         return False
-    # From the last one on there is just this one. Anything else, none included, tells that there are more, or that rows
-    # have moved; and one that gives a single item at once is asked what comes after it.
+    # A page at the offset of the last item must hold this item only. Any other answer, also an empty one, shows that
+    # there are more items, or that rows have moved. The next offset is read as well, since a store may return a single
+    # item at once.
     last = SearchOp(namespace, limit=2, offset=len(keys) - 1)
     found, more = await _langgraph.batch(store, [last, SearchOp(namespace, limit=1, offset=len(keys))])
-    if more or _keys(_checked(found)) != keys[-1:]:
+    if more or _keys(_checked_items(found)) != keys[-1:]:
         return True
     _most[store] = len(keys)
     return False
 
 
 async def _paged(store: BaseStore, namespace: Namespace) -> dict[Any, Any]:
-    """All items, page by page, as soon as two readings agree: a page may repeat rows of another or lose some."""
+    """All items, read in pages until two readings agree: a page may repeat rows of another, and rows may be missed."""
     before: dict[Any, Any] | None = None
     for _ in range(_PASSES):
         now = await _all_pages(store, namespace)
@@ -91,7 +92,7 @@ async def _all_pages(store: BaseStore, namespace: Namespace) -> dict[Any, Any]:
         if keys == before:
             raise BackendError(None, "The store gives no more than a part of its items, the same for each offset.")
         found |= _items(page, namespace)
-        # A row that comes twice is no step forward: rather is one read again than one passed over.
+        # Repeated rows do not advance the offset: reading a row twice is better than missing one.
         offset, before = offset + max(1, len(seen.union(keys)) - len(seen)), keys
         seen.update(keys)
     return found
@@ -103,11 +104,11 @@ def _keys(rows: Iterable[Any]) -> list[tuple[Any, Any]]:
 
 async def _page(store: BaseStore, namespace: Namespace, offset: int, limit: int = _ALL) -> list[Any]:
     [rows] = await _langgraph.batch(store, [SearchOp(namespace, limit=limit, offset=offset)])
-    return _checked(rows)
+    return _checked_items(rows)
 
 
-def _checked(rows: object) -> list[Any]:
-    """`rows` as items; a store may be of any make."""
+def _checked_items(rows: object) -> list[Any]:
+    """Return `rows` as a list. Raises BackendError unless they are items: a store may return anything."""
     if isinstance(rows, list | tuple) and all(map(_is_item, rows)):
         return list(rows)
     raise BackendError(None, "The store gave an answer that is no list of items.")
@@ -121,9 +122,9 @@ def _is_item(given: object) -> bool:
 
 
 def _items(rows: Iterable[Any], namespace: Namespace) -> dict[Any, Any]:
-    """The values of those rows that are of this namespace.
+    """The values of the rows of this namespace, by key.
 
-    The search is by prefix: namespaces below this one, and on older stores beside it, come along.
+    A store searches by prefix, so it also returns items of namespaces below this one and, if it is older, beside it.
     """
     return {row.key: row.value for row in rows if tuple(row.namespace) == namespace}
 
@@ -132,11 +133,11 @@ def _items(rows: Iterable[Any], namespace: Namespace) -> dict[Any, Any]:
 
 
 async def change(store: BaseStore, namespace: Namespace, puts: Sequence[Put]) -> None:
-    """Store the changes, those that add before those that remove; where the table can be reached, all at once.
+    """Store the changes, additions before removals; if the table can be reached by SQL, as a whole.
 
-    Raises ChangedError, with nothing stored, where a record is another by now than the one that was read and the table
-    tells; BackendError where the store failed and, as it shows afterwards, did nothing; PartlyDoneError where it did
-    some of it, or where that cannot be told. A change that took effect is a success, however the store answered.
+    Raises ChangedError, with nothing stored, if the table shows that a record is not the one that was read;
+    BackendError if the store failed, and reading it again shows that nothing was stored; PartlyDoneError if some
+    changes were stored, or if that is not known. Changes that took effect are a success, even if the store failed.
     """
     if can_compare(store):
         try:
@@ -149,14 +150,14 @@ async def change(store: BaseStore, namespace: Namespace, puts: Sequence[Put]) ->
 
 
 _COMPARISONS: Final = 2
-"""What changed and changed back between comparing and reading is no reason to do without."""
+"""How often to compare: a record may change, and change back before it is read to confirm the difference."""
 
 
 async def _put_compared(store: BaseStore, namespace: Namespace, puts: Sequence[Put]) -> bool:
-    """Store what is as it was read, and return True; ChangedError where anything did change.
+    """Store the changes and return True if the records are as they were read; raise ChangedError if any is not.
 
-    False, with nothing stored, for what is as it was read, and yet not for the database, such as numbers that Python
-    does not hold exactly.
+    Returns False, with nothing stored, if the records are as they were read, but not for the database, as with numbers
+    that Python does not hold exactly.
     """
     for _ in range(_COMPARISONS):
         try:
@@ -185,7 +186,10 @@ async def _put(store: BaseStore, namespace: Namespace, puts: Sequence[Put]) -> N
 async def _look(
     store: BaseStore, namespace: Namespace, puts: Sequence[Put], part: Sequence[Put], error: BackendError
 ) -> None:
-    """After a failure of unknown outcome: return if all of `part` took effect, raise `error` if nothing did."""
+    """Find out the outcome of a failed `part` of `puts`: return if all of it took effect.
+
+    Raises `error` if none of `puts` took effect, else PartlyDoneError.
+    """
     try:
         found = await fetched(store, namespace, [put.path for put in puts])
     except BackendError:
@@ -197,5 +201,5 @@ async def _look(
     if len(undone) == len(puts):
         raise error
     unknown = len(puts) - len(done) - len(undone)
-    told = f", of {unknown} it is not known, since others changed these files as well" if unknown else ""
-    raise PartlyDoneError(f"{{cause}}: of {len(puts)} changes {len(done)} took effect{told}", done, error) from error
+    remark = f", of {unknown} it is not known, since others changed these files as well" if unknown else ""
+    raise PartlyDoneError(f"{{cause}}: of {len(puts)} changes {len(done)} took effect{remark}", done, error) from error

@@ -1,8 +1,8 @@
-"""What the table of a LangGraph store says of its items without their values: keys, sizes and times.
+"""Listings of a LangGraph store by SQL on its table: keys, sizes and times of the items, without their values.
 
-A `BaseStore` lists items with their values only. Where the table can be read by SQL, the database works out the sizes,
-once for each state of a row, and no value leaves it. What it found is kept with what tells that state, so that a
-listing sees what any process changed. A row whose value is no plain file is fetched, and looked at here.
+A `BaseStore` lists items with their values only. If the table can be read by SQL, the database computes the sizes, once
+for each version of a row, and transfers no value. The size is cached with an identifier of the row's version, so a
+listing sees the changes of every process. A row whose value is no plain file is fetched, and decoded here.
 """
 
 import json
@@ -21,52 +21,52 @@ from deepfs.text.flat_tree import DecodedFiles, FileStat
 __all__ = ["Known", "Moment", "can_list", "keys", "stats", "stats_at"]
 
 _Stats: TypeAlias = dict[str, FileStat | None]
-"""By key; None for a row that has to be looked at here."""
+"""By key; None for a row whose value must be fetched."""
 
 _MOST_PARAMETERS: Final = 900
-"""SQLite may refuse over 999."""
+"""The most parameters of a statement: SQLite may refuse more than 999."""
 _SETTLED: Final = timedelta(seconds=2)
-"""After which no other change of a row gets the same time: SQLite keeps times in whole seconds."""
+"""The age from which no further change of a row can get the same `updated_at`: SQLite keeps times in whole seconds."""
 
 
 class Moment(Struct):
-    """What tells whether a SQLite database has changed since."""
+    """Counters that show whether a SQLite database has changed since they were read."""
 
     connection: object
     version: int
-    """Another one whenever another connection has changed the database."""
+    """The `data_version`: it differs after another connection has changed the database."""
     changes: int
-    """Rows that this connection has changed so far."""
+    """The number of rows that this connection has changed so far."""
 
 
 class Known(Struct):
-    """What was found out of the rows of one namespace. Threads share it: copy a dict before you iterate over it."""
+    """Cached sizes and times of the rows of one namespace. Threads share it: copy a dict before you iterate over it."""
 
     rows: dict[str, tuple[str, FileStat]] = field(default_factory=dict)
-    """By key, what told the state of the row, and what was found out."""
+    """By key, the identifier of the row's version, and its size and times."""
     listing: _Stats = field(default_factory=dict)
     """The rows whose keys begin with `prefix`, at `moment`."""
     prefix: str = ""
     moment: Moment | None = None
     under_way: int = 0
-    """Changes by this process of which it is not known yet whether they are part of a listing."""
+    """The number of changes that this process is making, which a listing may or may not contain."""
     changes: int = 0
-    """Rows that this process has changed."""
+    """The number of rows that this process has changed."""
     changes_listed: int = 0
-    """How many of them were so when `listing` was made; the keys of the others are `changed`."""
+    """The value of `changes` when `listing` was made. The keys of the rows changed since are in `changed`."""
     changed: dict[str, None] = field(default_factory=dict)
 
     def follow(self, keys: Sequence[str]) -> None:
-        """This process has changed the rows with these keys, each once."""
+        """Record that this process has changed the rows with these keys, each once."""
         self.changes += len(keys)
         self.changed |= dict.fromkeys(keys)
 
     def forget(self) -> None:
-        """Rows may have changed."""
+        """Record that rows may have changed, so that `listing` is not used."""
         self.moment = None
 
     def covers(self, moment: Moment | None, prefix: str) -> bool:
-        """Whether `listing` has all rows with `prefix` as they are at `moment`, but for those that are `changed`."""
+        """Whether `listing` has all rows with `prefix` as they are at `moment`, except for the rows in `changed`."""
         return (
             moment is not None
             and self.moment is not None
@@ -78,7 +78,7 @@ class Known(Struct):
         )
 
     def remember(self, listing: _Stats, prefix: str, moment: Moment | None, changes: int) -> None:
-        """Take over a listing that began at `moment`, unless rows were changed by this process since."""
+        """Store a listing that began at `moment`. It is not used if this process has changed rows since then."""
         is_certain = not self.under_way and changes == self.changes
         self.listing, self.prefix = listing, prefix
         self.moment = moment if is_certain else None
@@ -86,7 +86,7 @@ class Known(Struct):
 
 
 def can_list(store: BaseStore) -> bool:
-    """Whether this module serves `store`: one over Postgres or SQLite, as LangGraph makes it."""
+    """Whether this module supports `store`: an unmodified store of LangGraph over Postgres or SQLite."""
     return _langgraph.reads_plainly(store)
 
 
@@ -102,12 +102,12 @@ async def keys(store: BaseStore, namespace: Namespace, prefix: str = "", limit: 
 
 
 async def stats(store: BaseStore, namespace: Namespace, prefix: str, known: Known) -> dict[str, FileStat]:
-    """What can be said of the items whose keys begin with `prefix`, which ends in `/` or is empty."""
+    """The sizes and times of the items whose keys begin with `prefix`, which ends in `/` or is empty."""
     table = _table(store, namespace)
 
     async def select(cursor: Any) -> _Stats:
         changes = known.changes
-        # Read before the listing: what comes after it makes another moment.
+        # Read before the listing, so that any later change leads to another moment.
         moment = await table.moment(cursor)
         if known.covers(moment, prefix):
             listing, listed = await _followed(table, cursor, known), known.prefix
@@ -116,21 +116,21 @@ async def stats(store: BaseStore, namespace: Namespace, prefix: str, known: Know
         known.remember(listing, listed, moment, changes)
         return listing if listed == prefix else {key: listing[key] for key in listing if key.startswith(prefix)}
 
-    return await _looked_at(store, namespace, await _langgraph.with_cursor(store, select))
+    return await _with_fetched(store, namespace, await _langgraph.with_cursor(store, select))
 
 
 async def stats_at(store: BaseStore, namespace: Namespace, wanted: Sequence[str], known: Known) -> dict[str, FileStat]:
-    """What can be said of those of the `wanted` items that there are."""
+    """The sizes and times of the `wanted` items that exist."""
     table = _table(store, namespace)
 
     async def select(cursor: Any) -> _Stats:
         return await _details(table, cursor, wanted, known)
 
-    return await _looked_at(store, namespace, await _langgraph.with_cursor(store, select))
+    return await _with_fetched(store, namespace, await _langgraph.with_cursor(store, select))
 
 
 async def _followed(table: "_Table", cursor: Any, known: Known) -> _Stats:
-    """The listing that is known, with what this process has changed since."""
+    """The cached listing, updated with the rows that this process has changed since."""
     changed = known.changed.copy()
     if not changed:
         return known.listing
@@ -152,7 +152,7 @@ def _is_known(known: Known, key: str, state: str) -> bool:
 
 
 async def _details(table: "_Table", cursor: Any, wanted: Sequence[str], known: Known) -> _Stats:
-    """What the database finds out of these rows; what is certain not to change unnoticed is kept."""
+    """The sizes and times of these rows. A row is cached if no later change of it can go unnoticed."""
     settled = (datetime.now(UTC) - _SETTLED).strftime("%Y-%m-%d %H:%M:%S")
     found: _Stats = {}
     for start in range(0, len(wanted), _MOST_PARAMETERS):
@@ -166,7 +166,7 @@ async def _details(table: "_Table", cursor: Any, wanted: Sequence[str], known: K
 
 
 def _stat_of(kind: str | None, size: int | None, others: str | None) -> FileStat | None:
-    """The size and times by the columns of a row; None where its value has to be fetched to know them."""
+    """The size and times from the columns of a row; None if its value must be fetched to know them."""
     if kind not in ("text", "string") or size is None or others is None:
         return None
     encoding, *rest = json.loads(others)
@@ -175,11 +175,12 @@ def _stat_of(kind: str | None, size: int | None, others: str | None) -> FileStat
     return FileStat(max(0, size), modified_at=rest[0], created_at=rest[1])
 
 
-async def _looked_at(store: BaseStore, namespace: Namespace, found: _Stats) -> dict[str, FileStat]:
-    odd = [key for key, stat in found.items() if stat is None]
-    records = DecodedFiles(await fetched(store, namespace, odd) if odd else {})
-    looked_at = {key: FileStat(*records.described(key)) for key in records}
-    every = ((key, stat or looked_at.get(key)) for key, stat in found.items())
+async def _with_fetched(store: BaseStore, namespace: Namespace, found: _Stats) -> dict[str, FileStat]:
+    """`found`, completed with the stats of rows whose values must be fetched."""
+    missing = [key for key, stat in found.items() if stat is None]
+    records = DecodedFiles(await fetched(store, namespace, missing) if missing else {})
+    decoded = {key: FileStat(*records.described(key)) for key in records}
+    every = ((key, stat or decoded.get(key)) for key, stat in found.items())
     return {key: stat for key, stat in every if stat is not None}
 
 
@@ -190,17 +191,18 @@ class _Table:
     """The rows of one namespace, in the SQL of one kind of database."""
 
     where: str
-    """The condition of rows whose keys begin with a prefix."""
+    """The SQL condition of rows whose keys begin with a prefix."""
     state: str
-    """What another state of a row never has, or, by `updated_at`, not at another time."""
+    """The SQL expression that identifies the version of a row; see `keeps_exact_states`."""
     keeps_exact_states: bool
+    """Whether `state` always differs between versions of a row, not only between those with different `updated_at`."""
 
     def __init__(self, store: BaseStore, namespace: Namespace) -> None:
         self._store = store
         self._namespace = ".".join(namespace)
 
     async def rows(self, cursor: Any, query: str, prefix: str) -> list[tuple[Any, ...]]:
-        """The rows of a query with the condition `where`."""
+        """The rows that a query with the condition `where` returns."""
         raise NotImplementedError
 
     async def details(self, cursor: Any, wanted: Sequence[str]) -> list[tuple[Any, ...]]:
@@ -208,7 +210,7 @@ class _Table:
         raise NotImplementedError
 
     async def moment(self, cursor: Any) -> Moment | None:
-        """What changes whenever anything in the database does; None where that cannot be told."""
+        """Counters that change whenever the database changes; None if the database has none."""
         return None
 
 
@@ -217,7 +219,11 @@ def _table(store: BaseStore, namespace: Namespace) -> _Table:
 
 
 def _size(content: str, utf8: str, ignored: str) -> str:
-    """The bytes of a file with this `content`, as `size_of` counts them; of text those of `utf8`."""
+    """The SQL expression for the size of a file in bytes, as `size_of` counts it.
+
+    `content` is the SQL expression for the content, `utf8` the one for its size as text, `ignored` the one for the
+    content without the characters that base64 ignores.
+    """
     return f"""CASE encoding WHEN 'base64'
         THEN length({ignored}) * 3 / 4 - (length({content}) - length(replace({content}, '=', '')))
         ELSE {utf8} END"""
@@ -225,7 +231,7 @@ def _size(content: str, utf8: str, ignored: str) -> str:
 
 class _Sqlite(_Table):
     where = "prefix = ? AND key >= ? AND key < ?"
-    # A put of LangGraph gives the row another number. To read `updated_at` is to read past the value of the row.
+    # A put of LangGraph gives the row another rowid. Reading `updated_at` means reading past the value of the row.
     state = "rowid || ' ' || length(value) || ' ' || updated_at"
     keeps_exact_states = False
 
@@ -279,7 +285,7 @@ class _Postgres(_Table):
 
     async def details(self, cursor: Any, wanted: Sequence[str]) -> list[tuple[Any, ...]]:
         size = _size("content", "octet_length(convert_to(content, 'UTF8'))", "translate(content, E' \\t\\r\\n', '')")
-        # What is made of `value` first is in memory then; each look at the column itself would read it anew.
+        # The result of `value || '{}'` is in memory. Each use of the column itself would read the value again.
         query = f"""
             SELECT key, state, updated_at, kind, {size} AS size, others
             FROM (

@@ -1,7 +1,7 @@
-"""The database beneath a store of LangGraph, where its own cursor reaches it: which one, and conditional changes of it.
+"""The database of a LangGraph store, reached by the store's own cursor: its identity, and conditional changes.
 
-A `BaseStore` has no compare-and-set, and two store objects over one database know nothing of each other. The table can
-do it: all changes of an operation are made at once, provided that each record is still the one that was read.
+A `BaseStore` has no compare-and-set, and two store objects over one database know nothing of each other. SQL on the
+table provides it: the changes of an operation are made as a whole, if each record is still the one that was read.
 """
 
 import json
@@ -23,7 +23,7 @@ __all__ = ["OvertakenError", "Put", "can_compare", "identify", "is_identified", 
 
 
 class Put(Struct, frozen=True):
-    """What to store at `path`, None to remove it, and what was read there before."""
+    """A conditional change: store `after` at `path`, or remove the item if it is None; `before` is what was read."""
 
     path: str
     before: Any
@@ -31,18 +31,18 @@ class Put(Struct, frozen=True):
 
 
 class OvertakenError(ChangedError):
-    """Nothing was stored, because another change came at the same time; what was read may still be there."""
+    """Nothing was stored, because another change came at the same time; the records may still be as they were read."""
 
 
-# --- which database it is --------------------------------------------------------------------------------------------
+# --- the identity of a database --------------------------------------------------------------------------------------
 
 
 class _Database:
-    """A table of files that several stores may use; equal only to itself."""
+    """The identity of a table that several stores may use; an object is equal only to itself."""
 
     def __init__(self, connection: object = None) -> None:
         self.connection = connection
-        """Where the connection is all that tells it: it must not be freed, or another could get its number."""
+        """The connection, if only its `id` identifies the database. Kept, so that no other object gets this id."""
 
 
 _databases: WeakValueDictionary[tuple[object, ...], _Database] = WeakValueDictionary()
@@ -50,20 +50,20 @@ _known: WeakKeyDictionary[BaseStore, _Database | None] = WeakKeyDictionary()
 
 
 def storage_of(store: BaseStore) -> Any:
-    """What tells the storage of `store` from others: its database where it is known, else the store itself."""
+    """The object that identifies the storage of `store`: its database if that is known, else the store itself."""
     return _known.get(store) or store
 
 
 def is_identified(store: BaseStore) -> bool:
-    """Whether `identify` has nothing more to find out."""
+    """Whether `identify` has nothing left to do for `store`."""
     return _langgraph.database_kind(store) is None or store in _known
 
 
 async def identify(store: BaseStore) -> None:
-    """Find out which database `store` uses, once; where that cannot be told, it counts as one of its own."""
+    """Find out and remember which database `store` uses. If that fails, `store` counts as a storage of its own."""
     try:
         key, connection = await _key(store)
-    except Exception:  # Whatever a driver raises: operations do without, and tell what fails.
+    except Exception:  # A driver may raise anything. Operations work without this, and report errors.
         _known[store] = None
     else:
         _known[store] = _databases.setdefault(key, _Database(connection))
@@ -101,20 +101,19 @@ async def _sqlite_file(cursor: Any) -> str:
 
 
 def can_compare(store: BaseStore) -> bool:
-    """Whether `put_if_unchanged` serves this store.
+    """Whether `put_if_unchanged` supports this store.
 
-    It does for the async stores of LangGraph over Postgres and SQLite as they are: not where a subclass changes how
-    items are written, not with a vector index, which is the store's own business, and not in pipeline mode.
+    It supports the async stores of LangGraph over Postgres and SQLite, but no subclass that changes how items are
+    written, no store with a vector index, which only the store itself can update, and no store in pipeline mode.
     """
     return _langgraph.writes_plainly(store)
 
 
 async def put_if_unchanged(store: BaseStore, namespace: Namespace, puts: Sequence[Put]) -> None:
-    """Make all changes if every record is the one that was read, else none: ChangedError names a path of another.
+    """Make all changes if every record is the one that was read, else none. Rows are written as the store writes them.
 
-    OvertakenError where that cannot be told, since another change came at the same time.
-
-    What is written is what the store itself would write.
+    Raises ChangedError with the path of a record that is another one, OvertakenError if another change came at the same
+    time, so that it is not known whether the records have changed.
     """
 
     async def change(cursor: Any) -> str | None:
@@ -151,11 +150,11 @@ _COMPARE_AND_SET: Final = """
     )
     SELECT key FROM wrong LIMIT 1
 """
-"""One statement, so nothing is half done. Rows are locked in order, and then compared; two that create one row meet in
-its key, where the second fails as a whole."""
+"""One statement, so it takes effect as a whole or not at all. Rows are locked in key order, then compared. If two
+statements create the same row, the second violates the unique key and fails as a whole."""
 
 _OVERTAKEN: Final = frozenset({"23505", "40001", "40P01"})
-"""What Postgres tells where another was faster: a key that exists by now, a failed serialisation, a deadlock."""
+"""SQLSTATE codes after losing to a concurrent change: unique violation, serialization failure, deadlock."""
 
 
 async def _postgres(cursor: Any, namespace: Namespace, puts: Sequence[Put], *, omits_expired: bool) -> str | None:
@@ -168,7 +167,7 @@ async def _postgres(cursor: Any, namespace: Namespace, puts: Sequence[Put], *, o
     }
     connection = cursor.connection
     try:
-        # Where the connection is in a transaction, a failure must not spoil it.
+        # If the connection is in a transaction, a failure must not abort it.
         async with nullcontext() if connection.autocommit else connection.transaction():
             await cursor.execute(_COMPARE_AND_SET, parameters)
             row = await cursor.fetchone()
@@ -184,14 +183,14 @@ def _json(record: Any) -> str | None:
 
 
 async def _sqlite(store: BaseStore, cursor: Any, namespace: Namespace, puts: Sequence[Put]) -> str | None:
-    # At once for writing: two that read first and write then would refuse each other.
+    # Lock for writing at once: two transactions that read first and write later would refuse each other.
     await cursor.execute("BEGIN IMMEDIATE")
     try:
         changed = await _changed_in_sqlite(cursor, ".".join(namespace), puts)
         if changed is None:
             operations = [PutOp(namespace, put.path, put.after) for put in puts]
             await _langgraph.put_with_cursor(store, operations, cursor)
-        # This may fail as well, where another process reads for long, and leaves the transaction open then.
+        # This may fail as well, if another process reads for long. The transaction then stays open.
         await cursor.execute("COMMIT")
     except BaseException:
         if cursor.connection.in_transaction:
@@ -211,4 +210,4 @@ async def _changed_in_sqlite(cursor: Any, prefix: str, puts: Sequence[Put]) -> s
 
 
 _MOST_PARAMETERS: Final = 900
-"""SQLite may refuse over 999."""
+"""The most parameters of a statement: SQLite may refuse more than 999."""

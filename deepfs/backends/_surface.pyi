@@ -1,6 +1,6 @@
 """The sync methods as type checkers and editors see them; at run time `deepfs.sync` generates them from the async ones.
 
-A test holds these signatures against the generated ones.
+A test compares these signatures with the generated ones.
 """
 
 from deepfs.types import (
@@ -20,7 +20,7 @@ from deepfs.types import (
 __all__ = ["SyncCommands", "SyncSurface"]
 
 class SyncSurface:
-    """The sync twins of the operations of `BackendProtocol`, which tells their contract at the async ones."""
+    """The sync twins of the operations of `BackendProtocol`, whose async methods document the contract."""
 
     def ls(self, path: str) -> LsResult:
         """List the direct children of a directory, sorted by path."""

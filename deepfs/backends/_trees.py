@@ -1,5 +1,4 @@
-"""Trees of backends that know no more than their public operations: what `alist_tree` and `achange_entries` make of
-these."""
+"""The defaults of `alist_tree` and `achange_entries`, made of public operations; the test whether two paths are one."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -31,7 +30,7 @@ __all__ = ["End", "are_one", "changed_entry", "listed_tree"]
 
 
 async def listed_tree(backend: Operations, path: str) -> TreeListing:
-    """The tree at `path`, made of `als` and `aresolve_paths`; raises NotFoundError where nothing is there."""
+    """The tree at `path`, made of `als` and `aresolve_paths`. Raises NotFoundError if nothing is there."""
     path = paths.normalize(path)
     listing = await backend.als(path)
     if not listing.ok and listing.code is not ErrorCode.NOT_A_DIRECTORY:
@@ -45,7 +44,7 @@ async def listed_tree(backend: Operations, path: str) -> TreeListing:
 
 
 class _Walk:
-    """One walk; a link is told by where it leads, and never followed."""
+    """A walk through a tree. An entry is a link if its path resolves to another one. Links are not followed."""
 
     def __init__(self, backend: Operations) -> None:
         self._backend = backend
@@ -53,7 +52,7 @@ class _Walk:
         self.omission: Omission | None = None
 
     def add(self, info: FileInfo, own: str, real: str | None) -> Kind:
-        """Note an entry that lies at `own` without links; returns what it is."""
+        """Add an entry and return its kind. Its path resolves to `real`, or to `own` if it is no link."""
         leads_to: Kind = "directory" if info.is_dir else "file"
         path = info.path.rstrip("/") or "/"
         is_link = real != own
@@ -81,7 +80,10 @@ class _Walk:
                         self.omission = joined(self.omission, unreadable_omission())
 
     def _is_carried(self, directory: str, info: FileInfo) -> bool:
-        """Whether a listed entry has a path; BackendError where it does not lie in the directory that was listed."""
+        """Whether a listed entry has a valid path; else it is counted as an omission.
+
+        Raises BackendError if it does not lie in the listed directory.
+        """
         child = info.path.rstrip("/")
         if not child.startswith("/") or paths.parent(child) != directory or paths.name(child) in ("", ".", ".."):
             raise BackendError(directory, "its listing names '{other}', which is elsewhere", info.path)
@@ -92,12 +94,12 @@ class _Walk:
 
 
 async def changed_entry(backend: Operations, change: EntryChange) -> FileUploadResponse:
-    """Make a change by the public operations."""
+    """Make a change with the public operations."""
     return FileUploadResponse(change.path, await _make_change(backend, change))
 
 
 async def _make_change(backend: Operations, change: EntryChange) -> str | None:
-    """Make a change; returns the code of the error, or None. Only an empty directory can be removed this way."""
+    """Make a change and return the error code, or None. Only an empty directory can be removed this way."""
     if change.change == "make_directory":
         return ErrorCode.UNSUPPORTED.value
     if change.change == "set_mode":
@@ -117,7 +119,7 @@ T = TypeVar("T")
 
 _CONTENT: Final = "Made to see whether two mounts are one storage; it can be deleted.\n"
 _ATTEMPTS: Final = 3
-"""To delete that file."""
+"""The number of attempts to delete that file."""
 
 
 class End(NamedTuple):
@@ -130,10 +132,10 @@ class End(NamedTuple):
 async def are_one(
     tree: Operations, src: str, dst: str, sources: Sequence[End], destination: End, *, moving: bool
 ) -> bool:
-    """Whether `src` and `dst` of `tree` are one place, by two names.
+    """Whether `src` and `dst` of `tree` are two names of one place.
 
-    They are what `sources` and `destination` are behind it; the first of the sources is `src` itself, the others lie
-    beneath. Raises InvalidPathError where `dst` lies inside `src`, and the error of `als` where there is no `src`.
+    `sources` and `destination` are their places in the backends of `tree`: the first source is `src` itself, the others
+    lie beneath it. Raises InvalidPathError if `dst` lies inside `src`, and the error of `als` if there is no `src`.
     """
     for source in sources:
         found = await _relation(source, destination, moving=moving)
@@ -151,19 +153,19 @@ def _check_there(listing: Result) -> None:
 
 
 async def _relation(source: End, destination: End, *, moving: bool) -> Relation:
-    told = relation(
+    stated = relation(
         await source.backend.astorage_place(source.path), await destination.backend.astorage_place(destination.path)
     )
-    return await _probed(source, destination, moving=moving) if told is Relation.UNKNOWN else told
+    return await _probed(source, destination, moving=moving) if stated is Relation.UNKNOWN else stated
 
 
-# --- where it is not told ---
+# --- storages that do not state the relation of two places ---
 
 
 async def _probed(source: End, destination: End, *, moving: bool) -> Relation:
-    """How the destination lies to the source where they do not tell; UNKNOWN where nothing can be lost by that.
+    """Find out the relation by a temporary file; UNKNOWN if nothing can be lost without knowing it.
 
-    A file that moves onto another one may be that one; a directory, which replaces nothing, may become its own part.
+    A file that moves onto another one may be the same file. A directory replaces nothing, but may go into itself.
     """
     listing = await source.backend.als(source.path)
     standing = await destination.backend.als(destination.path)
@@ -183,7 +185,7 @@ async def _directory_relation(source: End, destination: End) -> Relation:
 
 
 async def _appears_beneath(source: End, name: str) -> bool:
-    """Whether there is such a name beneath the source; links are not followed, since no transfer follows them."""
+    """Whether an entry beneath the source has this name; links are not followed, since no transfer follows them."""
     listing = await source.backend.alist_tree(source.path)
     return any(paths.name(entry.path) == name for entry in listing.entries)
 
@@ -202,13 +204,13 @@ async def _file_relation(source: End, destination: End) -> Relation:
 
 
 async def _followed(end: End) -> End:
-    """Where it leads, as far as the backend tells."""
+    """`end` with its links resolved; unchanged if the backend does not say where they lead."""
     (real,) = await end.backend.aresolve_paths([end.path])
     return end if real is None else End(end.backend, real)
 
 
 async def _check_different(source: End, destination: End) -> None:
-    """Raise unless the contents of two files show that they are two."""
+    """Raise unless two files have different contents, so that they cannot be one file."""
     [one], [other] = (
         await source.backend.adownload_files([source.path]),
         await destination.backend.adownload_files([destination.path]),
@@ -218,12 +220,12 @@ async def _check_different(source: End, destination: End) -> None:
         raise error_about(code, source.path, "it is not moved: it cannot be told whether both ends are one file")
 
 
-# --- a file for a moment ---
+# --- the temporary file ---
 
 
 @asynccontextmanager
 async def _probe(directory: End) -> AsyncIterator[str | None]:
-    """The name of a new file in `directory`, which is gone afterwards; None where none can be made and deleted."""
+    """Create a temporary file in `directory` and yield its name; None if none can be created and deleted."""
     name = f".deepfs-probe-{token_hex(16)}"
     path, backend = paths.join(directory.path, name), directory.backend
     if (await backend.adelete(path)).code is not ErrorCode.FILE_NOT_FOUND:
@@ -237,7 +239,7 @@ async def _probe(directory: End) -> AsyncIterator[str | None]:
 
 
 async def _unkept(change: Callable[[], Awaitable[T]]) -> T:
-    """Carry out a change to its end, as one whose content need not be kept."""
+    """Run a change to its end, marked as one of a temporary file, so that no version of it is kept."""
     token = is_probing.set(True)
     try:
         return await shielded(change)

@@ -127,7 +127,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
 
     @property
     def executor(self) -> BackendProtocol:
-        """The backend that would run commands."""
+        """The backend for commands, which need not support them."""
         return self._executor
 
     def inner_backends(self) -> Sequence[object]:
@@ -144,7 +144,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
                 mount, inner, _ = self._route(path)
                 routed[mount].append((inner, index))
         for mount, asked in routed.items():
-            with suppress(DeepFSError):  # Where a mount cannot tell, its paths lead nowhere, and the others are told.
+            with suppress(DeepFSError):  # If a mount fails, its paths resolve to None; the other mounts are resolved.
                 real = await mount.backend.aresolve_paths([inner for inner, _ in asked])
                 for (_, index), path_there in zip(asked, real, strict=True):
                     found[index] = None if path_there is None else mount.outer(path_there)
@@ -172,7 +172,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         return TreeListing(sorted(entries.values(), key=lambda entry: entry.path), omission)
 
     async def _mounted_tree(self, mount: Mount, inner: str, deleting: bool) -> TreeListing:
-        """The tree of one mount with the paths of this one, without what other mounts hide."""
+        """The tree of one mount with paths of the composite, without entries that other mounts hide."""
         try:
             listing = await mount.backend.alist_tree(inner, deleting=deleting)
         except DeepFSError as error:
@@ -193,18 +193,18 @@ class CompositeBackend(BackendProtocol, SyncCommands):
     # --- one path, one backend ---
 
     def _route(self, path: str) -> tuple[Mount, str, str]:
-        """The mount of `path`, the path as its backend knows it, and normalised."""
+        """The mount of `path`, the path in its backend, and `path` normalised."""
         path = paths.normalize(path)
         mount = self._table.find(path)
         return mount, mount.inner(path), path
 
     def _check_no_mount_beneath(self, path: str) -> None:
         if self._table.beneath(path):
-            # Which one a rule could keep from the caller.
+            # The error does not name the mount, which a rule may hide from the caller.
             raise PermissionDeniedError(path, "a backend is mounted beneath it")
 
     def _file_route(self, path: str) -> tuple[Mount, str, str]:
-        """`_route`, for a path that may be a file: one that leads to a mount is a directory."""
+        """`_route` for a path that may be a file. Raises IsDirectoryError if a mount lies beneath it."""
         mount, inner, path = self._route(path)
         if self._table.children(path):
             raise IsDirectoryError(path)
@@ -265,21 +265,21 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         return await move_tree(self, src, self, dst, overwrite=overwrite, keeps_empty=keeps_empty)
 
     async def _are_one(self, src: str, dst: str, *, moving: bool) -> bool:
-        """Whether paths of two mounts are one place. Raises InvalidPathError where `dst` lies inside `src`."""
+        """Whether `src` and `dst`, in two mounts, are one place. Raises InvalidPathError if `dst` lies inside `src`."""
         (mount, inner_src, _), (target, inner_dst, _) = self._route(src), self._route(dst)
         beneath = [End(each.backend, "/") for each in self._table.beneath(src)]
         sources = [End(mount.backend, inner_src), *beneath]
         return await are_one(self, src, dst, sources, End(target.backend, inner_dst), moving=moving)
 
     async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
-        """Run a command in the backend that runs commands here. It sees the files of that backend only.
+        """Run a command in the backend `executor`. It sees the files of that backend only.
 
         Args:
             command: The shell command.
             timeout: The most seconds it may take; None is the limit of that backend.
 
         Raises:
-            NotSupportedError: Where that backend runs no commands.
+            NotSupportedError: That backend runs no commands.
         """
         if not supports_execute(self._executor):
             raise NotSupportedError(None, f"{self._executor_name} does not run commands")
@@ -345,7 +345,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         return replace(await mount.backend.aupload_stream(inner, chunks), path=path)
 
     async def awatch(self, path: str = "/") -> AsyncGenerator[ChangeEvent, None]:
-        """As the backend of `path` tells it; `unsupported` where others are mounted beneath: each is watched alone."""
+        """Watch `path` in its backend. Raises NotSupportedError if mounts lie beneath `path`: watch each of them."""
         mount, inner, path = self._route(path)
         if self._table.beneath(path):
             raise NotSupportedError(path, "backends are mounted beneath it: watch each of them")
@@ -365,7 +365,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         call: Callable[[Mount, Sequence[tuple[str, int]]], Awaitable[list[OutcomeT]]],
         outcome: type[OutcomeT],
     ) -> list[OutcomeT]:
-        """One outcome for each given path, in order; each backend gets its paths in one call, all at once."""
+        """One outcome for each given path, in order. Each backend gets its paths in one call, all concurrently."""
         outcomes: dict[int, OutcomeT] = {}
         batches: dict[Mount, list[tuple[str, int]]] = defaultdict(list)
         for index, path in enumerate(given):
@@ -382,5 +382,5 @@ class CompositeBackend(BackendProtocol, SyncCommands):
 
 
 def _at(result: ResultT, path: str) -> ResultT:
-    """A successful result that names the path of the tree."""
+    """`result`, with `path` as its path if it is successful."""
     return replace(result, path=path) if result.ok else result

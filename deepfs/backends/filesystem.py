@@ -49,7 +49,7 @@ __all__ = ["FilesystemBackend"]
 T = TypeVar("T")
 
 _WAIT_S = 30.0
-"""How long a change waits for other processes."""
+"""Seconds that a change waits for other processes."""
 _UPLOADS_A_HOP = 16
 
 
@@ -110,15 +110,15 @@ class FilesystemBackend(BackendProtocol):
     # --- paths and threads ---
 
     def _path(self, path: str) -> str:
-        """`path` normalised; on a worker thread, since a relative root asks the system."""
+        """`path` normalised. Best in a worker thread: with a relative root it makes a system call."""
         return paths.normalize(path) if self._virtual else host_path(path, self._given_root)
 
     def _hold(self, *held: str) -> AbstractAsyncContextManager[None]:
-        # The disk's own locks keep other processes out; these let tasks of this one wait without a thread.
+        # The disk's own locks exclude other processes; these let tasks of this process wait without a thread.
         return path_locks(self._storage).hold(*held)
 
     async def _change(self, held: Sequence[str], function: Callable[..., T], *args: Any) -> T:
-        """Run a change in a worker thread, with its paths held; it gets the deadline of waiting for other processes."""
+        """Run a change in a worker thread, with its paths locked. Its deadline limits the wait for other processes."""
         async with self._hold(*_lockable(held)):
             deadline = Deadline(_WAIT_S)
             return await pool.run(function, deadline, *args, deadline=deadline)
@@ -151,16 +151,16 @@ class FilesystemBackend(BackendProtocol):
             path: The path. It need not exist.
 
         Returns:
-            The path once links are followed; None where it leads outside, or cannot be followed.
+            The path after following links; None if it leads outside, or cannot be followed.
 
         Raises:
-            DeepFSError: Where the machine lacks a resource, such as descriptors: then no access check must pass.
+            DeepFSError: The machine lacks a resource, such as file descriptors. No access check may pass then.
         """
         try:
             return self._disk.real_path(self._path(path))
         except DeepFSError as error:
             if is_shortage(error):
-                raise  # Rules judge what is told here; nothing must pass for want of an answer.
+                raise  # Access rules check the result; without one nothing may pass.
             return None
 
     async def astorage_place(self, path: str) -> StoragePlace:
@@ -172,7 +172,7 @@ class FilesystemBackend(BackendProtocol):
     # --- looking ---
 
     def _look(self, function: Callable[..., T], *args: Any) -> Awaitable[T]:
-        """Look in a worker thread; cancelled, it is left alone there and soon ends."""
+        """Run a read in a worker thread. On cancellation it is not awaited, and its deadline makes it end soon."""
         deadline = Deadline()
         return pool.run(function, deadline, *args, abandon_on_cancel=True, deadline=deadline)
 
@@ -317,7 +317,7 @@ class FilesystemBackend(BackendProtocol):
         return [FileUploadResponse(change.path, self._change_entry(change)) for change in changes]
 
     def _change_entry(self, change: EntryChange) -> str | None:
-        """Make one change; returns the code of the error."""
+        """Make one change. Returns the error code, or None."""
         try:
             self._disk.change_entry(replace_fields(change, path=self._path(change.path)))
         except DeepFSError as error:
@@ -349,11 +349,11 @@ class FilesystemBackend(BackendProtocol):
         begun.append(self._disk.upload(self._path(path)))
 
     def _upload(self, deadline: Deadline, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        # One after another: a later one may be of the same path, or beneath an earlier one.
+        # In order: a later file may have the path of an earlier one, or a path beneath it.
         return [FileUploadResponse(path, self._put(deadline, path, content)) for path, content in files]
 
     def _put(self, deadline: Deadline, path: str, content: bytes) -> str | None:
-        """Write bytes; returns the code of the error. Each file may wait its time for other processes."""
+        """Write one file. Returns the error code, or None. The deadline starts anew for each file."""
         deadline.restart()
         try:
             self._disk.write_file(self._path(path), content, overwrite=True, deadline=deadline)
@@ -363,7 +363,7 @@ class FilesystemBackend(BackendProtocol):
 
 
 def _start(request: SearchRequest) -> str:
-    """Where a search starts; the root is the empty path, which stands for `root_dir` whatever the mode."""
+    """The path where a search starts. The root is the empty path, which stands for `root_dir` in both modes."""
     return "" if request.path is None or request.path == "/" else request.path
 
 
@@ -378,7 +378,7 @@ def _info(directory: str, entry: Entry) -> FileInfo:
 
 
 def _lockable(given: Iterable[str]) -> list[str]:
-    """The normal forms of those of the `given` paths that have one; the others fail before they change anything."""
+    """The normal forms of the valid paths in `given`. Operations on invalid paths fail before they change anything."""
     held = []
     for path in given:
         with suppress(DeepFSError):

@@ -82,25 +82,25 @@ class StorageBackend(BackendProtocol):
     # --- what a subclass may refine ---
 
     def _scope(self) -> Hashable:
-        """What tells this storage from others; backends with equal scopes share their locks."""
+        """Identifies the storage; backends with equal scopes share their locks."""
         return self
 
     async def astorage_place(self, path: str) -> StoragePlace:
         scope = self._scope()
-        # A storage that has no scope of its own may be that of other objects as well.
+        # Not `is_sole`: backend objects with other scopes may use the same storage.
         return flat_place(scope, paths.normalize(path), storage=scope)
 
     def _hold(self, *held: str) -> AbstractAsyncContextManager[None]:
-        """Exclude other changes of `held` and of all beneath them."""
+        """Lock the paths `held`, and everything beneath them, against other changes."""
         return path_locks(self._scope()).hold(*held)
 
     def _check_storable(self, path: str, data: FileDataV2) -> None:
-        """Raise InvalidContentError where the storage cannot hold `data`."""
+        """Raise InvalidContentError if the storage cannot hold `data`."""
 
     def _before_apply(self, changes: Sequence[Change]) -> Sequence[Change]:
-        """What to store of the changes of one operation, with the sizes before and after; raises to refuse them all.
+        """Return the changes to store for one operation; raise to refuse them all. Changes know their sizes.
 
-        Every change of the backend comes by here, under its locks, in the thread that calls the storage.
+        Every change of the backend passes through here, under its locks, in the thread that calls the storage.
         """
         return changes
 
@@ -110,7 +110,7 @@ class StorageBackend(BackendProtocol):
         return self._storage().look(plan, kind)
 
     def _change(self, plan: Callable[[], Plan[T]], *held: str) -> Awaitable[T]:
-        """Carry out a change while `held` and all beneath them are kept from others."""
+        """Run a change with the paths `held`, and everything beneath them, locked."""
         return until_accepted(lambda: self._attempt(plan, *held))
 
     async def _attempt(self, plan: Callable[[], Plan[T]], *held: str) -> T:
@@ -187,23 +187,23 @@ class StorageBackend(BackendProtocol):
         return plans.upload_responses(files, outcomes)
 
     async def achange_entries(self, changes: Sequence[EntryChange]) -> list[FileUploadResponse]:
-        # Directories follow from the files: one that is empty is gone already.
+        # Directories are implied by files, so an empty directory does not exist and need not be removed.
         outcomes = {"make_directory": ErrorCode.UNSUPPORTED.value}
         return [FileUploadResponse(change.path, outcomes.get(change.change)) for change in changes]
 
 
 class FlatBackend(StorageBackend):
-    """A backend over a storage that gives whole files only: `_fetch`, `_fetch_all` and `_commit` are all it takes.
+    """A backend over a storage of whole files. A subclass defines `_fetch`, `_fetch_all` and `_commit`.
 
-    A storage that tells sizes and times without contents, or that compares before it stores, is better served by
-    `StorageBackend`.
+    For a storage that knows sizes and times without contents, or that can store conditionally, `StorageBackend` is
+    better.
     """
 
     _reads_before_change = True
 
     @abstractmethod
     async def _fetch(self, wanted: Sequence[str]) -> Mapping[str, FileDataV2]:
-        """Those of the `wanted` paths that exist, with their files."""
+        """The files at the `wanted` paths, by path; paths without a file are left out."""
 
     @abstractmethod
     async def _fetch_all(self) -> Mapping[str, FileDataV2]:
@@ -211,7 +211,7 @@ class FlatBackend(StorageBackend):
 
     @abstractmethod
     async def _commit(self, changes: Sequence[Change]) -> None:
-        """Store the changes, in order: what is added comes before what is removed."""
+        """Store the changes, in order: additions come before removals."""
 
     async def _tree(self) -> FileTree:
         """The files as a tree."""
@@ -222,13 +222,13 @@ class FlatBackend(StorageBackend):
         return path in (await self._tree()).directories
 
     def _files_update(self, changes: Sequence[Change]) -> dict[str, Any] | None:
-        """What a result tells of the changes where the storage is graph state."""
+        """The `files_update` of the result, if the storage is graph state."""
         return None
 
     async def _changing(self, change: Callable[[], Awaitable[T]], *held: str) -> T:
-        """Carry out a change, which looks, decides and stores, while `held` and all beneath them are kept from others.
+        """Run a change, from reading to storing, with the paths `held`, and everything beneath them, locked.
 
-        Where `_commit` raises ChangedError, this is called anew, for up to 30 seconds.
+        If `_commit` raises ChangedError, this is called again, for up to 30 seconds.
         """
         async with self._hold(*held):
             return await change()
@@ -241,7 +241,7 @@ class FlatBackend(StorageBackend):
 
 
 class _FetchedFiles(AsyncStorage):
-    """The primitives by those of a `FlatBackend`."""
+    """The four primitives, made of the methods of a `FlatBackend`."""
 
     def __init__(self, backend: FlatBackend) -> None:
         self._backend = backend
@@ -255,7 +255,7 @@ class _FetchedFiles(AsyncStorage):
     async def list(self, prefix: str, limit: int | None = None) -> Listing:
         if limit is None:
             return await self._backend._tree()
-        # The question is whether there is a directory, and no more need be known of it.
+        # With a limit, the caller only asks whether the directory exists.
         is_directory = await self._backend._is_directory(prefix.rstrip("/") or "/")
         return FileTree({}, Directories([f"{prefix}_"] if is_directory else ()))
 
@@ -282,7 +282,7 @@ class RecordStorageBackend(StorageBackend):
         self._file_format: FileFormat = file_format
 
     def _records(self, changes: Sequence[Change]) -> dict[str, dict[str, Any] | None]:
-        """What to store at each path; None removes it. Raises InvalidContentError for what the format cannot hold."""
+        """What to store at each path; None removes a file. Raises InvalidContentError if the format cannot hold it."""
         return {
             change.path: None
             if change.after is None

@@ -1,9 +1,9 @@
-"""Every operation on a tree of flat files, planned without waiting for anything.
+"""The operations on a tree of flat files as plans, which do no I/O and never wait.
 
 A plan is a generator. It yields requests to the storage (`Stat`, `Get`, `List`, `Apply`), or `Work` that takes long,
-receives the answers, and returns the result of the operation. It decides everything and does nothing: whether the
-storage is called here, in a worker thread or awaited is up to the runners in `flat_storage.py`. A plan that the storage
-refused with ChangedError is begun anew.
+receives the answers, and returns the result of the operation. The runners in `flat_storage.py` decide whether the
+storage is called inline, in a worker thread, or awaited. If the storage raises ChangedError, the operation starts again
+with a new plan.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 
 class Primitives(Protocol):
-    """What a plan asks of a storage; each may return its answer or, on a storage that is awaited, an awaitable."""
+    """The methods of a storage that plans use; those of an async storage return awaitables."""
 
     def stat(self, paths: Sequence[str], /) -> Any: ...
 
@@ -64,7 +64,7 @@ class Primitives(Protocol):
 
 
 class Stat(Struct, frozen=True):
-    """What is there at these paths, without content; the answer has those that are files."""
+    """Asks for the files at these paths without content. The answer has a `FileStat` for each path with a file."""
 
     paths: Sequence[str]
 
@@ -73,7 +73,7 @@ class Stat(Struct, frozen=True):
 
 
 class Get(Struct, frozen=True):
-    """The files at these paths; the answer has those that there are."""
+    """Asks for the files at these paths. The answer has the file of each path that has one."""
 
     paths: Sequence[str]
 
@@ -82,9 +82,9 @@ class Get(Struct, frozen=True):
 
 
 class List(Struct, frozen=True):
-    """What the storage says of the files whose paths begin with `prefix`, or of the first `limit` of them.
+    """Asks for the files whose paths begin with `prefix`, or for the first `limit` of them.
 
-    The answer may hold others as well. It is a mapping of path to `FileStat`, or a `FileTree`.
+    The answer is a mapping of path to `FileStat`, or a `FileTree`. It may hold other files as well.
     """
 
     prefix: str
@@ -95,9 +95,9 @@ class List(Struct, frozen=True):
 
 
 class Apply(Struct, frozen=True):
-    """All changes of an operation, those that add before those that remove. The answer is the `files_update`, if any.
+    """Asks to store all changes of an operation, additions before removals. The answer is the `files_update`, if any.
 
-    The storage raises ChangedError, with nothing done, where a condition of a change does not hold.
+    The storage raises ChangedError, and stores nothing, if the condition of a change does not hold.
     """
 
     changes: Sequence[Change]
@@ -108,7 +108,7 @@ class Apply(Struct, frozen=True):
 
 @final
 class Work(Struct, frozen=True):
-    """A search in what is in memory; it checks its deadline, and belongs off the event loop unless it is short."""
+    """A search of files in memory. It checks its deadline, and belongs off the event loop unless it is short."""
 
     run: Callable[[Deadline], Any]
     deadline: Deadline
@@ -121,7 +121,7 @@ Plan: TypeAlias = Generator[Request, Any, T]
 
 
 class Terms(Protocol):
-    """What a plan knows of the backend that it is made for."""
+    """The parts of a backend that its plans use."""
 
     _max_bytes: int
     _reads_before_change: bool
@@ -134,7 +134,7 @@ class Terms(Protocol):
 # --- looking ---------------------------------------------------------------------------------------------------------
 
 _FEW: Final = 2
-"""Files to ask for where the question is whether there are any: the first may have a key that is no path."""
+"""How many files to list to find out whether there are any. The key of the first may be no path."""
 _BATCH_BYTES: Final = 8 * 1024 * 1024
 _BATCH_FILES: Final = 256
 
@@ -158,17 +158,17 @@ def _is_directory(path: str) -> Plan[bool]:
 
 
 def _missing(path: str) -> Plan[DeepFSError]:
-    """Why there is no file at `path`."""
+    """The error that says why there is no file at `path`."""
     return IsDirectoryError(path) if (yield from _is_directory(path)) else NotFoundError(path)
 
 
 def _no_directory(path: str) -> Plan[DeepFSError]:
-    """Why there is no directory at `path`."""
+    """The error that says why there is no directory at `path`."""
     return NotDirectoryError(path) if path in (yield Stat([path])) else NotFoundError(path)
 
 
 def _files(wanted: Sequence[str], *, contents: bool = True) -> Plan[Found]:
-    """What is there at `wanted`; nothing is at the root, whatever the storage has there."""
+    """The files at `wanted`, or their stats. The root is never a file, even if the storage has that key."""
     asked = [path for path in wanted if path != "/"]
     if not asked:
         return {}
@@ -177,7 +177,7 @@ def _files(wanted: Sequence[str], *, contents: bool = True) -> Plan[Found]:
 
 
 def _existing(path: str) -> Plan[Mapping[str, FileDataV2]]:
-    """The file at `path`, by its path."""
+    """A mapping of `path` to the file there. Raises if there is no file."""
     found: Mapping[str, FileDataV2] = {} if path == "/" else (yield Get([path]))
     if path not in found:
         raise (yield from _missing(path))
@@ -185,12 +185,15 @@ def _existing(path: str) -> Plan[Mapping[str, FileDataV2]]:
 
 
 def _listed(path: str) -> Plan[FileTree]:
-    """The tree with everything under `path`, which does not change any more."""
+    """A snapshot of the tree with everything under `path`."""
     return _tree_of((yield List(_inside(path)))).snapshot()
 
 
 def _beneath(path: str, *, contents: bool) -> Plan[tuple[Found, list[str]]]:
-    """What there is under the directory `path`, and the paths; file_not_found where there is nothing."""
+    """The files under the directory `path`, or their stats, and their paths.
+
+    Raises NotFoundError if there are none, except for the root.
+    """
     tree = yield from _listed(path)
     chosen = tree.beneath(path)
     if tree.contents is not None or not contents:
@@ -203,7 +206,7 @@ def _beneath(path: str, *, contents: bool) -> Plan[tuple[Found, list[str]]]:
 
 
 def _subtree(path: str, *, contents: bool) -> Plan[tuple[Found, list[str]]]:
-    """What there is at or under `path`, and the paths."""
+    """As `_beneath`, but `path` may also be a file."""
     single = yield from _files([path], contents=contents)
     if path in single:
         return single, [path]
@@ -260,7 +263,7 @@ def download(given: Sequence[str]) -> Plan[list[FileDownloadResponse]]:
 
 
 def _why_missing(path: str) -> Plan[DeepFSError]:
-    """Why there is no file at `path`, or why that cannot be found out."""
+    """The error that says why there is no file at `path`, or the error of finding this out."""
     try:
         return (yield from _missing(path))
     except ChangedError:
@@ -282,7 +285,7 @@ def _downloaded(given: str, path: str | DeepFSError, found: Mapping[str, FileDat
 
 
 def glob(files: FileFilter) -> Plan[GlobResult]:
-    """The plan of `aglob`: it looks at names alone."""
+    """The plan of `aglob`, which needs names only."""
     tree = yield from _listed(files.root)
     if files.root != "/" and files.root in tree.files:
         raise NotDirectoryError(files.root)
@@ -293,11 +296,11 @@ def glob(files: FileFilter) -> Plan[GlobResult]:
 
 
 def grep(terms: Terms, request: GrepRequest, files: FileFilter) -> Plan[GrepResult]:
-    """The plan of `agrep`: it fetches what the glob admits, in batches, where the listing brought no contents."""
+    """The plan of `agrep`. If the listing has no contents, it fetches the files that the glob admits, in batches."""
     grep, root, deadline = Grep(request, files, terms._max_bytes), files.root, search_deadline()
     tree = yield from _listed(root)
     if tree.contents is None and root != "/":
-        # The listing has what is beneath the root of the search, which may be a file itself.
+        # The listing has the files beneath the root of the search. The root may be a file itself.
         tree = StatTree({**(yield Stat([root])), **tree.files})  # type: ignore[dict-item]
     if root not in tree.files and not tree.holds(root):
         raise NotFoundError(root)
@@ -313,7 +316,7 @@ def grep(terms: Terms, request: GrepRequest, files: FileFilter) -> Plan[GrepResu
 
 
 def _batches(chosen: Iterable[tuple[str, int]]) -> Iterable[list[str]]:
-    """The paths, so many at a time that neither their number nor their size is too large."""
+    """The paths in batches, limited by number and by total size."""
     batch: list[str] = []
     held = 0
     for path, size in chosen:
@@ -330,13 +333,13 @@ def _batches(chosen: Iterable[tuple[str, int]]) -> Iterable[list[str]]:
 
 
 def _apply(terms: Terms, changes: Sequence[Change]) -> Plan[dict[str, Any] | None]:
-    """Store all changes of an operation: the one place through which every change of a flat backend goes."""
+    """Store all changes of an operation. Every change of a flat backend goes through this function."""
     update: dict[str, Any] | None = yield Apply(terms._before_apply(changes))
     return update
 
 
 def _place(path: str, *, contents: bool) -> Plan[Found]:
-    """What is there at `path`, if anything; raises where nothing can be put there."""
+    """The file at `path`, or its stat, if there is one. Raises if no file can be put there."""
     found = yield from _files([path, *paths.ancestors(path)], contents=contents)
     trees.check_parents(path, found)
     if path not in found and (yield from _is_directory(path)):
@@ -400,7 +403,7 @@ def copy(terms: Terms, src: str, dst: str, *, overwrite: bool) -> Plan[WriteResu
 def _relocated(
     terms: Terms, src: str, dst: str, files: Found, chosen: Sequence[str], *, overwrite: bool
 ) -> Plan[list[Change]]:
-    """What the `chosen` files, which lie at or under `src`, become at `dst`; raises where they cannot go there."""
+    """The changes that put the `chosen` files, which lie at or under `src`, to `dst`. Raises if that is impossible."""
     targets = trees.relocation(src, dst, chosen)
     found = yield from _files([dst, *paths.ancestors(dst)], contents=terms._reads_before_change)
     trees.check_parents(dst, found)
@@ -412,7 +415,10 @@ def _relocated(
 def upload(
     terms: Terms, files: Sequence[tuple[str, bytes]], targets: Sequence[str | DeepFSError]
 ) -> Plan[list[DeepFSError | None]]:
-    """The plan of `aupload_files` for valid `targets`, or why they are none: why each file could not be stored."""
+    """The plan of `aupload_files`. A target is a normalised path, or the error of an invalid path.
+
+    The result has one item for each file: the error if it could not be stored, else None.
+    """
     uploads = Uploads(*(yield from _occupied(terms, _paths(targets))), terms._check_storable)
     outcomes = [
         uploads.add(target, content) if isinstance(target, str) else target
@@ -434,7 +440,7 @@ def upload(
 
 
 def _occupied(terms: Terms, targets: list[str]) -> Plan[tuple[Found, set[str]]]:
-    """What is there at and above `targets`, and those of `targets` that are directories."""
+    """The files at and above `targets`, or their stats, and those of `targets` that are directories."""
     wanted = _unique([*targets, *(up for path in targets for up in paths.ancestors(path))])
     found = yield from _files(wanted, contents=terms._reads_before_change)
     directories = set()
@@ -445,14 +451,14 @@ def _occupied(terms: Terms, targets: list[str]) -> Plan[tuple[Found, set[str]]]:
 
 
 def upload_targets(files: Iterable[tuple[str, bytes]]) -> list[str | DeepFSError]:
-    """The normalised path of each file, or why it is none."""
+    """The normalised path of each file, or the error of an invalid path."""
     return [_valid(path) for path, _ in files]
 
 
 def upload_responses(
     files: Sequence[tuple[str, bytes]], outcomes: Sequence[DeepFSError | None]
 ) -> list[FileUploadResponse]:
-    """What an upload returns."""
+    """The responses of an upload with these `outcomes`."""
     return [
         FileUploadResponse(given, outcome.code.value if outcome else None)
         for (given, _), outcome in zip(files, outcomes, strict=True)
@@ -460,7 +466,7 @@ def upload_responses(
 
 
 def _valid(path: str) -> str | DeepFSError:
-    """`path` normalised, or why it is none."""
+    """`path` normalised, or the error of an invalid path."""
     try:
         return paths.normalize(path)
     except DeepFSError as error:
@@ -468,7 +474,7 @@ def _valid(path: str) -> str | DeepFSError:
 
 
 def _paths(targets: Iterable[str | DeepFSError]) -> list[str]:
-    """Those that are paths."""
+    """The targets that are paths, not errors."""
     return [target for target in targets if isinstance(target, str)]
 
 

@@ -1,8 +1,8 @@
-"""What a flat storage is, and how plans run on each kind: at once, in a worker thread, or awaited.
+"""The interface of a flat storage, and how plans run on each kind: inline, in a worker thread, or awaited.
 
-A storage maps path → file and has four primitives: `stat`, `get`, `list` and `apply`. Derive from `InlineStorage` where
-they wait for nothing, from `BlockingStorage` where they block (sqlite3, boto3), from `AsyncStorage` where they are
-awaited (asyncpg). `StorageBackend` in `flat.py` makes every operation of the contract of it.
+A storage maps path → file and has four primitives: `stat`, `get`, `list` and `apply`. Derive from `InlineStorage` if
+they never wait, from `BlockingStorage` if they block (sqlite3, boto3), from `AsyncStorage` if they are coroutines
+(asyncpg). `StorageBackend` in `flat.py` builds every operation of the contract on a storage.
 """
 
 import random
@@ -33,9 +33,9 @@ Listing: TypeAlias = Mapping[str, FileStat] | FileTree
 
 
 _SECONDS: Final = 30.0
-"""How long an operation is planned anew because others change the same files."""
+"""How long an operation is retried while others change the same files."""
 _PAUSE: Final = 0.02
-"""Seconds to wait at most before that."""
+"""The longest pause before a retry, in seconds."""
 
 
 async def until_accepted(attempt: Callable[[], Awaitable[T]]) -> T:
@@ -47,7 +47,7 @@ async def until_accepted(attempt: Callable[[], Awaitable[T]]) -> T:
         except ChangedError:
             if time.monotonic() > deadline:
                 raise
-        # The pause is random, so that attempts that met do not meet again.
+        # The pause is random, so that two attempts that collided do not collide again.
         pause = random.uniform(0, _PAUSE)
         if is_inline():
             time.sleep(pause)  # noqa: ASYNC251  # There is no event loop to wait on.
@@ -56,10 +56,10 @@ async def until_accepted(attempt: Callable[[], Awaitable[T]]) -> T:
 
 
 class Storage(ABC):
-    """Files by path, as one operation uses them. An `AsyncStorage` returns awaitables of what is said here."""
+    """Files by path, for one operation. The primitives of an `AsyncStorage` return awaitables of these results."""
 
     failures: ClassVar[tuple[type[Exception], ...]] = ()
-    """What the driver raises where it fails; the caller gets `backend_error`. Errors of `deepfs.errors` stay."""
+    """The exceptions of the driver that callers get as `backend_error`. Errors of `deepfs.errors` pass unchanged."""
 
     @abstractmethod
     async def carry_out(self, plan: Plan[T], kind: Kind) -> T:
@@ -86,20 +86,20 @@ class Storage(ABC):
         return self.carry_out(plan(), kind)
 
     def failed(self, error: Exception) -> Exception:
-        """What to raise for an error of a primitive or a transaction.
+        """Return the error to raise for an error of a primitive or a transaction.
 
         Args:
             error: The error.
 
         Returns:
-            A leaf of `deepfs.errors` for one that is expected, else the error itself. After a ChangedError the
+            An error of `deepfs.errors` if the error is expected, else the error itself. After a ChangedError the
             operation is planned anew.
         """
         if isinstance(error, DeepFSError) or not isinstance(error, self.failures):
             return error
-        told = BackendError(None, f"The storage failed ({type(error).__name__})")
-        told.__cause__ = error
-        return told
+        failure = BackendError(None, f"The storage failed ({type(error).__name__})")
+        failure.__cause__ = error
+        return failure
 
     @abstractmethod
     def stat(self, paths: Sequence[str]) -> Any:
@@ -109,7 +109,7 @@ class Storage(ABC):
             paths: The paths.
 
         Returns:
-            A `FileStat` for each of them that is a file.
+            A `FileStat` for each path that has a file.
         """
 
     @abstractmethod
@@ -120,7 +120,7 @@ class Storage(ABC):
             paths: The paths.
 
         Returns:
-            The file at each of them that is one; `TaggedFiles` if each has a tag.
+            The file at each path that has one; `TaggedFiles` if each file has a tag.
         """
 
     @abstractmethod
@@ -128,11 +128,11 @@ class Storage(ABC):
         """List files without fetching content.
 
         Args:
-            prefix: What their paths begin with; it ends in `/`. More files than asked for do no harm.
-            limit: How many files are wanted; None is all.
+            prefix: The prefix of their paths; it ends in `/`. The result may hold other files as well.
+            limit: How many files are needed; None is all.
 
         Returns:
-            A `FileStat` for each file by path. A storage that has the contents at hand returns a `FileTree` of them.
+            A `FileStat` for each file by path. A storage that already has the contents returns a `FileTree` of them.
         """
 
     @abstractmethod
@@ -165,7 +165,7 @@ class _SyncStorage(Storage):
 
 
 class InlineStorage(_SyncStorage):
-    """A storage whose primitives wait for nothing: no operation but a search ever suspends."""
+    """A storage whose primitives never wait, so that no operation except a search suspends."""
 
     async def carry_out(self, plan: Plan[T], kind: Kind) -> T:
         result: T
@@ -189,19 +189,19 @@ class InlineStorage(_SyncStorage):
 class BlockingStorage(_SyncStorage):
     """A storage whose primitives block: each operation runs as a whole, in one transaction, in a worker thread.
 
-    An object serves one operation, so that what `transaction` opens is its own.
+    Each object serves one operation, so what `transaction` opens belongs to this operation alone.
     """
 
     def transaction(self, kind: Kind) -> AbstractContextManager[object]:
-        """What surrounds the primitives of an operation, in the thread that calls them.
+        """The context in which the primitives of an operation are called, entered in the thread that calls them.
 
         It commits at the end and rolls back on an error.
 
         Args:
-            kind: "change" where something may be applied.
+            kind: "change" if the operation may apply changes.
 
         Raises:
-            ChangedError: Another process is in the way. Do not wait for it here: that would occupy the thread.
+            ChangedError: Another process blocks the transaction. Do not wait for it here: that would occupy the thread.
         """
         return nullcontext()
 
@@ -218,9 +218,9 @@ class BlockingStorage(_SyncStorage):
             with self.transaction(kind):
                 return self._run_plan(plan, deadline)
         except self.failures as error:
-            if (told := self.failed(error)) is error:
+            if (failure := self.failed(error)) is error:
                 raise
-            raise told from error
+            raise failure from error
 
     def _run_plan(self, plan: Plan[T], deadline: Deadline) -> T:
         result: T
@@ -243,7 +243,7 @@ class AsyncStorage(Storage):
     """A storage whose primitives are awaited. `apply` is shielded: once begun, it runs to its end."""
 
     apply_waits = True
-    """Whether `apply` may suspend. Where it does not, nothing can interrupt it, and it needs no shield."""
+    """Whether `apply` may suspend. If it never does, nothing can interrupt it, so it needs no shield."""
 
     @abstractmethod
     async def stat(self, paths: Sequence[str]) -> Mapping[str, FileStat]: ...

@@ -23,13 +23,13 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 class LocalShellBackend(FilesystemBackend, SandboxBackendProtocol):
     """A `FilesystemBackend` that also runs commands, as the user of this process, without confinement.
 
-    `virtual_mode` confines file operations only: a command reaches whatever this user may reach. Use a sandbox where
-    that is too much.
+    `virtual_mode` confines file operations only: a command reaches everything that this user may reach. Use a sandbox
+    if that is too much.
 
-    Commands are run by `/bin/sh` in `root_dir`, so relative paths are the same for commands and for file operations. A
-    command knows the file `/a.txt` as `host_path("/a.txt")`; `virtual_path` is the reverse. Standard input is empty.
-    Lines of stderr are marked `[stderr]`. At the timeout and on cancellation, a command ends with all that it started
-    in its process group. What a command leaves in the background when it ends by itself continues to run.
+    Commands are run by `/bin/sh` in `root_dir`, so relative paths are the same for commands and for file operations.
+    The path of the file `/a.txt` for commands is `host_path("/a.txt")`; `virtual_path` is the reverse. Standard input
+    is empty. Lines of stderr are marked `[stderr]`. At the timeout and on cancellation, a command is ended with all
+    that it started in its process group. Background processes of a command that ends normally continue to run.
 
     Args:
         root_dir: The directory; None is the working directory of the process.
@@ -84,7 +84,7 @@ class LocalShellBackend(FilesystemBackend, SandboxBackendProtocol):
         self._id = f"local-{token_hex(4)}"
         self._timeout = timeout
         self._max_output_bytes = max_output_bytes
-        # Told where it is, a shell prints that path, not another that leads there through links.
+        # With PWD set, a shell reports this path as its directory, not another path to it through links.
         place = {"PWD": os.path.normpath(self._given_root)} if os.path.isabs(self._given_root) else {}
         self._env = {"PATH": _PATH, **(os.environ if inherit_env else {}), **place, **check_env(env)}
 
@@ -93,26 +93,26 @@ class LocalShellBackend(FilesystemBackend, SandboxBackendProtocol):
         return self._id
 
     def host_path(self, path: str) -> str:
-        """The path by which commands know a file.
+        """The path of a file for commands.
 
         Args:
             path: The path for file operations.
 
         Raises:
-            InvalidPathError: For what is no path of the contract.
+            InvalidPathError: `path` is no path of the contract.
         """
         if not self._virtual:
             return self._path(path)
         return os.path.join(self._host_root(), paths.normalize(path).lstrip("/"))
 
     def virtual_path(self, path: str) -> str:
-        """The path by which file operations know a file.
+        """The path of a file for file operations.
 
         Args:
             path: The path for commands, absolute or relative to `root_dir`.
 
         Raises:
-            InvalidPathError: Where it is not under `root_dir` and `virtual_mode` is set.
+            InvalidPathError: `path` is not under `root_dir`, and `virtual_mode` is set.
         """
         if not self._virtual:
             return self._path(path)
@@ -126,7 +126,7 @@ class LocalShellBackend(FilesystemBackend, SandboxBackendProtocol):
         return os.path.normpath(self._given_root) if os.path.isabs(self._given_root) else self._disk.host_path
 
     async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
-        """Run a shell command; at most 32 of one event loop run at once, and time counts from the start of each."""
+        """Run a shell command. At most 32 per event loop run at once; the timeout of each counts from its start."""
         return await commands.capture(self._command(command, timeout), self._max_output_bytes)
 
     def astream_execute(self, command: str, *, timeout: float | None = None) -> AbstractAsyncContextManager[Running]:

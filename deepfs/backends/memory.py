@@ -1,4 +1,4 @@
-"""Files in this process's memory: the reference backend, and the one to embed where there is no graph."""
+"""Files in the memory of this process: the reference backend, also for programs without a graph."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager

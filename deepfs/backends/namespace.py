@@ -1,4 +1,4 @@
-"""Namespaces of a LangGraph store: what may be one, and how a backend comes by its own."""
+"""Namespaces of a LangGraph store: their validation, and how a backend gets its own."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -16,11 +16,11 @@ NamespaceFactory: TypeAlias = Callable[[Runtime[Any]], Sequence[str]]
 _COMPONENT = re.compile(r"[A-Za-z0-9\-_.@+:~]+")
 
 _DOT = "!"
-"""Stands for a dot, which stores refuse in a label; no component can hold it, so no two names meet."""
+"""Replaces a dot, which stores refuse in a label. No component contains it, so different names stay different."""
 
 
 def checked_namespace(given: object) -> Namespace:
-    """`given` as a namespace; ValueError where it is none."""
+    """Return `given` as a namespace. Raises ValueError unless it is a valid one."""
     if isinstance(given, str) or not isinstance(given, Sequence) or not given:
         raise ValueError(f"a namespace is a non-empty tuple of strings, not {given!r}")
     for component in given:
@@ -32,12 +32,12 @@ def checked_namespace(given: object) -> Namespace:
 
 
 def stored_namespace(namespace: Namespace) -> Namespace:
-    """`namespace` as the store holds it."""
+    """The labels under which a store keeps `namespace`, with dots replaced."""
     return tuple(component.replace(".", _DOT) for component in namespace)
 
 
 def namespace_from(factory: Callable[[Any], object], runtime: object) -> Namespace:
-    """The namespace that `factory` gives for `runtime`; BackendError where it fails or gives none."""
+    """The namespace that `factory` returns for `runtime`. Raises BackendError if it fails or returns an invalid one."""
     try:
         return checked_namespace(factory(runtime))
     except DeepFSError:

@@ -1,6 +1,6 @@
-"""Older protocols: their names, which every backend has, what their backends define, and the adapters for these.
+"""Older protocols: their method names, which every backend has, their classes, and the adapters for their backends.
 
-`deepfs.compat` registers the adapters. It is loaded by name, when a backend of another protocol first comes along.
+`deepfs.compat` registers the adapters. It is imported by name when a backend of another protocol is first used.
 """
 
 import inspect
@@ -30,11 +30,11 @@ __all__ = [
 
 
 V1_NAMES: Final[Mapping[str, str]] = {"ls": "ls_info", "grep": "grep_raw", "glob": "glob_info"}
-"""What the operations that have another name in V1 are called there."""
+"""The operations that have another name in V1, with this name."""
 
 
 class BackendProtocolV1(Protocol):
-    """What a backend of the first protocol defines, synchronous; `adapt_backend_protocol` makes it a backend."""
+    """The methods of a backend of the first protocol, all sync; `adapt_backend_protocol` adapts such a backend."""
 
     def ls_info(self, path: str) -> list[Any]:
         """List the direct children of a directory.
@@ -93,7 +93,7 @@ class SandboxBackendProtocolV1(BackendProtocolV1, Protocol):
 
     @property
     def id(self) -> str:
-        """What tells this sandbox from others."""
+        """The identifier of this sandbox."""
 
     def execute(self, command: str) -> Any:
         """Run a shell command.
@@ -104,26 +104,26 @@ class SandboxBackendProtocolV1(BackendProtocolV1, Protocol):
 
 
 class Adapters(Struct, frozen=True):
-    """What `deepfs.compat` can do with backends and classes that were written for another protocol."""
+    """The functions of `deepfs.compat` that adapt backends and classes written for another protocol."""
 
     backend: Callable[[Any], Any]
-    """The `BackendProtocol` over a backend of any protocol, or over a factory of backends; TypeError for all else."""
+    """Returns a `BackendProtocol` over a backend of any protocol, or over a factory; else raises TypeError."""
     body: Callable[[type, type], None]
-    """Gives a subclass of `BackendProtocol` what its body, written for another protocol, lacks."""
+    """Adds to a subclass of `BackendProtocol` the methods that its body, written for another protocol, lacks."""
     context: Callable[[], Any]
-    """What a factory of namespaces or of backends gets for the running node; None outside a graph."""
+    """Returns the argument for factories of namespaces or backends in the running node; None outside a graph."""
 
 
 _registered: list[Adapters] = []
 
 
 def register(adapters: Adapters) -> None:
-    """Make these the adapters of the process."""
+    """Set the adapters of this process."""
     _registered[:] = [adapters]
 
 
 def adapters() -> Adapters:
-    """The registered adapters; those of `deepfs.compat` if there are none yet."""
+    """The registered adapters; imports those of `deepfs.compat` if there are none yet."""
     if not _registered:
         import_module("deepfs.compat.class_bodies")
     return _registered[0]
@@ -133,7 +133,7 @@ _MARK: Final = "_defined_in_v1"
 
 
 def mark_v1(cls: type) -> None:
-    """Have `speaks_v1` tell of `cls`, and of what derives from it, that its sync methods are those of V1."""
+    """Make `speaks_v1` return True for `cls` and its subclasses: their sync methods are those of V1."""
     setattr(cls, _MARK, True)
 
 
@@ -143,7 +143,7 @@ def speaks_v1(cls: type) -> bool:
 
 
 def takes_overwrite(method: Callable[..., Any]) -> bool:
-    """Whether a `write` tells creating from replacing; that of deepagents replaces."""
+    """Whether a `write` takes `overwrite`, to distinguish creating from replacing; that of deepagents replaces."""
     own = inspect.signature(method).parameters
     return "overwrite" in own or any(parameter.kind is parameter.VAR_KEYWORD for parameter in own.values())
 
@@ -151,14 +151,14 @@ def takes_overwrite(method: Callable[..., Any]) -> bool:
 # --- names of earlier versions of deepfs ------------------------------------------------------------------------------
 
 FORMER_METHODS: Final[Mapping[str, str]] = {"areal_paths": "aresolve_paths", "through": "dispatch"}
-"""What the methods of backends that had another name are called now."""
+"""The former names of renamed methods of backends, with their present names."""
 
 
 _FORMERLY: Final = "_defined_formerly"
 
 
 def add_former_names(cls: Any, mixins: Sequence[type] = ()) -> None:
-    """Have what the body of `cls`, or of a mixin, defines by a former name hold for the present one, and reversely."""
+    """Give each renamed method that the body of `cls`, or of a mixin, defines both its former and its present name."""
     former_only = set()
     for former, name in FORMER_METHODS.items():
         owner = next((base for base in cls.__mro__ if not vars(base).keys().isdisjoint((former, name))), None)
@@ -175,12 +175,12 @@ def add_former_names(cls: Any, mixins: Sequence[type] = ()) -> None:
 
 
 def defined_formerly(cls: type, name: str) -> bool:
-    """Whether the body of `cls`, or a mixin, defines the method `name` by its former name alone."""
+    """Whether the body of `cls`, or a mixin, defines the method `name` only by its former name."""
     return name in vars(cls).get(_FORMERLY, ())
 
 
 class _NeverWaits:
-    """`is_synchronous` by its former name, of classes and of objects."""
+    """A descriptor for the former name of `is_synchronous`, on classes and on objects."""
 
     def __get__(self, backend: Any, owner: Any) -> Any:
         return (owner if backend is None else backend).is_synchronous
@@ -224,7 +224,7 @@ _SHIMS: Final = {"ls": _ls_info, "grep": _grep_raw, "glob": _glob_info}
 
 
 def add_v1_names(cls: type) -> None:
-    """Give `cls` the old name of each operation that it defines, over that very definition."""
+    """Give `cls` the V1 name of each operation that its body defines, as a wrapper of this definition."""
     for operation, shim in _SHIMS.items():
         method = vars(cls).get(operation)
         if method is not None and V1_NAMES[operation] not in vars(cls):

@@ -1,4 +1,4 @@
-"""What every backend offers: the operations with their contract, without a line of how they are done."""
+"""The interface of every backend: the operations with their contract, without implementation."""
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterable, Sequence
@@ -40,9 +40,9 @@ class Capabilities(Struct, frozen=True):
     executes: bool = False
     """The backend runs commands (`aexecute`)."""
     deletes: bool = True
-    """The backend deletes files (`adelete`). For a class that defines no `adelete` this is False by itself."""
+    """The backend deletes files (`adelete`). For a class that defines no `adelete` this is set to False."""
     watches: bool = False
-    """The backend tells of changes as they happen (`awatch`)."""
+    """The backend reports changes as they happen (`awatch`)."""
 
 
 if TYPE_CHECKING:
@@ -53,13 +53,13 @@ else:
         pass
 
     class SyncCommands:
-        """A base of backends that define `aexecute`: type checkers learn of `execute` by it."""
+        """A base of backends that define `aexecute`; it shows type checkers the generated `execute`."""
 
 
 def _either_way(method: MethodT) -> MethodT:
-    """Declare a search that a class defines in one of two ways: by its parameters, or as `arun_…` by its request.
+    """Mark a search as abstract at run time only. A class defines it by its parameters, or as `arun_…` by its request.
 
-    The other way is generated. So a class must define one, but type checkers are not to ask for both.
+    The other method is generated. With `abstractmethod`, type checkers would require this one in any case.
     """
     method.__isabstractmethod__ = True  # type: ignore[attr-defined]
     return method
@@ -67,7 +67,7 @@ def _either_way(method: MethodT) -> MethodT:
 
 @sync_shims
 class Operations(SyncSurface, ABC):
-    """The operations of a backend; `BackendProtocol` is the class to derive from, and does some of them by others."""
+    """The operations of a backend. Derive from `BackendProtocol`, which implements some operations with others."""
 
     capabilities: Capabilities
     is_synchronous: bool
@@ -100,8 +100,8 @@ class Operations(SyncSurface, ABC):
             paths: The paths to resolve. They need not exist.
 
         Returns:
-            For each path where it leads once links are followed, and None where that is outside of the backend. On
-            storage without links these are the paths themselves.
+            For each path the path after following links, or None if that is outside of the backend. On storage without
+            links these are the paths themselves.
         """
 
     @abstractmethod
@@ -113,16 +113,16 @@ class Operations(SyncSurface, ABC):
 
         Args:
             path: The file or directory to list.
-            deleting: Whether what is listed is to be deleted: then what may be read but not deleted is counted as
-                omitted.
+            deleting: Whether the entries are to be deleted. Entries that may be read but not deleted are then counted
+                as omitted.
 
         Returns:
             The entries, and how many were omitted and why.
 
         Raises:
-            NotFoundError: Where nothing is at `path`.
-            PermissionDeniedError: With `deleting`, where nothing may be deleted.
-            NotSupportedError: With `deleting`, where nothing can be deleted.
+            NotFoundError: Nothing is at `path`.
+            PermissionDeniedError: With `deleting`: nothing may be deleted.
+            NotSupportedError: With `deleting`: the backend cannot delete.
         """
 
     @abstractmethod
@@ -145,9 +145,9 @@ class Operations(SyncSurface, ABC):
         """Name the storage that a path is in, and the place there, independently of this object.
 
         Two mounts compare these names to find out whether they show one file. By default a place belongs to this
-        object, and it is not known which other objects reach it: copies and moves between such objects find out by a
-        file that they create for a moment. A layer that changes paths on their way to another backend asks that backend
-        about the changed path.
+        object, and it is not known which other objects reach it: copies and moves between such objects find out by
+        creating a temporary file. A layer that changes paths on their way to another backend asks that backend about
+        the changed path.
 
         Args:
             path: A path of this backend. It need not exist.
@@ -198,7 +198,7 @@ class Operations(SyncSurface, ABC):
             path: The file.
             content: The text. It must not contain NUL or lone surrogates.
             overwrite: Replace the file if it exists.
-            if_match: Replace the file if it is this version, which a read returned; None asks for none.
+            if_match: Replace the file if it is this version, which a read returned; None sets no condition.
 
         Returns:
             The path. Errors: `already_exists` without `overwrite`, `conflict` where `if_match` is not the version
@@ -220,7 +220,7 @@ class Operations(SyncSurface, ABC):
             old: The text to replace. It must occur exactly once, unless `replace_all` is set.
             new: The text to put in its place.
             replace_all: Replace every occurrence, from left to right.
-            if_match: Edit the file if it is this version, which a read returned; None asks for none.
+            if_match: Edit the file if it is this version, which a read returned; None sets no condition.
 
         Returns:
             The path and the number of `occurrences` replaced. Errors: `file_not_found`, `is_directory`, `no_match`
@@ -278,7 +278,7 @@ class Operations(SyncSurface, ABC):
         raise NotImplementedError
 
     async def arun_glob(self, request: GlobRequest) -> GlobResult:
-        """Carry out an `aglob` that is given as one value. Backends, wrappers and mounts call one another by this.
+        """Run an `aglob` that is given as one request object. Backends, wrappers and mounts call each other this way.
 
         Each class has both methods: it defines one of them, and the other is generated.
 
@@ -286,18 +286,18 @@ class Operations(SyncSurface, ABC):
             request: The search.
 
         Returns:
-            As of `aglob`. Errors: as of `aglob`.
+            The result of `aglob`, with the same errors.
         """
         raise NotImplementedError
 
     async def arun_grep(self, request: GrepRequest) -> GrepResult:
-        """Carry out an `agrep` that is given as one value; see `arun_glob`.
+        """Run an `agrep` that is given as one request object; see `arun_glob`.
 
         Args:
             request: The search.
 
         Returns:
-            As of `agrep`. Errors: as of `agrep`.
+            The result of `agrep`, with the same errors.
         """
         raise NotImplementedError
 
@@ -307,7 +307,7 @@ class Operations(SyncSurface, ABC):
 
         Args:
             path: The file or directory.
-            if_match: Delete the file if it is this version, which a read returned; None asks for none.
+            if_match: Delete the file if it is this version, which a read returned; None sets no condition.
 
         Returns:
             The path. Errors: `file_not_found`, `conflict`, `is_directory` where `if_match` is given for a
@@ -384,8 +384,8 @@ class Operations(SyncSurface, ABC):
     def adownload_stream(self, path: str, *, chunk_size: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
         """The bytes of a file in chunks, all of one version of the file.
 
-        Leaving the iteration, best by `contextlib.aclosing`, ends the download. Where a backend has no way of its own,
-        it holds the whole file meanwhile.
+        Leaving the iteration, best by `contextlib.aclosing`, ends the download. A backend without its own
+        implementation holds the whole file in memory meanwhile.
 
         Args:
             path: The file.
@@ -404,7 +404,7 @@ class Operations(SyncSurface, ABC):
     async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
         """Store the bytes of all chunks as one file, once they are complete, replacing what is there.
 
-        Where a backend has no way of its own, it holds the whole file meanwhile; over 256 MB is `too_large`.
+        A backend without its own implementation holds the whole file in memory; over 256 MB is `too_large`.
 
         Args:
             path: The file; directories above it are made.
@@ -416,12 +416,12 @@ class Operations(SyncSurface, ABC):
 
         Raises:
             TypeError: `chunks` is no async iterable, or yields something else than bytes.
-            Exception: What else `chunks` raises; nothing changed.
+            Exception: Any other error that `chunks` raises; nothing changed.
         """
 
     @abstractmethod
     def awatch(self, path: str = "/") -> AsyncGenerator[ChangeEvent, None]:
-        """Tell of changes at and under `path` as they happen, whoever makes them.
+        """Report changes at and under `path` as they happen, also those made by others.
 
         There is no sync form. Leaving the iteration, best by `contextlib.aclosing`, ends the watch.
 
@@ -442,11 +442,11 @@ class Operations(SyncSurface, ABC):
         """Close what this backend made for itself: clients, pools, a workspace.
 
         What the caller passed in, such as a store, a client or a sandbox, stays open. Wrappers and composites close the
-        backends behind them. It runs to its end also where the caller is cancelled, and does nothing the second time. A
-        backend that had something to close answers `backend_error` afterwards; others go on working.
+        backends behind them. It completes even if the caller is cancelled, and a second call does nothing. Afterwards,
+        a backend that had something to close returns `backend_error`; other backends continue to work.
         """
 
 
 def without_defaults(**options: Any) -> dict[str, Any]:
-    """The options that are neither None nor False, so that a backend without the others can be called."""
+    """The options that are neither None nor False, so that a backend that lacks the others can be called."""
     return {name: value for name, value in options.items() if value is not None and value is not False}

@@ -87,7 +87,7 @@ __all__ = [
 @sync_shims
 @bound_operations
 class BackendProtocol(Operations):
-    """A filesystem for agents, over whatever stores it.
+    """A filesystem for agents, over any storage.
 
     A subclass defines the abstract operations, each as `aread` (async) or as `read` (sync, run in a worker thread); the
     other name of each is generated. Methods may raise the leaves of `deepfs.errors`: callers get them as the error
@@ -97,7 +97,8 @@ class BackendProtocol(Operations):
 
     capabilities: Capabilities = Capabilities(deletes=False)
     is_synchronous: bool = False
-    """Its coroutines never suspend, so sync calls need no event loop; a class that adds async code declares it anew."""
+    """Whether its coroutines never suspend, so that sync calls need no event loop. A class that adds async code is not
+    synchronous unless it declares this again."""
     offers_move: bool = True
     """Whether models get a tool `move`. Unless it declares this, a class that overrides `write` and not `move` gets
     False, since a move would bypass its `write`."""
@@ -173,7 +174,7 @@ class BackendProtocol(Operations):
         for event in _no_events(self):
             yield event
 
-    # --- the end ---
+    # --- closing ---
 
     async def aclose(self) -> None:
         return None
@@ -223,7 +224,7 @@ class SandboxBackendProtocol(BackendProtocol, SyncCommands):
     @property
     @abstractmethod
     def id(self) -> str:
-        """What tells this sandbox from others."""
+        """The identifier of this sandbox."""
 
     @abstractmethod
     async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
@@ -234,42 +235,42 @@ class SandboxBackendProtocol(BackendProtocol, SyncCommands):
             timeout: Seconds after which it is ended; None is the limit of the backend.
 
         Returns:
-            Its output and exit code; the code is None where it was ended.
+            Its output and exit code; the code is None if the command was ended.
 
         Raises:
-            DeepFSError: BackendError where the command cannot be run, NotSupportedError where the backend runs none.
+            DeepFSError: BackendError if the command cannot be run, NotSupportedError if the backend runs no commands.
         """
 
 
 FileOperationError: TypeAlias = Literal["file_not_found", "permission_denied", "is_directory", "invalid_path"]
-"""The error codes of uploads and downloads in deepagents; those of deepfs may be others of `ErrorCode` as well."""
+"""The error codes of uploads and downloads in deepagents. In deepfs they may be other codes of `ErrorCode` as well."""
 
 BackendProtocolV2: TypeAlias = BackendProtocol
 SandboxBackendProtocolV2: TypeAlias = SandboxBackendProtocol
 
 AnyBackendProtocol: TypeAlias = BackendProtocol | BackendProtocolV1
-"""What `adapt_backend_protocol` takes."""
+"""The backends that `adapt_backend_protocol` accepts."""
 
 BackendFactory: TypeAlias = Callable[[Any], AnyBackendProtocol]
 """The older way to give a backend its runtime; deprecated."""
 
 BACKEND_TYPES: TypeAlias = AnyBackendProtocol | BackendFactory
-"""What a composite takes."""
+"""The backends that a composite accepts."""
 
 
 def as_backend(meant: BACKEND_TYPES) -> BackendProtocol:
-    """The backend that is meant by a backend of any protocol, or by a factory, which is deprecated.
+    """Return a `BackendProtocol` for a backend of any protocol, or for a factory, which is deprecated.
 
-    TypeError for anything else.
+    Raises TypeError for anything else.
     """
     return meant if isinstance(meant, BackendProtocol) else cast("BackendProtocol", adapters().backend(meant))
 
 
 async def close_each(backends: Iterable[BackendProtocol]) -> None:
-    """Close each of these once, whatever happens meanwhile.
+    """Close each backend once, even if the caller is cancelled.
 
     Raises:
-        Exception: What the first raised that could not be closed, once all the others are closed.
+        Exception: The first error of a backend, raised after `aclose` of all backends was called.
     """
     errors = await shielded(partial(_closing_errors, list({id(backend): backend for backend in backends}.values())))
     if errors:
@@ -293,7 +294,7 @@ def supports_execute(backend: object) -> bool:
 
 
 def _code(result: Result) -> str | None:
-    """The bare error code of a failed result."""
+    """The error code of a failed result; None if it succeeded."""
     return None if result.error is None else (result.code or ErrorCode.BACKEND_ERROR).value
 
 

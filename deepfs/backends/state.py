@@ -18,7 +18,7 @@ __all__ = ["FileConflicts", "Files", "FilesystemState", "StateBackend"]
 
 
 class _Held:
-    """A context that excludes the other tasks of the run, which share one lock; nothing waits while it is held."""
+    """A context that holds the lock of the run against its other tasks; nothing waits while it is held."""
 
     async def __aenter__(self) -> None:
         self._files = task_files()
@@ -81,7 +81,7 @@ class StateBackend(RecordStorageBackend):
         return _Held()
 
     async def astorage_place(self, path: str) -> StoragePlace:
-        # Whoever compares two places runs in one task, whose state both are in.
+        # Two places are compared within one task, so both are in the state of this task.
         return flat_place("state", paths.normalize(path), storage="state", is_sole=True)
 
     def _storage(self) -> Storage:

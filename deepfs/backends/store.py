@@ -1,8 +1,9 @@
-"""Files in a LangGraph store, and what this process knows of them between operations.
+"""Files in a LangGraph store, and an index of them that this process keeps between operations.
 
-A store finds items by namespace alone, so whether a path is a directory takes a listing of everything. This process
-lists once, then follows its own changes; a directory that another process made meanwhile is not known here until the
-next listing. Where the database can be asked, listings move keys, sizes and times, and no values.
+A store finds items by namespace only, so it takes a listing of everything to find out whether a path is a directory.
+This process lists once, then applies its own changes to the index; a directory that another process made meanwhile is
+not known here until the next listing. If the database can be read by SQL, listings transfer keys, sizes and times, but
+no values.
 """
 
 from collections.abc import AsyncIterator, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -37,7 +38,7 @@ _MAX_NAMESPACES = 1024
 
 
 class StoreIndex:
-    """What is known of one namespace. `directories` is None before the first listing."""
+    """The known directories and sizes of one namespace. `directories` is None while they are not known."""
 
     def __init__(self) -> None:
         self.directories: Directories | None = None
@@ -45,11 +46,11 @@ class StoreIndex:
         self._changes = 0
 
     def listing_starts(self) -> int:
-        """A mark to hand to `listed` with what the listing found."""
+        """Return a mark to pass to `listed` with the result of the listing."""
         return self._changes
 
     def listed(self, mark: int, directories: Directories) -> None:
-        """Take a listing over, unless changes that it may lack came meanwhile.
+        """Store the directories of a listing, unless it may lack changes that were made meanwhile.
 
         Args:
             mark: What `listing_starts` returned before the listing.
@@ -59,7 +60,7 @@ class StoreIndex:
             self.directories = directories
 
     def found(self, keys: Iterable[str]) -> None:
-        """Add items that a listing of a part has found.
+        """Add items that a listing of a part of the namespace has found.
 
         Args:
             keys: Their keys.
@@ -70,13 +71,13 @@ class StoreIndex:
 
     @contextmanager
     def changing(self, changes: Sequence[Change]) -> Iterator[None]:
-        """Follow changes that are made within the block. After an error nothing that is known is trusted.
+        """Record changes that are made within the block. After an error, everything that is known is forgotten.
 
         Args:
             changes: The changes.
 
         Raises:
-            Exception: Whatever the block raises.
+            Exception: The error of the block.
         """
         self.known.under_way += 1
         try:
@@ -89,7 +90,7 @@ class StoreIndex:
             self.known.under_way -= 1
 
     def changed(self, changes: Sequence[Change]) -> None:
-        """Follow changes of this process.
+        """Record changes of this process.
 
         Args:
             changes: The changes, which have been made.
@@ -100,7 +101,7 @@ class StoreIndex:
             self.directories.apply(changes)
 
     def forget(self) -> None:
-        """A change may have happened, or another process made one: what is known, and being listed, is not trusted."""
+        """Forget what is known, and ignore listings under way, since there may be changes that are not recorded."""
         self._changes += 1
         self.directories = None
         self.known.forget()
@@ -145,13 +146,13 @@ class _StoreFiles(AsyncStorage):
 
     async def list(self, prefix: str, limit: int | None = None) -> Listing:
         if not is_identified(self._store):
-            await identify(self._store)  # What is found out must be known to changes, which identify it as well.
+            await identify(self._store)  # Changes identify the store, too: both must use one index.
         if limit is not None:
             return await self._directory(prefix, limit)
         return await self._stats(prefix) if self._by_sql else await self._files()
 
     async def _directory(self, prefix: str, limit: int) -> Listing:
-        """What is known of the directory `prefix`, which is looked up unless it is known to be none."""
+        """Items of the directory `prefix`, at least one if it exists; not read if the index has no such directory."""
         index, by_sql = self._index, self._by_sql
         if index.directories is None and by_sql:
             mark = index.listing_starts()
@@ -164,7 +165,7 @@ class _StoreFiles(AsyncStorage):
 
     async def _stats(self, prefix: str) -> FileTree:
         mark = self._index.listing_starts()
-        # Keys that are no paths count at the root.
+        # At the root, keys that are no paths must be listed as well.
         found = await sql.stats(self._store, self._namespace, "" if prefix == "/" else prefix, self._index.known)
         tree = StatTree(found)
         if prefix == "/":
@@ -187,11 +188,11 @@ class _StoreFiles(AsyncStorage):
 
 
 class StoreBackend(RecordStorageBackend):
-    """Files in a LangGraph `BaseStore`, by its async methods alone.
+    """Files in a LangGraph `BaseStore`, by its async methods only.
 
     Over `AsyncPostgresStore` and `AsyncSqliteStore` changes are conditional on what was read, so no edit is lost,
     whichever process or store object made it. Other stores have no compare-and-set: there edits exclude one another
-    within the process and for one store object.
+    only within this process and for one store object.
 
     Args:
         store: The store; None is the one that the graph was compiled with. Older code passes the runtime, whose store
@@ -203,7 +204,7 @@ class StoreBackend(RecordStorageBackend):
         max_file_size_mb: The largest file, in units of 1,048,576 bytes, that is read whole or searched.
 
     Raises:
-        TypeError: For what is no store or no namespace.
+        TypeError: `store` is no store, or `max_file_size_mb` is no number.
         ValueError: For a namespace or a format that cannot be used.
     """
 
@@ -244,7 +245,7 @@ class StoreBackend(RecordStorageBackend):
         if not is_identified(self._store()):
             await identify(self._store())
         scope = self._scope()
-        # What lies in the memory of one store no other store holds; of a database, several stores may know.
+        # The items of an InMemoryStore are in no other store, but several stores may use one database.
         in_memory = isinstance(self._store(), InMemoryStore)
         return flat_place(scope, paths.normalize(path), storage=("store", scope[0]), is_sole=in_memory)
 
@@ -269,7 +270,7 @@ class StoreBackend(RecordStorageBackend):
 
 
 def _store_of(given: BaseStore | object | None) -> BaseStore | None:
-    """The store that is given, as such or by a runtime."""
+    """`given` if it is a store, or the store of a runtime; None if there is none."""
     if given is None or isinstance(given, BaseStore):
         return given
     if isinstance(given, type) or not hasattr(given, "store"):

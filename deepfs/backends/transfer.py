@@ -1,7 +1,8 @@
 """Copying and moving trees through the public operations, for backends without their own way and across mounts.
 
-A transfer is planned before anything changes: what cannot be carried whole is refused. Then it copies, and a move
-deletes exactly what it copied, each file on the version that was copied, and directories only where they are empty.
+A transfer is planned before anything changes, and refused if not everything can be transferred. Then it copies. A move
+then deletes exactly the copied files, each only if it still is the version that was copied, and the directories that
+are empty.
 """
 
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
@@ -59,12 +60,12 @@ MAX_HELD_BYTES = 256 * 1024 * 1024
 
 _BATCH_FILES = 64
 _BATCH_BYTES = 8 * 1024 * 1024
-"""Files in memory at once."""
+"""The most files and bytes in memory at once."""
 _STREAMED_BYTES = 1024 * 1024
 """Files from this size on are streamed, one by one."""
 
 _PLAIN = (NotFoundError, IsDirectoryError, PermissionDeniedError)
-"""The leaves whose text needs the path alone."""
+"""The errors whose text needs only the path."""
 
 
 async def copy_tree(
@@ -72,7 +73,7 @@ async def copy_tree(
 ) -> WriteResult:
     """Copy what is at `src` of `source` to `dst` of `target`; what was copied before a failure stays.
 
-    `keeps_empty` tells whether directories stay empty at `dst`. Raises leaves of `deepfs.errors`.
+    `keeps_empty` is whether the destination keeps empty directories. Raises errors of `deepfs.errors`.
     """
     transfer = _Transfer(source, src, target, dst, overwrite=overwrite, keeps_empty=keeps_empty)
     await transfer.plan(moves=False)
@@ -83,7 +84,7 @@ async def copy_tree(
 async def move_tree(
     source: Operations, src: str, target: Operations, dst: str, *, overwrite: bool, keeps_empty: bool
 ) -> WriteResult:
-    """Copy, then delete what was copied and has not changed since; where that fails, the error says what is where."""
+    """Copy, then delete the copied files that have not changed since. If that fails, the error says what was moved."""
     transfer = _Transfer(source, src, target, dst, overwrite=overwrite, keeps_empty=keeps_empty)
     if source is target and transfer.src == transfer.dst:
         await source.alist_tree(transfer.src)
@@ -101,9 +102,9 @@ _is_moving: ContextVar[bool] = ContextVar("deepfs_is_moving", default=False)
 
 @asynccontextmanager
 async def _apart(*ends: StoragePlace) -> AsyncIterator[None]:
-    """Keep other moves of this process from both ends: of two in opposite directions each deletes the other's copy.
+    """Lock both ends against other moves of this process: two in opposite directions would delete each other's copy.
 
-    A move that is a part of another one, as a layer may make it, waits for nobody.
+    A move that is a part of another one, as a layer may make it, takes no lock.
     """
     if _is_moving.get():
         yield
@@ -121,7 +122,7 @@ async def _apart(*ends: StoragePlace) -> AsyncIterator[None]:
 
 
 async def downloaded(source: Operations, path: str) -> bytes:
-    """The content of a file; raises why it cannot be had."""
+    """The content of a file. Raises the error if it cannot be downloaded."""
     [download] = await source.adownload_files([path])
     if download.error is not None:
         raise _leaf(download.error, path)
@@ -129,7 +130,7 @@ async def downloaded(source: Operations, path: str) -> bytes:
 
 
 async def collected(path: str, chunks: AsyncIterable[bytes]) -> bytes:
-    """All chunks as one; TooLargeError where they are too many."""
+    """All chunks joined. Raises TooLargeError if they exceed `MAX_HELD_BYTES`."""
     content = bytearray()
     async for chunk in chunks:
         content += bytes_given("each chunk", chunk)
@@ -139,7 +140,7 @@ async def collected(path: str, chunks: AsyncIterable[bytes]) -> bytes:
 
 
 def _leaf(code: str, path: str) -> DeepFSError:
-    """The leaf of the bare error code of a download."""
+    """The error of `deepfs.errors` for an error code of a download or an upload."""
     plain = next((leaf for leaf in _PLAIN if leaf.code == code), None)
     return plain(path) if plain else error_about(code, path, f"it cannot be downloaded ({code})")
 
@@ -148,7 +149,7 @@ def _leaf(code: str, path: str) -> DeepFSError:
 
 
 class _StoppedError(Exception):
-    """A step failed at `path`; `cause` tells why."""
+    """A step failed at `path`, with the error `cause`."""
 
     def __init__(self, path: str, cause: DeepFSError) -> None:
         self.path = path
@@ -181,13 +182,13 @@ class _Transfer:
         self._arrived = 0
 
     def _at_target(self, path: str) -> str:
-        """Where what lies at `path` of the source goes."""
+        """The destination of the entry at `path` of the source."""
         return paths.join(self.dst, paths.relative(path, self.src))
 
     # --- before anything changes ---
 
     async def plan(self, *, moves: bool) -> None:
-        """Look at both ends, and raise where not all can be carried, or may not be put where it is to go."""
+        """Look at both ends. Raises if not everything can be transferred, or the destination does not permit it."""
         refusal = await self._list(moves=moves)
         if self._source is self._target and paths.is_beneath(self.dst, self.src):
             raise InvalidPathError(self.dst, "it lies inside {other}", self.src)
@@ -205,7 +206,7 @@ class _Transfer:
             raise refusal
 
     async def _list(self, *, moves: bool) -> NotSupportedError | None:
-        """Learn what is to be carried; returns the error of a source that can delete nothing, where that matters."""
+        """List the source. Returns the error of a source that cannot delete, if this is a move."""
         try:
             self._listing = await self._source.alist_tree(self.src, deleting=moves)
         except NotSupportedError as error:
@@ -216,7 +217,7 @@ class _Transfer:
         return None
 
     async def _check_parents(self) -> None:
-        """Raise where a file stands above the destination."""
+        """Raise if a path above the destination is a file."""
         for directory in reversed(paths.ancestors(self.dst)):
             listing = await self._target.als(directory)
             if listing.ok:
@@ -241,7 +242,7 @@ class _Transfer:
     # --- copying ---
 
     async def copy(self) -> None:
-        """Copy all files; where one fails, the error says how many arrived."""
+        """Copy all files. If one fails, the error says how many arrived."""
         made = await self._make_directories()
         try:
             for batch in _batches(files_of(self._listing.entries)):
@@ -257,7 +258,7 @@ class _Transfer:
             raise self._about(stopped, reason) from None
 
     async def _make_directories(self) -> list[str]:
-        """Make those that the destination keeps, with their modes; returns their paths, those above first."""
+        """Make the directories, with their modes, if the destination keeps them. Returns their paths, parents first."""
         if not self._keeps_empty:
             return []
         wanted = directories_of(self._listing.entries)
@@ -285,7 +286,7 @@ class _Transfer:
             await self._target.achange_entries([EntryChange(path, "set_mode", mode) for path, mode in modes])
 
     async def _download(self, asked: list[str]) -> dict[str, bytes]:
-        """The contents by path, which are those that were asked for, whatever the answers name."""
+        """The contents by path. The paths are those of `asked`; the paths in the responses are not used."""
         contents: dict[str, bytes] = {}
         for path, download in zip(asked, await self._source.adownload_files(asked), strict=True):
             _check_outcome(path, download)
@@ -293,7 +294,7 @@ class _Transfer:
         return contents
 
     async def _put(self, contents: dict[str, bytes]) -> None:
-        """Store files: as new ones where the destination can tell, which it does for text."""
+        """Store files: new text files by `awrite`, which refuses to replace a file, all others by `aupload_files`."""
         texts: dict[str, str] = {}
         if not self._replaces:
             texts = {path: text for path, content in contents.items() if (text := _plain_text(content)) is not None}
@@ -306,7 +307,7 @@ class _Transfer:
             _check_outcome(path, outcome)
 
     async def _create(self, texts: dict[str, str]) -> None:
-        """Write new files, all at once."""
+        """Write new text files concurrently."""
         writes = [partial(self._target.awrite, self._at_target(path), text) for path, text in texts.items()]
         results = dict(zip(texts, await gather(writes), strict=True))
         self._arrived += sum(result is not None and result.ok for result in results.values())
@@ -315,7 +316,7 @@ class _Transfer:
                 _check_result(path, result)
 
     async def _check_free(self, wanted: Iterable[str]) -> None:
-        """Stop where something came to stand at one of the `wanted` paths since it was planned."""
+        """Raise _StoppedError if something appeared at one of the `wanted` paths since the plan was made."""
         if self._replaces:
             return
         asked = list(wanted)
@@ -325,7 +326,7 @@ class _Transfer:
                 raise _StoppedError(path, AlreadyExistsError(path))
 
     async def _stream(self, path: str) -> None:
-        """Copy a large file chunk by chunk, and learn its version meanwhile."""
+        """Copy a large file chunk by chunk, and compute its version on the way."""
         hashed = digest()
         failed: list[DeepFSError] = []
 
@@ -350,7 +351,7 @@ class _Transfer:
     # --- deleting what was copied ---
 
     async def delete(self) -> None:
-        """Delete the copied files that have not changed since, then the directories where they are empty."""
+        """Delete the copied files that have not changed since, then the directories that are empty."""
         stayed: list[_StoppedError] = []
         deleted = 0
         for path, copied in self._copied.items():
@@ -371,7 +372,7 @@ class _Transfer:
         result = await self._source.adelete(path, if_match=copied)
         if result.code is not ErrorCode.UNSUPPORTED:
             return result
-        # This storage cannot compare and delete in one step: a change between the next two is lost.
+        # This storage cannot compare and delete in one step: a change between the next two steps is lost.
         try:
             if version(await downloaded(self._source, path)) != copied:
                 raise ConflictError(path)
@@ -380,7 +381,7 @@ class _Transfer:
         return await self._source.adelete(path)
 
     def _partly_moved(self, deleted: int, stayed: _StoppedError) -> DeepFSError:
-        """The error that says what is where."""
+        """The error that says which files were moved, and which are at both ends."""
         both = len(self._copied) - deleted
         if len(self._copied) == 1:
             what = "'{src}' was copied to '{dst}' but not deleted, so both are there"
@@ -396,7 +397,7 @@ class _Transfer:
         return error_about(cause.code, stopped.path, reason, src=self.src, dst=self.dst, cause=cause)
 
     async def _check_gone(self, failed: Sequence[tuple[str, str]]) -> None:
-        """Raise where directories of the source are still there: others put something into them."""
+        """Raise if directories of the source remain, for example because something was put into them meanwhile."""
         is_file = self._listing.entries[0].kind != "directory"
         if not failed and (is_file or not (await self._source.als(self.src)).ok):
             return
@@ -409,12 +410,12 @@ class _Transfer:
         raise error_about(code, path, reason, src=self.src, dst=self.dst)
 
     async def _remove_directories(self, backend: Operations, made: Sequence[str]) -> list[tuple[str, str]]:
-        """Remove those that are empty, the deepest first; returns those that stay, each with the code of the error."""
+        """Remove the empty directories, the deepest first. Returns those that remain, each with its error code."""
         change: Change = "remove_directory"
         changes = [EntryChange(path, change) for path in sorted(made, reverse=True)]
         outcomes = await shielded(partial(backend.achange_entries, changes)) if changes else []
-        told = [(change.path, outcome.error) for change, outcome in zip(changes, outcomes, strict=True)]
-        return [(path, code) for path, code in told if code is not None and code != ErrorCode.FILE_NOT_FOUND]
+        errors = [(change.path, outcome.error) for change, outcome in zip(changes, outcomes, strict=True)]
+        return [(path, code) for path, code in errors if code is not None and code != ErrorCode.FILE_NOT_FOUND]
 
 
 def _check_result(path: str, result: Result) -> None:
@@ -428,7 +429,7 @@ def _check_outcome(path: str, outcome: FileDownloadResponse | FileUploadResponse
 
 
 def _plain_text(content: bytes) -> str | None:
-    """Content that a write stores as it is, on older backends too; None for any other."""
+    """`content` as a text that a write stores unchanged, on older backends too; None if it is no such text."""
     text = decode(content)
     return None if text is None or "\r" in text or text.startswith(BOM) else text
 
@@ -440,7 +441,7 @@ def _size(entry: TreeEntry) -> int:
 def _batches(entries: Sequence[TreeEntry]) -> Iterator[list[TreeEntry]]:
     """The files in groups, each small enough to be held in memory; the large files first, each alone.
 
-    If one end refuses a large file, the transfer so stops before anything is copied.
+    If one end refuses a large file, the transfer then stops before anything is copied.
     """
     by_size = sorted(entries, key=_size, reverse=True)
     large = [entry for entry in by_size if _size(entry) >= _STREAMED_BYTES]

@@ -1,4 +1,4 @@
-"""The base of backends that stand before another one: policies, hooks, faults."""
+"""The base of backends that wrap another one: policies, hooks, faults."""
 
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import Any, ParamSpec, TypeVar, cast
@@ -46,20 +46,20 @@ T = TypeVar("T")
 
 
 class WrapperBackend(BackendProtocol, SyncCommands):
-    """Passes every operation on to another backend, whose capabilities are its own.
+    """Passes every operation on to another backend, and has its capabilities.
 
-    A subclass overrides the operations that it changes, or `dispatch`, which all operations pass. Options that have
-    their default value are not handed on, so `inner` may lack those it does not know.
+    A subclass overrides the operations that it changes, or `dispatch`, which runs all operations. Options that have
+    their default value are not passed on, so `inner` may lack parameters for them.
 
     Args:
         inner: The backend. One of an older protocol, or a factory, is adapted.
 
     Raises:
-        TypeError: For what is no backend.
+        TypeError: `inner` is no backend.
     """
 
     is_synchronous: bool = True
-    """This class adds no wait of its own; an object never waits where `inner` does not either."""
+    """The class itself never waits; an object is synchronous if its `inner` is, too."""
 
     def __init__(self, inner: BACKEND_TYPES) -> None:
         self.inner: BackendProtocol = as_backend(inner)
@@ -76,14 +76,14 @@ class WrapperBackend(BackendProtocol, SyncCommands):
         return await self.inner.aresolve_paths(paths)
 
     async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
-        """As `inner` tells it, which passes as `ls`; a subclass that overrides `als` shows what that lists."""
+        """List the tree of `inner`, dispatched as `ls`. A subclass that overrides `als` lists the tree by its `als`."""
         listing: object = await self.dispatch("ls", self.inner.alist_tree, path, **without_defaults(deleting=deleting))
         if isinstance(listing, TreeListing):
             return listing
         return await super().alist_tree(path, deleting=deleting)
 
     async def achange_entries(self, changes: Sequence[EntryChange]) -> list[FileUploadResponse]:
-        """As `inner` makes them; directories that are made pass as `write`, those that are removed as `delete`."""
+        """Change entries of `inner`. Making a directory is dispatched as `write`, removing one as `delete`."""
         if all(change.change == "set_mode" for change in changes):
             return await self.inner.achange_entries(changes)
         return [await self._changed_directory(change) for change in changes]
@@ -119,14 +119,14 @@ class WrapperBackend(BackendProtocol, SyncCommands):
 
         Args:
             operation: The sync name: `"read"`, `"write"`, … Streams are `"upload_stream"`, with the path and the
-                chunks, and `"download_stream"`, with the path. What a listing of a tree asks for passes as `"ls"`.
-            call: What does it. That of a `"download_stream"` opens the stream, raises where that fails, and returns an
-                async iterator of the chunks, from which nothing has been lost. That of a `"watch"` does so for events.
-            args: What the operation was called with, by position.
+                chunks, and `"download_stream"`, with the path. Listing a tree is `"ls"`.
+            call: The function that does it. For a `"download_stream"` it opens the stream, raises if that fails, and
+                returns an async iterator of all chunks; for a `"watch"` it returns an async iterator of the events.
+            args: The positional arguments of the operation.
             options: The options that differ from their defaults.
 
         Returns:
-            What `call` returned, or what is to take its place.
+            The result of `call`, or a replacement for it.
 
         Raises:
             DeepFSError: The operation is refused; its caller gets it as the error of the result.
@@ -190,7 +190,7 @@ class WrapperBackend(BackendProtocol, SyncCommands):
 
         try:
             chunks = await self.dispatch("download_stream", open_stream, path, chunk_size=chunk_size)
-            if isinstance(chunks, AsyncGenerator):  # Made by an override; it reads what is opened, so it ends first.
+            if isinstance(chunks, AsyncGenerator):  # Made by an override; it reads the opened stream: close it first.
                 opened.insert(0, chunks)
             async for chunk in chunks:
                 yield chunk
@@ -226,7 +226,7 @@ class WrapperBackend(BackendProtocol, SyncCommands):
             timeout: The most seconds it may take; None is the limit of that backend.
 
         Raises:
-            NotSupportedError: Where that backend runs no commands.
+            NotSupportedError: That backend runs no commands.
         """
         if not supports_execute(self.inner):
             raise NotSupportedError(None, f"{type(self.inner).__name__} does not run commands")
@@ -235,7 +235,7 @@ class WrapperBackend(BackendProtocol, SyncCommands):
 
 
 class _Opened(AsyncIterator[bytes]):
-    """A download whose first chunk is there, so that what cannot be had has failed."""
+    """A download whose first chunk is fetched by `begin`, so that an error of opening it is raised early."""
 
     def __init__(self, chunks: AsyncGenerator[bytes, None]) -> None:
         self._chunks = chunks
@@ -256,11 +256,11 @@ class _Opened(AsyncIterator[bytes]):
 def _taking_arguments(
     run: Callable[[RequestT], Awaitable[T]], request: RequestT
 ) -> Callable[..., Coroutine[Any, Any, T]]:
-    """`run` as a function of the arguments of `request`, as `dispatch` has them, which may change them."""
+    """`run` as a function of arguments like those of `request`, which `dispatch` may have changed."""
 
     async def search(*placed: Any, **options: Any) -> T:
         made = type(request).called_with(placed, options)
-        # Where the start is another one, the paths may be others as well: what is hidden is not known there.
+        # If `dispatch` changed the start path, the filter `hidden` may not fit the paths there.
         hidden = request.hidden if made.path == request.path else None
         return await run(made if hidden is None else replace(made, hidden=hidden))
 

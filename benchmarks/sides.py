@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -76,14 +76,16 @@ class Side:
 
     def _tell(self, contender: str | None) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.write(msgspec.json.encode(Command(contender)) + b"\n")
-        self._process.stdin.flush()
+        with suppress(BrokenPipeError):  # `receive` reports a process that has ended.
+            self._process.stdin.write(msgspec.json.encode(Command(contender)) + b"\n")
+            self._process.stdin.flush()
 
     def close(self) -> None:
         """End the process: it exits when it waits for a command and its input ends."""
         for stream in (self._process.stdin, self._process.stdout):
             assert stream is not None
-            stream.close()
+            with suppress(BrokenPipeError):
+                stream.close()
         self._process.wait()
 
 

@@ -71,6 +71,6 @@ def test_the_suite_uses_only_declared_capabilities() -> None:
 
 @pytest.mark.parametrize("kind", [BackendSuite, BackendConformance, SyncParity, BackendStateMachine])
 def test_suites_have_no_settings(kind: type) -> None:
-    """Test classes define fixtures and hooks only; a state machine also has a size, a seed and the mounts of its model."""
+    """Test classes define fixtures and hooks only; a state machine also has size, seed and the mounts of its model."""
     settable = {name for name in dir(kind) if not name.startswith("_") and not callable(getattr(kind, name))}
     assert settable == ({"mounts", "seed", "steps"} if kind is BackendStateMachine else set())

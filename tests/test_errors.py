@@ -63,7 +63,7 @@ each_error = pytest.mark.parametrize(
 )
 
 
-class TestTheTree:
+class TestHierarchy:
     def test_leaves_and_codes_correspond_one_to_one(self) -> None:
         assert sorted(leaf.code for leaf in LEAVES) == sorted(ErrorCode)
         assert [leaf for leaf in LEAVES if "code" not in vars(leaf)] == []

@@ -47,14 +47,14 @@ async def fail(error: BaseException) -> None:
 
 
 class TestRunSync:
-    def test_it_takes_a_callable_with_its_arguments(self) -> None:
+    def test_run_sync_takes_a_callable_with_its_arguments(self) -> None:
         async def join(*parts: str, end: str) -> str:
             await anyio.lowlevel.checkpoint()
             return "".join(parts) + end
 
         assert run_sync(join, "a", "b", end="c") == "abc"
 
-    def test_it_takes_a_coroutine(self) -> None:
+    def test_run_sync_takes_a_coroutine(self) -> None:
         async def answer() -> int:
             await anyio.lowlevel.checkpoint()
             return 42

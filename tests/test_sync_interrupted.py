@@ -208,7 +208,7 @@ class TestFinalisers:
         assert printed.strip() == "[True] [True, True, True] True"
 
 
-class TestALoopThatEnds:
+class TestEndedLoop:
     def test_a_new_loop_is_started(self) -> None:
         printed = run_script("""
             import asyncio, threading, time
@@ -352,7 +352,7 @@ class TestOtherPlaces:
 
 
 @pytest.mark.anyio
-class TestOnTheLoopOfAHolder:
+class TestOnTheLoopOfALockHolder:
     @pytest.fixture(autouse=True)
     def _no_blocking(self) -> None:
         """Disable the guard: these tests block the loop on purpose."""

@@ -87,7 +87,7 @@ def joined(pages: list[str]) -> str:
     return text
 
 
-# --- what is evicted -------------------------------------------------------------------------------------------------
+# --- evicted content -------------------------------------------------------------------------------------------------
 
 
 def test_five_megabytes_are_stored_and_read_back_whole_by_paging(backend: BackendProtocol, invoke: Invoke) -> None:

@@ -181,7 +181,7 @@ def test_a_subagent_that_asks_a_person_pauses_its_supervisor(invoke: Invoke) -> 
     assert contents(state) == {"/out/a.md": "a"}
 
 
-# --- what subagents are made of --------------------------------------------------------------------------------------
+# --- configuration ---------------------------------------------------------------------------------------------------
 
 
 def test_the_defaults_make_a_general_purpose_agent(invoke: Invoke) -> None:

@@ -86,7 +86,7 @@ def text_of(found: BackendProtocol, path: str = HISTORY) -> str:
     return str(data.content)
 
 
-# --- what is kept ----------------------------------------------------------------------------------------------------
+# --- content of the file ---------------------------------------------------------------------------------------------
 
 
 def test_summarized_messages_are_in_a_file_that_the_model_can_read(backend: BackendProtocol, invoke: Invoke) -> None:
@@ -206,7 +206,7 @@ def test_unstorable_characters_are_escaped(backend: BackendProtocol, invoke: Inv
     assert "a&#0;b&#13;" in results(state)[-1].text
 
 
-# --- where -----------------------------------------------------------------------------------------------------------
+# --- path of the file ------------------------------------------------------------------------------------------------
 
 
 def test_the_file_is_beneath_the_artifacts_root(invoke: Invoke) -> None:
@@ -278,7 +278,7 @@ def test_subagents_get_their_own_files(invoke: Invoke) -> None:
     assert sorted(sum(f"task {number}" in text for text in told) for number in range(2)) == [1, 1]
 
 
-# --- many at once ----------------------------------------------------------------------------------------------------
+# --- concurrent runs and large files ---------------------------------------------------------------------------------
 
 
 def stored(files: BackendProtocol, name: str = "1") -> str:

@@ -138,7 +138,7 @@ class Guarded(MemoryBackend):
 
 
 class GuardedMoves(Guarded):
-    """Overrides `move` as well."""
+    """Overrides `move` too."""
 
     def move(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
         return super().move(src, dst, overwrite=overwrite)

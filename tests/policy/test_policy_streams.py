@@ -139,7 +139,9 @@ async def test_a_failing_source_changes_nothing_and_is_closed(tmp_path: Path, st
     assert {path: content for path, content in after.items() if not path.startswith(".history")} == {
         path: content for path, content in before.items() if not path.startswith(".history")
     }
-    if stack.count("history") == 1:  # Of two histories, the outer one keeps the version that the inner one has dropped.
+    if (
+        stack.count("history") == 1
+    ):  # Of two histories, the inner one keeps the versions that the outer one deletes again.
         assert not [path for path, content in after.items() if content is not None and path.startswith(".history")]
     assert closed == ["source"] * 2
 

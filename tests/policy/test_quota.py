@@ -58,7 +58,7 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> BackendProtocol:
 
 
 @pytest.mark.anyio
-class TestWhatIsRefused:
+class TestRefusedChanges:
     async def test_changes_that_would_exceed_the_quota_are_refused(self, storage: BackendProtocol) -> None:
         await storage.aupload_files([("/a", b"12345"), ("/d/b", b"123")])
         quota = QuotaBackend(storage, max_bytes=10)
@@ -128,7 +128,7 @@ class TestWhatIsRefused:
 
 
 @pytest.mark.anyio
-class TestWhatIsGivenBack:
+class TestReleasedSpace:
     async def test_deletes_moves_and_shorter_files_release_space(self, storage: BackendProtocol) -> None:
         quota = QuotaBackend(storage, max_bytes=6, max_files=2)
         await quota.aupload_files([("/d/a", b"123"), ("/d/b", b"456")])
@@ -196,7 +196,7 @@ class TestWhatIsGivenBack:
 
 
 @pytest.mark.anyio
-class TestWhatOthersDo:
+class TestChangesByOthers:
     async def test_an_edit_applies_only_to_the_version_that_was_measured(self) -> None:
         memory = MemoryBackend()
 
@@ -438,7 +438,7 @@ class Unsteady(WrapperBackend):
 
 
 @pytest.mark.anyio
-class TestWhatFailsMeanwhile:
+class TestFailuresDuringChanges:
     async def test_an_edit_is_refused_if_the_size_cannot_be_read(self) -> None:
         files = MemoryBackend()
         await files.awrite("/a", "12345678")

@@ -39,7 +39,7 @@ def _ripgrep_is_there() -> None:
 
 
 def with_ripgrep() -> Engine:
-    """ripgrep from the first file on, and for nothing else."""
+    """An engine that uses ripgrep from the first file on."""
     found = find_ripgrep()
     assert found is not None
     return WithRipgrep(found)
@@ -74,7 +74,7 @@ def paths_of(result: GrepResult | GlobResult) -> list[str]:
     return list(dict.fromkeys(match.path for match in result.matches))
 
 
-def told(result: GrepResult) -> tuple[object, ...]:
+def fields_of(result: GrepResult) -> tuple[object, ...]:
     """The fields of a result, for comparison."""
     return (result.matches, result.truncated, result.skipped, result.error)
 
@@ -116,7 +116,7 @@ def test_ripgrep_changes_no_result(trap: Path, ignore: IgnoreOption, context_lin
         options = {"max_count": max_count, "ignore": ignore, "context_lines": context_lines}
         expected = grep(trap, needle, path, engine=InProcess(), **options)
         found = grep(trap, needle, path, engine=with_ripgrep(), **options)
-        assert told(found) == told(expected), (needle, path, max_count)
+        assert fields_of(found) == fields_of(expected), (needle, path, max_count)
 
 
 def test_the_trap_contains_the_difficult_cases(trap: Path) -> None:
@@ -193,8 +193,8 @@ def test_the_engines_agree_on_random_trees(
         grep(root, needle, engine=engine, max_count=max_count, ignore="git" if ignores else None, max_bytes=700)
         for engine in (InProcess(), with_ripgrep(), Automatic())
     ]
-    assert told(results[1]) == told(results[0])
-    assert told(results[2]) == told(results[0])
+    assert fields_of(results[1]) == fields_of(results[0])
+    assert fields_of(results[2]) == fields_of(results[0])
 
 
 def _put(target: bytes, content: bytes) -> None:
@@ -218,7 +218,7 @@ def test_the_engines_count_unreadable_files_alike() -> None:
             for max_count, skipped in ((None, 2), (1, 2), (2, 2), (3, 2)):
                 expected = grep(root, "needle", engine=InProcess(), max_count=max_count)
                 found = grep(root, "needle", engine=with_ripgrep(), max_count=max_count)
-                assert told(found) == told(expected)
+                assert fields_of(found) == fields_of(expected)
                 assert found.skipped == skipped
             first = grep(root, "needle", "/", engine=with_ripgrep(), max_count=0)
             assert (first.skipped, first.truncated) == (0, True)
@@ -316,24 +316,24 @@ def test_few_files_are_searched_without_ripgrep(tmp_path: Path, watched: Watched
 def test_many_files_are_begun_in_process_and_finished_by_ripgrep(tmp_path: Path, watched: Watched) -> None:
     root = many(tmp_path, 1000)
     expected = grep(root, "needle", engine=InProcess())
-    assert told(grep(root, "needle", engine=Automatic())) == told(expected)
+    assert fields_of(grep(root, "needle", engine=Automatic())) == fields_of(expected)
     assert watched.runs == 1
     for max_count in (1, 59, 60, 61, 199, 200, 201):
         expected = grep(root, "needle", engine=InProcess(), max_count=max_count)
-        assert told(grep(root, "needle", engine=Automatic(), max_count=max_count)) == told(expected)
+        assert fields_of(grep(root, "needle", engine=Automatic(), max_count=max_count)) == fields_of(expected)
 
 
 def test_a_tree_known_to_be_large_is_searched_by_ripgrep_at_once(tmp_path: Path, watched: Watched) -> None:
     root, engine = many(tmp_path, 1000), Automatic()
     for runs in (1, 2, 3):
         expected = grep(root, "needle", engine=InProcess())
-        assert told(grep(root, "needle", engine=engine)) == told(expected)
+        assert fields_of(grep(root, "needle", engine=engine)) == fields_of(expected)
         assert watched.runs == runs
         (root / "000" / "00.txt").write_text(f"needle {runs}\n")
     assert grep(root, "needle", engine=engine, max_count=10).truncated
     assert watched.runs == 3, "the first matches are found sooner here"
     shutil.rmtree(root / "005")
-    assert told(grep(root, "needle", engine=engine)) == told(grep(root, "needle", engine=InProcess()))
+    assert fields_of(grep(root, "needle", engine=engine)) == fields_of(grep(root, "needle", engine=InProcess()))
 
 
 def test_ripgrep_is_not_started_if_enough_is_found_before(tmp_path: Path, watched: Watched) -> None:
@@ -350,7 +350,7 @@ def test_if_ripgrep_fails_no_match_is_lost_or_repeated(
     (root / "005" / "large").write_bytes(b"x" * (MAX_BYTES + 1))
     monkeypatch.setattr(watched, "_fails", True)
     expected = grep(root, "needle", engine=InProcess(), max_count=max_count)
-    assert told(grep(root, "needle", engine=Automatic(), max_count=max_count)) == told(expected)
+    assert fields_of(grep(root, "needle", engine=Automatic(), max_count=max_count)) == fields_of(expected)
     assert watched.runs == 1
     with pytest.raises(RipgrepError):
         grep(root, "needle", engine=WithRipgrep(watched), max_count=max_count)
@@ -613,7 +613,7 @@ def test_files_outside_found_by_ripgrep_are_not_counted(tmp_path: Path, watched:
 
     searcher = LocalSearch(Swapped(str(root)), engine=WithRipgrep(watched))
     result = run_alone(searcher, GrepRequest("needle"))
-    assert told(result) == ([], False, 0, None)
+    assert fields_of(result) == ([], False, 0, None)
 
 
 def test_files_deleted_during_a_search_are_no_error(tmp_path: Path) -> None:

@@ -54,10 +54,10 @@ class Collecting(CollectingCall):
 
     @property
     def answer(self) -> tuple[object, ...]:
-        return () if self.outcome is None else told(self.outcome)
+        return () if self.outcome is None else fields_of(self.outcome)
 
 
-def told(answer: Callable[[], Any]) -> tuple[object, ...]:
+def fields_of(answer: Callable[[], Any]) -> tuple[object, ...]:
     """The fields of a result, or the text of the error."""
     try:
         result = answer()
@@ -71,7 +71,7 @@ def local_search(root: Path, engine: Engine, *, ignore: IgnoreOption = None, dis
 
 
 def alone(searcher: LocalSearch, search: SearchRequest, root: str = "/") -> tuple[object, ...]:
-    return told(lambda: run_alone(searcher, search, root=root))
+    return fields_of(lambda: run_alone(searcher, search, root=root))
 
 
 def together(searcher: LocalSearch, searches: list[SearchRequest], root: str = "/") -> list[tuple[object, ...]]:

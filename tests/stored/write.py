@@ -11,9 +11,9 @@ and plain), `store.sqlite` and `postgres.json` (files of StoreBackend and histor
 HistoryBackend kept the versions of). It is one archive, since git keeps no modes and no empty directories. Archives are
 never made again, since they must stay as they were.
 
-Beside it comes, as `67c86ec.zip`, what of the package FilesystemBackend and StoreBackend need. Tests run it in
-processes of their own, beside this version: they are to share directories and stores, and a clone may have no history
-to take the earlier version from.
+`67c86ec.zip`, written beside it, has the modules of the package that FilesystemBackend and StoreBackend need. Tests run
+them in separate processes that share directories and stores with this version. A clone may have no history from which
+the earlier version could be taken.
 """
 
 import asyncio

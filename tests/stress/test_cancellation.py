@@ -107,7 +107,7 @@ async def moment() -> None:
 WAYS = {"scope": by_scope, "deadline": by_deadline, "task": by_task}
 
 
-# --- what must hold ---
+# --- checks ---
 
 
 class Cancelled:
@@ -148,7 +148,7 @@ class Cancelled:
         return [download.content for download in await self.backend.adownload_files(list(paths))]
 
     async def check_free(self, case: Case, found: Contents) -> None:
-        """The paths are usable at once, directories are recognised, and the cancelled operation does not finish later."""
+        """The paths are usable at once, directories are recognised, and no cancelled operation finishes later."""
         with anyio.fail_after(5):
             for path, content in list(zip(case.paths, found, strict=True))[-2:]:
                 directory = path.rpartition("/")[0]

@@ -1,6 +1,6 @@
 """The import paths in use: a name listed here stays importable from its path, wherever it is defined.
 
-Paths are added here, and none is removed.
+Paths may be added here, but never removed.
 """
 
 import re

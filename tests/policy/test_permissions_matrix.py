@@ -1,7 +1,7 @@
 """Rules × operations × spellings of paths, checked against an oracle that shares no code with the library.
 
-The oracle matches patterns segment by segment, walks plain sets of paths and knows nothing of backends; what it allows
-must succeed and do what it says, what it denies must change and show nothing.
+The oracle matches patterns segment by segment, walks plain sets of paths, and uses no backend. An operation that it
+allows must succeed and have its normal effect; an operation that it denies must change and show nothing.
 """
 
 import itertools

@@ -1,6 +1,6 @@
 """Every search option reaches every backend, through all wrappers, mounts and adapters.
 
-The options come from the signature of the protocol, the backends from the package: what is new must have a row.
+The options come from the signature of the protocol, the wrappers from the package: each needs a row.
 """
 
 import inspect

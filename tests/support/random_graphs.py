@@ -1,9 +1,9 @@
 """Random graphs whose tasks change the same files in parallel, and a report of the changes that succeeded.
 
-A graph has a few steps. In each, nodes, subgraphs, tools and tasks made by `Send` run in parallel: they call a
-StateBackend, or return all files with what they changed by hand; some fail first, some interrupt. No task touches what
-it, or the subgraph that it is in, changed before, so every success has to be found in the final files, unless the
-channel `file_conflicts` names its path.
+A graph has a few steps. In each step, nodes, subgraphs, tools and tasks made by `Send` run in parallel: they call a
+StateBackend, or return all files with their own changes; some fail at first, some interrupt. No task changes anything
+that the same task, or the subgraph around it, changed before. So every success must be found in the final files, unless
+the channel `file_conflicts` names its path.
 """
 
 import operator

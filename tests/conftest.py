@@ -1,4 +1,4 @@
-"""What every test gets: both event loops, none of them blocked, no network, no silent skip, and real servers."""
+"""Guards and fixtures of all tests: both event loops, no blocking call on them, no network, no skip, real servers."""
 
 import gc
 import os
@@ -26,9 +26,9 @@ __all__ = ["pytest_make_collect_report", "pytest_runtest_makereport"]
 
 pytest_plugins = ["support.requirements"]
 
-# Seeds are fresh in each run unless `--hypothesis-seed` sets them; a failure prints how to repeat it. CI takes them
-# from the commit, so that a commit always has the same input, and the next one another. No deadline for an example: it
-# would measure what else the machine does. `quick` is for running the same tests again, on another interpreter.
+# Seeds are fresh in each run unless `--hypothesis-seed` sets them; a failure prints how to repeat it. CI derives the
+# seed from the commit: one commit always tests the same input, the next one another. Examples have no deadline, which
+# would measure the load of the machine. `quick` is for running the same tests again on another interpreter.
 hypothesis.settings.register_profile("full", deadline=None, derandomize=False, print_blob=True)
 hypothesis.settings.register_profile("quick", hypothesis.settings.get_profile("full"), max_examples=20)
 
@@ -44,7 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Many thousand tests would be looked through in each collection of garbage, for longer than some of them take."""
+    """Freeze the garbage collector: scanning many thousand collected tests takes longer than some of them run."""
     gc.collect()
     gc.freeze()
 
@@ -54,9 +54,9 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", params=["asyncio", "trio"])
 def anyio_backend(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Every async test runs on both; a module whose storage belongs to asyncio overrides this with `"asyncio"`."""
+    """Run every async test on both loops; a module whose storage needs asyncio overrides this with `"asyncio"`."""
     steps = BackendStateMachine.steps
-    if request.param == "trio":  # What a program does hardly depends on the loop: one is enough for the long ones.
+    if request.param == "trio":  # The loop hardly matters to these programs: the long ones run on asyncio only.
         BackendStateMachine.steps = min(steps, 200)
     yield request.param
     BackendStateMachine.steps = steps
@@ -79,7 +79,7 @@ def _asyncio_only(anyio_backend_name: str) -> None:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> "Iterator[PostgresServer]":
-    """A real server of this worker's own, started by the first test that asks."""
+    """A real server for this test worker, started by the first test that needs it."""
     from support.postgres import running_server
 
     with running_server() as server:
@@ -94,14 +94,14 @@ def busybox(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def postgres_dsn(postgres_server: "PostgresServer") -> Iterator[str]:
-    """The address of a fresh database."""
+    """The DSN of a fresh database."""
     with postgres_server.database() as name:
         yield postgres_server.dsn(name)
 
 
 @pytest.fixture(scope="session")
 def _stores() -> ModuleType:
-    """Imported here, not by an async fixture: importing blocks."""
+    """Import here rather than in an async fixture, because importing blocks."""
     from support import stores
 
     return stores

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 class Runs(NamedTuple):
-    """What the two runs printed, and where they ran."""
+    """Output of the two runs, and their directory."""
 
     first: str
     second: str
@@ -52,12 +52,12 @@ def test_the_second_run_finds_the_memories_of_the_first(runs: Runs) -> None:
     assert "2 runs remembered in .demo/memories.sqlite" in runs.second
 
 
-def test_it_keeps_its_memories_where_it_says(runs: Runs) -> None:
+def test_the_demo_stores_its_memories_in_the_printed_directory(runs: Runs) -> None:
     assert [path.name for path in runs.directory.iterdir()] == [".demo"]
     assert (runs.directory / ".demo" / "memories.sqlite").is_file()
 
 
-def test_its_searches_look_at_every_mount(runs: Runs) -> None:
+def test_searches_cover_every_mount(runs: Runs) -> None:
     for printed in (runs.first, runs.second):
         answer = printed.partition("agrep('get_config')")[2].partition("╰")[0]
         assert [mount for mount in ("/", "/memories/", "/src/") if f"of {mount}, first:" in answer] == [
@@ -73,7 +73,7 @@ def test_no_edit_is_lost(runs: Runs) -> None:
         assert "50 lines in 1 file of /memories/, first:" in printed
 
 
-def test_what_fails_is_told_and_nothing_else_fails(runs: Runs) -> None:
+def test_expected_errors_are_printed_and_no_others(runs: Runs) -> None:
     for printed in (runs.first, runs.second):
         assert printed.count("Error: ") == 3
         for condition in ("already exists", "String not found", "'/src/no/such/file.py' not found"):
@@ -111,8 +111,8 @@ print(told.getvalue())
 """
 
 
-def test_its_graph_never_blocks_the_loop_of_a_server(tmp_path: Path) -> None:
-    """As LangGraph's server runs graphs: with blockbuster, which raises where the event loop would wait."""
+def test_the_graph_never_blocks_the_event_loop(tmp_path: Path) -> None:
+    """Run the graph under blockbuster, as LangGraph's server does; it raises on a blocking call on the event loop."""
     command = [sys.executable, "-c", GUARDED, str(DEMO.parent)]
     done = subprocess.run(
         command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, encoding="utf-8", check=False, timeout=120

@@ -1,4 +1,4 @@
-"""Each error has one code and one text; the drawing shows all of them."""
+"""Every leaf error has one code and one text; the tree in the module's docstring shows all of them."""
 
 import copy
 import inspect
@@ -14,7 +14,7 @@ from deepfs.types import ReadResult, error_told, failure
 
 LEAVES = DeepFSError.__subclasses__()
 
-# The texts that users of deepagents, and models, know.
+# Error texts that users of deepagents, and models, know.
 TEXTS: list[tuple[DeepFSError, str]] = [
     (errors.NotFoundError("/x"), "Error: File '/x' not found"),
     (errors.IsDirectoryError("/x"), "Error: '/x' is a directory"),
@@ -63,19 +63,19 @@ each_error = pytest.mark.parametrize(
 )
 
 
-class TestTheTree:
-    def test_each_leaf_has_a_code_of_its_own_and_each_code_a_leaf(self) -> None:
+class TestHierarchy:
+    def test_leaves_and_codes_correspond_one_to_one(self) -> None:
         assert sorted(leaf.code for leaf in LEAVES) == sorted(ErrorCode)
         assert [leaf for leaf in LEAVES if "code" not in vars(leaf)] == []
-        # Layers above may say more about a condition (a rule, a limit) in a class of their own, with the leaf's code.
+        # Upper layers may subclass a leaf to say more about a condition (a rule, a limit), but keep the leaf's code.
         beneath = [kind for leaf in LEAVES for kind in leaf.__subclasses__()]
         assert [kind for kind in beneath if kind.__module__ == errors.__name__ or "code" in vars(kind)] == []
 
-    def test_the_leaf_of_a_code_is_found(self) -> None:
+    def test_error_class_returns_the_leaf_of_a_code(self) -> None:
         for code in ErrorCode:
             assert error_class(code).code is code
 
-    def test_the_drawing_shows_each_class_with_its_code_and_builtin_base(self) -> None:
+    def test_the_docstring_tree_shows_each_class_with_its_code_and_builtin_base(self) -> None:
         assert errors.__doc__ is not None
         drawn = re.findall(r"^[├└]── (\w+) +(\w+)(?: +also (\w+))?$", errors.__doc__, re.MULTILINE)
         shown = [(leaf.__name__, leaf.code.value, leaf.__bases__[1:]) for leaf in LEAVES]
@@ -93,23 +93,23 @@ class TestTheTree:
 
 
 class TestTexts:
-    def test_there_is_an_example_of_each_leaf(self) -> None:
+    def test_the_examples_cover_each_leaf(self) -> None:
         assert {type(error) for error, _ in TEXTS} == set(LEAVES)
 
     @each_error
-    def test_each_condition_has_its_text(self, error: DeepFSError, text: str) -> None:
+    def test_each_error_has_its_text(self, error: DeepFSError, text: str) -> None:
         assert str(error).startswith("Error: ")
         assert text in str(error)
 
-    def test_a_regular_expression_is_refused_as_users_of_deepagents_know_it(self) -> None:
+    def test_an_invalid_regex_has_the_error_text_of_deepagents(self) -> None:
         error = errors.InvalidPatternError("a(", "missing )", kind="regex pattern")
         assert str(error) == "Invalid regex pattern: missing )"
 
     @pytest.mark.parametrize("leaf", LEAVES)
-    def test_handlers_of_system_errors_do_not_swallow_them(self, leaf: type[DeepFSError]) -> None:
+    def test_leaf_errors_are_not_os_errors(self, leaf: type[DeepFSError]) -> None:
         assert not issubclass(leaf, OSError)
 
-    def test_handlers_of_bad_values_catch_those_of_arguments(self) -> None:
+    def test_errors_about_arguments_are_value_errors(self) -> None:
         for leaf in (errors.InvalidPathError, errors.InvalidPatternError, errors.InvalidContentError):
             assert issubclass(leaf, ValueError)
 
@@ -119,7 +119,7 @@ def elsewhere(path: str) -> str:
 
 
 class TestData:
-    """All that an error says is data, of which the text is made."""
+    """An error stores data; its text is rendered from it."""
 
     @each_error
     def test_path_and_reason_are_in_the_text(self, error: DeepFSError, text: str) -> None:
@@ -129,7 +129,7 @@ class TestData:
         assert repr(error) == f"{type(error).__name__}({str(error)!r})"
 
     @each_error
-    def test_pickles_and_copies_keep_it(self, error: DeepFSError, text: str) -> None:
+    def test_pickles_and_copies_keep_all_data(self, error: DeepFSError, text: str) -> None:
         for copied in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error), error.renamed(str)):
             assert type(copied) is type(error)
             assert str(copied) == str(error)
@@ -138,7 +138,7 @@ class TestData:
             assert (copied.__traceback__, copied.__cause__) == (None, None)
 
     @each_error
-    def test_another_path_changes_nothing_else(self, error: DeepFSError, text: str) -> None:
+    def test_renaming_changes_the_paths_only(self, error: DeepFSError, text: str) -> None:
         renamed = error.renamed(elsewhere)
         assert renamed.path == (None if error.path is None else f"/m{error.path}")
         assert renamed.other == (None if error.other is None else f"/m{error.other}")
@@ -148,7 +148,7 @@ class TestData:
         assert renamed is not error
 
     @pytest.mark.parametrize("code", ErrorCode)
-    def test_of_each_code_there_is_an_error_of_a_path_and_a_reason(self, code: ErrorCode) -> None:
+    def test_error_about_builds_the_error_of_each_code(self, code: ErrorCode) -> None:
         error = error_about(
             code, "/x", "it lies in '{place}', see: {cause}", place="/p", cause=errors.NotFoundError("/c")
         )
@@ -160,18 +160,18 @@ class TestData:
         assert str(error.renamed(elsewhere)) == re.sub("'/", "'/m/", str(error))
 
     @pytest.mark.parametrize("code", ErrorCode)
-    def test_the_text_of_each_code_goes_through_a_result(self, code: ErrorCode) -> None:
+    def test_error_texts_survive_a_round_trip_through_a_result(self, code: ErrorCode) -> None:
         error = error_about(code, "/x", "why")
         failed = failure(ReadResult, error)
         assert (failed.code, failed.error) == (code, str(error))
         told = error_told(ReadResult(failed.error, code=failed.code))
         assert (type(told), str(told), told.reason) == (error_class(code), str(error), str(error))
 
-    def test_what_is_no_code_is_an_error_of_the_backend(self) -> None:
+    def test_an_unknown_code_becomes_a_backend_error(self) -> None:
         assert type(error_about("no_space", "/x", "full")) is errors.BackendError
         assert type(error_of("no_space", "full")) is errors.BackendError
 
-    def test_a_text_of_others_is_the_reason(self) -> None:
+    def test_a_foreign_error_text_becomes_the_reason(self) -> None:
         error = error_of("file_not_found", "gone: '/x'")
         assert (type(error), str(error), error.path, error.reason) == (
             errors.NotFoundError,
@@ -180,14 +180,14 @@ class TestData:
             "gone: '/x'",
         )
 
-    def test_a_text_of_others_is_parsed_for_a_known_path_alone(self) -> None:
+    def test_only_known_paths_are_found_in_a_foreign_error_text(self) -> None:
         error = error_of("file_not_found", "no file '/x', nor '/x'").located({"/x", "/"})
         assert (error.path, str(error)) == ("/x", "no file '/x', nor '/x'")
         assert str(error.renamed(elsewhere)) == "no file '/m/x', nor '/x'"
         assert error_of("file_not_found", "no file '/y'").located({"/x"}).path is None
         assert errors.BackendError("/x", "of '/y'").located({"/y"}).path == "/x"
 
-    def test_facts(self) -> None:
+    def test_details_are_attributes(self) -> None:
         large, several = errors.TooLargeError("/x", 2, 1), errors.AmbiguousMatchError("/x", 3)
         assert (large.size, large.limit, several.occurrences) == (2, 1, 3)
         assert errors.NoMatchError("/x", "nearly").hint == errors.NoMatchError("/x", "nearly").reason == "nearly"
@@ -197,7 +197,7 @@ class TestData:
         pattern = errors.InvalidPatternError("a[", "no ]")
         assert (pattern.pattern, pattern.reason, pattern.path) == ("a[", "no ]", None)
 
-    def test_braces_of_a_reason_are_not_filled_by_chance(self) -> None:
+    def test_braces_in_a_reason_are_not_expanded_by_accident(self) -> None:
         error = errors.BackendError("/x", "{path} {cause} {} {0}")
         assert error.reason == "{path} {cause} {} {0}"
         named = errors.PermissionDeniedError("/x", "see {other} {more}", "/{more}")
@@ -230,11 +230,11 @@ class TestNames:
             ("/right\u202eleft", r"'/right\u202eleft'"),
         ],
     )
-    def test_what_cannot_be_printed_is_escaped(self, name: str, shown: str) -> None:
+    def test_unprintable_characters_are_escaped(self, name: str, shown: str) -> None:
         assert quoted(name) == shown
         assert str(errors.NotFoundError(name)) == f"Error: File {shown} not found"
         str(errors.NotFoundError(name)).encode()
 
-    def test_a_very_long_one_is_cut(self) -> None:
+    def test_a_very_long_name_is_truncated(self) -> None:
         assert len(quoted("/" + "x" * 10_000)) < 320
         assert quoted("/" + "x" * 299) == "'/" + "x" * 299 + "'"

@@ -1,4 +1,4 @@
-"""The guards that the other tests rely on do bite, and the real servers are real."""
+"""The guards that the other tests rely on work, and the servers are real."""
 
 import os
 import socket
@@ -26,7 +26,7 @@ def _open() -> None:
 
 @pytest.mark.anyio
 class TestBlockingGuard:
-    # Looked up when called, for the guard puts its own functions in their place.
+    # The lambdas look the functions up at call time, after the guard has replaced them.
     @pytest.mark.parametrize(
         "blocking_call",
         [
@@ -46,24 +46,24 @@ class TestBlockingGuard:
 
 
 class TestNetworkGuard:
-    def test_connecting_elsewhere_is_an_error(self) -> None:
+    def test_connecting_beyond_this_machine_is_an_error(self) -> None:
         with socket.socket() as sock, pytest.raises(NetworkError, match=r"192\.0\.2\.1"):
             sock.connect(("192.0.2.1", 80))
 
     @pytest.mark.anyio
-    async def test_on_an_event_loop_as_well(self) -> None:
+    async def test_connecting_from_an_event_loop_is_an_error(self) -> None:
         with pytest.RaisesGroup(NetworkError):
             await anyio.connect_tcp("192.0.2.1", 80)
 
-    def test_so_is_a_datagram(self) -> None:
+    def test_sending_a_datagram_is_an_error(self) -> None:
         with socket.socket(type=socket.SOCK_DGRAM) as sock, pytest.raises(NetworkError):
             sock.sendto(b"x", ("192.0.2.1", 9))
 
-    def test_so_is_resolving_a_name(self) -> None:
+    def test_resolving_a_name_is_an_error(self) -> None:
         with pytest.raises(NetworkError, match=r"example\.invalid"):
             socket.getaddrinfo("example.invalid", 80)
 
-    def test_the_loopback_interface_is_open(self) -> None:
+    def test_the_loopback_interface_is_allowed(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
             assert client.getpeername() == server.getsockname()
 
@@ -120,7 +120,7 @@ class TestStores:
     def store(self, request: pytest.FixtureRequest) -> BaseStore:
         return request.getfixturevalue(request.param)
 
-    async def test_they_work_under_the_guards(self, store: BaseStore) -> None:
+    async def test_stores_work_under_the_guards(self, store: BaseStore) -> None:
         async with anyio.create_task_group() as tasks:
             for number in range(20):
                 tasks.start_soon(store.aput, ("space",), str(number), {"value": number})

@@ -1,4 +1,4 @@
-"""What importing a part of deepfs loads: no framework and no driver before it is used."""
+"""Importing a part of deepfs loads no framework and no driver before they are used."""
 
 import json
 from typing import Final
@@ -7,12 +7,12 @@ import pytest
 
 from support.scripts import run_script
 
-# What deepfs itself is built on, and what these are built on.
+# The dependencies of deepfs, and their own dependencies.
 LIGHT: Final = {"anyio", "deepfs", "idna", "msgspec", "sniffio", "typing_extensions"}
 
 
 def loaded_by(statement: str) -> set[str]:
-    """The packages beside the standard library that a statement loads in a new interpreter."""
+    """The packages outside the standard library that a statement loads in a new interpreter."""
     printed = run_script(f"""
         import json, sys
         before = set(sys.modules)
@@ -41,7 +41,7 @@ def test_backends_load_no_framework_and_no_driver(statement: str) -> None:
     assert loaded_by(statement) <= LIGHT
 
 
-def test_neither_does_using_them(tmp_path: object) -> None:
+def test_using_backends_loads_no_framework_and_no_driver(tmp_path: object) -> None:
     used = f"""from deepfs import CompositeBackend, FilesystemBackend, MemoryBackend
         backend = CompositeBackend(MemoryBackend(), {{"/d/": FilesystemBackend({str(tmp_path)!r})}})
         assert backend.write("/d/a.txt", "one").ok and backend.grep("one").matches"""

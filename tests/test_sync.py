@@ -1,4 +1,4 @@
-"""run_sync, and the generated sync methods: from which threads, on which loop, in which processes they work."""
+"""run_sync and the generated sync methods: the threads, event loops and processes in which they work."""
 
 import asyncio
 import inspect
@@ -24,7 +24,7 @@ tenant: ContextVar[str] = ContextVar("tenant", default="nobody")
 
 
 def in_threads(count: int, function: Callable[[], object]) -> list[object]:
-    """What `function` returned in each of `count` threads at once."""
+    """Results of `function` in `count` threads that run at the same time."""
     returned: list[object] = []
     threads = [threading.Thread(target=lambda: returned.append(function()), daemon=True) for _ in range(count)]
     for thread in threads:
@@ -47,21 +47,21 @@ async def fail(error: BaseException) -> None:
 
 
 class TestRunSync:
-    def test_it_takes_a_callable_with_its_arguments(self) -> None:
+    def test_run_sync_takes_a_callable_with_its_arguments(self) -> None:
         async def join(*parts: str, end: str) -> str:
             await anyio.lowlevel.checkpoint()
             return "".join(parts) + end
 
         assert run_sync(join, "a", "b", end="c") == "abc"
 
-    def test_it_takes_a_coroutine(self) -> None:
+    def test_run_sync_takes_a_coroutine(self) -> None:
         async def answer() -> int:
             await anyio.lowlevel.checkpoint()
             return 42
 
         assert run_sync(answer()) == 42
 
-    def test_what_is_bound_to_its_loop_stays_usable(self) -> None:
+    def test_objects_bound_to_the_loop_stay_usable_in_later_calls(self) -> None:
         async def open_lock() -> asyncio.Lock:
             lock = asyncio.Lock()
             await lock.acquire()
@@ -90,7 +90,7 @@ class TestRunSync:
 
         assert in_threads(20, lambda: run_sync(wait_for_the_others)) == [None] * 20
 
-    def test_it_sees_the_context_variables_of_the_caller(self) -> None:
+    def test_calls_see_the_context_variables_of_the_caller(self) -> None:
         async def seen() -> str:
             await anyio.lowlevel.checkpoint()
             before = tenant.get()
@@ -105,23 +105,23 @@ class TestRunSync:
             tenant.reset(token)
         assert run_sync(seen) == "nobody"
 
-    def test_an_exception_passes_with_its_traceback(self) -> None:
+    def test_an_exception_keeps_its_traceback(self) -> None:
         error = LookupError("told")
         with pytest.raises(LookupError) as caught:
             run_sync(fail, error)
         assert caught.value is error
         frames = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
-        assert frames[0] == "test_an_exception_passes_with_its_traceback"
+        assert frames[0] == "test_an_exception_keeps_its_traceback"
         assert frames[-1] == "fail"
 
     @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError()], ids=repr)
-    def test_what_would_end_the_loop_ends_the_call_alone(self, error: BaseException) -> None:
+    def test_exceptions_that_would_end_the_loop_end_only_the_call(self, error: BaseException) -> None:
         before = run_sync(running_loop)
         with pytest.raises(type(error)):
             run_sync(fail, error)
         assert run_sync(running_loop) == before
 
-    def test_on_its_own_loop_it_is_refused(self) -> None:
+    def test_nested_calls_on_the_background_loop_are_refused(self) -> None:
         async def nested() -> int:
             return run_sync(running_loop)
 
@@ -166,7 +166,7 @@ class TestRunSync:
         """)
         assert printed.splitlines() == ["cleaned up after CancelledError", "interrupted", "goes on"]
 
-    def test_many_threads_at_first_use_start_one_loop(self) -> None:
+    def test_simultaneous_first_calls_start_one_loop(self) -> None:
         printed = run_script("""
             import asyncio, sys, threading
             from deepfs import run_sync
@@ -194,7 +194,7 @@ class TestRunSync:
 class TestInAThreadThatRunsALoop:
     @pytest.fixture(autouse=True)
     def _no_blocking(self) -> None:
-        """Blocking the loop is what these tests do."""
+        """Disable the guard: these tests block the loop on purpose."""
 
     async def test_run_sync_works(self) -> None:
         async def wait() -> str:
@@ -204,7 +204,7 @@ class TestInAThreadThatRunsALoop:
         tenant.set("on a loop")
         assert run_sync(wait) == "on a loop"
 
-    async def test_so_does_a_method_of_a_backend_that_waits(self) -> None:
+    async def test_sync_methods_of_a_backend_that_waits_work(self) -> None:
         backend = LatencyBackend(MemoryBackend(), 0.01)
         assert backend.write("/a.txt", "one").ok
         assert backend.read("/a.txt").file_data == {**await content_of(backend, "/a.txt")}
@@ -215,7 +215,7 @@ async def content_of(backend: Any, path: str) -> Any:
 
 
 class Recorded(WrapperBackend):
-    """Tells which thread each call ran in; never waits, where the inner backend does not."""
+    """Records the thread of each call of `als`; adds no waiting of its own."""
 
     is_synchronous = True
 
@@ -229,19 +229,19 @@ class Recorded(WrapperBackend):
 
 
 class TestGeneratedMethods:
-    def test_one_that_waits_runs_on_the_background_loop(self) -> None:
+    def test_a_method_that_waits_runs_on_the_background_loop(self) -> None:
         backend = Recorded(LatencyBackend(MemoryBackend(), 0.001))
         assert in_threads(5, lambda: backend.ls("/").ok) == [True] * 5
         [thread] = set(backend.threads)
         assert thread == run_sync(current_thread)
 
     @pytest.mark.anyio
-    async def test_one_that_never_waits_runs_inline_on_any_loop(self) -> None:
+    async def test_a_method_that_never_waits_runs_inline_on_any_loop(self) -> None:
         backend = Recorded(CompositeBackend(MemoryBackend(), {"/m/": MemoryBackend()}))
         assert backend.ls("/").entries == [{"path": "/m/", "is_dir": True}]
         assert backend.threads == [threading.get_ident()]
 
-    def test_one_that_never_waits_starts_no_loop_and_needs_none(self) -> None:
+    def test_a_method_that_never_waits_starts_no_loop(self) -> None:
         printed = run_script("""
             import threading
             from deepfs import MemoryBackend
@@ -252,7 +252,7 @@ class TestGeneratedMethods:
         """)
         assert printed.split() == ["1", "False", "1"]
 
-    def test_one_that_waits_against_its_word_says_what_to_do(self) -> None:
+    def test_waiting_despite_is_synchronous_raises_with_advice(self) -> None:
         class Wait:
             def __await__(self) -> Iterator[None]:
                 yield
@@ -267,7 +267,7 @@ class TestGeneratedMethods:
         with pytest.raises(RuntimeError, match="is_synchronous = False"):
             Sleepy().ls("/")
 
-    def test_on_the_background_loop_the_async_method_is_named(self) -> None:
+    def test_a_sync_call_on_the_background_loop_names_the_async_method(self) -> None:
         backend = LatencyBackend(MemoryBackend(), 0.001)
 
         async def careless() -> None:
@@ -276,7 +276,7 @@ class TestGeneratedMethods:
         with pytest.raises(RuntimeError, match=r"await LatencyBackend\.aread\(\) instead"):
             run_sync(careless)
 
-    def test_a_class_that_is_no_backend_gets_them_by_the_decorator(self) -> None:
+    def test_the_decorator_generates_methods_for_other_classes(self) -> None:
         @sync_shims
         class Notes:
             async def aread(self, path: str) -> str:
@@ -306,7 +306,7 @@ class TestStoreBoundToALoop:
 
     @pytest.fixture
     def store(self, sqlite_store: BaseStore, monkeypatch: pytest.MonkeyPatch) -> BaseStore:
-        """A store that tells the loop of each call."""
+        """A store that records the event loop of each call."""
         abatch = sqlite_store.abatch
         self.loops: set[int] = set()
 
@@ -317,7 +317,7 @@ class TestStoreBoundToALoop:
         monkeypatch.setattr(sqlite_store, "abatch", recorded)
         return sqlite_store
 
-    async def test_on_that_loop_each_sync_method_names_its_async_one(self, store: BaseStore) -> None:
+    async def test_sync_methods_on_the_loop_of_the_store_name_their_async_form(self, store: BaseStore) -> None:
         backend = StoreBackend(store, namespace=("n",))
         calls: dict[str, Callable[[], object]] = {
             "aread": lambda: backend.read("/a.txt"),
@@ -330,14 +330,14 @@ class TestStoreBoundToALoop:
                 call()
         assert self.loops == set()
 
-    async def test_backends_before_it_do_so_too(self, store: BaseStore) -> None:
+    async def test_wrappers_and_composites_on_that_loop_name_their_async_form(self, store: BaseStore) -> None:
         backend = StoreBackend(store, namespace=("n",))
         with pytest.raises(RuntimeError, match=r"await WrapperBackend\.aread\(\) instead"):
             WrapperBackend(backend).read("/a.txt")
         with pytest.raises(RuntimeError, match=r"await CompositeBackend\.agrep\(\) instead"):
             CompositeBackend(MemoryBackend(), {"/m/": backend}).grep("one")
 
-    async def test_from_another_thread_the_call_goes_to_that_loop(self, store: BaseStore) -> None:
+    async def test_calls_from_another_thread_run_on_the_loop_of_the_store(self, store: BaseStore) -> None:
         backend = CompositeBackend(MemoryBackend(), {"/m/": StoreBackend(store, namespace=("n",))})
         written = await anyio.to_thread.run_sync(backend.write, "/m/a.txt", "one")
         assert written.ok
@@ -345,7 +345,7 @@ class TestStoreBoundToALoop:
         assert read.file_data == await content_of(backend, "/m/a.txt")
         assert self.loops == {await running_loop()}
 
-    async def test_on_a_trio_loop_in_another_thread_it_goes_there_too(self, store: BaseStore) -> None:
+    async def test_calls_from_a_trio_loop_run_on_the_loop_of_the_store(self, store: BaseStore) -> None:
         backend = StoreBackend(store, namespace=("n",))
         written = await anyio.to_thread.run_sync(lambda: anyio.run(backend.awrite, "/a.txt", "one", backend="trio"))
         assert written.ok
@@ -353,7 +353,7 @@ class TestStoreBoundToALoop:
 
 
 class TestFork:
-    def test_a_child_goes_on_with_a_loop_and_lanes_of_its_own(self, tmp_path: Path) -> None:
+    def test_a_forked_child_gets_its_own_loop_and_worker_threads(self, tmp_path: Path) -> None:
         printed = run_script(
             f"""
             import os, signal, threading
@@ -383,7 +383,7 @@ class TestFork:
         )
         assert printed.splitlines() == ["0", "of the child True"]
 
-    def test_a_fork_amid_calls_of_other_threads_leaves_the_child_free(self, tmp_path: Path) -> None:
+    def test_a_child_forked_during_calls_of_other_threads_does_not_hang(self, tmp_path: Path) -> None:
         printed = run_script(
             f"""
             import os, signal, threading
@@ -416,7 +416,7 @@ class TestFork:
 
 
 class TestInterpreterExit:
-    def test_a_script_ends_with_its_last_call(self, tmp_path: Path) -> None:
+    def test_a_script_ends_after_its_last_call(self, tmp_path: Path) -> None:
         printed = run_script(f"""
             from deepfs import (FilesystemBackend, run_sync)
 
@@ -426,7 +426,7 @@ class TestInterpreterExit:
         """)
         assert printed.split() == ["True", "True"]
 
-    def test_it_ends_amid_the_calls_of_daemon_threads(self, tmp_path: Path) -> None:
+    def test_a_script_ends_while_daemon_threads_make_calls(self, tmp_path: Path) -> None:
         printed = run_script(f"""
             import threading
             from deepfs import FilesystemBackend
@@ -443,7 +443,7 @@ class TestInterpreterExit:
         """)
         assert printed.split() == ["True"]
 
-    def test_handlers_of_atexit_may_use_what_was_used_before(self, tmp_path: Path) -> None:
+    def test_atexit_handlers_may_use_a_backend_used_before(self, tmp_path: Path) -> None:
         printed = run_script(f"""
             import atexit
             from deepfs import (FilesystemBackend, run_sync)
@@ -457,7 +457,7 @@ class TestInterpreterExit:
         """)
         assert printed.split() == ["True", "True"]
 
-    def test_run_sync_works_first_in_a_handler_of_atexit(self) -> None:
+    def test_the_first_run_sync_may_happen_in_an_atexit_handler(self) -> None:
         printed = run_script("""
             import atexit
             from contextvars import ContextVar
@@ -480,8 +480,8 @@ class TestInterpreterExit:
         """)
         assert printed.split() == ["hello-ann", "bye-ann", "True", "one"]
 
-    def test_where_threads_are_needed_the_reason_is_told(self, tmp_path: Path) -> None:
-        """Since Python 3.12 an ending interpreter starts no threads, and only threads can do what blocks."""
+    def test_a_first_disk_call_at_exit_works_or_gives_the_reason(self, tmp_path: Path) -> None:
+        """Since Python 3.12 an ending interpreter starts no threads, and blocking work needs a thread."""
         printed = run_script(f"""
             import atexit
             from deepfs import FilesystemBackend
@@ -495,7 +495,7 @@ class TestInterpreterExit:
         """)
         assert printed.strip() == "True" or "new thread at interpreter shutdown" in printed
 
-    def test_it_works_first_in_a_thread_that_outlives_the_main_one(self) -> None:
+    def test_the_first_call_may_happen_in_a_thread_that_outlives_the_main_one(self) -> None:
         printed = run_script("""
             import threading, time
             from deepfs import MemoryBackend

@@ -1,4 +1,4 @@
-"""Sync calls of signal handlers, finalisers, ending interpreters and dead loops: they work, or raise at once."""
+"""Sync calls in signal handlers, in finalisers, at interpreter exit and on dead loops: they work, or raise at once."""
 
 import threading
 from pathlib import Path
@@ -46,12 +46,12 @@ _HANDLER = dedent("""
 
 
 def with_handler(code: str, *options: str) -> str:
-    """What `code` prints after the helpers above."""
+    """Output of `code`, run after the helpers above."""
     return run_script(_HANDLER + dedent(code), *options)
 
 
 class TestSignalHandlers:
-    def test_one_works_amid_a_call_on_disk(self, tmp_path: Path) -> None:
+    def test_a_handler_that_interrupts_a_disk_call_can_make_calls(self, tmp_path: Path) -> None:
         printed = with_handler(
             f"""
             backend = FilesystemBackend({str(tmp_path)!r})
@@ -67,8 +67,8 @@ class TestSignalHandlers:
         )
         assert printed.split() == ["True", "set()", "True"]
 
-    def test_one_that_interrupts_the_first_call_works_or_is_refused(self) -> None:
-        """At each place where a handler can run, as a tracing function finds them."""
+    def test_a_handler_that_interrupts_the_first_call_works_or_is_refused(self) -> None:
+        """Interrupt the start of the loop at each line where a handler can run; a trace function finds these lines."""
         printed = with_handler(
             """
             import os, threading
@@ -121,8 +121,8 @@ class TestSignalHandlers:
         )
         assert printed.splitlines() == ["True []"]
 
-    def test_none_takes_part_in_an_operation_that_it_interrupts(self) -> None:
-        """Whatever a handler wrote is there, and whatever the program wrote."""
+    def test_a_handler_does_not_take_part_in_the_interrupted_operation(self) -> None:
+        """All writes of the handler and all writes of the program are kept."""
         printed = with_handler(
             """
             memory = MemoryBackend()
@@ -147,7 +147,7 @@ class TestSignalHandlers:
 
 
 class TestFinalisers:
-    def test_one_at_the_end_of_the_interpreter_is_refused_at_once(self, tmp_path: Path) -> None:
+    def test_a_finaliser_at_interpreter_exit_works_or_is_refused_at_once(self, tmp_path: Path) -> None:
         printed = run_script(f"""
             import anyio
             from deepfs import (FilesystemBackend, MemoryBackend, run_sync)
@@ -171,7 +171,7 @@ class TestFinalisers:
         """)
         assert printed.splitlines() == ["sync True", "async True", "memory True"]
 
-    def test_one_that_runs_where_it_would_wait_for_itself_is_refused(self, tmp_path: Path) -> None:
+    def test_a_finaliser_that_would_wait_for_itself_is_refused(self, tmp_path: Path) -> None:
         printed = run_script(f"""
             import gc
             from deepfs import (FilesystemBackend, run_sync)
@@ -208,8 +208,8 @@ class TestFinalisers:
         assert printed.strip() == "[True] [True, True, True] True"
 
 
-class TestALoopThatEnds:
-    def test_it_is_started_anew(self) -> None:
+class TestEndedLoop:
+    def test_a_new_loop_is_started(self) -> None:
         printed = run_script("""
             import asyncio, threading, time
             import anyio
@@ -263,7 +263,7 @@ class TestALoopThatEnds:
         assert printed.splitlines() == [ended, "1 3 True"] * 3
 
     @pytest.mark.parametrize("patched", ["side_effect=ValueError('no time')", "return_value=None"])
-    def test_so_it_is_once_time_is_no_longer_patched(self, patched: str, tmp_path: Path) -> None:
+    def test_a_new_loop_is_started_after_time_was_patched(self, patched: str, tmp_path: Path) -> None:
         printed = run_script(
             f"""
             import logging, time
@@ -287,7 +287,7 @@ class TestALoopThatEnds:
         assert printed.splitlines()[-1] == "True"
         assert "ended before the call did" in printed
 
-    def test_a_coroutine_that_it_never_ran_is_closed(self) -> None:
+    def test_a_coroutine_that_the_loop_never_ran_is_closed(self) -> None:
         printed = run_script(
             """
             import time
@@ -312,7 +312,7 @@ class TestALoopThatEnds:
 
 
 class TestOtherPlaces:
-    def test_it_works_in_the_debug_mode_of_asyncio(self, tmp_path: Path) -> None:
+    def test_sync_calls_work_in_asyncio_debug_mode(self, tmp_path: Path) -> None:
         printed = run_script(
             f"""
             import logging
@@ -326,7 +326,7 @@ class TestOtherPlaces:
         )
         assert printed.split() == ["True", "1"]
 
-    def test_a_child_forked_by_a_sync_override_makes_calls_of_its_own(self, tmp_path: Path) -> None:
+    def test_a_child_forked_by_a_sync_override_can_make_calls(self, tmp_path: Path) -> None:
         printed = run_script(
             f"""
             import os, signal
@@ -352,13 +352,13 @@ class TestOtherPlaces:
 
 
 @pytest.mark.anyio
-class TestOnTheLoopOfAHolder:
+class TestOnTheLoopOfALockHolder:
     @pytest.fixture(autouse=True)
     def _no_blocking(self) -> None:
-        """Blocking the loop is what these tests do."""
+        """Disable the guard: these tests block the loop on purpose."""
 
     @pytest.mark.parametrize("also_first", [False, True], ids=["holder", "behind_another"])
-    async def test_a_sync_call_that_needs_what_a_task_there_holds_is_refused(
+    async def test_a_sync_call_that_needs_a_lock_held_on_the_same_loop_is_refused(
         self, tmp_path: Path, also_first: bool
     ) -> None:
         from deepfs import FilesystemBackend
@@ -386,7 +386,7 @@ class TestOnTheLoopOfAHolder:
         assert "wait for itself" in refused[0]
         assert backend.write("/a.txt", "x").ok
 
-    def test_it_works_from_a_trio_loop(self) -> None:
+    def test_run_sync_works_from_a_trio_loop(self) -> None:
         async def call() -> bool:
             async def on_asyncio() -> str:
                 await anyio.lowlevel.checkpoint()
@@ -398,7 +398,7 @@ class TestOnTheLoopOfAHolder:
 
 
 def test_a_nested_change_of_memory_is_refused() -> None:
-    """As when a finaliser runs amid a change."""
+    """A finaliser that runs during a change can cause such a nested change."""
     tree: Any = None
 
     class Nested(MemoryBackend):

@@ -1,4 +1,4 @@
-"""What holds for the project as a whole: its modules, its imports, and its promises to a newcomer."""
+"""Rules for the project as a whole: its modules, imports and tools, and the commands given to newcomers."""
 
 import ast
 import importlib
@@ -38,7 +38,7 @@ def imported_names(source: Path) -> Iterator[str]:
 
 
 def _misses_deepagents(source: Path) -> bool:
-    """Whether a module is built on deepagents, which is not here: it asks for later versions than deepfs does."""
+    """Whether a module needs deepagents and that is not installed: it requires later versions than deepfs does."""
     return find_spec("deepagents") is None and any(name.startswith("deepagents.") for name in imported_names(source))
 
 
@@ -49,7 +49,7 @@ def in_a_new_interpreter(code: str) -> str:
 class TestModules:
     @each_module
     def test_the_public_names_are_listed_once_and_exist(self, source: Path) -> None:
-        """Their order is ruff's to check."""
+        """ruff checks their order."""
         if _misses_deepagents(source):
             with pytest.raises(ModuleNotFoundError):
                 importlib.import_module(module_name(source))
@@ -62,30 +62,30 @@ class TestModules:
         directories = {source.parent for source in SOURCES}
         assert [directory for directory in directories if not (directory / "__init__.py").exists()] == []
 
-    def test_private_names_of_langgraph_are_touched_in_one_module(self) -> None:
+    def test_only_one_module_imports_private_names_of_langgraph(self) -> None:
         touching = {
             source.name for source in SOURCES for name in imported_names(source) if re.match(r"langgraph\b.*\._", name)
         }
         assert touching <= {"private.py"}
 
-    def test_the_types_are_shipped(self) -> None:
+    def test_the_package_ships_its_types(self) -> None:
         assert (PACKAGE / "py.typed").exists()
 
 
 class TestImportingDeepfs:
-    def test_it_loads_no_framework_and_no_extra(self) -> None:
+    def test_importing_deepfs_loads_no_framework_and_no_extra(self) -> None:
         loaded = in_a_new_interpreter("import deepfs, sys; print(*sys.modules)").split()
         assert HEAVY.isdisjoint(loaded)
 
-    def test_it_takes_less_than_150_ms(self) -> None:
+    def test_importing_deepfs_takes_less_than_150_ms(self) -> None:
         timed = "from time import perf_counter as now; start = now(); import deepfs; print(now() - start)"
         assert median(float(in_a_new_interpreter(timed)) for _ in range(9)) < 0.150
 
 
 class TestStructure:
-    """`tools/structure.py`, on small packages of this name: it measures the checkout that it lies in."""
+    """`tools/structure.py` on small packages named deepfs: the tool measures the checkout that contains it."""
 
-    def test_a_circle_through_a_typing_import_and_a_late_one_is_found(self, tmp_path: Path) -> None:
+    def test_an_import_cycle_through_typing_and_late_imports_is_found(self, tmp_path: Path) -> None:
         modules = {
             "one.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from deepfs import two\n",
             "two.py": "def late():\n    from .three import name\n",
@@ -95,7 +95,7 @@ class TestStructure:
         figures = self.measure(checkout(tmp_path, modules))
         assert figures["modules in the largest circle of imports"] == "3"
 
-    def test_modules_of_one_importer_are_counted_without_packages_and_tests(self, tmp_path: Path) -> None:
+    def test_modules_with_one_importer_are_counted_without_packages_and_tests(self, tmp_path: Path) -> None:
         modules = {
             "once.py": "",
             "twice.py": "",
@@ -117,7 +117,7 @@ class TestStructure:
             ),
         ],
     )
-    def test_a_docstring_is_asked_of_the_class_that_declares_a_method(
+    def test_docstrings_are_required_where_a_method_is_declared(
         self, doc: str, arguments: str, errors: str, tmp_path: Path
     ) -> None:
         modules = {
@@ -148,7 +148,7 @@ class TestStructure:
         assert figures["bodies over 40 lines"] == "1"
         assert figures["classes over 300 lines"] == "1"
 
-    def test_a_figure_beyond_its_limit_fails_and_is_told_with_what_it_counts(self, tmp_path: Path) -> None:
+    def test_a_figure_beyond_its_limit_fails_and_lists_its_modules(self, tmp_path: Path) -> None:
         padding = "# a line\n" * 299
         modules = {"one.py": f"import deepfs.two\n{padding}", "two.py": padding, "three.py": padding}
         kept = structure(checkout(tmp_path / "kept", modules))
@@ -167,7 +167,7 @@ class TestStructure:
 
 
 def checkout(root: Path, modules: dict[str, str]) -> Path:
-    """A package with these modules, and the scripts that measure it."""
+    """A package with these modules, and the tools that measure it."""
     for name, text in {"__init__.py": "def version():\n    return 1\n", **modules}.items():
         path = root / "deepfs" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -182,7 +182,7 @@ def structure(root: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 class TestSurface:
-    """`tools/surface.py --compare`, on small packages of this name."""
+    """`tools/surface.py --compare` on small packages named deepfs."""
 
     OLD: Final = """
 from typing import Literal
@@ -224,7 +224,7 @@ def find(pattern, path="/"): pass
         assert ended.returncode == 0
         assert "deepfs.case0.more" in ended.stdout
 
-    def test_each_removal_and_change_is_told(self, tmp_path: Path) -> None:
+    def test_each_removal_and_change_is_reported(self, tmp_path: Path) -> None:
         old, new = self.versions(self.CHANGED)
         ended = self.compare(tmp_path, old, new)
         expected = [f"deepfs.case{number}.{each}" for number, case in enumerate(self.CHANGED) for each in case[2:]]
@@ -232,7 +232,7 @@ def find(pattern, path="/"): pass
         assert [each for each in expected if each not in self.changes(ended)] == []
         assert ended.returncode == 1
 
-    def test_what_moved_is_found_by_its_former_path(self, tmp_path: Path) -> None:
+    def test_a_moved_module_is_found_by_its_former_path(self, tmp_path: Path) -> None:
         old = {"kept.py": self.OLD, "made.py": self.OLD, "gone.py": self.OLD}
         new = {
             "room/files.py": self.OLD,
@@ -242,7 +242,7 @@ def find(pattern, path="/"): pass
         assert self.changes(self.compare(tmp_path, old, new)) == ["deepfs.gone: is gone"]
 
     def versions(self, cases: Sequence[Sequence[str]]) -> tuple[dict[str, str], dict[str, str]]:
-        """A module for each case, before and after."""
+        """Each case as a module, before and after the change."""
         new = {f"case{number}.py": self.OLD.replace(*case[:2]) for number, case in enumerate(cases)}
         assert self.OLD not in new.values()
         return dict.fromkeys(new, self.OLD), new

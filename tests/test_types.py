@@ -1,4 +1,4 @@
-"""Records are immutable and read like dicts; results are built as those of deepagents are."""
+"""Records are immutable and read like dicts; results take their arguments as those of deepagents do."""
 
 import copy
 import pickle
@@ -79,7 +79,7 @@ infos = st.builds(
 
 @each_record
 class TestRecords:
-    def test_they_are_mappings_of_the_fields_that_are_set(self, record: Record, items: dict[str, Any]) -> None:
+    def test_records_are_mappings_of_the_fields_that_are_set(self, record: Record, items: dict[str, Any]) -> None:
         assert isinstance(record, Mapping)
         assert dict(record) == {**record} == items
         assert list(record) == list(record.keys()) == list(items)
@@ -88,7 +88,7 @@ class TestRecords:
         assert len(record) == len(items)
         assert record
 
-    def test_a_key_is_an_attribute_and_an_absent_one_is_absent(self, record: Record, items: dict[str, Any]) -> None:
+    def test_keys_are_attributes_and_unset_fields_are_absent(self, record: Record, items: dict[str, Any]) -> None:
         for key in record.__struct_fields__:
             assert getattr(record, key) == items.get(key)
             assert (key in record) is (key in items)
@@ -104,7 +104,7 @@ class TestRecords:
             with pytest.raises(KeyError):
                 record[key]  # type: ignore[index]
 
-    def test_they_equal_a_dict_of_the_same_items_both_ways(self, record: Record, items: dict[str, Any]) -> None:
+    def test_records_equal_dicts_of_the_same_items_both_ways(self, record: Record, items: dict[str, Any]) -> None:
         assert record == items
         assert items == record
         assert (record != items) is False
@@ -113,7 +113,7 @@ class TestRecords:
         assert record != list(items)
         assert record != None  # noqa: E711
 
-    def test_they_match_mapping_patterns(self, record: Record, items: dict[str, Any]) -> None:
+    def test_records_match_mapping_patterns(self, record: Record, items: dict[str, Any]) -> None:
         first = next(iter(items))
         match record:
             case {"no such key": _}:
@@ -135,7 +135,7 @@ class TestRecords:
         assert type(copied(record)) is type(record)
         assert copied(record) == record == items
 
-    def test_they_do_not_change(self, record: Record, items: dict[str, Any]) -> None:
+    def test_records_cannot_be_changed(self, record: Record, items: dict[str, Any]) -> None:
         for name in (*record.__struct_fields__, "new"):
             with pytest.raises(AttributeError):
                 setattr(record, name, "x")
@@ -145,7 +145,7 @@ class TestRecords:
                 delattr(record, name)
         assert record == items
 
-    def test_equal_ones_have_one_hash(self, record: Record, items: dict[str, Any]) -> None:
+    def test_equal_records_have_equal_hashes(self, record: Record, items: dict[str, Any]) -> None:
         same = msgspec.convert(items, type(record))
         assert hash(record) == hash(same) == hash(copy.deepcopy(record))
         assert record in {same}
@@ -153,11 +153,11 @@ class TestRecords:
 
 class TestEquality:
     @given(infos, infos)
-    def test_it_is_that_of_their_items(self, one: FileInfo, other: FileInfo) -> None:
+    def test_records_are_equal_if_their_items_are(self, one: FileInfo, other: FileInfo) -> None:
         assert (one == other) is (dict(one) == dict(other)) is (one == dict(other)) is (dict(one) == other)
         assert hash(one) == hash(other) or one != other
 
-    def test_it_asks_for_no_common_type(self) -> None:
+    def test_records_of_different_types_can_be_equal(self) -> None:
         class Reordered(Record, frozen=True, eq=False):
             size: int
             path: str
@@ -205,11 +205,11 @@ class TestResults:
         assert type(ReadRawResult(data={"content": "a"}).data) is FileDataV2  # type: ignore[arg-type]
         assert type(ReadRawResult(data={"content": ["a"]}).data) is FileDataV1  # type: ignore[arg-type]
 
-    def test_records_stay_the_objects_that_they_are(self) -> None:
+    def test_a_list_of_records_is_kept_as_it_is(self) -> None:
         entries = [FileInfo("/a")]
         assert LsResult(entries=entries).entries is entries
 
-    def test_a_failure_tells_its_error_and_code(self) -> None:
+    def test_a_failure_has_an_error_text_and_code(self) -> None:
         for kind in (
             LsResult,
             ReadResult,

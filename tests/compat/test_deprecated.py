@@ -31,7 +31,7 @@ class Context(TypedDict):
 
 
 def in_graph(work: Callable[[], Any], store: Any = None, files: dict[str, Any] | None = None) -> Any:
-    """What `work` returns as a node of a graph, and the files after it."""
+    """Result of `work`, called in a node of a graph, and the files of the state afterwards."""
     returned: list[Any] = []
 
     def node(state: State) -> Any:
@@ -44,7 +44,7 @@ def in_graph(work: Callable[[], Any], store: Any = None, files: dict[str, Any] |
 
 
 class Warned:
-    """Expects one DeprecationWarning of this text, at the line that follows the `with`."""
+    """Expects one DeprecationWarning with this text, at the line that follows the `with`."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -64,41 +64,41 @@ class Warned:
 
 
 class TestRuntimes:
-    def test_a_state_backend_may_get_one(self) -> None:
+    def test_a_state_backend_accepts_a_runtime(self) -> None:
         with Warned("StateBackend(runtime)"):
             backend = StateBackend(Runtime())
         written, files = in_graph(lambda: backend.write("/a.txt", "x"))
         assert written.ok
         assert list(files) == ["/a.txt"]
 
-    def test_so_may_a_store_backend(self) -> None:
+    def test_a_store_backend_accepts_a_runtime(self) -> None:
         store = InMemoryStore()
         with Warned("StoreBackend(runtime)"):
             backend = StoreBackend(Runtime(store=store), namespace=("files",))
         assert backend.write("/a.txt", "x").ok
         assert store.get(("files",), "/a.txt") is not None
 
-    def test_without_a_namespace_the_caller_is_told(self) -> None:
+    def test_a_store_backend_without_a_namespace_warns(self) -> None:
         with Warned("without a namespace"):
             StoreBackend(InMemoryStore())
 
 
 class TestFactories:
-    def test_a_composite_takes_them(self) -> None:
+    def test_a_composite_accepts_factories(self) -> None:
         with Warned("factories are deprecated"):
             backend = CompositeBackend(lambda rt: StateBackend(rt), {"/memory/": MemoryBackend()})
         written, files = in_graph(lambda: [backend.write("/a.txt", "x"), backend.write("/memory/b.txt", "x")])
         assert all(result.ok for result in written)
         assert list(files) == ["/a.txt"]
 
-    def test_one_gets_the_runtime(self) -> None:
+    def test_a_factory_gets_the_runtime(self) -> None:
         users: dict[str, MemoryBackend] = {"ada": MemoryBackend()}
         with Warned("factories are deprecated"):
             backend = CompositeBackend(lambda rt: users[rt.context["user"]], {})
         assert in_graph(lambda: backend.write("/a.txt", "x"))[0].ok
         assert users["ada"].read("/a.txt").ok
 
-    def test_one_may_ask_for_the_config_and_the_state(self) -> None:
+    def test_a_factory_may_use_the_config_and_the_state(self) -> None:
         seen: list[Any] = []
 
         def factory(rt: Any) -> BackendProtocol:
@@ -110,7 +110,7 @@ class TestFactories:
         assert in_graph(lambda: backend.write("/a.txt", "x"))[0].ok
         assert seen == [("node", "acme")]
 
-    def test_that_users_share_the_files_of_one_is_told_once(self) -> None:
+    def test_shared_files_of_a_factory_are_warned_about_once(self) -> None:
         def factory(rt: Any) -> Any:
             return StoreBackend(rt)
 
@@ -128,7 +128,7 @@ class TestFactories:
         [lambda rt: rt.no_such_thing, lambda rt: 3, lambda rt: MemoryBackend],
         ids=["raises", "number", "class"],
     )
-    def test_one_that_fails_is_an_error_of_the_operation(self, factory: Any) -> None:
+    def test_a_failing_factory_fails_the_operation(self, factory: Any) -> None:
         with pytest.deprecated_call():
             backend = CompositeBackend(MemoryBackend(), {"/made/": factory})
         result = backend.write("/made/a.txt", "x")
@@ -136,13 +136,13 @@ class TestFactories:
         assert "factory" in str(result.error)
 
     @pytest.mark.parametrize("nonsense", [3, None, MemoryBackend, "/path"])
-    def test_what_is_neither_is_refused(self, nonsense: Any) -> None:
+    def test_values_that_are_neither_backend_nor_factory_are_refused(self, nonsense: Any) -> None:
         with pytest.raises(TypeError):
             CompositeBackend(nonsense, {})
 
 
 class TestNamespaces:
-    def test_a_factory_gets_a_runtime(self) -> None:
+    def test_a_namespace_function_gets_a_runtime(self) -> None:
         seen: list[Any] = []
 
         def namespace(rt: Runtime[Any]) -> tuple[str, ...]:
@@ -171,7 +171,7 @@ class TestNamespaces:
         assert {warning.filename for warning in caught} == {__file__}
         assert store.get(("acme",), "/a.txt") is not None
 
-    def test_a_context_can_be_made(self) -> None:
+    def test_a_backend_context_can_be_constructed(self) -> None:
         context = BackendContext(state={"a": 1}, runtime=Runtime(context="c"))
         with Warned("state"):
             assert context.state == {"a": 1}
@@ -183,7 +183,7 @@ class TestNamespaces:
         [lambda rt: (), lambda rt: ("a", "*"), lambda rt: "a", lambda rt: rt.nothing],
         ids=["empty", "wildcard", "text", "raises"],
     )
-    def test_one_that_fails_touches_nothing(self, factory: Any) -> None:
+    def test_a_failing_namespace_function_leaves_the_store_untouched(self, factory: Any) -> None:
         class Untouchable(InMemoryStore):
             def batch(self, ops: Any) -> Any:
                 raise AssertionError("touched")
@@ -211,7 +211,7 @@ def test_applying_files_update_again_is_harmless() -> None:
 
 
 class TestOldNames:
-    def test_every_backend_has_them(self) -> None:
+    def test_backends_have_the_old_method_names(self) -> None:
         backend: Any = MemoryBackend()
         backend.write("/dir/a.txt", "needle\n")
         with Warned("ls_info"):
@@ -225,7 +225,7 @@ class TestOldNames:
         with pytest.deprecated_call():
             assert "not found" in backend.grep_raw("x", "/none")
 
-    def test_an_override_is_hit_once_whoever_calls(self) -> None:
+    def test_an_override_is_called_once_by_either_name(self) -> None:
         hits: list[str] = []
 
         class Logged(MemoryBackend):
@@ -246,7 +246,7 @@ class TestOldNames:
 
 
 class PolicyWrapper(BackendProtocol):
-    """The wrapper of the older documentation, around a backend of deepfs: it mixes the shapes of both protocols."""
+    """A wrapper from the older documentation around a backend of deepfs; it mixes both protocols."""
 
     def __init__(self, inner: Any, deny_prefixes: list[str]) -> None:
         self.inner = inner
@@ -277,7 +277,7 @@ class PolicyWrapper(BackendProtocol):
 
 @pytest.mark.filterwarnings("ignore:.* is deprecated:DeprecationWarning")
 @pytest.mark.anyio
-async def test_a_wrapper_in_v1_around_a_backend_mixes_both_shapes() -> None:
+async def test_a_v1_wrapper_may_mix_both_protocols() -> None:
     tree = CompositeBackend(MemoryBackend(), {"/guarded/": PolicyWrapper(MemoryBackend(), ["/private/"])})
     assert (await tree.awrite("/guarded/a.txt", "one\ntwo\nthree\n")).ok
     denied = await tree.awrite("/guarded/private/a.txt", "x")

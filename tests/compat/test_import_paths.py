@@ -1,6 +1,6 @@
-"""The import paths in use: a name that is listed here can be imported from there, wherever it is defined.
+"""The import paths in use: a name listed here stays importable from its path, wherever it is defined.
 
-Paths are added here, and none is removed.
+Paths may be added here, but never removed.
 """
 
 import re
@@ -15,7 +15,7 @@ from support.scripts import run_script
 
 ROOT: Final = Path(__file__).parents[2]
 
-# Those of the documentation of deepagents, with the name of the package replaced.
+# Documented import paths of deepagents, with the package name replaced.
 OF_DEEPAGENTS: Final = {
     "deepfs": """adapt_backend_protocol adapt_sandbox_protocol FilesystemState create_deep_agent FilesystemMiddleware
         FilesystemPermission SubAgent CompiledSubAgent SubAgentMiddleware MemoryMiddleware""",
@@ -41,7 +41,7 @@ OF_DEEPAGENTS: Final = {
     "deepfs.compat.v1": "BackendProtocolV1 SandboxBackendProtocolV1 adapt_backend_protocol adapt_sandbox_protocol",
 }
 
-# Those of the README, the documentation and the examples.
+# Import paths in the README, the documentation and the examples.
 DOCUMENTED: Final = {
     "deepfs": """BackendProtocol CompositeBackend DeleteResult EditResult ExecuteResponse FileDataV2 FileInfo
         FileUploadResponse FilesystemBackend FilesystemMiddleware FilesystemPermission FilesystemState FlatBackend
@@ -76,7 +76,7 @@ DOCUMENTED: Final = {
         WriteResult""",
 }
 
-# Those of modules that are elsewhere now; of `core`, what the documentation named.
+# Import paths of modules that have moved; for `core`, the documented names.
 FORMER: Final = {
     "deepfs.backends.adapted": """AdaptedBackend AdaptedSandbox Call adapt_backend_protocol adapt_sandbox_protocol
         awaitable caller_of own_operation""",
@@ -113,14 +113,14 @@ _imports: Final = re.compile(r"from (deepfs[\w.]*) import (\([^)]*\)|[\w, ]+)")
 
 
 @pytest.mark.parametrize(("path", "name"), LISTED)
-def test_a_name_can_be_imported(path: str, name: str) -> None:
+def test_a_listed_name_can_be_imported(path: str, name: str) -> None:
     namespace: dict[str, object] = {}
     exec(f"from {path} import {name}", namespace)
     assert namespace[name] is not None
 
 
-def test_a_former_path_is_found_without_any_other_import() -> None:
-    """Each in turn is the first thing that is imported of the package, which is forgotten afterwards."""
+def test_a_former_path_works_as_the_first_import() -> None:
+    """Each path is the first import of deepfs: the whole package is unloaded afterwards."""
     printed = run_script(f"""
         import sys
         for path in {sorted(FORMER)}:
@@ -133,7 +133,7 @@ def test_a_former_path_is_found_without_any_other_import() -> None:
 
 
 @pytest.mark.parametrize(("path", "name"), [(path, name) for path, name in LISTED if MOVED.get(path)])
-def test_a_former_path_leads_to_what_its_new_path_has(path: str, name: str) -> None:
+def test_a_former_path_has_the_objects_of_its_new_path(path: str, name: str) -> None:
     homes = [vars(import_module(home)) for home in MOVED[path]]
     assert any(getattr(import_module(path), name) is home[name] for home in homes if name in home)
 
@@ -143,7 +143,7 @@ def test_each_former_path_is_listed() -> None:
 
 
 @pytest.mark.parametrize("document", ["README.md", "docs/*.md", "examples/*.py"])
-def test_what_the_documentation_imports_is_listed(document: str) -> None:
+def test_documented_imports_are_listed(document: str) -> None:
     texts = [path.read_text() for path in ROOT.glob(document)]
     imported = {
         (path, name)
@@ -155,7 +155,7 @@ def test_what_the_documentation_imports_is_listed(document: str) -> None:
     assert sorted(imported - set(LISTED)) == []
 
 
-def test_one_state_by_each_name() -> None:
+def test_every_path_of_the_state_has_the_same_class() -> None:
     import deepfs
     from deepfs.backends import state
     from deepfs.middleware import filesystem

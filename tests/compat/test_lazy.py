@@ -1,9 +1,9 @@
-"""deepagents is loaded when it is needed, and its absence is told."""
+"""deepagents is loaded when it is needed, and the error says so if it is missing."""
 
 from support.scripts import run_script
 
 
-def test_importing_the_bridge_loads_no_deepagents() -> None:
+def test_importing_the_adapters_does_not_load_deepagents() -> None:
     printed = run_script("""
         import sys
         import deepfs.compat.v1, deepfs.compat.deepagents
@@ -12,7 +12,7 @@ def test_importing_the_bridge_loads_no_deepagents() -> None:
     assert printed == "[]\n"
 
 
-def test_without_it_the_error_says_what_to_install() -> None:
+def test_without_deepagents_the_error_says_what_to_install() -> None:
     printed = run_script("""
         import sys
         sys.modules["deepagents"] = None

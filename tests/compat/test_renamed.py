@@ -1,4 +1,4 @@
-"""A backend written for deepagents, with the import renamed: what it replaced unasked there, it creates here."""
+"""A backend written for deepagents with the import renamed: `write` creates files here, it does not replace them."""
 
 import asyncio
 from typing import Any
@@ -57,7 +57,7 @@ class Table:
 
 
 class Renamed(Table, BackendProtocol):
-    """What `s/deepagents/deepfs/` makes of it."""
+    """The same backend after `s/deepagents/deepfs/`."""
 
 
 class InBody(BackendProtocol):
@@ -72,7 +72,7 @@ class WithBoth(Renamed):
 
 
 class Native(BackendProtocol):
-    """Async as well, with the sync method in a thread, as programs of deepagents have it."""
+    """Has an async method that runs the sync one in a thread, as programs for deepagents do."""
 
     __init__ = Table.__init__
     ls, read, grep, glob, write, edit = (
@@ -88,9 +88,9 @@ KINDS: Any = pytest.mark.parametrize("kind", [Renamed, InBody, WithBoth, Native]
 
 @pytest.mark.anyio
 @KINDS
-async def test_a_write_creates(kind: type[Any], anyio_backend_name: str) -> None:
+async def test_an_async_write_only_creates(kind: type[Any], anyio_backend_name: str) -> None:
     if kind is Native and anyio_backend_name == "trio":
-        return  # What it calls belongs to asyncio.
+        return  # Its `awrite` needs asyncio.
     for backend in (table := kind(), CompositeBackend(MemoryBackend(), {"/t/": table}), WrapperBackend(table)):
         path = "/t/a.txt" if isinstance(backend, CompositeBackend) else "/a.txt"
         table.rows.clear()
@@ -103,7 +103,7 @@ async def test_a_write_creates(kind: type[Any], anyio_backend_name: str) -> None
 
 
 @pytest.mark.anyio
-async def test_a_sync_write_creates_while_an_async_one_is_under_way() -> None:
+async def test_a_sync_write_only_creates_while_an_async_write_runs() -> None:
     started, goes_on = anyio.Event(), anyio.Event()
 
     class Slow(BackendProtocol):
@@ -135,7 +135,7 @@ async def test_a_sync_write_creates_while_an_async_one_is_under_way() -> None:
 
 
 @KINDS
-def test_so_does_a_sync_one(kind: type[Any]) -> None:
+def test_a_sync_write_only_creates(kind: type[Any]) -> None:
     backend = kind()
     assert backend.write(file_path="/a.txt", content="first\n").ok
     assert backend.write("/a.txt", "second\n").code is ErrorCode.ALREADY_EXISTS
@@ -145,7 +145,7 @@ def test_so_does_a_sync_one(kind: type[Any]) -> None:
     assert backend.writes == ["/a.txt", "/a.txt"]
 
 
-def test_the_renamed_one_behaves_as_the_adapted_one_does() -> None:
+def test_renamed_and_adapted_backends_behave_alike() -> None:
     for backend in (Renamed(), adapt_backend_protocol(Table())):  # type: ignore[arg-type]
         outcomes = [
             backend.write("/a.txt", text, overwrite=over).code
@@ -177,7 +177,7 @@ class UnreadableRenamed(Unreadable, BackendProtocol):
         ("not found", None),
     ],
 )
-def test_what_cannot_be_read_is_not_replaced(make: Any, error: str, code: ErrorCode | None) -> None:
+def test_unreadable_files_are_not_replaced(make: Any, error: str, code: ErrorCode | None) -> None:
     backend = make(error)
     table = getattr(backend, "adapted", backend)
     assert backend.write("/a.txt", "x").code is code
@@ -185,7 +185,7 @@ def test_what_cannot_be_read_is_not_replaced(make: Any, error: str, code: ErrorC
     assert backend.write("/a.txt", "x", overwrite=True).ok
 
 
-def test_a_policy_over_a_backend_of_ours_reads_nothing() -> None:
+def test_an_override_of_a_deepfs_backend_does_not_read_before_writing() -> None:
     reads: list[str] = []
 
     class Guarded(MemoryBackend):
@@ -204,9 +204,9 @@ def test_a_policy_over_a_backend_of_ours_reads_nothing() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_model_does_not_destroy_what_it_has_not_read(anyio_backend_name: str) -> None:
+async def test_write_file_does_not_replace_an_existing_file(anyio_backend_name: str) -> None:
     if anyio_backend_name == "trio":
-        return  # LangGraph belongs to asyncio.
+        return  # LangGraph needs asyncio.
     backend = Renamed()
     backend.write("/a.txt", "precious\n")
     steps = [("write_file", {"file_path": "/a.txt", "content": "x"})]

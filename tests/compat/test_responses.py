@@ -1,4 +1,4 @@
-"""Numbered text and told errors, as backends of deepagents give them."""
+"""Parsing the numbered text and the error texts of deepagents' backends."""
 
 import pytest
 
@@ -19,14 +19,14 @@ from deepfs.errors import ErrorCode
         ("System reminder: File exists but has empty contents", [], 1),
     ],
 )
-def test_numbers_are_stripped(answer: str, lines: list[str], start_line: int) -> None:
+def test_line_numbers_are_stripped(answer: str, lines: list[str], start_line: int) -> None:
     text = unnumbered(answer)
     assert text is not None
     assert (text.lines, text.start_line) == (lines, start_line)
 
 
 @pytest.mark.parametrize("answer", ["Error: File '/x' not found", "File '/1\t' not found", "Permission denied"])
-def test_an_answer_without_numbers_is_an_error(answer: str) -> None:
+def test_text_without_line_numbers_is_an_error(answer: str) -> None:
     assert unnumbered(answer) is None
 
 
@@ -46,5 +46,5 @@ def test_an_answer_without_numbers_is_an_error(answer: str) -> None:
         ("the cat ate it", ErrorCode.BACKEND_ERROR),
     ],
 )
-def test_the_condition_is_told_from_the_text(error: str, code: ErrorCode) -> None:
+def test_the_error_code_is_parsed_from_the_text(error: str, code: ErrorCode) -> None:
     assert code_told(error) is code

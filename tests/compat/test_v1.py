@@ -1,4 +1,4 @@
-"""V1 backends: how one is told, and that it works off the event loop, mounted, subclassed and with commands."""
+"""V1 backends: how they are recognised; they work off the event loop, mounted, subclassed and with commands."""
 
 import threading
 import time
@@ -29,7 +29,7 @@ class S3Backend(S3Operations, BackendProtocol):
 
 
 class Guarded(S3Backend):
-    """A policy over a V1 backend, in V1."""
+    """A policy over a V1 backend, written in V1."""
 
     def __init__(self, bucket: dict[str, str]) -> None:
         super().__init__(bucket)
@@ -62,20 +62,20 @@ class Shell(DuckS3):
         return ExecuteResponse(f"ran {command}", 0)
 
 
-async def test_one_of_deepfs_stays_what_it_is() -> None:
+async def test_a_deepfs_backend_is_returned_unchanged() -> None:
     backend = MemoryBackend()
     assert adapt_backend_protocol(backend) is backend
 
 
 @pytest.mark.parametrize("nonsense", [3, object(), MemoryBackend], ids=["number", "object", "class"])
-async def test_what_is_no_backend_is_refused(nonsense: Any) -> None:
+async def test_other_objects_are_refused(nonsense: Any) -> None:
     with pytest.raises(TypeError):
         adapt_backend_protocol(nonsense)
     with pytest.raises(TypeError):
         adapt_sandbox_protocol(nonsense)
 
 
-async def test_it_runs_off_the_event_loop() -> None:
+async def test_v1_methods_run_off_the_event_loop() -> None:
     class Slow(DuckS3):
         def read(self, file_path: str, offset: int = 0, limit: int = 2000) -> str:
             assert threading.current_thread() is not loop
@@ -87,7 +87,7 @@ async def test_it_runs_off_the_event_loop() -> None:
     assert (await backend.aread("/a.txt")).ok
 
 
-async def test_long_lines_and_windows() -> None:
+async def test_long_lines_and_line_windows_are_read() -> None:
     long = "x" * 25_000
     backend = adapt_backend_protocol(DuckS3({"/a.txt": f"one\n{long}\nthree\n", "/b.txt": "one\n\n"}))
     shown = await backend.aread("/a.txt", 1, 1)
@@ -98,7 +98,7 @@ async def test_long_lines_and_windows() -> None:
     assert (whole.file_data and whole.file_data.content, whole.total_lines) == ("one\n\n", 2)
 
 
-async def test_a_search_is_literal_whatever_its_own_takes_a_pattern_for() -> None:
+async def test_searches_are_literal_even_if_the_v1_grep_uses_regexes() -> None:
     backend = adapt_backend_protocol(DuckS3({"/a.txt": "f(x)\nfx\n", "/dir/b.txt": "f(x)\n"}))
     found = await backend.agrep("f(x)")
     assert [(match.path, match.line) for match in found.matches or ()] == [("/a.txt", 1), ("/dir/b.txt", 1)]
@@ -107,7 +107,7 @@ async def test_a_search_is_literal_whatever_its_own_takes_a_pattern_for() -> Non
     assert (await backend.agrep("(", regex=True)).code is ErrorCode.INVALID_PATTERN
 
 
-async def test_a_policy_over_one_holds_whoever_calls() -> None:
+async def test_overrides_apply_to_direct_and_mounted_calls() -> None:
     bucket: dict[str, str] = {}
     backend = Guarded(bucket)
     tree = CompositeBackend(MemoryBackend(), {"/s3/": backend})
@@ -120,7 +120,7 @@ async def test_a_policy_over_one_holds_whoever_calls() -> None:
     assert backend.read("/open.txt") == "     1\tx"
 
 
-async def test_with_uploads_files_are_replaced_and_leave_it() -> None:
+async def test_with_uploads_files_can_be_replaced_and_copied_out() -> None:
     bucket = {"/a.txt": "old\n"}
     tree = CompositeBackend(MemoryBackend(), {"/s3/": Uploading(bucket)})
     version = (await tree.aread("/s3/a.txt")).version
@@ -152,7 +152,7 @@ async def test_parallel_edits_of_one_file_all_succeed() -> None:
     assert bucket["/a.txt"] == "".join(f"[{number}]" for number in range(20))
 
 
-async def test_commands() -> None:
+async def test_commands_run() -> None:
     sandbox = adapt_sandbox_protocol(Shell({}))
     assert isinstance(sandbox, SandboxBackendProtocol)
     assert supports_execute(sandbox)
@@ -163,7 +163,7 @@ async def test_commands() -> None:
     assert (await tree.aexecute("make")).output == "ran make"
 
 
-async def test_commands_of_one_that_inherits() -> None:
+async def test_commands_of_a_subclass_of_the_protocol_run() -> None:
     class InheritedShell(S3Operations, SandboxBackendProtocol):
         id = "shell-2"
 
@@ -176,7 +176,7 @@ async def test_commands_of_one_that_inherits() -> None:
     assert (await CompositeBackend(sandbox, {}).aread("/a.txt")).ok
 
 
-async def test_it_is_sync_as_well() -> None:
+async def test_sync_methods_work() -> None:
     backend = adapt_backend_protocol(DuckS3({}))
     assert (await anyio.to_thread.run_sync(backend.write, "/a.txt", "x\n")).ok
     assert (await anyio.to_thread.run_sync(lambda: backend.read("/a.txt").file_data.content)) == "x\n"

@@ -12,7 +12,7 @@ from support.v1_backend import DuckS3, S3Operations
 
 
 class S3Backend(S3Operations, BackendProtocol):
-    """One that inherits from the protocol, as the documentation shows it."""
+    """A V1 backend that inherits from the protocol, as the documentation shows it."""
 
 
 INEXPRESSIBLE: Final = {
@@ -108,7 +108,7 @@ class TestInherited(V1Conformance):
 
 
 class TestMounted(V1Conformance):
-    """In the directory of a tree, which adapts it by itself."""
+    """A V1 backend mounted in a composite, which adapts it."""
 
     def over_bucket(self) -> BackendProtocol:
         tree = CompositeBackend(MemoryBackend(), {"/bucket/": DuckS3(self.bucket)})

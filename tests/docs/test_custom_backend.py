@@ -1,6 +1,6 @@
-"""What the documentation says of backends of one's own holds; the code is taken from its pages.
+"""The documentation's backends pass the shipped suite; their code is taken from the pages.
 
-The backend on the page about custom backends passes the shipped suite, alone and mounted.
+The backend on the page about custom backends is tested alone and mounted.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ ROOT: Final = Path(__file__).parents[2]
 
 
 def names_of(page: Path) -> Mapping[str, Any]:
-    """What the code of a page defines."""
+    """The namespace that the code of a page defines."""
     document = Sybil(parsers=[PythonCodeBlockParser()]).parse(page)
     with TemporaryDirectory() as directory, chdir(directory):
         for example in document.examples():
@@ -34,11 +34,11 @@ README: Final = names_of(ROOT / "README.md")
 
 
 class TestKeyValueBackend(PAGE["TestKeyValueBackend"]):
-    """The test class of the page."""
+    """The test class of the page, unchanged."""
 
 
 class TestMounted(PAGE["TestKeyValueBackend"]):
-    """The same, in a directory of a tree."""
+    """The same backend in a directory of a composite."""
 
     @pytest.fixture
     def backend(self) -> BackendProtocol:
@@ -55,7 +55,7 @@ class TestMounted(PAGE["TestKeyValueBackend"]):
 
 
 class TestHooksOfTheReadme(TransferConformance):
-    """The README's test class makes its backend, and looks past it. That this backend passes is tested elsewhere."""
+    """The backend and the raw access of the README's test class. The whole suite over that backend runs elsewhere."""
 
     backend = vars(README["TestFilesInADirectory"])["backend"]
     raw_put = README["TestFilesInADirectory"].raw_put

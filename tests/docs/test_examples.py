@@ -1,6 +1,6 @@
-"""The Python examples of the documentation run as they stand, those of one document after one another.
+"""The Python examples of the documentation run as they are, those of one document in order.
 
-Examples in the form of a dialogue print what they show; what a `print` has in a comment beside it, it prints.
+Examples in the form of a dialogue print the output shown; a comment after a `print` is the text that it prints.
 """
 
 import re
@@ -31,7 +31,7 @@ def test_examples_run(
 
 
 @each_document
-def test_links_within_the_project_lead_somewhere(path: Path) -> None:
+def test_links_within_the_project_have_existing_targets(path: Path) -> None:
     for file, anchor in _links.findall(path.read_text()):
         target = (path.parent / file).resolve() if file else path
         assert target.exists(), file
@@ -39,6 +39,6 @@ def test_links_within_the_project_lead_somewhere(path: Path) -> None:
 
 
 def _anchors(document: Path) -> set[str]:
-    """The names that the headings of a document have in links."""
+    """The anchors that links to the headings of a document use."""
     headings = re.findall(r"^#+ (.+)$", document.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}

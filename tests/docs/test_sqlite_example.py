@@ -1,4 +1,4 @@
-"""The example of a backend over a blocking driver: it passes the shipped suite, and processes lose no edit."""
+"""The example of a backend over a blocking driver passes the shipped suite, and concurrent processes lose no edit."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -51,7 +51,7 @@ def _peek(file: Path, path: str) -> bytes | None:
 
 
 class TestSqliteExample(BackendConformance, BackendStateMachine):
-    """The suite, with raw access by the driver itself."""
+    """The suite; raw access uses the driver directly."""
 
     @pytest.fixture
     def backend(self, tmp_path: Path) -> Any:
@@ -69,7 +69,7 @@ class TestSqliteExample(BackendConformance, BackendStateMachine):
         return await anyio.to_thread.run_sync(_peek, self.file, path)
 
 
-def test_the_example_is_as_short_as_it_is_told_to_be() -> None:
+def test_the_example_is_as_short_as_promised() -> None:
     assert len(EXAMPLE.read_text().splitlines()) <= 120
 
 
@@ -100,17 +100,17 @@ for number in range(int(sys.argv[3]), int(sys.argv[4])):
 """
 
 
-def test_processes_that_edit_at_once_lose_nothing(tmp_path: Path) -> None:
+def test_concurrent_processes_lose_no_edit(tmp_path: Path) -> None:
     file = tmp_path / "files.db"
     total = PROCESSES * EDITS
     backend = example.SqliteBackend(file, "t")
     assert backend.write("/log.txt", "".join(f"<{number}>\n" for number in range(total))).ok
-    assert list(_told_by_processes(file)) == ["ok"] * total
+    assert list(_edits_by_processes(file)) == ["ok"] * total
     assert _peek(file, "/log.txt") == "".join(f"({number})\n" for number in range(total)).encode()
 
 
-def _told_by_processes(file: Path) -> Iterator[str]:
-    """What processes that edit at the same time print of each edit."""
+def _edits_by_processes(file: Path) -> Iterator[str]:
+    """The outcome of each edit, as printed by processes that edit at the same time."""
     with ExitStack() as stack:
         processes = [
             stack.enter_context(started(CHILD, EXAMPLE, file, first * EDITS, (first + 1) * EDITS))
@@ -126,7 +126,7 @@ def _told_by_processes(file: Path) -> Iterator[str]:
 
 
 @pytest.mark.anyio
-async def test_a_failure_of_the_driver_is_a_result_in_batches_too(tmp_path: Path) -> None:
+async def test_errors_of_the_driver_become_results(tmp_path: Path) -> None:
     broken = tmp_path / "broken.db"
     await anyio.Path(broken).write_bytes(b"no database" * 100)
     backend = example.SqliteBackend(broken, "t")

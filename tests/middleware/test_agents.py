@@ -1,4 +1,4 @@
-"""Agents that work with files: every tool by a scripted model, prompts, interrupts, what is offered."""
+"""Agents that work with files: a scripted model calls every tool; prompts, interrupts and the tools offered."""
 
 import subprocess
 import sys
@@ -62,7 +62,7 @@ def test_a_conversation_uses_every_tool(backend: BackendProtocol, invoke: Invoke
     assert said[11].startswith("Error: File '/b.md' not found")
 
 
-def test_commands_are_offered_only_where_they_run(invoke: Invoke) -> None:
+def test_execute_is_offered_only_if_the_backend_runs_commands(invoke: Invoke) -> None:
     for files, offered in ((MemoryBackend(), FILE_TOOLS), (Sandbox(), [*FILE_TOOLS, "execute"])):
         model, agent = agent_of(middleware=[FilesystemMiddleware(backend=files)])
         invoke(agent, {"messages": [("user", "go")]})
@@ -70,7 +70,7 @@ def test_commands_are_offered_only_where_they_run(invoke: Invoke) -> None:
 
 
 @pytest.mark.parametrize("prompt", [None, "Be brief.", SystemMessage([{"type": "text", "text": "Be brief."}])])
-def test_the_prompt_comes_after_that_of_the_agent(invoke: Invoke, prompt: Any) -> None:
+def test_the_file_prompt_follows_the_prompt_of_the_agent(invoke: Invoke, prompt: Any) -> None:
     model, agent = agent_of(middleware=[FilesystemMiddleware()], system_prompt=prompt)
     invoke(agent, {"messages": [("user", "go")]})
     text = model.asked[0][0].text
@@ -89,13 +89,13 @@ def test_prompt_and_descriptions_can_be_replaced(invoke: Invoke) -> None:
     assert [message.type for message in bare.asked[0]] == ["human"]
 
 
-def test_the_first_four_arguments_may_go_by_place() -> None:
+def test_the_first_four_arguments_may_be_positional() -> None:
     own = FilesystemMiddleware(MemoryBackend(), "Mine.", {"ls": "Look."}, 100)
     assert isinstance(own.backend, MemoryBackend)
     assert own.tools[0].description == "Look."
 
 
-def test_rules_for_another_agent_leave_the_class_and_the_storage() -> None:
+def test_with_permissions_keeps_the_class_and_the_backend() -> None:
     class Own(FilesystemMiddleware):
         pass
 
@@ -109,7 +109,7 @@ def test_rules_for_another_agent_leave_the_class_and_the_storage() -> None:
     assert own.backend.write("/a", "x").ok
 
 
-def test_files_lie_in_the_state_by_default(invoke: Invoke) -> None:
+def test_files_are_stored_in_the_state_by_default(invoke: Invoke) -> None:
     _, agent = agent_of(
         calls(call("write_file", file_path="/a", content="x"), call("write_file", file_path="/b", content="y")),
         middleware=[FilesystemMiddleware()],
@@ -155,7 +155,7 @@ def test_an_interrupt_pauses_and_resumes(backend: BackendProtocol, invoke: Invok
 
 
 class _OldBackend:
-    """A backend of the first protocol."""
+    """A V1 backend."""
 
     def __init__(self) -> None:
         self.files: dict[str, str] = {}
@@ -178,7 +178,7 @@ def _factory() -> Any:
 
 
 @pytest.mark.parametrize("make", [lambda: FilesystemMiddleware(backend=_OldBackend()), _factory], ids=["v1", "factory"])
-def test_older_ways_to_give_a_backend(invoke: Invoke, make: Any) -> None:
+def test_deprecated_kinds_of_backends_are_accepted(invoke: Invoke, make: Any) -> None:
     _, agent = agent_of(
         calls(call("write_file", file_path="/a", content="x")),
         calls(call("read_file", file_path="/a")),
@@ -187,7 +187,7 @@ def test_older_ways_to_give_a_backend(invoke: Invoke, make: Any) -> None:
     assert results(invoke(agent, {"messages": [("user", "go")]}))[-1].content == "1\tx"
 
 
-def test_only_a_backend_is_a_backend() -> None:
+def test_other_objects_are_refused_as_backends() -> None:
     with pytest.raises(TypeError, match="str is no backend"):
         FilesystemMiddleware(backend="/tmp")
     assert isinstance(FilesystemMiddleware().backend, StateBackend)

@@ -1,4 +1,4 @@
-"""What a person is asked about, and how the answer may look."""
+"""Approvals: which calls a person is asked about, and which answers are valid."""
 
 from typing import Any
 
@@ -60,12 +60,12 @@ COPY = call("copy", source="/a", destination="/b")
 REPLACE = call("write_file", file_path="/b", content="new", overwrite=True)
 CREATE = call("write_file", file_path="/c", content="new")
 
-# --- tools that do the same by another name --------------------------------------------------------------------------
+# --- tools with the effect of another tool ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("named", ["write_file", "edit_file", "delete"])
 @pytest.mark.parametrize("made", [MOVE, COPY, REPLACE], ids=["move", "copy", "overwrite"])
-def test_no_file_is_replaced_unasked(invoke: Invoke, named: str, made: Any) -> None:
+def test_tools_that_replace_files_ask_like_the_named_tool(invoke: Invoke, named: str, made: Any) -> None:
     files = files_of()
     agent = agent_of(files, made, interrupt_on={named: True})
     assert asked(invoke(agent, GO, THREAD)) == [made["name"]]
@@ -78,7 +78,7 @@ def test_no_file_is_replaced_unasked(invoke: Invoke, named: str, made: Any) -> N
 
 
 @pytest.mark.parametrize("made", [MOVE, COPY, REPLACE], ids=["move", "copy", "overwrite"])
-def test_a_tool_that_is_named_is_as_it_says(invoke: Invoke, made: Any) -> None:
+def test_an_explicit_setting_for_a_tool_wins(invoke: Invoke, made: Any) -> None:
     on = {"edit_file": True, "delete": True, "move": False, "copy": False, "write_file": False}
     files = files_of()
     assert not asked(invoke(agent_of(files, made, interrupt_on=on), GO, THREAD))
@@ -88,12 +88,12 @@ def test_a_tool_that_is_named_is_as_it_says(invoke: Invoke, made: Any) -> None:
 
 
 @pytest.mark.parametrize("named", ["edit_file", "delete"])
-def test_a_new_file_is_no_replacement(invoke: Invoke, named: str) -> None:
+def test_creating_a_file_does_not_ask(invoke: Invoke, named: str) -> None:
     assert not asked(invoke(agent_of(files_of(), CREATE, interrupt_on={named: True}), GO, THREAD))
 
 
 @pytest.mark.parametrize("on", [{}, {"write_file": False}, {"execute": True}])
-def test_nothing_else_asks(invoke: Invoke, on: Any) -> None:
+def test_unrelated_settings_do_not_ask(invoke: Invoke, on: Any) -> None:
     assert not asked(invoke(agent_of(files_of(), MOVE, interrupt_on=on), GO, THREAD))
 
 
@@ -108,7 +108,7 @@ def test_nothing_else_asks(invoke: Invoke, on: Any) -> None:
         ("delete", "/c", False),
     ],
 )
-def test_a_condition_is_asked_about_what_happens_to_files(invoke: Invoke, named: str, path: str, asks: bool) -> None:
+def test_a_condition_gets_an_equivalent_call_for_each_file(invoke: Invoke, named: str, path: str, asks: bool) -> None:
     def when(request: Any) -> bool:
         assert request.tool_call["name"] == named
         return bool(request.tool_call["args"]["file_path"] == path)
@@ -120,12 +120,12 @@ def test_a_condition_is_asked_about_what_happens_to_files(invoke: Invoke, named:
         assert decisions(state) == ["approve", "reject"]
 
 
-def test_a_condition_that_fails_over_it_asks(invoke: Invoke) -> None:
+def test_a_condition_that_raises_on_an_equivalent_call_asks(invoke: Invoke) -> None:
     on = {"edit_file": {"allowed_decisions": ["approve"], "when": lambda request: request.tool_call["args"]["none"]}}
     assert asked(invoke(agent_of(files_of(), MOVE, interrupt_on=on), GO, THREAD)) == ["move"]
 
 
-def test_the_decisions_are_those_that_all_allow(invoke: Invoke) -> None:
+def test_the_decisions_offered_are_those_that_every_setting_allows(invoke: Invoke) -> None:
     on = {
         "write_file": {"allowed_decisions": ["approve", "edit", "reject"], "description": lambda *given: given[9]},
         "delete": {"allowed_decisions": ["reject", "approve", "respond"]},
@@ -136,7 +136,7 @@ def test_the_decisions_are_those_that_all_allow(invoke: Invoke) -> None:
 
 
 @pytest.mark.parametrize("where", ["inherited", "own"])
-def test_it_holds_for_subagents(invoke: Invoke, where: str) -> None:
+def test_approvals_hold_for_subagents(invoke: Invoke, where: str) -> None:
     files = files_of()
     on = {"delete": True}
     worker = SubAgent(name="worker", description="Works.", **({"interrupt_on": on} if where == "own" else {}))
@@ -161,7 +161,7 @@ def test_it_holds_for_subagents(invoke: Invoke, where: str) -> None:
 
 
 @pytest.mark.parametrize("where", ["agent", "subagent"])
-def test_langchains_middleware_asks_about_them_too(invoke: Invoke, where: str) -> None:
+def test_langchains_own_middleware_asks_about_equivalent_calls_too(invoke: Invoke, where: str) -> None:
     files = files_of()
     asking = HumanInTheLoopMiddleware({"delete": True})
     turns = [calls(MOVE), AIMessage("done")]
@@ -176,7 +176,7 @@ def test_langchains_middleware_asks_about_them_too(invoke: Invoke, where: str) -
 
 
 @pytest.mark.parametrize("where", ["agent", "subagent"])
-def test_one_among_the_middleware_asks_besides_that_of_the_arguments(invoke: Invoke, where: str) -> None:
+def test_an_approval_middleware_adds_to_interrupt_on(invoke: Invoke, where: str) -> None:
     files = files_of()
     turns = [calls(MOVE), AIMessage("done")]
     options: dict[str, Any] = {"middleware": [ApprovalMiddleware(interrupt_on={"delete": True})]}
@@ -216,7 +216,7 @@ ASKING: dict[str, Any] = {"interrupt_on": {"interrupt_on": {"write_file": True}}
 
 @pytest.mark.parametrize("by", ["interrupt_on", "rule"])
 @pytest.mark.parametrize("wrong", WRONG)
-def test_a_wrong_answer_is_told_and_the_interrupt_stays(invoke: Invoke, by: str, wrong: str) -> None:
+def test_a_malformed_answer_raises_and_the_interrupt_stays(invoke: Invoke, by: str, wrong: str) -> None:
     files = MemoryBackend()
     agent = agent_of(files, CREATE, **ASKING[by])
     invoke(agent, GO, THREAD)
@@ -230,7 +230,7 @@ def test_a_wrong_answer_is_told_and_the_interrupt_stays(invoke: Invoke, by: str,
     assert files.read("/c").ok
 
 
-def test_no_answer_is_told_and_the_interrupt_stays(invoke: Invoke) -> None:
+def test_a_missing_answer_raises_and_the_interrupt_stays(invoke: Invoke) -> None:
     files = MemoryBackend()
     agent = agent_of(files, CREATE, interrupt_on={"write_file": True})
     invoke(agent, GO, THREAD)
@@ -241,12 +241,12 @@ def test_no_answer_is_told_and_the_interrupt_stays(invoke: Invoke) -> None:
     assert files.read("/c").ok
 
 
-def test_other_commands_pass(invoke: Invoke) -> None:
+def test_commands_without_resume_pass(invoke: Invoke) -> None:
     agent = agent_of(MemoryBackend(), CREATE, interrupt_on={"write_file": True})
     assert invoke(agent, Command(update=GO), THREAD)["__interrupt__"]
 
 
-def test_an_error_of_the_users_function_is_its_own(invoke: Invoke) -> None:
+def test_an_error_of_the_users_condition_is_raised_unchanged(invoke: Invoke) -> None:
     def when(request: Any) -> bool:
         raise ValueError("of my own")
 

@@ -1,4 +1,4 @@
-"""Results and messages too large for a model: stored, shown in part, and read back whole."""
+"""Results and messages too large for a model are stored, shown in part, and can be read back whole."""
 
 import re
 from typing import Any
@@ -63,7 +63,7 @@ def following(message: Any) -> dict[str, int] | None:
 
 
 def reader(pages: list[str]) -> Any:
-    """A turn that reads the file that the last message names, page after page."""
+    """A turn of the model that reads the file named in the last message, page after page."""
 
     def turn(messages: list[Any]) -> AIMessage:
         last = messages[-1]
@@ -87,7 +87,7 @@ def joined(pages: list[str]) -> str:
     return text
 
 
-# --- what is evicted -------------------------------------------------------------------------------------------------
+# --- evicted content -------------------------------------------------------------------------------------------------
 
 
 def test_five_megabytes_are_stored_and_read_back_whole_by_paging(backend: BackendProtocol, invoke: Invoke) -> None:
@@ -103,7 +103,7 @@ def test_five_megabytes_are_stored_and_read_back_whole_by_paging(backend: Backen
     assert all(len(message.content) <= 60_000 and message.status == "success" for message in read)
 
 
-def test_a_hundred_results_at_once_are_stored_each_by_itself(backend: BackendProtocol, invoke: Invoke) -> None:
+def test_a_hundred_simultaneous_results_are_stored_separately(backend: BackendProtocol, invoke: Invoke) -> None:
     made = [call("produce", kind=f"kind {number}") for number in range(100)]
     names: list[str] = []
 
@@ -118,14 +118,14 @@ def test_a_hundred_results_at_once_are_stored_each_by_itself(backend: BackendPro
 
 
 @pytest.mark.parametrize("name", ["command", "several"])
-def test_the_messages_of_a_command_are_stored(invoke: Invoke, name: str) -> None:
+def test_messages_in_a_command_are_stored(invoke: Invoke, name: str) -> None:
     made = call(name, kind="x")
     made["args"]["kind"] = made["id"]
     (message,) = results(ran(FilesystemMiddleware(backend=MemoryBackend()), invoke, calls(made)))
     assert stored_at(message)
 
 
-def test_a_long_message_of_a_person_is_stored(backend: BackendProtocol, invoke: Invoke) -> None:
+def test_a_long_user_message_is_stored(backend: BackendProtocol, invoke: Invoke) -> None:
     pages: list[str] = []
     said = "tell me\n" * 40_000
     state = ran(FilesystemMiddleware(backend=backend), invoke, *[reader(pages)] * 120, said=said)
@@ -135,18 +135,18 @@ def test_a_long_message_of_a_person_is_stored(backend: BackendProtocol, invoke: 
     assert joined(pages) == said
 
 
-def test_output_of_commands_is_stored(invoke: Invoke) -> None:
+def test_the_output_of_execute_is_stored(invoke: Invoke) -> None:
     (message,) = results(ran(FilesystemMiddleware(backend=Sandbox()), invoke, calls(call("execute", command=LINES))))
     assert stored_at(message)
 
 
-def test_what_is_within_the_limit_stays(invoke: Invoke) -> None:
+def test_results_stay_whole_without_a_limit(invoke: Invoke) -> None:
     middleware = FilesystemMiddleware(backend=MemoryBackend(), tool_token_limit_before_evict=None)
     (message,) = results(ran(middleware, invoke, calls(call("produce", kind="lines"))))
     assert message.content == LINES
 
 
-def test_a_result_that_cannot_be_stored_keeps_its_ends(invoke: Invoke) -> None:
+def test_a_result_that_cannot_be_stored_keeps_its_start_and_end(invoke: Invoke) -> None:
     broken = FaultyBackend(MemoryBackend(), {"write": BackendError("Error: The disk is full")})
     (message,) = results(ran(FilesystemMiddleware(backend=broken), invoke, calls(call("produce", kind="lines"))))
     assert "The disk is full" in message.content
@@ -155,7 +155,7 @@ def test_a_result_that_cannot_be_stored_keeps_its_ends(invoke: Invoke) -> None:
     assert len(message.content) < 80_000
 
 
-def test_rules_about_the_model_do_not_keep_results_from_being_stored(invoke: Invoke) -> None:
+def test_write_permissions_of_the_model_do_not_prevent_storing(invoke: Invoke) -> None:
     middleware = FilesystemMiddleware(
         backend=MemoryBackend(), permissions=[FilesystemPermission(operations=["write"], paths=["/**"], mode="deny")]
     )
@@ -168,7 +168,7 @@ def test_rules_about_the_model_do_not_keep_results_from_being_stored(invoke: Inv
     assert results(state)[1].content.startswith("1\t0: \n")
 
 
-def test_what_the_model_could_not_read_back_keeps_its_ends(invoke: Invoke) -> None:
+def test_a_result_that_the_model_may_not_read_is_not_stored(invoke: Invoke) -> None:
     files = MemoryBackend()
     denied = FilesystemPermission(operations=["read"], paths=["/large_tool_results/**"], mode="deny")
     middleware = FilesystemMiddleware(backend=files, permissions=[denied])
@@ -179,7 +179,7 @@ def test_what_the_model_could_not_read_back_keeps_its_ends(invoke: Invoke) -> No
     assert not files.ls("/large_tool_results").ok
 
 
-def test_what_a_person_may_let_the_model_read_back_is_stored(invoke: Invoke) -> None:
+def test_a_result_whose_reading_needs_approval_is_stored(invoke: Invoke) -> None:
     asked = FilesystemPermission(operations=["read"], paths=["/large_tool_results/**"], mode="interrupt")
     middleware = FilesystemMiddleware(backend=MemoryBackend(), permissions=[asked])
     (message,) = results(ran(middleware, invoke, calls(call("produce", kind="lines"))))
@@ -187,7 +187,7 @@ def test_what_a_person_may_let_the_model_read_back_is_stored(invoke: Invoke) -> 
 
 
 @pytest.mark.parametrize("root", ["/work/", "work"])
-def test_a_composite_says_where_results_are_stored(invoke: Invoke, root: str) -> None:
+def test_results_are_stored_beneath_the_artifacts_root(invoke: Invoke, root: str) -> None:
     work = MemoryBackend()
     tree = CompositeBackend(MemoryBackend(), {"/work/": work}, artifacts_root=root)
     (message,) = results(
@@ -198,13 +198,13 @@ def test_a_composite_says_where_results_are_stored(invoke: Invoke, root: str) ->
 
 
 class CreatesOnly(MemoryBackend):
-    """Overrides `write` with the parameters that it has in deepagents."""
+    """Overrides `write` with the signature that it has in deepagents."""
 
     def write(self, file_path: str, content: str) -> WriteResult:
         return super().write(file_path, content)
 
 
-def test_results_are_stored_where_files_are_only_created(invoke: Invoke) -> None:
+def test_results_are_stored_if_write_can_only_create(invoke: Invoke) -> None:
     files = CreatesOnly()
     turns = [calls({**call("produce", kind="lines"), "id": "same"}) for _ in range(2)]
     first, again = results(ran(FilesystemMiddleware(backend=files), invoke, *turns))
@@ -220,7 +220,7 @@ def evicted(backend: BackendProtocol, message: Any, key: str) -> Any:
 
 
 @given(st.lists(st.tuples(st.text(), st.text(min_size=1)), min_size=2, max_size=6, unique=True))
-def test_names_are_safe_and_never_meet(items: list[tuple[str, str]]) -> None:
+def test_names_are_safe_and_unique(items: list[tuple[str, str]]) -> None:
     inner = MemoryBackend()
     for key, text in items:
         evicted(inner, ToolMessage(text * 50, tool_call_id=key), key)
@@ -229,7 +229,7 @@ def test_names_are_safe_and_never_meet(items: list[tuple[str, str]]) -> None:
     assert all(re.fullmatch(r"/large/[\w-]{16,70}", path, re.ASCII) for path in stored)
 
 
-def test_results_of_ids_that_look_alike_do_not_meet() -> None:
+def test_similar_ids_get_different_names() -> None:
     inner = MemoryBackend()
     for key in ("a/b", "a.b", "a:b"):
         evicted(inner, ToolMessage("x" * 100, tool_call_id=key), key)
@@ -243,13 +243,13 @@ def test_the_same_result_has_the_same_name() -> None:
     assert len(inner.ls("/large").entries or ()) == 1
 
 
-def test_text_that_no_backend_stores_is_stored_nearly() -> None:
+def test_text_with_unstorable_characters_is_stored() -> None:
     inner = MemoryBackend()
     message = evicted(inner, ToolMessage("\0\ud800" * 50, tool_call_id="1"), "1")
     assert "All of it is in" in message.content
 
 
-def test_blocks_of_media_stay_beside_the_preview() -> None:
+def test_media_blocks_are_kept_beside_the_preview() -> None:
     image = {"type": "image", "base64": "AAAA", "mime_type": "image/png"}
     message = evicted(
         MemoryBackend(), ToolMessage([{"type": "text", "text": "x" * 100}, image], tool_call_id="1", artifact=1), "1"
@@ -258,7 +258,7 @@ def test_blocks_of_media_stay_beside_the_preview() -> None:
     assert (text["type"], kept, message.artifact) == ("text", image, 1)
 
 
-def test_file_tools_keep_within_the_limit_by_themselves() -> None:
+def test_file_tools_limit_their_own_results() -> None:
     middleware = FilesystemMiddleware(backend=MemoryBackend(), tool_token_limit_before_evict=1_000)
     read = next(made for made in middleware.tools if made.name == "read_file")
     middleware.backend.write("/a", LINES)

@@ -1,4 +1,4 @@
-"""create_deep_agent: all of it together."""
+"""create_deep_agent with all its parts together."""
 
 import inspect
 import sys
@@ -33,7 +33,7 @@ def agent_of(*turns: Any, **options: Any) -> tuple[ScriptedModel, Any]:
     return model, create_deep_agent(model, **options)
 
 
-def test_it_plans_works_and_delegates(backend: BackendProtocol, invoke: Invoke) -> None:
+def test_an_agent_plans_works_and_delegates(backend: BackendProtocol, invoke: Invoke) -> None:
     @tool
     def ping() -> str:
         """Ping."""
@@ -69,7 +69,7 @@ def test_memory_is_shown_at_every_turn(backend: BackendProtocol, invoke: Invoke)
     assert after.endswith("<file path='/memories/AGENTS.md'>\nBe kind.\n</file>")
 
 
-def test_memory_that_cannot_be_read_is_not_called_empty(invoke: Invoke) -> None:
+def test_unreadable_memory_is_not_shown_as_empty(invoke: Invoke) -> None:
     files = MemoryBackend()
     files.upload_files([("/image", b"\0"), ("/dir/a", b"x")])
     lost = BackendError("Error: no connection")
@@ -86,12 +86,12 @@ def test_memory_that_cannot_be_read_is_not_called_empty(invoke: Invoke) -> None:
 
 
 @pytest.mark.parametrize("sources", ["/AGENTS.md", 5, [None], [b"/a"]])
-def test_memory_is_a_list_of_paths(sources: Any) -> None:
+def test_memory_must_be_a_list_of_paths(sources: Any) -> None:
     with pytest.raises(TypeError, match=r"of paths, not|a path of sources must be a string"):
         agent_of(memory=sources)
 
 
-def test_the_response_has_the_form_asked_for(invoke: Invoke) -> None:
+def test_the_response_has_the_requested_format(invoke: Invoke) -> None:
     class Answer(BaseModel):
         number: int
 
@@ -99,7 +99,7 @@ def test_the_response_has_the_form_asked_for(invoke: Invoke) -> None:
     assert invoke(agent, GO)["structured_response"] == Answer(number=42)
 
 
-def test_middleware_of_the_same_name_takes_the_place(invoke: Invoke) -> None:
+def test_middleware_of_the_same_name_replaces_the_default(invoke: Invoke) -> None:
     model, agent = agent_of(middleware=[FilesystemMiddleware(system_prompt="Mine.")])
     invoke(agent, GO)
     assert "Mine." in model.asked[0][0].text
@@ -132,7 +132,7 @@ def rules_agent(*turns: Any, files: BackendProtocol | None = None, **options: An
     return agent_of(*turns, backend=files, permissions=[DENY, ASK], checkpointer=InMemorySaver(), **options)[1]
 
 
-def test_a_rule_asks_a_person_and_then_lets_pass(backend: BackendProtocol, invoke: Invoke) -> None:
+def test_a_rule_asks_for_approval_and_then_allows_the_call(backend: BackendProtocol, invoke: Invoke) -> None:
     agent = rules_agent(
         calls(
             call("write_file", file_path="//secret/./a", content="x"), call("write_file", file_path="/b", content="y")
@@ -148,7 +148,7 @@ def test_a_rule_asks_a_person_and_then_lets_pass(backend: BackendProtocol, invok
     assert results(state)[-1].content == "1\tx"
 
 
-def test_what_a_person_rejects_is_not_done(invoke: Invoke) -> None:
+def test_a_rejected_call_is_not_carried_out(invoke: Invoke) -> None:
     files = MemoryBackend()
     agent = rules_agent(calls(call("write_file", file_path="/secret/a", content="x")), files=files)
     invoke(agent, GO, THREAD)
@@ -157,7 +157,7 @@ def test_what_a_person_rejects_is_not_done(invoke: Invoke) -> None:
     assert not files.read("/secret/a").ok
 
 
-def test_an_edited_call_is_judged_anew(invoke: Invoke) -> None:
+def test_an_edited_call_is_checked_again(invoke: Invoke) -> None:
     files = MemoryBackend()
     agent = rules_agent(calls(call("write_file", file_path="/secret/a", content="x")), files=files)
     invoke(agent, GO, THREAD)
@@ -167,7 +167,7 @@ def test_an_edited_call_is_judged_anew(invoke: Invoke) -> None:
     assert not files.read("/private/a").ok
 
 
-def test_a_link_is_no_way_round_a_person(invoke: Invoke, tmp_path: Path) -> None:
+def test_a_symlink_does_not_bypass_approval(invoke: Invoke, tmp_path: Path) -> None:
     (tmp_path / "secret").mkdir()
     (tmp_path / "secret" / "a").write_text("x")
     (tmp_path / "link").symlink_to("secret")
@@ -176,7 +176,7 @@ def test_a_link_is_no_way_round_a_person(invoke: Invoke, tmp_path: Path) -> None
     assert "approval is needed" in refused.content
 
 
-def test_searches_leave_out_what_nobody_approved(invoke: Invoke) -> None:
+def test_searches_omit_files_that_need_approval(invoke: Invoke) -> None:
     files = MemoryBackend()
     for path in ("/secret/a", "/private/a", "/open/a"):
         files.write(path, "needle")
@@ -195,7 +195,7 @@ def test_searches_leave_out_what_nobody_approved(invoke: Invoke) -> None:
     ],
     ids=["move", "move over", "delete"],
 )
-def test_a_tree_that_holds_what_needs_approval_needs_it(invoke: Invoke, made: dict[str, Any]) -> None:
+def test_a_tree_that_contains_protected_files_needs_approval(invoke: Invoke, made: dict[str, Any]) -> None:
     files = MemoryBackend()
     files.write("/top/secret/a", "x")
     files.write("/other/secret/a", "x")
@@ -204,7 +204,7 @@ def test_a_tree_that_holds_what_needs_approval_needs_it(invoke: Invoke, made: di
     assert invoke(agent, GO, THREAD)["__interrupt__"]
 
 
-def test_a_person_is_asked_though_something_beneath_could_be_denied(invoke: Invoke) -> None:
+def test_approval_is_asked_for_even_if_a_path_beneath_could_be_denied(invoke: Invoke) -> None:
     files = MemoryBackend()
     files.write("/secret/a", "x")
     rules = [
@@ -218,7 +218,7 @@ def test_a_person_is_asked_though_something_beneath_could_be_denied(invoke: Invo
     assert [message.status for message in results(state)] == ["success", "error"]
 
 
-def test_rules_hold_for_middleware_that_takes_the_place(invoke: Invoke) -> None:
+def test_rules_apply_to_middleware_that_replaces_the_default(invoke: Invoke) -> None:
     files = MemoryBackend()
     files.write("/private/a", "x")
     own = FilesystemMiddleware(backend=files)
@@ -236,7 +236,7 @@ def test_rules_hold_for_middleware_that_takes_the_place(invoke: Invoke) -> None:
     assert not own.permissions
 
 
-def test_rules_of_middleware_that_takes_the_place_are_kept(invoke: Invoke) -> None:
+def test_rules_of_middleware_that_replaces_the_default_are_kept(invoke: Invoke) -> None:
     own = FilesystemMiddleware(backend=MemoryBackend(), permissions=[DENY])
     _, agent = agent_of(
         calls(call("write_file", file_path="/private/a", content="x"), call("write_file", file_path="/b", content="x")),
@@ -265,7 +265,7 @@ def test_rules_hold_for_subagents(invoke: Invoke) -> None:
     assert files.read("/secret/a").ok
 
 
-def test_rules_hold_that_can_be_iterated_once(invoke: Invoke) -> None:
+def test_rules_may_be_an_iterator(invoke: Invoke) -> None:
     rules: Any = iter([FilesystemPermission(["write"], ["/no/**"], "deny")])
     _, agent = agent_of(
         calls(call("write_file", file_path="/no/a", content="x")),
@@ -280,7 +280,7 @@ def test_rules_hold_that_can_be_iterated_once(invoke: Invoke) -> None:
 
 
 @pytest.mark.parametrize("given", [5, FilesystemPermission(["read"]), [None], ["/a"]])
-def test_what_is_no_rule_is_refused(given: Any) -> None:
+def test_wrong_types_of_rules_are_refused(given: Any) -> None:
     worker = SubAgent(name="w", description="d", system_prompt="p", permissions=given)
     for options in ({"permissions": given}, {"subagents": [worker]}):
         with pytest.raises(TypeError, match="rules is a list of FilesystemPermission"):
@@ -288,12 +288,12 @@ def test_what_is_no_rule_is_refused(given: Any) -> None:
 
 
 @pytest.mark.parametrize("given", [[5], ["worker"], [None]])
-def test_what_is_no_subagent_is_refused(given: Any) -> None:
+def test_wrong_types_of_subagents_are_refused(given: Any) -> None:
     with pytest.raises(TypeError, match="subagents is a list of SubAgent and CompiledSubAgent"):
         agent_of(subagents=given)
 
 
-def test_own_conditions_are_kept_beside_rules(invoke: Invoke) -> None:
+def test_conditions_of_interrupt_on_are_kept_beside_rules(invoke: Invoke) -> None:
     ask_for_b = {
         "allowed_decisions": ["approve"],
         "when": lambda request: request.tool_call["args"]["file_path"] == "/b",
@@ -309,7 +309,7 @@ def test_own_conditions_are_kept_beside_rules(invoke: Invoke) -> None:
 # --- models ----------------------------------------------------------------------------------------------------------
 
 
-def test_without_a_model_it_is_the_current_sonnet(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_model_is_the_current_sonnet(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
 
     def init(name: str) -> ScriptedModel:

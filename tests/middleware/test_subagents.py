@@ -1,4 +1,4 @@
-"""Subagents: they run at once, share the backend, and what they write reaches the supervisor."""
+"""Subagents run concurrently and share the backend; what they write reaches the supervisor."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ GO = {"messages": [("user", "go")]}
 
 
 def worker(*made: Any) -> ScriptedModel:
-    """A model for subagents: makes the calls that `made` gives for its task, then says what came of it."""
+    """A model for subagents: makes the calls that `made` returns for its task, then reports the result."""
 
     def turn(messages: list[Any]) -> AIMessage:
         last = messages[-1]
@@ -92,7 +92,7 @@ def test_parallel_subagents_edit_one_file(invoke: Invoke) -> None:
     assert not state.get("file_conflicts")
 
 
-def test_a_collision_is_told_and_loses_nothing(invoke: Invoke) -> None:
+def test_a_conflict_is_reported_and_loses_nothing(invoke: Invoke) -> None:
     def write_same(task: str) -> dict[str, Any]:
         return call("write_file", file_path="/same", content=task)
 
@@ -117,7 +117,7 @@ def test_a_subagent_sees_what_its_supervisor_wrote(invoke: Invoke) -> None:
     assert results(invoke(agent, GO))[-1].content == "did a: 1\tx"
 
 
-def test_rules_of_a_subagent(invoke: Invoke) -> None:
+def test_rules_of_a_subagent_apply_to_it_alone(invoke: Invoke) -> None:
     rules = [FilesystemPermission(operations=["write"], paths=["/**"], mode="deny")]
     agent = supervisor([spec(worker(write), permissions=rules)], tasks("a"), calls(write("b")))
     state = invoke(agent, GO)
@@ -128,14 +128,14 @@ def test_rules_of_a_subagent(invoke: Invoke) -> None:
 # --- contexts and answers --------------------------------------------------------------------------------------------
 
 
-def test_a_subagent_sees_its_task_alone(invoke: Invoke) -> None:
+def test_a_subagent_sees_only_its_task(invoke: Invoke) -> None:
     model = ScriptedModel(script=[AIMessage("yes")])
     state = invoke(supervisor([spec(model)], tasks("the task")), GO)
     assert [message.text for message in model.asked[0]] == [f"Work.\n\n{PROMPTS['filesystem']}", "the task"]
     assert [message.type for message in state["messages"]] == ["human", "ai", "tool", "ai"]
 
 
-def test_the_answer_is_what_the_subagent_said_last(invoke: Invoke) -> None:
+def test_an_empty_answer_of_a_subagent_is_reported(invoke: Invoke) -> None:
     silent = ScriptedModel(script=[AIMessage("")])
     assert "without a word" in results(invoke(supervisor([spec(silent)], tasks("x")), GO))[0].content
 
@@ -156,7 +156,7 @@ def test_any_runnable_can_be_a_subagent(invoke: Invoke) -> None:
     assert "worker, mute" in nobody.content
 
 
-def test_the_answer_of_a_subagent_may_have_a_form(invoke: Invoke) -> None:
+def test_a_subagent_may_have_a_response_format(invoke: Invoke) -> None:
     class Count(BaseModel):
         number: int
 
@@ -165,7 +165,7 @@ def test_the_answer_of_a_subagent_may_have_a_form(invoke: Invoke) -> None:
     assert results(invoke(supervisor([worker], tasks("count")), GO))[0].content == '{"number":3}'
 
 
-def test_wrong_arguments_are_told(invoke: Invoke) -> None:
+def test_wrong_arguments_are_reported(invoke: Invoke) -> None:
     agent = supervisor([spec(worker(write))], calls(call("task", subagent_type="worker")))
     (wrong,) = results(invoke(agent, GO))
     assert wrong.status == "error"
@@ -181,7 +181,7 @@ def test_a_subagent_that_asks_a_person_pauses_its_supervisor(invoke: Invoke) -> 
     assert contents(state) == {"/out/a.md": "a"}
 
 
-# --- what subagents are made of --------------------------------------------------------------------------------------
+# --- configuration ---------------------------------------------------------------------------------------------------
 
 
 def test_the_defaults_make_a_general_purpose_agent(invoke: Invoke) -> None:
@@ -199,7 +199,7 @@ def test_the_defaults_make_a_general_purpose_agent(invoke: Invoke) -> None:
     assert [message.type for message in outer.asked[0]] == ["human"]
 
 
-def test_what_lacks_something_is_refused() -> None:
+def test_incomplete_or_wrong_configurations_are_refused() -> None:
     model = ScriptedModel(script=[])
     with pytest.raises(TypeError, match="needs default_model"):
         SubAgentMiddleware(subagents=[])

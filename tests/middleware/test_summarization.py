@@ -1,4 +1,4 @@
-"""Summaries of long conversations: what they remove is in a file, whatever happens."""
+"""Summaries of long conversations: the removed messages are stored in a file, whatever happens."""
 
 import asyncio
 import base64
@@ -39,7 +39,7 @@ HISTORY = "/conversation_history/1.md"
 
 
 class Talker(ScriptedModel):
-    """Answers with the next of its script; a request to summarise with a summary, which takes no turn."""
+    """Answers with the next turn of its script; a request to summarise gets a summary and takes no turn."""
 
     def _generate(self, messages: Any, *args: Any, **options: Any) -> Any:
         if "Messages to summarize" not in messages[-1].text:
@@ -50,7 +50,7 @@ class Talker(ScriptedModel):
 
     @property
     def summaries(self) -> int:
-        """How many summaries it made."""
+        """Number of summaries that it made."""
         return sum("Messages to summarize" in asked[-1].text for asked in self.asked)
 
 
@@ -86,10 +86,10 @@ def text_of(found: BackendProtocol, path: str = HISTORY) -> str:
     return str(data.content)
 
 
-# --- what is kept ----------------------------------------------------------------------------------------------------
+# --- content of the file ---------------------------------------------------------------------------------------------
 
 
-def test_what_a_summary_removes_is_in_a_file_that_the_model_can_read(backend: BackendProtocol, invoke: Invoke) -> None:
+def test_summarized_messages_are_in_a_file_that_the_model_can_read(backend: BackendProtocol, invoke: Invoke) -> None:
     turns = [AIMessage(f"reply {number}", id=f"a{number}") for number in range(6)]
     model, agent = agent_of(backend, *turns, reading(HISTORY))
     state = talk(invoke, agent, thread())
@@ -107,7 +107,7 @@ def test_what_a_summary_removes_is_in_a_file_that_the_model_can_read(backend: Ba
     assert "q6" in kept
 
 
-def test_files_in_state_hold_it_too(invoke: Invoke) -> None:
+def test_files_in_state_hold_summarized_messages(invoke: Invoke) -> None:
     _, agent = agent_of(StateBackend())
     state = talk(invoke, agent, thread())
     content = state["files"][HISTORY]["content"]
@@ -141,7 +141,7 @@ def test_later_summaries_append(invoke: Invoke) -> None:
     assert text.count(SUMMARY) == text.count("## Summarized at ") - 1
 
 
-def test_calls_of_tools_are_in_it_with_their_results(invoke: Invoke) -> None:
+def test_tool_calls_are_stored_with_their_results(invoke: Invoke) -> None:
     files = MemoryBackend()
     wrong = {"type": "invalid_tool_call", "id": "bad", "name": "ls", "args": "{<", "error": None}
     made = AIMessage("I look.", tool_calls=[call("ls")], invalid_tool_calls=[wrong])
@@ -172,7 +172,7 @@ PIXELS = bytes(range(256))
          "data": base64.b64encode(PIXELS).decode()},
     ],
 )  # fmt: skip
-def test_media_are_files_of_their_own(invoke: Invoke, block: dict[str, Any]) -> None:
+def test_media_are_stored_in_separate_files(invoke: Invoke, block: dict[str, Any]) -> None:
     files = MemoryBackend()
     _, agent = agent_of(files)
     for number in range(2):
@@ -187,7 +187,7 @@ def test_media_are_files_of_their_own(invoke: Invoke, block: dict[str, Any]) -> 
     assert base64.b64encode(PIXELS).decode()[:40] not in text
 
 
-def test_other_blocks_are_told_as_they_are(invoke: Invoke) -> None:
+def test_other_content_blocks_are_stored_as_they_are(invoke: Invoke) -> None:
     files = MemoryBackend()
     thought = {"type": "reasoning", "reasoning": "Why <not>?"}
     link = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
@@ -199,17 +199,17 @@ def test_other_blocks_are_told_as_they_are(invoke: Invoke) -> None:
     assert "https://example.com/a.png" in text
 
 
-def test_what_no_file_can_hold_is_spelt_out(backend: BackendProtocol, invoke: Invoke) -> None:
+def test_unstorable_characters_are_escaped(backend: BackendProtocol, invoke: Invoke) -> None:
     _, agent = agent_of(backend, AIMessage("a\0b\r\nc\rd"), AIMessage("2"), reading(HISTORY), after=4)
     talk(invoke, agent, thread(), 0, 1)
     state = invoke(agent, said(2), thread())
     assert "a&#0;b&#13;" in results(state)[-1].text
 
 
-# --- where -----------------------------------------------------------------------------------------------------------
+# --- path of the file ------------------------------------------------------------------------------------------------
 
 
-def test_it_lies_beneath_the_artifacts_root(invoke: Invoke) -> None:
+def test_the_file_is_beneath_the_artifacts_root(invoke: Invoke) -> None:
     files = MemoryBackend()
     root = CompositeBackend(MemoryBackend(), {"/work/": files}, artifacts_root="/work/")
     state = talk(invoke, agent_of(root)[1], thread())
@@ -221,7 +221,7 @@ HOSTILE = ["../x", "/etc/passwd", "..", "", ".", "a" * 5_000, "a\0b", "x.2", "x 
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=lambda name: ascii(name)[:12])
-def test_any_thread_has_a_file_of_its_own(invoke: Invoke, tmp_path: Path, name: Any) -> None:
+def test_every_thread_id_gets_its_own_file(invoke: Invoke, tmp_path: Path, name: Any) -> None:
     files = FilesystemBackend(tmp_path)
     summaries = SummarizationMiddleware(
         Talker(script=[AIMessage("x")]), backend=files, trigger=("messages", 3), keep=("messages", 1)
@@ -236,7 +236,7 @@ def test_any_thread_has_a_file_of_its_own(invoke: Invoke, tmp_path: Path, name: 
     assert [path.name for path in tmp_path.iterdir()] == ["conversation_history"]
 
 
-def test_names_of_threads_do_not_meet(invoke: Invoke) -> None:
+def test_thread_ids_never_share_a_file(invoke: Invoke) -> None:
     files = MemoryBackend()
     names = ["a/b", "a_b", "a b", "a.b", "a", "a.2", *("a" * length for length in (100, 101, 102))]
     for name in names:
@@ -247,7 +247,7 @@ def test_names_of_threads_do_not_meet(invoke: Invoke) -> None:
     assert [text_of(files, info.path).count("## Summarized") for info in entries] == [1] * len(names)
 
 
-def test_without_a_thread_each_run_has_a_file(invoke: Invoke) -> None:
+def test_each_run_without_a_thread_gets_its_own_file(invoke: Invoke) -> None:
     files = MemoryBackend()
     for _ in range(2):
         steps = [calls(call("ls")) for _ in range(12)]
@@ -258,7 +258,7 @@ def test_without_a_thread_each_run_has_a_file(invoke: Invoke) -> None:
     assert all(text_of(files, info.path).count("## Summarized") > 1 for info in entries)
 
 
-def test_subagents_have_files_of_their_own(invoke: Invoke) -> None:
+def test_subagents_get_their_own_files(invoke: Invoke) -> None:
     files = MemoryBackend()
     tasks = [call("task", description=f"task {number}", subagent_type="general-purpose") for number in range(2)]
 
@@ -278,7 +278,7 @@ def test_subagents_have_files_of_their_own(invoke: Invoke) -> None:
     assert sorted(sum(f"task {number}" in text for text in told) for number in range(2)) == [1, 1]
 
 
-# --- many at once ----------------------------------------------------------------------------------------------------
+# --- concurrent runs and large files ---------------------------------------------------------------------------------
 
 
 def stored(files: BackendProtocol, name: str = "1") -> str:
@@ -291,7 +291,7 @@ def one_summary(files: BackendProtocol, mark: str) -> tuple[Any, Any]:
     return agent, {"messages": [HumanMessage(f"{mark} {number}", id=f"{mark}-{number}") for number in range(4)]}
 
 
-def test_runs_of_one_thread_at_once_lose_nothing(tmp_path: Path) -> None:
+def test_simultaneous_runs_of_one_thread_lose_nothing(tmp_path: Path) -> None:
     files = FilesystemBackend(tmp_path)
     made = [one_summary(files, f"run{number}") for number in range(8)]
 
@@ -309,7 +309,7 @@ def test_runs_of_one_thread_at_once_lose_nothing(tmp_path: Path) -> None:
     assert text.count("## Summarized") == 16
 
 
-def test_a_full_file_goes_on_in_the_next(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_file_is_continued_in_the_next(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("deepfs.middleware.summarization._MAX_BYTES", 3_000)
     files = MemoryBackend()
     words = "ä" * 600
@@ -325,7 +325,7 @@ def test_a_full_file_goes_on_in_the_next(invoke: Invoke, monkeypatch: pytest.Mon
         assert held + (f"a{number}" in left) == 1
 
 
-def test_a_message_larger_than_a_file_is_in_several(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_larger_than_a_file_is_split(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("deepfs.middleware.summarization._MAX_BYTES", 3_000)
     files = MemoryBackend()
     words = "".join(f"<{number}ä>" for number in range(1_000))
@@ -338,7 +338,7 @@ def test_a_message_larger_than_a_file_is_in_several(invoke: Invoke, monkeypatch:
 
 
 @pytest.mark.parametrize("there", [b"", b"\xff\xfe", b"x" * 10_000_001])
-def test_what_nothing_can_be_appended_to_is_left(invoke: Invoke, there: bytes) -> None:
+def test_files_that_cannot_be_appended_to_are_left_alone(invoke: Invoke, there: bytes) -> None:
     files = MemoryBackend()
     files.upload_files([(HISTORY, there)])
     state = talk(invoke, agent_of(files)[1], thread())
@@ -347,7 +347,7 @@ def test_what_nothing_can_be_appended_to_is_left(invoke: Invoke, there: bytes) -
     assert "question 0" in text_of(files, "/conversation_history/1.2.md")
 
 
-def test_a_directory_in_its_place_is_left(invoke: Invoke) -> None:
+def test_a_directory_at_the_path_is_left_alone(invoke: Invoke) -> None:
     files = MemoryBackend()
     files.write(f"{HISTORY}/a", "x")
     talk(invoke, agent_of(files)[1], thread())
@@ -369,7 +369,7 @@ FAILURES = {
 
 
 @pytest.mark.parametrize("fail", FAILURES)
-def test_where_it_cannot_be_written_nothing_is_removed(
+def test_if_the_file_cannot_be_written_no_message_is_removed(
     invoke: Invoke, caplog: pytest.LogCaptureFixture, fail: str
 ) -> None:
     files = MemoryBackend()
@@ -392,7 +392,7 @@ def test_media_that_cannot_be_written_are_not_removed(invoke: Invoke) -> None:
     assert len(state["messages"]) == 16
 
 
-def test_once_it_can_be_written_the_summary_is_used(invoke: Invoke) -> None:
+def test_the_summary_is_used_once_the_file_can_be_written(invoke: Invoke) -> None:
     files = MemoryBackend()
     failing = {"write": BackendError("Error: disk on fire")}
     model, agent = agent_of(FaultyBackend(files, failing))
@@ -405,7 +405,7 @@ def test_once_it_can_be_written_the_summary_is_used(invoke: Invoke) -> None:
     assert all((f'id="q{number}"' in text_of(files)) != (f"q{number}" in kept) for number in range(10))
 
 
-def test_a_summary_that_waits_is_not_used_for_messages_that_were_edited_meanwhile(invoke: Invoke) -> None:
+def test_a_pending_summary_is_dropped_if_its_messages_were_edited(invoke: Invoke) -> None:
     files = MemoryBackend()
     failing = {"write": BackendError("Error: disk on fire")}
     model, agent = agent_of(FaultyBackend(files, failing))
@@ -417,7 +417,7 @@ def test_a_summary_that_waits_is_not_used_for_messages_that_were_edited_meanwhil
     assert model.summaries == 2
 
 
-def test_an_answer_that_is_lost_leads_to_no_loss(invoke: Invoke) -> None:
+def test_a_lost_response_of_a_write_loses_no_message(invoke: Invoke) -> None:
     files = MemoryBackend()
     lost: dict[str, Exception] = {"write": BackendError("Error: connection lost")}
     _, agent = agent_of(FaultyBackend(files, lost, late=True))
@@ -490,7 +490,7 @@ PATHS = ":".join(sys.path)
 # --- rules -----------------------------------------------------------------------------------------------------------
 
 
-def test_rules_about_writing_do_not_hold_it_up(invoke: Invoke) -> None:
+def test_write_permissions_of_the_model_do_not_prevent_summaries(invoke: Invoke) -> None:
     files = MemoryBackend()
     rules = [FilesystemPermission(["write"], ["/**"], "deny")]
     _, agent = agent_of(files, *(AIMessage(f"reply {number}") for number in range(6)), reading(HISTORY),
@@ -500,7 +500,7 @@ def test_rules_about_writing_do_not_hold_it_up(invoke: Invoke) -> None:
     assert "question 0" in results(state)[0].text
 
 
-def test_langchains_own_takes_its_place(invoke: Invoke) -> None:
+def test_langchains_middleware_replaces_the_default(invoke: Invoke) -> None:
     from langchain.agents.middleware import SummarizationMiddleware as LangChains
 
     files = MemoryBackend()
@@ -512,7 +512,7 @@ def test_langchains_own_takes_its_place(invoke: Invoke) -> None:
     assert not files.ls("/").entries
 
 
-def test_a_tool_result_keeps_its_call(invoke: Invoke) -> None:
+def test_tool_results_and_their_calls_stay_together(invoke: Invoke) -> None:
     files = MemoryBackend()
     _, agent = agent_of(files, *(calls(call("ls")) for _ in range(5)), after=4)
     state = invoke(agent, said(0), thread())

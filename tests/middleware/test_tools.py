@@ -1,4 +1,4 @@
-"""The tools in a plain ToolNode: what they answer, in both forms, over every kind of backend."""
+"""The tools in a plain ToolNode: their answers, sync and async, over every kind of backend."""
 
 import json
 import re
@@ -28,7 +28,7 @@ SNAPSHOT = Path(__file__).parent / "tools.json"
 
 
 class State(MessagesState, FilesystemState):
-    """Messages and files."""
+    """Messages and files of the graph."""
 
 
 def tool_graph(backend: BackendProtocol, **options: Any) -> Any:
@@ -37,7 +37,7 @@ def tool_graph(backend: BackendProtocol, **options: Any) -> Any:
 
 
 class Session:
-    """Turns of calls, one after another, on one state."""
+    """Makes tool calls, turn after turn, on one state."""
 
     def __init__(self, backend: BackendProtocol, invoke: Invoke, **options: Any) -> None:
         self._graph, self._invoke = tool_graph(backend, **options), invoke
@@ -77,7 +77,7 @@ def memory(invoke: Invoke) -> Session:
 # --- every tool over every backend -----------------------------------------------------------------------------------
 
 
-def test_a_day_of_work(session: Session) -> None:
+def test_every_tool_works_in_one_session(session: Session) -> None:
     assert session.says("write_file", file_path="/src/a.py", content="one\r\ntwo\n") == "Wrote /src/a.py"
     assert session.says("write_file", file_path="/src/deep/b.py", content="two\n") == "Wrote /src/deep/b.py"
     assert session.says("read_file", file_path="/src/a.py") == "1\tone\n2\ttwo"
@@ -106,7 +106,7 @@ def test_all_calls_of_one_turn_take_effect(session: Session) -> None:
     assert session.says("grep", pattern="LINE", output_mode="count") == "/shared: 40"
 
 
-def test_files_of_routes(invoke: Invoke, tmp_path: Path) -> None:
+def test_files_of_mounts_are_moved_and_listed(invoke: Invoke, tmp_path: Path) -> None:
     session = Session(CompositeBackend(MemoryBackend(), {"/disk/": MemoryBackend()}), invoke)
     session.says("write_file", file_path="/disk/a", content="x")
     session.says("move", source="/disk/a", destination="/b")
@@ -114,7 +114,7 @@ def test_files_of_routes(invoke: Invoke, tmp_path: Path) -> None:
 
 
 class OneNote:
-    """Defines the first protocol."""
+    """A V1 backend."""
 
     def ls_info(self, path: str) -> list[dict[str, Any]]:
         return [{"path": "/note"}]
@@ -131,21 +131,21 @@ def test_an_older_backend_is_adapted(invoke: Invoke, wrapped: Any) -> None:
 
 
 class Guarded(MemoryBackend):
-    """Has a rule of its own about writing."""
+    """Overrides `write` to refuse some paths."""
 
     def write(self, file_path: str, content: str) -> WriteResult:
         return WriteResult("Error: No") if file_path.startswith("/policies/") else super().write(file_path, content)
 
 
 class GuardedMoves(Guarded):
-    """Knows of moving."""
+    """Overrides `move` too."""
 
     def move(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
         return super().move(src, dst, overwrite=overwrite)
 
 
 class GuardedBefore(WrapperBackend):
-    """Has a rule before another backend."""
+    """A wrapper that overrides `awrite`."""
 
     async def awrite(self, *args: Any, **options: Any) -> WriteResult:
         return await super().awrite(*args, **options)
@@ -163,7 +163,7 @@ class GuardedBefore(WrapperBackend):
         (PermissionedBackend(CompositeBackend(MemoryBackend(), {"/m/": HistoryBackend(MemoryBackend())})), True),
     ],
 )
-def test_no_tool_passes_by_an_override_of_write(backend: Any, moves: bool) -> None:
+def test_move_is_not_offered_if_it_would_bypass_an_override_of_write(backend: Any, moves: bool) -> None:
     assert ("move" in {tool.name for tool in filesystem_tools(backend)}) is moves
 
 
@@ -206,7 +206,7 @@ def test_a_null_stands_for_the_default(memory: Session) -> None:
     assert memory.says("grep", pattern="x", path=None, glob=None, max_count=None) == "/a"
 
 
-def test_what_was_found_is_told_beside_what_failed(invoke: Invoke) -> None:
+def test_partial_results_are_shown_with_the_error(invoke: Invoke) -> None:
     broken = FaultyBackend(MemoryBackend(), {"grep": BackendError("Error: The storage is gone")})
     session = Session(CompositeBackend(MemoryBackend(), {"/broken/": broken}), invoke)
     session.says("write_file", file_path="/a", content="x")
@@ -219,7 +219,7 @@ def test_what_was_found_is_told_beside_what_failed(invoke: Invoke) -> None:
 
 
 def read_whole(session: Session, path: str) -> tuple[str, int]:
-    """The text of a file as its pages join, and how many they are."""
+    """The joined text of all pages of a file, and the number of pages."""
     text, pages, following = "", 0, {"offset": 0, "column": 0}
     while following:
         page = session.says("read_file", file_path=path, **following)
@@ -250,7 +250,7 @@ def test_many_lines_are_read_in_pages(memory: Session) -> None:
     assert read_whole(memory, "/lines")[0] == content
 
 
-def test_the_note_tells_where_the_page_stands(memory: Session) -> None:
+def test_the_note_gives_the_position_of_the_page(memory: Session) -> None:
     memory.says("write_file", file_path="/a", content="a\nb\nc\n")
     assert memory.says("read_file", file_path="/a", offset=1, limit=1) == (
         "2\tb\n[Lines 2 to 2 of 3. Read on with offset=2]"
@@ -260,7 +260,7 @@ def test_the_note_tells_where_the_page_stands(memory: Session) -> None:
     assert memory.says("read_file", file_path="/empty") == "[/empty is empty]"
 
 
-def test_no_list_is_longer_than_the_budget(invoke: Invoke) -> None:
+def test_lists_stay_within_the_budget(invoke: Invoke) -> None:
     inner = MemoryBackend()
     session = Session(inner, invoke, max_result_chars=1_000)
     for number in range(200):
@@ -319,7 +319,7 @@ def test_media_are_blocks_of_their_type(invoke: Invoke, path: str) -> None:
         ("/huge.png", PNG + bytes(11_000_000), "too large"),
     ],
 )
-def test_what_a_model_cannot_take_is_a_note(invoke: Invoke, path: str, content: bytes, told: str) -> None:
+def test_content_that_models_cannot_take_becomes_a_note(invoke: Invoke, path: str, content: bytes, told: str) -> None:
     inner = MemoryBackend()
     inner.upload_files([(path, content)])
     note = Session(inner, invoke).says("read_file", file_path=path)
@@ -344,14 +344,14 @@ def test_commands_run_where_the_backend_runs_them(invoke: Invoke) -> None:
     assert "file tools" in Session(MemoryBackend(), invoke, execute=True).fails("execute", command="ls")
 
 
-# --- what models are told --------------------------------------------------------------------------------------------
+# --- descriptions for models -----------------------------------------------------------------------------------------
 
 
 def schemas() -> list[dict[str, Any]]:
     return [convert_to_openai_tool(tool)["function"] for tool in filesystem_tools(Sandbox())]
 
 
-def test_the_schemas_are_those_agreed_on() -> None:
+def test_the_schemas_match_the_snapshot() -> None:
     shown = json.dumps(schemas(), indent=2) + "\n"
     assert shown == SNAPSHOT.read_text(), f"they changed; if that is meant, replace {SNAPSHOT.name}"
 
@@ -372,7 +372,7 @@ def test_descriptions_can_be_replaced() -> None:
         filesystem_tools(MemoryBackend(), descriptions={"cat": ""})
 
 
-def test_a_sync_call_that_could_only_wait_for_itself_names_the_way_out() -> None:
+def test_a_sync_call_that_would_deadlock_names_the_async_form() -> None:
     class Bound(WrapperBackend):
         is_synchronous = False
 

@@ -1,4 +1,4 @@
-"""The benchmarks, which compare with deepagents, are imported from the tree; deepfs is the one that is installed."""
+"""Imports the benchmarks, which compare with deepagents, from the tree; deepfs is the installed package."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the adapter answers is what the tools, the rules and the programs of deepagents expect of an answer."""
+"""Results of the adapter have the form that the tools, rules and programs of deepagents expect."""
 
 import os
 import subprocess
@@ -32,7 +32,7 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def tool(backend: Any, name: str, permissions: list[FilesystemPermission] | None = None, **options: Any) -> Any:
-    """What a tool of deepagents answers."""
+    """The result of a tool of deepagents."""
     middleware: Any = FilesystemMiddleware(backend=backend, permissions=permissions)
     [found] = [each for each in middleware.tools if each.name == name]
     runtime = ToolRuntime(
@@ -59,7 +59,7 @@ def tool(backend: Any, name: str, permissions: list[FilesystemPermission] | None
         ("grep", {"pattern": "x", "path": "/none"}),
     ],
 )
-def test_a_tool_says_error_once(name: str, options: dict[str, Any]) -> None:
+def test_error_messages_contain_error_once(name: str, options: dict[str, Any]) -> None:
     backend = to_deepagents(CompositeBackend(MemoryBackend(), {"/m/": MemoryBackend()}))
     backend.write("/a.txt", "x\n")
     backend.write("/dir/b.txt", "x\n")
@@ -69,7 +69,7 @@ def test_a_tool_says_error_once(name: str, options: dict[str, Any]) -> None:
     assert answer.content.startswith("Error: ")
 
 
-def test_listings_name_conditions_as_deepagents_does(tmp_path: Path) -> None:
+def test_errors_of_listings_equal_those_of_deepagents(tmp_path: Path) -> None:
     theirs = peer_backends.FilesystemBackend(tmp_path, virtual_mode=True)
     ours = to_deepagents(FilesystemBackend(tmp_path))
     theirs.write("/a.txt", "x\n")
@@ -78,7 +78,7 @@ def test_listings_name_conditions_as_deepagents_does(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mount", ["", "/m"])
-def test_a_single_file_may_be_deleted_beside_what_is_denied(mount: str) -> None:
+def test_an_allowed_file_can_be_deleted_if_all_other_paths_are_denied(mount: str) -> None:
     backend: BackendProtocol = MemoryBackend()
     if mount:
         backend = CompositeBackend(MemoryBackend(), {mount: backend})
@@ -96,7 +96,7 @@ def test_a_single_file_may_be_deleted_beside_what_is_denied(mount: str) -> None:
 # --- searches --------------------------------------------------------------------------------------------------------
 
 
-def test_what_could_not_be_searched_is_told() -> None:
+def test_files_that_could_not_be_searched_are_reported() -> None:
     backend = to_deepagents(MemoryBackend())
     backend.upload_files([("/a.bin", b"needle\xff\x00"), ("/b.bin", b"needle\xff\x00")])
     nothing = tool(backend, "grep", pattern="needle")
@@ -111,7 +111,7 @@ def test_what_could_not_be_searched_is_told() -> None:
 
 
 @pytest.mark.parametrize("max_count", [None, 2])
-def test_context_has_the_shape_that_deepagents_gives_it(tmp_path: Path, max_count: int | None) -> None:
+def test_context_lines_equal_those_of_deepagents(tmp_path: Path, max_count: int | None) -> None:
     text = "one\nhit a\nhit b\ntwo\nthree\nfour\nhit c\nfive\nhit d\n"
     (tmp_path / "a.txt").write_text(text)
     theirs: Any = peer_backends.FilesystemBackend(tmp_path, virtual_mode=True)
@@ -125,7 +125,7 @@ def test_context_has_the_shape_that_deepagents_gives_it(tmp_path: Path, max_coun
         ours.grep("hit", context_lines=-1)
 
 
-def test_a_glob_says_why_it_is_cut_short() -> None:
+def test_a_truncated_glob_has_a_reason() -> None:
     class Some(WrapperBackend):
         async def aglob(self, pattern: str, path: str = "/") -> GlobResult:
             return GlobResult(matches=[], truncated=True, truncation_reason=reason)
@@ -139,7 +139,7 @@ def test_a_glob_says_why_it_is_cut_short() -> None:
     assert to_deepagents(MemoryBackend()).glob("*").truncation_reason is None
 
 
-def test_results_of_ours_have_the_fields_of_theirs() -> None:
+def test_results_have_all_fields_of_deepagents() -> None:
     backend = MemoryBackend()
     backend.write("/a.txt", "one\n")
     assert backend.read("/a.txt", limit=0).no_lines_requested
@@ -153,7 +153,7 @@ def test_results_of_ours_have_the_fields_of_theirs() -> None:
 # --- binary files ----------------------------------------------------------------------------------------------------
 
 
-def test_what_cannot_be_shown_is_no_document() -> None:
+def test_binary_files_that_cannot_be_shown_are_errors() -> None:
     backend = to_deepagents(MemoryBackend())
     backend.upload_files(
         [("/latin.txt", b"caf\xe9\n"), ("/data.bin", b"\x00\x01"), ("/a.png", _PNG), ("/a.bmp", b"BM\0")]
@@ -165,7 +165,7 @@ def test_what_cannot_be_shown_is_no_document() -> None:
     assert tool(backend, "read_file", file_path="/a.png").content_blocks[0]["type"] == "image"
 
 
-def test_what_is_shown_is_what_deepagents_knows() -> None:
+def test_the_shown_extensions_are_those_of_deepagents() -> None:
     from deepfs.compat.peer_results import SHOWN_EXTENSIONS
 
     known = {*peer_utils._EXTENSION_TO_FILE_TYPE, *peer_utils._VIDEO_EXTRA_EXTENSIONS}
@@ -202,7 +202,7 @@ def test_a_list_of_base64_is_decoded_once() -> None:
 # --- commands --------------------------------------------------------------------------------------------------------
 
 
-def test_a_command_whose_time_is_up_has_the_exit_code_of_shells(tmp_path: Path) -> None:
+def test_a_command_that_timed_out_has_exit_code_124(tmp_path: Path) -> None:
     backend = LocalShellBackend(tmp_path)
     for adapted in (to_deepagents(backend), to_deepagents(CompositeBackend(backend, {"/m/": MemoryBackend()}))):
         answer = tool(adapted, "execute", command="echo begun; sleep 60", timeout=1)
@@ -211,17 +211,17 @@ def test_a_command_whose_time_is_up_has_the_exit_code_of_shells(tmp_path: Path) 
     assert tool(to_deepagents(backend), "execute", command="exit 3").artifact["exit_code"] == 3
 
 
-def test_what_does_not_execute_says_so_as_deepagents_does() -> None:
+def test_without_execution_the_error_is_that_of_deepagents() -> None:
     composite: Any = to_deepagents(CompositeBackend(MemoryBackend(), {"/m/": MemoryBackend()}))
     with pytest.raises(NotImplementedError):
         composite.execute("true")
     assert "Execution not available" in tool(composite, "execute", command="true").content
 
 
-# --- what a backend is -----------------------------------------------------------------------------------------------
+# --- classes of adapted backends -------------------------------------------------------------------------------------
 
 
-def test_a_directory_is_one_there(tmp_path: Path) -> None:
+def test_an_adapted_directory_is_a_filesystem_backend_of_deepagents(tmp_path: Path) -> None:
     for backend in (FilesystemBackend(tmp_path), AuditedBackend(FilesystemBackend(tmp_path), lambda _: None)):
         adapted: Any = to_deepagents(backend)
         assert isinstance(adapted, peer_backends.FilesystemBackend)
@@ -234,14 +234,14 @@ def test_a_directory_is_one_there(tmp_path: Path) -> None:
     assert not hasattr(unknown, "cwd")
 
 
-def test_one_of_ours_has_the_attributes_of_theirs(tmp_path: Path) -> None:
+def test_a_filesystem_backend_has_the_attributes_of_deepagents(tmp_path: Path) -> None:
     theirs = peer_backends.FilesystemBackend(tmp_path, virtual_mode=True, max_file_size_mb=3)
     ours = FilesystemBackend(tmp_path, virtual_mode=True, max_file_size_mb=3)
     for name in ("cwd", "virtual_mode", "max_file_size_bytes"):
         assert getattr(ours, name) == getattr(theirs, name)
 
 
-def test_a_composite_is_one_there(tmp_path: Path) -> None:
+def test_an_adapted_composite_is_a_composite_of_deepagents(tmp_path: Path) -> None:
     tree = CompositeBackend(
         StateBackend(),
         {"/disk": FilesystemBackend(tmp_path), "/a/b/": StoreBackend(InMemoryStore(), namespace=("a",))},
@@ -261,7 +261,7 @@ def test_a_composite_is_one_there(tmp_path: Path) -> None:
     assert behind_a_policy._large_tool_results_prefix == "/disk/large_tool_results"
 
 
-def test_rules_for_mounts_are_taken_beside_a_shell_and_no_others(tmp_path: Path) -> None:
+def test_beside_a_shell_only_rules_for_other_mounts_are_accepted(tmp_path: Path) -> None:
     shell = LocalShellBackend(tmp_path)
 
     def deny(path: str) -> list[FilesystemPermission]:
@@ -271,7 +271,7 @@ def test_rules_for_mounts_are_taken_beside_a_shell_and_no_others(tmp_path: Path)
     FilesystemMiddleware(backend=beside, permissions=deny("/m/secrets/**"))
     runs_in_it = to_deepagents(CompositeBackend(MemoryBackend(), {"/m": shell, "/n": MemoryBackend()}, executor="/m"))
     FilesystemMiddleware(backend=runs_in_it, permissions=deny("/n/secrets/**"))
-    # A command would read what these deny.
+    # A command could read the files that these rules deny.
     for backend, path in ((beside, "/secrets/**"), (beside, "/mine/**"), (runs_in_it, "/m/secrets/**")):
         with pytest.raises(NotImplementedError):
             FilesystemMiddleware(backend=backend, permissions=deny(path))
@@ -279,7 +279,7 @@ def test_rules_for_mounts_are_taken_beside_a_shell_and_no_others(tmp_path: Path)
         assert "hello" in tool(adapted, "execute", command="echo hello").content
 
 
-def test_every_operation_is_ours_whatever_the_adapter_is_there(tmp_path: Path) -> None:
+def test_every_operation_of_an_adapter_is_implemented_by_deepfs(tmp_path: Path) -> None:
     shell = LocalShellBackend(tmp_path)
     backends: list[Any] = [
         MemoryBackend(),
@@ -302,7 +302,7 @@ def test_every_operation_is_ours_whatever_the_adapter_is_there(tmp_path: Path) -
 # --- edits -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_text_to_replace_may_have_line_ends_that_the_file_has_not() -> None:
+def test_the_text_to_replace_may_have_other_line_ends_than_the_file() -> None:
     backend = to_deepagents(MemoryBackend())
     backend.write("/a.txt", "one\ntwo\n")
     assert backend.edit("/a.txt", "one\r\ntwo", "1\r\n2") == peer.EditResult(path="/a.txt", occurrences=1)
@@ -314,8 +314,8 @@ def test_the_text_to_replace_may_have_line_ends_that_the_file_has_not() -> None:
 
 
 @pytest.mark.parametrize("installed", ["0.6.9", "0.7.0", "0.7.31"])
-def test_an_older_deepagents_is_refused_by_name(installed: str, tmp_path: Path) -> None:
-    """Its results have not the fields that the adapter fills."""
+def test_an_older_deepagents_is_refused_with_its_version(installed: str, tmp_path: Path) -> None:
+    """Results of older versions lack fields that the adapter fills."""
     metadata = tmp_path / f"deepagents-{installed}.dist-info" / "METADATA"
     metadata.parent.mkdir()
     metadata.write_text(f"Metadata-Version: 2.1\nName: deepagents\nVersion: {installed}\n")

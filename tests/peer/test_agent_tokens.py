@@ -1,4 +1,4 @@
-"""What the first request of an agent holds, counted by one tokenizer for both libraries."""
+"""Tokens of an agent's first request, counted by one tokenizer for both libraries."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ from support.chat import ScriptedModel
 
 
 class CountingModel(ScriptedModel):
-    """Keeps the tools that it is offered."""
+    """Records the tools that it is offered."""
 
     _bound: Any = PrivateAttr(default_factory=list)
 
@@ -32,5 +32,5 @@ def tokens(create: Callable[..., Any]) -> int:
     return model.tokens
 
 
-def test_prompts_and_schemas_take_at_most_sixty_percent() -> None:
+def test_prompts_and_schemas_take_at_most_sixty_percent_of_those_of_deepagents() -> None:
     assert tokens(create_deep_agent) <= 0.6 * tokens(create_peer_agent)

@@ -1,4 +1,4 @@
-"""Approvals where LangChain asks about each call by itself, which older versions of it do not know."""
+"""Approvals where LangChain asks about each call separately, which older versions of LangChain cannot do."""
 
 import pytest
 from langchain.agents.middleware import HumanInTheLoopMiddleware
@@ -13,7 +13,7 @@ THREAD = {"configurable": {"thread_id": "1"}}
 
 
 @pytest.mark.parametrize("named", ["write_file", "edit_file", "delete"])
-def test_no_file_is_moved_unasked(named: str) -> None:
+def test_moving_a_file_asks_like_the_named_tool(named: str) -> None:
     files = MemoryBackend()
     files.write("/a", "new")
     files.write("/b", "old")

@@ -1,4 +1,4 @@
-"""`--compare`: two commits are told apart by what they answer and by what surely takes longer, and by nothing else."""
+"""`--compare` reports results that differ between two commits and times that are certainly slower, and nothing else."""
 
 import os
 import random
@@ -30,7 +30,7 @@ def turns(seconds: float) -> tuple[Turn, Turn]:
 
 
 def measured(*groups: list[float]) -> Measurement:
-    """A measurement of these ratios, by pair of processes, on a machine that is now fast and now slow."""
+    """A measurement with these ratios, one list per pair of processes; the speed of the machine varies."""
     load = random.Random(0)
     blocks = []
     for ratios in groups:
@@ -45,19 +45,19 @@ def noisy(ratio: float, seed: int) -> list[float]:
 
 
 @pytest.mark.parametrize(("ratio", "verdict"), [(1.0, "same"), (1.2, "slower"), (0.8, "faster"), (1.05, "unclear")])
-def test_a_difference_counts_where_it_is_larger_than_the_noise(ratio: float, verdict: str) -> None:
+def test_a_difference_counts_if_it_exceeds_the_noise(ratio: float, verdict: str) -> None:
     assert measured(*(noisy(ratio, seed) for seed in range(3))).verdict == verdict
 
 
-def test_what_one_pair_of_processes_does_not_show_is_not_slower() -> None:
+def test_a_slowdown_must_appear_in_every_pair_of_processes() -> None:
     assert measured(noisy(1.3, 0), noisy(1.3, 1), noisy(1.0, 2)).verdict == "unclear"
 
 
-def test_few_rounds_of_much_noise_say_nothing() -> None:
+def test_few_noisy_rounds_are_unclear() -> None:
     assert measured([1.6, 0.9], [1.3, 1.0], [1.2, 0.8]).verdict == "unclear"
 
 
-def test_few_blocks_are_not_slower_even_if_each_is() -> None:
+def test_too_few_blocks_are_unclear_even_if_each_is_slower() -> None:
     assert measured([1.4, 1.3], [1.3, 1.2], [1.4, 1.2]).verdict == "unclear"
     assert measured([1.4, 1.3] * 2, [1.3, 1.2] * 2, [1.4, 1.2] * 2).verdict == "slower"
 
@@ -68,13 +68,13 @@ def test_the_order_within_a_block_cancels_out() -> None:
     assert later_is_faster.processor_ratio == 1
 
 
-def test_the_interval_holds_the_median_and_narrows_with_the_noise() -> None:
+def test_the_interval_contains_the_median_and_narrows_with_the_noise() -> None:
     low, high = interval([[0.9, 1.0, 1.1]] * 3)
     assert low < 1 < high
     assert interval([[1.0, 1.0, 1.0]] * 3) == (1, 1)
 
 
-def test_a_comparison_passes_unless_something_is_slower_or_other_or_fails_now() -> None:
+def test_a_comparison_fails_on_slower_or_different_or_newly_failing_results() -> None:
     same, slower = measured(noisy(1.0, 0)), measured(noisy(1.5, 0))
     other = Measurement("mounts", "grep", "deepfs", [[]], answers_differ=True)
     assert Comparison("a", "b", [same]).is_passed
@@ -87,7 +87,7 @@ def test_a_comparison_passes_unless_something_is_slower_or_other_or_fails_now() 
 # --- commits ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_compared(tmp_path: Path) -> None:
+def test_arguments_name_the_versions_to_compare(tmp_path: Path) -> None:
     assert commits(["HEAD~1"]) == ("HEAD~1", str(TREE))
     assert commits(["a..b"]) == ("a", "b")
     assert commits(["a.."]) == ("a", "HEAD")
@@ -119,7 +119,7 @@ def test_a_checkout_has_the_package_as_it_was_committed(tmp_path: Path, monkeypa
 
 @pytest.fixture
 def package(tmp_path: Path) -> Package:
-    """Makes a copy of deepfs in which the grep of a composite first does this."""
+    """Makes copies of deepfs in which `grep` of a composite also runs the given code."""
 
     def make(code: str) -> Path:
         directory = tmp_path / str(len(list(tmp_path.iterdir())))
@@ -142,7 +142,7 @@ async def _changed(self, *args, **options):
 
 
 def run(tmp_path: Path, before: Path, after: Path) -> tuple[int, str]:
-    """The exit code of a comparison by the scenario `mounts`, and what it printed."""
+    """Compare two packages by the scenario `mounts`; returns the exit code and the output."""
     env = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path / "pycache"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     options = ("--quick", "--pairs=1", f"--compare={before}", f"--compare={after}")
     command = [sys.executable, "-m", "benchmarks", *options, "mounts"]
@@ -152,7 +152,7 @@ def run(tmp_path: Path, before: Path, after: Path) -> tuple[int, str]:
 
 @pytest.mark.timeout(600)
 @pytest.mark.stress
-def test_what_became_much_slower_is_found(tmp_path: Path, package: Package, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_slowdown_is_found(tmp_path: Path, package: Package, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path / "pycache"))
     given = [str(package("pass")), str(package("time.sleep(0.2)"))]
     plan = Plan(pairs=1, least=10, most=10, quick=True)
@@ -161,7 +161,7 @@ def test_what_became_much_slower_is_found(tmp_path: Path, package: Package, monk
 
 
 @pytest.mark.timeout(600)
-def test_other_answers_are_found_before_times_are_compared(tmp_path: Path, package: Package) -> None:
+def test_different_answers_fail_the_comparison(tmp_path: Path, package: Package) -> None:
     code, printed = run(tmp_path, package("pass"), package("found.matches.pop()"))
     assert code == 1, printed
     assert "3 answers differ" in printed
@@ -169,7 +169,7 @@ def test_other_answers_are_found_before_times_are_compared(tmp_path: Path, packa
 
 @pytest.mark.timeout(600)
 @pytest.mark.stress
-def test_a_scenario_that_the_earlier_commit_cannot_run_is_told(tmp_path: Path, package: Package) -> None:
+def test_a_scenario_that_the_earlier_commit_cannot_run_is_reported(tmp_path: Path, package: Package) -> None:
     code, printed = run(tmp_path, package("raise LookupError('not in this commit')"), package("pass"))
     assert code == 0, printed
     assert "before: mounts failed" in printed

@@ -1,4 +1,4 @@
-"""The scenarios that need no download run, small, and answer as deepagents does where they say so."""
+"""Scenarios that need no download run in their quick form, and return the results of deepagents where they claim so."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ TREE: Final = Path(__file__).parents[2]
 
 
 def run(tmp_path: Path, scenario: str) -> Record:
-    """What a quick run of the scenario found."""
+    """The record of a quick run of the scenario."""
     env = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path / "pycache"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     command = [sys.executable, "-m", "benchmarks", "--quick", "--results", str(tmp_path), scenario]
     done = subprocess.run(command, cwd=TREE, env=env, capture_output=True, encoding="utf-8", check=False)
@@ -39,11 +39,11 @@ def test_sequential_operations_on_every_storage(tmp_path: Path) -> None:
 @pytest.mark.needs("postgresql")
 @pytest.mark.timeout(600)
 @pytest.mark.stress
-def test_listing_large_files_says_what_moves(tmp_path: Path) -> None:
+def test_listing_large_files_reports_the_bytes_transferred(tmp_path: Path) -> None:
     record = run(tmp_path, "listing")
     assert all(race.entry("deepfs").complete for race in record.races)
     assert [race.entry("deepfs").answer for race in record.races] == ["300 paths"] * 6
     assert len([note for note in record.notes if "MB from the database" in note]) == 3
     assert len(record.bars) == 4
-    # Paths are among what moves.
+    # The paths are transferred too.
     assert all(bar.typical > 0 for bar in record.bars if "first" in bar.claim)

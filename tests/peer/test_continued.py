@@ -1,4 +1,4 @@
-"""Threads and stores that deepagents wrote are read, edited and continued by deepfs, and then again by deepagents."""
+"""Threads and stores written by deepagents are read, edited and continued by deepfs, and then again by deepagents."""
 
 from base64 import b64encode
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ Format = Literal["v1", "v2"]
 
 @pytest.fixture(scope="module")
 def anyio_backend() -> str:
-    """The stores belong to asyncio."""
+    """The stores need asyncio."""
     return "asyncio"
 
 
@@ -56,7 +56,7 @@ def store(request: pytest.FixtureRequest) -> BaseStore:
 
 
 def run(saver: Any, state: type, work: Callable[[], None], files: dict[str, Any] | None = None) -> dict[str, Any]:
-    """One run of the thread in a graph with this state; returns the files after it."""
+    """Run the thread once in a graph with this state; returns the files afterwards."""
     graph = StateGraph(state).add_node("work", lambda _: work()).add_edge(START, "work").compile(checkpointer=saver)
     given: dict[str, Any] = (
         {"files": files or {}} if state is FilesystemState else {"files": files or {}, "messages": []}
@@ -65,7 +65,7 @@ def run(saver: Any, state: type, work: Callable[[], None], files: dict[str, Any]
 
 
 @pytest.mark.parametrize("file_format", ["v1", "v2"])
-def test_a_thread_goes_on_in_either(saver: Any, file_format: Format) -> None:
+def test_a_thread_can_be_continued_by_either_library(saver: Any, file_format: Format) -> None:
     theirs, ours = peer_backends.StateBackend(), StateBackend(file_format=file_format)
 
     def begin() -> None:
@@ -118,7 +118,7 @@ def test_a_thread_goes_on_in_either(saver: Any, file_format: Format) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("file_format", ["v1", "v2"])
-async def test_a_store_goes_on_in_either(store: Any, file_format: Format) -> None:
+async def test_a_store_can_be_used_by_either_library(store: Any, file_format: Format) -> None:
     theirs = peer_backends.StoreBackend(store=store, namespace=lambda _: ("user@example", "files"))
     ours = StoreBackend(store, namespace=("user@example", "files"), file_format=file_format)
     assert (await theirs.awrite("/text.txt", "one\ntwo\n")).error is None
@@ -153,7 +153,7 @@ async def test_a_store_goes_on_in_either(store: Any, file_format: Format) -> Non
 
 
 @pytest.mark.anyio
-async def test_v1_refuses_what_it_would_corrupt(store: Any) -> None:
+async def test_v1_refuses_binary_content(store: Any) -> None:
     ours = StoreBackend(store, namespace=("files",), file_format="v1")
     [outcome] = await ours.aupload_files([("/image.png", PNG)])
     assert outcome.error == "invalid_content"

@@ -1,4 +1,4 @@
-"""The file of what summaries removed has the form in which deepagents writes it."""
+"""The file of messages removed by summaries has the format of deepagents."""
 
 import re
 

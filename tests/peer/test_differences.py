@@ -1,4 +1,4 @@
-"""What the page on migration says about deepagents and deepfs is so, in both."""
+"""Checks in both libraries the differences that the page on migration describes."""
 
 import inspect
 from pathlib import Path
@@ -53,7 +53,7 @@ def test_a_pattern_without_a_slash_enters_no_dot_directory(ours: Any, theirs: An
         assert found[0] == found[1]
 
 
-def test_line_ends_of_the_text_to_replace(ours: Any, theirs: Any) -> None:
+def test_carriage_returns_in_the_text_to_replace_must_match(ours: Any, theirs: Any) -> None:
     ours.write("/a.txt", "one\ntwo\n")
     refused = ours.edit("/a.txt", "one\r\ntwo", "1")
     assert refused.code is ErrorCode.NO_MATCH
@@ -61,7 +61,7 @@ def test_line_ends_of_the_text_to_replace(ours: Any, theirs: Any) -> None:
     assert theirs.edit("/a.txt", "one\r\ntwo", "1").occurrences == 1
 
 
-def test_a_link_to_itself(ours: Any, theirs: Any, tmp_path: Path) -> None:
+def test_a_symlink_to_itself_is_listed(ours: Any, theirs: Any, tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "a.txt").write_text("x")
     listing = theirs.ls("/")
@@ -72,7 +72,7 @@ def test_a_link_to_itself(ours: Any, theirs: Any, tmp_path: Path) -> None:
     assert ours.read("/loop").code is ErrorCode.PERMISSION_DENIED
 
 
-def test_times_in_reads(ours: Any, theirs: Any) -> None:
+def test_reads_include_times(ours: Any, theirs: Any) -> None:
     ours.write("/a.txt", "x")
     memory = MemoryBackend()
     memory.write("/a.txt", "x")
@@ -83,13 +83,13 @@ def test_times_in_reads(ours: Any, theirs: Any) -> None:
     assert {"modified_at", "created_at"} <= set(read)
 
 
-def test_matches_as_context(ours: Any, theirs: Any) -> None:
+def test_a_match_may_be_context_of_another(ours: Any, theirs: Any) -> None:
     ours.write("/a.txt", "hit\nhit\n")
     assert theirs.grep("hit", context_lines=1).matches[0]["context_after"] == []
     assert ours.grep("hit", context_lines=1).matches[0]["context_after"] == [{"line": 2, "text": "hit"}]
 
 
-def test_an_error_of_a_mount_names_it() -> None:
+def test_an_error_of_a_mount_names_the_mount() -> None:
     tree = CompositeBackend(MemoryBackend(), {"/m/": Broken(MemoryBackend())})
     tree.write("/a.txt", "x")
     found = tree.grep("x")
@@ -97,13 +97,13 @@ def test_an_error_of_a_mount_names_it() -> None:
     assert [match.path for match in found.matches or ()] == ["/a.txt"]
 
 
-def test_a_listing_has_its_mounts_in_any_case() -> None:
+def test_a_failed_listing_still_includes_the_mounts() -> None:
     listing = CompositeBackend(Broken(MemoryBackend()), {"/m/": MemoryBackend()}).ls("/")
     assert listing.error == "Error: The storage is down"
     assert [entry.path for entry in listing.entries or ()] == ["/m/"]
 
 
-def test_commands_where_there_are_none() -> None:
+def test_execute_without_commands_is_not_supported() -> None:
     flat = peer_backends.StoreBackend(store=InMemoryStore(), namespace=lambda _: ("a",))
     with pytest.raises(NotImplementedError):
         peer_backends.CompositeBackend(default=flat, routes={}).execute("true")
@@ -113,7 +113,7 @@ def test_commands_where_there_are_none() -> None:
         tree.execute("true")
 
 
-def test_commands(tmp_path: Path) -> None:
+def test_timeouts_and_output_of_commands(tmp_path: Path) -> None:
     mine: Any = LocalShellBackend(tmp_path)
     there: Any = peer_backends.LocalShellBackend(tmp_path, virtual_mode=True)
     late, late_there = (shell.execute("echo begun; sleep 60", timeout=1) for shell in (mine, there))
@@ -126,7 +126,9 @@ def test_commands(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_method_put_on_an_object(anyio_backend_name: str, theirs: Any) -> None:
+async def test_a_method_replaced_on_an_instance_is_not_called_by_its_async_form(
+    anyio_backend_name: str, theirs: Any
+) -> None:
     called: list[str] = []
 
     def grep(pattern: str, *_: Any, **__: Any) -> Any:
@@ -136,12 +138,12 @@ async def test_a_method_put_on_an_object(anyio_backend_name: str, theirs: Any) -
     ours: Any = MemoryBackend()
     ours.grep = theirs.grep = grep
     await ours.agrep("ours")
-    if anyio_backend_name == "asyncio":  # Theirs knows no other.
+    if anyio_backend_name == "asyncio":  # The backend of deepagents needs asyncio.
         await theirs.agrep("theirs")
     assert called == ["theirs"] * (anyio_backend_name == "asyncio")
 
 
-def test_what_is_missing_is_told_at_once() -> None:
+def test_missing_features_raise_at_once() -> None:
     assert not {"skills", "state_schema"} & inspect.signature(create_deep_agent).parameters.keys()
     with pytest.raises(TypeError, match="skills"):
         create_deep_agent(skills=["/skills/"])  # type: ignore[call-arg]
@@ -150,7 +152,7 @@ def test_what_is_missing_is_told_at_once() -> None:
             __import__(f"deepfs.middleware.{module}")
 
 
-def test_who_overrides_write_and_calls_it_no_more_has_to_look() -> None:
+def test_an_override_of_write_must_check_for_existing_files_itself() -> None:
     class Own(MemoryBackend):
         def write(self, file_path: str, content: str) -> Any:
             kept.append(content)

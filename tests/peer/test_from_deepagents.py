@@ -1,4 +1,4 @@
-"""Backends of deepagents, made backends of deepfs: they work as others do, on both event loops."""
+"""Backends of deepagents adapted for deepfs work like other backends, on both event loops."""
 
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ def backend(request: pytest.FixtureRequest, tmp_path: Path) -> BackendProtocol:
     return from_deepagents(peer_backends.StoreBackend(store=InMemoryStore(), namespace=lambda _: ("files",)))
 
 
-async def test_it_reads_and_writes(backend: BackendProtocol) -> None:
+async def test_an_adapted_backend_reads_and_writes(backend: BackendProtocol) -> None:
     assert (await backend.awrite("/dir/a.txt", "one\ntwo\nthree\n")).ok
     again = await backend.awrite("/dir/a.txt", "x")
     assert again.code is ErrorCode.ALREADY_EXISTS
@@ -51,7 +51,7 @@ async def test_it_reads_and_writes(backend: BackendProtocol) -> None:
     assert [info.path for info in (await backend.als("/")).entries or ()] == ["/dir/"]
 
 
-async def test_conditions_have_codes(backend: BackendProtocol) -> None:
+async def test_errors_have_codes(backend: BackendProtocol) -> None:
     await backend.awrite("/dir/a.txt", "one\n")
     assert (await backend.aread("/none")).code is ErrorCode.FILE_NOT_FOUND
     assert (await backend.aread("/dir")).code is ErrorCode.IS_DIRECTORY
@@ -64,7 +64,7 @@ async def test_conditions_have_codes(backend: BackendProtocol) -> None:
     assert (await backend.aglob("*", "/none")).code is ErrorCode.FILE_NOT_FOUND
 
 
-async def test_it_searches(backend: BackendProtocol) -> None:
+async def test_an_adapted_backend_searches(backend: BackendProtocol) -> None:
     for path in ("/a.py", "/dir/b.py", "/dir/c.txt"):
         await backend.awrite(path, "x\nneedle 1\n")
     found = await backend.agrep("needle", glob="*.py")
@@ -75,7 +75,7 @@ async def test_it_searches(backend: BackendProtocol) -> None:
     assert [info.path for info in (await backend.aglob("**/*.py")).matches or ()] == ["/a.py", "/dir/b.py"]
 
 
-async def test_bytes_go_in_and_out_and_across_mounts(backend: BackendProtocol) -> None:
+async def test_bytes_are_uploaded_downloaded_and_moved_across_mounts(backend: BackendProtocol) -> None:
     tree = CompositeBackend(MemoryBackend(), {"/peer/": backend})
     [uploaded] = await tree.aupload_files([("/peer/a.bin", b"\xff\x00")])
     assert uploaded.error is None
@@ -85,7 +85,7 @@ async def test_bytes_go_in_and_out_and_across_mounts(backend: BackendProtocol) -
 
 
 class PartnerSandbox(peer.SandboxBackendProtocol):
-    """A sandbox of a partner: sync methods only, and no delete."""
+    """A third-party sandbox with sync methods only and without `delete`."""
 
     @property
     def id(self) -> str:
@@ -104,7 +104,7 @@ class PartnerSandbox(peer.SandboxBackendProtocol):
         return peer.WriteResult(error="read-only file system")
 
 
-async def test_a_sandbox_executes() -> None:
+async def test_an_adapted_sandbox_executes() -> None:
     sandbox: Any = from_deepagents(PartnerSandbox())
     assert supports_execute(sandbox)
     assert sandbox.id == "partner-1"
@@ -133,7 +133,7 @@ def test_parallel_edits_of_files_in_state_are_merged(given: Any) -> None:
     assert "execute" not in model.offered
 
 
-def test_a_subclass_stays_what_it_is() -> None:
+def test_a_subclass_is_not_replaced_by_a_backend_of_deepfs() -> None:
     class Own(peer_backends.StateBackend):
         pass
 
@@ -143,12 +143,12 @@ def test_a_subclass_stays_what_it_is() -> None:
     assert isinstance(to_deepagents(from_deepagents(peer_backends.StateBackend())), peer_backends.StateBackend)
 
 
-async def test_what_is_no_backend_is_refused() -> None:
+async def test_a_backend_of_deepfs_is_refused() -> None:
     with pytest.raises(TypeError, match="MemoryBackend"):
         from_deepagents(MemoryBackend())
 
 
-def test_a_history_keeps_versions_of_it_and_in_it(tmp_path: Path) -> None:
+def test_a_history_works_over_and_in_an_adapted_backend(tmp_path: Path) -> None:
     theirs: Any = peer_backends.FilesystemBackend(tmp_path, virtual_mode=True)
     for history in (HistoryBackend(theirs), HistoryBackend(MemoryBackend(), theirs, "/elsewhere")):
         assert history.write("/a.txt", "one").ok

@@ -1,4 +1,4 @@
-"""Backends of deepfs do their work in agents and composites of deepagents."""
+"""Backends of deepfs work in agents and composites of deepagents."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -28,12 +28,12 @@ from support.scripted import ScriptedModel, calls
 
 @pytest.fixture(scope="module")
 def anyio_backend() -> str:
-    """LangGraph belongs to asyncio."""
+    """LangGraph needs asyncio."""
     return "asyncio"
 
 
 class EchoSandbox(MemoryBackend, SandboxBackendProtocol):
-    """Says what it would run."""
+    """Returns each command instead of running it."""
 
     capabilities = SandboxBackendProtocol.capabilities
 
@@ -65,13 +65,13 @@ def agent_over(backend: BackendProtocol, *steps: tuple[str, dict[str, Any]]) -> 
     return deepagents.create_deep_agent(model=model, backend=to_deepagents(backend), store=InMemoryStore())
 
 
-def told(result: dict[str, Any]) -> list[str]:
-    """What the tools answered, in order."""
+def tool_answers(result: dict[str, Any]) -> list[str]:
+    """Answers of the tools, in order."""
     return [str(message.content) for message in result["messages"] if isinstance(message, ToolMessage)]
 
 
 def check_conversation(result: dict[str, Any], disk: Path) -> None:
-    answers = told(result)
+    answers = tool_answers(result)
     assert len(answers) == len(CONVERSATION)
     assert not any(answer.startswith("Error") for answer in answers[:-1])
     assert all(name in answers[4] for name in ("/plan.md", "/disk/", "/memories/"))
@@ -102,22 +102,22 @@ def test_a_conversation_uses_every_tool_synchronously(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_commands_run_where_the_backend_executes() -> None:
+async def test_commands_run_if_the_backend_executes() -> None:
     backend = CompositeBackend(EchoSandbox(), {"/other/": MemoryBackend()})
     assert isinstance(to_deepagents(backend), peer.SandboxBackendProtocol)
     agent = await to_thread.run_sync(lambda: agent_over(backend, ("execute", {"command": "make"})))
-    [answer] = told(await agent.ainvoke({"messages": ["go"]}))
+    [answer] = tool_answers(await agent.ainvoke({"messages": ["go"]}))
     assert "ran make" in answer
 
 
-def test_what_does_not_execute_is_no_sandbox() -> None:
+def test_a_backend_without_execution_is_not_a_sandbox() -> None:
     adapted = to_deepagents(MemoryBackend())
     assert isinstance(adapted, peer.BackendProtocol)
     assert not isinstance(adapted, peer.SandboxBackendProtocol)
 
 
 @pytest.mark.anyio
-async def test_write_creates_where_the_backend_cannot_replace() -> None:
+async def test_write_only_creates_if_the_backend_cannot_replace() -> None:
     class Guarded(MemoryBackend):
         def write(self, file_path: str, content: str) -> WriteResult:
             return super().write(file_path, content)
@@ -128,7 +128,7 @@ async def test_write_creates_where_the_backend_cannot_replace() -> None:
 
 
 @pytest.mark.anyio
-async def test_it_is_mounted_in_a_composite_of_deepagents() -> None:
+async def test_an_adapted_backend_can_be_mounted_in_a_composite_of_deepagents() -> None:
     memory = to_deepagents(MemoryBackend())
     elsewhere = peer_backends.StoreBackend(store=InMemoryStore(), namespace=lambda _: ("files",))
     composite = peer_backends.CompositeBackend(default=elsewhere, routes={"/memory/": memory})
@@ -144,7 +144,7 @@ async def test_it_is_mounted_in_a_composite_of_deepagents() -> None:
 
 
 @pytest.mark.anyio
-async def test_results_are_those_of_deepagents() -> None:
+async def test_results_have_the_types_of_deepagents() -> None:
     backend = to_deepagents(MemoryBackend())
     assert await backend.awrite("/a.txt", "one\n") == peer.WriteResult(path="/a.txt")
     assert await backend.awrite("/a.txt", "one\ntwo\n") == peer.WriteResult(path="/a.txt")

@@ -1,4 +1,4 @@
-"""What an agent sends to Anthropic, OpenAI and Google, as their classes in LangChain make requests of it."""
+"""An agent's requests to Anthropic, OpenAI and Google, as LangChain's classes build them, obey the providers' rules."""
 
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -26,7 +26,7 @@ THREAD = {"configurable": {"thread_id": "1"}}
 
 
 class Scripted(BaseChatModel):
-    """Answers by a script in place of the provider, and keeps each request as the provider would get it."""
+    """Answers from a script instead of calling the provider, and records each request as the provider would get it."""
 
     _script: Any = PrivateAttr(default_factory=list)
     _taken: Any = PrivateAttr(default_factory=count)
@@ -43,7 +43,7 @@ class Scripted(BaseChatModel):
 
     @property
     def faults(self) -> list[str]:
-        """What the provider would refuse in any of the requests."""
+        """Violations of the provider's rules in any of the requests."""
         assert self._requests
         return [fault for request in self._requests for fault in self.judged(request)]  # type: ignore[attr-defined]
 
@@ -118,7 +118,7 @@ PROMPTS = [
 ]
 
 
-def test_system_messages(model: Any) -> None:
+def test_system_messages_are_valid(model: Any) -> None:
     files = MemoryBackend()
     files.write("/empty", "")
     bare = FilesystemMiddleware(files, system_prompt="")
@@ -150,7 +150,7 @@ def filled() -> Any:
     return files
 
 
-def test_every_tool(model: Any) -> None:
+def test_results_of_every_tool_are_valid(model: Any) -> None:
     made = [
         call("ls", path="/nothing"),
         call("glob", pattern="*.none"),
@@ -172,7 +172,7 @@ def test_every_tool(model: Any) -> None:
     assert model.faults == []
 
 
-def test_files_of_all_kinds_at_once_and_a_conversation_that_goes_on(model: Any) -> None:
+def test_files_of_all_kinds_are_valid_in_later_requests(model: Any) -> None:
     reads = calls(*(call("read_file", file_path=path) for path in CONTENTS), call("ls"))
     agent = create_deep_agent(model.play(reads), backend=filled(), checkpointer=InMemorySaver())
     agent.invoke(GO, THREAD)
@@ -180,7 +180,7 @@ def test_files_of_all_kinds_at_once_and_a_conversation_that_goes_on(model: Any) 
     assert model.faults == []
 
 
-def test_an_image_is_shown_to_models_that_see(model: Any) -> None:
+def test_an_image_is_shown_to_models_that_accept_images(model: Any) -> None:
     run(model, calls(call("read_file", file_path="/a.png")), backend=filled())
     images = (model.profile or {}).get("image_inputs", True)
     shows = "iVBORw0KGgo" in model.last or "inline_data" in model.last
@@ -188,7 +188,7 @@ def test_an_image_is_shown_to_models_that_see(model: Any) -> None:
     assert ("is left out" in model.last) is not images
 
 
-def test_tools_of_others(model: Any) -> None:
+def test_results_of_foreign_tools_are_valid(model: Any) -> None:
     answers: list[Any] = ["", " ", [], [""], [{"type": "text", "text": ""}], "word " * 40_000]
     answers.append([{"type": "text", "text": " "}, {"type": "image", "base64": "AAAA" * 100, "mime_type": "image/png"}])
     answers.append([{"type": "text", "text": " "}, {"type": "text", "text": "x"}])
@@ -208,7 +208,7 @@ def test_tools_of_others(model: Any) -> None:
 # --- subagents, people, repairs, summaries ---------------------------------------------------------------------------
 
 
-def test_subagents(model: Any) -> None:
+def test_requests_of_subagents_are_valid(model: Any) -> None:
     silent = SubAgent(name="silent", description="Says nothing.", system_prompt="")
     state = run(
         model,
@@ -238,7 +238,7 @@ def test_subagents(model: Any) -> None:
     ],
     ids=lambda decision: "-".join(map(str, decision.values()))[:24],
 )
-def test_decisions_of_a_person(model: Any, decision: Any) -> None:
+def test_requests_after_decisions_of_a_person_are_valid(model: Any, decision: Any) -> None:
     agent = create_deep_agent(
         model.play(calls(call("write_file", file_path="/a", content="x"), call("ls"))),
         backend=filled(),
@@ -250,7 +250,7 @@ def test_decisions_of_a_person(model: Any, decision: Any) -> None:
     assert model.faults == []
 
 
-def test_a_conversation_that_goes_on_without_results(model: Any) -> None:
+def test_a_conversation_without_tool_results_is_valid(model: Any) -> None:
     wrong = {"type": "invalid_tool_call", "id": "wrong", "name": "ls", "args": '{"path": ', "error": None}
     agent = create_deep_agent(
         model.play(
@@ -272,7 +272,7 @@ def test_a_conversation_that_goes_on_without_results(model: Any) -> None:
 BLANK: dict[str, Any] = {"type": "text", "text": " "}
 
 
-def test_blank_messages_and_blocks_of_a_conversation(model: Any) -> None:
+def test_a_conversation_with_blank_messages_and_blocks_is_valid(model: Any) -> None:
     agent = create_deep_agent(
         model.play(
             AIMessage("\n", tool_calls=[call("ls")]),
@@ -287,7 +287,7 @@ def test_blank_messages_and_blocks_of_a_conversation(model: Any) -> None:
     assert state["messages"][0].content == "", "what is stored stays as it is"
 
 
-def test_summaries(model: Any) -> None:
+def test_summarized_conversations_are_valid(model: Any) -> None:
     model.profile = {**(model.profile or {}), "max_input_tokens": 2_000}
     turns = [
         turn for _ in range(6) for turn in (calls(call("read_file", file_path="/a.png")), AIMessage("word " * 400))
@@ -299,8 +299,8 @@ def test_summaries(model: Any) -> None:
     assert model.faults == []
 
 
-def test_the_rules_find_what_providers_refuse() -> None:
-    """The judges are not blind: each finds the fault in a request that has one."""
+def test_the_checks_find_invalid_requests() -> None:
+    """Each check finds the fault in an invalid request."""
     pixel = [{"type": "audio", "base64": "AAAA" * 100, "mime_type": "audio/mpeg"}]
     asked = [SystemMessage([{"type": "text", "text": ""}]), HumanMessage("go"), calls(call("ls"))]
     for name in ("anthropic", "openai", "openai responses", "google"):

@@ -1,4 +1,4 @@
-"""Programs written against deepagents run with the import changed; what else has to change is listed here."""
+"""Programs written for deepagents run with the import changed; lines that need other changes are listed here."""
 
 from contextlib import chdir, redirect_stdout
 from io import StringIO
@@ -10,7 +10,7 @@ import pytest
 
 
 class Program(NamedTuple):
-    """A program, and each of its lines that has to change beyond the import, with what it becomes."""
+    """A program, and its lines that must change beyond the import, mapped to their new text."""
 
     code: str
     changed: dict[str, str]
@@ -196,7 +196,7 @@ AGENT: Final = Program(
 
 PROGRAMS: Final = {"notes": NOTES, "policy": POLICY, "custom": CUSTOM, "agent": AGENT}
 _PENDING: Final = {"deepfs.middleware.filesystem": "deepfs.backends.state"}
-"""Where a name is to be had until its own module is built."""
+"""The module that provides a name until its own module exists."""
 
 
 def printed_by(code: str, directory: Path) -> str:
@@ -215,7 +215,7 @@ def for_deepfs(program: Program) -> str:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_it_prints_the_same(name: str, tmp_path: Path) -> None:
+def test_programs_print_the_same(name: str, tmp_path: Path) -> None:
     program = PROGRAMS[name]
     theirs = printed_by(dedent(program.code), tmp_path / "theirs")
     code = for_deepfs(program)
@@ -228,5 +228,5 @@ def test_it_prints_the_same(name: str, tmp_path: Path) -> None:
     assert theirs.count("\n") >= 5
 
 
-def test_beyond_the_import_one_line_of_the_programs_changes() -> None:
+def test_only_one_line_changes_besides_the_imports() -> None:
     assert sum(len(program.changed) for program in PROGRAMS.values()) == 1

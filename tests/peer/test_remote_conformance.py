@@ -1,4 +1,4 @@
-"""The shipped suite over the SDKs of sandboxes, whole, and services of this machine."""
+"""The shipped suite over the real SDKs of sandboxes, which talk to local implementations of the services."""
 
 from collections.abc import AsyncIterator, Iterable
 from itertools import count
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
-    """The SDKs belong to asyncio."""
+    """The SDKs need asyncio."""
     return "asyncio"
 
 
@@ -38,7 +38,7 @@ class _OverService(BackendConformance):
     @pytest.fixture(scope="class")
     @classmethod
     async def make(cls, machine: Machine) -> AsyncIterator[Maker]:
-        """One sandbox for all tests, whose backends have a root each: starting it takes longer than most of them."""
+        """One sandbox for all tests, with one root per backend: starting a sandbox takes longer than most tests."""
         async with open_service(cls.service, machine) as make:
             yield make
 

@@ -1,4 +1,4 @@
-"""The sandboxes of services, over the SDKs' own classes and services of this machine."""
+"""Sandboxes of services: the real SDKs talk to local implementations of the services."""
 
 import asyncio
 import os
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.needs("boxes of bubblewrap")]
 
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
-    """The SDKs belong to asyncio."""
+    """The SDKs need asyncio."""
     return "asyncio"
 
 
@@ -38,7 +38,7 @@ async def sandbox(make: Maker, tmp_path: Path) -> RemoteSandbox:
     return make(f"/tmp/{tmp_path.name}/work")
 
 
-async def test_files(sandbox: RemoteSandbox) -> None:
+async def test_files_are_written_edited_and_searched(sandbox: RemoteSandbox) -> None:
     succeeded(await sandbox.awrite("/it's/a.txt", "one\ntwo\n"))
     succeeded(await sandbox.aedit("/it's/a.txt", "two", "three"))
     assert shown(await sandbox.aread("/it's/a.txt")) == "one\nthree\n"
@@ -46,7 +46,7 @@ async def test_files(sandbox: RemoteSandbox) -> None:
     assert (await sandbox.aread("/missing")).code == "file_not_found"
 
 
-async def test_commands(sandbox: RemoteSandbox) -> None:
+async def test_commands_run(sandbox: RemoteSandbox) -> None:
     await sandbox.awrite("/a.txt", "one")
     response = await sandbox.aexecute("cat; cat a.txt; echo bad >&2; exit 3")
     assert response.exit_code == 3
@@ -55,7 +55,7 @@ async def test_commands(sandbox: RemoteSandbox) -> None:
     assert (await sandbox.aexecute("pwd")).output.strip() == sandbox.sandbox_path("/")
 
 
-async def test_a_command_whose_time_is_up(sandbox: RemoteSandbox) -> None:
+async def test_a_command_ends_at_its_timeout(sandbox: RemoteSandbox) -> None:
     response = await sandbox.aexecute("exec sleep 30", timeout=0.5)
     assert response.exit_code is None
     assert "its time of 1 s was up" in response.output
@@ -67,7 +67,7 @@ async def test_output_is_bounded(sandbox: RemoteSandbox) -> None:
     assert len(response.output) < 101_000
 
 
-async def test_what_is_large_goes_the_way_of_the_sdk(sandbox: RemoteSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_files_are_transferred_by_the_sdk(sandbox: RemoteSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     content, commands = os.urandom(3 << 20), []
     run = sandbox._run
 
@@ -82,7 +82,9 @@ async def test_what_is_large_goes_the_way_of_the_sdk(sandbox: RemoteSandbox, mon
     assert len(commands) <= 4
 
 
-async def test_the_service_fails(sandbox: RemoteSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failure_of_the_service_is_a_backend_error(
+    sandbox: RemoteSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
     error = sandbox._errors()[0]
 
     async def failing(command: str, seconds: int) -> object:
@@ -98,12 +100,12 @@ async def test_ids_are_those_of_the_service(sandbox: RemoteSandbox) -> None:
     assert sandbox.id == SERVICES[sandbox.service.lower()].id
 
 
-async def test_the_extra_is_named() -> None:
+async def test_the_error_of_a_missing_package_names_the_extra() -> None:
     with pytest.raises(ImportError, match=r"pip install 'deepfs\[modal\]'"):
         check_installed("no_such_package", "modal")
 
 
-async def test_calls_from_other_event_loops_and_threads(sandbox: RemoteSandbox) -> None:
+async def test_calls_from_other_event_loops_and_threads_work(sandbox: RemoteSandbox) -> None:
     def elsewhere() -> list[object]:
         sandbox.write("/a.txt", "one")
         return [
@@ -114,7 +116,7 @@ async def test_calls_from_other_event_loops_and_threads(sandbox: RemoteSandbox) 
     assert await anyio.to_thread.run_sync(elsewhere) == ["one", "one"]
 
 
-async def test_cancelled_from_another_event_loop_a_command_ends(make: Maker, tmp_path: Path) -> None:
+async def test_a_command_cancelled_from_another_event_loop_ends(make: Maker, tmp_path: Path) -> None:
     sandbox = make(f"/tmp/{tmp_path.name}")
 
     async def cancelled() -> bool:
@@ -126,7 +128,7 @@ async def test_cancelled_from_another_event_loop_a_command_ends(make: Maker, tmp
         assert await anyio.to_thread.run_sync(anyio.run, cancelled)
 
 
-def test_an_event_loop_that_has_ended_is_told() -> None:
+def test_the_error_reports_an_ended_event_loop() -> None:
     async def made() -> RemoteSandbox:
         return DenoSandbox(AsyncSandbox(None, AsyncRpcClient(WebSocketTransport()), "deno-1"))
 

@@ -1,4 +1,4 @@
-"""Results take their fields in the order of deepagents, so that positional code goes on working."""
+"""Results take their fields in the order of deepagents, so that positional arguments keep working."""
 
 import inspect
 

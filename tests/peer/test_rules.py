@@ -1,4 +1,4 @@
-"""Rules of deepagents hold for files of deepfs: no link and no spelling of a path leads past them."""
+"""Permissions of deepagents apply to files of deepfs: no symlink and no spelling of a path bypasses them."""
 
 import os
 import warnings
@@ -29,13 +29,13 @@ Step = tuple[str, dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def anyio_backend() -> str:
-    """LangGraph belongs to asyncio."""
+    """LangGraph needs asyncio."""
     return "asyncio"
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Path:
-    """A directory with a secret, and links to it from within."""
+    """A directory with a secret, and symlinks within it that lead to the secret."""
     root = tmp_path / "disk"
     (root / "secrets").mkdir(parents=True)
     (root / "open").mkdir()
@@ -48,7 +48,7 @@ def disk(tmp_path: Path) -> Path:
 
 
 def shape(root: Path) -> dict[str, str | None]:
-    """All that lies beneath `root`: files with their content, links with where they lead."""
+    """Everything beneath `root`: files with their content, symlinks with their target, None for directories."""
     found: dict[str, str | None] = {}
     for path in sorted(root.rglob("*")):
         name = str(path.relative_to(root))
@@ -70,7 +70,7 @@ def theirs(root: Path) -> Any:
 
 
 class _Ours(WrapperBackend):
-    """A policy of a user."""
+    """A user's wrapper that changes nothing."""
 
 
 KINDS: Final[dict[str, tuple[str, Callable[[Path], Any]]]] = {
@@ -111,7 +111,7 @@ KINDS: Final[dict[str, tuple[str, Callable[[Path], Any]]]] = {
 
 
 def spellings(mount: str, path: str) -> list[str]:
-    """Ways to write a path of the directory, all of which reach it unless they are refused."""
+    """Spellings of one path in the directory; each is refused or reaches the path."""
     names = path.strip("/").split("/")
     return [
         f"{mount}/{path}",
@@ -179,7 +179,7 @@ class Tools:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("how", ["sync", "async"])
 @pytest.mark.anyio
-async def test_links_and_spellings_do_not_lead_past_them(kind: str, how: str, disk: Path) -> None:
+async def test_symlinks_and_spellings_do_not_bypass_permissions(kind: str, how: str, disk: Path) -> None:
     mount, build = KINDS[kind]
     steps = [*attempts(mount), ("read_file", {"file_path": f"{mount}/open/note.txt"})]
     before = await to_thread.run_sync(shape, disk)
@@ -206,7 +206,7 @@ FLAT: Final[dict[str, tuple[str, Callable[[], Any]]]] = {
 
 
 @pytest.mark.parametrize("kind", FLAT)
-def test_spellings_do_not_lead_past_them_where_there_are_no_links(kind: str) -> None:
+def test_spellings_do_not_bypass_permissions_without_symlinks(kind: str) -> None:
     mount, build = FLAT[kind]
     backend = build()
     assert backend.write(f"{mount}/secrets/key.txt", f"{SECRET}\n").error is None
@@ -218,7 +218,7 @@ def test_spellings_do_not_lead_past_them_where_there_are_no_links(kind: str) -> 
     assert backend.download_files([f"{mount}/secrets/key.txt"])[0].content == f"{SECRET}\n".encode()
 
 
-def test_what_leads_out_cannot_be_resolved(disk: Path) -> None:
+def test_symlinks_that_lead_outside_cannot_be_resolved(disk: Path) -> None:
     (disk / "out").symlink_to("/etc")
     (disk / "loop").symlink_to("loop")
     steps: list[Step] = [("ls", {"path": "/out"}), ("read_file", {"file_path": "/loop"}), ("ls", {"path": "/open"})]
@@ -228,14 +228,14 @@ def test_what_leads_out_cannot_be_resolved(disk: Path) -> None:
     assert "/open/note.txt" in within
 
 
-def test_a_link_to_what_is_allowed_works(disk: Path) -> None:
+def test_a_symlink_to_an_allowed_file_works(disk: Path) -> None:
     (disk / "alias.txt").symlink_to("open/note.txt")
     steps: list[Step] = [("read_file", {"file_path": "/alias.txt"})]
     [answer] = Tools(to_deepagents(FilesystemBackend(disk)), rules("")).answers(steps)
     assert "token=none" in answer
 
 
-def test_approval_is_asked_for_where_a_link_leads(disk: Path) -> None:
+def test_approval_is_asked_for_the_target_of_a_symlink(disk: Path) -> None:
     ask = [FilesystemPermission(operations=["read"], paths=["/secrets/**"], mode="interrupt")]
     steps: list[Step] = [("read_file", {"file_path": "/link/key.txt"})]
     model = ScriptedModel(messages=iter(calls(*steps)))
@@ -247,8 +247,8 @@ def test_approval_is_asked_for_where_a_link_leads(disk: Path) -> None:
     assert not any(isinstance(message, ToolMessage) for message in result["messages"])
 
 
-def test_rules_of_ours_hold_over_backends_of_theirs(disk: Path) -> None:
-    """The other way round: a policy of deepfs over a directory of deepagents."""
+def test_permissions_of_deepfs_apply_to_backends_of_deepagents(disk: Path) -> None:
+    """The other direction: a policy of deepfs over a directory of deepagents."""
     hidden = OurPermission(["read", "write"], ["/secrets/**"], "deny")
     (disk / "loop").symlink_to("loop")
     for adapted in (
@@ -271,7 +271,7 @@ def own_subclass(root: Path) -> Any:
     return Own(root, virtual_mode=True)
 
 
-def test_so_they_do_over_mounts_of_theirs(disk: Path) -> None:
+def test_symlinks_in_mounts_of_deepagents_are_resolved(disk: Path) -> None:
     class Own(peer_backends.CompositeBackend):
         pass
 

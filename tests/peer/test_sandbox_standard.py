@@ -1,4 +1,4 @@
-"""The suite that LangChain has for sandboxes of deepagents; commands and file tools share paths."""
+"""LangChain's suite for sandboxes of deepagents; commands and file tools use the same paths."""
 
 import os
 import shutil
@@ -54,18 +54,18 @@ _DEVIATIONS = {
         "a missing leading `/` is added, on every backend",
     ),
 }
-"""What our contract has otherwise, with the reason."""
+"""Tests of the suite that contradict the contract of deepfs, with the reason."""
 
 
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
-    """The suite belongs to asyncio."""
+    """The suite needs asyncio."""
     return "asyncio"
 
 
 @pytest.fixture(scope="class")
 def directory() -> Iterator[Path]:
-    """An empty directory that any user may reach; what is in those of pytest, only its owner."""
+    """An empty directory that any user can access; the directories of pytest are closed to other users."""
     with TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as directory:
         os.chmod(directory, 0o777)
         yield Path(directory)
@@ -73,7 +73,7 @@ def directory() -> Iterator[Path]:
 
 @pytest.fixture(scope="class")
 def tools(directory: Path) -> Path:
-    """A directory with the command `python`, which the suite needs."""
+    """A directory with a `python` command, which the suite needs."""
     tools = directory / "tools"
     tools.mkdir()
     (tools / "python").symlink_to(_python())
@@ -96,10 +96,10 @@ class _Suite(SandboxIntegrationTests):
     def sandbox_root_dir(self) -> str:
         return f"{self.root}/files"
 
-    def test_what_may_not_be_read_is_not_downloaded(
+    def test_unreadable_files_are_not_downloaded(
         self, sandbox_backend: SandboxBackendProtocol, sandbox_test_root: str
     ) -> None:
-        """The test of the suite about this never gets to make such a file: its directory is missing."""
+        """The suite's own test never makes such a file, because its directory is missing."""
         path = self.sandbox_path("unreadable/secret.txt", root_dir=sandbox_test_root)
         made = sandbox_backend.execute(f"mkdir -p {os.path.dirname(path)} && echo secret > {path} && chmod 644 {path}")
         assert made.exit_code == 0
@@ -115,7 +115,7 @@ class _Suite(SandboxIntegrationTests):
 
 
 class _InProcess(_Suite):
-    """File operations are those of this process, which root does without being refused anything."""
+    """File operations run in this process. If it is root, downloads run as nobody: permissions do not bind root."""
 
     @pytest.fixture(autouse=True)
     def _unprivileged(self, sandbox_backend: SandboxBackendProtocol, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +146,7 @@ class TestLocalShell(_InProcess):
 
 @pytest.mark.needs("BubblewrapSandbox")
 class TestBubblewrap(_InProcess):
-    """Mounted where commands see it."""
+    """The sandbox is mounted at the path that commands see."""
 
     root = "/workspace"
 
@@ -160,7 +160,7 @@ class TestBubblewrap(_InProcess):
 
 
 class _Unprivileged(LocalSandbox):
-    """Commands of nobody, with `python`; the paths of file operations are those of commands."""
+    """Runs commands as nobody, with `python` on the PATH; file operations use the same paths as commands."""
 
     answer_bytes: int = 1_000_000
 
@@ -184,7 +184,7 @@ class TestOverCommands(_Suite):
 
 @pytest.mark.needs("boxes of bubblewrap")
 class _OverService(_Suite):
-    """The SDK on one event loop, and async calls from others."""
+    """The SDK runs on one event loop; async calls come from others."""
 
     root = "/tmp"
     service: str

@@ -1,4 +1,4 @@
-"""Every option of a search passes the adapters for deepagents, and the SDKs of services."""
+"""Every search option passes through the adapters for deepagents and the SDKs of services."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -23,7 +23,7 @@ IDS = [f"{operation} {option}" for operation, _, option, _ in CASES]
 
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
-    """The SDKs, and some backends of deepagents, belong to asyncio."""
+    """The SDKs, and some backends of deepagents, need asyncio."""
     return "asyncio"
 
 
@@ -33,7 +33,7 @@ async def searched(backend: Any, case: Case) -> Any:
 
 
 @pytest.mark.parametrize("case", CASES, ids=IDS)
-async def test_backends_of_deepagents_heed_each_option(tmp_path: Path, case: Case) -> None:
+async def test_adapted_backends_of_deepagents_respect_each_option(tmp_path: Path, case: Case) -> None:
     memory = await filled(MemoryBackend())
     await filled(FilesystemBackend(tmp_path))
     expected = shown(await searched(memory, case))
@@ -51,7 +51,7 @@ def _sync(backend: BackendProtocol, case: Case) -> Any:
 
 
 @pytest.mark.parametrize("operation", ["glob", "grep"])
-def test_for_deepagents_each_option_of_its_protocol_is_there(operation: str) -> None:
+def test_the_adapter_has_every_option_of_deepagents(operation: str) -> None:
     theirs, ours = options_of(operation, peer.BackendProtocol), options_of(operation, ToDeepagents)
     assert set(theirs) <= set(ours) <= set(options_of(operation))
 
@@ -60,7 +60,7 @@ EXPRESSIBLE = [case for case in CASES if case[2] in options_of(case[0], ToDeepag
 
 
 @pytest.mark.parametrize("case", EXPRESSIBLE, ids=[f"{case[0]} {case[2]}" for case in EXPRESSIBLE])
-async def test_for_deepagents_each_is_heeded(case: Case) -> None:
+async def test_the_adapter_respects_each_option(case: Case) -> None:
     memory = await filled(MemoryBackend())
     expected, found = await searched(memory, case), await searched(to_deepagents(memory), case)
     assert found.error is None
@@ -81,7 +81,7 @@ async def remote(
 
 
 @pytest.mark.needs("boxes of bubblewrap")
-async def test_behind_the_sdk_of_a_service_each_is_heeded(remote: RemoteSandbox) -> None:
+async def test_remote_sandboxes_respect_each_option(remote: RemoteSandbox) -> None:
     memory = await filled(MemoryBackend())
     await filled(remote)
     for case in CASES:

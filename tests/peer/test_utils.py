@@ -1,4 +1,4 @@
-"""The helpers have the signatures of deepagents, and answer in its shapes."""
+"""The helpers have the signatures of deepagents, and results of the same form."""
 
 import inspect
 from typing import Any, Final
@@ -30,7 +30,7 @@ def test_parameters_are_those_of_deepagents(name: str) -> None:
     assert described[0] == described[1]
 
 
-def test_what_is_created_has_the_same_form() -> None:
+def test_created_file_data_has_the_same_form() -> None:
     ours, theirs = (module.create_file_data("text", "2020", "base64") for module in (utils, peer))
     assert ours.keys() == theirs.keys()
     assert {**ours, "modified_at": ""} == {**theirs, "modified_at": ""}

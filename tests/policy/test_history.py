@@ -1,4 +1,4 @@
-"""Versions of what was changed: kept, shown, restored."""
+"""HistoryBackend keeps, shows and restores former versions of changed files."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -30,7 +30,7 @@ async def contents(backend: HistoryBackend, path: str) -> list[bytes]:
     return [await backend.aread_version(path, version.number) for version in await backend.ahistory(path)]
 
 
-async def test_every_change_keeps_what_was_there(history: HistoryBackend) -> None:
+async def test_every_change_keeps_the_former_version(history: HistoryBackend) -> None:
     assert await history.ahistory("/a") == []
     await history.awrite("/a", "1")
     await history.awrite("/a", "2", overwrite=True)
@@ -45,7 +45,7 @@ async def test_every_change_keeps_what_was_there(history: HistoryBackend) -> Non
     assert sorted(version.saved_at for version in versions) == [version.saved_at for version in versions]
 
 
-async def test_a_tree_that_is_deleted_or_moved_is_kept(history: HistoryBackend) -> None:
+async def test_a_deleted_or_moved_tree_is_kept(history: HistoryBackend) -> None:
     await history.aupload_files([("/d/a", b"a"), ("/d/.hidden/b", b"b"), ("/e/c", b"c")])
     assert (await history.adelete("/d")).ok
     assert (await history.amove("/e", "/f")).ok
@@ -56,7 +56,7 @@ async def test_a_tree_that_is_deleted_or_moved_is_kept(history: HistoryBackend) 
     assert (await history.aread("/d/.hidden/b")).file_data.content == "b"  # type: ignore[union-attr]
 
 
-async def test_restoring_is_a_change_like_others(history: HistoryBackend) -> None:
+async def test_restoring_is_a_change_that_keeps_a_version(history: HistoryBackend) -> None:
     await history.awrite("/a", "old")
     await history.awrite("/a", "new", overwrite=True)
     assert (await history.arestore("/a", 1)).ok
@@ -67,7 +67,7 @@ async def test_restoring_is_a_change_like_others(history: HistoryBackend) -> Non
         await history.aread_version("/a", 9)
 
 
-async def test_diffs(history: HistoryBackend) -> None:
+async def test_diffs_between_versions(history: HistoryBackend) -> None:
     await history.awrite("/a", "one\ntwo\n")
     await history.aedit("/a", "two", "2")
     assert await history.adiff("/a", 1) == "--- /a (version 1)\n+++ /a\n@@ -1,2 +1,2 @@\n one\n-two\n+2\n"
@@ -97,7 +97,7 @@ FAILING: dict[str, Callable[[HistoryBackend], Awaitable[Any]]] = {
 
 
 @pytest.mark.parametrize("change", FAILING.values(), ids=FAILING)
-async def test_what_fails_keeps_nothing(change: Callable[[HistoryBackend], Awaitable[Any]]) -> None:
+async def test_a_failed_change_keeps_no_version(change: Callable[[HistoryBackend], Awaitable[Any]]) -> None:
     memory, archive = MemoryBackend(), MemoryBackend()
     history = HistoryBackend(memory, archive, keep=2)
     await history.aupload_files([("/other", b"o"), ("/d/a", b"d"), ("/a", b"1")])
@@ -113,7 +113,7 @@ async def test_what_fails_keeps_nothing(change: Callable[[HistoryBackend], Await
     assert await contents(history, "/a") == [b"3", b"nn now"]
 
 
-async def test_uploads_that_fail_keep_nothing_beside_those_that_do_not() -> None:
+async def test_only_successful_uploads_of_a_batch_keep_versions() -> None:
     memory, archive = MemoryBackend(), MemoryBackend()
     rules = [FilesystemPermission(["write"], ["/no"], "deny")]
     await memory.aupload_files([("/no", b"1"), ("/yes", b"1")])
@@ -124,7 +124,7 @@ async def test_uploads_that_fail_keep_nothing_beside_those_that_do_not() -> None
 
 
 class Answering(WrapperBackend):
-    """Changes, and then answers something else."""
+    """Makes the change, then raises `answer` instead of returning the result."""
 
     answer: Exception | None = None
 
@@ -136,7 +136,7 @@ class Answering(WrapperBackend):
 
 
 @pytest.mark.parametrize("answer", [BackendError("Error: the answer is lost"), OSError("lost")], ids=["told", "raised"])
-async def test_a_change_whose_answer_is_lost_is_kept(answer: Exception) -> None:
+async def test_a_change_whose_response_is_lost_keeps_a_version(answer: Exception) -> None:
     inner = Answering(MemoryBackend())
     history = HistoryBackend(inner, MemoryBackend())
     await history.awrite("/a", "1")
@@ -150,7 +150,7 @@ async def test_a_change_whose_answer_is_lost_is_kept(answer: Exception) -> None:
     assert await contents(history, "/d/b") == [b"b"]
 
 
-async def test_a_change_that_is_cancelled_before_it_happens_keeps_nothing() -> None:
+async def test_a_change_cancelled_before_it_happens_keeps_no_version() -> None:
     class Stuck(WrapperBackend):
         async def aedit(self, *args: Any, **options: Any) -> EditResult:
             await anyio.sleep_forever()
@@ -165,7 +165,7 @@ async def test_a_change_that_is_cancelled_before_it_happens_keeps_nothing() -> N
     assert (await archive.aglob("/.history/**")).matches == []
 
 
-async def test_versions_that_cannot_be_tidied_up_are_no_failure_of_the_change() -> None:
+async def test_the_change_succeeds_even_if_old_versions_cannot_be_deleted() -> None:
     archive = FaultyBackend(MemoryBackend(), {"delete": BackendError("Error: down")})
     history = HistoryBackend(MemoryBackend(), archive, keep=1)
     for text in ("1", "2", "3"):
@@ -178,7 +178,7 @@ async def test_versions_that_cannot_be_tidied_up_are_no_failure_of_the_change() 
 
 
 async def with_a_secret(how: str) -> tuple[MemoryBackend, HistoryBackend, Callable[..., HistoryBackend]]:
-    """The files, a history that may see all, and what makes another one over the same versions with rules."""
+    """The files, a history without rules, and a function that makes a history with rules over the same versions."""
     memory, archive = MemoryBackend(), MemoryBackend()
     versions = [archive] if how == "in another one" else [memory, "/.history"]
     keeper = HistoryBackend(memory, *versions)
@@ -194,7 +194,7 @@ async def with_a_secret(how: str) -> tuple[MemoryBackend, HistoryBackend, Callab
 
 @pytest.mark.parametrize("how", ["in the same backend", "in another one"])
 @pytest.mark.parametrize("is_there", [True, False])
-async def test_versions_kept_under_other_rules_are_not_told(how: str, is_there: bool) -> None:
+async def test_versions_of_unreadable_files_are_denied(how: str, is_there: bool) -> None:
     memory, keeper, ruled = await with_a_secret(how)
     if not is_there:
         await keeper.adelete("/secret")
@@ -209,7 +209,7 @@ async def test_versions_kept_under_other_rules_are_not_told(how: str, is_there: 
 
 
 @pytest.mark.parametrize("how", ["in the same backend", "in another one"])
-async def test_what_may_not_be_written_is_not_restored(how: str) -> None:
+async def test_unwritable_files_are_not_restored(how: str) -> None:
     memory, keeper, ruled = await with_a_secret(how)
     agent = ruled("write")
     assert await agent.aread_version("/secret", 1) == b"password 1\n"
@@ -218,7 +218,7 @@ async def test_what_may_not_be_written_is_not_restored(how: str) -> None:
     assert await contents(keeper, "/secret") == [b"password 1\n"]
 
 
-async def test_links_do_not_lead_to_versions_that_may_not_be_read(tmp_path: Path) -> None:
+async def test_symlinks_do_not_give_access_to_denied_versions(tmp_path: Path) -> None:
     await anyio.to_thread.run_sync(lambda: (tmp_path / "link").symlink_to("secret"))
     disk, archive = FilesystemBackend(tmp_path), MemoryBackend()
     keeper = HistoryBackend(disk, archive)
@@ -231,7 +231,7 @@ async def test_links_do_not_lead_to_versions_that_may_not_be_read(tmp_path: Path
     assert await keeper.aread_version("/link", 1) == b"1"
 
 
-async def test_what_is_not_what_was_kept_is_not_told_as_that() -> None:
+async def test_a_tampered_version_is_detected() -> None:
     archive = MemoryBackend()
     history = HistoryBackend(MemoryBackend(), archive)
     await history.awrite("/a", "1")
@@ -243,7 +243,7 @@ async def test_what_is_not_what_was_kept_is_not_told_as_that() -> None:
     assert (await history.arestore("/a", 1)).code == "backend_error"
 
 
-async def test_histories_over_the_same_versions_number_them_together() -> None:
+async def test_histories_over_the_same_versions_share_the_numbering() -> None:
     class Slow(WrapperBackend):
         async def dispatch(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
             await anyio.sleep(0.001)
@@ -263,7 +263,7 @@ async def test_histories_over_the_same_versions_number_them_together() -> None:
     assert [version.number for version in versions] == list(range(1, 21))
 
 
-async def test_a_tree_that_is_deleted_while_others_write_in_it_loses_nothing(history: HistoryBackend) -> None:
+async def test_deleting_a_tree_during_writes_loses_no_version(history: HistoryBackend) -> None:
     await history.aupload_files([(f"/d/{number}", b"0") for number in range(10)])
 
     async def write(number: int) -> None:
@@ -279,7 +279,7 @@ async def test_a_tree_that_is_deleted_while_others_write_in_it_loses_nothing(his
         assert {*await contents(history, f"/d/{number}"), found} - {None} == {b"0", b"1"}
 
 
-async def test_only_the_newest_are_kept() -> None:
+async def test_only_the_newest_versions_are_kept() -> None:
     history = HistoryBackend(MemoryBackend(), keep=3)
     for number in range(6):
         await history.awrite("/a", str(number), overwrite=True)
@@ -287,7 +287,7 @@ async def test_only_the_newest_are_kept() -> None:
     assert [version.number for version in await history.ahistory("/a")] == [3, 4, 5]
 
 
-async def test_the_versions_are_out_of_reach() -> None:
+async def test_the_directory_of_versions_cannot_be_accessed() -> None:
     history = HistoryBackend(MemoryBackend(), directory="/.versions[1]")
     await history.awrite("/a", "x")
     await history.adelete("/a")
@@ -298,7 +298,7 @@ async def test_the_versions_are_out_of_reach() -> None:
     assert await contents(history, "/a") == [b"x"]
 
 
-async def test_a_change_that_cannot_be_kept_does_not_happen() -> None:
+async def test_a_change_is_refused_if_the_version_cannot_be_kept() -> None:
     memory = MemoryBackend()
     memory.write("/a", "x")
     history = HistoryBackend(memory, FaultyBackend(MemoryBackend(), {"upload_files": BackendError("Error: full")}))
@@ -311,7 +311,7 @@ async def test_a_change_that_cannot_be_kept_does_not_happen() -> None:
     assert memory.read("/a").file_data.content == "x"  # type: ignore[union-attr]
 
 
-async def test_what_may_not_be_read_is_not_changed() -> None:
+async def test_unreadable_files_cannot_be_changed() -> None:
     memory = MemoryBackend()
     memory.write("/a", "x")
     unreadable = PermissionedBackend(memory, [FilesystemPermission(["read"], ["/a"], "deny")])
@@ -320,7 +320,7 @@ async def test_what_may_not_be_read_is_not_changed() -> None:
     assert memory.read("/a").file_data.content == "x"  # type: ignore[union-attr]
 
 
-async def test_changes_at_once_lose_no_version(history: HistoryBackend) -> None:
+async def test_concurrent_changes_lose_no_version(history: HistoryBackend) -> None:
     await history.awrite("/a", "start")
 
     async def write(number: int) -> None:
@@ -333,7 +333,7 @@ async def test_changes_at_once_lose_no_version(history: HistoryBackend) -> None:
     assert sorted([*await contents(history, "/a"), last]) == sorted([b"start", *(str(n).encode() for n in range(20))])
 
 
-def test_a_file_has_one_history_by_whatever_link(tmp_path: Path) -> None:
+def test_a_file_and_its_symlinks_share_one_history(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("1")
     (tmp_path / "link").symlink_to("file")
     history = HistoryBackend(FilesystemBackend(tmp_path))
@@ -343,19 +343,19 @@ def test_a_file_has_one_history_by_whatever_link(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [{"directory": "/"}, {"keep": 0}])
-def test_settings_that_cannot_work_are_refused(arguments: dict[str, Any]) -> None:
+def test_invalid_settings_are_refused(arguments: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"version"):
         HistoryBackend(MemoryBackend(), **arguments)
 
 
 class Normalising(WrapperBackend):
-    """Answers with paths of its own making."""
+    """Reports another path than the one given."""
 
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         return [replace(outcome, path="/elsewhere") for outcome in await super().aupload_files(files)]
 
 
-async def test_uploads_are_told_by_their_order() -> None:
+async def test_upload_responses_are_matched_by_their_order() -> None:
     files = MemoryBackend()
     await files.awrite("/f", "before")
     history = HistoryBackend(Normalising(files), MemoryBackend())

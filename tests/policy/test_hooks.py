@@ -1,4 +1,4 @@
-"""Hooks, rate limits, audit logs and backends that are only read."""
+"""Hooks, rate limits, audit logs and read-only backends."""
 
 import math
 from collections.abc import Callable
@@ -82,7 +82,7 @@ async def test_hooks_see_every_operation_once_with_its_arguments() -> None:
     assert paths["execute"] == ()
 
 
-async def test_arguments_have_their_names() -> None:
+async def test_a_call_has_the_arguments_by_name() -> None:
     calls: list[Call] = []
     backend = HookedBackend(MemoryBackend(), [calls.append])
     await backend.awrite("//a/", "text", overwrite=True)
@@ -95,7 +95,7 @@ async def test_arguments_have_their_names() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in OPERATIONS if name != "execute"])
-async def test_a_hook_denies_with_a_leaf(name: str) -> None:
+async def test_a_hook_denies_by_raising_a_leaf_error(name: str) -> None:
     def deny(call: Call) -> None:
         raise PermissionDeniedError(call.paths[0], "not today")
 
@@ -113,7 +113,7 @@ async def test_a_hook_denies_with_a_leaf(name: str) -> None:
     assert [*memory._files] == ["/a"]
 
 
-async def test_batches_are_seen_item_by_item() -> None:
+async def test_hooks_see_batches_item_by_item() -> None:
     async def no_zips(call: Call) -> None:
         if call.operation == "upload_files" and call.arguments["content"].startswith(b"PK"):
             raise InvalidContentError("Error: no archives")
@@ -147,7 +147,7 @@ async def test_an_after_hook_sees_failures_and_replaces_results() -> None:
     assert seen == ["Error: File '/a' not found", "False", None, "True", None, "True"]
 
 
-async def test_bugs_of_hooks_reach_the_caller() -> None:
+async def test_other_exceptions_of_hooks_reach_the_caller() -> None:
     def broken(call: Call) -> None:
         raise KeyError("bug")
 
@@ -165,7 +165,7 @@ async def test_a_denied_command_raises() -> None:
         await HookedBackend(Commands(), [deny]).aexecute("rm", timeout=1)
 
 
-def test_sync_calls_pass_the_hooks_once_and_overrides_are_hit_once() -> None:
+def test_sync_calls_run_each_hook_and_override_once() -> None:
     calls: list[str] = []
     within = Commands()
     backend = HookedBackend(
@@ -198,7 +198,7 @@ async def test_a_rate_limit_denies_until_time_has_passed() -> None:
     assert caught.value.retry_after == 4.0
 
 
-async def test_a_rate_limit_holds_for_calls_at_once() -> None:
+async def test_a_rate_limit_counts_concurrent_calls() -> None:
     backend = HookedBackend(MemoryBackend(), [RateLimit(5, 3600)])
     results: list[bool] = []
 
@@ -212,18 +212,18 @@ async def test_a_rate_limit_holds_for_calls_at_once() -> None:
 
 
 @pytest.mark.parametrize(("limit", "seconds"), [(0, 1), (1, 0), (-1, 1), (1, -1), (math.nan, 1), (1, math.nan)])
-def test_a_rate_limit_that_allows_nothing_is_refused(limit: Any, seconds: float) -> None:
+def test_invalid_rate_limits_are_refused(limit: Any, seconds: float) -> None:
     with pytest.raises(ValueError, match="rate limit"):
         RateLimit(limit, seconds)
 
 
 @pytest.mark.parametrize("operations", [["write_file"], {"write", "Edit"}, [None], []])
-def test_a_rate_limit_of_operations_that_there_are_not_is_refused(operations: Any) -> None:
+def test_a_rate_limit_of_unknown_operations_is_refused(operations: Any) -> None:
     with pytest.raises(ValueError, match="known are ls, read,"):
         RateLimit(1, 1, operations)
 
 
-def test_a_rate_limit_takes_no_string_for_its_operations() -> None:
+def test_a_rate_limit_refuses_a_string_as_operations() -> None:
     with pytest.raises(TypeError, match="operations is a collection of names, not 'read_raw'"):
         RateLimit(1, 1, "read_raw")
 
@@ -238,7 +238,7 @@ async def audited(act: Callable[[AuditedBackend], Any], **options: Any) -> list[
     return records
 
 
-async def test_every_operation_is_told_without_contents() -> None:
+async def test_every_operation_is_logged_without_contents() -> None:
     async def act(backend: AuditedBackend) -> None:
         for name in OPERATIONS:
             await getattr(backend, f"a{name}")(*ARGUMENTS[name])
@@ -253,7 +253,7 @@ async def test_every_operation_is_told_without_contents() -> None:
     assert msgspec.json.decode(msgspec.json.encode(records[3]))["arguments"]["path"] == "/a"
 
 
-async def test_failures_and_denials_are_told() -> None:
+async def test_failures_and_denials_are_logged() -> None:
     async def act(backend: AuditedBackend) -> None:
         await backend.aread("/none")
         await backend.awrite("/no/x", "y")
@@ -280,7 +280,7 @@ async def test_a_redaction_changes_and_drops_records() -> None:
     assert "patient" not in str(record)
 
 
-async def test_what_raises_or_is_cancelled_is_told() -> None:
+async def test_exceptions_and_cancellation_are_logged() -> None:
     class Failing(MemoryBackend):
         async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
             if path == "/wait":
@@ -303,10 +303,10 @@ async def test_what_raises_or_is_cancelled_is_told() -> None:
     assert "Cancelled" in (records[1].error or "")
 
 
-# --- only read ---
+# --- read-only backends ---
 
 
-async def test_a_read_only_backend_reads() -> None:
+async def test_a_read_only_backend_allows_only_reading() -> None:
     memory = Commands()
     memory.write("/a", "x")
     before = dict(memory._files)

@@ -1,4 +1,4 @@
-"""Permissions: what they match, what they refuse, what they hide, and what the refusal tells."""
+"""Permissions: what they match, refuse and hide, and what a refusal reveals."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +28,7 @@ SECRET = FilesystemPermission(["read", "write"], ["/secret/**"], "deny")
 
 
 def files(**contents: str) -> MemoryBackend:
-    """A backend with files, by their paths with `__` for `/`."""
+    """A backend with these files; a key is a path with `__` for `/`."""
     memory = MemoryBackend()
     for name, content in contents.items():
         assert memory.write("/" + name.replace("__", "/"), content).ok
@@ -76,7 +76,7 @@ class TestRules:
         assert not rule.matches("write", path)
         assert decide([rule], "read", path) == (("deny", rule) if matches else ("allow", None))
 
-    def test_the_first_match_counts_and_without_one_all_is_allowed(self) -> None:
+    def test_the_first_matching_rule_decides_and_the_default_is_allow(self) -> None:
         allow = FilesystemPermission(["read"], ["/work/**"])
         deny = FilesystemPermission(["read", "write"], ["/**"], "deny")
         assert decide([allow, deny], "read", "/work/x") == ("allow", allow)
@@ -107,13 +107,11 @@ class TestRules:
             ({"operations": ["read", "execute"], "paths": ["/work/**"]}, ValueError),
         ],
     )
-    def test_what_would_match_nothing_in_silence_is_refused(
-        self, arguments: dict[str, Any], error: type[Exception]
-    ) -> None:
+    def test_invalid_rules_are_refused(self, arguments: dict[str, Any], error: type[Exception]) -> None:
         with pytest.raises(error):
             FilesystemPermission(**{"operations": ["read"], "paths": ["/x"], **arguments})
 
-    def test_an_unknown_operation_is_not_allowed_in_silence(self) -> None:
+    def test_an_unknown_operation_raises(self) -> None:
         rules = [FilesystemPermission(["read"], ["/**"], "deny")]
         operation: Any = "Read"
         for judge in (decide, decide_beneath):
@@ -121,11 +119,11 @@ class TestRules:
                 judge(rules, operation, "/a")
 
     @pytest.mark.parametrize("rules", [None, 5, "deny", [None], ["deny"], [{"mode": "deny"}]])
-    def test_what_is_no_rule_is_refused(self, rules: Any) -> None:
+    def test_wrong_types_of_rules_are_refused(self, rules: Any) -> None:
         with pytest.raises(TypeError, match="rules is a list of FilesystemPermission"):
             PermissionedBackend(MemoryBackend(), rules)
 
-    def test_the_strictest_decision_that_there_could_be_beneath(self) -> None:
+    def test_decide_beneath_returns_the_strictest_possible_decision(self) -> None:
         allow = FilesystemPermission(["read"], ["/work/**"])
         ask = FilesystemPermission(["read"], ["/work/keys/*.pem"], "interrupt")
         deny = FilesystemPermission(["read"], ["/**/.env"], "deny")
@@ -140,7 +138,7 @@ class TestRules:
         assert decide_beneath([allow, deny], "read", "/").mode == "deny"
 
 
-# --- what is refused, and how ---
+# --- refusals ---
 
 ON_A_PATH: dict[str, Callable[[Any, str], Any]] = {
     "ls": lambda backend, path: backend.als(path),
@@ -161,7 +159,7 @@ ON_A_PATH: dict[str, Callable[[Any, str], Any]] = {
 
 
 @pytest.mark.parametrize("operation", ON_A_PATH)
-async def test_a_denied_path_answers_the_same_whatever_is_there(operation: str) -> None:
+async def test_a_refusal_does_not_reveal_what_exists_at_the_path(operation: str) -> None:
     answers = set()
     for path in ("/secret/a", "/secret/deep", "/secret/missing", "/secret/a/beneath", "//secret/./a/"):
         memory = secret_files()
@@ -175,7 +173,7 @@ async def test_a_denied_path_answers_the_same_whatever_is_there(operation: str) 
     assert answers.pop() in ("Error: permission denied for read on PATH", "Error: permission denied for write on PATH")
 
 
-async def test_batches_are_judged_item_by_item_and_stay_in_order() -> None:
+async def test_batches_are_checked_item_by_item_and_stay_in_order() -> None:
     memory = secret_files()
     backend = PermissionedBackend(memory, [SECRET])
     fetched = await backend.adownload_files(["/open/c", "/secret/a", "/secret/none", "/none", "/..", "/open/d"])
@@ -190,7 +188,7 @@ async def test_batches_are_judged_item_by_item_and_stay_in_order() -> None:
     assert sorted(memory._files) == ["/open/c", "/open/d", "/open/new", "/secret/a", "/secret/deep/b"]
 
 
-async def test_an_edit_and_a_conditional_write_tell_of_content_so_they_need_to_read() -> None:
+async def test_edits_and_conditional_changes_need_read_permission() -> None:
     memory = files(a="content")
     backend = PermissionedBackend(memory, [FilesystemPermission(["read"], ["/a"], "deny")])
     assert (await backend.aedit("/a", "guess", "x")).error == "Error: permission denied for read on /a"
@@ -200,7 +198,7 @@ async def test_an_edit_and_a_conditional_write_tell_of_content_so_they_need_to_r
     assert (await backend.adelete("/a")).ok
 
 
-# --- what is hidden ---
+# --- hidden files ---
 
 
 async def test_searches_and_listings_show_nothing_denied() -> None:
@@ -213,7 +211,7 @@ async def test_searches_and_listings_show_nothing_denied() -> None:
         assert not [match for match in found.matches or () if "secret" in match.path]
 
 
-async def test_denied_matches_take_no_place_of_others() -> None:
+async def test_denied_matches_do_not_count_towards_the_limit() -> None:
     memory = files(a__1="needle\n" * 50, b="needle\n" * 3)
     backend = PermissionedBackend(memory, [FilesystemPermission(["read"], ["/a/**"], "deny")])
     found = await backend.agrep("needle", max_count=2)
@@ -224,7 +222,7 @@ async def test_denied_matches_take_no_place_of_others() -> None:
     assert not found.truncated
 
 
-async def test_skipped_counts_only_what_may_be_read() -> None:
+async def test_skipped_counts_only_readable_files() -> None:
     memory = files(b="needle")
     await memory.aupload_files([("/a/x.bin", b"needle\0"), ("/a/y.bin", b"needle\0"), ("/c.bin", b"needle\0")])
     denied = FilesystemPermission(["read"], ["/a/**"], "deny")
@@ -235,7 +233,7 @@ async def test_skipped_counts_only_what_may_be_read() -> None:
 
 
 class Asked(WrapperBackend):
-    """Fails searches of its files, and knows how many there were."""
+    """Counts the searches of its files and fails each."""
 
     def __init__(self, inner: BackendProtocol) -> None:
         super().__init__(inner)
@@ -267,7 +265,7 @@ async def test_denied_files_are_not_searched(monkeypatch: pytest.MonkeyPatch, tm
     assert sorted(searched) == ["/open/b", "/open/c"]
 
 
-async def test_mounts_beneath_what_is_denied_are_not_searched() -> None:
+async def test_mounts_without_readable_paths_are_not_searched() -> None:
     mounts = {path: Asked(MemoryBackend()) for path in ("/secret/m", "/mail", "/mail/inbox", "/asked")}
     rules = [
         FilesystemPermission(["read"], ["/mail/inbox/**"], "allow"),
@@ -277,14 +275,14 @@ async def test_mounts_beneath_what_is_denied_are_not_searched() -> None:
     backend = PermissionedBackend(CompositeBackend(files(a="needle"), mounts), rules)
     for found in (await backend.agrep("needle"), await backend.aglob("*")):
         assert [record.path for record in found.matches or ()] == ["/a"]
-        # What is allowed beneath `/mail` could be in the mount there, whose name is not told.
+        # Allowed files could be in the mount `/mail`, so it is searched; its own path is denied, so no error names it.
         assert found.error == "Error: Not everything could be searched; No connection (in '/mail/inbox/')"
     assert [asked.searches for asked in mounts.values()] == [0, 2, 2, 0]
     with approved():
         assert "/asked/" in str((await backend.agrep("needle")).error)
 
 
-async def test_what_is_skipped_is_the_same_whoever_leaves_denied_files_out() -> None:
+async def test_skipped_is_the_same_if_denied_files_are_filtered_at_any_layer() -> None:
     for wrapped in (lambda backend: backend, WrapperBackend):
         tree = CompositeBackend(files(b="needle"), {"/m/": wrapped(MemoryBackend())})
         await tree.aupload_files([(path, b"needle\0") for path in ("/m/a/x.bin", "/m/a/y.bin", "/m/c.bin", "/c.bin")])
@@ -292,7 +290,7 @@ async def test_what_is_skipped_is_the_same_whoever_leaves_denied_files_out() -> 
         assert (await PermissionedBackend(tree, [denied]).agrep("needle")).skipped == 2
 
 
-async def test_counting_what_is_skipped_asks_for_no_denied_file() -> None:
+async def test_counting_skipped_files_needs_one_search_only() -> None:
     memory = files(**{f"denied__{number}": "x" for number in range(50)})
     await memory.aupload_files([("/b.bin", b"x\0"), ("/denied/c.bin", b"x\0")])
     searches: list[str] = []
@@ -307,9 +305,9 @@ async def test_counting_what_is_skipped_asks_for_no_denied_file() -> None:
     assert searches == ["grep"]
 
 
-async def test_a_wrapper_that_changes_paths_is_not_told_of_denied_ones() -> None:
+async def test_a_wrapper_that_renames_paths_does_not_filter_by_the_outer_rules() -> None:
     class Beneath(WrapperBackend):
-        """Shows one directory of its backend as the whole."""
+        """Shows the directory `/in` of its backend as the root."""
 
         async def agrep(self, pattern: str, path: str | None = None, *args: Any, **options: Any) -> GrepResult:
             found = await self.inner.agrep(pattern, f"/in{path or ''}", *args, **options)
@@ -321,7 +319,7 @@ async def test_a_wrapper_that_changes_paths_is_not_told_of_denied_ones() -> None
     assert [match.path for match in (await backend.agrep("needle")).matches or ()] == ["/a"]
 
 
-async def test_a_refused_change_names_no_mount_that_is_denied() -> None:
+async def test_the_error_of_a_refused_change_names_no_denied_mount() -> None:
     tree = CompositeBackend(files(top__a="x"), {"/top/secret/": MemoryBackend()})
     backend = PermissionedBackend(tree, [FilesystemPermission(["read"], ["/top/secret/**"], "deny")])
     assert "secret" not in str((await backend.adelete("/top")).error)
@@ -342,7 +340,7 @@ async def test_a_refused_change_names_no_mount_that_is_denied() -> None:
         (FilesystemPermission(["write"], ["/**/absent"], "deny"), True, True, True),
     ],
 )
-async def test_trees_need_every_path_that_they_touch(
+async def test_operations_on_trees_need_permission_for_every_path(
     rule: FilesystemPermission, deleted: bool, copied: bool, moved: bool
 ) -> None:
     for call, may in (("adelete", deleted), ("acopy", copied), ("amove", moved)):
@@ -367,7 +365,7 @@ class Commands(SandboxBackendProtocol, MemoryBackend):
         return ExecuteResponse(command, 0)
 
 
-async def test_execute_is_its_own_permission() -> None:
+async def test_execute_is_a_separate_permission() -> None:
     everything = FilesystemPermission(["read", "write"], ["/**"], "deny")
     allowed = PermissionedBackend(Commands(), [everything])
     assert supports_execute(allowed)
@@ -397,7 +395,7 @@ async def test_interrupts_are_denied_until_approved() -> None:
     assert not (await backend.aread("/a")).ok
 
 
-def test_approval_holds_for_sync_calls() -> None:
+def test_approval_applies_to_sync_calls() -> None:
     class Waits(MemoryBackend):
         is_synchronous = False
 
@@ -410,7 +408,7 @@ def test_approval_holds_for_sync_calls() -> None:
 # --- mounts ---
 
 
-async def test_rules_hold_around_a_composite_and_within_a_mount() -> None:
+async def test_rules_work_around_a_composite_and_within_a_mount() -> None:
     def tree() -> CompositeBackend:
         return CompositeBackend(files(own="needle"), {"/m/": files(secret__a="needle", b="needle")})
 
@@ -456,7 +454,7 @@ LINKED = [
 
 @pytest.mark.parametrize("mounted", [False, True])
 @pytest.mark.parametrize("operation", ON_A_PATH)
-def test_links_to_what_is_denied_are_denied(operation: str, mounted: bool, root: Path) -> None:
+def test_symlinks_to_denied_paths_are_denied(operation: str, mounted: bool, root: Path) -> None:
     backend, prefix = rooted(root, mounted)
     for path in LINKED:
         result = run_sync(ON_A_PATH[operation], backend, prefix + path)
@@ -467,7 +465,7 @@ def test_links_to_what_is_denied_are_denied(operation: str, mounted: bool, root:
 
 
 def rooted(root: Path, mounted: bool) -> tuple[PermissionedBackend, str]:
-    """The directory with its secrets denied, at the root or behind mounts."""
+    """The directory with its secrets denied, as the root or within nested mounts; and its path in the backend."""
     disk = FilesystemBackend(root)
     if not mounted:
         return PermissionedBackend(disk, [SECRET]), ""
@@ -479,7 +477,7 @@ def rooted(root: Path, mounted: bool) -> tuple[PermissionedBackend, str]:
 
 
 @pytest.mark.parametrize("mounted", [False, True])
-def test_links_to_what_is_denied_are_not_shown(mounted: bool, root: Path) -> None:
+def test_symlinks_to_denied_paths_are_not_shown(mounted: bool, root: Path) -> None:
     backend, prefix = rooted(root, mounted)
     shown = [info.path.removeprefix(prefix) for info in backend.ls(f"{prefix}/open").entries or ()]
     assert shown == ["/open/circle", "/open/file", "/open/to_file", "/open/up/"]
@@ -490,21 +488,21 @@ def test_links_to_what_is_denied_are_not_shown(mounted: bool, root: Path) -> Non
 
 
 @pytest.mark.parametrize("mounted", [False, True])
-def test_a_directory_with_links_to_what_is_denied_is_not_copied_or_moved(mounted: bool, root: Path) -> None:
+def test_a_directory_with_symlinks_to_denied_paths_is_not_copied_or_moved(mounted: bool, root: Path) -> None:
     backend, prefix = rooted(root, mounted)
     for target in ("/elsewhere", f"{prefix}/elsewhere"):
         assert backend.copy(f"{prefix}/open", target).code == "permission_denied"
         assert backend.move(f"{prefix}/open", target).code == "permission_denied"
 
 
-def test_a_directory_with_links_to_what_is_denied_can_be_deleted(root: Path) -> None:
+def test_a_directory_with_symlinks_to_denied_paths_can_be_deleted(root: Path) -> None:
     backend, _ = rooted(root, mounted=False)
     assert backend.delete("/open").ok
     assert not (root / "open").exists()
     assert (root / "secret" / "deep" / "key").exists()
 
 
-def test_what_arrives_by_a_second_link_needs_to_be_written_too(tmp_path: Path) -> None:
+def test_copies_made_through_a_symlink_need_write_permission_too(tmp_path: Path) -> None:
     (tmp_path / "src" / "real").mkdir(parents=True)
     (tmp_path / "src" / "real" / "file").write_text("x")
     (tmp_path / "src" / "second").symlink_to("real")
@@ -519,7 +517,7 @@ def test_what_arrives_by_a_second_link_needs_to_be_written_too(tmp_path: Path) -
     assert backend.copy("/disk/src/real", "/to").ok
 
 
-async def test_overrides_within_are_hit_once() -> None:
+async def test_overrides_of_the_inner_backend_are_called_once() -> None:
     class Counting(MemoryBackend):
         hits = 0
 
@@ -538,7 +536,7 @@ async def test_overrides_within_are_hit_once() -> None:
     assert within.hits == 2
 
 
-def test_names_that_no_path_can_have_hide_nothing_else(tmp_path: Path) -> None:
+def test_names_that_are_not_valid_in_paths_hide_nothing_else(tmp_path: Path) -> None:
     for name in ("C:", "..\\x", "\\\\server", "~", "plain"):
         for place in (tmp_path, tmp_path / "d", tmp_path / "secret"):
             place.mkdir(exist_ok=True)
@@ -557,7 +555,7 @@ def test_names_that_no_path_can_have_hide_nothing_else(tmp_path: Path) -> None:
     assert not (tmp_path / "d").exists()
 
 
-def test_a_name_that_no_path_can_have_is_denied_by_a_rule_about_it(tmp_path: Path) -> None:
+def test_rules_apply_to_names_that_are_not_valid_in_paths(tmp_path: Path) -> None:
     (tmp_path / "C:").write_text("needle")
     files = PermissionedBackend(FilesystemBackend(tmp_path), [FilesystemPermission(["read"], ["/C:"], "deny")])
     assert (files.ls("/").entries, files.grep("needle").matches) == ([], [])

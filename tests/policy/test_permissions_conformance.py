@@ -1,4 +1,4 @@
-"""Permissions that deny nothing of the suite's change nothing."""
+"""Permissions that deny nothing used by the suite change no result."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ DENIED_ELSEWHERE = [
 
 
 class TestNoRules(RawMemory, BackendConformance):
-    """Without a rule all is allowed."""
+    """An empty list of rules allows everything."""
 
     @pytest.fixture
     def backend(self) -> PermissionedBackend:
@@ -30,7 +30,7 @@ class TestNoRules(RawMemory, BackendConformance):
 
 
 class TestAllAllowed(RawMemory, BackendConformance):
-    """A rule that allows everything comes first."""
+    """The first rule allows everything."""
 
     @pytest.fixture
     def backend(self) -> PermissionedBackend:
@@ -40,7 +40,7 @@ class TestAllAllowed(RawMemory, BackendConformance):
 
 
 class TestDeniedElsewhere(RawMemory, BackendConformance):
-    """Rules about paths that the suite does not use are judged, and match nothing."""
+    """The rules are checked, but match no path of the suite."""
 
     @pytest.fixture
     def backend(self) -> PermissionedBackend:
@@ -49,7 +49,7 @@ class TestDeniedElsewhere(RawMemory, BackendConformance):
 
 
 class TestOnDisk(BackendConformance):
-    """The same over real files, where paths are resolved as well."""
+    """The same rules over real files, where symlinks are resolved too."""
 
     @pytest.fixture
     def backend(self, tmp_path: Path) -> PermissionedBackend:

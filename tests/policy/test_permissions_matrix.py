@@ -1,7 +1,7 @@
-"""Rules × operations × spellings against an oracle that shares no code with the library.
+"""Rules × operations × spellings of paths, checked against an oracle that shares no code with the library.
 
-The oracle matches patterns segment by segment, walks plain sets of paths and knows nothing of backends; what it allows
-must succeed and do what it says, what it denies must change and show nothing.
+The oracle matches patterns segment by segment, walks plain sets of paths, and uses no backend. An operation that it
+allows must succeed and have its normal effect; an operation that it denies must change and show nothing.
 """
 
 import itertools
@@ -20,7 +20,7 @@ from deepfs import CompositeBackend, FilesystemBackend, FilesystemPermission, Me
 from deepfs.backends.protocol import BackendProtocol
 
 TREE: Final = ("/a/k", "/a/b/k", "/a/b/.h/k", "/a/B/k", "/m/k", "/m/a/k", "/m/a/.env", "/top", "/.env")
-"""Every file holds its own path and the word `needle`; `/m` is a mount where there are mounts."""
+"""Every file holds its own path and the word `needle`; `/m` is a mount in the mounted tree."""
 NAMES: Final = ("a", "b", "B", "k", "m", ".h", ".env", "top", "*", "**", "?", "[ab]", "{a,m}", "*.env")
 
 
@@ -28,7 +28,7 @@ NAMES: Final = ("a", "b", "B", "k", "m", ".h", ".env", "top", "*", "**", "?", "[
 
 
 def alternatives(pattern: str) -> Iterator[str]:
-    """The patterns without braces; there is at most one level of them."""
+    """The pattern with each alternative of its braces, which are not nested."""
     before, brace, rest = pattern.partition("{")
     if not brace:
         yield pattern
@@ -52,7 +52,7 @@ def split(path: str) -> list[str]:
 
 def matches(pattern: str, path: str) -> bool:
     whole = pattern + "**" if pattern.endswith("/") and split(pattern) else pattern
-    # At the end `**/*` is the same as `**`.
+    # A final `**/*` means the same as a final `**`.
     return any(fits(split(re.sub(r"/\*\*/\*$", "/**", each)), split(path)) for each in alternatives(whole))
 
 
@@ -64,7 +64,7 @@ def allows(rules: Sequence[FilesystemPermission], operation: str, path: str) -> 
 
 
 def standing(path: str, files: Sequence[str]) -> list[str]:
-    """The files at or beneath a path and every directory there."""
+    """The files at or beneath a path, and the directories between the path and these files."""
     path = path.rstrip("/")
     beneath = [file for file in files if file == path or file.startswith(f"{path}/")]
     directories = {file[:end] for file in beneath for end, sign in enumerate(file) if sign == "/" and end > len(path)}
@@ -72,7 +72,7 @@ def standing(path: str, files: Sequence[str]) -> list[str]:
 
 
 def expected(rules: Sequence[FilesystemPermission], operation: str, path: str, target: str) -> bool:
-    """Whether the rules let the operation happen, with `/to` or so as target."""
+    """Whether the rules allow the operation; `target` is the destination of copy and move."""
 
     def every(needed: str, under: str = path, at: str = path) -> bool:
         touched = {at, *(at.rstrip("/") + each[len(under.rstrip("/")) :] for each in standing(under, TREE))}
@@ -197,14 +197,14 @@ SPELLINGS: Final = ("{}", "{}/", "/{}", "/.{}", "{}/.", "{}//")
 
 @pytest.mark.parametrize("tree", [flat, mounted])
 @pytest.mark.parametrize("rules", RULES, ids=range(len(RULES)))
-def test_the_table(rules: Sequence[FilesystemPermission], tree: Any) -> None:
+def test_every_operation_on_every_place(rules: Sequence[FilesystemPermission], tree: Any) -> None:
     spellings = itertools.cycle(SPELLINGS)
     for operation, place in itertools.product(OPERATIONS, PLACES):
         check(rules, tree, operation, next(spellings).format(place))
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_every_spelling(operation: str) -> None:
+def test_every_spelling_of_a_path(operation: str) -> None:
     for place, spelling in itertools.product(("/a/b", "/a/b/k", "/m/a/.env"), SPELLINGS):
         for rules in (RULES[0], RULES[2], RULES[3]):
             check(rules, flat, operation, spelling.format(place))
@@ -223,7 +223,7 @@ permissions = st.builds(
 
 @settings(max_examples=400, deadline=None)
 @given(st.lists(permissions, min_size=1, max_size=4), st.sampled_from(OPERATIONS), st.randoms(), st.booleans())
-def test_generated_rules(
+def test_generated_rules_match_the_oracle(
     rules: list[FilesystemPermission], operation: str, choice: random.Random, is_mounted: bool
 ) -> None:
     place = choice.choice([*PLACES, *TREE])
@@ -233,7 +233,7 @@ def test_generated_rules(
 
 @settings(max_examples=300, deadline=None)
 @given(patterns, st.sampled_from(TREE))
-def test_what_may_match_beneath_is_never_underrated(pattern: str, path: str) -> None:
+def test_may_match_beneath_covers_every_match(pattern: str, path: str) -> None:
     rule = FilesystemPermission(["read"], [pattern], "deny")
     assert rule.matches("read", path) is matches(pattern, path)
     if matches(pattern, path):
@@ -242,8 +242,10 @@ def test_what_may_match_beneath_is_never_underrated(pattern: str, path: str) -> 
 
 
 @pytest.mark.parametrize("rules", RULES[:5], ids=range(5))
-def test_the_table_on_disk_with_links_to_everything(rules: Sequence[FilesystemPermission], tmp_path: Path) -> None:
-    """Each file and directory has a link; reading, listing or writing through it needs what the target needs."""
+def test_symlinks_on_disk_need_the_permissions_of_their_targets(
+    rules: Sequence[FilesystemPermission], tmp_path: Path
+) -> None:
+    """Each file and directory has a symlink; access through it needs permission for the symlink and the target."""
     root = tmp_path / "root"
     places = sorted({place for file in TREE for place in standing("", [file]) if place})
     for file in TREE:

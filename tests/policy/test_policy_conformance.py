@@ -1,4 +1,4 @@
-"""Policies that object to nothing change nothing."""
+"""Policies without objections change no result of the suite."""
 
 import pytest
 
@@ -13,11 +13,11 @@ def nothing(call: Call, result: object = None) -> None:
 
 
 async def nothing_async(call: Call, result: object = None) -> None:
-    """The same, async."""
+    """An async hook that does nothing."""
 
 
 class TestGuarded(RawMemory, BackendConformance):
-    """Hooks that do nothing, and a log that nobody reads."""
+    """Hooks that do nothing, and an audit log that is discarded."""
 
     @pytest.fixture
     def backend(self) -> HookedBackend:

@@ -1,4 +1,4 @@
-"""Streams and searches through policies over a disk: bounded memory, rules before the first byte, no way around."""
+"""Streams and searches through policies over a disk: bounded memory, rules checked before the first byte, no bypass."""
 
 import itertools
 import os
@@ -69,7 +69,7 @@ def stacked(stack: tuple[str, ...], inner: BackendProtocol) -> BackendProtocol:
 
 
 class Source(AsyncIterator[bytes]):
-    """Counts what is asked of it."""
+    """Yields `blocks` blocks, then ends or fails; `left` counts the blocks not yet taken."""
 
     def __init__(self, blocks: int, *, fails: bool = False) -> None:
         self.left = blocks
@@ -102,8 +102,10 @@ async def peak_of(call: Callable[[], Any]) -> int:
 
 
 @each_stack
-async def test_a_large_file_passes_every_stack_in_little_memory(tmp_path: Path, stack: tuple[str, ...]) -> None:
-    """Twice, so that a history has a former version to keep."""
+async def test_a_large_file_streams_through_every_stack_in_bounded_memory(
+    tmp_path: Path, stack: tuple[str, ...]
+) -> None:
+    """Upload twice, so that a history has a former version to keep."""
     blocks = 64 if len(stack) == 1 else 12
     backend = stacked(stack, FilesystemBackend(tmp_path))
 
@@ -116,7 +118,7 @@ async def test_a_large_file_passes_every_stack_in_little_memory(tmp_path: Path, 
 
 
 @each_stack
-async def test_a_source_that_fails_changes_nothing_and_is_closed(tmp_path: Path, stack: tuple[str, ...]) -> None:
+async def test_a_failing_source_changes_nothing_and_is_closed(tmp_path: Path, stack: tuple[str, ...]) -> None:
     backend = stacked(stack, FilesystemBackend(tmp_path))
     closed: list[str] = []
 
@@ -137,13 +139,15 @@ async def test_a_source_that_fails_changes_nothing_and_is_closed(tmp_path: Path,
     assert {path: content for path, content in after.items() if not path.startswith(".history")} == {
         path: content for path, content in before.items() if not path.startswith(".history")
     }
-    if stack.count("history") == 1:  # One before another keeps what the other has dropped.
+    if (
+        stack.count("history") == 1
+    ):  # Of two histories, the inner one keeps the versions that the outer one deletes again.
         assert not [path for path, content in after.items() if content is not None and path.startswith(".history")]
     assert closed == ["source"] * 2
 
 
 @pytest.mark.parametrize("stack", ALONE, ids="-".join)
-async def test_a_source_that_is_not_read_to_its_end_is_closed(tmp_path: Path, stack: tuple[str, ...]) -> None:
+async def test_a_partly_read_source_is_closed(tmp_path: Path, stack: tuple[str, ...]) -> None:
     closed: list[str] = []
 
     async def endless() -> AsyncIterator[bytes]:
@@ -186,7 +190,7 @@ async def test_hidden_trees_are_not_searched(tmp_path: Path, stack: tuple[str, .
 
 
 @each_stack
-async def test_where_links_lead_is_told_through_every_stack(tmp_path: Path, stack: tuple[str, ...]) -> None:
+async def test_symlinks_are_resolved_through_every_stack(tmp_path: Path, stack: tuple[str, ...]) -> None:
     def fill() -> None:
         (tmp_path / "there").mkdir()
         (tmp_path / "there" / "a.txt").write_text("x")
@@ -199,7 +203,9 @@ async def test_where_links_lead_is_told_through_every_stack(tmp_path: Path, stac
 
 @pytest.mark.parametrize("stack", [(), *ALONE], ids=lambda stack: "-".join(stack) or "none")
 @pytest.mark.parametrize("place", ["inside", "outside"])
-async def test_rules_judge_a_stream_before_its_first_byte(tmp_path: Path, stack: tuple[str, ...], place: str) -> None:
+async def test_rules_are_checked_before_the_first_byte_of_a_stream(
+    tmp_path: Path, stack: tuple[str, ...], place: str
+) -> None:
     def fill() -> None:
         (tmp_path / "hidden").mkdir()
         (tmp_path / "hidden" / "a.txt").write_text("secret")
@@ -219,7 +225,7 @@ async def test_rules_judge_a_stream_before_its_first_byte(tmp_path: Path, stack:
 
 
 @pytest.mark.parametrize("stack", ALONE, ids="-".join)
-async def test_a_read_only_backend_shows_streams_and_takes_none(tmp_path: Path, stack: tuple[str, ...]) -> None:
+async def test_a_read_only_backend_allows_download_streams_only(tmp_path: Path, stack: tuple[str, ...]) -> None:
     disk = FilesystemBackend(tmp_path)
     await disk.aupload_stream("/a.bin", Source(2))
     backend = stacked(stack, ReadOnlyBackend(stacked(stack, disk)))
@@ -229,10 +235,10 @@ async def test_a_read_only_backend_shows_streams_and_takes_none(tmp_path: Path, 
     assert await received(backend, "/a.bin") == 2 * MB
 
 
-# --- the policies by themselves ---
+# --- single policies ---
 
 
-async def test_a_log_has_one_entry_for_a_stream_with_what_passed(tmp_path: Path) -> None:
+async def test_the_audit_log_has_one_entry_per_stream_with_the_bytes_transferred(tmp_path: Path) -> None:
     log: list[AuditRecord] = []
     backend = AuditedBackend(FilesystemBackend(tmp_path), log.append)
     await backend.aupload_stream("/a", Source(3))
@@ -251,7 +257,7 @@ async def test_a_log_has_one_entry_for_a_stream_with_what_passed(tmp_path: Path)
     ]
 
 
-async def test_a_limit_counts_streams_as_uploads_and_downloads(tmp_path: Path) -> None:
+async def test_rate_limits_count_streams_as_uploads_and_downloads(tmp_path: Path) -> None:
     backend = HookedBackend(FilesystemBackend(tmp_path), [RateLimit(1, 60, ["upload_files"])])
     assert (await backend.aupload_stream("/a", Source(1))).error is None
     assert (await backend.aupload_stream("/a", Source(1))).error == "permission_denied"
@@ -263,7 +269,7 @@ async def test_a_limit_counts_streams_as_uploads_and_downloads(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("contents", [True, False])
-async def test_hooks_see_a_stream_as_one_item(tmp_path: Path, contents: bool) -> None:
+async def test_hooks_see_a_stream_as_one_call(tmp_path: Path, contents: bool) -> None:
     seen: list[tuple[str, dict[str, Any], bool]] = []
     ended: list[Any] = []
 
@@ -291,7 +297,7 @@ async def test_hooks_see_a_stream_as_one_item(tmp_path: Path, contents: bool) ->
     assert ended == [FileUploadResponse("/a"), FileDownloadResponse("/a", BLOCK if contents else None)]
 
 
-async def test_what_hooks_make_of_contents_holds_for_streams(tmp_path: Path) -> None:
+async def test_hooks_can_refuse_and_replace_the_content_of_streams(tmp_path: Path) -> None:
     def refuse(call: Call) -> None:
         if b"secret" in call.arguments.get("content", b""):
             raise PermissionDeniedError("/a")
@@ -311,7 +317,7 @@ async def test_what_hooks_make_of_contents_holds_for_streams(tmp_path: Path) -> 
     assert [chunk async for chunk in backend.adownload_stream("/a", chunk_size=4)] == [b"a --", b"----"]
 
 
-async def test_a_history_keeps_what_a_stream_replaces(tmp_path: Path) -> None:
+async def test_a_history_keeps_the_file_that_a_stream_replaces(tmp_path: Path) -> None:
     backend = HistoryBackend(FilesystemBackend(tmp_path))
     await backend.awrite("/a", "one")
     await backend.aupload_stream("/a", Source(1))
@@ -322,7 +328,7 @@ async def test_a_history_keeps_what_a_stream_replaces(tmp_path: Path) -> None:
     assert [each.size for each in await backend.ahistory("/a")] == [3, MB, 2 * MB]
 
 
-async def test_a_version_that_cannot_be_kept_refuses_the_stream(tmp_path: Path) -> None:
+async def test_a_stream_is_refused_if_the_version_cannot_be_kept(tmp_path: Path) -> None:
     disk = FilesystemBackend(tmp_path)
     full = FaultyBackend(MemoryBackend(), {"upload_stream": BackendError("Error: full")})
     backend = HistoryBackend(disk, full)
@@ -333,9 +339,9 @@ async def test_a_version_that_cannot_be_kept_refuses_the_stream(tmp_path: Path) 
     assert (await backend.aupload_stream("/new", source)).error is None
 
 
-async def test_a_version_that_changes_while_it_is_kept_is_a_conflict(tmp_path: Path) -> None:
+async def test_a_file_that_changes_while_it_is_kept_is_a_conflict(tmp_path: Path) -> None:
     class Changing(WrapperBackend):
-        """Others replace the file between two reads."""
+        """Simulates a file that is replaced between two reads."""
 
         async def adownload_stream(self, path: str, *, chunk_size: int = MB) -> AsyncIterator[bytes]:  # type: ignore[override]
             self.reads = getattr(self, "reads", 0) + 1
@@ -349,7 +355,7 @@ async def test_a_version_that_changes_while_it_is_kept_is_a_conflict(tmp_path: P
     assert await backend.ahistory("/a") == []
 
 
-async def test_an_override_of_uploads_and_downloads_holds_for_streams(tmp_path: Path) -> None:
+async def test_overrides_of_uploads_and_downloads_apply_to_streams(tmp_path: Path) -> None:
     class Marking(WrapperBackend):
         async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
             return await super().aupload_files([(path, content + b"!") for path, content in files])
@@ -377,7 +383,7 @@ async def test_an_override_of_uploads_and_downloads_holds_for_streams(tmp_path: 
     assert Marking.adownload_stream is WrapperBackend.adownload_stream
 
 
-async def test_a_download_that_a_policy_drops_leaves_no_file_open(tmp_path: Path) -> None:
+async def test_a_dropped_download_stream_leaves_no_file_open(tmp_path: Path) -> None:
     disk = FilesystemBackend(tmp_path)
     await disk.aupload_stream("/a", Source(2))
     backend = FaultyBackend(disk, {"download_stream": BackendError("Error: lost")}, late=True)
@@ -407,7 +413,7 @@ async def test_copies_between_mounts_stream_through_policies(
     composite = CompositeBackend(MemoryBackend(), routes)
     if operation == "amove" and "history" in stack:
         result = await composite.amove("/from/d", "/to/d")
-        assert result.code == "backend_error"  # What a history cannot keep is not deleted.
+        assert result.code == "backend_error"  # A tree is not deleted if the history cannot keep it.
         assert await received(mounts["from"], "/d/large.bin") == 4 * MB
         return
     assert (await getattr(composite, operation)("/from/d", "/to/d")).ok

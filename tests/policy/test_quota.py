@@ -1,4 +1,4 @@
-"""A quota is never exceeded, whoever writes at once, and what fails or goes gives its room back."""
+"""A quota is never exceeded, even by concurrent changes; failed changes and deletions release their space."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
@@ -24,7 +24,7 @@ EXCEEDED = "quota_exceeded"
 
 
 class TestQuota(RawMemory, BackendConformance):
-    """A quota that nothing exceeds changes nothing."""
+    """A quota that is never reached changes no result of the suite."""
 
     @pytest.fixture
     def backend(self) -> QuotaBackend:
@@ -38,7 +38,7 @@ async def chunks(*content: bytes) -> AsyncIterator[bytes]:
 
 
 async def stored(backend: BackendProtocol) -> tuple[int, int]:
-    """The bytes and files there are, past any quota."""
+    """Bytes and number of files in the storage, counted without the quota."""
     listing = await backend.alist_tree("/")
     sizes = [entry.size or 0 for entry in listing.entries if entry.kind == "file"]
     return sum(sizes), len(sizes)
@@ -58,8 +58,8 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> BackendProtocol:
 
 
 @pytest.mark.anyio
-class TestWhatIsRefused:
-    async def test_each_change_that_is_too_much(self, storage: BackendProtocol) -> None:
+class TestRefusedChanges:
+    async def test_changes_that_would_exceed_the_quota_are_refused(self, storage: BackendProtocol) -> None:
         await storage.aupload_files([("/a", b"12345"), ("/d/b", b"123")])
         quota = QuotaBackend(storage, max_bytes=10)
         before = await quota.adownload_files(["/a", "/d/b"])
@@ -78,7 +78,7 @@ class TestWhatIsRefused:
         assert (await quota.adownload_files(["/a"])) == before[:1]
         assert await stored(storage) == (10, 2) == tuple(await quota.ausage())
 
-    async def test_the_error_tells_what_there_would_be(self) -> None:
+    async def test_the_error_has_the_size_limit_and_unit(self) -> None:
         quota = QuotaBackend(MemoryBackend(), max_bytes=3, max_files=1)
         result = await quota.awrite("/dir/a", "1234")
         error = error_behind(result)
@@ -94,7 +94,7 @@ class TestWhatIsRefused:
         assert (error.size, error.limit, error.unit) == (2, 1, "files")
         assert (await quota.aupload_stream("/b", chunks())).error == EXCEEDED
 
-    async def test_what_fails_anyhow_has_its_own_error(self, storage: BackendProtocol) -> None:
+    async def test_changes_that_fail_anyway_keep_their_own_error(self, storage: BackendProtocol) -> None:
         await storage.aupload_files([("/a", b"123"), ("/d/b", b"")])
         quota = QuotaBackend(storage, max_bytes=3, max_files=2)
         assert (await quota.awrite("/a", "12345")).code == "already_exists"
@@ -109,7 +109,7 @@ class TestWhatIsRefused:
         assert outcome.error == "invalid_path"
         assert tuple(await quota.ausage()) == (3, 2)
 
-    async def test_what_adds_nothing_is_allowed_beyond_the_quota(self) -> None:
+    async def test_changes_that_add_nothing_are_allowed_beyond_the_quota(self) -> None:
         memory = MemoryBackend()
         await memory.awrite("/a", "12345")
         quota = QuotaBackend(memory, max_bytes=2, max_files=0)
@@ -120,7 +120,7 @@ class TestWhatIsRefused:
         assert (await quota.adelete("/b")).ok
 
     @pytest.mark.parametrize("limits", [{}, {"max_bytes": -1}, {"max_files": -1}])
-    async def test_limits_that_limit_nothing_are_refused(self, limits: dict[str, int]) -> None:
+    async def test_invalid_limits_are_refused(self, limits: dict[str, int]) -> None:
         with pytest.raises(ValueError, match="max_"):
             QuotaBackend(MemoryBackend(), **limits)
         with pytest.raises(TypeError, match="max_bytes"):
@@ -128,8 +128,8 @@ class TestWhatIsRefused:
 
 
 @pytest.mark.anyio
-class TestWhatIsGivenBack:
-    async def test_deletes_moves_and_shorter_files_free_room(self, storage: BackendProtocol) -> None:
+class TestReleasedSpace:
+    async def test_deletes_moves_and_shorter_files_release_space(self, storage: BackendProtocol) -> None:
         quota = QuotaBackend(storage, max_bytes=6, max_files=2)
         await quota.aupload_files([("/d/a", b"123"), ("/d/b", b"456")])
         assert (await quota.amove("/d", "/e")).ok
@@ -142,7 +142,7 @@ class TestWhatIsGivenBack:
         assert (await quota.awrite("/new", "123456")).ok
 
     @pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
-    async def test_a_failure_counts_what_is_there(self, tmp_path: Path, late: bool) -> None:
+    async def test_after_a_failure_the_count_matches_the_storage(self, tmp_path: Path, late: bool) -> None:
         disk = FilesystemBackend(tmp_path)
         failing = ("write", "edit", "copy", "move", "delete", "upload_files", "upload_stream")
         error = BackendError("Error: lost")
@@ -157,7 +157,7 @@ class TestWhatIsGivenBack:
         await quota.adelete("/c")
         assert tuple(await quota.ausage()) == await stored(disk)
 
-    async def test_a_cancelled_change_gives_its_room_back(self) -> None:
+    async def test_a_cancelled_change_releases_its_space(self) -> None:
         memory = MemoryBackend()
         quota = QuotaBackend(LatencyBackend(memory, {"write": 60, "upload_files": 60}), max_bytes=10)
 
@@ -175,7 +175,7 @@ class TestWhatIsGivenBack:
             assert scope.cancelled_caught
         assert tuple(await quota.ausage()) == (0, 0)
 
-    async def test_a_batch_is_judged_item_by_item(self, storage: BackendProtocol) -> None:
+    async def test_a_batch_is_checked_item_by_item(self, storage: BackendProtocol) -> None:
         quota = QuotaBackend(storage, max_bytes=5)
         files = [("/a", b"123"), ("/b", b"123"), ("/a", b"1"), ("/..", b""), ("/c", b"1")]
         outcomes = await quota.aupload_files(files)
@@ -184,7 +184,7 @@ class TestWhatIsGivenBack:
         ]  # fmt: skip
         assert tuple(await quota.ausage()) == (2, 2) == await stored(storage)
 
-    async def test_a_source_that_fails_stores_nothing(self, storage: BackendProtocol) -> None:
+    async def test_a_failing_source_stores_nothing(self, storage: BackendProtocol) -> None:
         async def failing() -> AsyncIterator[bytes]:
             yield b"123"
             raise RuntimeError("gone")
@@ -196,12 +196,12 @@ class TestWhatIsGivenBack:
 
 
 @pytest.mark.anyio
-class TestWhatOthersDo:
-    async def test_an_edit_is_of_the_version_whose_size_was_computed(self) -> None:
+class TestChangesByOthers:
+    async def test_an_edit_applies_only_to_the_version_that_was_measured(self) -> None:
         memory = MemoryBackend()
 
         class Overtaken(WrapperBackend):
-            """Others make the file longer just before the first edit."""
+            """Another client makes the file longer just before the first edit."""
 
             edits = 0
 
@@ -220,7 +220,7 @@ class TestWhatOthersDo:
         assert overtaken.edits == 1
         assert (await memory.aread("/a")).file_data.content == "x" * 8  # type: ignore[union-attr]
 
-    async def test_a_new_count_finds_what_others_stored(self) -> None:
+    async def test_a_recount_includes_files_stored_by_others(self) -> None:
         memory = MemoryBackend()
         quota = QuotaBackend(memory, max_bytes=10)
         assert (await quota.awrite("/a", "1")).ok
@@ -229,7 +229,7 @@ class TestWhatOthersDo:
         assert tuple(await quota.arecount()) == (9, 2)
         assert (await quota.awrite("/c", "12")).code == EXCEEDED
 
-    async def test_after_a_command_all_is_counted_again(self) -> None:
+    async def test_files_are_counted_again_after_a_command(self) -> None:
         class Commands(MemoryBackend, SandboxBackendProtocol):
             capabilities = SandboxBackendProtocol.capabilities
             id = "commands"
@@ -244,13 +244,13 @@ class TestWhatOthersDo:
         assert (await quota.awrite("/c", "12")).code == EXCEEDED
         assert tuple(await quota.ausage()) == (9, 2)
 
-    async def test_what_cannot_be_listed_fails_the_change(self) -> None:
+    async def test_a_change_fails_if_the_files_cannot_be_listed(self) -> None:
         rules = [FilesystemPermission(["read"], ["/"], "deny")]
         quota = QuotaBackend(PermissionedBackend(MemoryBackend(), rules), max_bytes=10)
         for _ in range(2):
             assert (await quota.awrite("/a", "x")).code == "permission_denied"
 
-    async def test_links_count_as_what_they_lead_to_once(self, tmp_path: Path) -> None:
+    async def test_a_file_with_symlinks_is_counted_once(self, tmp_path: Path) -> None:
         def fill() -> None:
             (tmp_path / "d").mkdir()
             (tmp_path / "d" / "a").write_text("12345")
@@ -289,7 +289,7 @@ _acts = st.one_of(
 
 
 class Measured(WrapperBackend):
-    """Looks at what is stored after each change that it passes on, before anybody is told."""
+    """Records the largest usage seen after any change, before its result is returned."""
 
     is_synchronous = False
 
@@ -341,12 +341,12 @@ async def run_at_once(programs: Sequence[Sequence[Any]], kind: str, root: Path |
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
 @given(programs=st.lists(st.lists(_acts, max_size=6), min_size=2, max_size=5))
 @settings(max_examples=60, deadline=None)
-def test_changes_at_once_never_exceed_it(loop: str, programs: list[list[Any]]) -> None:
+def test_concurrent_changes_never_exceed_the_quota(loop: str, programs: list[list[Any]]) -> None:
     anyio.run(run_at_once, programs, "memory", None, backend=loop)
 
 
 @pytest.mark.anyio
-async def test_nor_do_many_writers_on_disk(tmp_path: Path) -> None:
+async def test_concurrent_writers_on_disk_never_exceed_the_quota(tmp_path: Path) -> None:
     disk = FilesystemBackend(tmp_path)
     quota = QuotaBackend(disk, max_bytes=95, max_files=20)
     done: list[bool] = []
@@ -361,7 +361,7 @@ async def test_nor_do_many_writers_on_disk(tmp_path: Path) -> None:
     assert tuple(await quota.ausage()) == (90, 9) == await stored(disk)
 
 
-def test_it_works_without_an_event_loop() -> None:
+def test_a_quota_works_without_an_event_loop() -> None:
     quota = QuotaBackend(MemoryBackend(), max_bytes=3)
     assert quota.is_synchronous
     assert quota.write("/a", "123").ok
@@ -373,7 +373,7 @@ def test_it_works_without_an_event_loop() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_policy_learns_of_each_change_before_it_is_made() -> None:
+async def test_a_policy_sees_each_change_before_and_after_it() -> None:
     class Recording(ChangePolicy):
         async def achanging(self, changes: Sequence[PlannedChange]) -> None:
             told.append([(change.path, change.before, change.after) for change in changes])
@@ -414,7 +414,7 @@ async def test_a_policy_learns_of_each_change_before_it_is_made() -> None:
 
 
 class Unsteady(WrapperBackend):
-    """Raises `error` where `fails` says so; a change is made all the same, and its answer is lost."""
+    """Raises `error` if `fails` returns true; changes are made before it raises, so their responses are lost."""
 
     def __init__(
         self, inner: BackendProtocol, fails: Callable[[str, str], bool], error: type[Exception] = BackendError
@@ -438,8 +438,8 @@ class Unsteady(WrapperBackend):
 
 
 @pytest.mark.anyio
-class TestWhatFailsMeanwhile:
-    async def test_an_edit_whose_size_cannot_be_known_is_not_made(self) -> None:
+class TestFailuresDuringChanges:
+    async def test_an_edit_is_refused_if_the_size_cannot_be_read(self) -> None:
         files = MemoryBackend()
         await files.awrite("/a", "12345678")
         inner = Unsteady(files, lambda operation, _: operation == "download_files")
@@ -448,13 +448,13 @@ class TestWhatFailsMeanwhile:
         assert (await quota.aedit("/a", "1", "1" * 50)).code == "backend_error"
         assert await stored(files) == (8, 1)
 
-    async def test_an_empty_file_counts_where_neither_its_answer_nor_a_look_arrives(self) -> None:
+    async def test_an_empty_file_counts_if_its_response_and_the_listing_are_lost(self) -> None:
         inner = Unsteady(MemoryBackend(), lambda operation, _: operation in ("write", "ls"))
         quota = QuotaBackend(inner, max_files=1)
         assert (await quota.awrite("/a", "")).code == "backend_error"
         assert await quota.ausage() == await stored(inner.inner) == (0, 1)
 
-    async def test_a_look_that_raises_leaves_no_room_of_others_aside(self) -> None:
+    async def test_an_exception_in_a_listing_releases_the_space_of_other_items(self) -> None:
         class Full(Unsteady):
             async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
                 self.changed = True
@@ -466,7 +466,7 @@ class TestWhatFailsMeanwhile:
         assert [outcome.error for outcome in outcomes] == ["backend_error"] * 2
         assert (await quota.ausage()).bytes == 30
 
-    async def test_a_count_that_is_cancelled_lets_no_change_pass_uncounted(self) -> None:
+    async def test_a_cancelled_count_lets_no_change_pass_uncounted(self) -> None:
         class Slow(WrapperBackend):
             async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
                 if path == "/" and not counting.is_set():

@@ -1,4 +1,4 @@
-"""A wrapper passes everything on, once, with what the backend within declares."""
+"""A wrapper forwards every operation once, with the capabilities of the inner backend."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -17,7 +17,7 @@ from support.raw import RawMemory
 
 
 class TestWrapper(RawMemory, BackendConformance):
-    """A wrapper in a wrapper is as good as what it wraps."""
+    """A wrapper in a wrapper passes the suite."""
 
     @pytest.fixture
     def backend(self) -> WrapperBackend:
@@ -30,7 +30,7 @@ class TestWrapper(RawMemory, BackendConformance):
 
 
 class Recording(WrapperBackend):
-    """Keeps the names of the operations that pass it."""
+    """Records the names of the operations that it forwards."""
 
     def __init__(self, inner: Any) -> None:
         super().__init__(inner)
@@ -42,7 +42,7 @@ class Recording(WrapperBackend):
 
 
 class Commands(SandboxBackendProtocol, MemoryBackend):
-    """Memory that runs commands."""
+    """A memory backend that runs commands."""
 
     id = "commands"
 
@@ -51,7 +51,7 @@ class Commands(SandboxBackendProtocol, MemoryBackend):
 
 
 class Counting(MemoryBackend):
-    """Overrides one sync and one async operation."""
+    """Overrides one sync and one async operation, and records their calls."""
 
     is_synchronous = True
 
@@ -69,7 +69,7 @@ class Counting(MemoryBackend):
 
 
 @pytest.mark.anyio
-async def test_every_operation_passes_by_its_name() -> None:
+async def test_every_operation_is_dispatched_by_its_name() -> None:
     backend = Recording(Commands())
     arguments: dict[str, tuple[Any, ...]] = {
         "ls": ("/",),
@@ -92,7 +92,7 @@ async def test_every_operation_passes_by_its_name() -> None:
 
 
 @pytest.mark.anyio
-async def test_overrides_within_are_hit_once() -> None:
+async def test_overrides_of_the_inner_backend_are_called_once() -> None:
     within = Counting()
     backend = WrapperBackend(WrapperBackend(within))
     assert (await backend.awrite("/a", "x")).ok
@@ -100,7 +100,7 @@ async def test_overrides_within_are_hit_once() -> None:
     assert within.hits == ["write", "read"]
 
 
-def test_overrides_within_are_hit_once_without_an_event_loop() -> None:
+def test_overrides_of_the_inner_backend_are_called_once_without_an_event_loop() -> None:
     within = Counting()
     backend = WrapperBackend(within)
     assert backend.write("/a", "x").ok
@@ -119,7 +119,7 @@ def test_an_override_of_a_sync_operation_works_in_a_wrapper() -> None:
     assert [item.content for item in backend.download_files(["/a", "/b"])] == [b"X", b"Y"]
 
 
-def test_capabilities_are_those_within() -> None:
+def test_a_wrapper_has_the_capabilities_of_the_inner_backend() -> None:
     assert WrapperBackend(Commands()).capabilities == Commands.capabilities
     assert supports_execute(WrapperBackend(WrapperBackend(Commands())))
     assert not supports_execute(WrapperBackend(MemoryBackend()))
@@ -127,7 +127,7 @@ def test_capabilities_are_those_within() -> None:
 
 
 @pytest.mark.anyio
-async def test_commands_run_within() -> None:
+async def test_commands_run_in_the_inner_backend() -> None:
     backend = WrapperBackend(Commands())
     assert (await backend.aexecute("echo", timeout=2)).output == "echo 2"
     assert (await backend.aexecute("echo")).output == "echo None"
@@ -135,7 +135,7 @@ async def test_commands_run_within() -> None:
         await WrapperBackend(MemoryBackend()).aexecute("echo")
 
 
-def test_a_wrapper_waits_where_the_backend_within_does() -> None:
+def test_a_wrapper_is_synchronous_if_the_inner_backend_is() -> None:
     class Waits(MemoryBackend):
         is_synchronous = False
 
@@ -145,7 +145,7 @@ def test_a_wrapper_waits_where_the_backend_within_does() -> None:
 
 
 @pytest.mark.anyio
-async def test_the_thread_of_the_storage_is_that_within() -> None:
+async def test_a_wrapper_is_bound_to_the_thread_of_the_inner_backend() -> None:
     class Bound(MemoryBackend):
         is_synchronous = False
 
@@ -157,7 +157,7 @@ async def test_the_thread_of_the_storage_is_that_within() -> None:
 
 
 class Relaying(WrapperBackend):
-    """Puts a generator of its own in the place of what it opens, and keeps it."""
+    """Replaces each opened stream by a generator of its own, and records which generators ended."""
 
     def __init__(self, inner: Any) -> None:
         super().__init__(inner)
@@ -187,7 +187,7 @@ class Watched(MemoryBackend):
 
 
 @pytest.mark.anyio
-async def test_what_an_override_puts_in_the_place_of_a_stream_ends_with_it() -> None:
+async def test_a_generator_that_replaces_a_stream_is_closed_with_it() -> None:
     layer = Relaying(Watched())
     await layer.awrite("/a", "x" * 10)
     for stream in (layer.adownload_stream("/a", chunk_size=1), layer.awatch("/")):

@@ -1,4 +1,4 @@
-"""BubblewrapSandbox: the shipped suite, what commands can do, and everything that they cannot."""
+"""BubblewrapSandbox: the shipped suite, what commands can do, and what they cannot."""
 
 import os
 import socket
@@ -29,7 +29,7 @@ _LIMITS = Limits(
 
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
-    """One loop is enough: how commands are run has tests of its own, and so have the file operations."""
+    """One event loop is enough: running commands and file operations have tests of their own."""
     return "asyncio"
 
 
@@ -67,7 +67,7 @@ def box(workspace: Path) -> BubblewrapSandbox:
 
 @pytest.fixture(autouse=True)
 def _no_trace() -> Iterator[None]:
-    """Whatever a command does, no process and no control group is left."""
+    """Check that no process and no control group is left after each test."""
     yield
     assert not list(Path("/sys/fs/cgroup").glob(f"*/deepfs-{os.getpid()}-*"))
     assert not list(Path("/sys/fs/cgroup").glob(f"deepfs-{os.getpid()}-*"))
@@ -78,7 +78,7 @@ async def output(box: BubblewrapSandbox, command: str) -> str:
         return (await box.aexecute(command)).output
 
 
-# --- at work ----------------------------------------------------------------------------------------------------------
+# --- normal use -------------------------------------------------------------------------------------------------------
 
 
 async def test_commands_and_file_operations_see_the_same_files(box: BubblewrapSandbox) -> None:
@@ -101,12 +101,12 @@ async def test_paths_map_both_ways(box: BubblewrapSandbox) -> None:
             box.virtual_path(outside)
 
 
-async def test_the_usual_programs_are_there(box: BubblewrapSandbox) -> None:
+async def test_the_usual_programs_are_available(box: BubblewrapSandbox) -> None:
     command = "echo x > /tmp/x && cat /tmp/x && python3 -c 'import ssl, json; print(1)' && seq 3 | sort -r | head -1"
     assert await box.aexecute(command) == ExecuteResponse("x\n1\n3\n", 0)
 
 
-async def test_an_ephemeral_workspace_goes_at_the_end() -> None:
+async def test_an_ephemeral_workspace_is_deleted_at_the_end() -> None:
     async with BubblewrapSandbox() as box:
         assert (await box.awrite("/a.txt", "x")).ok
         assert await output(box, "cat a.txt") == "x"
@@ -116,20 +116,20 @@ async def test_an_ephemeral_workspace_goes_at_the_end() -> None:
     assert not await anyio.to_thread.run_sync(os.path.exists, root)
 
 
-async def test_a_stream(box: BubblewrapSandbox) -> None:
+async def test_output_is_streamed(box: BubblewrapSandbox) -> None:
     async with box.astream_execute("echo one; sleep 0.1; echo two; exit 3") as run:
         assert "".join([chunk.text async for chunk in run]) == "one\ntwo\n"
     assert run.exit_code == 3
 
 
-async def test_the_environment_is_what_is_given(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_the_given_environment_is_visible(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_SECRET", "x")
     box = BubblewrapSandbox(workspace, env={"GIVEN": "y"})
     assert "A_SECRET" not in await output(box, "env")
     assert await output(box, "echo $GIVEN") == "y\n"
 
 
-async def test_what_is_named_can_be_read(workspace: Path, tmp_path: Path) -> None:
+async def test_read_only_paths_can_be_read(workspace: Path, tmp_path: Path) -> None:
     box = BubblewrapSandbox(workspace, read_only=[str(tmp_path / "outside")])
     path = tmp_path / "outside"
     shown = await output(box, f"cat {path}; echo changed > {path}")
@@ -137,7 +137,7 @@ async def test_what_is_named_can_be_read(workspace: Path, tmp_path: Path) -> Non
     assert "Read-only file system" in shown
 
 
-async def test_bubblewrap_of_the_extra_serves_where_the_system_has_none(
+async def test_the_bubblewrap_of_the_extra_is_used_if_the_system_has_none(
     box: BubblewrapSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
@@ -154,7 +154,7 @@ async def test_without_bubblewrap_the_error_says_so(box: BubblewrapSandbox, monk
 # --- time -------------------------------------------------------------------------------------------------------------
 
 
-async def test_everything_ends_at_the_timeout(box: BubblewrapSandbox, pause: str) -> None:
+async def test_the_timeout_ends_every_process(box: BubblewrapSandbox, pause: str) -> None:
     begun = time.perf_counter()
     response = await box.aexecute(f"echo begun; setsid sleep {pause} & sleep {pause}", timeout=1)
     assert time.perf_counter() - begun < 2
@@ -162,13 +162,13 @@ async def test_everything_ends_at_the_timeout(box: BubblewrapSandbox, pause: str
     assert await gone(pause)
 
 
-async def test_nothing_lives_on_in_the_background(box: BubblewrapSandbox, pause: str) -> None:
+async def test_background_processes_end_with_the_command(box: BubblewrapSandbox, pause: str) -> None:
     command = f"setsid sleep {pause} > /dev/null 2>&1 & (trap '' TERM HUP; sleep {pause}) & echo done"
     assert await output(box, command) == "done\n"
     assert await gone(pause)
 
 
-async def test_cancellation_ends_everything(box: BubblewrapSandbox, pause: str) -> None:
+async def test_cancellation_ends_every_process(box: BubblewrapSandbox, pause: str) -> None:
     with anyio.move_on_after(0.5):
         await box.aexecute(f"setsid sleep {pause} & sleep {pause}")
     assert await gone(pause)
@@ -202,7 +202,7 @@ async def test_cancellation_ends_everything(box: BubblewrapSandbox, pause: str) 
         "cat /proc/kmsg",
     ],
 )
-async def test_no_file_of_the_host_is_read(box: BubblewrapSandbox, workspace: Path, command: str) -> None:
+async def test_files_of_the_host_cannot_be_read(box: BubblewrapSandbox, workspace: Path, command: str) -> None:
     filled = command.replace("{outside}", str(workspace.parent / "outside")).replace("{pid}", str(os.getpid()))
     response = await box.aexecute(filled)
     assert response.exit_code not in (0, None), response.output
@@ -212,7 +212,7 @@ async def test_no_file_of_the_host_is_read(box: BubblewrapSandbox, workspace: Pa
 @pytest.mark.parametrize(
     "command",
     [
-        # Where an attempt could harm the machine, it sets what is set already.
+        # A command that could harm the machine only sets the value that is already there.
         "echo x > /usr/bin/evil",
         "echo x > /etc/evil",
         "echo x > /evil",
@@ -249,13 +249,13 @@ async def test_no_file_of_the_host_is_read(box: BubblewrapSandbox, workspace: Pa
         "kill -0 {pid}",
     ],
 )
-async def test_nothing_of_the_host_is_changed(box: BubblewrapSandbox, workspace: Path, command: str) -> None:
+async def test_the_host_cannot_be_changed(box: BubblewrapSandbox, workspace: Path, command: str) -> None:
     response = await box.aexecute(command.replace("{pid}", str(os.getpid())))
     assert response.exit_code not in (0, None), response.output
     assert not (await anyio.to_thread.run_sync(os.path.exists, workspace.parent / "evil"))
 
 
-async def test_the_devices_of_the_host_stay_as_they_are(box: BubblewrapSandbox) -> None:
+async def test_the_devices_of_the_host_are_unchanged(box: BubblewrapSandbox) -> None:
     def devices() -> list[tuple[int, float]]:
         found = [os.stat(f"/dev/{name}") for name in ("full", "null", "random", "tty", "urandom", "zero")]
         return [(status.st_mode, status.st_mtime) for status in found]
@@ -267,18 +267,18 @@ async def test_the_devices_of_the_host_stay_as_they_are(box: BubblewrapSandbox) 
     assert await output(BubblewrapSandbox(box._given_root), "echo x > /dev/null && echo works") == "works\n"
 
 
-async def test_no_process_of_the_host_is_seen(box: BubblewrapSandbox) -> None:
+async def test_processes_of_the_host_are_invisible(box: BubblewrapSandbox) -> None:
     pids = (await output(box, "ls /proc")).split()
     assert 0 < len([pid for pid in pids if pid.isdigit()]) < 8
 
 
-async def test_killing_everything_kills_only_the_command(box: BubblewrapSandbox) -> None:
+async def test_killing_all_processes_kills_only_the_command(box: BubblewrapSandbox) -> None:
     with anyio.fail_after(10):
         await box.aexecute("kill -9 -1; kill -9 1; kill -9 0")
     assert await output(box, "echo alive") == "alive\n"
 
 
-async def test_no_process_of_the_host_is_traced(box: BubblewrapSandbox) -> None:
+async def test_processes_of_the_host_cannot_be_traced(box: BubblewrapSandbox) -> None:
     attach = f"import ctypes; print(ctypes.CDLL(None).ptrace(16, {os.getpid()}, 0, 0))"
     assert await output(box, f"python3 -c '{attach}'") == "-1\n"
 
@@ -299,7 +299,7 @@ async def test_there_is_no_network(box: BubblewrapSandbox) -> None:
     assert [line.split(":")[0].strip() for line in interfaces.splitlines()[2:]] == ["lo"]
 
 
-async def test_abstract_sockets_of_the_host_are_not_reached(box: BubblewrapSandbox) -> None:
+async def test_abstract_sockets_of_the_host_are_unreachable(box: BubblewrapSandbox) -> None:
     name = f"deepfs-test-{os.getpid()}"
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(f"\0{name}")
@@ -308,7 +308,7 @@ async def test_abstract_sockets_of_the_host_are_not_reached(box: BubblewrapSandb
         assert (await box.aexecute(f"python3 -c '{code}'")).exit_code == 1
 
 
-async def test_a_fork_bomb_is_held(box: BubblewrapSandbox) -> None:
+async def test_a_fork_bomb_is_limited(box: BubblewrapSandbox) -> None:
     begun = time.perf_counter()
     response = await box.aexecute("f() { f | f & }; f 2>/dev/null; sleep 0.5; echo end", timeout=3)
     assert time.perf_counter() - begun < 5
@@ -318,13 +318,13 @@ async def test_a_fork_bomb_is_held(box: BubblewrapSandbox) -> None:
     assert not counted.strip().isdigit() or int(counted) <= _LIMITS.processes + 2
 
 
-async def test_a_memory_bomb_ends(box: BubblewrapSandbox) -> None:
+async def test_a_memory_bomb_is_killed(box: BubblewrapSandbox) -> None:
     response = await box.aexecute("python3 -c 'x = bytearray(400 * 2**20); print(len(x))'")
     assert response.exit_code not in (0, None)
     assert "419430400" not in response.output
 
 
-async def test_the_disk_is_not_filled(box: BubblewrapSandbox, workspace: Path) -> None:
+async def test_the_disk_cannot_be_filled(box: BubblewrapSandbox, workspace: Path) -> None:
     response = await box.aexecute("head -c 100000000 /dev/zero > large; ls -l large | awk '{print $5}'; rm large")
     assert int(response.output.split("\n")[0]) <= _LIMITS.file_size
     response = await box.aexecute("i=0; while :; do head -c 2000000 /dev/zero > f$i; i=$((i+1)); sleep 0.01; done")
@@ -335,14 +335,14 @@ async def test_the_disk_is_not_filled(box: BubblewrapSandbox, workspace: Path) -
         assert "No space left" in response.output
 
 
-async def test_a_busy_loop_ends(workspace: Path) -> None:
+async def test_a_busy_loop_is_killed(workspace: Path) -> None:
     box = BubblewrapSandbox(workspace, limits=Limits(cpu_seconds=1))
     begun = time.perf_counter()
     assert (await box.aexecute("while :; do :; done")).exit_code == 137
     assert time.perf_counter() - begun < 15
 
 
-async def test_links_lead_file_operations_nowhere_else(box: BubblewrapSandbox, workspace: Path) -> None:
+async def test_symlinks_do_not_lead_file_operations_outside(box: BubblewrapSandbox, workspace: Path) -> None:
     outside = workspace.parent / "outside"
     await box.aexecute(
         f"ln -s {outside} a; ln -s ../outside b; ln -s / root; ln -s .. up; mkfifo pipe; ln -s /proc/self/fd fds"
@@ -360,7 +360,7 @@ async def test_links_lead_file_operations_nowhere_else(box: BubblewrapSandbox, w
     assert not (await box.adelete("/up/outside")).ok
 
 
-async def test_links_that_change_all_the_time_lead_nowhere_else(box: BubblewrapSandbox, workspace: Path) -> None:
+async def test_swapped_symlinks_do_not_lead_file_operations_outside(box: BubblewrapSandbox, workspace: Path) -> None:
     swap = "mkdir d; echo inside > d/outside; while :; do mv d e; ln -s .. d; rm d; mv e d; done"
     seen: set[str] = set()
     async with box.astream_execute(swap):
@@ -371,6 +371,6 @@ async def test_links_that_change_all_the_time_lead_nowhere_else(box: BubblewrapS
     assert seen <= {"", "inside\n"}
 
 
-async def test_a_hostile_command_cannot_forge_its_end(box: BubblewrapSandbox) -> None:
+async def test_a_hostile_command_cannot_forge_its_exit_code(box: BubblewrapSandbox) -> None:
     response = await box.aexecute("kill -STOP 1; kill -STOP $PPID; echo still; exit 7")
     assert (response.output, response.exit_code) == ("still\n", 7)

@@ -1,4 +1,4 @@
-"""The shipped suite over a directory with a shell, and over a tree whose default runs commands."""
+"""The shipped suite over a directory with a shell; composites whose default or executor runs commands."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from support.sandboxes import raw_peek, raw_put
 
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
-    """One loop is enough: file operations and commands have tests of their own on both."""
+    """One event loop is enough: file operations and commands have tests of their own on both."""
     return "asyncio"
 
 
@@ -40,7 +40,7 @@ class TestLocalShell(BackendConformance):
 
 
 @pytest.mark.anyio
-async def test_a_tree_runs_commands_where_its_default_does(tmp_path: Path) -> None:
+async def test_a_composite_runs_commands_in_its_default(tmp_path: Path) -> None:
     tree = CompositeBackend(LocalShellBackend(tmp_path), {"/memories/": MemoryBackend()})
     assert supports_execute(tree)
     assert supports_execute(WrapperBackend(tree))
@@ -51,20 +51,20 @@ async def test_a_tree_runs_commands_where_its_default_does(tmp_path: Path) -> No
 
 
 @pytest.mark.anyio
-async def test_a_tree_without_such_a_default_does_not(tmp_path: Path) -> None:
+async def test_a_composite_without_an_executing_default_does_not_run_commands(tmp_path: Path) -> None:
     tree = CompositeBackend(MemoryBackend(), {"/shell/": LocalShellBackend(tmp_path)})
     assert not supports_execute(tree)
     with pytest.raises(NotSupportedError):
         await tree.aexecute("true")
 
 
-def test_sync_commands(tmp_path: Path) -> None:
+def test_commands_run_synchronously(tmp_path: Path) -> None:
     tree = CompositeBackend(LocalShellBackend(tmp_path), {})
     assert tree.execute("echo one").output == "one\n"
 
 
 @pytest.mark.anyio
-async def test_a_mount_runs_commands_where_it_is_named(tmp_path: Path) -> None:
+async def test_a_mount_runs_commands_if_it_is_the_executor(tmp_path: Path) -> None:
     place = str(tmp_path)
     tree = CompositeBackend(MemoryBackend(), {f"{place}/": LocalShellBackend(tmp_path)}, executor=f"{place}/")
     assert supports_execute(tree)

@@ -1,4 +1,4 @@
-"""BaseSandbox: how many commands an operation takes, content of any size, and nothing that a name could do."""
+"""BaseSandbox: commands per operation, content of any size, and names that try to break out."""
 
 import os
 import shutil
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
-    """One loop is enough: how commands are run has tests of its own."""
+    """One event loop is enough: running commands has tests of its own."""
     return "asyncio"
 
 
@@ -77,7 +77,7 @@ _TOOLS = [
     "tr",
     "wc",
 ]
-"""What the shell script needs; those of a system with the tools of GNU, and no Python."""
+"""The programs that the shell script needs, from a system with GNU tools and without Python."""
 
 _ODD = (
     "it's",
@@ -116,7 +116,7 @@ async def test_ten_operations_take_at_most_eleven_commands(tmp_path: Path) -> No
     assert time.perf_counter() - begun < 11 * 0.05 + 5
 
 
-async def test_grep_over_many_files_is_one_command(sandbox: LocalSandbox) -> None:
+async def test_grep_over_many_files_takes_one_command(sandbox: LocalSandbox) -> None:
     def fill() -> None:
         for number in range(5000):
             directory = sandbox.root / str(number % 50)
@@ -129,7 +129,7 @@ async def test_grep_over_many_files_is_one_command(sandbox: LocalSandbox) -> Non
     assert sandbox.commands == 1
 
 
-async def test_what_is_known_is_not_transferred_again(sandbox: LocalSandbox) -> None:
+async def test_unchanged_content_is_not_transferred_again(sandbox: LocalSandbox) -> None:
     text = "".join(f"{os.urandom(20).hex()}\n" for _ in range(10_000))
     await sandbox.awrite("/large.txt", text)
     before = sandbox.commands
@@ -139,7 +139,7 @@ async def test_what_is_known_is_not_transferred_again(sandbox: LocalSandbox) -> 
     assert "changed\n" in await anyio.to_thread.run_sync((sandbox.root / "large.txt").read_text)
 
 
-async def test_what_changed_in_between_is_noticed(sandbox: LocalSandbox) -> None:
+async def test_changes_by_other_commands_are_noticed(sandbox: LocalSandbox) -> None:
     await sandbox.awrite("/a.txt", "one two three")
     await sandbox.aexecute("printf 'ONE two three' > a.txt")
     succeeded(await sandbox.aedit("/a.txt", "two", "2"))
@@ -155,7 +155,7 @@ async def test_what_changed_in_between_is_noticed(sandbox: LocalSandbox) -> None
 
 
 class Roomy(LocalSandbox):
-    """One that takes commands of any length, by a file, and returns megabytes."""
+    """Takes commands of any length, through a file, and returns megabytes."""
 
     command_bytes: int = 2_000_000
     answer_bytes: int = 2_000_000
@@ -176,7 +176,7 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("scripts")
 
 
-async def test_twenty_megabytes_go_in_and_out(tmp_path: Path, scripts: Path) -> None:
+async def test_twenty_megabytes_are_uploaded_and_downloaded(tmp_path: Path, scripts: Path) -> None:
     sandbox = Roomy(tmp_path, scripts)
     content = os.urandom(1 << 20) * 20
     (upload,) = await sandbox.aupload_files([("/large.bin", content)])
@@ -187,7 +187,7 @@ async def test_twenty_megabytes_go_in_and_out(tmp_path: Path, scripts: Path) -> 
     assert await anyio.to_thread.run_sync(os.listdir, tmp_path) == ["large.bin"]
 
 
-async def test_a_megabyte_goes_in_and_out(sandbox: LocalSandbox) -> None:
+async def test_a_megabyte_is_uploaded_and_downloaded_in_short_commands(sandbox: LocalSandbox) -> None:
     content = os.urandom(1 << 20)
     assert [
         item.error for item in await sandbox.aupload_files([("/a", b"a"), ("/large.bin", content), ("/b", b"b")])
@@ -201,7 +201,7 @@ async def test_a_megabyte_goes_in_and_out(sandbox: LocalSandbox) -> None:
     assert sandbox.longest < 128 * 1024, "no command is longer than an argument may be"
 
 
-async def test_very_many_files_go_in_and_out(tmp_path: Path) -> None:
+async def test_thousands_of_files_are_uploaded_and_downloaded(tmp_path: Path) -> None:
     sandbox = LocalSandbox(tmp_path)
     files = [(f"/a long name of a directory/{number}.txt", str(number).encode()) for number in range(3000)]
     assert not [item.error for item in await sandbox.aupload_files(files) if item.error]
@@ -227,7 +227,7 @@ async def test_an_edit_keeps_every_other_byte_and_the_mode(sandbox: LocalSandbox
     assert await anyio.to_thread.run_sync(lambda: path.stat().st_mode & 0o777) == 0o751
 
 
-async def test_nothing_is_left_behind(sandbox: LocalSandbox, tmp_path: Path) -> None:
+async def test_no_temporary_files_are_left_behind(sandbox: LocalSandbox, tmp_path: Path) -> None:
     await sandbox.awrite("/a.txt", "x")
     await sandbox.aedit("/a.txt", "x", "y")
     await sandbox.awrite("/a.txt", "z")
@@ -237,10 +237,10 @@ async def test_nothing_is_left_behind(sandbox: LocalSandbox, tmp_path: Path) -> 
     assert sorted(await anyio.to_thread.run_sync(os.listdir, sandbox.root)) == ["a.txt", "b.txt", "c.txt"]
 
 
-# --- names and hostility ----------------------------------------------------------------------------------------------
+# --- hostile names ----------------------------------------------------------------------------------------------------
 
 
-async def test_names_are_data(sandbox: LocalSandbox) -> None:
+async def test_file_names_are_never_interpreted(sandbox: LocalSandbox) -> None:
     for name in _ODD:
         path = f"/{name}/{name}"
         succeeded(await sandbox.awrite(path, f"in {name}"))
@@ -262,7 +262,7 @@ async def test_modules_of_the_workspace_are_not_imported(sandbox: LocalSandbox) 
     succeeded(await sandbox.acopy("/os.py", "/copy.py"))
 
 
-async def test_links(sandbox: LocalSandbox) -> None:
+async def test_symlinks_and_pipes(sandbox: LocalSandbox) -> None:
     await sandbox.awrite("/dir/a.txt", "one")
     await sandbox.aexecute("ln -s dir/a.txt link; ln -s dir dirlink; ln -s nowhere broken; ln -s . loop; mkfifo pipe")
     assert shown(await sandbox.aread("/link")) == "one"
@@ -276,7 +276,7 @@ async def test_links(sandbox: LocalSandbox) -> None:
         assert not (await sandbox.aread("/pipe")).ok
 
 
-async def test_a_file_onto_itself_by_another_name_stays(sandbox: LocalSandbox) -> None:
+async def test_moving_a_file_onto_itself_keeps_it(sandbox: LocalSandbox) -> None:
     await sandbox.aupload_files([("/d/f", b"content"), ("/d/f\n", b"another")])
     await sandbox.aexecute("ln -s f d/link; ln -s d/link up; ln -s d dir; ln -s missing nowhere")
     for src, dst in (
@@ -305,7 +305,7 @@ async def test_paths_map_both_ways(tmp_path: Path) -> None:
         sandbox.virtual_path("/etc/passwd")
 
 
-async def test_the_root_of_the_system(tmp_path: Path) -> None:
+async def test_the_root_may_be_that_of_the_system(tmp_path: Path) -> None:
     class Whole(LocalSandbox):
         def __init__(self) -> None:
             super().__init__(Path("/"))
@@ -317,11 +317,11 @@ async def test_the_root_of_the_system(tmp_path: Path) -> None:
     assert [info.path for info in found] == [f"{tmp_path}/a.txt"]
 
 
-# --- a sandbox in trouble ---------------------------------------------------------------------------------------------
+# --- broken sandboxes -------------------------------------------------------------------------------------------------
 
 
 class Broken(BaseSandbox):
-    """A sandbox that answers each command in the same way."""
+    """A sandbox that gives the same response to each command."""
 
     def __init__(self, response: ExecuteResponse) -> None:
         super().__init__()
@@ -344,7 +344,7 @@ class Broken(BaseSandbox):
         (ExecuteResponse("so far", None), "timeout"),
     ],
 )
-async def test_failure_is_never_an_empty_success(response: ExecuteResponse, code: str) -> None:
+async def test_a_failed_command_is_never_an_empty_success(response: ExecuteResponse, code: str) -> None:
     sandbox = Broken(response)
     for call in (
         sandbox.als("/"),
@@ -357,7 +357,7 @@ async def test_failure_is_never_an_empty_success(response: ExecuteResponse, code
         assert result.code == code
 
 
-async def test_noise_around_an_answer_does_no_harm(tmp_path: Path) -> None:
+async def test_noise_around_a_response_is_ignored(tmp_path: Path) -> None:
     class Noisy(LocalSandbox):
         async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
             response = await super().aexecute(command, timeout=timeout)
@@ -369,7 +369,7 @@ async def test_noise_around_an_answer_does_no_harm(tmp_path: Path) -> None:
     assert shown(await sandbox.aread("/a.txt")) == "one"
 
 
-async def test_a_damaged_answer_is_noticed(tmp_path: Path) -> None:
+async def test_a_damaged_response_is_detected(tmp_path: Path) -> None:
     class Damaging(LocalSandbox):
         async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
             response = await super().aexecute(command, timeout=timeout)
@@ -389,16 +389,16 @@ def with_old_python(tmp_path: Path, busybox: str) -> LocalSandbox:
     return LocalSandbox(tmp_path / "root", str(tools))
 
 
-async def test_a_python_that_cannot_run_the_script_is_left_alone(with_old_python: LocalSandbox) -> None:
+async def test_without_a_suitable_python_the_shell_script_is_used(with_old_python: LocalSandbox) -> None:
     succeeded(await with_old_python.awrite("/a.txt", "one"))
     assert shown(await with_old_python.aread("/a.txt")) == "one"
     assert with_old_python.commands == 2
 
 
-# --- trees that go to another storage ---
+# --- moves to and from another storage ---
 
 
-async def test_a_tree_goes_out_and_comes_back(sandbox: LocalSandbox, tmp_path: Path) -> None:
+async def test_a_tree_can_be_moved_out_and_back(sandbox: LocalSandbox, tmp_path: Path) -> None:
     tree = CompositeBackend(FilesystemBackend(tmp_path / "out"), {"/box/": sandbox})
     for path in ("/box/d/run.sh", *(f"/box/d/deep/{name}" for name in _ODD)):
         assert [stored.error for stored in await tree.aupload_files([(path, b"#!/bin/sh\r\n")])] == [None]
@@ -415,7 +415,7 @@ async def test_a_tree_goes_out_and_comes_back(sandbox: LocalSandbox, tmp_path: P
     assert await anyio.to_thread.run_sync(os.listdir, tmp_path / "out") == []
 
 
-async def test_what_cannot_leave_the_sandbox_whole_is_refused(sandbox: LocalSandbox) -> None:
+async def test_trees_that_cannot_be_moved_whole_are_refused(sandbox: LocalSandbox) -> None:
     memory = MemoryBackend()
     tree = CompositeBackend(memory, {"/box/": sandbox})
     refused = {
@@ -431,7 +431,7 @@ async def test_what_cannot_leave_the_sandbox_whole_is_refused(sandbox: LocalSand
         assert (await sandbox.aexecute("cat d/a; ls d | wc -l; rm -r d")).output.split()[0].startswith("x")
 
 
-async def test_a_directory_is_removed_only_where_it_is_empty(sandbox: LocalSandbox) -> None:
+async def test_only_empty_directories_are_removed(sandbox: LocalSandbox) -> None:
     await sandbox.aexecute("mkdir full empty; echo x > full/a")
     made = [EntryChange("/new/dir", "make_directory", 0o500), EntryChange("/full", "make_directory")]
     assert [each.error for each in await sandbox.achange_entries(made)] == [None, "already_exists"]
@@ -443,7 +443,7 @@ async def test_a_directory_is_removed_only_where_it_is_empty(sandbox: LocalSandb
 
 
 @pytest.mark.parametrize("forged", ["/other", "/dd/a", "d/a", "", "/d/a//\n81a4 1 0 /etc/passwd"])
-async def test_names_that_lie_elsewhere_are_refused(forged: str) -> None:
+async def test_listed_names_outside_the_directory_are_refused(forged: str) -> None:
     for root in ("/", "/work"):
         place = "" if root == "/" else root
         text = b64encode(f"41ed 0 0 {place}/d//\n81a4 1 0 {place}{forged}//\n".encode()).decode()

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
-    """One loop is enough: what differs between the loops is how commands are run, which has tests of its own."""
+    """One event loop is enough: only running commands differs between them, and that has tests of its own."""
     return "asyncio"
 
 

@@ -1,4 +1,4 @@
-"""The scripts that sandboxes run: valid for every shell and Python they may meet, and part of the package."""
+"""The scripts that sandboxes run are valid for every supported shell and Python, and shipped with the package."""
 
 import ast
 import os
@@ -24,16 +24,16 @@ SCRIPTS = files("deepfs.sandboxes")
         for shell in (["dash"], ["bash", "--posix"], ["busybox", "sh"])
     ],
 )
-def test_every_shell_takes_the_script(shell: list[str]) -> None:
+def test_every_shell_parses_the_script(shell: list[str]) -> None:
     checked = subprocess.run([*shell, "-n"], input=SCRIPTS.joinpath("script.sh").read_bytes(), capture_output=True)
     assert (checked.returncode, checked.stderr) == (0, b"")
 
 
-def test_an_old_python_takes_the_script() -> None:
+def test_an_old_python_parses_the_script() -> None:
     ast.parse(SCRIPTS.joinpath("script.py").read_text(), feature_version=(3, 6))
 
 
-def test_both_have_the_same_operations() -> None:
+def test_both_scripts_have_the_same_operations() -> None:
     python = ast.parse(SCRIPTS.joinpath("script.py").read_text())
     (listed,) = [
         node.value
@@ -46,14 +46,14 @@ def test_both_have_the_same_operations() -> None:
 
 
 @pytest.mark.parametrize("engine", ["", "py", "sh"])
-def test_arguments_and_content_are_never_read_by_a_shell(engine: str) -> None:
+def test_arguments_and_content_are_never_interpreted_by_a_shell(engine: str) -> None:
     hostile = b"'; touch /evil; $(touch /evil) `touch /evil` \n@deepfs.payload\ntouch /evil"
     command = command_text(engine, [hostile], hostile)
     assert command.replace(command_text(engine, [b""], b""), "").count("evil") == 0
     assert b"evil" not in command.encode()
 
 
-def test_a_script_that_runs_never_tells_that_it_cannot() -> None:
+def test_an_error_of_the_script_has_its_own_exit_code() -> None:
     arguments = [b64encode(word).decode() for word in (b"nonce", b"1000", b"no such operation")]
     ended = subprocess.run([sys.executable, SCRIPTS.joinpath("script.py"), *arguments], capture_output=True)
     assert (ended.returncode, b"KeyError" in ended.stderr) == (70, True)
@@ -61,7 +61,7 @@ def test_a_script_that_runs_never_tells_that_it_cannot() -> None:
 
 @pytest.mark.needs("boxes of bubblewrap")
 @pytest.mark.parametrize("engine", ["py", "sh"])
-def test_leftovers_that_cannot_be_removed_harm_nothing(engine: str, tmp_path: Path) -> None:
+def test_leftovers_that_cannot_be_removed_are_ignored(engine: str, tmp_path: Path) -> None:
     for name in (".~deepfs-1", ".~deepfs-2", ".~deepfs-3"):
         inner = tmp_path / name / "inner"
         inner.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Questions that come at about the same time are put together, and each is answered by itself."""
+"""Concurrent requests with the same key are answered in one batch; each gets its own result."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ Group = list[BatchedCall[int, int]]
 
 
 class Answering:
-    """Doubles numbers, and notes which were put together; waits before it does where `gate` is closed."""
+    """Doubles numbers and records the batches; before each answer, waits for `gate` or the cancellation of the call."""
 
     def __init__(self) -> None:
         self.put: list[tuple[str, list[int]]] = []
@@ -52,7 +52,7 @@ def answering() -> Iterator[Answering]:
 
 @pytest.fixture
 async def held_lane() -> AsyncIterator[Callable[[], None]]:
-    """Threads for long calls that are all taken, until this is called."""
+    """Occupy all worker threads for long calls; calling the fixture's value releases them."""
     gate, held = threading.Event(), list[None]()
 
     def hold() -> None:
@@ -76,7 +76,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 async def answers(answering: Answering, *questions: tuple[str, int]) -> list[object]:
-    """The answers, or errors, of questions that are asked at once."""
+    """The answers, or errors, of requests made concurrently."""
     found: list[object] = [None] * len(questions)
 
     async def ask(place: int, key: str, number: int) -> None:
@@ -91,7 +91,7 @@ async def answers(answering: Answering, *questions: tuple[str, int]) -> list[obj
     return found
 
 
-async def test_questions_about_one_key_are_put_together(answering: Answering, held_lane: Callable[[], None]) -> None:
+async def test_requests_with_one_key_are_batched(answering: Answering, held_lane: Callable[[], None]) -> None:
     async with anyio.create_task_group() as tasks:
         for number in range(5):
             tasks.start_soon(answering.batcher.ask, "a", number)
@@ -104,17 +104,19 @@ async def test_questions_about_one_key_are_put_together(answering: Answering, he
     assert answering.put[-1] == ("a", [8])
 
 
-async def test_each_gets_its_own_answer(answering: Answering) -> None:
+async def test_each_request_gets_its_own_answer(answering: Answering) -> None:
     questions = [("ab"[number % 2], number) for number in range(300)]
     assert await answers(answering, *questions) == [2 * number for _, number in questions]
 
 
-async def test_an_error_is_told_to_whom_it_concerns(answering: Answering, held_lane: Callable[[], None]) -> None:
+async def test_an_error_fails_only_its_own_request(answering: Answering, held_lane: Callable[[], None]) -> None:
     held_lane()
     assert await answers(answering, ("a", 1), ("a", -1), ("a", 2)) == [2, "ValueError(-1)", 4]
 
 
-async def test_what_fails_as_a_whole_is_put_one_by_one(answering: Answering, held_lane: Callable[[], None]) -> None:
+async def test_requests_of_a_failed_batch_are_retried_one_by_one(
+    answering: Answering, held_lane: Callable[[], None]
+) -> None:
     def respond(_: str, calls: Group) -> None:
         answering.put.append(("a", [call.request for call in calls]))
         calls[0].settle(lambda: -len(calls))
@@ -138,7 +140,7 @@ async def test_what_fails_as_a_whole_is_put_one_by_one(answering: Answering, hel
     assert sorted(found) == [-3, -1, -1]
 
 
-async def test_an_error_is_the_answer_of_what_was_left(held_lane: Callable[[], None]) -> None:
+async def test_a_request_that_also_fails_alone_gets_the_error(held_lane: Callable[[], None]) -> None:
     def respond(_: str, calls: Group) -> None:
         raise ValueError([call.request for call in calls])
 
@@ -151,7 +153,9 @@ async def test_an_error_is_the_answer_of_what_was_left(held_lane: Callable[[], N
 # --- cancellation ----------------------------------------------------------------------------------------------------
 
 
-async def test_who_is_cancelled_before_is_not_asked_for(answering: Answering, held_lane: Callable[[], None]) -> None:
+async def test_a_request_cancelled_before_its_batch_starts_is_left_out(
+    answering: Answering, held_lane: Callable[[], None]
+) -> None:
     with anyio.move_on_after(0) as scope:
         await answering.batcher.ask("a", 1)
     assert scope.cancelled_caught
@@ -164,7 +168,7 @@ async def test_who_is_cancelled_before_is_not_asked_for(answering: Answering, he
     assert answering.put == [("a", [2])]
 
 
-async def test_who_is_cancelled_goes_on_when_it_is_settled_and_the_others_stay(
+async def test_cancelling_one_request_of_a_running_batch_keeps_the_others(
     answering: Answering, held_lane: Callable[[], None]
 ) -> None:
     answering.gate.clear()
@@ -180,7 +184,7 @@ async def test_who_is_cancelled_goes_on_when_it_is_settled_and_the_others_stay(
     assert answering.put == [("a", [1, 2])]
 
 
-async def test_cancelling_sets_the_token(answering: Answering) -> None:
+async def test_cancelling_a_request_cancels_its_deadline(answering: Answering) -> None:
     answering.gate.clear()
     with anyio.fail_after(10):
         async with anyio.create_task_group() as tasks:
@@ -193,7 +197,7 @@ async def test_cancelling_sets_the_token(answering: Answering) -> None:
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_loops_in_many_threads_share_what_they_ask(answering: Answering) -> None:
+async def test_event_loops_in_many_threads_share_a_batcher(answering: Answering) -> None:
     found: list[list[object]] = []
 
     def in_thread(kind: str, start: int) -> None:
@@ -216,7 +220,7 @@ async def test_loops_in_many_threads_share_what_they_ask(answering: Answering) -
 KINDS = ["asyncio", "trio"] * 2
 
 
-async def test_where_no_thread_can_be_started_the_next_question_tries_anew(
+async def test_after_a_failed_thread_start_the_next_request_tries_again(
     answering: Answering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
@@ -230,7 +234,9 @@ async def test_where_no_thread_can_be_started_the_next_question_tries_anew(
         assert await answering.batcher.ask("a", 1) == 2
 
 
-async def test_who_is_told_so_does_not_ask_anew(answering: Answering, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_thread_start_also_fails_the_other_waiting_requests(
+    answering: Answering, monkeypatch: pytest.MonkeyPatch
+) -> None:
     event = loop_callbacks().event()
     other: BatchedCall[int, int] = BatchedCall(2, event)
 
@@ -246,7 +252,7 @@ async def test_who_is_told_so_does_not_ask_anew(answering: Answering, monkeypatc
     assert not other.take()
 
 
-def test_a_forked_process_asks_for_itself() -> None:
+def test_a_forked_process_starts_its_own_batches() -> None:
     script = """
         import os, threading, anyio
         from deepfs.threads import pool

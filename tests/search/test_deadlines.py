@@ -1,4 +1,4 @@
-"""Every search ends at its deadline with what it found, and when its caller is cancelled."""
+"""Every search ends at its deadline with the results so far, and ends when its caller is cancelled."""
 
 import sys
 import threading
@@ -25,7 +25,7 @@ from support.search_options import BACKENDS
 pytestmark = pytest.mark.anyio
 
 MANY = 1200
-"""Files that are searched on a thread."""
+"""So many files are searched in a worker thread."""
 
 
 @pytest.fixture(params=["memory", "store", "state", "sandbox", "three policies"])
@@ -53,7 +53,7 @@ async def test_a_glob_and_a_grep_end_at_the_deadline(
     assert (lines.error, lines.matches, lines.truncated) == (None, [], True)
 
 
-async def test_without_an_event_loop_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_sync_searches_end_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = MemoryBackend()
     memory.write("/a", "x")
     give_no_time(monkeypatch)
@@ -65,7 +65,7 @@ async def test_without_an_event_loop_as_well(monkeypatch: pytest.MonkeyPatch) ->
 
 
 class Filter:
-    """Hides nothing, says when it is first asked, and goes on once the deadline of the search is cancelled."""
+    """Hides nothing; signals its first call, and blocks until the deadline of the search is cancelled."""
 
     def __init__(self) -> None:
         self.begun, self.may_go_on = threading.Event(), threading.Event()
@@ -88,7 +88,7 @@ REQUESTS: list[Callable[[Filter], SearchRequest]] = [
 
 @pytest.mark.parametrize("make", REQUESTS, ids=["glob", "grep", "regex"])
 @pytest.mark.parametrize("kind", ["memory", "wrapped", "filesystem", "sandbox"])
-async def test_a_search_stops_when_its_caller_does(
+async def test_a_search_stops_when_its_caller_is_cancelled(
     tmp_path: Path, kind: str, make: Callable[[Filter], SearchRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backends: dict[str, Callable[[], BackendProtocol]] = {
@@ -112,13 +112,13 @@ async def test_a_search_stops_when_its_caller_does(
         tasks.start_soon(run, request)
         await anyio.to_thread.run_sync(hidden.begun.wait, 20)
         tasks.cancel_scope.cancel()
-    # A glob in memory looks at the deadline after some files only, which takes no time.
+    # A glob in memory checks the deadline only after a number of files, which takes next to no time.
     assert 0 < hidden.asked < 200
 
 
 @pytest.fixture
 def stuck(tmp_path: Path) -> LocalSandbox:
-    """A sandbox whose script says that it has begun, and does not end."""
+    """A sandbox whose script creates the file `begun` and does not end."""
     programs = tmp_path / "bin"
     programs.mkdir()
     (programs / "python3").write_text(f"#!/bin/sh\n: > {tmp_path}/begun\nexec /bin/sleep 60\n")
@@ -127,7 +127,7 @@ def stuck(tmp_path: Path) -> LocalSandbox:
     return LocalSandbox(tmp_path, str(programs))
 
 
-async def test_the_command_of_a_search_ends_with_its_caller(stuck: LocalSandbox) -> None:
+async def test_the_command_of_a_search_ends_when_its_caller_is_cancelled(stuck: LocalSandbox) -> None:
     begun = stuck.root / "begun"
     before = await anyio.to_thread.run_sync(children)
     for search in (stuck.agrep, stuck.aglob):
@@ -147,10 +147,10 @@ def wait_for(path: Path) -> None:
     raise AssertionError(path)
 
 
-# --- the token -------------------------------------------------------------------------------------------------------
+# --- the deadline ----------------------------------------------------------------------------------------------------
 
 
-def test_a_deadline_passes_by_time_or_by_cancelling() -> None:
+def test_a_cancelled_deadline_has_passed() -> None:
     for deadline in (Deadline(), Deadline(60)):
         deadline.check("/a")
         assert not deadline.has_passed
@@ -161,7 +161,7 @@ def test_a_deadline_passes_by_time_or_by_cancelling() -> None:
                 check("/a")
 
 
-def test_steps_that_time_does_not_concern_go_on() -> None:
+def test_check_cancelled_ignores_the_time() -> None:
     late = Deadline(0)
     assert late.has_passed
     late.check_cancelled("/a")
@@ -169,7 +169,7 @@ def test_steps_that_time_does_not_concern_go_on() -> None:
         late.check("/a")
 
 
-async def test_time_counts_from_when_the_work_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_time_in_the_queue_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     release = threading.Event()
     now = [0.0]
     monkeypatch.setattr(module_of_deadline, "time", SimpleNamespace(monotonic=lambda: now[0]))
@@ -190,7 +190,7 @@ async def test_time_counts_from_when_the_work_begins(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("kind", ["memory", "store"])
-async def test_nor_does_a_search_of_flat_files_lose_time_in_a_queue(
+async def test_time_in_the_queue_does_not_count_for_searches_of_flat_files(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release = threading.Event()

@@ -1,4 +1,4 @@
-"""Searches of a tree on disk: both engines find the same, whatever lies there; what is passed over; how they end."""
+"""Searches of a tree on disk: both engines find the same; ignored files; cancellation, timeouts and races."""
 
 import os
 import shutil
@@ -39,7 +39,7 @@ def _ripgrep_is_there() -> None:
 
 
 def with_ripgrep() -> Engine:
-    """ripgrep from the first file on, and for nothing else."""
+    """An engine that uses ripgrep from the first file on."""
     found = find_ripgrep()
     assert found is not None
     return WithRipgrep(found)
@@ -74,12 +74,12 @@ def paths_of(result: GrepResult | GlobResult) -> list[str]:
     return list(dict.fromkeys(match.path for match in result.matches))
 
 
-def told(result: GrepResult) -> tuple[object, ...]:
-    """All that a result says."""
+def fields_of(result: GrepResult) -> tuple[object, ...]:
+    """The fields of a result, for comparison."""
     return (result.matches, result.truncated, result.skipped, result.error)
 
 
-# --- one result, whatever the engine ---------------------------------------------------------------------------------
+# --- equal results of the engines ------------------------------------------------------------------------------------
 
 
 @pytest.fixture(name="trap")
@@ -116,11 +116,11 @@ def test_ripgrep_changes_no_result(trap: Path, ignore: IgnoreOption, context_lin
         options = {"max_count": max_count, "ignore": ignore, "context_lines": context_lines}
         expected = grep(trap, needle, path, engine=InProcess(), **options)
         found = grep(trap, needle, path, engine=with_ripgrep(), **options)
-        assert told(found) == told(expected), (needle, path, max_count)
+        assert fields_of(found) == fields_of(expected), (needle, path, max_count)
 
 
-def test_the_trap_is_one(trap: Path) -> None:
-    """So that the comparison above compares something."""
+def test_the_trap_contains_the_difficult_cases(trap: Path) -> None:
+    """Without these files the comparison above would compare nothing."""
     result = grep(trap, "needle", engine=InProcess())
     found = paths_of(result)
     assert len(found) == 30
@@ -130,7 +130,7 @@ def test_the_trap_is_one(trap: Path) -> None:
     assert len(paths_of(grep(trap, "needle", engine=InProcess(), ignore="git"))) == 27
 
 
-def test_what_ripgrep_serves_is_only_what_it_finds_for_sure() -> None:
+def test_ripgrep_serves_only_plain_literal_searches() -> None:
     served = {
         ("literal", "x", None): True,
         ("at the limit", "x" * 4096, None): True,
@@ -174,7 +174,7 @@ _RULES = st.lists(st.sampled_from(["*.log", "!i.log", "a/", "/a", "!a", "b*", "*
     max_count=st.sampled_from([None, None, 1, 2, 5]),
     ignores=st.booleans(),
 )
-def test_no_tree_tells_the_engines_apart(
+def test_the_engines_agree_on_random_trees(
     tmp_path_factory: pytest.TempPathFactory,
     files: dict[bytes, bytes],
     links: list[tuple[bytes, bytes]],
@@ -193,8 +193,8 @@ def test_no_tree_tells_the_engines_apart(
         grep(root, needle, engine=engine, max_count=max_count, ignore="git" if ignores else None, max_bytes=700)
         for engine in (InProcess(), with_ripgrep(), Automatic())
     ]
-    assert told(results[1]) == told(results[0])
-    assert told(results[2]) == told(results[0])
+    assert fields_of(results[1]) == fields_of(results[0])
+    assert fields_of(results[2]) == fields_of(results[0])
 
 
 def _put(target: bytes, content: bytes) -> None:
@@ -204,12 +204,12 @@ def _put(target: bytes, content: bytes) -> None:
 
 
 def _attempt(make: Callable[[], object]) -> None:
-    """Make it, unless something else stands in the way."""
+    """Call `make`, and ignore the error if something else is in the way."""
     with suppress(OSError):
         make()
 
 
-def test_what_cannot_be_read_counts_alike() -> None:
+def test_the_engines_count_unreadable_files_alike() -> None:
     with public_directory() as root:
         write(root, {"a": b"needle", "closed/b": b"needle", "c": b"needle", "d/e": b"needle", "f": b"needle\nneedle"})
         (root / "closed").chmod(0o700)
@@ -218,13 +218,13 @@ def test_what_cannot_be_read_counts_alike() -> None:
             for max_count, skipped in ((None, 2), (1, 2), (2, 2), (3, 2)):
                 expected = grep(root, "needle", engine=InProcess(), max_count=max_count)
                 found = grep(root, "needle", engine=with_ripgrep(), max_count=max_count)
-                assert told(found) == told(expected)
+                assert fields_of(found) == fields_of(expected)
                 assert found.skipped == skipped
             first = grep(root, "needle", "/", engine=with_ripgrep(), max_count=0)
             assert (first.skipped, first.truncated) == (0, True)
 
 
-# --- the search that most are ----------------------------------------------------------------------------------------
+# --- plain searches --------------------------------------------------------------------------------------------------
 
 _TEXT = st.lists(
     st.sampled_from(["ab", "a", "b", "\n", "\n", "\r\n", "\r", "é", "😀", "\ufeff", "x" * 9, "\0", "\ud800"]),
@@ -240,7 +240,7 @@ _TEXT = st.lists(
     name=st.sampled_from(["/a.txt", "/a.png"]),
 )
 @example(text="\ufeff" * 2 + "ab\r\r\n😀😀😀😀ab", needle="ab", limit=None, name="/a.txt")
-def test_plain_searches_find_what_others_find(text: str, needle: str, limit: int | None, name: str) -> None:
+def test_plain_searches_find_the_same_as_general_ones(text: str, needle: str, limit: int | None, name: str) -> None:
     query = compile_query(needle, max_line=4)
     assert is_plain(query)
     for data in (text, text.encode("utf-8", "surrogatepass"), text.encode("utf-16", "surrogatepass")):
@@ -249,7 +249,7 @@ def test_plain_searches_find_what_others_find(text: str, needle: str, limit: int
         assert (found or FileHits()) == expected
 
 
-def test_a_file_full_of_matches_can_be_left_at_once() -> None:
+def test_a_search_in_a_file_full_of_matches_can_be_stopped() -> None:
     asked = 0
 
     def given_up() -> bool:
@@ -262,11 +262,11 @@ def test_a_file_full_of_matches_can_be_left_at_once() -> None:
     assert asked == 3
 
 
-# --- which engine ----------------------------------------------------------------------------------------------------
+# --- choosing the engine ---------------------------------------------------------------------------------------------
 
 
 class Watched(Ripgrep):
-    """Counts its runs, and fails where it is told to."""
+    """Counts its runs; they fail if `fails` is set."""
 
     def __init__(self, program: str, fails: bool = False) -> None:
         super().__init__(program)
@@ -307,56 +307,56 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
     return watched
 
 
-def test_a_few_files_need_no_ripgrep(tmp_path: Path, watched: Watched) -> None:
+def test_few_files_are_searched_without_ripgrep(tmp_path: Path, watched: Watched) -> None:
     root = many(tmp_path, engines.FEW - 1)
     assert len(grep(root, "needle", engine=Automatic()).matches or ()) == 60
     assert watched.runs == 0
 
 
-def test_many_files_are_begun_here_and_finished_by_ripgrep(tmp_path: Path, watched: Watched) -> None:
+def test_many_files_are_begun_in_process_and_finished_by_ripgrep(tmp_path: Path, watched: Watched) -> None:
     root = many(tmp_path, 1000)
     expected = grep(root, "needle", engine=InProcess())
-    assert told(grep(root, "needle", engine=Automatic())) == told(expected)
+    assert fields_of(grep(root, "needle", engine=Automatic())) == fields_of(expected)
     assert watched.runs == 1
     for max_count in (1, 59, 60, 61, 199, 200, 201):
         expected = grep(root, "needle", engine=InProcess(), max_count=max_count)
-        assert told(grep(root, "needle", engine=Automatic(), max_count=max_count)) == told(expected)
+        assert fields_of(grep(root, "needle", engine=Automatic(), max_count=max_count)) == fields_of(expected)
 
 
-def test_where_there_was_much_ripgrep_begins(tmp_path: Path, watched: Watched) -> None:
+def test_a_tree_known_to_be_large_is_searched_by_ripgrep_at_once(tmp_path: Path, watched: Watched) -> None:
     root, engine = many(tmp_path, 1000), Automatic()
     for runs in (1, 2, 3):
         expected = grep(root, "needle", engine=InProcess())
-        assert told(grep(root, "needle", engine=engine)) == told(expected)
+        assert fields_of(grep(root, "needle", engine=engine)) == fields_of(expected)
         assert watched.runs == runs
         (root / "000" / "00.txt").write_text(f"needle {runs}\n")
     assert grep(root, "needle", engine=engine, max_count=10).truncated
     assert watched.runs == 3, "the first matches are found sooner here"
     shutil.rmtree(root / "005")
-    assert told(grep(root, "needle", engine=engine)) == told(grep(root, "needle", engine=InProcess()))
+    assert fields_of(grep(root, "needle", engine=engine)) == fields_of(grep(root, "needle", engine=InProcess()))
 
 
-def test_enough_is_found_without_ripgrep(tmp_path: Path, watched: Watched) -> None:
+def test_ripgrep_is_not_started_if_enough_is_found_before(tmp_path: Path, watched: Watched) -> None:
     root = many(tmp_path, 1000)
     assert grep(root, "needle", engine=Automatic(), max_count=10).truncated
     assert watched.runs == 0
 
 
 @pytest.mark.parametrize("max_count", [None, 150])
-def test_where_ripgrep_fails_nothing_is_lost_or_told_twice(
+def test_if_ripgrep_fails_no_match_is_lost_or_repeated(
     tmp_path: Path, watched: Watched, monkeypatch: pytest.MonkeyPatch, max_count: int | None
 ) -> None:
     root = many(tmp_path, 1000)
     (root / "005" / "large").write_bytes(b"x" * (MAX_BYTES + 1))
     monkeypatch.setattr(watched, "_fails", True)
     expected = grep(root, "needle", engine=InProcess(), max_count=max_count)
-    assert told(grep(root, "needle", engine=Automatic(), max_count=max_count)) == told(expected)
+    assert fields_of(grep(root, "needle", engine=Automatic(), max_count=max_count)) == fields_of(expected)
     assert watched.runs == 1
     with pytest.raises(RipgrepError):
         grep(root, "needle", engine=WithRipgrep(watched), max_count=max_count)
 
 
-def test_without_ripgrep_everything_is_searched_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ripgrep_everything_is_searched_in_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "find_ripgrep", lambda: None)
     assert len(grep(many(tmp_path, 1000), "needle", engine=Automatic()).matches or ()) == 200
 
@@ -365,7 +365,7 @@ def test_without_ripgrep_everything_is_searched_here(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("engine", [InProcess(), Automatic()], ids=["here", "automatic"])
-def test_the_start_may_be_a_file_and_must_be_there(tmp_path: Path, engine: Engine) -> None:
+def test_the_start_may_be_a_file_and_must_exist(tmp_path: Path, engine: Engine) -> None:
     write(tmp_path, {"dir/a.log": b"needle", ".gitignore": b"*.log"})
     assert paths_of(grep(tmp_path, "needle", "/dir/a.log", engine=engine, ignore="git")) == ["/dir/a.log"]
     assert paths_of(grep(tmp_path, "needle", "/dir/a.log", engine=engine, glob="*.py")) == []
@@ -376,7 +376,7 @@ def test_the_start_may_be_a_file_and_must_be_there(tmp_path: Path, engine: Engin
     assert paths_of(grep(tmp_path / "none", "needle", engine=engine)) == []
 
 
-# --- what is passed over ---------------------------------------------------------------------------------------------
+# --- ignored files ---------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -390,7 +390,7 @@ def project(tmp_path: Path) -> Path:
 SHOWN_BY_GIT = ["/main.py", "/src/build/main.py", "/src/keep.log"]
 
 
-def test_ignore_is_one_rule_for_glob_and_grep(project: Path) -> None:
+def test_ignore_has_the_same_effect_on_glob_and_grep(project: Path) -> None:
     options: list[IgnoreOption] = [None, "git", ["*.log", "/build/", "node_modules"], ["*", "!*/", "!*.py"], []]
     for ignore in options:
         for pattern in ("**", "*.py", "**/*.log", "src/**", ".github/*"):
@@ -408,7 +408,7 @@ def test_gitignore_files_are_honoured(project: Path) -> None:
     assert len(glob(project, "**")) == 8
 
 
-def test_a_list_gives_patterns(project: Path) -> None:
+def test_ignore_may_be_a_list_of_patterns(project: Path) -> None:
     assert (
         glob(project, "**", ignore=["*.log", "*.tmp", "*.bak", "/build/", "node_modules", "!keep.log"]) == SHOWN_BY_GIT
     )
@@ -416,7 +416,7 @@ def test_a_list_gives_patterns(project: Path) -> None:
     assert len(glob(project, "**", ignore=())) == 8
 
 
-def test_what_is_ignored_can_be_searched_by_its_path(project: Path) -> None:
+def test_an_ignored_directory_can_be_searched_by_its_path(project: Path) -> None:
     for engine in (InProcess(), with_ripgrep()):
         for path in ("/node_modules", "/node_modules/lib", "/build"):
             assert len(paths_of(grep(project, "needle", path, engine=engine, ignore="git"))) == 1
@@ -450,7 +450,9 @@ def test_an_unreadable_gitignore_has_no_rules(project: Path, tmp_path_factory: p
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, bind_socket, link_to_a_device], ids=lambda make: make.__name__)
-def test_what_is_no_file_has_no_rules_and_holds_nothing_up(project: Path, make: Callable[[Path], object]) -> None:
+def test_a_gitignore_that_is_not_a_file_is_skipped_without_blocking(
+    project: Path, make: Callable[[Path], object]
+) -> None:
     for place in (project, project / "src"):
         (place / ".gitignore").unlink()
         make(place / ".gitignore")
@@ -472,7 +474,7 @@ HUGE = {
 
 
 @pytest.mark.parametrize("content", HUGE.values(), ids=HUGE)
-def test_no_gitignore_makes_a_search_raise_or_outlive_its_time(tmp_path: Path, content: bytes) -> None:
+def test_a_huge_gitignore_does_not_fail_or_delay_a_search(tmp_path: Path, content: bytes) -> None:
     files = {f"d{number}/{name}": b"needle" for number in range(300) for name in ("a.log", "b.txt")}
     root = write(tmp_path / "root", {**files, ".gitignore": content, "d7/.gitignore": b"*\n" + content})
     for engine in (InProcess(), with_ripgrep()):
@@ -482,7 +484,7 @@ def test_no_gitignore_makes_a_search_raise_or_outlive_its_time(tmp_path: Path, c
         assert "/d1/b.txt" in paths_of(found)
 
 
-def test_time_is_looked_at_while_everything_is_ignored(tmp_path: Path) -> None:
+def test_the_deadline_is_checked_while_everything_is_ignored(tmp_path: Path) -> None:
     root = write(tmp_path / "root", {f"d/{number}/file": b"needle" for number in range(50)})
     write(root, {f"d/{number}.txt": b"needle" for number in range(50)})
     asked: list[str] = []
@@ -490,7 +492,7 @@ def test_time_is_looked_at_while_everything_is_ignored(tmp_path: Path) -> None:
 
     def hidden(path: str, *, is_dir: bool) -> bool:
         asked.append(path)
-        time.sleep(0.002)  # Longer than two looks are apart.
+        time.sleep(0.002)  # Longer than the interval between two checks of the deadline.
         if len(asked) == 20:
             deadline.cancel()
         return path != "/d"
@@ -501,7 +503,7 @@ def test_time_is_looked_at_while_everything_is_ignored(tmp_path: Path) -> None:
     assert len(asked) < 25
 
 
-def test_rules_count_from_the_base(tmp_path: Path) -> None:
+def test_rules_are_relative_to_the_base(tmp_path: Path) -> None:
     write(
         tmp_path, {".gitignore": b"*.log", "work/.gitignore": b"/x", "work/x/1": b"", "work/a.log": b"", "other/x": b""}
     )
@@ -515,7 +517,7 @@ def test_rules_count_from_the_base(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ignore", ["svn", "*.py", ["[z-a]"], ["a\nb"], [1]])
-def test_a_wrong_ignore_is_an_error_at_once(ignore: Any) -> None:
+def test_an_invalid_ignore_raises_at_once(ignore: Any) -> None:
     with pytest.raises((ValueError, TypeError)):
         LocalSearch(Disk("/"), ignore=ignore)
 
@@ -525,7 +527,7 @@ def test_a_wrong_ignore_is_an_error_at_once(ignore: Any) -> None:
 
 @pytest.fixture
 def slow(tmp_path: Path) -> WithRipgrep:
-    """An engine whose ripgrep finds one file and then takes its time."""
+    """An engine whose ripgrep reports one file and then hangs."""
     program = tmp_path / "rg"
     program.write_text("#!/bin/sh\nprintf './0/a.txt\\0'\nexec sleep 60\n")
     program.chmod(0o755)
@@ -544,7 +546,7 @@ def test_cancelling_ends_a_grep_and_its_ripgrep(tmp_path: Path, slow: WithRipgre
     assert (children(), open_descriptors()) == (before, descriptors)
 
 
-def test_time_is_up(tmp_path: Path, slow: WithRipgrep) -> None:
+def test_a_search_ends_at_its_timeout(tmp_path: Path, slow: WithRipgrep) -> None:
     root = write(tmp_path / "root", {f"{n}/a.txt": b"needle" for n in range(3)})
     before = children()
     result = grep(root, "needle", engine=slow, timeout=0.3)
@@ -571,11 +573,11 @@ def test_a_cancelled_search_reads_no_further(tmp_path: Path) -> None:
     assert 50 <= reads < 250
 
 
-# --- while others are at work ----------------------------------------------------------------------------------------
+# --- concurrent changes ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("engine", [InProcess, with_ripgrep, Automatic])
-def test_nothing_from_outside_is_told_while_links_are_swapped_in(tmp_path: Path, engine: Callable[[], Engine]) -> None:
+def test_swapped_symlinks_reveal_nothing_outside(tmp_path: Path, engine: Callable[[], Engine]) -> None:
     names = [f"dir/{n}/{m}.txt" for n in range(4) for m in range(5)]
     root = write(tmp_path / "root", dict.fromkeys(names, b"needle inside"))
     write(tmp_path / "outside", dict.fromkeys([name[4:] for name in names], b"needle outside"))
@@ -588,7 +590,7 @@ def test_nothing_from_outside_is_told_while_links_are_swapped_in(tmp_path: Path,
 
 
 @pytest.mark.parametrize("engine", [InProcess, Automatic])
-def test_a_start_that_becomes_a_link_to_the_outside_is_refused(tmp_path: Path, engine: Callable[[], Engine]) -> None:
+def test_a_start_replaced_by_a_symlink_to_the_outside_is_refused(tmp_path: Path, engine: Callable[[], Engine]) -> None:
     root, searching = tmp_path / "root", engine()
     many(root / "dir", 1000)
     write(tmp_path / "outside", {"secret": b"needle"})
@@ -599,7 +601,7 @@ def test_a_start_that_becomes_a_link_to_the_outside_is_refused(tmp_path: Path, e
         grep(root, "needle", "/dir", engine=searching)
 
 
-def test_files_outside_that_ripgrep_was_led_to_are_not_counted(tmp_path: Path, watched: Watched) -> None:
+def test_files_outside_found_by_ripgrep_are_not_counted(tmp_path: Path, watched: Watched) -> None:
     root = write(tmp_path / "root", {"dir/a": b"needle inside"})
     write(tmp_path / "outside", {"a": b"needle outside"})
 
@@ -611,10 +613,10 @@ def test_files_outside_that_ripgrep_was_led_to_are_not_counted(tmp_path: Path, w
 
     searcher = LocalSearch(Swapped(str(root)), engine=WithRipgrep(watched))
     result = run_alone(searcher, GrepRequest("needle"))
-    assert told(result) == ([], False, 0, None)
+    assert fields_of(result) == ([], False, 0, None)
 
 
-def test_files_that_go_away_meanwhile_are_no_error(tmp_path: Path) -> None:
+def test_files_deleted_during_a_search_are_no_error(tmp_path: Path) -> None:
     root = write(tmp_path, {f"{n}.txt": b"needle" for n in range(10)})
 
     class Deleting(Disk):

@@ -1,4 +1,4 @@
-"""Gitignore rules: what git itself says, and what only a search needs."""
+"""Gitignore rules: agreement with git, and details that only a search needs."""
 
 import subprocess
 import time
@@ -17,7 +17,7 @@ from support.searches import run_alone
 # --- rules -----------------------------------------------------------------------------------------------------------
 
 VERDICTS = [
-    # Lines; the path, which is a directory where it ends in `/`; whether it is ignored, None where no rule is about it.
+    # The lines; a path, which is a directory if it ends in `/`; whether it is ignored, or None if no rule matches.
     (["a"], "a", True),
     (["a"], "b/a", True),
     (["a"], "a/b", None),
@@ -65,7 +65,7 @@ VERDICTS = [
 
 
 @pytest.mark.parametrize(("lines", "path", "expected"), VERDICTS)
-def test_the_last_rule_about_a_path_decides(lines: list[str], path: str, expected: bool | None) -> None:
+def test_the_last_matching_rule_decides(lines: list[str], path: str, expected: bool | None) -> None:
     verdict = compile_rules(lines).verdict(path.removesuffix("/"), is_dir=path.endswith("/"))
     assert verdict is expected
     assert (
@@ -80,12 +80,12 @@ def test_a_file_of_rules_may_have_any_bytes() -> None:
 
 
 @pytest.mark.parametrize("line", ["[z-a]", "a\nb", "a\0b", "\ud800", "a\\"])
-def test_a_given_pattern_that_is_none_is_an_error(line: str) -> None:
+def test_an_invalid_given_pattern_is_an_error(line: str) -> None:
     with pytest.raises(ValueError, match="ignore="):
         compile_rules(["fine", line])
 
 
-def test_no_pattern_takes_long() -> None:
+def test_hostile_patterns_are_matched_fast() -> None:
     rules = compile_rules(["*a" * 100 + "b", "/x" + "*a" * 100 + "b", "**/*a" * 40 + "*b"])
     start = time.perf_counter()
     assert rules.verdict("a" * 250, is_dir=False) is None
@@ -93,7 +93,7 @@ def test_no_pattern_takes_long() -> None:
     assert time.perf_counter() - start < 1
 
 
-def test_many_names_are_not_all_remembered() -> None:
+def test_the_cache_of_verdicts_is_bounded() -> None:
     rules = compile_rules(["*.o"])
     verdicts = {rules.verdict(f"{number}.{'oc'[number % 2]}", is_dir=False) for number in range(25_000)}
     assert verdicts == {True, None}
@@ -114,7 +114,7 @@ def test_the_nearest_rules_come_first() -> None:
     assert [path for path in asked if ignored(path, is_dir=False)] == ["/1.log", "/b/1.log", "/x", "/a/x"]
 
 
-def test_what_lies_in_an_ignored_directory_is_ignored() -> None:
+def test_files_in_an_ignored_directory_are_ignored() -> None:
     ignored = _ignoring("/", {"/.gitignore": "a/\n!a/b/c\n", "/a/.gitignore": "!*\n"})
     assert ignored("/a", is_dir=True)
     assert ignored("/a/b", is_dir=True)
@@ -122,7 +122,7 @@ def test_what_lies_in_an_ignored_directory_is_ignored() -> None:
     assert not ignored("/b/c", is_dir=False)
 
 
-def test_rules_above_the_root_hold_unless_they_ignore_it() -> None:
+def test_rules_above_the_root_apply_unless_they_ignore_the_root() -> None:
     files = {"/.gitignore": "*.log\nclosed/\n", "/closed/.gitignore": "*.tmp"}
     inside = _ignoring("/open/deep", files)
     assert inside("/open/deep/1.log", is_dir=False)
@@ -133,7 +133,7 @@ def test_rules_above_the_root_hold_unless_they_ignore_it() -> None:
         assert not closed(f"{root}/closed/1", is_dir=False)
 
 
-def test_rules_above_the_base_do_not_hold() -> None:
+def test_rules_above_the_base_do_not_apply() -> None:
     files = {"/.gitignore": "*.log", "/base/.gitignore": "*.tmp"}
     ignored = _ignoring("/base/sub", files, "/base")
     assert [ignored(f"/base/sub/1.{kind}", is_dir=False) for kind in ("log", "tmp")] == [False, True]
@@ -147,7 +147,7 @@ def test_a_path_may_be_very_deep() -> None:
 
 # --- against git -----------------------------------------------------------------------------------------------------
 
-# For git `?` is a byte, for deepfs a character; names are plain here.
+# In git `?` matches a byte, in deepfs a character, so all names are ASCII.
 _NAME = st.sampled_from(["a", "b", "ab", "a.py", "b.txt", "x y", "#a", "!a"])
 _GLOB = st.sampled_from(
     ["a", "b", "*", "**", "a*", "*b", "?", "[ab]", "[!a]", "*.py", "x y", "\\a", "#a", "!a", "a.p?"]
@@ -169,9 +169,7 @@ _PATH = st.lists(_NAME, min_size=1, max_size=4).map("/".join)
     paths=st.sets(_PATH, min_size=1, max_size=12),
     rules=st.dictionaries(st.sampled_from(["", "a/", "b/", "a/b/", "ab/"]), st.lists(_LINE, max_size=5), max_size=3),
 )
-def test_git_says_the_same(
-    paths: set[str], rules: dict[str, list[str]], tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_git_agrees(paths: set[str], rules: dict[str, list[str]], tmp_path_factory: pytest.TempPathFactory) -> None:
     root = tmp_path_factory.mktemp("repository")
     _write(root, dict.fromkeys(paths, "") | {f"{place}.gitignore": "\n".join(lines) for place, lines in rules.items()})
     result = run_alone(LocalSearch(Disk(str(root)), ignore="git"), GlobRequest("**"))
@@ -179,7 +177,7 @@ def test_git_says_the_same(
 
 
 def _write(root: Path, files: dict[str, str]) -> None:
-    """Write the files, those for which there is place."""
+    """Write the files, except those whose path is blocked by another file."""
     for name, text in files.items():
         target = root / name
         try:

@@ -228,7 +228,7 @@ def test_the_limits_are_allowed() -> None:
 
 
 @pytest.mark.parametrize("thing", [None, 3, b"*.py"])
-def test_what_is_no_string_is_a_programming_error(thing: Any) -> None:
+def test_a_pattern_that_is_not_a_string_raises_type_error(thing: Any) -> None:
     with pytest.raises(TypeError):
         compile_glob(thing)
 
@@ -284,7 +284,7 @@ def test_beneath_stays_within_the_limits() -> None:
 # --- an oracle: patterns as trees, expanded by a product and matched by trying everything ----------------------------
 
 Element = tuple[str, str]
-"""A kind (`text` for one character, `any`, `star`, `slash`, `set`, `other`) and what it holds."""
+"""A kind (`text` for one character, `any`, `star`, `slash`, `set`, `other`) and its text."""
 
 SPECIAL = frozenset("*?[]{},!\\")
 elements = (
@@ -343,7 +343,7 @@ DOT, STAR, ANY = ("text", "."), ("star", "*"), [("star", "*")] * 2
 
 
 def understood(alternative: list[Element]) -> list[list[Element]] | None:
-    """The segments to match from the start, or None where the alternative is refused."""
+    """The segments to match from the start, or None if the alternative is refused."""
     segments = segmented(alternative)
     kept = [segment for segment in segments if segment not in ([], [DOT])]
     goes_up = any(segment[:2] == [DOT, DOT] and segment[2:3] in ([], [("text", "*")]) for segment in kept)
@@ -441,7 +441,7 @@ deep = "/".join(["a"] * 2000)
         ("{" + ",".join("*a" * 20 + "b*b" + str(number) for number in range(80)) + "}", "a" * 255 + "b7"),
     ],
 )
-def test_a_hostile_pattern_costs_little(pattern: str, path: str) -> None:
+def test_a_hostile_pattern_is_matched_fast(pattern: str, path: str) -> None:
     start = process_time()
     glob = compile_glob(pattern)
     compiled = process_time()

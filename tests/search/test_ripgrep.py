@@ -1,4 +1,4 @@
-"""ripgrep as a program: it is found, asked, understood, or not used; and it ends when it is to end."""
+"""Running ripgrep: how it is found, its arguments, its output, its failures, and the end of its process."""
 
 import os
 import sysconfig
@@ -25,7 +25,7 @@ def ripgrep() -> Ripgrep:
 
 @pytest.fixture
 def program(tmp_path: Path) -> Callable[[str], Path]:
-    """Makes a program `rg` of a shell script."""
+    """Makes a program `rg` from a shell script."""
 
     def make(script: str) -> Path:
         directory = tmp_path / "bin"
@@ -47,7 +47,7 @@ def search(
     options: tuple[str, ...] = NO_IGNORE_FILES,
     deadline: Deadline | None = None,
 ) -> tuple[set[bytes], set[bytes]]:
-    """What is found, and what is left out."""
+    """The paths found, and the paths left out."""
     run = ripgrep.search(
         [needle],
         str(root),
@@ -60,7 +60,7 @@ def search(
     return found, run.left_out
 
 
-# --- what it is asked ------------------------------------------------------------------------------------------------
+# --- queries ---------------------------------------------------------------------------------------------------------
 
 
 def test_files_are_found_by_their_bytes(ripgrep: Ripgrep, tmp_path: Path) -> None:
@@ -89,21 +89,23 @@ def test_files_are_found_by_their_bytes(ripgrep: Ripgrep, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     "needle", ["-e", "--files", "", "a.b", "[", "é", "😀", "a\rb", "\\", "'\"", "$(x)", "x" * 4096]
 )
-def test_any_text_can_be_looked_for(ripgrep: Ripgrep, tmp_path: Path, needle: str) -> None:
+def test_any_text_can_be_searched_for(ripgrep: Ripgrep, tmp_path: Path, needle: str) -> None:
     (tmp_path / "with").write_bytes(b"line\n" + f"<{needle}>".encode())
     (tmp_path / "without").write_bytes(b"n\xc3\xaf\xc2\xbbthing")
     found, _ = search(ripgrep, tmp_path, needle.encode(), max_bytes=10_000)
     assert found == ({b"with"} if needle else {b"with", b"without"})
 
 
-def test_the_text_is_not_in_the_list_of_processes(program: Callable[[str], Path], tmp_path: Path) -> None:
+def test_the_search_text_is_not_visible_in_the_process_list(program: Callable[[str], Path], tmp_path: Path) -> None:
     talking = program('cat > asked; echo "$@" > arguments; touch "$(cat asked)"; printf "./%s\\0" *')
     found, _ = search(Ripgrep(str(talking)), tmp_path, b"secret")
     assert b"secret" in found
     assert "secret" not in (tmp_path / "arguments").read_text()
 
 
-def test_settings_of_the_user_change_nothing(ripgrep: Ripgrep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_configuration_of_the_user_is_ignored(
+    ripgrep: Ripgrep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "config").write_text("--hidden\n--ignore-case\n--max-depth=1\n")
     monkeypatch.setenv("RIPGREP_CONFIG_PATH", str(tmp_path / "config"))
     (tmp_path / "sub").mkdir()
@@ -115,10 +117,10 @@ def test_settings_of_the_user_change_nothing(ripgrep: Ripgrep, tmp_path: Path, m
     assert (found, left_out) == ({b"sub/file"}, {b".hidden", b".ignore"})
 
 
-# --- what it leaves out ----------------------------------------------------------------------------------------------
+# --- files left out --------------------------------------------------------------------------------------------------
 
 
-def test_what_is_left_out_is_told(ripgrep: Ripgrep, tmp_path: Path) -> None:
+def test_files_left_out_are_reported(ripgrep: Ripgrep, tmp_path: Path) -> None:
     (tmp_path / ".hidden").mkdir()
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "large: 5 bytes").write_bytes(b"needle" * 1000)
@@ -132,7 +134,7 @@ def test_what_is_left_out_is_told(ripgrep: Ripgrep, tmp_path: Path) -> None:
     assert left_out - {b"directory link"} == {b".hidden", b"sub/large: 5 bytes", b"sub/link", b"nowhere", b"fifo"}
 
 
-def test_ignored_files_are_told_and_ignore_files_not_read(ripgrep: Ripgrep, tmp_path: Path) -> None:
+def test_ignored_files_are_reported_and_ignore_files_are_not_read(ripgrep: Ripgrep, tmp_path: Path) -> None:
     (tmp_path / "deep" / "build").mkdir(parents=True)
     (tmp_path / "deep" / "1.log").write_bytes(b"needle")
     (tmp_path / "deep" / ".gitignore").write_text("*.log\n")
@@ -146,7 +148,7 @@ def test_ignored_files_are_told_and_ignore_files_not_read(ripgrep: Ripgrep, tmp_
     assert search(ripgrep, tmp_path) == ({b"deep/1.log"}, hidden)
 
 
-def test_what_cannot_be_read_is_told(ripgrep: Ripgrep) -> None:
+def test_unreadable_files_are_reported(ripgrep: Ripgrep) -> None:
     with public_directory() as root:
         (root / "closed").mkdir(mode=0o700)
         (root / "a: b").write_bytes(b"needle")
@@ -157,7 +159,7 @@ def test_what_cannot_be_read_is_told(ripgrep: Ripgrep) -> None:
 
 
 @pytest.mark.parametrize("name", ["new\nline", "x: 3 bytes\nDEBUG|", "a: Ignore(IgnoreMatch(", "x (os error 2)"])
-def test_names_that_look_like_its_log_are_not_misunderstood(ripgrep: Ripgrep, tmp_path: Path, name: str) -> None:
+def test_names_that_look_like_log_lines_are_not_misread(ripgrep: Ripgrep, tmp_path: Path, name: str) -> None:
     (tmp_path / name).symlink_to("somewhere")
     try:
         _, left_out = search(ripgrep, tmp_path)
@@ -182,7 +184,7 @@ LOGS = {
 
 
 @pytest.mark.parametrize(("line", "expected"), LOGS.values(), ids=LOGS)
-def test_its_log_is_understood_or_it_is_not_used(
+def test_an_unknown_log_line_raises(
     program: Callable[[str], Path], tmp_path: Path, line: str, expected: set[bytes] | None
 ) -> None:
     (tmp_path / "log").write_text(f"{line}\n")
@@ -194,7 +196,7 @@ def test_its_log_is_understood_or_it_is_not_used(
         assert search(logging, tmp_path) == (set(), expected)
 
 
-# --- when it fails ---------------------------------------------------------------------------------------------------
+# --- failures --------------------------------------------------------------------------------------------------------
 
 FAILURES = {
     "a strange status": "exit 3",
@@ -207,14 +209,14 @@ FAILURES = {
 
 
 @pytest.mark.parametrize("script", FAILURES.values(), ids=FAILURES)
-def test_a_failure_is_told(program: Callable[[str], Path], tmp_path: Path, script: str) -> None:
+def test_a_failure_raises(program: Callable[[str], Path], tmp_path: Path, script: str) -> None:
     before, descriptors = children(), open_descriptors()
     with pytest.raises(RipgrepError):
         search(Ripgrep(str(program(script))), tmp_path)
     assert (children(), open_descriptors()) == (before, descriptors)
 
 
-def test_a_program_that_is_none(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_program_raises(tmp_path: Path) -> None:
     (tmp_path / "rg").write_bytes(b"\x7fELF no program")
     (tmp_path / "rg").chmod(0o755)
     descriptors = open_descriptors()
@@ -224,7 +226,7 @@ def test_a_program_that_is_none(tmp_path: Path) -> None:
     assert open_descriptors() == descriptors
 
 
-def test_a_directory_that_is_gone(ripgrep: Ripgrep, tmp_path: Path) -> None:
+def test_a_missing_directory_raises(ripgrep: Ripgrep, tmp_path: Path) -> None:
     with pytest.raises(RipgrepError, match="cannot be run"):
         search(ripgrep, tmp_path / "none")
 
@@ -232,9 +234,7 @@ def test_a_directory_that_is_gone(ripgrep: Ripgrep, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "script", ["exec sleep 60", "trap '' TERM INT; printf './a\\0'; exec sleep 60", "exec sleep 60 >&- 2>&-"]
 )
-def test_it_does_not_outlive_an_error_of_the_searcher(
-    program: Callable[[str], Path], tmp_path: Path, script: str
-) -> None:
+def test_the_process_ends_at_the_deadline(program: Callable[[str], Path], tmp_path: Path, script: str) -> None:
     before, start = children(), time.monotonic()
     with pytest.raises(DeadlineError):
         search(Ripgrep(str(program(script))), tmp_path, deadline=Deadline(0.2))
@@ -242,7 +242,7 @@ def test_it_does_not_outlive_an_error_of_the_searcher(
     assert children() == before
 
 
-def test_it_waits_while_its_findings_are_not_taken(program: Callable[[str], Path], tmp_path: Path) -> None:
+def test_the_process_blocks_while_its_output_is_not_read(program: Callable[[str], Path], tmp_path: Path) -> None:
     talking = Ripgrep(str(program("yes ./a | tr '\\n' '\\0' & echo $! > pid; wait")))
     run = talking.search([b"x"], str(tmp_path), max_bytes=1, deadline=Deadline())
     with run:
@@ -253,17 +253,17 @@ def test_it_waits_while_its_findings_are_not_taken(program: Callable[[str], Path
         assert "S" in Path(f"/proc/{writer}/stat").read_text().split()[2]
 
 
-# --- which one is used -----------------------------------------------------------------------------------------------
+# --- choosing the program --------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def no_scripts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No scripts in this Python environment, and nothing remembered."""
+    """No directory of scripts in this Python environment, and an empty cache."""
     monkeypatch.setattr(sysconfig, "get_path", lambda _: str(tmp_path / "no scripts"))
     module._find.cache_clear()
 
 
-def test_it_is_found_in_the_path_or_else_among_the_scripts(
+def test_ripgrep_is_found_on_the_path_or_else_among_the_scripts(
     ripgrep: Ripgrep, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, no_scripts: None
 ) -> None:
     (tmp_path / "rg").symlink_to(ripgrep._program)
@@ -302,12 +302,12 @@ def test_a_program_in_a_relative_directory_is_not_used(
         "exit 101",
     ],
 )
-def test_one_that_does_not_tell_what_it_leaves_out_is_not_used(program: Callable[[str], Path], script: str) -> None:
+def test_a_program_that_does_not_report_files_left_out_is_not_used(program: Callable[[str], Path], script: str) -> None:
     assert not Ripgrep(str(program(script))).is_understood()
 
 
 @pytest.mark.parametrize("script", ["exec sleep 60", "exec yes", "while :; do printf './found\\0'; done"])
-def test_one_that_does_not_end_is_not_used(
+def test_a_program_that_does_not_end_is_not_used(
     program: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, script: str
 ) -> None:
     monkeypatch.setattr(module, "_TRIAL_S", 0.2)
@@ -317,7 +317,7 @@ def test_one_that_does_not_end_is_not_used(
     assert children() == before
 
 
-def test_one_that_is_not_understood_is_passed_over(
+def test_an_unsuitable_program_on_the_path_is_skipped(
     monkeypatch: pytest.MonkeyPatch, program: Callable[[str], Path], ripgrep: Ripgrep
 ) -> None:
     scripts = str(Path(ripgrep._program).parent)

@@ -15,7 +15,7 @@ contents = st.text(st.sampled_from("aAb1 _\n\r\t\f\u2028éÉ"), max_size=40)
 files = st.tuples(st.booleans(), contents).map(lambda parts: (BOM if parts[0] else "") + parts[1])
 literals = st.text(st.sampled_from("aAb \r.é\u2028"), max_size=3)
 
-# Of what RE2 and `re` understand alike, with ASCII classes.
+# Syntax that RE2 and `re` understand alike, with ASCII classes.
 borders = ["^", "$", r"\b", r"\B", r"\A"]
 classes = [".", "[^a]", "[ab]", r"\s", r"\S", r"\w", r"\W", r"\d", r"\D"]
 atoms = st.sampled_from(["a", "A", "b", "é", " ", r"\r", *classes, *borders])
@@ -35,7 +35,7 @@ regexes = st.recursive(
 
 
 def split_lines(content: str) -> list[str]:
-    """The lines of `content` without their terminators, in the plainest way."""
+    """The lines of `content` without their terminators, split in the simplest way."""
     lines = content.removeprefix(BOM).split("\n")
     last = lines.pop()
     return [line.removesuffix("\r") for line in lines] + ([last] if last else [])
@@ -51,7 +51,7 @@ def grep(query: Query, data: bytes | str, limit: int | None = None) -> list[tupl
 
 
 @given(files, literals)
-def test_literal_finds_the_lines_that_hold_it(content: str, pattern: str) -> None:
+def test_a_literal_finds_the_lines_that_contain_it(content: str, pattern: str) -> None:
     expected = [(number, line) for number, line in enumerate(split_lines(content), 1) if pattern in line]
     query = compile_query(pattern)
     assert grep(query, content) == expected
@@ -59,7 +59,7 @@ def test_literal_finds_the_lines_that_hold_it(content: str, pattern: str) -> Non
 
 
 @given(files, literals)
-def test_literal_without_case(content: str, pattern: str) -> None:
+def test_a_literal_can_ignore_case(content: str, pattern: str) -> None:
     expected = [
         (number, line) for number, line in enumerate(split_lines(content), 1) if pattern.casefold() in line.casefold()
     ]
@@ -68,11 +68,11 @@ def test_literal_without_case(content: str, pattern: str) -> None:
 
 
 @given(files, regexes, st.booleans())
-def test_regex_finds_the_lines_that_re_finds(content: str, pattern: str, ignore_case: bool) -> None:
-    # ASCII alone folds alike in both; no content has VT, which only `re` counts as white space.
+def test_a_regex_finds_the_lines_that_re_finds(content: str, pattern: str, ignore_case: bool) -> None:
+    # Only ASCII letters fold alike in both; no content has VT, which `re` alone counts as white space.
     oracle = re.compile(pattern, re.ASCII | (re.IGNORECASE if ignore_case else 0))
     assume(not (ignore_case and "é" in pattern))
-    # Before Python 3.14, `re` alone says that an empty text has no place that is no border of a word.
+    # Before Python 3.14, `\B` of `re` does not match an empty text, but that of RE2 does.
     assume(not (r"\B" in pattern and "" in split_lines(content)))
     expected = [(number, line) for number, line in enumerate(split_lines(content), 1) if oracle.search(line)]
     query = compile_query(pattern, regex=True, ignore_case=ignore_case)
@@ -80,7 +80,7 @@ def test_regex_finds_the_lines_that_re_finds(content: str, pattern: str, ignore_
 
 
 @given(files, regexes)
-def test_searching_at_once_finds_what_searching_by_line_finds(content: str, pattern: str) -> None:
+def test_searching_the_whole_text_equals_searching_line_by_line(content: str, pattern: str) -> None:
     re2 = import_module("re2")
     compiled = re2.compile(pattern)
     expected = [(number, line) for number, line in enumerate(split_lines(content), 1) if compiled.search(line)]
@@ -88,13 +88,13 @@ def test_searching_at_once_finds_what_searching_by_line_finds(content: str, patt
 
 
 @given(files, literals, st.integers(0, 4))
-def test_limit_keeps_the_first(content: str, pattern: str, limit: int) -> None:
+def test_the_limit_keeps_the_first_matches(content: str, pattern: str, limit: int) -> None:
     query = compile_query(pattern)
     assert grep(query, content, limit) == grep(query, content)[:limit]
 
 
 @given(files, literals, st.integers(1, 4))
-def test_context_is_the_lines_beside(content: str, pattern: str, count: int) -> None:
+def test_context_lines_surround_the_match(content: str, pattern: str, count: int) -> None:
     lines = [ContextLine(number, line) for number, line in enumerate(split_lines(content), 1)]
     expected = [
         GrepMatch("/f", at + 1, line.text, lines[max(0, at - count) : at], lines[at + 1 : at + 1 + count])
@@ -133,11 +133,11 @@ def test_a_regex_sees_one_line_at_a_time(pattern: str, content: str, lines: list
     assert [line for line, _ in grep(compile_query(pattern, regex=True), content)] == lines
 
 
-def test_form_feed_and_line_separator_end_no_line() -> None:
+def test_form_feeds_and_line_separators_do_not_end_lines() -> None:
     assert grep(compile_query("b"), "a\f\u2028\x85b\nb") == [(1, "a\f\u2028\x85b"), (2, "b")]
 
 
-def test_a_literal_is_no_regex() -> None:
+def test_a_literal_is_not_a_regex() -> None:
     assert grep(compile_query("a.c"), "abc\na.c\n") == [(2, "a.c")]
     assert grep(compile_query("A.C(", ignore_case=True), "abc(\na.c(\n") == [(2, "a.c(")]
 
@@ -161,7 +161,7 @@ def test_without_context_there_are_no_context_keys() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"regex": True}, {"ignore_case": True}])
 @pytest.mark.parametrize("data", [b"\0needle", b"needle\xff", b"\xff\xfeneedle\n", "needle\0", "needle\ud800"])
-def test_a_binary_file_counts_as_skipped_only_where_it_would_match(data: bytes | str, options: dict[str, bool]) -> None:
+def test_a_binary_file_counts_as_skipped_only_if_it_would_match(data: bytes | str, options: dict[str, bool]) -> None:
     assert search(compile_query("needle", **options), "/f", data) == FileHits(skipped=True)
     assert search(compile_query("absent", **options), "/f", data) == FileHits()
 
@@ -176,13 +176,13 @@ def test_a_file_with_a_binary_name_is_binary() -> None:
 
 @pytest.mark.parametrize("regex", [False, True])
 @pytest.mark.parametrize("pattern", ["a\nb", "\n", "a\0", "\ud800"])
-def test_a_pattern_that_no_line_can_hold_is_refused(pattern: str, regex: bool) -> None:
+def test_a_pattern_that_no_line_can_contain_is_refused(pattern: str, regex: bool) -> None:
     with pytest.raises(InvalidPatternError, match=r"^Error: Invalid search pattern: it holds"):
         compile_query(pattern, regex=regex)
 
 
 @pytest.mark.parametrize("pattern", ["(", "[a", "*a", "a(?=b)", r"(a)\1", "a{2000}", "x" * 1_000_000])
-def test_a_bad_regex_is_told(pattern: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_regex_is_refused(pattern: str, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(InvalidPatternError, match=r"^Invalid regex pattern: [^:]") as raised:
         compile_query(pattern, regex=True)
     assert "(?m)" not in str(raised.value)
@@ -198,7 +198,7 @@ def test_context_lines_have_a_range(context_lines: int) -> None:
 # --- cost ---
 
 
-def test_an_error_repeats_no_endless_regex() -> None:
+def test_the_error_of_a_long_regex_is_short() -> None:
     with pytest.raises(InvalidPatternError) as refused:
         compile_query("(" + "x" * 100_000, regex=True)
     assert len(str(refused.value)) < 500

@@ -1,4 +1,4 @@
-"""Searches that are carried out together find what each finds alone, and look at each file once."""
+"""Searches of one batch find the same as single searches, and read each file once."""
 
 import threading
 import time
@@ -50,15 +50,15 @@ GLOBS: list[SearchRequest] = [GlobRequest(pattern) for pattern in ("**", "**/*.t
 
 
 class Collecting(CollectingCall):
-    """The same, with what the outcome tells."""
+    """A call that collects its result, in a form that can be compared."""
 
     @property
     def answer(self) -> tuple[object, ...]:
-        return () if self.outcome is None else told(self.outcome)
+        return () if self.outcome is None else fields_of(self.outcome)
 
 
-def told(answer: Callable[[], Any]) -> tuple[object, ...]:
-    """All that a result says, or the error."""
+def fields_of(answer: Callable[[], Any]) -> tuple[object, ...]:
+    """The fields of a result, or the text of the error."""
     try:
         result = answer()
     except DeepFSError as error:
@@ -71,7 +71,7 @@ def local_search(root: Path, engine: Engine, *, ignore: IgnoreOption = None, dis
 
 
 def alone(searcher: LocalSearch, search: SearchRequest, root: str = "/") -> tuple[object, ...]:
-    return told(lambda: run_alone(searcher, search, root=root))
+    return fields_of(lambda: run_alone(searcher, search, root=root))
 
 
 def together(searcher: LocalSearch, searches: list[SearchRequest], root: str = "/") -> list[tuple[object, ...]]:
@@ -90,20 +90,20 @@ def _trap(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def all_by_ripgrep(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However few there are."""
+    """Use ripgrep even for few files."""
     monkeypatch.setattr(engines, "FEW", 1)
 
 
 @pytest.mark.usefixtures("all_by_ripgrep")
 @pytest.mark.parametrize("ignore", [None, "git", ["*.log"]], ids=str)
-def test_together_each_finds_what_it_finds_alone(trap: Path, ignore: IgnoreOption) -> None:
+def test_searches_of_a_batch_find_the_same_as_alone(trap: Path, ignore: IgnoreOption) -> None:
     here, helped = (local_search(trap, engine, ignore=ignore) for engine in (InProcess(), Automatic()))
     for root in ("/", "/sub"):
         searches = [*GREPS, *GLOBS]
         expected = [alone(here, search, root) for search in searches]
         assert len({repr(answer) for answer in expected}) > 5
         assert together(here, searches, root) == expected
-        # The second time it is known that there is much.
+        # In the second run, the engine remembers that the tree is large.
         assert together(helped, searches, root) == expected
         assert together(helped, searches, root) == expected
 
@@ -111,7 +111,7 @@ def test_together_each_finds_what_it_finds_alone(trap: Path, ignore: IgnoreOptio
 @pytest.mark.usefixtures("all_by_ripgrep")
 @settings(max_examples=60)
 @given(searches=st.lists(st.sampled_from([*GREPS, *GLOBS]), min_size=1, max_size=6), is_known=st.booleans())
-def test_so_does_any_choice(trap: Path, searches: list[SearchRequest], is_known: bool) -> None:
+def test_random_batches_find_the_same_as_alone(trap: Path, searches: list[SearchRequest], is_known: bool) -> None:
     engine = Automatic()
     searcher = local_search(trap, engine)
     if is_known:
@@ -119,7 +119,7 @@ def test_so_does_any_choice(trap: Path, searches: list[SearchRequest], is_known:
     assert together(searcher, searches) == [alone(local_search(trap, InProcess()), search) for search in searches]
 
 
-def test_what_hides_need_not_be_hashable(trap: Path) -> None:
+def test_path_filters_need_not_be_hashable(trap: Path) -> None:
     @dataclass
     class Beneath:
         directory: str
@@ -135,7 +135,7 @@ def test_what_hides_need_not_be_hashable(trap: Path) -> None:
     assert hidden == expected != everything == none
 
 
-def test_a_glob_that_starts_in_a_file_fails_by_itself(trap: Path) -> None:
+def test_a_glob_that_starts_at_a_file_fails_alone(trap: Path) -> None:
     searcher = local_search(trap, InProcess())
     glob, grep = together(searcher, [GlobRequest("**"), GrepRequest("needle")], "/plain.txt")
     assert "plain.txt" in str(glob)
@@ -143,7 +143,7 @@ def test_a_glob_that_starts_in_a_file_fails_by_itself(trap: Path) -> None:
 
 
 @pytest.mark.usefixtures("all_by_ripgrep")
-def test_where_ripgrep_fails_for_several_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_ripgrep_fails_for_a_batch_no_match_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root, found = many(tmp_path, 1000), find_ripgrep()
     assert found is not None
 
@@ -165,7 +165,7 @@ def test_where_ripgrep_fails_for_several_nothing_is_lost(tmp_path: Path, monkeyp
 
 
 @pytest.mark.usefixtures("all_by_ripgrep")
-def test_where_ripgrep_fails_what_is_settled_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_ripgrep_fails_settled_results_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root, found = many(tmp_path, 1000), find_ripgrep()
     assert found is not None
     early, late = (Collecting(GrepRequest(text)) for text in ("needle", "a"))
@@ -190,10 +190,10 @@ def test_where_ripgrep_fails_what_is_settled_stays(tmp_path: Path, monkeypatch: 
     assert "needle" in told_early[0]
 
 
-# --- one look at each file -------------------------------------------------------------------------------------------
+# --- each file once --------------------------------------------------------------------------------------------------
 
 
-def test_each_file_is_read_and_asked_about_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_file_has_one_read_and_one_stat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = many(tmp_path, 200)
     looks: list[str] = []
     for name in ("read", "stat"):
@@ -208,11 +208,11 @@ def test_each_file_is_read_and_asked_about_once(tmp_path: Path, monkeypatch: pyt
     assert len(looks) == len(set(looks)) == 400
 
 
-# --- each by itself --------------------------------------------------------------------------------------------------
+# --- independent searches --------------------------------------------------------------------------------------------
 
 
 class Slow(Disk):
-    """Takes a moment for each file."""
+    """Delays the walk at each file."""
 
     def walk(self, *args: Any, **options: Any) -> Any:
         for file in super().walk(*args, **options):
@@ -220,7 +220,7 @@ class Slow(Disk):
             yield file
 
 
-def test_who_has_enough_does_not_wait_for_the_others(tmp_path: Path) -> None:
+def test_a_finished_search_does_not_wait_for_the_others(tmp_path: Path) -> None:
     searcher = local_search(many(tmp_path, 200), InProcess(), disk=Slow)
     asks = [Collecting(GrepRequest("needle", max_count=most)) for most in (1, None)]
     searcher.run_batch(asks, "/")  # type: ignore[arg-type]
@@ -228,7 +228,7 @@ def test_who_has_enough_does_not_wait_for_the_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("all_by_ripgrep")
-def test_what_the_walk_finds_does_not_wait_for_ripgrep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_globs_do_not_wait_for_ripgrep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = find_ripgrep()
     assert found is not None
 
@@ -245,7 +245,7 @@ def test_what_the_walk_finds_does_not_wait_for_ripgrep(tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_who_is_cancelled_does_not_wait_for_the_others(tmp_path: Path, place: int) -> None:
+def test_a_cancelled_search_does_not_wait_for_the_others(tmp_path: Path, place: int) -> None:
     searcher = local_search(many(tmp_path, 400), InProcess(), disk=Slow)
     asks = [Collecting(GrepRequest("needle")), Collecting(GlobRequest("**"))]
     cancelled = asks[place]
@@ -257,8 +257,8 @@ def test_who_is_cancelled_does_not_wait_for_the_others(tmp_path: Path, place: in
     assert other.answer == alone(local_search(tmp_path, InProcess()), other.request)
 
 
-def test_nor_for_one_file_that_takes_long(tmp_path: Path) -> None:
-    """The others are looked after while one searches within a file."""
+def test_a_cancelled_search_does_not_wait_for_a_slow_file(tmp_path: Path) -> None:
+    """The other searches are checked for cancellation while one searches within a file."""
     (tmp_path / "a").write_text("y\n" * 150_000)
     slow, cancelled = (Collecting(GrepRequest(text)) for text in "yz")
     threading.Timer(0.02, cancelled.deadline.cancel).start()

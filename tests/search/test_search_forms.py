@@ -1,4 +1,4 @@
-"""A search has two forms, by parameters and by a request: a class defines one, and the other one leads to it."""
+"""A search is defined by parameters or by a request object: a class defines one form, and the other calls it."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Noting(MemoryBackend):
-    """Knows which methods were passed, from the outside inwards."""
+    """Records the methods called, from the outermost inwards."""
 
     is_synchronous = False
 
@@ -56,7 +56,7 @@ FORMS = {
         (Synchronous, ["grep", "arun_grep", "agrep"]),
     ],
 )
-async def test_each_definition_is_passed_once_in_any_form(kind: type[Noting], expected: list[str], form: str) -> None:
+async def test_each_override_is_called_once_in_any_form(kind: type[Noting], expected: list[str], form: str) -> None:
     backend = kind()
     await backend.awrite("/a", "x")
     assert len((await FORMS[form](backend)).matches or ()) == 1
@@ -64,13 +64,13 @@ async def test_each_definition_is_passed_once_in_any_form(kind: type[Noting], ex
     assert "'regex': True" in backend.passed[-1]
 
 
-async def test_a_request_that_cannot_be_met_is_a_failed_result() -> None:
+async def test_a_failing_request_is_a_failed_result() -> None:
     memory = MemoryBackend()
     assert (await memory.arun_grep(GrepRequest("(", regex=True))).code == "invalid_pattern"
     assert (await memory.arun_glob(GlobRequest("*", "/none"))).code == "file_not_found"
 
 
-async def test_an_option_that_a_class_lacks_is_unsupported_and_a_limit_is_kept() -> None:
+async def test_a_missing_option_is_unsupported_but_a_limit_is_applied() -> None:
     class Short(MemoryBackend):
         async def agrep(self, pattern: str, path: str | None = None, glob: str | None = None) -> GrepResult:  # type: ignore[override]
             return await super().agrep(pattern, path, glob)
@@ -82,7 +82,7 @@ async def test_an_option_that_a_class_lacks_is_unsupported_and_a_limit_is_kept()
     assert (len(limited.matches or ()), limited.truncated) == (1, True)
 
 
-def test_a_class_must_define_one() -> None:
+def test_a_class_must_define_one_form_of_each_search() -> None:
     class Nothing(BackendProtocol):
         pass
 
@@ -100,6 +100,6 @@ def test_a_class_must_define_one() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"pattern": 5}, {"pattern": "x", "max_count": "1"}, {"pattern": "x", "no such option": 1}]
 )
-def test_a_request_of_wrong_arguments_is_none(wrong: dict[str, Any]) -> None:
+def test_wrong_arguments_of_a_request_raise(wrong: dict[str, Any]) -> None:
     with pytest.raises(TypeError):
         GrepRequest(**wrong)

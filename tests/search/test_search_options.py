@@ -1,6 +1,6 @@
-"""Every option of a search reaches every backend, through whatever stands before it.
+"""Every search option reaches every backend, through all wrappers, mounts and adapters.
 
-The options come from the signature of the protocol, the backends from the package: what is new must have a row.
+The options come from the signature of the protocol, the wrappers from the package: each needs a row.
 """
 
 import inspect
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.anyio
 REQUESTS: dict[str, type[SearchRequest]] = {"glob": GlobRequest, "grep": GrepRequest}
 IDS = [f"{operation} {option}" for operation, _, option, _ in CASES]
 SERVED = "bubblewrap", "sandbox"
-"""Backends whose files are reached by commands, or which need programs."""
+"""Backends that reach their files by commands, or need other programs; they have tests of their own."""
 
 
 @pytest.fixture(params=[pytest.param(case, id=name) for case, name in zip(CASES, IDS, strict=True)])
@@ -39,7 +39,7 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 @pytest.fixture
 async def expected(case: Case) -> tuple[object, ...]:
-    """What memory finds, which the option changes."""
+    """The result of a memory backend, which the option changes."""
     operation, pattern, option, value = case
     memory = await filled(MemoryBackend())
     found = shown(await getattr(memory, f"a{operation}")(pattern, **{option: value}))
@@ -48,7 +48,7 @@ async def expected(case: Case) -> tuple[object, ...]:
     return found
 
 
-# --- the table is whole ----------------------------------------------------------------------------------------------
+# --- completeness of the table ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("operation", REQUESTS)
@@ -77,16 +77,16 @@ def _below(kind: type) -> set[type]:
 
 
 @pytest.mark.parametrize("name", [name for name in BACKENDS if name not in SERVED])
-async def test_each_option_is_heeded(
+async def test_backends_respect_each_option(
     tmp_path: Path, name: str, case: Case, expected: tuple[object, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engines, "FEW", 1)  # So that ripgrep helps with what it serves.
+    monkeypatch.setattr(engines, "FEW", 1)  # Lets ripgrep take part although the tree is small.
     async with BACKENDS[name](tmp_path) as backend:
         await _check(backend, case, expected)
 
 
 async def _check(backend: BackendProtocol, case: Case, expected: tuple[object, ...]) -> None:
-    """The async form, the form by a request, and the sync one."""
+    """Check the async form, the form with a request, and the sync form."""
     operation, pattern, option, value = case
     request = REQUESTS[operation](pattern, **{option: value})
     assert shown(await getattr(backend, f"a{operation}")(pattern, **{option: value})) == expected
@@ -95,19 +95,19 @@ async def _check(backend: BackendProtocol, case: Case, expected: tuple[object, .
     assert shown(found) == expected
 
 
-async def test_so_it_is_in_a_sandbox(tmp_path: Path, case: Case, expected: tuple[object, ...]) -> None:
+async def test_sandboxes_respect_each_option(tmp_path: Path, case: Case, expected: tuple[object, ...]) -> None:
     await _check(await filled(LocalSandbox(tmp_path)), case, expected)
 
 
 @pytest.mark.needs("busybox")
-async def test_and_in_one_without_python(
+async def test_sandboxes_without_python_respect_each_option(
     tmp_path: Path, busybox: str, case: Case, expected: tuple[object, ...]
 ) -> None:
     await _check(await filled(LocalSandbox(tmp_path, busybox)), case, expected)
 
 
 @pytest.mark.needs("BubblewrapSandbox")
-async def test_and_in_bubblewrap(tmp_path: Path, case: Case, expected: tuple[object, ...]) -> None:
+async def test_bubblewrap_respects_each_option(tmp_path: Path, case: Case, expected: tuple[object, ...]) -> None:
     async with BACKENDS["bubblewrap"](tmp_path) as backend:
         await _check(backend, case, expected)
 
@@ -115,11 +115,11 @@ async def test_and_in_bubblewrap(tmp_path: Path, case: Case, expected: tuple[obj
 # --- the agent's tool ------------------------------------------------------------------------------------------------
 
 OTHERWISE: dict[str, dict[str, Any]] = {"ignore_case": {"pattern": "(?i)alpha", "regex": True}}
-"""How a model says what the tool has no argument for."""
+"""How a model passes an option for which the tool has no argument."""
 
 
 @pytest.mark.parametrize("option", options_of("grep"))
-async def test_the_tool_has_each_option(option: str) -> None:
+async def test_the_grep_tool_has_each_option(option: str) -> None:
     [(_, pattern, _, value)] = [case for case in CASES if case[0] == "grep" and case[2] == option]
     memory = await filled(MemoryBackend())
     [tool] = [tool for tool in filesystem_tools(memory) if tool.name == "grep"]
@@ -131,7 +131,7 @@ async def test_the_tool_has_each_option(option: str) -> None:
 
 
 @pytest.mark.parametrize("option", options_of("glob"))
-async def test_so_has_that_of_glob(option: str) -> None:
+async def test_the_glob_tool_has_each_option(option: str) -> None:
     [(_, pattern, _, value)] = [case for case in CASES if case[0] == "glob" and case[2] == option]
     memory = await filled(MemoryBackend())
     [tool] = [tool for tool in filesystem_tools(memory) if tool.name == "glob"]
@@ -140,11 +140,11 @@ async def test_so_has_that_of_glob(option: str) -> None:
     assert told.splitlines() == [info.path for info in found.matches or ()]
 
 
-# --- what the caller hides -------------------------------------------------------------------------------------------
+# --- path filters ----------------------------------------------------------------------------------------------------
 
 
 class Asked(MemoryBackend):
-    """Notes what it is not to look at."""
+    """Records the path filters that it is given."""
 
     is_synchronous = False
 
@@ -174,7 +174,7 @@ async def layers(request: pytest.FixtureRequest) -> tuple[BackendProtocol, Asked
     return backend, asked
 
 
-async def test_what_is_hidden_reaches_the_storage(layers: tuple[BackendProtocol, Asked]) -> None:
+async def test_the_path_filter_reaches_the_storage(layers: tuple[BackendProtocol, Asked]) -> None:
     backend, asked = layers
     await backend.arun_glob(GlobRequest("*", hidden=secret))
     await backend.arun_grep(GrepRequest("x", hidden=secret))
@@ -186,7 +186,7 @@ async def test_what_is_hidden_reaches_the_storage(layers: tuple[BackendProtocol,
         assert not hidden("/open", is_dir=True)
 
 
-async def test_a_wrapper_that_moves_the_search_hides_nothing_there() -> None:
+async def test_a_wrapper_that_changes_the_path_drops_the_path_filter() -> None:
     class Beneath(WrapperBackend):
         async def dispatch(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
             pattern, path, *rest = args
@@ -199,7 +199,7 @@ async def test_a_wrapper_that_moves_the_search_hides_nothing_there() -> None:
     assert asked.hidden == [None, None]
 
 
-async def test_nobody_passes_it_as_an_option() -> None:
+async def test_the_path_filter_is_not_an_option() -> None:
     for backend in (MemoryBackend(), WrapperBackend(MemoryBackend()), CompositeBackend(MemoryBackend())):
         with pytest.raises(TypeError, match="hidden"):
             await backend.agrep("x", hidden=secret)  # type: ignore[call-arg]

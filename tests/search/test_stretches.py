@@ -1,4 +1,4 @@
-"""Searching by stretches finds what searching all at once finds, and can be stopped in between."""
+"""Searching a file in stretches finds the same as searching it at once, and can be stopped in between."""
 
 import time
 from collections.abc import Callable
@@ -43,7 +43,7 @@ def compiled(pattern: str) -> stretches.Regexp:
 
 
 def lines_found(content: bytes, find: Callable[[int], int]) -> list[int]:
-    """The lines, from 0, in which `find` finds something."""
+    """The numbers, from 0, of the lines in which `find` finds something."""
     lines, start = [], 0
     while start < len(content) and (place := find(start)) >= 0 and not is_behind(content, place):
         lines.append(content.count(b"\n", 0, place))
@@ -57,7 +57,7 @@ def is_behind(content: bytes, place: int) -> bool:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
 @given(pattern=st.sampled_from(PATTERNS), text=CONTENTS)
-def test_stretches_of_any_size_find_the_lines_that_match(size: int, pattern: str, text: str) -> None:
+def test_stretches_of_any_size_find_the_matching_lines(size: int, pattern: str, text: str) -> None:
     content = text.encode()
     regexp = compiled(pattern)
     by_stretches = Stretches(regexp, content, Deadline())
@@ -78,7 +78,7 @@ SLOW = {
 
 
 @pytest.mark.parametrize(("pattern", "content"), SLOW.values(), ids=SLOW)
-def test_a_search_looks_up_every_few_milliseconds(pattern: str, content: bytes) -> None:
+def test_a_search_checks_the_deadline_every_few_milliseconds(pattern: str, content: bytes) -> None:
     pauses: list[float] = []
     last = begun = time.perf_counter()
 
@@ -91,17 +91,17 @@ def test_a_search_looks_up_every_few_milliseconds(pattern: str, content: bytes) 
 
     with pytest.raises(DeadlineError):
         search(compile_query(pattern, regex=True), "/f", content, 10**9, ScriptedDeadline(cancelled=is_enough))
-    # Its median, since other processes share the machine.
+    # The median, since other processes share the machine.
     assert sorted(pauses)[len(pauses) // 2] < 0.02
 
 
-def test_a_line_that_would_take_too_long_is_not_searched() -> None:
+def test_a_too_expensive_line_is_skipped() -> None:
     query = compile_query(r"(\pL{1,5}.){20}\d", regex=True)
     assert search(query, "/f", b"short\n" + b"x" * 1_000_000).skipped
     assert not search(query, "/f", b"short\n" + b"x" * 1_000).skipped
     assert search(compile_query("(x+x+)+y", regex=True), "/f", b"x" * 9_000_000 + b"y").matches
 
 
-def test_so_is_one_that_is_searched_by_itself() -> None:
+def test_a_too_expensive_line_raises_in_find_by_line() -> None:
     with pytest.raises(TooMuchWorkError):
         Stretches(compiled(r"(\pL{1,5}.){20}\d"), b"x" * 1_000_000, Deadline()).find_by_line(0)

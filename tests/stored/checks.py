@@ -1,4 +1,4 @@
-"""What must hold of stored files, wherever they are stored."""
+"""Checks of stored files, for every kind of storage."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -24,7 +24,7 @@ UNICODE: Final = next(path for path in STORE if path.startswith("/日本"))
 async def check_files(
     backend: BackendProtocol, files: Mapping[str, bytes], *, missing: Sequence[str] = (), beside: Sequence[str] = ()
 ) -> None:
-    """Each file is found by every way of looking, and nothing else is but the empty directories `beside` them."""
+    """Glob, download and listing find exactly these files; the listing also has the empty directories `beside`."""
     found = await backend.aglob("/**")
     assert [info.path for info in found.matches or ()] == sorted(files)
     assert [info.size for info in found.matches or ()] == [len(files[path]) for path in sorted(files)]
@@ -54,7 +54,7 @@ async def text_of(backend: BackendProtocol, path: str) -> str:
 
 
 async def check_and_change(backend: BackendProtocol) -> None:
-    """The files of STORE are there and can be changed in every way; files of this version come to stand beside them."""
+    """Check the files of STORE, change them in every way, and add files of this version."""
     await check_files(backend, STORE, missing=["/docs/b.md", "/docs/c.md"])
     assert await text_of(backend, "/bom.txt") == "bom\n"
     image = (await backend.aread("/image.png")).file_data
@@ -94,7 +94,7 @@ CHANGED: Final = {
 
 
 async def check_and_change_v1(backend: BackendProtocol) -> None:
-    """The same for the files of STORE_V1."""
+    """Check and change the files of STORE_V1, in the older format."""
     await check_files(backend, STORE_V1, missing=["/c.txt"])
     assert await lines_with(backend, "T") == [("/a.txt", 2, "TWO")]
     read = await backend.aread("/a.txt", 1, 1)
@@ -105,7 +105,7 @@ async def check_and_change_v1(backend: BackendProtocol) -> None:
 
 
 async def check_history(history: HistoryBackend, versions: BackendProtocol | None = None) -> None:
-    """Every version is told and restored, and what changes now goes on from there."""
+    """Read and restore every version; new changes continue the numbering."""
     for path, held in VERSIONS.items():
         kept = await history.ahistory(path)
         assert [(each.number, each.size) for each in kept] == [(n + 1, len(held[n])) for n in range(len(held))]

@@ -1,4 +1,4 @@
-"""What the stored files hold. Archives of earlier versions hold the same, so nothing here may change; it may grow."""
+"""Content of the stored files. Archives of earlier versions hold the same: entries may be added but never changed."""
 
 from typing import Final
 
@@ -18,7 +18,7 @@ __all__ = [
 ]
 
 Command = list[object]
-"""An operation of a backend by name, and its arguments."""
+"""The name of an operation of a backend, and its arguments."""
 
 IMAGE: Final = b"\x89PNG\r\n\x1a\n\x00\xff\xfe"
 UNICODE: Final = "/日本/naïve ﬁle – ünïcödé.txt"
@@ -37,11 +37,11 @@ DIRECTORY: Final[dict[str, bytes]] = {
     "/secret.txt": b"edited secret\n",
     UNICODE: "größe\n".encode(),
 }
-"""A directory of FilesystemBackend, without what has other modes, and what an agent put there."""
+"""The files in a directory of FilesystemBackend, without a symlink and without the files that an agent put there."""
 
 MODES: Final = {"/run.sh": 0o755, "/secret.txt": 0o600}
 LEFTOVER: Final = ".~deepfs-"
-"""What the name of an unfinished file begins with: a process that was killed left one."""
+"""Prefix of the names of unfinished files; a killed process left one."""
 
 VERSIONS: Final[dict[str, list[bytes]]] = {
     "/plan.md": [b"one\n", b"two\n", b"three\r\n"],
@@ -49,7 +49,7 @@ VERSIONS: Final[dict[str, list[bytes]]] = {
     "/moved.txt": [b"moved\n"],
     "/größe.txt": ["µ\n".encode()],
 }
-"""What the history of each path holds; `/plan.md` is `four` now, `/gone.bin` deleted and `/moved.txt` elsewhere."""
+"""The versions in the history of each path. Now `/plan.md` is `four`, `/gone.bin` is deleted, `/moved.txt` is moved."""
 
 STORE: Final[dict[str, bytes]] = {
     "/bom.txt": b"\xef\xbb\xbfbom\n",
@@ -60,26 +60,26 @@ STORE: Final[dict[str, bytes]] = {
     "/image.png": IMAGE,
     UNICODE: "größe\n".encode(),
 }
-"""The files of a namespace of a store, and those of a thread, after all of its steps."""
+"""The files of a namespace of a store, and of a thread, after all steps."""
 
 STORE_V1: Final[dict[str, bytes]] = {"/a.txt": b"one\nTWO\nthree\n", "/b.txt": "größe".encode()}
-"""The files of a namespace, or of a thread, of the older format."""
+"""The files of a namespace, or of a thread, in the older format."""
 
 SHARED: Final = "".join(f"line {number}\n" for number in range(10))
-"""The file that two tasks of one step edit."""
+"""A file that two tasks of one step edit."""
 CLASH: Final = "nobody\n"
-"""The file that two tasks of one step want to change in one place."""
+"""A file that two tasks of one step edit in the same place."""
 LONG_STEPS: Final = 55
-"""Steps of a thread that are more than LangGraph keeps single changes of."""
+"""The number of steps of a long thread; more than LangGraph keeps as single changes."""
 
 REPORT: Final = "".join(f"{number:04}: a line of a large result\n" for number in range(100))
-"""What a tool returned that was put away in a file."""
+"""A result of a tool that was moved to a file."""
 MESSAGE: Final = "".join(f"{number:04}: a line of a large message\n" for number in range(100))
-"""What a person said that was put away in a file."""
+"""A message of a person that was moved to a file."""
 
 
 def commands_of_store() -> list[list[Command]]:
-    """The steps that lead to the files of STORE."""
+    """The steps that produce the files of STORE."""
     return [
         [
             ["write", "/bom.txt", "\ufeffbom\n"],
@@ -98,7 +98,7 @@ def commands_of_store() -> list[list[Command]]:
 
 
 def commands_of_v1() -> list[list[Command]]:
-    """The steps that lead to the files of STORE_V1."""
+    """The steps that produce the files of STORE_V1."""
     return [
         [["write", "/a.txt", "one\ntwo\nthree\n"], ["write", "/b.txt", "größe"], ["write", "/c.txt", "c"]],
         [["edit", "/a.txt", "two", "TWO"], ["delete", "/c.txt"]],

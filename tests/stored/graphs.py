@@ -1,4 +1,4 @@
-"""The application whose threads are stored: the graphs and agents that both an earlier version and this one run."""
+"""The application whose threads are stored: graphs and agents that an earlier version and this one both run."""
 
 import operator
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ __all__ = ["State", "approving_agent", "command", "model_calls", "nested", "para
 
 
 class State(FilesystemState, total=False):
-    """What the tasks are to do, by the name of their node, and which of them ask first."""
+    """The operations of each task, by the name of its node, and the tasks that interrupt first."""
 
     todo: Mapping[str, list[Command]]
     asks: list[str]
@@ -25,7 +25,7 @@ class State(FilesystemState, total=False):
 
 
 def command(backend: Any, name: str, *arguments: Any) -> str:
-    """Run one operation; the text of its error, empty where it went well."""
+    """Run one operation; returns the text of its error, or an empty string."""
     if name == "upload":
         [uploaded] = backend.upload_files([arguments])
         return uploaded.error or ""
@@ -33,7 +33,7 @@ def command(backend: Any, name: str, *arguments: Any) -> str:
 
 
 def run(backend: Any, commands: Sequence[Command]) -> list[str]:
-    """Run operations in turn; the errors of those that failed."""
+    """Run operations in order; returns the texts of their errors."""
     return [error for name, *arguments in commands if (error := command(backend, str(name), *arguments))]
 
 
@@ -50,14 +50,14 @@ def _node(name: str, backend: Any, fails: Sequence[str]) -> Any:
 
 
 def steps(file_format: Any = "v2", backend: Any = None) -> "StateGraph[Any]":
-    """One node, `work`."""
+    """A graph with the single node `work`."""
     files = StateBackend(file_format=file_format) if backend is None else backend
     graph = StateGraph(State).add_node("work", _node("work", files, ()))
     return graph.add_edge(START, "work")
 
 
 def parallel(fails: Sequence[str] = ()) -> "StateGraph[Any]":
-    """The nodes `left` and `right` in one step, then `join`. Those that `fails` names fail when their work is done."""
+    """The nodes `left` and `right` in one step, then `join`. The nodes named in `fails` raise after their work."""
     graph = StateGraph(State)
     for name in ("left", "right", "join"):
         graph.add_node(name, _node(name, StateBackend(), fails))
@@ -86,14 +86,14 @@ def report() -> str:
 
 
 def reading_agent(turns: Sequence[AIMessage], backend: Any = None, saver: Any = None, **options: Any) -> Any:
-    """An agent that puts away results and messages over 500 tokens."""
+    """An agent that moves results and messages over 500 tokens to files."""
     files = FilesystemMiddleware(backend, tool_token_limit_before_evict=500, human_message_token_limit_before_evict=500)
     model = options.pop("model", None) or ScriptedModel(script=list(turns))
     return create_deep_agent(model, tools=[report], backend=backend, middleware=[files], checkpointer=saver, **options)
 
 
 def approving_agent(turns: Sequence[AIMessage], saver: Any, *, by: str) -> Any:
-    """An agent that a person has to approve the changes of: `by` a rule, `by` the name of a tool, or of a subagent."""
+    """An agent whose changes a person must approve: by a rule or by the tool's name. That includes its subagents."""
     rule = FilesystemPermission(operations=["write"], paths=["/kept/**"], mode="interrupt")
     asks: dict[str, Any] = {"permissions": [rule]} if by == "rule" else {"interrupt_on": {"write_file": True}}
     return create_deep_agent(ScriptedModel(script=list(turns)), checkpointer=saver, **asks)

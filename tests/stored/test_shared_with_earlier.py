@@ -1,8 +1,8 @@
-"""A process of an earlier version and one of this share a directory, or a database, and lose no edit of each other.
+"""A process of an earlier version and one of this version share a directory or a database, and lose no edit.
 
-What earlier versions lock is the file itself, so both exclude each other by the same lock. A store has no such lock:
-the version of `67c86ec` replaces what it has read some moments before, and promises only that edits within one process
-follow one another. So what holds between the versions there is what the tests at the end show, and no more.
+Both versions lock the file itself, so they exclude each other. A store has no such lock: version `67c86ec` replaces
+what it read a moment before, and guarantees only that edits within one process are serialized. Between the versions,
+nothing more is guaranteed for stores than what the tests at the end check.
 """
 
 import os
@@ -39,7 +39,7 @@ def told(line):
     print(line, flush=True)
     sys.stdin.readline()
 """
-"""Each script begins so; its arguments are where the package lies, and a directory or database."""
+"""The beginning of each script. Its arguments are the directory of the package, and a directory or a database."""
 
 EDITOR = """
 backend, name, edits = FilesystemBackend(sys.argv[2]), sys.argv[3], int(sys.argv[4])
@@ -73,7 +73,7 @@ for path in sys.stdin:
     os.rename = held
     print(backend.edit(path.strip(), "two", "2").error, flush=True)
 """
-"""Edits the files that it is told, and stops with the lock held just before the new content takes its place."""
+"""Edits the files named on stdin, and pauses before each rename, with the lock held."""
 
 WAITER = """
 import fcntl
@@ -103,7 +103,7 @@ for name in map(str.strip, sys.stdin):
         result = backend.move(path, "/moved.txt")
     print(result.error, flush=True)
 """
-"""Changes a file by the operation that it is told, and tells once where it finds it locked."""
+"""Changes a file by the operation named on stdin, and reports once if it finds the file locked."""
 
 SWEEPER = """
 backend = FilesystemBackend(sys.argv[2])
@@ -111,7 +111,7 @@ backend = FilesystemBackend(sys.argv[2])
 module._STALE_AFTER_S = -1.0
 print(backend.write("/another.txt", "").error, *(info.path for info in backend.ls("/").entries))
 """
-"""Writes in the directory, and takes every unfinished file there for an old one."""
+"""Writes in the directory, and treats every unfinished file there as old."""
 
 STORE_EDITOR = """
 import asyncio
@@ -132,12 +132,12 @@ async def main():
 
 asyncio.run(main())
 """
-"""Edits the files of a store as it is told to."""
+"""Edits or reads the files of a store, as the lines of stdin say."""
 
 
 @pytest.fixture(scope="session", params=EARLIER, ids=lambda package: package.stem)
 def earlier(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the package of an earlier version lies, unpacked, so that it is compiled only once."""
+    """The directory of an earlier version's package, unpacked once, so that it is compiled only once."""
     directory = tmp_path_factory.mktemp(request.param.stem)
     with ZipFile(request.param) as package:
         package.extractall(directory)
@@ -146,7 +146,7 @@ def earlier(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts a script with a version of the package; what still runs at the end of the test is killed."""
+    """Starts a script with a version of the package; processes that still run are killed at the end of the test."""
     with ExitStack() as processes:
 
         def started(script: str, package: Path, *arguments: object) -> Process:
@@ -165,20 +165,20 @@ def start() -> Iterator[Start]:
 
 
 def line(process: Process) -> str:
-    """What the process says next."""
+    """The next line that the process prints."""
     assert process.stdout is not None
     return process.stdout.readline().rstrip("\n")
 
 
 def tell(process: Process, *lines: str) -> None:
-    """Let the process go on."""
+    """Send lines to the process, so that it continues."""
     assert process.stdin is not None
     process.stdin.write("".join(f"{each}\n" for each in lines or ("",)))
     process.stdin.flush()
 
 
 def finished(processes: Sequence[Process]) -> list[str]:
-    """What the processes still say until they end, well."""
+    """The remaining output of the processes, which must end with status 0."""
     said = [process.communicate()[0] for process in processes]
     assert [process.returncode for process in processes] == [0] * len(processes)
     return [each for text in said for each in text.splitlines()]
@@ -228,7 +228,7 @@ def test_a_change_of_one_version_waits_for_that_of_the_other(
 
 
 @pytest.mark.parametrize("holder", ["earlier", "now"])
-def test_unfinished_files_of_one_version_are_respected_by_the_other(
+def test_unfinished_files_of_one_version_are_kept_by_the_other(
     start: Start, earlier: Path, tmp_path: Path, holder: str
 ) -> None:
     (tmp_path / "file.txt").write_text("one\ntwo\nthree\n")
@@ -248,7 +248,7 @@ def test_unfinished_files_of_one_version_are_respected_by_the_other(
 
 @pytest.fixture
 def database(tmp_path: Path) -> Path:
-    """The file of a store with a few files, empty but for their last line."""
+    """The database of a store with a few files, which have only their last line."""
     with SqliteStore.from_conn_string(str(tmp_path / "store.db")) as store:
         store.setup()
         for path in FILES:
@@ -261,7 +261,7 @@ def edited(process: Process, path: str, marker: str) -> str:
     return line(process)
 
 
-def test_edits_of_a_store_in_turn_build_on_each_other(start: Start, earlier: Path, database: Path) -> None:
+def test_alternating_edits_of_a_store_build_on_each_other(start: Start, earlier: Path, database: Path) -> None:
     running = [start(STORE_EDITOR, package, database) for package in (earlier, NOW)]
     assert [line(process) for process in running] == ["ready"] * 2
     for process in running:
@@ -272,9 +272,7 @@ def test_edits_of_a_store_in_turn_build_on_each_other(start: Start, earlier: Pat
     assert [edited(process, "/0.txt", "read") for process in running] == [repr(expected)] * 2
 
 
-def test_an_earlier_version_beside_them_harms_no_edits_of_other_files(
-    start: Start, earlier: Path, database: Path
-) -> None:
+def test_edits_by_an_earlier_version_do_not_affect_other_files(start: Start, earlier: Path, database: Path) -> None:
     edits = 12
     of = {"old": (earlier, "/0.txt"), "new-1": (NOW, "/1.txt"), "new-2": (NOW, "/1.txt")}
     running = [start(STORE_EDITOR, package, database) for package, _ in of.values()]

@@ -1,6 +1,6 @@
-"""What earlier versions stored in stores and directories is read, searched, edited, deleted and restored.
+"""Stores and directories of earlier versions are read, searched, edited, deleted and restored.
 
-`write.py` tells how the archives came about, `contents.py` what they hold. Each test works on a copy.
+`write.py` makes the archives, `contents.py` lists their content. Each test works on a copy.
 """
 
 import json
@@ -30,7 +30,7 @@ from support.stores import open_sqlite_store
 
 
 class StoredInStore:
-    """What AsyncSqliteStore and AsyncPostgresStore hold alike."""
+    """Tests of data that AsyncSqliteStore and AsyncPostgresStore both hold."""
 
     pytestmark = pytest.mark.anyio
 
@@ -58,10 +58,10 @@ class StoredInStore:
         assert before.value["content"] == ["one", "TWO", "three", ""]
         await check_and_change_v1(StoreBackend(store, namespace=("v1",), file_format=file_format))
 
-    async def test_a_history_beside_its_files_is_told_and_restored(self, store: BaseStore) -> None:
+    async def test_a_history_beside_its_files_is_read_and_restored(self, store: BaseStore) -> None:
         await check_history(HistoryBackend(StoreBackend(store, namespace=("kept",))))
 
-    async def test_a_history_in_a_namespace_of_its_own_is_told_and_restored(self, store: BaseStore) -> None:
+    async def test_a_history_in_a_namespace_of_its_own_is_read_and_restored(self, store: BaseStore) -> None:
         kept = StoreBackend(store, namespace=("kept.by",))
         await check_history(HistoryBackend(StoreBackend(store, namespace=("files",)), kept))
 
@@ -76,7 +76,7 @@ class TestSqliteStore(StoredInStore):
 class TestPostgresStore(StoredInStore):
     @pytest.fixture
     def rows(self, stored: Path, _postgres_store_dsn: str) -> None:
-        """The stored rows in the table of a real server."""
+        """The stored rows, loaded into the table of a real server."""
         rows = json.loads((stored / "postgres.json").read_text())
         values = [(prefix, key, json.dumps(value), *times) for prefix, key, value, *times in rows]
         insert = "INSERT INTO store (prefix, key, value, created_at, updated_at) VALUES (%s, %s, %s, %s, %s)"
@@ -107,7 +107,7 @@ class TestDirectory:
         assert await lines_with(backend, "return", glob="deep/**/*.py") == [("/deep/a/b/c.py", 2, "    return 1")]
         assert await lines_with(backend, "half") == []
 
-    async def test_files_are_changed_and_the_rest_of_them_stays(self, backend: FilesystemBackend, stored: Path) -> None:
+    async def test_changes_keep_the_other_content_and_the_modes(self, backend: FilesystemBackend, stored: Path) -> None:
         assert (await backend.aedit("/crlf.txt", "two\nthree", "2\n3")).error is None
         assert (await backend.aedit("/bom.txt", "bom", "mark")).error is None
         assert (await backend.aedit("/no-newline.txt", "last", "end")).error is None
@@ -137,7 +137,7 @@ class TestDirectory:
         modes = [(await anyio.Path(stored / "directory" / path[1:]).stat()).st_mode & 0o7777 for path in MODES]
         assert modes == list(MODES.values())
 
-    async def test_what_a_killed_process_left_is_hidden_and_removed_when_it_is_old(
+    async def test_unfinished_files_of_a_killed_process_are_hidden_and_removed_when_old(
         self, backend: FilesystemBackend, stored: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         [left] = await leftovers(stored)
@@ -148,7 +148,7 @@ class TestDirectory:
         assert (await FilesystemBackend(stored / "directory").awrite("/b.txt", "b")).error is None
         assert await leftovers(stored) == []
 
-    async def test_what_an_agent_put_away_is_read_and_not_stored_again(
+    async def test_evicted_results_and_messages_are_read_and_not_stored_again(
         self, backend: FilesystemBackend, anyio_backend_name: str
     ) -> None:
         [large] = [path for path in ON_DISK if path.startswith("/large_tool_results/")]
@@ -160,13 +160,13 @@ class TestDirectory:
         assert "0050: a line of a large result" in told[2]
         await check_files(backend, ON_DISK, beside=["/nothing/"])
 
-    async def test_memory_is_shown(self, backend: FilesystemBackend) -> None:
+    async def test_stored_memory_is_shown(self, backend: FilesystemBackend) -> None:
         model = ScriptedModel(script=[AIMessage("done")])
         agent = create_agent(model, middleware=[MemoryMiddleware(backend=backend, sources=["/AGENTS.md"])])
         await anyio.to_thread.run_sync(agent.invoke, {"messages": [HumanMessage("go")]})
         assert "The build runs on port 8123." in model.asked[0][0].text
 
-    async def test_a_history_is_told_and_restored(self, stored: Path) -> None:
+    async def test_a_history_on_disk_is_read_and_restored(self, stored: Path) -> None:
         await check_history(HistoryBackend(FilesystemBackend(stored / "history")))
 
 

@@ -1,6 +1,6 @@
-"""Threads of graphs and agents that earlier versions stored are read, changed, resumed and gone back in.
+"""Threads that graphs and agents of earlier versions stored are read, changed, resumed and forked.
 
-`write.py` tells how the archives came about, `contents.py` what they hold. Each test works on a copy.
+`write.py` makes the archives, `contents.py` lists their content. Each test works on a copy.
 """
 
 import json
@@ -33,7 +33,7 @@ BOTH_EDITS: Final = SHARED.replace("line 2\n", "LEFT\n").replace("line 7\n", "RI
 
 @pytest.fixture
 def saver(stored: Path) -> Iterator[SqliteSaver]:
-    """The stored threads."""
+    """A saver with the stored threads."""
     with SqliteSaver.from_conn_string(str(stored / "checkpoints.sqlite")) as saver:
         yield saver
 
@@ -43,7 +43,7 @@ def thread(name: str) -> Any:
 
 
 def contents(files: Mapping[str, Any]) -> dict[str, bytes]:
-    """The bytes of files as they lie in a state, read without deepfs."""
+    """The content of files in a state, decoded without deepfs."""
     return {path: _bytes_of(data["content"], data.get("encoding")) for path, data in files.items()}
 
 
@@ -54,7 +54,7 @@ def _bytes_of(content: Any, encoding: str | None) -> bytes:
 
 
 def visiting(visit: Callable[[BackendProtocol], Any], file_format: Any = "v2") -> "StateGraph[Any]":
-    """The graph `steps`, but its node does what the test says."""
+    """The graph `steps`, whose node calls `visit` instead."""
 
     async def work(state: State) -> None:
         await visit(StateBackend(file_format=file_format))
@@ -89,7 +89,7 @@ class TestThreads:
             assert after["/a.txt"]["content"] == {"v1": ["one", "2", "3", ""], "v2": "one\n2\n3\n"}[file_format]
             assert after["/a.txt"]["created_at"] == before["/a.txt"]["created_at"]
 
-    def test_each_former_state_is_there_and_can_be_gone_on_from(self, saver: SqliteSaver) -> None:
+    def test_each_former_state_is_there_and_can_be_forked(self, saver: SqliteSaver) -> None:
         graph = steps().compile(checkpointer=saver)
         done = [state for state in graph.get_state_history(thread("steps")) if not state.next][::-1]
         files = [contents(state.values["files"]) for state in done]
@@ -105,7 +105,7 @@ class TestThreads:
         assert contents(graph.get_state(thread("steps")).values["files"]) == contents(forked["files"])
         assert contents(graph.get_state(done[-1].config).values["files"]) == STORE
 
-    def test_a_long_thread_is_whole_and_goes_on(self, saver: SqliteSaver) -> None:
+    def test_a_long_thread_is_complete_and_can_be_continued(self, saver: SqliteSaver) -> None:
         graph = steps().compile(checkpointer=saver)
         numbered = {f"/{number}": f"{number}\n".encode() for number in range(LONG_STEPS)}
         expected = {"/log": b"", "/kept": b"kept\n", **numbered}
@@ -118,7 +118,7 @@ class TestThreads:
 
     @pytest.mark.anyio
     @pytest.mark.parametrize("form", ["msgpack", "plain"])
-    async def test_files_begin_another_thread(self, stored: Path, form: str) -> None:
+    async def test_files_of_a_thread_can_start_another_thread(self, stored: Path, form: str) -> None:
         state = json.loads(await anyio.Path(stored / "state.json").read_text())
         loaded = JsonPlusSerializer().loads_typed((state["type"], b64decode(state["data"])))
         files = loaded if form == "msgpack" else state["files"]
@@ -127,7 +127,7 @@ class TestThreads:
 
 
 class TestParallelSteps:
-    def test_what_was_merged_is_read_and_edited(self, saver: SqliteSaver) -> None:
+    def test_merged_files_are_read_and_edited(self, saver: SqliteSaver) -> None:
         graph = parallel().compile(checkpointer=saver)
         files = contents(graph.get_state(thread("parallel")).values["files"])
         assert files == {"/shared": BOTH_EDITS.encode(), "/clash": CLASH.encode(), "/right": b"right\n"}
@@ -135,8 +135,8 @@ class TestParallelSteps:
         final = graph.invoke({"todo": todo}, thread("parallel"))
         assert contents(final["files"])["/shared"] == BOTH_EDITS.replace("LEFT", "L").replace("RIGHT", "R").encode()
 
-    def test_a_step_that_was_interrupted_is_resumed(self, saver: SqliteSaver) -> None:
-        """What the finished task of it had written is merged with what the other one writes now."""
+    def test_an_interrupted_step_is_resumed(self, saver: SqliteSaver) -> None:
+        """The writes of its finished task are merged with the new writes of the other task."""
         final = parallel().compile(checkpointer=saver).invoke(Command(resume=True), thread("interrupted"))
         assert contents(final["files"]) == {
             "/shared": BOTH_EDITS.encode(), "/clash": CLASH.encode(), "/right": b"right\n"
@@ -145,20 +145,20 @@ class TestParallelSteps:
         rebuilt = parallel().compile(checkpointer=saver).get_state(thread("interrupted")).values
         assert rebuilt["files"] == final["files"]
 
-    def test_a_step_that_failed_is_resumed(self, saver: SqliteSaver) -> None:
+    def test_a_failed_step_is_resumed(self, saver: SqliteSaver) -> None:
         final = parallel().compile(checkpointer=saver).invoke(None, thread("failed"))
         assert contents(final["files"]) == {
             "/shared": BOTH_EDITS.encode(), "/clash": CLASH.encode(), "/right": b"right\n"
         }  # fmt: skip
 
-    def test_a_collision_with_what_was_written_before_is_told(self, saver: SqliteSaver) -> None:
+    def test_a_conflict_with_earlier_writes_is_reported(self, saver: SqliteSaver) -> None:
         final = parallel().compile(checkpointer=saver).invoke(Command(resume=True), thread("conflict"))
         assert contents(final["files"])["/clash"] == b"left\n"
         assert [(each["path"], each["operation"], each["node"]) for each in final["file_conflicts"]] == [
             ("/clash", "edit", "right")
         ]
 
-    def test_stored_conflicts_are_read_and_forgotten(self, saver: SqliteSaver) -> None:
+    def test_stored_conflicts_are_read_and_can_be_cleared(self, saver: SqliteSaver) -> None:
         def forget(state: State) -> dict[str, Any]:
             return {"file_conflicts": None}
 
@@ -169,7 +169,7 @@ class TestParallelSteps:
         assert final["file_conflicts"] == []
         assert contents(final["files"])["/clash"] == b"left\n"
 
-    def test_a_nested_graph_that_was_interrupted_is_resumed(self, saver: SqliteSaver) -> None:
+    def test_an_interrupted_nested_graph_is_resumed(self, saver: SqliteSaver) -> None:
         graph = nested().compile(checkpointer=saver)
         final = graph.invoke(Command(resume=True), thread("nested"))
         expected = {"/shared": BOTH_EDITS.encode(), "/clash": CLASH.encode(), "/right": b"right\n"}
@@ -185,7 +185,7 @@ class TestParallelSteps:
 class TestAgents:
     @pytest.mark.parametrize("decision", ["approve", "reject"])
     @pytest.mark.parametrize("by", ["rule", "tool"])
-    def test_a_question_that_waits_is_answered(self, saver: SqliteSaver, by: str, decision: str) -> None:
+    def test_a_pending_interrupt_is_answered(self, saver: SqliteSaver, by: str, decision: str) -> None:
         agent = approving_agent([AIMessage("done")], saver, by=by)
         [question] = agent.get_state(thread(f"by {by}")).interrupts
         assert question.value["action_requests"][0]["args"]["file_path"] == "/kept/a.txt"
@@ -194,13 +194,13 @@ class TestAgents:
         expected = {"/kept/a.txt": b"approved\n"} if decision == "approve" else {}
         assert contents(final.get("files") or {}) == expected
 
-    def test_a_question_of_a_subagent_is_answered(self, saver: SqliteSaver) -> None:
+    def test_an_interrupt_of_a_subagent_is_answered(self, saver: SqliteSaver) -> None:
         agent = approving_agent([AIMessage("written"), AIMessage("done")], saver, by="tool")
         final = agent.invoke(Command(resume={"decisions": [{"type": "approve"}]}), thread("by subagent"))
         assert final["messages"][-1].content == "done"
         assert contents(final["files"]) == {"/kept/a.txt": b"approved\n"}
 
-    def test_what_was_put_away_in_a_state_is_read(self, saver: SqliteSaver) -> None:
+    def test_evicted_files_in_a_state_are_read(self, saver: SqliteSaver) -> None:
         files = reading_agent([], saver=saver).get_state(thread("evicted")).values["files"]
         assert sorted(contents(files).values()) == sorted([MESSAGE.encode(), REPORT.encode()])
         turns = [model_calls("read_file", path, file_path=path, offset=50, limit=1) for path in sorted(files)]
@@ -210,7 +210,7 @@ class TestAgents:
         assert ["0050: a line of a large message" in read[0], "0050: a line of a large result" in read[1]] == [True] * 2
         assert contents(final["files"]) == contents(files)
 
-    def test_a_summarised_conversation_goes_on_and_is_summarised_again(self, saver: SqliteSaver) -> None:
+    def test_a_summarised_conversation_continues_and_is_summarised_again(self, saver: SqliteSaver) -> None:
         model = ScriptedModel(
             script=[AIMessage("c" * 8_000), AIMessage("newer summary"), AIMessage("fifth")],
             profile={"max_input_tokens": 2_300},

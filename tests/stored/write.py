@@ -1,4 +1,4 @@
-"""Writes what a version of deepfs stores, for the tests of later versions to read.
+"""Writes the data that a version of deepfs stores, for the tests of later versions.
 
 Run it from a checkout of this repository, with an earlier version on the path, and keep the archive:
 
@@ -9,11 +9,11 @@ The archive holds: `checkpoints.sqlite` (threads of graphs and agents), `state.j
 and plain), `store.sqlite` and `postgres.json` (files of StoreBackend and histories, the latter as rows), `directory`
 (of FilesystemBackend, with what an agent stored there and what a killed process left) and `history` (a directory that
 HistoryBackend kept the versions of). It is one archive, since git keeps no modes and no empty directories. Archives are
-not made again: what they are for is to stay as they were.
+never made again, since they must stay as they were.
 
-Beside it comes, as `67c86ec.zip`, what of the package FilesystemBackend and StoreBackend need. Tests run it in
-processes of their own, beside this version: they are to share directories and stores, and a clone may have no history
-to take the earlier version from.
+`67c86ec.zip`, written beside it, has the modules of the package that FilesystemBackend and StoreBackend need. Tests run
+them in separate processes that share directories and stores with this version. A clone may have no history from which
+the earlier version could be taken.
 """
 
 import asyncio
@@ -103,7 +103,7 @@ def write_parallel(saver: Any) -> None:
     clash = {name: [["edit", "/clash", "nobody", name]] for name in ("left", "right")}
     for name in ("conflict", "conflicts"):
         graph.invoke({"todo": clash, "asks": ["right"]}, thread(name))
-    # As a process of its own would go on: another graph, with nothing remembered.
+    # Continue as a new process would: with another graph, which remembers nothing.
     parallel().compile(checkpointer=saver).invoke(Command(resume=True), thread("conflicts"))
     with suppress(RuntimeError):
         parallel(fails=["right"]).compile(checkpointer=saver).invoke(both, thread("failed"))
@@ -131,7 +131,7 @@ def write_agents(saver: Any) -> None:
 
 
 async def write_async_thread(path: Path) -> None:
-    """One thread is written by the async form of the saver."""
+    """Write one thread with the async form of the saver."""
     async with AsyncSqliteSaver.from_conn_string(str(path)) as saver:
         graph = steps().compile(checkpointer=saver)
         for commands in commands_of_store():
@@ -151,7 +151,7 @@ def checkpoints(root: Path) -> None:
 
 
 def compact(path: Path) -> None:
-    """Put everything into the one file."""
+    """Move everything into the single database file."""
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA journal_mode=DELETE")
         connection.execute("VACUUM")
@@ -161,7 +161,7 @@ def compact(path: Path) -> None:
 
 
 def _store_all(store: Any) -> None:
-    """Every call is a sync one, on a thread beside the loop of the store."""
+    """Make all calls synchronously, in a thread beside the event loop of the store."""
     for namespace in (("user.a", "files"), ("user.a", "files", "sub")):
         for commands in commands_of_store():
             assert run(StoreBackend(store, namespace=namespace), commands) == []
@@ -261,7 +261,7 @@ print(*(module.__file__ for name, module in sys.modules.items() if name.partitio
 
 
 def package(archive: Path) -> None:
-    """Write the modules that are imported for files on disk and in stores, all with one date."""
+    """Write the modules that are imported for files on disk and in stores, all with the same date."""
     printed = subprocess.run([sys.executable, "-P", "-c", IMPORTED], check=True, capture_output=True, text=True).stdout
     root = Path(deepfs.__file__).parents[1]
     with ZipFile(archive, "w", ZIP_DEFLATED, compresslevel=9) as file:
@@ -270,7 +270,7 @@ def package(archive: Path) -> None:
 
 
 def main() -> None:
-    """Write the archive that the only argument names, and the package beside it."""
+    """Write the archive named by the only argument, and the package beside it."""
     os.umask(0o022)
     archive = Path(sys.argv[1])
     with TemporaryDirectory() as name:

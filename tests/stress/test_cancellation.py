@@ -1,6 +1,6 @@
-"""Every operation cancelled at many moments, in each of the ways there are: all of it or nothing, and nothing lingers.
+"""Every operation cancelled at many moments in every way: all of it happens or nothing, and nothing keeps running.
 
-Afterwards the next operation works at once, no unfinished file is left, and no thread or process works on.
+Afterwards the next operation works at once, no unfinished file is left, and no thread or process is still working.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ MOVED = [path.replace("/tree/", "/moved/") for path in TREE]
 
 @dataclass
 class Case:
-    """An operation, the files that it is about, and what they may hold afterwards; they begin as the first of these."""
+    """An operation, its files, and the contents allowed afterwards; the first of these is the content before."""
 
     run: Callable[[BackendProtocol], Awaitable[Any]]
     paths: Sequence[str]
@@ -85,7 +85,7 @@ async def by_deadline(run: Callable[[], Awaitable[Any]], pause: Callable[[], Awa
 
 
 async def by_task(run: Callable[[], Awaitable[Any]], pause: Callable[[], Awaitable[None]]) -> None:
-    """As asyncio cancels, whose cancellation passes scopes, and comes again."""
+    """Cancel the task by asyncio, which bypasses cancel scopes, and then a second time."""
     task = asyncio.ensure_future(run())
     await pause()
     task.cancel()
@@ -96,7 +96,7 @@ async def by_task(run: Callable[[], Awaitable[Any]], pause: Callable[[], Awaitab
 
 
 async def moment() -> None:
-    """Wait a few turns of the loop, or for a part of what an operation takes."""
+    """Wait for a few turns of the loop, or for a part of the time that an operation takes."""
     if random.random() < 0.5:
         for _ in range(random.randrange(12)):
             await anyio.lowlevel.checkpoint()
@@ -107,11 +107,11 @@ async def moment() -> None:
 WAYS = {"scope": by_scope, "deadline": by_deadline, "task": by_task}
 
 
-# --- what must hold ---
+# --- checks ---
 
 
 class Cancelled:
-    """Cancels operations on one backend, and judges what is left."""
+    """Cancels operations on one backend, and checks the result."""
 
     def __init__(self, backend: BackendProtocol, root: Path | None = None) -> None:
         self.backend = backend
@@ -148,7 +148,7 @@ class Cancelled:
         return [download.content for download in await self.backend.adownload_files(list(paths))]
 
     async def check_free(self, case: Case, found: Contents) -> None:
-        """The paths can be used at once, and what was cancelled does not come later; directories are known as such."""
+        """The paths are usable at once, directories are recognised, and no cancelled operation finishes later."""
         with anyio.fail_after(5):
             for path, content in list(zip(case.paths, found, strict=True))[-2:]:
                 directory = path.rpartition("/")[0]
@@ -183,7 +183,9 @@ class Cancelled:
 @pytest.mark.parametrize("times", few_or_many(3, 500))
 @pytest.mark.parametrize("way", ["scope", "deadline"])
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-async def test_on_disk(tmp_path: Path, case: Case, way: str, times: int, record_property: Record) -> None:
+async def test_operations_on_disk_happen_completely_or_not_at_all(
+    tmp_path: Path, case: Case, way: str, times: int, record_property: Record
+) -> None:
     cancelled = Cancelled(FilesystemBackend(tmp_path), tmp_path)
     for _ in range(times):
         await cancelled.check(case, WAYS[way])
@@ -195,7 +197,9 @@ async def test_on_disk(tmp_path: Path, case: Case, way: str, times: int, record_
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("times", few_or_many(3, 500))
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-async def test_on_disk_by_asyncio_itself(tmp_path: Path, case: Case, times: int, record_property: Record) -> None:
+async def test_operations_on_disk_cancelled_by_asyncio_happen_completely_or_not_at_all(
+    tmp_path: Path, case: Case, times: int, record_property: Record
+) -> None:
     cancelled = Cancelled(FilesystemBackend(tmp_path), tmp_path)
     for _ in range(times):
         await cancelled.check(case, by_task)
@@ -207,7 +211,7 @@ async def test_on_disk_by_asyncio_itself(tmp_path: Path, case: Case, times: int,
 
 
 class SlowStore(InMemoryStore):
-    """A store that is a millisecond away, and waits within a change as well."""
+    """A store with a latency of a millisecond, which also waits in the middle of a change."""
 
     async def abatch(self, ops: Any) -> list[Any]:
         await anyio.sleep(0.001)
@@ -227,7 +231,7 @@ def store(request: pytest.FixtureRequest) -> BaseStore:
 @pytest.mark.parametrize("times", few_or_many(1, 100))
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-async def test_on_a_store(
+async def test_operations_on_a_store_happen_completely_or_not_at_all(
     anyio_backend: str, store: BaseStore, case: Case, way: str, times: int, record_property: Record
 ) -> None:
     cancelled = Cancelled(StoreBackend(store, namespace=("files",)))

@@ -1,4 +1,4 @@
-"""Edits of one file by many tasks of several processes: as many are found in the file as succeeded."""
+"""Many tasks of several processes edit one file: every edit that succeeded is in the file, and no other."""
 
 import json
 import os
@@ -51,7 +51,7 @@ print(json.dumps(done), flush=True)
 
 
 def storm(root: Path, tasks: int, rounds: int, mode: str) -> list[int]:
-    """The edits that succeeded, of four processes that begin together."""
+    """The numbers of the edits that succeeded, in four processes that start together."""
     with ExitStack() as stack:
         editors: list[Process] = []
         for number in range(PROCESSES):
@@ -83,7 +83,7 @@ def found_in(root: Path) -> list[int]:
 def test_200_edits_by_4_processes_of_50_tasks(
     tmp_path: Path, mode: str, rounds: int, record_property: Callable[[str, object], None]
 ) -> None:
-    """Disjoint edits, and those that add at one place, all succeed; of those that want one place, one does."""
+    """Disjoint edits and insertions at one place all succeed; of the edits that replace the same text, one succeeds."""
     edits = PROCESSES * 50 * rounds
     lines = {"disjoint": range(edits), "one place": ["end"], "taken": range(50)}[mode]
     (tmp_path / "log.txt").write_text("".join(f"<{line}>\n" for line in lines))

@@ -1,4 +1,4 @@
-"""A full disk, a read-only one, and permissions that are gone: the old content, a clear error, nothing left over."""
+"""A full disk, a read-only disk, lost permissions: the old content stays, the error is clear, nothing is left over."""
 
 import json
 from collections.abc import Awaitable, Callable, Iterator
@@ -19,7 +19,7 @@ from support.processes import started
 pytestmark = pytest.mark.anyio
 
 BIG = "new " * 200_000
-"""Over half of what the disk holds."""
+"""More than half of what the disk holds."""
 
 Change = Callable[[BackendProtocol], Awaitable[Any]]
 
@@ -36,7 +36,7 @@ LIMITS = {"no space": "size=1m", "no inodes": "size=8m,nr_inodes=16"}
 
 @pytest.fixture(params=LIMITS.values(), ids=LIMITS)
 def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SmallDisk]:
-    """A mounted disk within the root of the backend, so that there is space beside it."""
+    """A small mounted disk; the directory above it has space left."""
     with small_disk(tmp_path / "disk", request.param) as disk:
         (disk.path / "dir").mkdir()
         (disk.path / "old.txt").write_text("old " * 1000)
@@ -68,19 +68,19 @@ GROW: dict[str, Change] = {
 
 @pytest.mark.parametrize("durable", [False, True], ids=["", "durable"])
 @pytest.mark.parametrize("change", GROW.values(), ids=GROW)
-async def test_a_change_on_a_full_disk_changes_nothing_and_says_so(
+async def test_a_change_on_a_full_disk_fails_and_changes_nothing(
     disk: SmallDisk, change: Change, durable: bool
 ) -> None:
     backend = FilesystemBackend(disk.path, durable=durable)
     before = await seen(disk.path)
     result = await change(backend)
     assert result.error is not None
-    check_told(result, "No space is left on the disk", disk.path)
+    check_error(result, "No space is left on the disk", disk.path)
     assert await seen(disk.path) == before
     assert (await backend.aread("/old.txt")).ok
 
 
-async def test_space_that_is_made_can_be_used(disk: SmallDisk) -> None:
+async def test_freed_space_can_be_used(disk: SmallDisk) -> None:
     backend = FilesystemBackend(disk.path)
     assert not (await backend.aedit("/old.txt", "old", "newer", replace_all=True)).ok
     for path in ("/filler", "/dir/5", "/dir/6"):
@@ -96,7 +96,7 @@ async def test_deleting_needs_no_space(disk: SmallDisk) -> None:
 
 
 async def test_a_move_onto_a_full_disk_keeps_its_source(disk: SmallDisk) -> None:
-    """Across the mounts of a composite; what was copied before the disk was full may stay."""
+    """Moves across the mounts of a composite; files that were copied before the disk was full may stay."""
     backend = CompositeBackend(MemoryBackend(), {"/disk/": FilesystemBackend(disk.path), "/beside/": MemoryBackend()})
     for path in ("/file.txt", "/tree/one.txt", "/tree/two.txt"):
         assert (await backend.awrite(f"/beside{path}", BIG)).ok
@@ -120,9 +120,9 @@ async def test_a_move_between_file_systems_keeps_its_source(disk: SmallDisk) -> 
         for dst in (f"/disk{path}", f"/disk/deep{path}"):
             for change in (backend.amove, backend.acopy):
                 result = await change(path, dst)
-                check_told(result, "No space is left on the disk", disk.path)
+                check_error(result, "No space is left on the disk", disk.path)
     for change in (backend.amove, backend.acopy):
-        check_told(await change("/file.txt", "/disk/old.txt", overwrite=True), "No space is left", disk.path)
+        check_error(await change("/file.txt", "/disk/old.txt", overwrite=True), "No space is left", disk.path)
     assert await seen(disk.path.parent) == before
 
 
@@ -150,19 +150,19 @@ CHANGE: dict[str, Change] = {
 
 
 @pytest.mark.parametrize("change", CHANGE.values(), ids=CHANGE)
-async def test_a_read_only_disk_is_read_and_nothing_else(frozen: SmallDisk, change: Change) -> None:
+async def test_a_read_only_disk_can_only_be_read(frozen: SmallDisk, change: Change) -> None:
     backend = FilesystemBackend(frozen.path)
     before = await seen(frozen.path)
     result = await change(backend)
     assert result.error is not None
-    check_told(result, "read-only", frozen.path)
+    check_error(result, "read-only", frozen.path)
     assert await seen(frozen.path) == before
     assert (await backend.aread("/old.txt")).ok
     assert [match.path for match in (await backend.agrep("old")).matches or ()][-1] == "/old.txt"
 
 
-def check_told(result: Any, reason: str, root: Path) -> None:
-    """The error gives the reason, or its code where it is the bare code of an upload, and no host path."""
+def check_error(result: Any, reason: str, root: Path) -> None:
+    """The error has the reason and no host path; the error of an upload is a code only."""
     if hasattr(result, "code"):
         assert reason.lower() in result.error.lower()
         assert str(root) not in result.error
@@ -218,8 +218,8 @@ CALLS: list[tuple[str, list[Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize("lock", LOCKED.values(), ids=LOCKED)
-def test_what_may_not_be_changed_stays(lock: Callable[[Path], None]) -> None:
-    """An unprivileged process, which owns nothing, each call on a tree of its own: it is done, or nothing is."""
+def test_calls_without_permission_are_done_completely_or_not_at_all(lock: Callable[[Path], None]) -> None:
+    """An unprivileged process makes each call on its own tree, of which it owns nothing."""
     with public_directory() as top, started(UNPRIVILEGED) as process:
         roots = [locked_tree(top / str(number), lock) for number in range(len(CALLS))]
         before = [tree(root) for root in roots]
@@ -233,7 +233,7 @@ def test_what_may_not_be_changed_stays(lock: Callable[[Path], None]) -> None:
             assert not [path for path in new if ".~deepfs-" in path], call
             if all(code is not None for code, _ in answers):
                 refused += 1
-                # Of a directory that may not be deleted, what is in it may be.
+                # If a directory may not be deleted, its content may have been deleted.
                 assert new == old or (call[:2] == ("delete", ["/dir"]) and "dir" in new), (call, answers)
                 assert {code for code, _ in answers} <= {"permission_denied", "file_not_found"}, (call, answers)
             elif len(answers) == 1:

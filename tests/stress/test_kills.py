@@ -1,4 +1,4 @@
-"""A process that changes files, killed at any moment: whole versions, and the next operation works at once."""
+"""A process that changes files is killed at any moment: all files are whole, and the next operation works at once."""
 
 import os
 import random
@@ -15,8 +15,8 @@ from deepfs.backends.protocol import BackendProtocol
 from support.counts import few_or_many, telling
 from support.processes import Process, started
 
-# Forks for each line of its stdin a process that changes files until it is killed: starting an interpreter takes longer
-# than all the rest. It has no thread when it forks.
+# For each line of stdin, forks a process that changes files until it is killed: starting an interpreter would take
+# longer than all the rest. The process has no threads when it forks.
 SPAWNER = """
 import os, sys
 from deepfs.backends.filesystem import FilesystemBackend
@@ -49,7 +49,7 @@ TAGS = {*"0123456789", "e", "u"}
 
 
 def killed_after(spawner: Process, seconds: float) -> None:
-    """Have a process begin, and kill it so much after its first operation."""
+    """Start a process, and kill it this long after its first operation."""
     assert spawner.stdin is not None
     assert spawner.stdout is not None
     spawner.stdin.write("go\n")
@@ -61,7 +61,7 @@ def killed_after(spawner: Process, seconds: float) -> None:
 
 
 def check_whole(backend: BackendProtocol, root: Path) -> None:
-    """Every file is one whole version, and nothing unfinished is seen."""
+    """Every file is one complete version, and no unfinished file is visible."""
     seen = [entry.path for entry in backend.glob("**").matches or ()]
     for path in seen:
         content = (root / path[1:]).read_text()
@@ -76,7 +76,7 @@ def check_whole(backend: BackendProtocol, root: Path) -> None:
 
 
 def check_works(backend: BackendProtocol) -> None:
-    """The next operations work, and do not wait for who is dead."""
+    """The next operations work, and do not wait for the killed process."""
     begun = time.monotonic()
     content = backend.download_files(["/file.txt"])[0].content
     assert content is not None

@@ -1,4 +1,4 @@
-"""A directory or file swapped for a link that leads outside, all the while the backend works on it in every way.
+"""A directory or file is swapped for a symlink to the outside while the backend performs all its operations on it.
 
 Inside and outside have files of the same names. The contents outside are secret, and so is the name `kept`.
 """
@@ -38,7 +38,7 @@ def root(tmp_path: Path) -> Path:
 
 
 class Swapper:
-    """A thread that swaps what stands at `inside` for a link to `outside` and back, whatever others do to both."""
+    """A thread that keeps swapping `inside` for a symlink to `outside` and back, even if both are changed by others."""
 
     def __init__(self, inside: Path, outside: Path, trash: Path) -> None:
         self.count = 0
@@ -63,7 +63,7 @@ class Swapper:
     def _swap(self) -> None:
         here, there = os.fsencode(self._inside), os.fsencode(self._spare)
         while not self._stop.is_set():
-            # In one step: at no instant is there nothing of that name, so nothing can be created in between.
+            # Exchanged in one step: the name exists at every instant, so nothing can be created in between.
             if self._exchange(AT_FDCWD, here, AT_FDCWD, there, RENAME_EXCHANGE):
                 self._mend()
             else:
@@ -73,7 +73,7 @@ class Swapper:
                     time.sleep(0)
 
     def _mend(self) -> None:
-        """Have one of the two be the link again, and the other not."""
+        """Make exactly one of the two names the symlink again."""
         with suppress(OSError):
             is_link, spare_is_link = self._inside.is_symlink(), self._spare.is_symlink()
             if is_link and not (self._spare.exists() and not spare_is_link):
@@ -104,7 +104,7 @@ def swapper(root: Path, swapped: str) -> Iterator[Swapper]:
 
 
 class Watched:
-    """A backend, each of whose answers is judged: nothing of the outside is in it."""
+    """A backend whose results are checked: none contains anything from the outside."""
 
     def __init__(self, root: Path) -> None:
         self._backend = FilesystemBackend(root)

@@ -1,4 +1,4 @@
-"""Random programs in trees of mounts: a move or copy never loses a byte that a view past the backends showed before."""
+"""Random programs in trees of mounts: no move or copy loses a byte that was stored, as seen without the backends."""
 
 import secrets
 from itertools import count
@@ -14,13 +14,13 @@ from support.worlds import Act, World, acts
 pytestmark = pytest.mark.anyio
 
 ACTS = 25
-"""In one world."""
+"""The number of acts in one world."""
 SEED: int | None = None
-"""Set it to what a failure told, to repeat that run."""
+"""Set it to the seed of a failure, to repeat that run."""
 
 
 async def played(root: Path, program: list[Act], *, is_ruled: bool) -> tuple[int, str] | None:
-    """The first act of a program that loses something, and what that is."""
+    """The number of the first act that loses something, and a description of the loss."""
     world = await anyio.to_thread.run_sync(lambda: World(root, is_ruled=is_ruled))
     await world.fill()
     for number, act in enumerate(program):
@@ -31,7 +31,7 @@ async def played(root: Path, program: list[Act], *, is_ruled: bool) -> tuple[int
 
 
 async def shortened(root: Path, program: list[Act], lost: str, *, is_ruled: bool) -> tuple[list[Act], str]:
-    """The program without the acts that the loss does not need."""
+    """The program without the acts that are not needed for the loss."""
     numbers = count()
     for index in reversed(range(len(program) - 1)):
         rest = [*program[:index], *program[index + 1 :]]
@@ -42,7 +42,7 @@ async def shortened(root: Path, program: list[Act], lost: str, *, is_ruled: bool
 
 
 @pytest.mark.parametrize("steps", few_or_many(300, 5_000))
-async def test_nothing_is_lost(tmp_path: Path, steps: int) -> None:
+async def test_moves_and_copies_lose_nothing(tmp_path: Path, steps: int) -> None:
     seed = secrets.randbits(64) if SEED is None else SEED
     random = Random(seed)
     for number in range(-(-steps // ACTS)):

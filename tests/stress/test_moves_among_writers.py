@@ -1,4 +1,4 @@
-"""Trees that are moved between storages while others write into them: what was acknowledged is somewhere."""
+"""Trees are moved between storages while tasks write into them: every acknowledged write is found somewhere."""
 
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -39,7 +39,7 @@ def tree(tmp_path: Path) -> BackendProtocol:
 
 
 class Writer:
-    """Creates, edits and replaces files of a directory; what it wrote with success is in `written`."""
+    """Creates and edits files of a directory; `written` has the tokens of its successful changes."""
 
     def __init__(self, tree: BackendProtocol, directory: str, number: int) -> None:
         self._tree = tree
@@ -84,7 +84,9 @@ async def everything(tree: BackendProtocol, directory: str = "/") -> AsyncIterat
 @pytest.mark.parametrize("source", MOUNTS)
 @pytest.mark.parametrize("target", MOUNTS)
 @pytest.mark.parametrize("moves", few_or_many(3, 15))
-async def test_what_was_written_is_somewhere(tree: BackendProtocol, source: str, target: str, moves: int) -> None:
+async def test_acknowledged_writes_are_found_somewhere(
+    tree: BackendProtocol, source: str, target: str, moves: int
+) -> None:
     src = f"{source}/src"
     writers = [Writer(tree, src, number) for number in range(WRITERS)]
     results: list[ErrorCode | None] = []

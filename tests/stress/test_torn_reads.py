@@ -1,4 +1,4 @@
-"""A file replaced again and again while threads, tasks and another process read it: no reader sees two versions."""
+"""A file is replaced again and again while threads and tasks read it: no reader sees a mixture of two versions."""
 
 import threading
 from collections import Counter
@@ -18,12 +18,12 @@ READERS = 4
 
 
 def version(number: int, width: int) -> str:
-    """A text whose every line tells which version it is; `width` kilobytes."""
+    """One line that identifies a version, `width` characters long; the file repeats it."""
     return f"{number:010}".ljust(width, ".").replace(".", "x")[: width - 1] + "\n"
 
 
 class Readers:
-    """Judges what was read: one version, whole."""
+    """Checks that each read returned exactly one complete version."""
 
     def __init__(self, width: int) -> None:
         self.width = width
@@ -36,7 +36,7 @@ class Readers:
         self.reads[how] += 1
 
     def read(self, backend: FilesystemBackend) -> None:
-        """Read in each way that there is."""
+        """Read the file in every way."""
         read = backend.read("/file.txt")
         assert read.file_data is not None, read.error
         assert read.total_lines == LINES
@@ -51,7 +51,7 @@ class Readers:
 
 @contextmanager
 def reading(work: Callable[[], None], threads: int) -> Iterator[list[BaseException]]:
-    """Threads that do `work` until the block ends; what they raised is in the list by then."""
+    """Run `work` in threads until the block ends; the yielded list then has their exceptions."""
     errors: list[BaseException] = []
     done = threading.Event()
 
@@ -73,7 +73,7 @@ def reading(work: Callable[[], None], threads: int) -> Iterator[list[BaseExcepti
             thread.join()
 
 
-# Read at once, and, being over a mebibyte, block by block.
+# One file is read in one piece; the other is over a mebibyte, so it is read in blocks.
 WIDTHS = [1000, 1200]
 
 
@@ -95,7 +95,7 @@ def test_no_thread_reads_a_torn_file(
 
 
 def replace(backend: FilesystemBackend, number: int, width: int) -> None:
-    """Replace the file in one of the ways that there are."""
+    """Replace the file by edit, write or upload."""
     new = version(number, width)
     if number % 3 == 0:
         assert backend.edit("/file.txt", version(number - 1, width), new, replace_all=True).ok

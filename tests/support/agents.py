@@ -1,4 +1,4 @@
-"""Agents in both forms of calling, over every kind of backend."""
+"""Agents in sync and async form, over every kind of backend."""
 
 import asyncio
 from collections.abc import Callable
@@ -20,7 +20,7 @@ Invoke = Callable[..., dict[str, Any]]
 
 
 class Sandbox(WrapperBackend):
-    """A backend that repeats commands, and fails the command `fail`."""
+    """A backend whose commands print their own text; the command `fail` fails."""
 
     def __init__(self) -> None:
         super().__init__(MemoryBackend())
@@ -55,7 +55,7 @@ _NEEDS = {"box": [pytest.mark.needs("BubblewrapSandbox")]}
 
 @pytest.fixture(params=[pytest.param(name, marks=_NEEDS.get(name, ())) for name in BACKENDS])
 def backend(request: pytest.FixtureRequest, tmp_path: Path) -> BackendProtocol:
-    """Every kind of backend in turn, over empty storage."""
+    """Every kind of backend in turn, with empty storage."""
     return BACKENDS[request.param](tmp_path)
 
 
@@ -69,7 +69,7 @@ def _async(agent: Any, *given: Any) -> dict[str, Any]:
 
 @pytest.fixture(params=[_sync, _async], ids=["sync", "async"])
 def invoke(request: pytest.FixtureRequest) -> Invoke:
-    """Runs a graph, by its sync form or its async one."""
+    """Runs a graph in its sync form or its async one."""
     return request.param
 
 

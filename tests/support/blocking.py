@@ -1,4 +1,4 @@
-"""No blocking call on an event loop in tests: blockbuster, taught trio and the calls that it does not know."""
+"""No blocking call on an event loop in tests: blockbuster, extended to trio and to more calls."""
 
 import asyncio
 from collections.abc import Iterator
@@ -31,17 +31,17 @@ _ALSO_BLOCKING: Final = (
     "os.utime",
     "subprocess.Popen",
 )
-"""What blockbuster leaves out, by module and name. It wraps reading a directory, for one, but not opening it."""
+"""Blocking calls that blockbuster does not wrap. For example, it wraps reading a directory, but not opening it."""
 
 _IMPORTING: Final = ("<frozen importlib._bootstrap>", "_find_and_load")
-"""The first use of a module loads it wherever that happens; blockbuster lets it stat and read there, too."""
+"""The first use of a module imports it, even on an event loop; blockbuster also allows imports to stat and read."""
 
 _RULES_OF_DEEPAGENTS: Final = ("deepagents/middleware/filesystem.py", "_resolve_real_path")
-"""Asks a backend where links lead on the event loop, by a sync method."""
+"""This function of deepagents resolves links on the event loop, by a sync method of the backend."""
 
 
 class _Loops:
-    """Stands in for the `asyncio` that blockbuster asks whether this thread runs an event loop; knows trio as well."""
+    """Replaces the `asyncio` that blockbuster asks for a running event loop; recognises trio as well."""
 
     @staticmethod
     def get_running_loop() -> object:
@@ -50,7 +50,7 @@ class _Loops:
 
 @contextmanager
 def no_blocking() -> Iterator[None]:
-    """Within, a blocking call in a thread that runs an event loop raises BlockingError."""
+    """Within the block, a blocking call in a thread that runs an event loop raises BlockingError."""
     guard = BlockBuster()
     for name in _ALSO_BLOCKING:
         guard.functions[name] = BlockBusterFunction(None, name).can_block_in(*_IMPORTING)

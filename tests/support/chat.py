@@ -1,4 +1,4 @@
-"""A chat model that plays a script, and what it was asked."""
+"""A chat model that plays a script and records its requests."""
 
 from collections.abc import Callable, Sequence
 from itertools import count
@@ -15,7 +15,7 @@ Turn = AIMessage | Callable[[list[BaseMessage]], AIMessage]
 
 
 class ScriptedModel(BaseChatModel):
-    """Answers each request with the next turn of its script: a message, or a function of the messages asked with."""
+    """Answers each request with the next turn of its script: a message, or a function of the request's messages."""
 
     script: list[Any]
     _taken: Any = PrivateAttr(default_factory=count)
@@ -29,7 +29,7 @@ class ScriptedModel(BaseChatModel):
 
     @property
     def offered(self) -> list[str]:
-        """The names of the tools that it was offered last."""
+        """The names of the tools that the last request offered."""
         return self._tools
 
     @property
@@ -51,10 +51,10 @@ _ids = count()
 
 
 def call(name: str, **arguments: Any) -> dict[str, Any]:
-    """A call of a tool, with a fresh id."""
+    """A tool call with a new id."""
     return {"type": "tool_call", "id": f"call-{next(_ids)}", "name": name, "args": arguments}
 
 
 def calls(*made: dict[str, Any]) -> AIMessage:
-    """A turn that calls tools, all at once."""
+    """A turn that makes these tool calls in parallel."""
     return AIMessage("", tool_calls=list(made))

@@ -1,4 +1,4 @@
-"""Deadlines that pass when a test says so."""
+"""Deadlines that a test controls."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ __all__ = ["ScriptedDeadline"]
 
 
 class ScriptedDeadline(Deadline):
-    """A deadline that is cancelled once `cancelled` says so; it is called at each check."""
+    """A deadline that is cancelled once `cancelled` returns true; each check calls that function."""
 
     def __init__(self, timeout: float | None = None, cancelled: Callable[[], bool] = lambda: False) -> None:
         super().__init__(timeout)

@@ -19,7 +19,7 @@ _RENAME_EXCHANGE = 2
 
 
 def tree(root: Path) -> dict[str, bytes | str | None]:
-    """All below `root`, by relative path: a file's content, a link's target after `-> `, None for a directory."""
+    """Everything beneath `root`, by relative path: content of files, `-> target` of symlinks, None for directories."""
     found: dict[str, bytes | str | None] = {}
     for path in sorted(root.rglob("*")):
         name = str(path.relative_to(root))
@@ -33,13 +33,13 @@ def tree(root: Path) -> dict[str, bytes | str | None]:
 
 
 def open_descriptors() -> set[str]:
-    """The descriptors of this process, without the one that looking takes."""
+    """The open file descriptors of this process, without the one that the listing itself uses."""
     return {name for name in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{name}")}
 
 
 @contextmanager
 def seen_by_nobody() -> Iterator[None]:
-    """Run the body as a user whom permission bits bind, where the tests run as root."""
+    """Run the body as an unprivileged user if the tests run as root, so that permission bits apply."""
     if os.geteuid() != 0:
         yield
         return
@@ -54,14 +54,14 @@ def seen_by_nobody() -> Iterator[None]:
 
 @contextmanager
 def public_directory() -> Iterator[Path]:
-    """A directory where every user may do everything; the temporary directories of pytest are closed to others."""
+    """A directory where every user may do everything; pytest's temporary directories are closed to other users."""
     with tempfile.TemporaryDirectory() as name:
         os.chmod(name, 0o777)
         yield Path(name)
 
 
 class Swapping:
-    """Swaps what stands at `inside` for a link to `outside` and back in a thread, all the time within the context."""
+    """Keeps swapping `inside` for a symlink to `outside` and back, in a thread, until the context ends."""
 
     def __init__(self, inside: Path, outside: Path) -> None:
         self.count = 0
@@ -75,11 +75,11 @@ class Swapping:
 
     def _swap(self) -> None:
         while not self._stop.is_set():
-            # At no instant is there nothing of that name, so nothing can be created in between.
+            # The name exists at every instant, so nothing can be created in between.
             if not self._libc.renameat2(_AT_FDCWD, self._inside, _AT_FDCWD, self._link, _RENAME_EXCHANGE):
                 self.count += 1
             else:
-                # One of the two was deleted; what stands inside comes back by the test's own writes.
+                # One of the two was deleted; if it was the one inside, the test's own writes create it again.
                 with suppress(FileExistsError):
                     os.symlink(self._outside, self._link)
 
@@ -93,7 +93,7 @@ class Swapping:
 
 
 class Faults:
-    """Makes the n-th of the watched calls fail, n counting from 0; the calls before and after it work."""
+    """Makes the n-th of the watched calls fail, counted from 0; all other calls work."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, module: object, names: list[str]) -> None:
         self._calls = 0
@@ -110,16 +110,16 @@ class Faults:
                 return call(*args, **kwargs)
             self.hit = name
             if name == "close":
-                # A descriptor is free after a close, failed or not.
+                # A failed close frees the descriptor as well.
                 call(*args, **kwargs)
             raise self._make()
 
         return watched
 
     def arm(self, at: int, make: Callable[[], BaseException]) -> None:
-        """Have call `at` from now fail with what `make` returns."""
+        """Restart the count, and make call `at` fail with the error that `make` returns."""
         self._calls, self._at, self._make, self.hit = 0, at, make, None
 
     def disarm(self) -> None:
-        """Have no call fail."""
+        """Let all calls work."""
         self._at = -1

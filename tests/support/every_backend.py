@@ -1,4 +1,4 @@
-"""Every backend over storage of its own, with ways past it; for tests of the sync methods."""
+"""Every backend over its own storage, with direct access to the storage; for tests of the sync methods."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, ExitStack
@@ -39,12 +39,12 @@ class _Raw(Protocol):
 
 @dataclass
 class Storage:
-    """A backend and what it stores in; `prefixes` are where its parts are mounted, the first of them is empty."""
+    """A backend and its storage; `prefixes` are the mount points of its parts, of which the first is empty."""
 
     backend: BackendProtocol
     parts: Mapping[str, _Raw]
     root: Path | None = None
-    """The directory of a part on disk."""
+    """The directory of the part on disk."""
 
     @property
     def prefixes(self) -> list[str]:
@@ -55,12 +55,12 @@ class Storage:
         return self.parts[prefix], path[len(prefix) :]
 
     def put(self, path: str, data: bytes) -> None:
-        """Store a file past the backend."""
+        """Store a file without the backend."""
         part, inner = self._part(path)
         part.put(inner, data)
 
     def peek(self, path: str) -> bytes | None:
-        """The bytes stored at `path`; None where there is no file."""
+        """The bytes stored at `path`, or None if there is no file."""
         part, inner = self._part(path)
         return part.peek(inner)
 
@@ -115,7 +115,7 @@ class _State:
 
 
 def _entered(stack: ExitStack, manager: AbstractAsyncContextManager[T]) -> T:
-    """What `manager` gives, entered and left on the loop of the sync methods."""
+    """Enter `manager` on the loop of the sync methods, and leave it there at the end."""
     value = run_sync(manager.__aenter__)
     stack.callback(run_sync, partial(manager.__aexit__, None, None, None))
     return value
@@ -182,6 +182,6 @@ _OPEN: Mapping[str, Callable[[ExitStack, Path, pytest.FixtureRequest], Storage]]
 
 @pytest.fixture(params=STORAGES)
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]:
-    """Every backend in turn, over empty storage; to be imported by the module of a test."""
+    """Every backend in turn, with empty storage; test modules import this fixture."""
     with ExitStack() as stack:
         yield _OPEN[request.param](stack, tmp_path, request)

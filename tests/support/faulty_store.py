@@ -1,4 +1,4 @@
-"""A store that fails as stores do: before it has written, after, half-way; with old answers, caps and broken pages."""
+"""A store with the faults of real ones: errors before, during and after a write, stale reads, caps and broken pages."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
@@ -8,9 +8,9 @@ from langgraph.store.base import BaseStore, GetOp, Op, PutOp, Result, SearchOp
 __all__ = ["FAULTS", "FaultyStore", "LostError"]
 
 FAULTS: Final = ("before", "after", "half", "blind", "stale", "repeat", "gap", "foreign")
-"""`before` and `after`: the next change fails, without or with effect; `half`: in its midst; `blind`: after it, and so
-does the next read; `stale`: the next listing is the one before; `repeat`, `gap`: a page has a row twice, or lacks one;
-`foreign`: the answers to the next reads come in another order."""
+"""`before`, `after`: the next change fails without or with effect; `half`: it fails midway; `blind`: it fails after its
+effect, and so does the next read; `stale`: the next listing is the previous one; `repeat`, `gap`: a page has a row
+twice, or lacks one; `foreign`: the answers to the next reads come in another order."""
 
 
 class LostError(ConnectionError):
@@ -18,9 +18,9 @@ class LostError(ConnectionError):
 
 
 class FaultyStore(BaseStore):
-    """Hands on to `inner`, one fault at a time, by the name in `fault`, which is cleared when it has happened.
+    """Forwards to `inner`, with one fault at a time: `fault` names it, and is cleared when it has happened.
 
-    Never more than `cap` items come in one answer, where it is not None.
+    An answer has at most `cap` items, unless that is None.
     """
 
     def __init__(self, inner: BaseStore, cap: int | None = None) -> None:
@@ -45,7 +45,7 @@ class FaultyStore(BaseStore):
         return answers
 
     def _takes(self, *faults: str) -> str | None:
-        """The fault that is due, if it is one of these; it has happened then."""
+        """The pending fault, if it is one of `faults`; it then counts as happened."""
         fault = self.fault
         if fault not in faults:
             return None

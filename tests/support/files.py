@@ -1,4 +1,4 @@
-"""Files as they lie in a state or a store, made and read without deepfs."""
+"""Files as a state or a store holds them, made and read without deepfs."""
 
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ def stored(data: bytes) -> dict[str, Any]:
 
 
 def content_of(value: Mapping[str, Any] | None) -> bytes | None:
-    """The bytes of a stored file; None where there is none."""
+    """The content of a stored file, or None if there is no file."""
     if value is None:
         return None
     return b64decode(value["content"]) if value["encoding"] == "base64" else value["content"].encode()

@@ -18,7 +18,7 @@ __all__ = ["InNode", "OpenNode", "open_node"]
 
 
 class OpenNode:
-    """A node that runs until the block ends; its files are reached past the backend by LangGraph's own calls."""
+    """A node that runs until the block ends; it accesses the files by LangGraph's own calls, without the backend."""
 
     def __init__(self, config: RunnableConfig) -> None:
         self.config = config
@@ -34,7 +34,7 @@ class OpenNode:
 
 
 class InNode(WrapperBackend):
-    """A backend whose operations run as if the node had called them, whatever thread calls."""
+    """A backend whose operations run in the context of the node, whatever thread calls them."""
 
     is_synchronous = True
 
@@ -52,7 +52,7 @@ class InNode(WrapperBackend):
 
 @contextmanager
 def open_node() -> Iterator[OpenNode]:
-    """Run a compiled graph in a thread, and its only node until the block ends."""
+    """Run a compiled graph in a thread; its only node runs until the block ends."""
     opened: list[OpenNode] = []
     is_open, may_end = threading.Event(), threading.Event()
 

@@ -1,4 +1,4 @@
-"""Machines of services, which are directories of this one and boxes around commands."""
+"""Machines for the services: a directory of this machine, with bubblewrap around each command."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ _SIGNALLED: Final = 128
 
 
 class Outcome(Struct, frozen=True):
-    """What a program wrote, and how it ended: by itself, by a signal, or as its time was up."""
+    """The output of a program, and how it ended: by exit, by a signal, or at the timeout."""
 
     stdout: bytes
     stderr: bytes
@@ -32,14 +32,14 @@ class Outcome(Struct, frozen=True):
 
 
 class Program:
-    """A program that runs in its box."""
+    """A program that runs in bubblewrap."""
 
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
         self.pid: int = process.pid
         self._process = process
 
     async def wait(self, seconds: float | None = None) -> Outcome:
-        """What it wrote and how it ended, after `seconds` at most."""
+        """Wait for the end of the program, and kill it after `seconds`."""
         return await anyio.to_thread.run_sync(self._wait, seconds)
 
     def _wait(self, seconds: float | None) -> Outcome:
@@ -51,19 +51,19 @@ class Program:
             self.kill()
             out, err = self._process.communicate()
         code = self._process.returncode
-        # The box tells of signals as shells do; one that was killed itself does not.
+        # Bubblewrap reports signals as shells do; the code is negative if bubblewrap itself was killed.
         number = -code if code < 0 else max(code - _SIGNALLED, 0)
         return Outcome(out, err or b"", 0 if number else code, number, late)
 
     def kill(self) -> None:
-        """End it with all that it has started, unless it has ended."""
+        """Kill the program and its descendants, unless it has ended."""
         with suppress(ProcessLookupError):
             if self._process.returncode is None:
                 os.killpg(self.pid, signal.SIGKILL)
 
 
 class Machine:
-    """A directory, which programs know as `/tmp`: they run without privileges and can write nowhere else."""
+    """A directory that programs see as `/tmp`; they run without privileges and can write nowhere else."""
 
     def __init__(self, directory: Path, env: Mapping[str, str] | None = None) -> None:
         self.directory = directory
@@ -71,19 +71,19 @@ class Machine:
         self._started: list[Program] = []
 
     def at(self, path: str) -> Path:
-        """Where the file lies that programs know as `path`."""
+        """The file of this machine that programs see as `path`."""
         return self.directory / Path(path).relative_to(_WRITABLE)
 
     async def read(self, path: str) -> bytes:
-        """The content of a file that programs know as `path`."""
+        """The content of the file that programs see as `path`."""
         return await anyio.to_thread.run_sync(self.at(path).read_bytes)
 
     async def write(self, path: str, content: bytes) -> None:
-        """Write a file that programs know as `path`."""
+        """Write the file that programs see as `path`."""
         await anyio.to_thread.run_sync(self.at(path).write_bytes, content)
 
     async def check(self) -> None:
-        """Raise what a command would fail with: a client of a service whose machine cannot start waits long."""
+        """Fail at once if no program can be started: a client of the service would wait long for that."""
         outcome = await (await self.start("sh", "-c", "exit 7")).wait(10)
         assert outcome.code == 7, outcome.stderr.decode(errors="replace")
 
@@ -109,6 +109,6 @@ class Machine:
         return await anyio.to_thread.run_sync(start)
 
     def stop(self) -> None:
-        """End what still runs."""
+        """Kill the programs that still run."""
         for program in self._started:
             program.kill()

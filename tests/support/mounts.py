@@ -1,4 +1,4 @@
-"""Small file systems of a test's own: mounted here, or, where that takes a privilege, seen through a namespace."""
+"""Small file systems for tests: mounted here or, without the privilege, in a namespace of their own."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ __all__ = ["SmallDisk", "bound", "small_disk"]
 
 
 class SmallDisk:
-    """A mounted file system; `path` is where this process finds it."""
+    """A mounted file system; `path` is its path as seen by this process."""
 
     def __init__(self, shell: "subprocess.Popen[str]", mount_point: Path, path: Path) -> None:
         self._shell = shell
@@ -21,7 +21,7 @@ class SmallDisk:
 
     def remount(self, options: str) -> None:
         """Change the options of the mount, such as `ro`."""
-        assert _told(self._shell, f"mount -o remount,bind,{options} '{self._mount_point}'") == "0"
+        assert _output_and_status(self._shell, f"mount -o remount,bind,{options} '{self._mount_point}'") == "0"
 
     def fill(self) -> Path:
         """Use up the space; returns the file that takes it."""
@@ -38,18 +38,18 @@ class SmallDisk:
 
 @contextmanager
 def small_disk(mount_point: Path, options: str) -> Iterator[SmallDisk]:
-    """A tmpfs with these mount options; the test fails, and says why, where none can be had."""
+    """A tmpfs with these mount options; the test fails with the reason if it cannot be mounted."""
     mount_point.mkdir()
     reasons = []
     for command, prefix in ((["sh"], ""), (["unshare", "--user", "--map-root-user", "--mount", "sh"], "/proc/{}/root")):
         with _shell(command) as shell:
-            told = _told(shell, f"mount -t tmpfs -o {options} tmpfs '{mount_point}' 2>&1")
+            told = _output_and_status(shell, f"mount -t tmpfs -o {options} tmpfs '{mount_point}' 2>&1")
             if told == "0":
                 try:
                     yield SmallDisk(shell, mount_point, Path(f"{prefix.format(shell.pid)}{mount_point}"))
                 finally:
-                    # Lazily: whoever still has a file open there would keep it busy.
-                    _told(shell, f"umount -l '{mount_point}'")
+                    # Lazily, since an open file would keep the mount busy.
+                    _output_and_status(shell, f"umount -l '{mount_point}'")
                 return
             reasons.append(f"{' '.join(command)}: {told}")
     pytest.fail(f"no file system can be mounted here, neither by this user nor in a namespace of its own: {reasons}")
@@ -57,10 +57,10 @@ def small_disk(mount_point: Path, options: str) -> Iterator[SmallDisk]:
 
 @contextmanager
 def bound(directory: Path, mount_point: Path, seen: Path) -> Iterator[Path]:
-    """`directory` mounted once more at `mount_point`, in a namespace of its own; the path of `seen` there."""
+    """Mount `directory` at `mount_point` as well, in a separate namespace; yields the path of `seen` there."""
     is_root = os.geteuid() == 0
     with _shell(["unshare", *([] if is_root else ["--user", "--map-root-user"]), "--mount", "sh"]) as shell:
-        told = _told(shell, f"mount --bind '{directory}' '{mount_point}' 2>&1")
+        told = _output_and_status(shell, f"mount --bind '{directory}' '{mount_point}' 2>&1")
         if told != "0":
             pytest.fail(f"no directory can be mounted here: {told}")
         yield Path(f"/proc/{shell.pid}/root{seen}")
@@ -76,8 +76,8 @@ def _shell(command: list[str]) -> Iterator["subprocess.Popen[str]"]:
             shell.kill()
 
 
-def _told(shell: "subprocess.Popen[str]", command: str) -> str:
-    """What a command printed, or else its status."""
+def _output_and_status(shell: "subprocess.Popen[str]", command: str) -> str:
+    """The output of a command, followed by its status."""
     assert shell.stdin is not None
     assert shell.stdout is not None
     with suppress(BrokenPipeError):

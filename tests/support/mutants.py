@@ -1,4 +1,4 @@
-"""Backends with one fault each, of the kind that backends have had."""
+"""Backends with one fault each, of kinds that real backends have had."""
 
 from fnmatch import fnmatch
 from typing import Any
@@ -29,7 +29,7 @@ __all__ = ["MUTANTS", "Overwrites"]
 
 
 class Mutant(MemoryBackend):
-    """Memory whose text is at hand."""
+    """A memory backend with direct access to its texts."""
 
     is_synchronous = False
 
@@ -320,4 +320,4 @@ MUTANTS: dict[type[Mutant], tuple[str, bool]] = {
     AnswersInItsOwnOrder: ("test_downloads_succeed_and_fail_one_by_one", True),
     SyncDoesItsOwn: ("test_both_methods_return_the_same_results", False),
 }
-"""For each the test of the suite that fails for it, and whether the model finds it too."""
+"""For each mutant, the test of the suite that fails for it, and whether the state machine finds the fault too."""

@@ -12,11 +12,11 @@ _RESOLVING: Final = frozenset({"socket.getaddrinfo", "socket.gethostbyname"})
 
 
 class NetworkError(RuntimeError):
-    """A test reached for the network. Not an OSError, so that no code under test takes it for a failed connection."""
+    """A test tried to use the network. Not an OSError, so that no code under test handles it as a failed connection."""
 
 
 def forbid_network() -> None:
-    """From now on, connecting, sending, binding or resolving beyond this machine raises NetworkError.
+    """Make connecting, sending, binding and resolving beyond this machine raise NetworkError from now on.
 
     An audit hook sees every socket that Python code opens, whatever library wraps it, and stays for the process's life.
     """

@@ -1,6 +1,6 @@
-"""A pytest plugin: a test that neither ran nor failed is a failure, so that no green run hides one.
+"""A pytest plugin: a skipped test is a failure, so that no successful run hides one.
 
-A test of somebody else's suite may be expected to fail: strictly, and with a reason.
+A test of a foreign suite may be expected to fail: strictly, and with a reason.
 """
 
 from collections.abc import Generator

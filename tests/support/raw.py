@@ -1,4 +1,4 @@
-"""Looking past a flat backend, at the files that it holds."""
+"""Direct access to the files of a flat backend."""
 
 from base64 import b64decode, b64encode
 
@@ -11,7 +11,7 @@ _PUT_AT = "2020-01-02T03:04:05.000006+00:00"
 
 
 class RawMemory:
-    """The hooks of the suite, for a test class that keeps the backend which stores the files in `self.memory`."""
+    """Raw access for the suite; the test class keeps the backend that stores the files in `self.memory`."""
 
     memory: MemoryBackend
 
@@ -39,7 +39,7 @@ def file_of(data: bytes) -> FileDataV2:
 
 
 def raw_bytes(file: FileDataV2 | None) -> bytes | None:
-    """The bytes of a file, where there is one."""
+    """The content of a file, or None if there is no file."""
     if file is None:
         return None
     return b64decode(file.content) if file.encoding == "base64" else file.content.encode()

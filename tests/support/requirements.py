@@ -1,7 +1,7 @@
 """A pytest plugin: tests whose programs are missing on this machine are left out, and counted by name at the end.
 
-A test says what it needs by the mark `needs`, or by a fixture of `_FIXTURES`. The report stands in the closing lines of
-the run, and in the file that `--left-out` names: `nox -s complete` fails where there is anything in it.
+A test declares its needs by the mark `needs`, or by a fixture of `_FIXTURES`. The report is printed at the end of the
+run, and written to the file that `--left-out` names: `nox -s complete` fails if the file is not empty.
 """
 
 import shutil
@@ -25,14 +25,14 @@ __all__ = [
 ]
 
 _FIXTURES: Final = {"busybox": "busybox", "postgres_server": "postgresql"}
-"""What each of these fixtures needs."""
+"""The program that each of these fixtures needs."""
 
 _LeftOut = Counter[tuple[str, str]]
-"""How many tests are left out, by what is missing and the test file."""
+"""The number of tests left out, by missing program and test file."""
 
 _LEFT_OUT: Final = pytest.StashKey[_LeftOut]()
 _REPORT: Final = "deepfs_left_out"
-"""The key under which a worker of pytest-xdist hands its count over."""
+"""The key under which a worker of pytest-xdist passes on its count."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -69,7 +69,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Take the count of a worker; each of them collects all tests, so that one count is enough."""
+    """Store the count of a worker. Every worker collects all tests, so the count of one is enough."""
     report = getattr(node, "workeroutput", {}).get(_REPORT, [])
     node.config.stash[_LEFT_OUT] = Counter({(program, file): count for program, file, count in report})
 
@@ -92,7 +92,7 @@ def _file(item: pytest.Item) -> str:
     return item.path.relative_to(item.config.rootpath).as_posix()
 
 
-# --- what a test needs, and whether it is here -----------------------------------------------------------------------
+# --- the needs of tests ----------------------------------------------------------------------------------------------
 
 
 def _needs(item: pytest.Item) -> list[str]:
@@ -107,7 +107,7 @@ def _is_here(program: str) -> bool:
 
 
 def _has_boxes() -> bool:
-    """Whether bubblewrap is here and may make namespaces."""
+    """Whether bubblewrap is installed and can make namespaces."""
     from deepfs.sandboxes.bubblewrap import bubblewrap_program
 
     program = bubblewrap_program()
@@ -116,7 +116,7 @@ def _has_boxes() -> bool:
 
 
 def _has_sandboxes() -> bool:
-    """Whether BubblewrapSandbox runs commands here: root needs control groups besides."""
+    """Whether BubblewrapSandbox can run commands; as root, it needs control groups too."""
     from deepfs.errors import NotSupportedError
     from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
     from deepfs.sync import run_sync
@@ -132,4 +132,4 @@ _CHECKS: Final[dict[str, Callable[[], bool]]] = {
     "BubblewrapSandbox": _has_sandboxes,
     "postgresql": postgres.is_here,
 }
-"""How to tell whether what is more than a program on the PATH is here."""
+"""Checks for the needs that are more than a program on the PATH."""

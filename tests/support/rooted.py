@@ -17,7 +17,7 @@ ResultT = TypeVar("ResultT", bound=Result)
 
 
 class RootedBackend(WrapperBackend):
-    """What `inner` holds under `root`, with the paths as seen from there."""
+    """The files of `inner` beneath `root`, with paths relative to `root`."""
 
     def __init__(self, inner: BackendProtocol, root: str) -> None:
         super().__init__(inner)
@@ -85,7 +85,7 @@ class RootedBackend(WrapperBackend):
         at: Callable[[Any, str], Any],
         call: Callable[[list[Any]], Awaitable[list[Any]]],
     ) -> list[Any]:
-        """One call for the items whose paths are valid; the others are passed on as they are, to be refused."""
+        """Make one call for all items; those with invalid paths are passed on unchanged, to be refused."""
         moved = []
         for item in items:
             try:

@@ -1,4 +1,4 @@
-"""Sandboxes that are processes of this machine: nothing is isolated, but files are reached by commands alone."""
+"""Sandboxes that run processes of this machine without isolation; their files are accessed by commands only."""
 
 import os
 import subprocess
@@ -19,11 +19,11 @@ __all__ = ["WITH_PYTHON", "LocalSandbox", "busybox_tools", "raw_peek", "raw_put"
 T = TypeVar("T")
 
 WITH_PYTHON: Final = f"{os.defpath}:{Path(sys.executable).parent}"
-"""Where the programs of the system are, and `python3`, which the system may lack."""
+"""The directories of the system's programs, and of `python3`, which the system may lack."""
 
 
 class LocalSandbox(BaseSandbox):
-    """A sandbox whose programs are those in the directory `path`; it counts and, told so, delays commands."""
+    """A sandbox with the programs in the directories of `path`; counts its commands, and can delay them."""
 
     def __init__(
         self, root: Path, path: str = WITH_PYTHON, *, delay: float = 0, max_output_bytes: int = 100_000
@@ -75,6 +75,6 @@ async def raw_peek(root: Path, path: str) -> bytes | None:
 
 
 def three_of(cases: Iterable[T]) -> list[T]:
-    """Others in each run, in order: a command takes its time, and all cases are tried where it is quick to start."""
+    """Three random cases, in their order: commands are slow here, and all cases run where commands start fast."""
     listed = list(cases)
     return [listed[at] for at in sorted(sample(range(len(listed)), min(len(listed), 3)))]

@@ -1,4 +1,4 @@
-"""A chat model that says what a test wrote down."""
+"""A chat model that returns prepared messages."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ __all__ = ["ScriptedModel", "calls"]
 
 
 class ScriptedModel(GenericFakeChatModel):
-    """Says its messages one after another, whatever it is told."""
+    """Returns its messages one after another, whatever it is asked."""
 
     def bind_tools(self, tools: Sequence[Any], **options: Any) -> "ScriptedModel":
         return self

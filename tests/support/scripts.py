@@ -8,7 +8,7 @@ __all__ = ["run_script"]
 
 
 def run_script(code: str, *options: str) -> str:
-    """What `code` prints; it has to end in time, with status 0, and to leave stderr empty."""
+    """The output of `code`, which must end in time, with status 0 and nothing on stderr."""
     command = [sys.executable, *options, "-c", dedent(code)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=30)
     if ended.returncode or ended.stderr:

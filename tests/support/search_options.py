@@ -1,6 +1,6 @@
-"""Each option of a search with a search whose result it changes, and the backends that must heed it.
+"""Each search option with a search whose result it changes, and the backends that must respect it.
 
-The options are those of the protocol's signature. One that has no row here fails the tests.
+The options come from the protocol's signature. An option that has no row here fails the tests.
 """
 
 import inspect
@@ -68,7 +68,7 @@ _VALUES: Final[Mapping[str, Mapping[str, tuple[str, Any]]]] = {
 
 
 def options_of(operation: str, protocol: type = BackendProtocol) -> list[str]:
-    """What the operation takes beside the pattern, by the signature of a protocol."""
+    """The options of an operation besides the pattern, from the signature of a protocol."""
     _, _, *options = inspect.signature(getattr(protocol, f"a{operation}")).parameters
     return options
 
@@ -82,7 +82,7 @@ CASES: Final[list[Case]] = [
 
 
 def shown(result: GlobResult | GrepResult) -> tuple[object, ...]:
-    """What a search found, without times."""
+    """The result of a search, without times."""
     assert result.ok, result.error
     found = [
         (match.path, match.line, match.text, match.context_before or None, match.context_after or None)
@@ -94,7 +94,7 @@ def shown(result: GlobResult | GrepResult) -> tuple[object, ...]:
 
 
 async def filled(backend: BackendProtocol, beneath: str = "/") -> BackendProtocol:
-    """`backend` with the files at or under a directory, by their paths from there."""
+    """Fill `backend` with the files beneath a directory, by their paths relative to it."""
     start = beneath.rstrip("/")
     files = [(path[len(start) :], text.encode()) for path, text in FILES.items() if path.startswith(f"{start}/")]
     assert all(outcome.error is None for outcome in await backend.aupload_files(files))
@@ -148,7 +148,7 @@ class _Async(FilesystemBackend):
 
 
 class _Mixin:
-    """Overrides a search of whatever backend it is mixed into."""
+    """Overrides a search of the backend that it is mixed into."""
 
     async def agrep(self, *args: Any, **options: Any) -> GrepResult:
         result: GrepResult = await super().agrep(*args, **options)  # type: ignore[misc]
@@ -198,7 +198,7 @@ async def _mounted(_: Path) -> BackendProtocol:
 
 
 async def _in_mounts(directory: Path) -> BackendProtocol:
-    """Mounts within a mount, before each a policy."""
+    """Mounts within a mount, each behind a policy."""
     inner = CompositeBackend(MemoryBackend(), {"/deep": WRAPPERS[PermissionedBackend](FilesystemBackend(directory))})
     return await filled(CompositeBackend(MemoryBackend(), {"/src": WRAPPERS[HookedBackend](inner)}))
 

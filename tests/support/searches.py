@@ -1,4 +1,4 @@
-"""Searches of a disk without a backend and its batches."""
+"""Searches of a disk without a backend and without batching."""
 
 import time
 from collections.abc import Callable
@@ -12,7 +12,7 @@ __all__ = ["Collecting", "run_alone"]
 
 
 class Collecting:
-    """Stands for a task that waits for a search."""
+    """A call of a search that keeps the result."""
 
     def __init__(self, request: SearchRequest, deadline: Deadline | None = None) -> None:
         self.request = request
@@ -44,7 +44,7 @@ class Collecting:
 def run_alone(
     searches: LocalSearch, request: SearchRequest, deadline: Deadline | None = None, root: str = "/", base: str = "/"
 ) -> Any:
-    """The result of one search, by itself and in this thread."""
+    """Run one search in this thread, and return its result."""
     call = Collecting(request, deadline)
     searches.run_batch([call], root, base)  # type: ignore[list-item]
     return call.result()

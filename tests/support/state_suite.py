@@ -1,4 +1,4 @@
-"""What the shipped suite needs for a backend over graph state: a node of a real graph that stays open."""
+"""The shipped suite over graph state: it needs a node of a real graph that stays open."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -16,7 +16,7 @@ __all__ = ["OverState"]
 
 
 class OverState(BackendSuite):
-    """Raw access goes by LangGraph's own calls. Each program of the state machine gets a node of its own."""
+    """Raw access uses LangGraph's own calls. Each program of the state machine gets its own node."""
 
     node: OpenNode
     nodes: ExitStack

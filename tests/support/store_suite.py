@@ -11,7 +11,7 @@ __all__ = ["NAMESPACE", "STORED", "StoreConformance"]
 
 NAMESPACE = ("tenant", "v1.2")
 STORED = ("tenant", "v1!2")
-"""The namespace as the store holds it: a dot is refused there."""
+"""The namespace in the store, which refuses dots."""
 
 
 class StoreConformance(BackendConformance, BackendStateMachine):

@@ -1,4 +1,4 @@
-"""LangGraph stores over real storage. Both belong to the asyncio loop that they are opened on."""
+"""LangGraph stores over real databases. Each is bound to the asyncio loop that it was opened on."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager

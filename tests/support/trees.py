@@ -6,7 +6,7 @@ from pathlib import Path
 __all__ = ["MAX_BYTES", "many", "trap", "write"]
 
 MAX_BYTES = 100_000
-"""The largest file that searches of the trap look into."""
+"""The size limit of files for searches of the trap."""
 
 
 def write(root: Path, files: dict[str, bytes]) -> Path:
@@ -18,7 +18,7 @@ def write(root: Path, files: dict[str, bytes]) -> Path:
 
 
 def trap(tmp_path: Path) -> Path:
-    """A tree with everything in it that engines could see differently."""
+    """A tree with all the cases that the engines could treat differently."""
     root = tmp_path / "root"
     write(
         root,
@@ -90,6 +90,6 @@ def trap(tmp_path: Path) -> Path:
 
 
 def many(root: Path, count: int) -> Path:
-    """`count` files, a hundred to a directory, of which every tenth has two needles."""
+    """`count` files, a hundred per directory; every tenth contains two needles."""
     texts = (b"nothing\n", b"a needle\nand a needle\n")
     return write(root, {f"{n // 100:03}/{n % 100:02}.txt": texts[n % 10 == 0] for n in range(count)})

@@ -1,4 +1,4 @@
-"""A V1 backend as the older documentation of deepagents outlines one: objects of a bucket, by key."""
+"""A V1 backend as outlined in the older documentation of deepagents: objects of a bucket, by key."""
 
 import re
 from datetime import UTC, datetime
@@ -102,4 +102,4 @@ def _numbered(number: int, line: str) -> list[str]:
 
 
 class DuckS3(S3Operations):
-    """One that inherits from no protocol."""
+    """A V1 backend that inherits from no protocol."""

@@ -1,7 +1,7 @@
-"""Trees of mounts for random programs, with views past every backend: what they hold is told by tokens in the content.
+"""Trees of mounts for random programs, with direct views of all storage: tokens in the contents identify the data.
 
-Each write and edit brings a token of its own, so what is lost can be named. A world has links, hard links, names that
-are no paths, directories that rules hide, and storage under two names.
+Each write and edit adds a unique token, so that a loss can be named. A world has symlinks, hard links, names that are
+not valid in paths, directories hidden by rules, and storage that is mounted twice.
 """
 
 import os
@@ -49,13 +49,13 @@ _KINDS: Final = (*["write"] * 4, *["move"] * 8, *["copy"] * 4, *["raw"] * 2, *["
 
 
 _EXISTING: Final = "?"
-"""A path of a file or directory that exists then, by the number of the act."""
+"""Stands for the path of an existing file or directory, chosen by the number of the act."""
 _SAME_NAME: Final = "/="
-"""The name of the source."""
+"""Stands for the name of the source."""
 
 
 class Act(Struct, frozen=True):
-    """What happens in a world: an operation of the tree, or something past it; while it runs, others write."""
+    """An event in a world: an operation of the tree, or a direct change; `writers` write during a move or copy."""
 
     kind: str
     path: str
@@ -66,7 +66,7 @@ class Act(Struct, frozen=True):
 
 
 def acts(random: Random, count: int) -> list[Act]:
-    """A program."""
+    """A random program of `count` acts."""
     return [_act(random) for _ in range(count)]
 
 
@@ -97,7 +97,7 @@ def _rules(backend: BackendProtocol, prefix: str = "") -> BackendProtocol:
 
 
 class World:
-    """A fresh tree with all its storage."""
+    """A new tree with all its storage."""
 
     def __init__(self, root: Path, *, is_ruled: bool) -> None:
         self.root = root
@@ -121,7 +121,7 @@ class World:
         self.tree = _rules(tree) if is_ruled else tree
 
     async def fill(self) -> None:
-        """Put files everywhere."""
+        """Put files into every mount."""
         mounts = dict.fromkeys(mount for mount in _MOUNTS if mount not in ("/shared", "/mem2", "/store2"))
         files = [(mount + place, self.content()) for mount in mounts for place in _SEEDED]
         outcomes = await self.tree.aupload_files(files)
@@ -132,10 +132,10 @@ class World:
         self._number += 1
         return b"<%d> END\n" % self._number
 
-    # --- past the backends ---
+    # --- direct access to the storage ---
 
     def _stored(self) -> Iterator[tuple[str, bytes]]:
-        """Every file of every storage, by a name that no link and no mount changes."""
+        """Every file of every storage, by a name that does not depend on links and mounts."""
         for above, _, names in os.walk(self.root):
             for name in names:
                 path = os.path.join(above, name)
@@ -148,7 +148,7 @@ class World:
             yield "store" + item.key, content_of(item.value) or b""
 
     def tokens(self, place: str = "") -> set[bytes]:
-        """Those of all files; of a place, those at and beneath it."""
+        """The tokens of all files, or of the files at and beneath `place`."""
         return {
             token
             for name, content in self._stored()
@@ -157,7 +157,7 @@ class World:
         }
 
     def place(self, path: str, *, follow: bool = True) -> str:
-        """What `path` of the tree leads to, as `tokens` names it; without `follow` a link stands for itself."""
+        """The name that `tokens` uses for `path` of the tree; if `follow` is false, a symlink itself is named."""
         mount = next((mount for mount in self._routes if path == mount or path.startswith(f"{mount}/")), "")
         inner = path[len(mount) :]
         kinds = {"/mem": "memory", "/mem2": "memory", "/hidden": "hidden", "/store": "store", "/store2": "store"}
@@ -172,7 +172,7 @@ class World:
         )
 
     def _past(self, act: Act) -> None:
-        """Do what no backend does."""
+        """Change the storage without a backend."""
         path, target = self.root / act.path, act.other
         with suppress(OSError):
             if act.kind == "raw":
@@ -187,7 +187,7 @@ class World:
     # --- acting ---
 
     async def do(self, act: Act) -> str | None:
-        """Carry out an act; what was lost by it and should not have been."""
+        """Carry out an act; returns a description of what it should not have lost, or None."""
         act = await anyio.to_thread.run_sync(self.concrete, act)
         look = partial(anyio.to_thread.run_sync, self._look, act)
         before, replaced, carried = await look()
@@ -205,7 +205,7 @@ class World:
         return None
 
     def concrete(self, act: Act) -> Act:
-        """An act with the paths that it has in the world as it is."""
+        """The act, with placeholders replaced by paths that exist now."""
         if act.kind not in ("move", "copy"):
             return act
         path, other = self._picked(act.path, act.number), self._picked(act.other, act.number // 7)
@@ -221,7 +221,7 @@ class World:
         return existing[number % len(existing)] if existing else "/none"
 
     def _look(self, act: Act) -> tuple[set[bytes], set[bytes], set[bytes]]:
-        """All tokens before an act, those that it may replace, and those that it is to carry."""
+        """All tokens before an act, the tokens that it may replace, and the tokens that it must carry over."""
         if act.kind in ("move", "copy"):
             source = self.tokens(self.place(act.path, follow=False))
             is_one = self.place(act.path) == self.place(act.other)
@@ -250,7 +250,7 @@ class World:
         return await self._beside(act, partial(relocate, act.path, act.other, overwrite=act.overwrite), written)
 
     async def _beside(self, act: Act, relocate: Callable[[], Awaitable[Any]], written: list[bytes]) -> Any:
-        """Relocate, while others write at and beneath the source, though not where it is to go."""
+        """Move or copy, while others write at and beneath the source, but not at the destination."""
         results: list[Any] = []
         chosen = await self._chosen(act) if act.writers else []
 
@@ -264,7 +264,7 @@ class World:
         return results[0]
 
     async def _chosen(self, act: Act) -> list[str]:
-        """The files beneath the source, but for what may be replaced; or where one could be."""
+        """The files beneath the source that the act does not replace; or else a path for a new file."""
         listed = await self.tree.als(act.path)
         files = [entry.path for entry in listed.entries or () if not entry.is_dir] or [act.path]
         there = await anyio.to_thread.run_sync(self.place, act.other)

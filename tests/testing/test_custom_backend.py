@@ -1,4 +1,4 @@
-"""Backends as users write them pass the suite: a few lines over a dict, and one with sync methods only."""
+"""Custom backends pass the suite: one of a few lines over a dict, and one with sync methods only."""
 
 from collections.abc import Hashable, Mapping, Sequence
 
@@ -53,7 +53,7 @@ class DictBackend(FlatBackend):
 
 
 class TestDictBackend(BackendConformance, BackendStateMachine):
-    """Three primitives make a backend."""
+    """Implementing a few primitives makes a backend."""
 
     @pytest.fixture
     def backend(self) -> DictBackend:
@@ -143,7 +143,7 @@ class SyncBackend(BackendProtocol):
 
 
 class TestSyncBackend(RawMemory, BackendConformance):
-    """The async methods are made from the sync ones."""
+    """The async methods are generated from the sync ones."""
 
     @pytest.fixture
     def backend(self) -> SyncBackend:
@@ -152,14 +152,14 @@ class TestSyncBackend(RawMemory, BackendConformance):
 
 
 class DerivedTransfers(WrapperBackend):
-    """A backend without its own way to copy and move."""
+    """A wrapper that uses the copy and move of the protocol."""
 
     acopy = BackendProtocol.acopy
     amove = BackendProtocol.amove
 
 
 class TestDerivedTransfers(RawMemory, MovingConformance):
-    """Copy and move as the protocol derives them from the other operations."""
+    """Copy and move as the protocol derives them from other operations."""
 
     @pytest.fixture
     def backend(self) -> DerivedTransfers:

@@ -1,4 +1,4 @@
-"""Backends differ only where they declare it, in the ways that the design lists; the shipped suite knows no other."""
+"""Backends differ only as their capabilities declare, in the ways that the design lists; the suite tests no other."""
 
 import ast
 from collections.abc import Iterator
@@ -18,19 +18,19 @@ SOURCES: Final = sorted(Path(next(iter(deepfs.testing.__path__))).rglob("*.py"))
 DECLARED: Final = {"keeps_empty_directories", "keeps_created_at", "durable", "executes", "deletes", "watches"}
 STREAMS: Final = {"adownload_stream", "aupload_stream"}
 TREES: Final = {"alist_tree", "achange_entries"}
-"""What transfers need of both their ends."""
+"""Needed of both backends in a transfer between them."""
 LIFETIME: Final = {"aclose", "close"}
 REQUESTS: Final = {"arun_glob", "arun_grep"}
-"""Searches as one value: the operation in another form."""
+"""The search operations with one request object instead of parameters."""
 METHODS: Final = {*OPERATIONS, *(f"a{name}" for name in OPERATIONS), *STREAMS, *LIFETIME, *REQUESTS, "awatch"}
 FORMER: Final = {"areal_paths", "never_waits"}
 """Former names of `aresolve_paths` and `is_synchronous`."""
 WHERE_A_SYNC_CALL_RUNS: Final = {"is_synchronous", "bound_to_this_thread"}
-"""No difference of what it answers; only the parity of sync and async looks at it."""
+"""They do not affect results; only the tests that compare sync with async use them."""
 
 
 def read_of(source: Path, owner: str) -> Iterator[str]:
-    """The attributes that a module reads of things by this name, whatever stands before it."""
+    """The attributes that a module reads from any expression whose last name ends with `owner`."""
     for node in ast.walk(ast.parse(source.read_text())):
         if isinstance(node, ast.Attribute):
             name = getattr(node.value, "id", getattr(node.value, "attr", ""))
@@ -38,13 +38,13 @@ def read_of(source: Path, owner: str) -> Iterator[str]:
                 yield node.attr
 
 
-def test_there_are_six() -> None:
+def test_there_are_six_capabilities() -> None:
     assert set(Capabilities.__struct_fields__) == DECLARED
     assert len(Capabilities.__struct_fields__) == 6
     assert all(field.type is bool for field in msgspec.structs.fields(Capabilities))
 
 
-def test_a_backend_declares_nothing_else() -> None:
+def test_the_protocol_has_no_other_public_names() -> None:
     public = {name for name in dir(BackendProtocol) if not name.startswith("_")} - FORMER
     assert public - METHODS - TREES == {
         "capabilities",
@@ -56,21 +56,21 @@ def test_a_backend_declares_nothing_else() -> None:
     }
 
 
-def test_the_suite_reads_of_a_backend_its_operations_and_its_capabilities() -> None:
+def test_the_suite_uses_only_operations_and_capabilities() -> None:
     read = {attribute for source in SOURCES for attribute in read_of(source, "backend")}
     assert read - METHODS - WHERE_A_SYNC_CALL_RUNS == {"capabilities"}
     looking = {source.name for source in SOURCES if WHERE_A_SYNC_CALL_RUNS & set(read_of(source, "backend"))}
     assert looking <= {"parity.py"}
 
 
-def test_the_suite_reads_of_the_capabilities_those_that_are_declared() -> None:
+def test_the_suite_uses_only_declared_capabilities() -> None:
     read = {attribute for source in SOURCES for attribute in read_of(source, "capabilities")}
     assert read
     assert read <= DECLARED
 
 
 @pytest.mark.parametrize("kind", [BackendSuite, BackendConformance, SyncParity, BackendStateMachine])
-def test_a_suite_has_no_switches_of_its_own(kind: type) -> None:
-    """What a test class sets are fixtures and hooks; a state machine also has its size, and the mounts of its model."""
+def test_suites_have_no_settings(kind: type) -> None:
+    """Test classes define fixtures and hooks only; a state machine also has size, seed and the mounts of its model."""
     settable = {name for name in dir(kind) if not name.startswith("_") and not callable(getattr(kind, name))}
     assert settable == ({"mounts", "seed", "steps"} if kind is BackendStateMachine else set())

@@ -21,7 +21,7 @@ async def test_latency_is_added_to_each_operation() -> None:
     assert anyio.current_time() - start >= 0.1
 
 
-async def test_latency_may_be_of_one_operation_only() -> None:
+async def test_latency_may_be_limited_to_one_operation() -> None:
     backend = LatencyBackend(MemoryBackend(), {"read": math.inf})
     assert (await backend.awrite("/a", "x")).ok
     with anyio.move_on_after(0.01) as scope:
@@ -44,13 +44,13 @@ async def test_a_leaf_error_becomes_the_error_of_the_result() -> None:
     assert await backend.aread("/a") == ReadResult("Error: the disk is on fire", code=ErrorCode.BACKEND_ERROR)
 
 
-async def test_another_error_is_raised_as_a_bug_would_be() -> None:
+async def test_other_exceptions_are_raised() -> None:
     backend = FaultyBackend(MemoryBackend(), {"read": ZeroDivisionError()})
     with pytest.raises(ZeroDivisionError):
         await backend.aread("/a")
 
 
-async def test_a_fault_may_look_at_each_call() -> None:
+async def test_a_fault_may_be_a_function_of_the_call() -> None:
     def every_second_write(operation: str, number: int) -> Exception | None:
         return BackendError("Error: again") if operation == "write" and number % 2 == 0 else None
 
@@ -60,7 +60,7 @@ async def test_a_fault_may_look_at_each_call() -> None:
     assert [entry.path for entry in (await backend.als("/")).entries or ()] == ["/0", "/2"]
 
 
-async def test_a_late_fault_comes_after_the_change() -> None:
+async def test_a_late_fault_is_raised_after_the_change() -> None:
     memory = MemoryBackend()
     backend = FaultyBackend(memory, {"write": BackendError("Error: no answer")}, late=True)
     assert not (await backend.awrite("/a", "x")).ok

@@ -1,4 +1,4 @@
-"""The reference backend, alone and mounted, passes the suite that is shipped, and does what the model does."""
+"""The reference backend passes the shipped suite, alone and mounted, and does what the model does."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from support.rooted import RootedBackend
 
 
 class TestMemory(RawMemory, BackendConformance, BackendStateMachine):
-    """Memory by itself."""
+    """The memory backend alone."""
 
     @pytest.fixture
     def backend(self) -> MemoryBackend:
@@ -19,7 +19,7 @@ class TestMemory(RawMemory, BackendConformance, BackendStateMachine):
 
 
 class TestDefaultOfComposite(RawMemory, BackendConformance):
-    """The default of a composite, with other backends mounted at several depths."""
+    """The default of a composite with backends mounted at several depths."""
 
     @pytest.fixture
     def backend(self) -> CompositeBackend:
@@ -32,7 +32,7 @@ class TestDefaultOfComposite(RawMemory, BackendConformance):
 
 
 class TestMount(RawMemory, BackendConformance, BackendStateMachine):
-    """A mount deep in a composite, and below it another composite."""
+    """A mount deep in a composite that has another composite below."""
 
     @pytest.fixture
     def backend(self) -> RootedBackend:
@@ -45,7 +45,7 @@ class TestMount(RawMemory, BackendConformance, BackendStateMachine):
 
 
 class TestMountedTree(BackendStateMachine):
-    """Programs that go across mounts, and mounts in mounts."""
+    """Programs that cross mounts, including mounts in mounts."""
 
     mounts = ("/m", "/m/in/deep", "/a/n")
 

@@ -1,4 +1,4 @@
-"""The suite can fail: backends with one fault each fail the test that is about it."""
+"""The suite can fail: each backend with one fault fails the test for that fault."""
 
 import inspect
 import re
@@ -26,7 +26,7 @@ Mutant = type[MemoryBackend]
 
 
 class Suite(RawMemory, BackendConformance, BackendStateMachine):
-    """The suite as something to call."""
+    """The suite as an object whose tests can be called."""
 
     steps = 2000
 
@@ -34,13 +34,13 @@ class Suite(RawMemory, BackendConformance, BackendStateMachine):
         self.memory = memory
 
     async def run(self, name: str) -> None:
-        """One of its tests."""
+        """Run one of its tests."""
         test = getattr(self, name)
         await test(**dict.fromkeys(inspect.signature(test).parameters, self.memory))
 
 
 class Forgets(MemoryBackend):
-    """Fails in every program: what it lists never holds a file."""
+    """Fails in every program: its listings are always empty."""
 
     async def als(self, path: str) -> LsResult:
         return LsResult(entries=[])
@@ -61,16 +61,16 @@ async def test_the_suite_catches(mutant: Mutant, test: str) -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.timeout(300)  # how many programs it takes to find a fault is a matter of luck
+@pytest.mark.timeout(300)  # The number of programs that it takes to find a fault is random.
 class TestStateMachine:
-    """What it finds, and how it tells it."""
+    """The faults that the state machine finds, and how it reports them."""
 
     @pytest.fixture
     def anyio_backend(self) -> str:
         return "asyncio"
 
     @pytest.mark.parametrize("mutant", [mutant for mutant, (_, found) in MUTANTS.items() if found])
-    async def test_the_model_catches(self, mutant: Mutant) -> None:
+    async def test_the_state_machine_catches(self, mutant: Mutant) -> None:
         suite = Suite(mutant())
         suite.steps = 20_000
         with pytest.raises(AssertionError) as caught:
@@ -89,7 +89,7 @@ class TestStateMachine:
             told.append([str(caught.value), *caught.value.__notes__])
         assert told[0] == told[1]
 
-    async def test_each_run_has_a_new_seed(self) -> None:
+    async def test_each_run_without_a_seed_has_a_new_one(self) -> None:
         seeds = set()
         for _ in range(2):
             suite = Suite(Forgets())
@@ -99,7 +99,7 @@ class TestStateMachine:
             seeds.add(caught.value.__notes__[-1])
         assert len(seeds) == 2
 
-    async def test_it_takes_as_many_steps_as_it_should(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_run_takes_the_given_number_of_steps(self, monkeypatch: pytest.MonkeyPatch) -> None:
         taken = Counter[str]()
         suite = Suite(MemoryBackend())
         for name in OPERATIONS:
@@ -119,13 +119,13 @@ def _counted(taken: Counter[str], name: str) -> Callable[..., Any]:
     return call
 
 
-def test_no_part_of_the_suite_hides_another() -> None:
+def test_no_part_of_the_suite_overrides_another() -> None:
     parts = [part for part in inspect.getmro(Suite) if part.__module__.startswith("deepfs.testing.")]
     names = Counter(name for part in parts for name in vars(part) if not name.startswith("__"))
     assert {name for name, count in names.items() if count > 1} <= {"pytestmark"}
 
 
-def test_the_suite_knows_the_declared_differences_and_no_other() -> None:
+def test_the_suite_uses_only_declared_capabilities_and_skips_nothing() -> None:
     declared = ("keeps_empty_directories", "keeps_created_at", "durable", "executes", "deletes", "watches")
     assert Capabilities.__struct_fields__ == declared
     source = "".join(path.read_text() for path in Path(deepfs.testing.__file__).parent.rglob("*.py"))
@@ -134,7 +134,7 @@ def test_the_suite_knows_the_declared_differences_and_no_other() -> None:
     assert not re.search(r"pytest\.(skip|xfail|mark\.skip|mark\.xfail|importorskip)", source)
 
 
-def test_deepfs_loads_without_it() -> None:
+def test_deepfs_does_not_load_the_suite() -> None:
     code = (
         "import deepfs, sys; deepfs.MemoryBackend(); print({'pytest', 'hypothesis', 'deepfs.testing'} & {*sys.modules})"
     )

@@ -1,4 +1,4 @@
-"""The services behind the SDKs of sandboxes, on this machine: the SDKs are whole, and talk to them over sockets."""
+"""Local implementations of the services behind the SDKs of sandboxes; the real SDKs talk to them over sockets."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -13,14 +13,14 @@ from support.services import daytona, deno, modal
 __all__ = ["SERVICES", "Maker", "open_service"]
 
 Maker = partial[RemoteSandbox]
-"""Makes a backend over the one sandbox of a service; takes the arguments that all have."""
+"""Makes a backend over the single sandbox of a service; takes the arguments that all backends have."""
 
 
 class _Service(NamedTuple):
     open: Callable[[Machine], AbstractAsyncContextManager[Any]]
     backend: type[RemoteSandbox]
     id: str
-    """That of its sandbox."""
+    """The id of its sandbox."""
 
 
 SERVICES: Final = {
@@ -32,7 +32,7 @@ SERVICES: Final = {
 
 @asynccontextmanager
 async def open_service(name: str, machine: Machine) -> AsyncIterator[Maker]:
-    """A service whose sandbox is `machine`, and what makes backends over it."""
+    """A service whose sandbox is `machine`; yields a function that makes backends over it."""
     service = SERVICES[name]
     await machine.check()
     async with service.open(machine) as sandbox:

@@ -77,14 +77,14 @@ class _Service:
                     part, name = writer.append(BytesIO(await self._machine.read(path))), "file"
                 except OSError as error:
                     part, name = writer.append(str(error)), "error"
-                # As the service has it: aiohttp would quote the slashes.
+                # As the real service sends it; aiohttp would quote the slashes.
                 part.headers["Content-Disposition"] = f'form-data; name="{name}"; filename="{path}"'
         return web.Response(body=writer)
 
 
 @asynccontextmanager
 async def open_daytona(machine: Machine) -> AsyncIterator[AsyncSandbox]:
-    """A sandbox that the SDK has made."""
+    """A sandbox made by the SDK."""
     app = web.Application(client_max_size=1 << 26)
     app.add_routes(_Service(machine).routes())
     runner = web.AppRunner(app)
@@ -92,7 +92,7 @@ async def open_daytona(machine: Machine) -> AsyncIterator[AsyncSandbox]:
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     url = f"http://127.0.0.1:{runner.addresses[0][1]}/api"
     try:
-        # Its other way to hear of changes, a socket for events, has nothing to do with commands and files.
+        # The alternative to polling, a socket for events, has nothing to do with commands and files.
         with pytest.deprecated_call(match="Polling-only mode"):
             client = AsyncDaytona(DaytonaConfig(api_key="key", api_url=url, target="here", use_deprecated_polling=True))
         async with client:

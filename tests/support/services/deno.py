@@ -23,7 +23,7 @@ _CHUNK = 64 * 1024
 
 
 class _Connection:
-    """One client: its programs, and the streams of bytes both ways."""
+    """The connection of one client: its programs, and the byte streams in both directions."""
 
     def __init__(self, socket: ServerConnection, machine: Machine) -> None:
         self._socket = socket
@@ -83,7 +83,7 @@ class _Connection:
     async def _processWait(self, pid: int) -> dict[str, Any]:  # noqa: N802
         done = await asyncio.shield(self._outcomes.pop(pid))
         del self._programs[pid]
-        # Not before: the SDK drops output that comes before it has seen the answer to `spawn`.
+        # Not earlier: the SDK drops output that arrives before the answer to `spawn`.
         await self._send_output(pid, done)
         code = -done.signal if done.signal else done.code
         return {"success": code == 0, "code": code, "signal": None}
@@ -102,7 +102,7 @@ class _Connection:
 
 @asynccontextmanager
 async def open_deno(machine: Machine) -> AsyncIterator[AsyncSandbox]:
-    """A sandbox that the SDK has made."""
+    """A sandbox made by the SDK."""
 
     async def handle(socket: ServerConnection) -> None:
         await _Connection(socket, machine).serve()

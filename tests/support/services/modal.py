@@ -1,4 +1,4 @@
-"""The services of Modal: gRPC of what knows sandboxes, and of the worker that one runs on."""
+"""The gRPC services of Modal: the control plane, and the worker that runs a sandbox."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ Answer = Callable[[Any], Awaitable[Message]]
 
 
 class _Served:
-    """Some methods of a service; the SDK calls no others."""
+    """Some methods of a service: all that the SDK calls."""
 
     def __init__(self, name: str, methods: Mapping[str, Handler]) -> None:
         self._mapping = {f"/{name}/{method}": handler for method, handler in methods.items()}
@@ -116,7 +116,7 @@ class _Worker:
         )
 
     async def _start(self, asked: router.TaskExecStartRequest) -> Message:
-        # It is started all the same where whoever asked has gone.
+        # The program is started even if the client has gone.
         await asyncio.shield(asyncio.create_task(self._started(asked)))
         return router.TaskExecStartResponse()
 
@@ -152,7 +152,7 @@ class _Worker:
 
 
 class _ControlPlane:
-    """What knows sandboxes, and where they run."""
+    """The control plane: it knows the sandboxes and their workers."""
 
     worker: str
 
@@ -195,7 +195,7 @@ async def _serving(served: _Served) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def open_modal(machine: Machine) -> AsyncIterator[Sandbox]:
-    """A sandbox as the SDK has it."""
+    """A sandbox as the SDK represents it."""
     plane = _ControlPlane()
     async with (
         _serving(_Worker(machine).served()) as plane.worker,

@@ -1,12 +1,12 @@
 """Files in the state of a LangGraph graph: they live as long as the thread, and are checkpointed with it."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any
 
 from deepfs._deprecated import warn_deprecated
 from deepfs._langgraph.channel import FileConflicts, Files, FilesystemState
-from deepfs._langgraph.task_files import task_files
+from deepfs._langgraph.task_files import TaskFiles, task_files
 from deepfs.backends.flat import RecordStorageBackend
 from deepfs.backends.flat_storage import InlineStorage, Storage
 from deepfs.text import paths
@@ -29,24 +29,33 @@ class _Held:
 
 
 class _StateFiles(InlineStorage):
+    """The files of the running task, for one operation: it does not suspend, so the task stays the same."""
+
     def __init__(self, backend: RecordStorageBackend) -> None:
         self._backend = backend
+        self._found: AbstractContextManager[TaskFiles] | None = None
+
+    @property
+    def _task_files(self) -> AbstractContextManager[TaskFiles]:
+        if self._found is None:
+            self._found = task_files()
+        return self._found
 
     def stat(self, paths: Sequence[str]) -> Mapping[str, FileStat]:
         return stats_of(self.get(paths))
 
     def get(self, paths: Sequence[str]) -> DecodedFiles:
-        with task_files() as task:
+        with self._task_files as task:
             files = task.files
             return DecodedFiles({path: files[path] for path in paths if path in files})
 
     def list(self, prefix: str, limit: int | None = None) -> FileTree:
-        with task_files() as task:
+        with self._task_files as task:
             files = {} if limit is not None else {**task.files}
             return FileTree(DecodedFiles(files), task.directories)
 
     def apply(self, changes: Sequence[Change]) -> dict[str, Any]:
-        with task_files() as task:
+        with self._task_files as task:
             task.commit(changes, self._backend._file_format)
         return dict(self._backend._records(changes))
 

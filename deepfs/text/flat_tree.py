@@ -381,7 +381,7 @@ class _Stats(Mapping[str, FileStat]):
 def readable(files: Found, path: str) -> FileDataV2 | None:
     """The file at `path`; None if there is no file, if its record is malformed, or if its content was not fetched."""
     try:
-        data = files.get(path)
+        data = files[path] if path in files else None
     except InvalidContentError:
         return None
     return data if isinstance(data, FileDataV2) else None
@@ -390,7 +390,7 @@ def readable(files: Found, path: str) -> FileDataV2 | None:
 def created_at(files: Found, path: str) -> str | None:
     """The creation time of the file at `path`; None if it is unknown."""
     try:
-        data = files.get(path)
+        data = files[path] if path in files else None
     except InvalidContentError:
         return None
     return None if data is None else data.created_at

@@ -27,7 +27,7 @@ from anyio import current_effective_deadline
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from deepfs.threads.deadline import Deadline
-from deepfs.threads.loop_bridge import Claim, Countdown, ThreadEvent, loop_callbacks
+from deepfs.threads.loop_bridge import Claim, Countdown, LoopCallbacks, ThreadEvent, loop_callbacks
 
 __all__ = [
     "Job",
@@ -47,6 +47,8 @@ T = TypeVar("T")
 ItemT = TypeVar("ItemT")
 ArgsT = TypeVarTuple("ArgsT")
 
+_HOLD_BACK = 0.001
+"""Seconds for which a worker that has more jobs may put off waking a loop; many results then share one wake-up."""
 _TICK = 0.005
 """Seconds between two checks of the watcher."""
 _QUICK = 5
@@ -71,17 +73,21 @@ def is_worker() -> bool:
 
 
 class Job(Generic[T]):
-    """A submitted call and its outcome; after the call, `ended` is called on the worker thread."""
+    """A submitted call and its outcome.
+
+    After the call, `ended` is called on the worker thread. It returns the callbacks of a loop that the worker must wake
+    soon, or None.
+    """
 
     __slots__ = ("_claim", "_error", "_function", "_value", "ended", "turn")
     _value: T
 
     def __init__(
-        self, turn: object, ended: Callable[[], object], function: Callable[..., T], args: tuple[Any, ...]
+        self, turn: object, ended: Callable[[], LoopCallbacks | None], function: Callable[..., T], args: tuple[Any, ...]
     ) -> None:
         self.turn: object = turn
         """The key of the group that the job belongs to."""
-        self.ended: Callable[[], object] = ended
+        self.ended: Callable[[], LoopCallbacks | None] = ended
         self._function = function
         self._claim = Claim(args)
         self._error: BaseException | None = None
@@ -183,6 +189,8 @@ class WorkerPool:
         self._turns = _Turns(most)
         self._workers = 0
         self._idle = 0
+        self._unwoken: dict[LoopCallbacks, None] = {}
+        self._hold_back = _HOLD_BACK if limit > core else 0.0  # The watcher wakes the loops if a job takes long.
         self._finished = 0  # An estimate, since it is counted without the lock.
         self._has_watcher = limit == core
         self._is_watched = limit == core
@@ -219,15 +227,28 @@ class WorkerPool:
 
     def _work(self) -> None:
         self._call_watcher()
+        woken = monotonic()
         job: Job[Any] | None = None
         while True:
             job = self._next(job)
             if job is None:
+                self._wake_loops()
                 if not self._wait():
                     return
+                woken = monotonic()
             elif job.run():
                 self._finished += 1
-                job.ended()
+                loop = job.ended()
+                if loop is not None:
+                    self._unwoken[loop] = None
+                if monotonic() - woken >= self._hold_back:
+                    self._wake_loops()
+                    woken = monotonic()
+
+    def _wake_loops(self) -> None:
+        with suppress(KeyError):  # Another thread took the last one.
+            while self._unwoken:
+                self._unwoken.popitem()[0].wake()
 
     def _next(self, ended: Job[Any] | None) -> Job[Any] | None:
         with self._lock:
@@ -287,6 +308,7 @@ class WorkerPool:
             sleep(_TICK)
             # If the interpreter is busy, or wakes this thread late, more threads would only make that worse.
             is_contended = monotonic() - due > _TICK / 5 or process_time() - worked > _TICK / 2
+            self._wake_loops()  # A worker may have put this off before a job that takes long.
             busy, done = self._workers - self._idle, self._finished - finished
             quiet = 0 if busy else quiet + 1
             slow = slow + 1 if done < _QUICK * busy else 0
@@ -376,7 +398,7 @@ async def _run(
     await stop_if_cancelled()
     loop = loop_callbacks()
     event = loop.event()
-    job: Job[T] = Job(loop.turn() if turn is None else turn, event.set_from_thread, function, args)
+    job: Job[T] = Job(loop.turn() if turn is None else turn, event.set_at_next_wake, function, args)
     pool.submit(job)
     try:
         await event.wait()

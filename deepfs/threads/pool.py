@@ -47,7 +47,7 @@ T = TypeVar("T")
 ItemT = TypeVar("ItemT")
 ArgsT = TypeVarTuple("ArgsT")
 
-_HOLD_BACK = 0.001
+_HOLD_BACK = 0.003
 """Seconds for which a worker that has more jobs may put off waking a loop; many results then share one wake-up."""
 _TICK = 0.005
 """Seconds between two checks of the watcher."""

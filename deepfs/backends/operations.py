@@ -286,7 +286,7 @@ class Operations(SyncSurface, ABC):
             request: The search.
 
         Returns:
-            The result of `aglob`, with the same errors.
+            The result of `aglob`. Errors: those of `aglob`.
         """
         raise NotImplementedError
 
@@ -297,7 +297,7 @@ class Operations(SyncSurface, ABC):
             request: The search.
 
         Returns:
-            The result of `agrep`, with the same errors.
+            The result of `agrep`. Errors: those of `agrep`.
         """
         raise NotImplementedError
 

@@ -380,20 +380,22 @@ class _Stats(Mapping[str, FileStat]):
 
 def readable(files: Found, path: str) -> FileDataV2 | None:
     """The file at `path`; None if there is no file, if its record is malformed, or if its content was not fetched."""
-    try:
-        data = files[path] if path in files else None
-    except InvalidContentError:
-        return None
+    data = _at(files, path)
     return data if isinstance(data, FileDataV2) else None
 
 
 def created_at(files: Found, path: str) -> str | None:
     """The creation time of the file at `path`; None if it is unknown."""
+    data = _at(files, path)
+    return None if data is None else data.created_at
+
+
+def _at(files: Found, path: str) -> FileDataV2 | FileStat | None:
     try:
-        data = files[path] if path in files else None
+        # `Mapping.get` would raise and catch a KeyError, which costs a microsecond.
+        return files[path] if path in files else None  # noqa: SIM401
     except InvalidContentError:
         return None
-    return None if data is None else data.created_at
 
 
 def change_of(path: str, files: Found, after: FileDataV2 | None, replacement: Replacement | None = None) -> Change:

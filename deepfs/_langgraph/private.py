@@ -283,7 +283,7 @@ def reads_plainly(store: BaseStore) -> bool:
     )
 
 
-def never_waits(store: BaseStore) -> bool:
+def never_suspends(store: BaseStore) -> bool:
     """Whether a batch of `store` never suspends: an InMemoryStore without an index, which may wait for a model."""
     return type(store).abatch is InMemoryStore.abatch and cast("Any", store).index_config is None
 

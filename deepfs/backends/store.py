@@ -126,7 +126,7 @@ class _StoreFiles(AsyncStorage):
         self._store = backend._store()
         self._given_namespace = backend._namespace()
         self._namespace = stored_namespace(self._given_namespace)
-        self.apply_waits = not _langgraph.never_waits(self._store)
+        self.apply_waits = not _langgraph.never_suspends(self._store)
 
     @property
     def _index(self) -> StoreIndex:

@@ -177,6 +177,9 @@ class WorkerPool:
     Up to `core` workers are started as jobs come in, and stay. With a higher `limit`, a watcher adds workers while jobs
     wait behind slow ones, since the workers then wait for a device and not for the interpreter. Added workers end when
     they find no job. At most `most` jobs of one group run at a time.
+
+    A worker that has more jobs puts off waking the loops for up to 3 ms. Each wake-up makes the loop compete with the
+    worker for the interpreter; one for each of many tiny jobs would take longer than the jobs.
     """
 
     def __init__(self, name: str, *, core: int, limit: int, most: float = inf) -> None:

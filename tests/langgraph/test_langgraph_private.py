@@ -28,6 +28,7 @@ from deepfs._langgraph.private import (
     current_runtime,
     current_store,
     legacy_namespace,
+    never_suspends,
     runs_loop_of,
     store_loop,
 )
@@ -327,6 +328,19 @@ async def test_a_store_whose_loop_has_ended_is_an_error(loop_store: LoopStore) -
     await asyncio.to_thread(loop_store.stop)
     with pytest.raises(BackendError, match="open the store anew"):
         await batch(loop_store, [GetOp(("n",), "k")])
+
+
+async def test_only_a_plain_store_in_memory_never_suspends() -> None:
+    class Slow(InMemoryStore):
+        async def abatch(self, ops: Any) -> list[Any]:
+            await asyncio.sleep(0)
+            return await super().abatch(ops)
+
+    indexed = InMemoryStore(index={"dims": 1, "embed": lambda texts: [[1.0] for _ in texts]})
+    assert [never_suspends(store) for store in (InMemoryStore(), Slow(), indexed)] == [True, False, False]
+    call = batch(InMemoryStore(), [PutOp(("a",), "k", {"v": 1}), GetOp(("a",), "k")])
+    with pytest.raises(StopIteration):
+        call.send(None)
 
 
 @pytest.mark.anyio

@@ -330,7 +330,7 @@ async def test_a_store_whose_loop_has_ended_is_an_error(loop_store: LoopStore) -
         await batch(loop_store, [GetOp(("n",), "k")])
 
 
-async def test_only_a_plain_store_in_memory_never_suspends() -> None:
+def test_only_a_plain_store_in_memory_never_suspends() -> None:
     class Slow(InMemoryStore):
         async def abatch(self, ops: Any) -> list[Any]:
             await asyncio.sleep(0)

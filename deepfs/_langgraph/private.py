@@ -285,7 +285,13 @@ def reads_plainly(store: BaseStore) -> bool:
 
 def never_suspends(store: BaseStore) -> bool:
     """Whether a batch of `store` never suspends: an InMemoryStore without an index, which may wait for a model."""
-    return type(store).abatch is InMemoryStore.abatch and cast("Any", store).index_config is None
+    given: Any = store
+    return (
+        getattr(type(store), "abatch", None) is InMemoryStore.abatch
+        and "abatch" not in getattr(store, "__dict__", {})
+        and store_loop(store) is None
+        and given.index_config is None
+    )
 
 
 def lists_all(store: BaseStore) -> bool:

@@ -140,15 +140,12 @@ async def _followed(table: "_Table", cursor: Any, known: Known) -> _Stats:
 
 async def _listed(table: "_Table", cursor: Any, prefix: str, known: Known) -> _Stats:
     states = dict(await table.rows(cursor, f"SELECT key, {table.state} FROM store WHERE {table.where}", prefix))
-    found: _Stats = {key: known.rows[key][1] for key, state in states.items() if _is_known(known, key, state)}
+    rows = known.rows.copy()
+    found: _Stats = {key: rows[key][1] for key, state in states.items() if key in rows and rows[key][0] == state}
     if not prefix:
-        known.rows = {key: row for key, row in known.rows.copy().items() if key in states}
+        known.rows = {key: row for key, row in rows.items() if key in states}
     found |= await _details(table, cursor, [key for key in states if key not in found], known)
     return found
-
-
-def _is_known(known: Known, key: str, state: str) -> bool:
-    return key in known.rows and known.rows[key][0] == state
 
 
 async def _details(table: "_Table", cursor: Any, wanted: Sequence[str], known: Known) -> _Stats:

@@ -287,10 +287,8 @@ def _downloaded(given: str, path: str | DeepFSError, found: Mapping[str, FileDat
 def glob(files: FileFilter) -> Plan[GlobResult]:
     """The plan of `aglob`, which needs names only."""
     tree = yield from _listed(files.root)
-    if files.root != "/" and files.root in tree.files:
-        raise NotDirectoryError(files.root)
     if not tree.holds(files.root):
-        raise (yield from _no_directory(files.root))
+        raise NotDirectoryError(files.root) if files.root in tree.files else (yield from _no_directory(files.root))
     result: GlobResult = yield Work(partial(glob_tree, tree, files), search_deadline(), is_short(tree))
     return result
 

@@ -165,7 +165,7 @@ class _SyncStorage(Storage):
 
 
 class InlineStorage(_SyncStorage):
-    """A storage whose primitives never wait, so that no operation except a search suspends."""
+    """A storage whose primitives never wait: only a search suspends, or the pause before a retry."""
 
     async def carry_out(self, plan: Plan[T], kind: Kind) -> T:
         result: T

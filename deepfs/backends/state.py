@@ -29,7 +29,7 @@ class _Held:
 
 
 class _StateFiles(InlineStorage):
-    """The files of the running task, for one operation: it does not suspend, so the task stays the same."""
+    """The files of the running task, for one operation: it calls no primitive after it has suspended."""
 
     def __init__(self, backend: RecordStorageBackend) -> None:
         self._backend = backend

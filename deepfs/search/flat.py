@@ -54,7 +54,7 @@ def glob_tree(tree: FileTree, files: FileFilter, deadline: Deadline) -> GlobResu
     matches: list[FileInfo] = []
     try:
         for path in _in_time(tree.beneath(files.root), deadline):
-            if path in files:
+            if path in files and path != files.root:  # Foreign data may have a file there as well.
                 matches.append(tree.info(path))
                 if len(matches) > MAX_GLOB_MATCHES:
                     break

@@ -206,7 +206,7 @@ class StoredFiles(Mapping[str, FileDataV2]):
 
     def stat(self, path: str) -> FileStat:
         """The stat of the file at `path`, without decoding its content. Raises KeyError if there is no file."""
-        return stat_of(self[path])
+        return _stat(self, path)
 
 
 class TaggedFiles(StoredFiles):
@@ -224,6 +224,9 @@ class TaggedFiles(StoredFiles):
 
     def __len__(self) -> int:
         return len(self._files)
+
+    def __contains__(self, path: object) -> bool:
+        return path in self._files
 
     def origin(self, path: str) -> Any:
         return self._tags.get(path)
@@ -361,12 +364,7 @@ class _Stats(Mapping[str, FileStat]):
         self._files = files
 
     def __getitem__(self, path: str) -> FileStat:
-        if isinstance(self._files, StoredFiles):
-            return self._files.stat(path)
-        if path not in self._files:
-            raise KeyError(path)
-        data = readable(self._files, path)
-        return FileStat() if data is None else stat_of(data)
+        return self._files.stat(path) if isinstance(self._files, StoredFiles) else _stat(self._files, path)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._files)
@@ -376,6 +374,13 @@ class _Stats(Mapping[str, FileStat]):
 
     def __contains__(self, path: object) -> bool:
         return path in self._files
+
+
+def _stat(files: Mapping[str, FileDataV2], path: str) -> FileStat:
+    if path not in files:
+        raise KeyError(path)
+    data = readable(files, path)
+    return FileStat() if data is None else stat_of(data)
 
 
 def readable(files: Found, path: str) -> FileDataV2 | None:

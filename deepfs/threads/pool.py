@@ -48,7 +48,10 @@ ItemT = TypeVar("ItemT")
 ArgsT = TypeVarTuple("ArgsT")
 
 _HOLD_BACK = 0.003
-"""Seconds for which a worker that has more jobs may put off waking a loop; many results then share one wake-up."""
+"""Seconds after which a worker that has more jobs wakes the loops; until then results wait to share one wake-up.
+
+If a job takes long, the watcher wakes the loops at its next check, usually within 5 ms.
+"""
 _TICK = 0.005
 """Seconds between two checks of the watcher."""
 _QUICK = 5
@@ -178,8 +181,8 @@ class WorkerPool:
     wait behind slow ones, since the workers then wait for a device and not for the interpreter. Added workers end when
     they find no job. At most `most` jobs of one group run at a time.
 
-    A worker that has more jobs puts off waking the loops for up to 3 ms. Each wake-up makes the loop compete with the
-    worker for the interpreter; one for each of many tiny jobs would take longer than the jobs.
+    A worker that has more jobs puts off waking the loops for some milliseconds. Each wake-up makes the loop compete
+    with the worker for the interpreter; one for each of many tiny jobs would take longer than the jobs.
     """
 
     def __init__(self, name: str, *, core: int, limit: int, most: float = inf) -> None:
@@ -249,9 +252,12 @@ class WorkerPool:
                     woken = monotonic()
 
     def _wake_loops(self) -> None:
-        with suppress(KeyError):  # Another thread took the last one.
-            while self._unwoken:
-                self._unwoken.popitem()[0].wake()
+        while self._unwoken:
+            try:
+                loop, _ = self._unwoken.popitem()
+            except KeyError:  # Another thread took the last one.
+                return
+            loop.wake()
 
     def _next(self, ended: Job[Any] | None) -> Job[Any] | None:
         with self._lock:

@@ -10,11 +10,11 @@ import pytest
 from deepfs.backends import flat_plans as plans
 from deepfs.backends.flat import AsyncStorage, BlockingStorage, InlineStorage, StorageBackend
 from deepfs.backends.flat_plans import Apply, Get, List, Plan, Stat, Work
-from deepfs.errors import BackendError, DeepFSError, NotFoundError, PermissionDeniedError
+from deepfs.errors import BackendError, DeepFSError, NotDirectoryError, NotFoundError, PermissionDeniedError
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
 from deepfs.testing import BackendConformance
 from deepfs.testing.tasks import gather
-from deepfs.text.flat_tree import Change, ChangedError, FileStat, TaggedFiles, stat_of
+from deepfs.text.flat_tree import Change, ChangedError, DecodedFiles, FileStat, FileTree, TaggedFiles, stat_of, stats_of
 from deepfs.text.records import size_of
 from deepfs.threads.deadline import Deadline
 from deepfs.types import FileDataV2
@@ -176,6 +176,28 @@ def test_a_grep_of_one_file_and_of_a_file_deleted_meanwhile() -> None:
 def test_a_grep_searches_a_file_and_foreign_files_beneath_it() -> None:
     result, _ = played(grep_plan("/x"), holding("/x", "/x/y", "/xy"))
     assert [match.path for match in result.matches] == ["/x", "/x/y"]
+
+
+@pytest.mark.parametrize("has_contents", [True, False])
+def test_a_glob_lists_foreign_files_beneath_a_file(has_contents: bool) -> None:
+    class WithContents(Tagged):
+        def list(self, prefix: str, limit: int | None = None) -> FileTree:  # type: ignore[override]
+            return FileTree({path: data for path, (data, _) in self.files.items()})
+
+    storage = WithContents() if has_contents else Tagged()
+    storage.files = holding("/x", "/x/y", "/z").files
+    result, _ = played(plans.glob(FileFilter(GlobRequest("**", "/x"))), storage)
+    assert [match.path for match in result.matches] == ["/x/y"]
+    with pytest.raises(NotDirectoryError):
+        played(plans.glob(FileFilter(GlobRequest("**", "/z"))), storage)
+
+
+def test_a_malformed_record_is_found_without_decoding_it() -> None:
+    files = TaggedFiles(DecodedFiles({"/bad": {"no": "file"}}), {"/bad": 1})
+    assert "/bad" in files
+    assert stats_of(files)["/bad"] == FileStat()
+    with pytest.raises(KeyError):
+        stats_of(files)["/none"]
 
 
 # --- a storage that compares tags ---

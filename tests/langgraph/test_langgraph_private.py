@@ -330,14 +330,37 @@ async def test_a_store_whose_loop_has_ended_is_an_error(loop_store: LoopStore) -
         await batch(loop_store, [GetOp(("n",), "k")])
 
 
-def test_only_a_plain_store_in_memory_never_suspends() -> None:
-    class Slow(InMemoryStore):
-        async def abatch(self, ops: Any) -> list[Any]:
-            await asyncio.sleep(0)
-            return await super().abatch(ops)
+class SlowStore(InMemoryStore):
+    """A store that suspends in each call."""
 
+    async def abatch(self, ops: Any) -> list[Any]:
+        await asyncio.sleep(0)
+        return await super().abatch(ops)
+
+
+class SubclassedStore(InMemoryStore):
+    """A store whose instances can have further attributes."""
+
+
+class StoreProxy:
+    """A store by attributes alone, which forwards all calls."""
+
+    def __init__(self, store: InMemoryStore) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+def test_only_a_plain_store_in_memory_never_suspends() -> None:
     indexed = InMemoryStore(index={"dims": 1, "embed": lambda texts: [[1.0] for _ in texts]})
-    assert [never_suspends(store) for store in (InMemoryStore(), Slow(), indexed)] == [True, False, False]
+    patched, bound = SubclassedStore(), SubclassedStore()
+    patched.abatch = SlowStore().abatch  # type: ignore[method-assign]
+    bound.loop = asyncio.new_event_loop()  # type: ignore[attr-defined]
+    bound.loop.close()  # type: ignore[attr-defined]
+    proxy: Any = StoreProxy(InMemoryStore())
+    assert [never_suspends(store) for store in (InMemoryStore(), SubclassedStore())] == [True, True]
+    assert [never_suspends(store) for store in (SlowStore(), indexed, patched, bound, proxy)] == [False] * 5
     call = batch(InMemoryStore(), [PutOp(("a",), "k", {"v": 1}), GetOp(("a",), "k")])
     with pytest.raises(StopIteration):
         call.send(None)

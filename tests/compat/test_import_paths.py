@@ -50,7 +50,7 @@ DOCUMENTED: Final = {
         supports_execute""",
     "deepfs.backends": """BaseSandbox BubblewrapSandbox CompositeBackend DaytonaSandbox DenoSandbox FilesystemBackend
         FlatBackend LocalShellBackend MemoryBackend ModalSandbox StateBackend StoreBackend""",
-    "deepfs.backends.flat": "BlockingStorage StorageBackend",
+    "deepfs.backends.flat": "BlockingStorage Kind StorageBackend",
     "deepfs.backends.flat_storage": "Kind",
     "deepfs.backends.protocol": "BackendProtocol Capabilities",
     "deepfs.compat.deepagents": "from_deepagents to_deepagents",

@@ -77,7 +77,7 @@ async def test_large_files_are_transferred_by_the_sdk(sandbox: RemoteSandbox, mo
 
     monkeypatch.setattr(sandbox, "_run", counted)
     assert [item.error for item in await sandbox.aupload_files([("/a", b"a"), ("/large.bin", content)])] == [None, None]
-    sandbox._known.forget("/large.bin")
+    sandbox._contents.forget("/large.bin")
     assert [item.content for item in await sandbox.adownload_files(["/large.bin", "/a"])] == [content, b"a"]
     assert len(commands) <= 4
 

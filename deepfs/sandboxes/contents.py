@@ -39,13 +39,13 @@ class _Cache:
         self._size = 0
         self._files: OrderedDict[str, CachedContent] = OrderedDict()
 
-    def get(self, path: str) -> CachedContent | None:
+    def known(self, path: str) -> CachedContent | None:
         """The cached content of `path`, if any."""
         if path in self._files:
             self._files.move_to_end(path)
         return self._files.get(path)
 
-    def put(self, path: str, data: bytes) -> CachedContent:
+    def learn(self, path: str, data: bytes) -> CachedContent:
         """Cache the content of `path`; evict the least recently used files beyond the limit."""
         self.forget(path)
         known = CachedContent(data, _checksum(data))
@@ -61,8 +61,8 @@ class _Cache:
         self._size -= len(known.data) if known else 0
 
 
-class SandboxContents:
-    """Fetches files by calls to the scripts.
+class SandboxContents(_Cache):
+    """Fetches files by calls to the scripts, and caches them.
 
     Args:
         calls: The calls.
@@ -70,12 +70,9 @@ class SandboxContents:
     """
 
     def __init__(self, calls: Calls, name_of: Callable[[str], bytes]) -> None:
+        super().__init__()
         self._calls = calls
         self._name_of = name_of
-        cache = _Cache()
-        self.known = cache.get
-        self.learn = cache.put
-        self.forget = cache.forget
 
     async def fetch(self, wanted: list[str], limit: int = _MAX_WHOLE_BYTES) -> list[FetchedFile | DeepFSError]:
         """Fetch files, in one call if their names fit.

@@ -40,13 +40,22 @@ class _Cache:
         self._files: OrderedDict[str, CachedContent] = OrderedDict()
 
     def known(self, path: str) -> CachedContent | None:
-        """The cached content of `path`, if any."""
+        """The cached content of a file, if any.
+
+        Args:
+            path: Its path.
+        """
         if path in self._files:
             self._files.move_to_end(path)
         return self._files.get(path)
 
     def learn(self, path: str, data: bytes) -> CachedContent:
-        """Cache the content of `path`; evict the least recently used files beyond the limit."""
+        """Cache the content of a file; evict the least recently used files beyond the limit.
+
+        Args:
+            path: Its path.
+            data: Its content.
+        """
         self.forget(path)
         known = CachedContent(data, _checksum(data))
         self._files[path] = known
@@ -56,7 +65,11 @@ class _Cache:
         return known
 
     def forget(self, path: str) -> None:
-        """Remove `path` from the cache."""
+        """Remove a file from the cache.
+
+        Args:
+            path: Its path.
+        """
         known = self._files.pop(path, None)
         self._size -= len(known.data) if known else 0
 

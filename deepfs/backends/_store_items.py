@@ -23,6 +23,8 @@ _ALL: Final = 2**31 - 1
 """The page size: one page holds everything, if the store allows it. Paging by offset loses rows while others write."""
 _MOST_KEYS: Final = 10_000
 """The most keys to ask for at once: each may be a parameter of one statement, and databases limit parameters."""
+_LOOKS: Final = 3
+"""The most times to look whether a single page holds everything, while other tasks change the store."""
 _PASSES: Final = 10
 """The most times that all pages are read until two readings agree."""
 
@@ -44,7 +46,8 @@ async def listed(store: BaseStore, namespace: Namespace) -> dict[Any, Any]:
     """The values of all items of the namespace, by key. Raises BackendError if the store does not return all."""
     rows = await _page(store, namespace, 0)
     if rows and not _langgraph.lists_all(store) and await _is_cut(store, namespace, rows):
-        return await _paged(store, namespace)
+        whole = await _whole_page(store, namespace, len(rows))
+        return await _paged(store, namespace) if whole is None else _items(whole, namespace)
     return _items(rows, namespace)
 
 
@@ -68,6 +71,22 @@ async def _is_cut(store: BaseStore, namespace: Namespace, rows: Sequence[Any]) -
         return True
     _most[store] = len(keys)
     return False
+
+
+async def _whole_page(store: BaseStore, namespace: Namespace, size: int) -> list[Any] | None:
+    """A page that holds all items, although other tasks change the store; None if the store does not give one.
+
+    The page that begins in its middle is read in the same batch. If the first one were cut, this one would go on beyond
+    its end. `size` is the number of items at the last look.
+    """
+    middle = max(1, size // 2)
+    for _ in range(_LOOKS):
+        pages = [SearchOp(namespace, limit=_ALL), SearchOp(namespace, limit=_ALL, offset=middle)]
+        rows, rest = map(_checked_items, await _langgraph.batch(store, pages))
+        keys = _keys(rows)
+        if _keys(rest) == keys[middle:] and len(set(keys)) == len(keys):
+            return rows
+    return None
 
 
 async def _paged(store: BaseStore, namespace: Namespace) -> dict[Any, Any]:

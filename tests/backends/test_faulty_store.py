@@ -196,6 +196,34 @@ async def test_incomplete_listings_are_an_error_and_nothing_changes(kind: type[F
     assert sorted(raw(inner)) == MANY
 
 
+class Growing(FaultyStore):
+    """Another task adds a file before each search, so that no two searches find the same files."""
+
+    turn = 0
+
+    async def abatch(self, ops: Iterable[Op]) -> list[Result]:
+        operations = list(ops)
+        if any(isinstance(operation, SearchOp) for operation in operations):
+            self.turn += 1
+            await self.inner.aput(SPACE, f"/new/{self.turn}", stored(b"text"))
+        return await super().abatch(operations)
+
+
+async def test_a_listing_succeeds_while_others_add_files_all_the_time() -> None:
+    inner, _ = await capped()
+    backend = over(Growing(inner))
+    for _ in range(3):
+        assert [info.path for info in (await backend.als("/dir")).entries or ()] == MANY
+        assert [info.path for info in (await backend.aglob("/dir/*")).matches or ()] == MANY
+
+
+async def test_a_capped_listing_is_never_short_while_others_add_files() -> None:
+    for cap in (7, 100, 149, 151):
+        inner, _ = await capped()
+        listing = await over(Growing(inner, cap)).als("/dir")
+        assert listing.code == "backend_error" or [info.path for info in listing.entries or ()] == MANY
+
+
 class Malformed(InMemoryStore):
     """Returns `answer` instead of a list of results."""
 

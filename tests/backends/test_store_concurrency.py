@@ -174,8 +174,10 @@ async def test_listings_are_complete_while_others_write(
         nonlocal listings
         while not done.is_set():
             listed = await over(store).als("/dir")
+            assert listed.ok, listed.error
             assert [entry.path for entry in listed.entries or ()] == names
             found = await over(store).aglob("*.txt")
+            assert found.ok, found.error
             assert [entry.path for entry in found.matches or ()] == names
             listings += 2
 

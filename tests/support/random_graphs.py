@@ -9,6 +9,7 @@ the channel `file_conflicts` names its path.
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from random import Random
 from typing import Annotated, Any
@@ -25,6 +26,9 @@ __all__ = ["RandomGraph", "Report"]
 
 fs = StateBackend()
 LINES = 6
+
+_invocation: ContextVar[int] = ContextVar("invocation")
+"""The number of the invocation of the graph that the running task belongs to."""
 
 
 class State(FilesystemState, MessagesState):
@@ -93,6 +97,7 @@ class RandomGraph:
         self.random = Random(seed)
         self.sync = sync
         self.report = Report()
+        self.invocations = 0
         self.files: dict[str, Any] = {"/untouched": data("untouched")}
         self.count = 0
         self.parts: list[str] = []
@@ -224,7 +229,7 @@ class RandomGraph:
     def attempt(self, name: str, trouble: str) -> Iterator[list[Change]]:
         """One attempt of a task, which may interrupt before or after its changes, or fail after them."""
         done: list[Change] = []
-        self.report.done.pop(name, None)
+        self.note(name, None)
         if trouble == "interrupt before":
             interrupt(name)
         yield done
@@ -233,7 +238,18 @@ class RandomGraph:
             raise BrokenError(name) if trouble == "retry" else OSError(name)
         if trouble == "interrupt after":
             interrupt(name)
-        self.report.done[name] = done
+        self.note(name, done)
+
+    def note(self, name: str, done: list[Change] | None) -> None:
+        """Note what a task has done, or None when it begins.
+
+        When `ainvoke` fails, LangGraph leaves some nested graphs running, and runs them anew when it resumes. What
+        those of a former invocation still do is in no state.
+        """
+        if _invocation.get() == self.invocations:
+            self.report.done.pop(name, None)
+            if done is not None:
+                self.report.done[name] = done
 
     def tools(self, name: str, changes: list[Change]) -> Callable[..., Any]:
         """A node that runs a tool for each change, all in parallel."""
@@ -250,7 +266,7 @@ class RandomGraph:
 
         def finish(result: Any) -> None:
             answers = [message.content for message in result["messages"]]
-            self.report.done[name] = [change for change, told in zip(changes, answers, strict=True) if told == "done"]
+            self.note(name, [change for change, told in zip(changes, answers, strict=True) if told == "done"])
 
         def node(state: State) -> Any:
             if calls:
@@ -301,11 +317,16 @@ class RandomGraph:
 
     # --- running it ---
 
+    def begin_invocation(self) -> None:
+        self.invocations += 1
+        _invocation.set(self.invocations)
+
     def run(self, saver: Any, thread: str) -> Any:
         """Run the graph to its end, resuming it after failures and interrupts; returns the final values."""
         app, config, given = self.builder.compile(checkpointer=saver), self.config(thread), {"files": self.files}
         durability = self.random.choice(["sync", "async", "exit"])
         for _ in range(60):
+            self.begin_invocation()
             try:
                 app.invoke(given, config, durability=durability)
             except OSError:
@@ -321,6 +342,7 @@ class RandomGraph:
         app, config, given = self.builder.compile(checkpointer=saver), self.config(thread), {"files": self.files}
         durability = self.random.choice(["sync", "async", "exit"])
         for _ in range(60):
+            self.begin_invocation()
             try:
                 await app.ainvoke(given, config, durability=durability)
             except OSError:

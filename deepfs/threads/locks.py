@@ -125,7 +125,8 @@ class LockTable:
             waiting = pending.pop()
             for path in tuple(waiting.obstacles):
                 line = list(self._lines.get(path, ()))
-                first = takewhile(partial(is_not, waiting), line)
+                # A request that has left meanwhile waits for nothing; its place in the line is not known any more.
+                first = takewhile(partial(is_not, waiting), line) if waiting in line else ()
                 pending += (new := [other for other in first if other not in before])
                 before |= dict.fromkeys(new)
         return {other.thread for other in before}

@@ -4,7 +4,9 @@ import math
 import os
 import resource
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -166,26 +168,45 @@ async def test_a_timeout_must_be_positive(shell: LocalShellBackend, timeout: flo
 # --- concurrency ------------------------------------------------------------------------------------------------------
 
 
-async def test_concurrent_commands_are_bounded_and_first_come_first_served(shell: LocalShellBackend) -> None:
-    comes: list[int] = []
-    ends: list[int] = []
+@pytest.fixture
+def fifos(tmp_path: Path) -> Iterator[list[int]]:
+    """FIFOs, open for reading and writing, so that neither side waits for the other."""
+    with ExitStack() as stack:
+        opened = []
+        for number in range(MAX_COMMANDS + 6):
+            os.mkfifo(tmp_path / f"fifo{number}")
+            opened.append(os.open(tmp_path / f"fifo{number}", os.O_RDWR))
+            stack.callback(os.close, opened[-1])
+        yield opened
+
+
+async def test_concurrent_commands_are_bounded_and_first_come_first_served(tmp_path: Path, fifos: list[int]) -> None:
+    """Each command runs until it is told to end, so that the order is not that of the scheduler."""
+    shell, log = LocalShellBackend(tmp_path), anyio.Path(tmp_path / "log")
+    await log.touch()
 
     async def run(number: int) -> None:
-        comes.append(number)
-        response = await shell.aexecute("echo + >> log; sleep 0.02; wc -l < log; echo - >> log")
-        assert response.exit_code == 0
-        ends.append(number)
+        assert (await shell.aexecute(f"echo {number} >> log; read line < fifo{number}")).exit_code == 0
 
-    await gather(partial(run, number) for number in range(200))
-    log = (await shell.aexecute("cat log")).output.split()
-    running = most = 0
-    for event in log:
-        running += 1 if event == "+" else -1
-        most = max(most, running)
-    assert 1 < most <= MAX_COMMANDS
-    assert max(abs(at - comes.index(number)) for at, number in enumerate(ends)) <= 2 * MAX_COMMANDS, (
-        "first come, first served"
-    )
+    async def begun(expected: int) -> list[int]:
+        for _ in range(6000):
+            numbers = (await log.read_text()).split()
+            if len(numbers) >= expected:
+                break
+            await anyio.sleep(0.005)
+        return [int(number) for number in numbers]
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(len(fifos)):
+            tasks.start_soon(run, number)
+            await anyio.wait_all_tasks_blocked()
+        first = await begun(MAX_COMMANDS)
+        assert sorted(first) == list(range(MAX_COMMANDS))
+        later = range(MAX_COMMANDS, len(fifos))
+        for number, fifo in enumerate(fifos):
+            await anyio.to_thread.run_sync(os.write, fifo, b"end\n")
+            expected = [*first, *later[: number + 1]]
+            assert await begun(len(expected)) == expected
 
 
 def descriptors() -> int:

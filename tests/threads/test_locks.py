@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections.abc import Coroutine, Iterator
 from contextlib import AsyncExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import anyio
@@ -112,6 +113,28 @@ def test_a_change_of_the_table_during_a_change_is_deferred() -> None:
 
 
 # --- tasks -----------------------------------------------------------------------------------------------------------
+
+
+class LeavesWhenSeen(set[str]):
+    """The obstacles of a request that leaves the table when somebody looks at them."""
+
+    def __init__(self, table: LockTable, request: Request) -> None:
+        super().__init__(request.obstacles)
+        self.leave = partial(table.leave, request)
+
+    def __iter__(self) -> Iterator[str]:
+        self.leave()
+        return iter(self.copy())
+
+
+def test_a_request_that_leaves_during_the_search_hides_no_order() -> None:
+    """What stands behind a request that has left is not taken for something before it."""
+    table, holder, leaving, last = LockTable(), Request(["/q"]), Request(["/p", "/q"]), Request(["/p", "/q"])
+    for number, request in enumerate((holder, leaving, last)):
+        request.thread = number
+        table.enter(request)
+    leaving.obstacles = LeavesWhenSeen(table, leaving)
+    assert table.threads_before(last) == {holder.thread, leaving.thread}
 
 
 def test_locking_a_free_path_does_not_suspend(locks: PathLocks) -> None:

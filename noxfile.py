@@ -104,7 +104,7 @@ LONG = (
     "testing",
 )
 ELSEWHERE = [f"--ignore-glob=tests/{part}" for part in LONG]
-"""Skipped on other interpreters: long tests that repeat what the rest tests, in other environments."""
+"""Left out on other interpreters, for time. `python3.13 -m nox -s tests-3.13` runs all tests on that one."""
 
 
 # --- sessions --------------------------------------------------------------------------------------------------------

@@ -161,6 +161,20 @@ class DeepFSError(Exception):
         error._set(path, reason, **named)
         return error
 
+    @classmethod
+    def about(cls, path: str, before: str, after: str = "", *, other: str | None = None) -> Self:
+        """An error with a text of its own, as code for earlier versions makes it; `because` takes a reason instead.
+
+        Args:
+            path: The path that the error is about.
+            before: The text before the path, which is shown in quotes.
+            after: The text after the path; `{other}` in it stands for the other path.
+            other: A second path that `after` names.
+        """
+        error = cls.because(path, "", other=other)
+        error._given = _GivenText(before, after)
+        return error
+
     def _set(self, path: str | None, reason: str = "", **named: "str | DeepFSError | None") -> None:
         self.path, self._reason = path, reason
         self._named = {name: fact for name, fact in named.items() if fact is not None}
@@ -179,7 +193,11 @@ class DeepFSError(Exception):
         """
         if self._given is not None:
             return str(self)
-        return _NAME.sub(self._shown, self._reason) if self._named else self._reason
+        return self._filled(self._reason)
+
+    def _filled(self, text: str) -> str:
+        """`text` with the named facts in the places of `{name}`."""
+        return _NAME.sub(self._shown, text) if self._named else text
 
     def _shown(self, name: re.Match[str]) -> str:
         fact = self._named.get(name[1])
@@ -224,7 +242,7 @@ class DeepFSError(Exception):
     def __str__(self) -> str:
         if self._given is not None:
             shown = "" if self.path is None else quoted(self.path)
-            return f"{self._given.before}{shown}{self._given.after}"
+            return f"{self._given.before}{shown}{self._filled(self._given.after)}"
         return f"{_MARK}{self._rendered()}"
 
     def _rendered(self) -> str:

@@ -238,3 +238,13 @@ class TestNames:
     def test_a_very_long_name_is_truncated(self) -> None:
         assert len(quoted("/" + "x" * 10_000)) < 320
         assert quoted("/" + "x" * 299) == "'/" + "x" * 299 + "'"
+
+
+def test_errors_with_a_text_of_their_own_name_other_paths_too() -> None:
+    """Code for earlier versions makes them; the texts are the same as there."""
+    error = errors.ConflictError.about("/a", "Error: cannot move ", " to {other}: it is there", other="/b")
+    assert (str(error), error.path, error.other) == ("Error: cannot move '/a' to /b: it is there", "/a", "/b")
+    assert str(error.renamed(lambda path: f"/m{path}")) == "Error: cannot move '/m/a' to /m/b: it is there"
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+    told = errors.BackendError.about("/a", "Error: the server refuses ", " with {other}")
+    assert str(told) == "Error: the server refuses '/a' with {other}"

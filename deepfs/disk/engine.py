@@ -122,9 +122,9 @@ class Disk:
             return self._root.real_path(path)
 
     def place(self, path: str) -> StoragePlace:
-        """Where on this host `path` leads; it need not exist yet.
+        """The identity of what `path` leads to on this host; it need not exist yet.
 
-        Two paths that lead to the same entry, even through different roots or symlinks, have a key in common.
+        If two paths lead to the same entry, even through different roots or symlinks, their places share a key.
         """
         with StorageErrors(path):
             return place_of(self._root, path)

@@ -356,9 +356,9 @@ _STORAGE = "disk"
 
 
 def place_of(root: Root, path: str) -> StoragePlace:
-    """Where `path` leads below `root`, with its parent directories, including those above the root.
+    """The identity of what `path` leads to: keys of the entry, and of all directories above it, also above the root.
 
-    A path that cannot be resolved, since it leads outside or into a cycle of symlinks, is equal to no other place.
+    A path that leads outside, or into a cycle of symlinks, has a key that no other place has.
     """
     real = root.real_path(path)
     if real is None:

@@ -110,7 +110,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
     def where_needed(
         rules: Sequence[FilesystemPermission],
         interrupt_on: InterruptOn | None,
-        beside: Sequence[AgentMiddleware[Any, Any, Any]],
+        beside: Sequence[AgentMiddleware[Any, Any, Any]] = (),
     ) -> "list[AgentMiddleware[Any, Any, Any]]":
         """Return the middleware in a list for `create_agent`; the list is empty if no call needs approval.
 

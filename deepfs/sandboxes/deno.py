@@ -77,7 +77,7 @@ class DenoSandbox(RemoteSandbox):
 
 
 class _Run:
-    """A command and what it has printed so far."""
+    """A running command, its output so far, and its exit code at the end."""
 
     def __init__(self, process: "AsyncChildProcess") -> None:
         self.exit_code: int | None = None

@@ -52,7 +52,7 @@ class SearchRequest(_Search, frozen=True, kw_only=True):
 
     @property
     def root(self) -> str:
-        """Where the search starts, normalised. Raises InvalidPathError."""
+        """The normalised path of the directory or file that is searched. Raises InvalidPathError if it is not valid."""
         return paths.normalize(self.path or "/")
 
     @property

@@ -168,7 +168,10 @@ _SIMILAR = 0.6
 
 
 def hint(content: str, old: str) -> str:
-    """Where a text like `old` occurs in `content`, and how it differs; empty if none is found."""
+    """A sentence for an edit that did not find `old`: where `content` has a similar text, and how that differs.
+
+    Empty if no similar text is found.
+    """
     names_line_ends = "\r\n" in old
     content, old = content.replace("\r\n", "\n"), old.replace("\r\n", "\n")
     if names_line_ends and (place := content.find(old)) >= 0:
@@ -178,7 +181,9 @@ def hint(content: str, old: str) -> str:
     if not old.strip():
         return ""
     region = _Region(content, _wanted_lines(old))
-    return _misread(content, old) or region.same_but_for() or _inner(content, old) or region.most_similar()
+    return (
+        _misread(content, old) or region.hint_of_same_lines() or _inner(content, old) or region.hint_of_similar_line()
+    )
 
 
 # --- the file contains the text without additions such as line numbers ---
@@ -253,8 +258,8 @@ class _Region:
         self._wanted = wanted
         self._wanted_keys = [_key(line) for line in wanted]
 
-    def same_but_for(self) -> str:
-        """Where the wanted lines, or the first few of them, occur if white space and case are ignored."""
+    def hint_of_same_lines(self) -> str:
+        """The hint that the wanted lines, or the first of them, are here with other white space or case; else empty."""
         starts = [i for i, key in enumerate(self._keys) if self._fits(key, self._wanted_keys[0], 0)]
         if not starts:
             return ""
@@ -265,8 +270,8 @@ class _Region:
                 return self._difference(start + i, i)
         return "" if run == len(self._wanted) else self._break(start + run, run)
 
-    def most_similar(self) -> str:
-        """The line most similar to the first wanted one, if one is similar."""
+    def hint_of_similar_line(self) -> str:
+        """The hint with the line that is most similar to the first wanted one; empty if none is similar."""
         wanted = self._wanted_keys[0][:_SHOWN]
         words = set(re.findall(r"\w+", wanted))
         candidates = nlargest(
@@ -308,7 +313,7 @@ class _Region:
 
 
 def _region_start(content: str, wanted: Sequence[str]) -> int:
-    """Where to start comparing lines: at the start of a small file; in a large one, a little before a wanted line."""
+    """The index in `content` where the region begins: 0 in a small file, else a little before a line that is wanted."""
     if len(content) <= _REGION:
         return 0
     longest = sorted((line.strip() for line in wanted), key=len, reverse=True)[:_ANCHORS]

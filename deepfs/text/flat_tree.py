@@ -61,7 +61,7 @@ __all__ = [
 
 
 class FileStat(Struct, frozen=True):
-    """What a storage knows about a file without its content; a field that it does not know is None."""
+    """The size, times and version of a file, without its content; None is what the storage does not know."""
 
     size: int | None = None
     """Bytes."""

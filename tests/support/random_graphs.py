@@ -241,10 +241,10 @@ class RandomGraph:
         self.note(name, done)
 
     def note(self, name: str, done: list[Change] | None) -> None:
-        """Note what a task has done, or None when it begins.
+        """Note the changes that a task has made, or None when it begins.
 
-        When `ainvoke` fails, LangGraph leaves some nested graphs running, and runs them anew when it resumes. What
-        those of a former invocation still do is in no state.
+        When `ainvoke` fails, LangGraph leaves some nested graphs running, and runs them anew when it resumes. What the
+        ones left running change reaches no state, so it is not noted.
         """
         if _invocation.get() == self.invocations:
             self.report.done.pop(name, None)

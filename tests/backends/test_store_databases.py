@@ -167,6 +167,8 @@ def shape(row: dict[str, Any], record: dict[str, Any]) -> dict[str, Any]:
     return {**times, "text": text, **{name: row[name] for name in ("prefix", "expires_at", "ttl_minutes")}}
 
 
+# With a time to live, LangGraph gives SQLite a datetime, which Python 3.12 and later warn of.
+@pytest.mark.filterwarnings("ignore:The default datetime adapter is deprecated:DeprecationWarning")
 async def test_expired_records_and_records_with_unusual_numbers_can_be_changed(opener: Opener) -> None:
     store = await opener.open()
     backend = over(store)

@@ -6,11 +6,11 @@ import shutil
 import stat
 import weakref
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import cache, partial
 from secrets import token_hex
 from tempfile import mkdtemp
-from time import perf_counter, sleep
+from time import perf_counter
 from typing import Any, Final, TypeVar
 
 import anyio
@@ -21,92 +21,14 @@ from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol
 from deepfs.errors import BackendError, InvalidPathError, NotSupportedError
 from deepfs.process import Command, Running
+from deepfs.sandboxes.limits import Cgroup, Limits, is_beyond
 from deepfs.sync import shielded
 from deepfs.text import paths
 from deepfs.text.arguments import check_bool, check_env, check_integer, check_number, seconds_of
 from deepfs.threads import pool
-from deepfs.threads.deadline import Deadline
 from deepfs.types import ExecuteResponse, FileUploadResponse
 
 __all__ = ["WORKSPACE", "BubblewrapSandbox", "Limits", "bubblewrap_program"]
-
-
-_MEGABYTE = 1024 * 1024
-
-
-class Limits(Struct, frozen=True):
-    """Limits of commands, in bytes and seconds. `memory` and `processes` apply to a command with all that it starts.
-
-    If no control groups can be made, `memory` applies to each process. `cpu_seconds` and `file_size` apply to each
-    process and file; `workspace` to all files in the workspace, `temporary` to those in `/tmp` and shared memory.
-    """
-
-    memory: int = 1024 * _MEGABYTE
-    processes: int = 128
-    cpu_seconds: int = 120
-    file_size: int = 256 * _MEGABYTE
-    open_files: int = 1024
-    workspace: int = 1024 * _MEGABYTE
-    temporary: int = 64 * _MEGABYTE
-
-
-_ROOT = "/sys/fs/cgroup"
-_TRIES = 1000
-
-
-class Cgroup:
-    """The control groups of one command (cgroups v1 or v2), as far as this process may make them."""
-
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        self._name = f"deepfs-{os.getpid()}-{token_hex(4)}"
-        self._groups: list[str] = []
-
-    def make(self) -> None:
-        """Make the groups. Blocks for a moment."""
-        for parent, settings in _hierarchies(self._limits):
-            with suppress(OSError):
-                self._make(os.path.join(parent, self._name), settings)
-
-    def _make(self, group: str, settings: dict[str, int]) -> None:
-        os.mkdir(group)
-        self._groups.append(group)
-        for file in settings.keys() & set(os.listdir(group)):
-            with open(os.path.join(group, file), "w") as setting:
-                setting.write(str(settings[file]))
-
-    @property
-    def files(self) -> list[str]:
-        """The files to which a process writes its PID to join the groups."""
-        return [os.path.join(group, "cgroup.procs") for group in self._groups]
-
-    @property
-    def counts_memory(self) -> bool:
-        """Whether one of the groups limits memory."""
-        return self.holds("memory.max") or self.holds("memory.limit_in_bytes")
-
-    def holds(self, file: str) -> bool:
-        """Whether one of the groups has the limit `file`."""
-        return any(os.path.exists(os.path.join(group, file)) for group in self._groups)
-
-    def remove(self) -> None:
-        """Remove the groups; retry while killed processes are still ending."""
-        for group in self._groups:
-            for _ in range(_TRIES):
-                try:
-                    os.rmdir(group)
-                    break
-                except OSError:
-                    sleep(0.001)
-
-
-def _hierarchies(limits: Limits) -> Iterator[tuple[str, dict[str, int]]]:
-    """Yield the parent directories of the groups, each with the settings of its group."""
-    if os.path.exists(f"{_ROOT}/cgroup.controllers"):
-        yield _ROOT, {"memory.swap.max": 0, "memory.max": limits.memory, "pids.max": limits.processes}
-        return
-    yield f"{_ROOT}/memory", {"memory.limit_in_bytes": limits.memory}
-    yield f"{_ROOT}/pids", {"pids.max": limits.processes}
 
 
 _NUMBERS = {"full": (1, 7), "null": (1, 3), "random": (1, 8), "tty": (5, 0), "urandom": (1, 9), "zero": (1, 5)}
@@ -127,35 +49,6 @@ def private_devices(sandbox: str) -> dict[str, str]:
         os.chmod(made[name], 0o666)
     with open(made["null"], "wb"):  # Fails if the filesystem allows no devices.
         return made
-
-
-_BLOCK = 512
-
-
-def is_beyond(deadline: Deadline, directory: str, limit: int) -> bool:
-    """Whether the files beneath `directory` take more than `limit` bytes of the disk. Does not follow symlinks."""
-    total = 0
-    waiting = [directory]
-    while waiting:
-        deadline.check(directory)
-        try:
-            with os.scandir(waiting.pop()) as entries:
-                for entry in entries:
-                    total += _size(entry)
-                    if entry.is_dir(follow_symlinks=False):
-                        waiting.append(entry.path)
-        except OSError:
-            continue
-        if total > limit:
-            return True
-    return False
-
-
-def _size(entry: "os.DirEntry[str]") -> int:
-    try:
-        return entry.stat(follow_symlinks=False).st_blocks * _BLOCK
-    except OSError:
-        return 0
 
 
 WORKSPACE: Final = "/workspace"

@@ -21,6 +21,7 @@ from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol
 from deepfs.errors import BackendError, InvalidPathError, NotSupportedError
 from deepfs.process import Command, Running
+from deepfs.sandboxes import seccomp
 from deepfs.sandboxes.limits import Cgroup, Limits, is_beyond
 from deepfs.sync import shielded
 from deepfs.text import paths
@@ -85,21 +86,32 @@ class Box(Struct, frozen=True):
     devices: Mapping[str, str]
     """Device files to use instead of those of the host, by name in /dev."""
 
+    def options(self) -> bytes:
+        """The options of bubblewrap, in the form that `--args` reads: they are no part of a command line."""
+        return b"".join(os.fsencode(option) + b"\0" for option in _options(self))
 
-def arguments(box: Box, command: str, groups: Sequence[str] = (), *, counts_memory: bool = False) -> list[str]:
-    """The command line that runs `command` in the box, as a member of the control groups whose `files` are `groups`.
 
-    Unless they count memory (`counts_memory`), each process gets a memory limit of its own.
+def arguments(box: Box, command: str, options: int, system_calls: int, groups: Cgroup) -> list[str]:
+    """The command line that runs `command` in the box, as a member of the control groups.
+
+    `options` and `system_calls` are descriptors of the options of the box and of the filter of system calls. Unless the
+    groups count memory, each process gets a memory limit of its own.
     """
-    entering = ["/bin/sh", "-c", _ENTER, "sh", *groups, "--"] if groups else []
+    entering = ["/bin/sh", "-c", _ENTER, "sh", *groups.files, "--"] if groups.files else []
     return [
         *entering,
-        box.bubblewrap,
-        *_options(box),
-        "--",
-        *_limited(box.limits, counts_memory=counts_memory),
+        *(box.bubblewrap, "--args", str(options), "--seccomp", str(system_calls), "--"),
+        *_limited(box.limits, counts_memory=groups.counts_memory),
         command,
     ]
+
+
+def _memory_file(content: bytes) -> int:
+    """A descriptor of a file in memory with this content, which a child process reads from its beginning."""
+    descriptor = os.memfd_create("deepfs")
+    os.write(descriptor, content)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
 
 
 def _options(box: Box) -> Iterator[str]:
@@ -321,15 +333,18 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
     async def _boxed(self, command: str, timeout: float | None) -> AsyncIterator[Command]:
         """The command line in its box; its control groups exist until the block ends."""
         seconds = seconds_of(timeout, self._timeout)
-        groups = Cgroup(self._allowed)
+        groups, files = Cgroup(self._allowed), list[int]()
         try:
-            line = await pool.run(self._prepare, command, groups)
-            yield Command(line, "/", {}, seconds, watch=self._watch_disk)
+            line = await pool.run(self._prepare, command, groups, files)
+            yield Command(line, "/", {}, seconds, files, self._watch_disk)
         finally:
+            for file in files:
+                os.close(file)
             with anyio.CancelScope(shield=True):
                 await pool.run(groups.remove)
 
-    def _prepare(self, command: str, groups: Cgroup) -> list[str]:
+    def _prepare(self, command: str, groups: Cgroup, files: list[int]) -> list[str]:
+        """The command line. Adds the descriptors that the command inherits to `files`."""
         program = bubblewrap_program()
         if program is None:
             raise NotSupportedError(
@@ -337,13 +352,17 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
                 "bubblewrap is not installed: commands need its program `bwrap`, of the system or of "
                 'the extra: pip install "deepfs[bubblewrap]"',
             )
+        if (machine := os.uname().machine) not in seccomp.ARCHITECTURES:
+            raise NotSupportedError(None, f"there is no filter of system calls for a machine of the kind {machine}")
         groups.make()
         devices = self._precautions(groups) if os.geteuid() == 0 else {}
         self._make_workspace()
         os.makedirs(self._given_root, exist_ok=True)
         workspace = os.path.abspath(self._given_root)
         box = Box(workspace, self._env, self._read_only, self._network, self._allowed, program, devices)
-        return arguments(box, command, groups.files, counts_memory=groups.counts_memory)
+        files.extend(map(_memory_file, (box.options(), seccomp.program(machine))))
+        options, system_calls = files
+        return arguments(box, command, options, system_calls, groups)
 
     def _precautions(self, groups: Cgroup) -> dict[str, str]:
         """Return private devices, since root owns those of the host, and check that a control group limits processes.

@@ -245,7 +245,12 @@ def _watch(pid: int) -> int | None:
 
 
 async def start(
-    arguments: Sequence[str], *, cwd: str | None, env: Mapping[str, str] | None, pass_fds: Sequence[int] = ()
+    arguments: Sequence[str],
+    *,
+    cwd: str | None,
+    env: Mapping[str, str] | None,
+    pass_fds: Sequence[int] = (),
+    prepare: Callable[[], object] | None = None,
 ) -> Process:
     """Start a process off the event loop, with empty stdin, in the directory `cwd`, which is created if missing.
 
@@ -254,6 +259,8 @@ async def start(
     started: list[Process] = []
 
     def spawn() -> None:
+        if prepare is not None:
+            prepare()
         pipes = (Pipe("stdout"), Pipe("stderr"))
         try:
             if cwd is not None:
@@ -278,7 +285,7 @@ async def start(
         started.append(Process(popen, pipes))
 
     try:
-        await pool.run_resident(spawn)
+        await (pool.run_resident(spawn) if prepare is None else pool.run_isolated(spawn))
     except BaseException:
         # Cancelled during the start.
         for process in started:
@@ -313,6 +320,8 @@ class Command(Struct, frozen=True):
     """File descriptors that the command inherits."""
     watch: Callable[[], Awaitable[str]] | None = None
     """Runs while the command runs; when it returns, the command is stopped, with the returned text as the reason."""
+    prepare: Callable[[], object] | None = None
+    """Called just before the start, in a thread that starts only such commands: it may change what they inherit."""
 
 
 class Running:
@@ -391,7 +400,13 @@ async def capture(command: Command, max_output_bytes: int) -> ExecuteResponse:
 async def _run(command: Command, sink: Callable[[Chunk], Awaitable[None]]) -> tuple[int | None, str | None]:
     """Run a command; return its return code, and why it was stopped, if it was. Time in the queue does not count."""
     async with _turn():
-        process = await start(command.arguments, cwd=command.cwd, env=command.env, pass_fds=command.pass_fds)
+        process = await start(
+            command.arguments,
+            cwd=command.cwd,
+            env=command.env,
+            pass_fds=command.pass_fds,
+            prepare=command.prepare,
+        )
         try:
             async with anyio.create_task_group() as tasks:
                 for pipe in process.pipes:

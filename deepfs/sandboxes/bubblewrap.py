@@ -1,6 +1,7 @@
 """Sandboxes on this machine without containers: bubblewrap isolates commands on Linux."""
 
 import atexit
+import ctypes
 import os
 import shutil
 import stat
@@ -70,6 +71,13 @@ _SETTINGS = (
 """The files of /etc that programs need; they reveal nothing about this host."""
 _FOR_NETWORK = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf")
 
+_HIDDEN: Final = (
+    *("acpi", "asound", "bootconfig", "bus", "cmdline", "config.gz", "driver", "fs", "interrupts", "iomem", "ioports"),
+    *("irq", "kallsyms", "kcore", "key-users", "keys", "kmsg", "latency_stats", "modules", "sched_debug", "scsi"),
+    *("slabinfo", "softirqs", "sysrq-trigger", "timer_list", "timer_stats", "tty", "vmallocinfo"),
+)
+"""What `/proc` tells of the machine and its kernel, and no command needs: what Docker hides, and more of the kind."""
+
 _ENTER = 'while [ "$1" != -- ]; do echo $$ >"$1" || exit 125; shift; done; shift; exec "$@"'
 """Joins the control groups, then executes the command after `--`."""
 
@@ -106,6 +114,15 @@ def arguments(box: Box, command: str, options: int, system_calls: int, groups: C
     ]
 
 
+_JOIN_SESSION_KEYRING = 1
+
+
+def _join_new_keyring() -> None:
+    """Give this thread, and what it starts, a session keyring of its own; on a kernel without keyrings, do nothing."""
+    number = seccomp.ARCHITECTURES[os.uname().machine].numbers["keyctl"]
+    ctypes.CDLL(None).syscall(number, _JOIN_SESSION_KEYRING, None)
+
+
 def _memory_file(content: bytes) -> int:
     """A descriptor of a file in memory with this content, which a child process reads from its beginning."""
     descriptor = os.memfd_create("deepfs")
@@ -123,6 +140,7 @@ def _options(box: Box) -> Iterator[str]:
     yield from _system()
     yield from _visible((*_SETTINGS, *(_FOR_NETWORK if box.network else ())))
     yield from ("--proc", "/proc", "--dev", "/dev")
+    yield from _hidden()
     for directory in ("/dev/shm", "/tmp"):
         yield from ("--size", str(box.limits.temporary // 2), "--tmpfs", directory)
     yield from _visible(box.read_only)
@@ -150,6 +168,14 @@ def _system() -> Iterator[str]:
 def _visible(wanted: Sequence[str]) -> Iterator[str]:
     for path in wanted:
         yield from ("--ro-bind-try", os.path.realpath(path), path)
+
+
+def _hidden() -> Iterator[str]:
+    for path in (f"/proc/{name}" for name in _HIDDEN):
+        if os.path.isdir(path):
+            yield from ("--tmpfs", path, "--remount-ro", path)
+        elif os.path.exists(path):
+            yield from ("--ro-bind", "/dev/null", path)  # It is no device there: it cannot be opened.
 
 
 def _limited(limits: Limits, *, counts_memory: bool) -> Iterator[str]:
@@ -336,7 +362,7 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
         groups, files = Cgroup(self._allowed), list[int]()
         try:
             line = await pool.run(self._prepare, command, groups, files)
-            yield Command(line, "/", {}, seconds, files, self._watch_disk)
+            yield Command(line, "/", {}, seconds, files, self._watch_disk, _join_new_keyring)
         finally:
             for file in files:
                 os.close(file)
@@ -357,7 +383,7 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
         groups.make()
         devices = self._precautions(groups) if os.geteuid() == 0 else {}
         self._make_workspace()
-        os.makedirs(self._given_root, exist_ok=True)
+        os.makedirs(self._given_root, 0o700, exist_ok=True)
         workspace = os.path.abspath(self._given_root)
         box = Box(workspace, self._env, self._read_only, self._network, self._allowed, program, devices)
         files.extend(map(_memory_file, (box.options(), seccomp.program(machine))))

@@ -35,6 +35,7 @@ __all__ = [
     "is_worker",
     "run",
     "run_each",
+    "run_isolated",
     "run_long",
     "run_resident",
     "start_long",
@@ -352,6 +353,7 @@ class _Pools:
         # These calls may wait for a device, or forever; workers are added then, but at most two calls run per storage.
         self.waiting = WorkerPool("waiting", core=2, limit=16, most=2)
         self.resident = WorkerPool("resident", core=1, limit=1)
+        self.isolated = WorkerPool("isolated", core=1, limit=1)
 
 
 _pools = _Pools()
@@ -394,6 +396,14 @@ def run_resident(function: Callable[[*ArgsT], T], *args: *ArgsT) -> Awaitable[T]
     they come. If the caller is cancelled after the call has begun, it continues when the function has ended.
     """
     return _run(_pools.resident, function, args, turn=object())
+
+
+def run_isolated(function: Callable[[*ArgsT], T], *args: *ArgsT) -> Awaitable[T]:
+    """Like `run_resident`, on another such thread. The function may change what only child processes notice.
+
+    Credentials of a thread are an example, such as its session keyring, which it cannot get back.
+    """
+    return _run(_pools.isolated, function, args, turn=object())
 
 
 async def _run(

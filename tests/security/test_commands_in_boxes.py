@@ -1,0 +1,228 @@
+"""What commands in a box of bubblewrap reach of the kernel, tried from within, in boxes of root and of nobody."""
+
+import errno
+import json
+import os
+import signal
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
+from deepfs.sandboxes.seccomp import ARCHITECTURES
+from support.accounts import ACCOUNTS, output_as
+
+pytestmark = [pytest.mark.anyio, pytest.mark.needs("BubblewrapSandbox")]
+accounts = pytest.mark.parametrize("account", ACCOUNTS)
+
+_IMPORTS = """
+import sys, anyio, anyio._backends._asyncio
+from deepfs import process
+from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
+anyio.run(process.capture, process.Command(["/bin/true"]), 1)
+"""
+_RUN = """
+async def main():
+    async with BubblewrapSandbox() as box:
+        response = await box.aexecute(sys.argv[1])
+        print(response.output, end="")
+        assert response.exit_code == 0, response
+anyio.run(main)
+"""
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@cache
+def output(account: str, command: str) -> str:
+    """What a command prints in a box of this account."""
+    return output_as(account, _IMPORTS, _RUN, command)
+
+
+def in_python(source: str) -> str:
+    return f"python3 - <<'END'\n{source}\nEND"
+
+
+async def printed(account: str, source: str) -> Any:
+    """What a Python program prints in a box of this account, decoded from JSON."""
+    return json.loads(await anyio.to_thread.run_sync(output, account, in_python(source)))
+
+
+# --- system calls ---
+
+_NUMBERS = ARCHITECTURES[os.uname().machine].numbers
+
+_CALLS = """
+import ctypes, json
+libc = ctypes.CDLL(None, use_errno=True)
+def called(number, *arguments):
+    ctypes.set_errno(0)
+    result = libc.syscall(ctypes.c_long(number), *arguments)
+    return ctypes.get_errno() if result < 0 else 0
+"""
+
+REFUSED = (
+    ("chmod", "b'f', 0o4755", errno.EPERM),
+    ("chmod", "b'f', 0o2755", errno.EPERM),
+    ("fchmod", "file, 0o4755", errno.EPERM),
+    ("fchmodat", "-100, b'f', 0o4755", errno.EPERM),
+    ("fchmodat2", "-100, b'f', 0o4755, 0", errno.EPERM),
+    ("open", "b'new', 0o101, 0o4755", errno.EPERM),
+    ("openat", "-100, b'new', 0o101, 0o4755", errno.EPERM),
+    ("openat", "-100, b'.', 0o20200002, 0o4755", errno.EPERM),
+    ("creat", "b'new', 0o4755", errno.EPERM),
+    ("mkdir", "b'new', 0o2755", errno.EPERM),
+    ("mkdirat", "-100, b'new', 0o2755", errno.EPERM),
+    ("mknod", "b'new', 0o104755, 0", errno.EPERM),
+    ("mknodat", "-100, b'new', 0o104755, 0", errno.EPERM),
+    ("keyctl", "0, -3, 1", errno.EPERM),
+    ("keyctl", "1, 0", errno.EPERM),
+    ("add_key", "b'user', b'name', b'value', 5, -2", errno.EPERM),
+    ("request_key", "b'user', b'name', 0, -2", errno.EPERM),
+    ("io_uring_setup", "1, b' ' * 120", errno.EPERM),
+    ("userfaultfd", "1", errno.EPERM),
+    ("socket", "40, 1, 0", errno.EAFNOSUPPORT),
+    ("socket", "17, 3, 0", errno.EAFNOSUPPORT),
+    ("socket", "38, 5, 0", errno.EAFNOSUPPORT),
+    ("unshare", "0x10000000", errno.EPERM),
+    ("unshare", "0x00020000", errno.EPERM),
+    ("clone", "0x10000011, 0, 0, 0, 0", errno.EPERM),
+    ("clone3", "b' ' * 88, 88", errno.ENOSYS),
+    ("openat2", "-100, b'f', b'\\0' * 24, 24", errno.ENOSYS),
+    ("ptrace", "0, 0, 0, 0", errno.EPERM),
+    ("kcmp", "1, 1, 0, 0, 0", errno.EPERM),
+    ("process_vm_readv", "1, 0, 0, 0, 0, 0", errno.EPERM),
+    ("perf_event_open", "b' ' * 128, 0, -1, -1, 0", errno.EPERM),
+    ("bpf", "0, 0, 0", errno.EPERM),
+    ("modify_ldt", "0, 0, 0", errno.EPERM),
+    ("personality", "0x0040000", errno.EPERM),
+    ("mbind", "0, 0, 0, 0, 0, 0", errno.EPERM),
+    ("ioctl", "file, 0x5412, b'x'", errno.EPERM),
+    ("ioctl", "file, 0x541C, b'x'", errno.EPERM),
+)
+ALLOWED = (
+    ("chmod", "b'f', 0o1777"),
+    ("openat", "-100, b'made', 0o101, 0o755"),
+    ("mkdir", "b'directory', 0o1777"),
+    ("socket", "1, 1, 0"),
+    ("socket", "2, 1, 0"),
+    ("personality", "0xFFFFFFFF"),
+)
+
+
+def attempts(calls: Sequence[tuple[str, str]]) -> str:
+    """A program that makes system calls, and prints the number of the error of each, or 0."""
+    lines = [f"called({_NUMBERS[name]}, {arguments})" for name, arguments in calls]
+    return f"{_CALLS}\nopened = open('f', 'w'); file = opened.fileno()\nprint(json.dumps([{', '.join(lines)}]))"
+
+
+@accounts
+async def test_refused_calls_fail(account: str) -> None:
+    here = [call for call in REFUSED if call[0] in _NUMBERS]
+    found = await printed(account, attempts([(name, arguments) for name, arguments, _ in here]))
+    assert [(name, arguments, got) for (name, arguments, _), got in zip(here, found, strict=True)] == here
+
+
+@accounts
+async def test_other_calls_succeed(account: str) -> None:
+    here = [call for call in ALLOWED if call[0] in _NUMBERS]
+    assert await printed(account, attempts(here)) == [0] * len(here)
+
+
+_KILLED_BY = """
+import ctypes, json, mmap, os
+def signal_of(action):
+    if (child := os.fork()) == 0:
+        action()
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+def run_code(code):
+    memory = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+    memory.write(code)
+    ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(memory)))()
+"""
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the calling conventions of x86-64")
+@accounts
+async def test_calls_of_i386_and_x32_kill_the_process(account: str) -> None:
+    # mov eax, 20 (getpid); int 0x80; ret
+    i386 = "lambda: run_code(bytes.fromhex('b814000000cd80c3'))"
+    x32 = "lambda: ctypes.CDLL(None).syscall(ctypes.c_long(0x40000000 | 39))"
+    source = f"{_KILLED_BY}\nprint(json.dumps([signal_of({i386}), signal_of({x32}), signal_of(lambda: None)]))"
+    assert await printed(account, source) == [-signal.SIGSYS, -signal.SIGSYS, 0]
+
+
+# --- what is shared with others ---
+
+_KEYS = f"""
+import ctypes, os
+libc = ctypes.CDLL(None)
+JOIN, SEARCH, SESSION = 1, 10, -3
+def key(): return libc.syscall({_NUMBERS["keyctl"]}, SEARCH, SESSION, b"user", b"deepfs-test", 0)
+"""
+_OWN_KEYRING = f"""
+from deepfs.sandboxes.bubblewrap import _join_new_keyring
+libc.syscall({_NUMBERS["keyctl"]}, JOIN, None)
+libc.syscall({_NUMBERS["add_key"]}, b"user", b"deepfs-test", b"secret", 6, SESSION)
+command = process.Command([sys.executable, "-c", sys.argv[1]], prepare=_join_new_keyring)
+print(anyio.run(process.capture, command, 1000).output.strip(), key() > 0)
+"""
+
+
+async def test_a_session_keyring_is_not_shared_with_commands() -> None:
+    shown = await anyio.to_thread.run_sync(
+        output_as, ACCOUNTS[0], _IMPORTS + _KEYS, _OWN_KEYRING, _KEYS + "print(key() > 0)"
+    )
+    assert shown in ("False True\n", "False False\n"), "the second where the machine has no keyrings"
+
+
+@accounts
+async def test_files_of_the_kernel_tell_nothing_about_the_machine(account: str) -> None:
+    hidden = ("keys", "key-users", "cmdline", "kallsyms", "config.gz", "iomem", "interrupts", "fs/ext4", "bus/pci")
+    command = f"cd /proc; cat {' '.join(hidden)} 2>/dev/null; ls -A fs bus irq driver 2>/dev/null; true"
+    shown = await anyio.to_thread.run_sync(output, account, command)
+    assert not [line for line in shown.splitlines() if line and not line.endswith(":")]
+
+
+@accounts
+async def test_a_command_line_shows_no_variables_and_no_paths(account: str) -> None:
+    """The command line of a box can be read by every user of the machine."""
+    shown = await anyio.to_thread.run_sync(output_as, account, _IMPORTS, _COMMAND_LINES)
+    assert "--args" in shown
+    assert "secret" not in shown
+    assert "workspace" not in shown
+
+
+_COMMAND_LINES = """
+import os
+from pathlib import Path
+async def main():
+    async with BubblewrapSandbox(env={"KEY": "a-secret"}) as box, box.astream_execute("echo $KEY; sleep 9") as run:
+        async for chunk in run:
+            assert "secret" in chunk.text
+            break
+        for file in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                line = file.read_bytes()
+            except OSError:
+                continue
+            if b"sleep 9" in line and file.parent.name != str(os.getpid()):
+                print(line)
+anyio.run(main)
+"""
+
+
+async def test_nobody_else_looks_into_a_workspace(tmp_path: Path) -> None:
+    given = tmp_path / "given"
+    async with BubblewrapSandbox(given) as named, BubblewrapSandbox() as temporary:
+        for box in (named, temporary):
+            assert (await box.aexecute("stat -c %a /workspace")).output == "700\n"

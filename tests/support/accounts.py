@@ -1,0 +1,39 @@
+"""Runs programs that use deepfs as another account, for what holds for ordinary users and not for root."""
+
+import os
+import subprocess
+import sys
+from typing import Final
+
+__all__ = ["ACCOUNTS", "output_as"]
+
+ACCOUNTS: Final = ("root", "nobody") if os.geteuid() == 0 else ("this account",)
+"""The accounts that these tests can run as."""
+
+_NOBODY: Final = 65534
+
+_BECOME: Final = f"""
+import os
+os.setgroups([])
+os.setresgid({_NOBODY}, {_NOBODY}, {_NOBODY})
+os.setresuid({_NOBODY}, {_NOBODY}, {_NOBODY})
+"""
+
+
+def output_as(account: str, imports: str, program: str, *arguments: str) -> str:
+    """What a Python program prints.
+
+    Args:
+        account: One of `ACCOUNTS`.
+        imports: The imports of the program, which are done before the account changes, which may not reach
+            the interpreter.
+        program: The source of the program.
+        arguments: The arguments of the program.
+
+    Raises:
+        subprocess.CalledProcessError: If the program fails.
+    """
+    source = imports + (_BECOME if account == "nobody" else "") + program
+    done = subprocess.run([sys.executable, "-c", source, *arguments], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -99,12 +99,13 @@ class Box(Struct, frozen=True):
         return b"".join(os.fsencode(option) + b"\0" for option in _options(self))
 
 
-def arguments(box: Box, command: str, options: int, system_calls: int, groups: Cgroup) -> list[str]:
+def arguments(box: Box, command: str, files: Sequence[int], groups: Cgroup) -> list[str]:
     """The command line that runs `command` in the box, as a member of the control groups.
 
-    `options` and `system_calls` are descriptors of the options of the box and of the filter of system calls. Unless the
-    groups count memory, each process gets a memory limit of its own.
+    `files` are descriptors of the options of the box and of the filter of system calls. Unless the groups count memory,
+    each process gets a memory limit of its own.
     """
+    options, system_calls = files
     entering = ["/bin/sh", "-c", _ENTER, "sh", *groups.files, "--"] if groups.files else []
     return [
         *entering,
@@ -200,8 +201,9 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
 
     A command sees the programs of the system, read-only, its workspace at `/workspace`, a small `/tmp` of its own, and
     the paths in `read_only`. It sees no other file, process or user of the machine, and no network unless `network` is
-    set. It has no privileges and cannot get any. At the timeout, on cancellation, and when this process ends, it is
-    ended with all that it started.
+    set. It has no privileges and cannot get any, and a filter of system calls keeps it from the parts of the kernel
+    that programs seldom need. At the timeout, on cancellation, and when this process ends, it is ended with all that it
+    started.
 
     File operations are those of `FilesystemBackend`, confined to the workspace: they do not follow links that commands
     make out of it, and a link that starts with `/workspace` leads nowhere.
@@ -219,6 +221,7 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
         read_only: Paths of this machine that commands see, read-only.
         limits: What commands may use of the machine; None is `Limits()`.
         max_file_size_mb: As in `FilesystemBackend`.
+        debugging: Whether commands may trace processes of theirs, as debuggers and `strace` do.
 
     Raises:
         TypeError: For an argument of another type.
@@ -240,10 +243,12 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
         read_only: Sequence[str] = (),
         limits: Limits | None = None,
         max_file_size_mb: int = 10,
+        debugging: bool = False,
     ) -> None:
         check_number("timeout", timeout)
         check_integer("max_output_bytes", max_output_bytes)
         check_bool("network", network)
+        check_bool("debugging", debugging)
         self._env = {**_ENV, **check_env(env)}
         name = token_hex(8)
         self._is_ephemeral = root_dir is None
@@ -258,6 +263,7 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
         self._network = network
         self._read_only = tuple(read_only)
         self._allowed = limits or Limits()
+        self._debugging = debugging
 
     @property
     def id(self) -> str:
@@ -386,9 +392,9 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
         os.makedirs(self._given_root, 0o700, exist_ok=True)
         workspace = os.path.abspath(self._given_root)
         box = Box(workspace, self._env, self._read_only, self._network, self._allowed, program, devices)
-        files.extend(map(_memory_file, (box.options(), seccomp.program(machine))))
-        options, system_calls = files
-        return arguments(box, command, options, system_calls, groups)
+        system_calls = seccomp.program(machine, debugging=self._debugging)
+        files.extend(map(_memory_file, (box.options(), system_calls)))
+        return arguments(box, command, files, groups)
 
     def _precautions(self, groups: Cgroup) -> dict[str, str]:
         """Return private devices, since root owns those of the host, and check that a control group limits processes.

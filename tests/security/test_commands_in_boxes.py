@@ -161,6 +161,13 @@ async def test_calls_of_i386_and_x32_kill_the_process(account: str) -> None:
     assert await printed(account, source) == [-signal.SIGSYS, -signal.SIGSYS, 0]
 
 
+async def test_debuggers_may_trace_if_that_is_asked_for(tmp_path: Path) -> None:
+    command = in_python(f"{_CALLS}\nprint(called({_NUMBERS['ptrace']}, 0, 0, 0, 0))")
+    for debugging, number in ((False, errno.EPERM), (True, 0)):
+        box = BubblewrapSandbox(tmp_path, debugging=debugging)
+        assert (await box.aexecute(command)).output == f"{number}\n"
+
+
 # --- what is shared with others ---
 
 _KEYS = f"""

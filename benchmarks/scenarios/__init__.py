@@ -14,6 +14,7 @@ SCENARIOS: Final = (
     "store",
     "sequential",
     "listing",
+    "boxes",
     "window",
     "growth",
     "imports",

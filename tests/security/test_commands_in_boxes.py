@@ -212,8 +212,9 @@ async def test_a_command_line_shows_no_variables_and_no_paths(account: str) -> N
 _COMMAND_LINES = """
 import os
 from pathlib import Path
+PAUSE = f"sleep 9.{os.getpid()}"  # No other process of the machine has it.
 async def main():
-    async with BubblewrapSandbox(env={"KEY": "a-secret"}) as box, box.astream_execute("echo $KEY; sleep 9") as run:
+    async with BubblewrapSandbox(env={"KEY": "a-secret"}) as box, box.astream_execute(f"echo $KEY; {PAUSE}") as run:
         async for chunk in run:
             assert "secret" in chunk.text
             break
@@ -222,7 +223,7 @@ async def main():
                 line = file.read_bytes()
             except OSError:
                 continue
-            if b"sleep 9" in line and file.parent.name != str(os.getpid()):
+            if PAUSE.encode() in line:
                 print(line)
 anyio.run(main)
 """

@@ -1,0 +1,49 @@
+"""Which tests keep the promises of SECURITY.md."""
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+__all__ = ["keeps", "kept", "promises"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_ROOT = Path(__file__).parents[2]
+_FOR_ALL = "## What every backend promises"
+_BY_BACKEND = "## What each backend adds, and does not"
+
+
+def keeps(*words: str) -> Callable[[F], F]:
+    """Say which promises a test is for.
+
+    Args:
+        words: Words of SECURITY.md, as they stand there, from each promise.
+    """
+    return lambda test: test
+
+
+def kept() -> dict[str, list[str]]:
+    """The words that the tests in `tests/security` name by `keeps`, by the name of the test."""
+    found: dict[str, list[str]] = {}
+    for file in sorted((_ROOT / "tests" / "security").glob("test_*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                found.setdefault(node.name, []).extend(_words(node))
+    return found
+
+
+def _words(test: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
+    for call in test.decorator_list:
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == keeps.__name__:
+            yield from map(ast.literal_eval, call.args)
+
+
+def promises() -> list[str]:
+    """The promises of SECURITY.md, one by one: those of every backend, then those of each."""
+    text = (_ROOT / "SECURITY.md").read_text()
+    for_all, by_backend = (text.split(title)[1].split("\n## ")[0] for title in (_FOR_ALL, _BY_BACKEND))
+    common = [" ".join(item.split()) for item in re.split(r"^- ", for_all, flags=re.MULTILINE)[1:]]
+    rows = [row.split(" | ")[1] for row in by_backend.splitlines() if row.startswith("|")][2:]
+    return [part.strip() for text in (*common, *rows) for part in re.split(r"(?<=[.;])\s", text) if part.strip(" .*")]

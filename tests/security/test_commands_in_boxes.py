@@ -16,6 +16,7 @@ import pytest
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
 from deepfs.sandboxes.seccomp import ARCHITECTURES
 from support.accounts import ACCOUNTS, output_as
+from support.promises import keeps
 
 pytestmark = [pytest.mark.anyio, pytest.mark.needs("BubblewrapSandbox")]
 accounts = pytest.mark.parametrize("account", ACCOUNTS)
@@ -54,6 +55,42 @@ def in_python(source: str) -> str:
 async def printed(account: str, source: str) -> Any:
     """What a Python program prints in a box of this account, decoded from JSON."""
     return json.loads(await anyio.to_thread.run_sync(output, account, in_python(source)))
+
+
+# --- what of the machine is there ---
+
+_REACHES = """
+import json, os, socket
+def tried(action, *arguments):
+    try:
+        action(*arguments)
+    except OSError:
+        return False
+    return True
+def writes(path):
+    open(path, "w").close()
+def connects(address):
+    socket.create_connection(address, 1)
+def is_there(path):
+    return os.path.exists(path)
+"""
+_WRITTEN = ("/", "/usr/bin/x", "/etc/x", "/proc/sys/kernel/core_pattern", "/dev/x", "/sys/x")
+_READ = ("/etc/passwd", "/etc/shadow", "/etc/hostname", "/root", "/home", "/var", "/sys", "/run", "/opt")
+
+
+@keeps("That commands reach the workspace")
+@accounts
+async def test_commands_reach_nothing_else_of_the_machine(account: str) -> None:
+    source = f"""{_REACHES}
+found = [path for path in {_READ} if os.path.exists(path)]
+found += [path for path in {_WRITTEN} if tried(writes, path.rstrip("/") + "/deepfs" if path.endswith("/") else path)]
+found += [pid for pid in os.listdir("/proc") if pid.isdigit() and int(pid) > 99]
+found += [name for _, name in socket.if_nameindex() if name != "lo"]
+found += ["network"] if tried(connects, ("192.0.2.1", 80)) else []
+own = [tried(writes, "/workspace/x"), tried(writes, "/tmp/x"), os.path.exists("/usr/bin/env")]
+print(json.dumps([found, own]))
+"""
+    assert await printed(account, source) == [[], [True] * 3]
 
 
 # --- system calls ---
@@ -124,6 +161,7 @@ def attempts(calls: Sequence[tuple[str, str]]) -> str:
     return f"{_CALLS}\nopened = open('f', 'w'); file = opened.fileno()\nprint(json.dumps([{', '.join(lines)}]))"
 
 
+@keeps("that they make no file with set-id bits")
 @accounts
 async def test_refused_calls_fail(account: str) -> None:
     here = [call for call in REFUSED if call[0] in _NUMBERS]
@@ -229,6 +267,7 @@ anyio.run(main)
 """
 
 
+@keeps("That other users of the machine look into no workspace")
 async def test_nobody_else_looks_into_a_workspace(tmp_path: Path) -> None:
     given = tmp_path / "given"
     async with BubblewrapSandbox(given) as named, BubblewrapSandbox() as temporary:

@@ -28,14 +28,14 @@ def _on_a_path(backend: Any, path: str) -> Iterator[Result]:
     yield from (backend.copy("/kept", path, overwrite=True), backend.move("/kept", path, overwrite=True))
 
 
-@keeps("A path is normalised once", "and nothing is touched")
+@keeps("All of the above, within the process.", "A path is normalised once", "and nothing is touched")
 def test_what_is_no_path_is_refused_and_touches_nothing(storage: Storage) -> None:
     storage.put("/kept", b"kept")
     for path in _NOT_PATHS:
         assert {result.code for result in _on_a_path(storage.backend, path)} == {"invalid_path"}, ascii(path)
         batches = *storage.backend.upload_files([(path, b"x")]), *storage.backend.download_files([path])
         assert [item.error for item in batches] == ["invalid_path"] * 2, ascii(path)
-    listed = storage.backend.glob("**", include_hidden=True).matches or ()
+    listed = storage.backend.glob("**").matches or ()
     assert [info.path for info in listed if not info.is_dir] == ["/kept"]
     assert storage.peek("/kept") == b"kept"
     assert storage.backend.read("//./kept/").ok
@@ -68,9 +68,13 @@ async def _cancelled_changes(backend: Any) -> None:
         found = (await backend.adownload_files(["/file"]))[0].content.decode()
         assert found.lower() in versions
         await anyio.sleep(0.01)
-        assert (await backend.adownload_files(["/file"]))[0].content.decode() == found, "nothing goes on behind its back"
-        with anyio.fail_after(20):
-            assert (await backend.aedit("/file", found[:9], found[:9].upper(), replace_all=True)).ok, "its locks are free"
+        assert (await backend.adownload_files(["/file"]))[0].content.decode() == found, (
+            "nothing goes on behind its back"
+        )
+        with anyio.fail_after(20):  # Its locks are free.
+            assert (await backend.aedit("/file", found[:9], found[:9].swapcase(), replace_all=True)).ok, (
+                "its locks are free"
+            )
 
 
 @keeps("exactly those that reported success are in the file", "The locks belong to the storage")

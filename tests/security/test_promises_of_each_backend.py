@@ -1,0 +1,262 @@
+"""What SECURITY.md promises of some backends only."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, StateGraph
+from langgraph.store.memory import InMemoryStore
+from langgraph.types import Command, RetryPolicy, Send, interrupt
+
+from deepfs import FilesystemState, StateBackend
+from deepfs.backends.filesystem import FilesystemBackend
+from deepfs.backends.local_shell import LocalShellBackend
+from deepfs.backends.memory import MemoryBackend
+from deepfs.backends.store import StoreBackend
+from deepfs.backends.wrapper import WrapperBackend
+from deepfs.policy import FilesystemPermission, PermissionedBackend
+from support.processes import gone, pause, started
+from support.promises import keeps
+
+__all__ = ["pause"]
+
+pytestmark = pytest.mark.anyio
+
+# --- state ---
+
+_FILES = StateBackend()
+_THREAD: Any = {"configurable": {"thread_id": "t"}}
+_TEN = "".join(f"<{number}>" for number in range(10))
+
+
+def _graph(*nodes: Any) -> Any:
+    """A graph whose nodes all run in its first superstep."""
+    builder = StateGraph(FilesystemState)
+    for node in nodes:
+        builder.add_node(node.__name__, node, retry_policy=RetryPolicy(max_attempts=2, initial_interval=0.01))
+        builder.add_edge(START, node.__name__)
+    return builder.compile(checkpointer=InMemorySaver())
+
+
+def _given(content: str) -> dict[str, Any]:
+    return {"files": {"/a": {"content": content, "encoding": "utf-8", "created_at": "0", "modified_at": "0"}}}
+
+
+def _content(files: Any, path: str = "/a") -> str:
+    return files["files"][path]["content"]
+
+
+@keeps("Parallel calls of one superstep add up, live, after a retry and after a resume.")
+def test_parallel_calls_of_one_superstep_add_up() -> None:
+    failures = iter([True])
+
+    def edit(state: Any) -> None:
+        assert _FILES.edit("/a", f"<{state['n']}>", f"[{state['n']}]").ok
+        if state["n"] == 3 and next(failures, False):
+            raise ConnectionError("lost; the node is tried again")
+        if state["n"] == 5:
+            interrupt("go on?")
+
+    class Numbered(FilesystemState):
+        n: int
+
+    builder = StateGraph(Numbered).add_node(
+        "edit", edit, retry_policy=RetryPolicy(initial_interval=0.01, retry_on=ConnectionError)
+    )
+    builder.add_conditional_edges(START, lambda _: [Send("edit", {"n": n}) for n in range(10)], ["edit"])
+    graph = builder.compile(checkpointer=InMemorySaver())
+    graph.invoke(_given(_TEN), _THREAD)
+    live = graph.invoke(Command(resume=True), _THREAD)
+    assert _content(live) == _TEN.replace("<", "[").replace(">", "]")
+    assert _content(graph.get_state(_THREAD).values) == _content(live)
+
+
+@keeps("Where two collide, one takes effect")
+def test_of_colliding_changes_one_takes_effect_and_the_other_is_told() -> None:
+    told = []
+
+    def one(state: FilesystemState) -> None:
+        told.append(_FILES.edit("/a", "shared", "one").error)
+
+    def two(state: FilesystemState) -> None:
+        told.append(_FILES.edit("/a", "shared", "two").error)
+
+    live = _graph(one, two).invoke(_given("shared"), _THREAD)
+    assert _content(live) in {"one", "two"}
+    assert len([error for error in told if error]) + len(live["file_conflicts"]) == 1
+
+
+@keeps("Whole dicts of files that nodes and subgraphs return undo nothing")
+def test_whole_dicts_undo_nothing_that_a_parallel_task_did() -> None:
+    def returns(state: FilesystemState) -> Any:
+        return {"files": state["files"]}
+
+    def edits(state: FilesystemState) -> None:
+        assert _FILES.edit("/a", "old", "new").ok
+        assert _FILES.write("/b", "made").ok
+
+    live = _graph(returns, edits).invoke(_given("old"), _THREAD)
+    assert (_content(live), _content(live, "/b")) == ("new", "made")
+
+
+# --- stores ---
+
+
+@keeps("Exactly its namespace", "Components are escaped so that no two namespaces meet.")
+async def test_a_store_backend_reaches_exactly_its_namespace() -> None:
+    store = InMemoryStore()
+    own = StoreBackend(store, namespace=("a", "b"))
+    others = [("a",), ("a", "b", "c"), ("a", "c"), ("a.b",), ("a", "b."), ("a+2Eb",), ("b",)]
+    for number, namespace in enumerate(others):
+        assert (await StoreBackend(store, namespace=namespace).awrite(f"/file{number}", "needle")).ok
+    assert (await own.als("/")).entries == []
+    assert (await own.aglob("**")).matches == []
+    assert (await own.agrep("needle")).matches == []
+    assert {(await own.adelete(f"/file{number}")).code for number in range(len(others))} == {"file_not_found"}
+    for number, namespace in enumerate(others):
+        assert [entry.path for entry in (await StoreBackend(store, namespace=namespace).als("/")).entries or ()] == [
+            f"/file{number}"
+        ]
+
+
+@keeps("What the store cannot hold is refused before anything is written.")
+async def test_what_a_store_cannot_hold_is_refused() -> None:
+    backend = StoreBackend(InMemoryStore(), namespace=("a",))
+    for text in ("a lone \ud800 surrogate", "NUL \0"):
+        assert (await backend.awrite("/file", text)).code == "invalid_content"
+    assert (await backend.als("/")).entries == []
+
+
+# --- disk ---
+
+
+@keeps("nothing outside `root_dir` is read, listed or changed", "Special files are never opened.")
+async def test_nothing_outside_the_root_is_reached(tmp_path: Path) -> None:
+    backend = FilesystemBackend(tmp_path / "root")
+    assert (await backend.awrite("/made", "x")).ok
+    await anyio.to_thread.run_sync(_plant, tmp_path)
+    for path in ("/link/secret", "/file", "/up/outside/secret"):
+        assert not (await backend.aread(path)).ok
+        assert not (await backend.aedit(path, "secret", "x")).ok
+        assert not (await backend.awrite(path, "x", overwrite=True)).ok
+    assert not (await backend.aread("/fifo")).ok
+    assert (await backend.agrep("secret")).matches == []
+    assert (await backend.adelete("/link")).ok
+    assert await anyio.Path(tmp_path / "outside" / "secret").read_bytes() == b"secret"
+
+
+def _plant(directory: Path) -> None:
+    (directory / "outside").mkdir()
+    (directory / "outside" / "secret").write_bytes(b"secret")
+    for name, target in (("link", "../outside"), ("file", "../outside/secret"), ("up", "..")):
+        (directory / "root" / name).symlink_to(target)
+    os.mkfifo(directory / "root" / "fifo")
+
+
+_EDITOR = """
+import sys
+from deepfs import run_sync
+from deepfs.backends import FilesystemBackend
+for number in range(50):
+    assert FilesystemBackend(sys.argv[1]).edit("/log", "end", f"{sys.argv[2]}{number} end").ok
+"""
+
+
+@keeps("Edits hold across processes that use deepfs.")
+def test_edits_of_several_processes_add_up(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("end")
+    with started(_EDITOR, tmp_path, "a") as one, started(_EDITOR, tmp_path, "b") as two:
+        assert (one.wait(60), two.wait(60)) == (0, 0)
+    words = (tmp_path / "log").read_text().split()
+    assert sorted(words) == sorted(["end", *(f"{name}{number}" for name in "ab" for number in range(50))])
+
+
+# --- commands ---
+
+
+@keeps("That a command, with its process group, ends at its timeout and on cancellation;")
+async def test_a_command_ends_with_its_process_group(tmp_path: Path, pause: str) -> None:
+    shell = LocalShellBackend(tmp_path, inherit_env=True)
+    response = await shell.aexecute(f"sleep {pause} & sleep {pause}", timeout=0.3)
+    assert response.exit_code is None
+    assert await gone(pause)
+    with anyio.move_on_after(0.3):
+        await shell.aexecute(f"sleep {pause} & sleep {pause}")
+    assert await gone(pause)
+
+
+@keeps("that its output takes bounded memory;")
+async def test_the_output_of_a_command_takes_bounded_memory(tmp_path: Path) -> None:
+    shell = LocalShellBackend(tmp_path, inherit_env=True, max_output_bytes=10_000)
+    for stream in ("", ">&2"):
+        response = await shell.aexecute(f"yes | head -c 30000000 {stream}")
+        assert response.truncated
+        assert len(response.output.encode()) < 11_000
+
+
+@keeps("that the environment of this process is not handed on unless asked.")
+async def test_the_environment_is_not_handed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_SECRET", "secret")
+    assert "secret" not in (await LocalShellBackend(tmp_path).aexecute("/usr/bin/env")).output
+    assert "secret" in (await LocalShellBackend(tmp_path, inherit_env=True).aexecute("/usr/bin/env")).output
+
+
+# --- rules and wrappers ---
+
+_SECRET = FilesystemPermission(["read", "write"], ["/secret/**"], "deny")
+
+
+@keeps("That every operation is judged by one function, by the path as normalised and as links lead;")
+async def test_rules_judge_paths_as_normalised_and_as_links_lead(tmp_path: Path) -> None:
+    disk = FilesystemBackend(tmp_path)
+    assert (await disk.awrite("/secret/key", "needle")).ok
+    await anyio.to_thread.run_sync((tmp_path / "link").symlink_to, "secret/key")
+    ruled = PermissionedBackend(disk, [_SECRET])
+    for path in ("/secret/key", "//secret/./key/", "/link"):
+        for result in (
+            *(await ruled.aread(path), await ruled.aread_raw(path), await ruled.aedit(path, "needle", "x")),
+            *(await ruled.acopy(path, "/copy"), await ruled.awrite(path, "x", overwrite=True)),
+        ):
+            assert result.code == "permission_denied", path
+    assert (await disk.aread("/secret/key")).ok
+
+
+@keeps("that what is denied is absent from listings and searches, and answers the same whether it is there or not.")
+async def test_what_is_denied_is_absent_and_answers_the_same() -> None:
+    memory = MemoryBackend()
+    for path in ("/secret/key", "/open"):
+        assert (await memory.awrite(path, "needle")).ok
+    ruled = PermissionedBackend(memory, [_SECRET])
+    assert [match.path for match in (await ruled.agrep("needle")).matches or ()] == ["/open"]
+    assert [match.path for match in (await ruled.aglob("**/*")).matches or ()] == ["/open"]
+    for operation in (ruled.aread, ruled.adelete, ruled.als):
+        there, missing = await operation("/secret/key"), await operation("/secret/kex")
+        assert (there.code, str(there.error).replace("key", "kex")) == (missing.code, missing.error)
+
+
+@keeps("That every operation passes it, each exactly once.")
+async def test_every_operation_passes_a_wrapper_once() -> None:
+    passed = []
+
+    class Recording(WrapperBackend):
+        async def dispatch(self, operation: str, *args: Any, **options: Any) -> Any:
+            passed.append(operation)
+            return await super().dispatch(operation, *args, **options)
+
+    backend = Recording(MemoryBackend())
+    await backend.awrite("/a", "x")
+    await backend.aedit("/a", "x", "y")
+    await backend.aread("/a")
+    await backend.acopy("/a", "/b")
+    await backend.amove("/b", "/c")
+    await backend.aupload_files([("/d", b"x")])
+    await backend.adownload_files(["/d"])
+    await backend.adelete("/d")
+    for search in (backend.als("/"), backend.aglob("*"), backend.agrep("x")):
+        await search
+    assert passed == [
+        *("write", "edit", "read", "copy", "move", "upload_files", "download_files", "delete", "ls", "glob", "grep")
+    ]

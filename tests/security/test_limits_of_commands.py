@@ -15,6 +15,7 @@ from deepfs.compat.deepagents import from_deepagents, to_deepagents
 from deepfs.middleware.filesystem import FilesystemMiddleware
 from deepfs.middleware.tools import filesystem_tools
 from deepfs.policy import AuditedBackend, HistoryBackend, PermissionedBackend, QuotaBackend
+from deepfs.process.running import Captured, Chunk, Stream
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
 from deepfs.sandboxes.remote import Done, RemoteSandbox
 from support.agents import Sandbox
@@ -129,3 +130,63 @@ def test_a_shell_keeps_the_timeout_of_its_operator_on_the_way_from_and_to_deepag
     assert "timed out after 1 seconds" in adapted.execute("sleep 20", timeout=TOO_LONG).output
     handed: Any = to_deepagents(LocalShellBackend(tmp_path, timeout=TIMEOUT))
     assert STOPPED in handed.execute("sleep 20", timeout=3600).output
+
+
+# --- the limit of output counts all that is shown ---
+
+FLOODS = {
+    "newlines": b"\n" * 300_000,
+    "short lines": b"a\n" * 100_000,
+    "no UTF-8": b"\xff" * 300_000,
+    "no UTF-8, in lines": b"\xff\n" * 300_000,
+    "text": "\N{PILE OF POO}".encode() * 100_000,
+    "one line": b"a" * 300_000,
+}
+NOTE_BYTES = 80
+"""The room of a note of what is left out."""
+
+
+async def shown(limit: int, *written: tuple[Stream, bytes]) -> tuple[str, bool]:
+    captured = Captured(limit)
+    for stream, data in written:
+        for start in range(0, len(data), 65_536):
+            await captured.add(Chunk(stream, data[start : start + 65_536]))
+    return captured.text(), captured.truncated
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("limit", [1, 100, 4_001, 100_000])
+@pytest.mark.parametrize("flood", FLOODS)
+async def test_no_output_exceeds_the_limit_of_its_bytes(flood: str, limit: int) -> None:
+    data = FLOODS[flood]
+    cases: list[list[tuple[Stream, bytes]]] = [
+        [("stderr", data)],
+        [("stdout", data)],
+        [("stdout", data), ("stderr", data)],
+        [("stdout", b"out\n"), ("stderr", data)],
+        [("stdout", data), ("stderr", b"err\n")],
+    ]
+    for written in cases:
+        text, truncated = await shown(limit, *written)
+        notes = len(written) * NOTE_BYTES
+        assert truncated
+        assert "left out" in text
+        assert len(text.encode()) <= limit + notes
+        if limit > 4_000:
+            assert len(text.encode()) > limit * 0.9, "the limit is used"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("errors", "cut"), [(b"a\n" * 10, False), (b"a\n" * 11, True), (b"\n" * 12 + b"a", True)])
+async def test_marks_of_stderr_count(errors: bytes, cut: bool) -> None:
+    text, truncated = await shown(110, ("stderr", errors))
+    assert truncated is cut
+    assert (text == "[stderr] a\n" * 10) is not cut
+
+
+@pytest.mark.anyio
+async def test_a_command_that_floods_stderr_with_lines_is_within_its_limit(tmp_path: Path) -> None:
+    shell = LocalShellBackend(tmp_path, max_output_bytes=10_000)
+    response = await shell.aexecute("yes '' | head -n 50000 >&2")
+    assert response.truncated
+    assert len(response.output) <= 10_000 + NOTE_BYTES

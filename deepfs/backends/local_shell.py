@@ -34,7 +34,7 @@ class LocalShellBackend(FilesystemBackend, SandboxBackendProtocol):
     Args:
         root_dir: The directory; None is the working directory of the process.
         virtual_mode: Whether to confine file operations to `root_dir`.
-        timeout: Seconds after which a command is ended; the output so far is returned.
+        timeout: Seconds after which a command is ended, unless its call sets less; the output so far is returned.
         max_output_bytes: The most bytes of output that are kept, of the head and of the tail.
         env: Environment variables of the commands.
         inherit_env: Whether commands also get the environment variables of this process. Without a PATH from either,
@@ -136,7 +136,7 @@ class LocalShellBackend(FilesystemBackend, SandboxBackendProtocol):
 
         Args:
             command: The shell command.
-            timeout: The most seconds it may take; None is the limit of this backend.
+            timeout: The most seconds it may take, if less than the limit of this backend; None is that limit.
 
         Returns:
             A context manager of the running command. Its `exit_code` and `stopped` are known when the iteration has

@@ -232,7 +232,8 @@ class SandboxBackendProtocol(BackendProtocol, SyncCommands):
 
         Args:
             command: The command.
-            timeout: Seconds after which it is ended; None is the limit of the backend.
+            timeout: Seconds after which it is ended, if less than the limit of the backend; None is that limit. It
+                never gives a command more time, since a model may choose it.
 
         Returns:
             Its output and exit code; the code is None if the command was ended.

@@ -223,7 +223,7 @@ class WrapperBackend(BackendProtocol, SyncCommands):
 
         Args:
             command: The shell command.
-            timeout: The most seconds it may take; None is the limit of that backend.
+            timeout: The most seconds it may take, if less than the limit of that backend; None is that limit.
 
         Raises:
             NotSupportedError: That backend runs no commands.

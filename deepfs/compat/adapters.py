@@ -390,12 +390,16 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
 
         Args:
             command: The shell command.
-            timeout: The most seconds it may take; None is the limit of that backend.
+            timeout: The most seconds it may take, if less than the limit of that backend; None is that limit.
 
         Raises:
             NotSupportedError: If that backend runs no commands.
         """
         call = self._offered("execute")
+        # The sandboxes of deepagents and its partners keep the limit of their operator by this name.
+        limit = getattr(self.adapted, "_default_timeout", None)
+        if timeout is not None and isinstance(limit, int | float):
+            timeout = min(timeout, limit)
         answer = await (call(command) if timeout is None else call(command, timeout=timeout))
         return ExecuteResponse(answer.output, answer.exit_code, getattr(answer, "truncated", False))
 

@@ -15,7 +15,7 @@ from deepfs.middleware._backends import AgentMiddleware, ModelRequest, ModelResp
 from deepfs.middleware._messages import ToolResult, acceptable, mapped, messages_of, typed_block, with_prompt
 from deepfs.middleware.eviction import CHARS_PER_TOKEN, Evictor
 from deepfs.middleware.prompts import PROMPTS
-from deepfs.middleware.tools import FILE_TOOLS, MAX_RESULT_CHARS, filesystem_tools
+from deepfs.middleware.tools import FILE_TOOLS, MAX_EXECUTE_SECONDS, MAX_RESULT_CHARS, filesystem_tools
 from deepfs.policy.permissions import PermissionedBackend
 from deepfs.policy.rules import FilesystemPermission, checked_rules
 from deepfs.sync import call_sync
@@ -41,6 +41,8 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
             stored under `/large_tool_results`. None stores none.
         human_message_token_limit_before_evict: The longest message of a person, in such tokens; longer ones are stored
             under `/large_messages`. None stores none.
+        max_execute_timeout: The most seconds of a command whose call names a timeout; the limit of the backend holds
+            besides.
         permissions: Rules for the tools. A call that matches a rule of mode `"interrupt"` is refused, unless an
             ApprovalMiddleware with the same rules asks a person first, as `create_deep_agent` adds it.
 
@@ -58,9 +60,11 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         tool_token_limit_before_evict: int | None = 20_000,
         *,
         human_message_token_limit_before_evict: int | None = 50_000,
+        max_execute_timeout: float = MAX_EXECUTE_SECONDS,
         permissions: Sequence[FilesystemPermission] | None = None,
     ) -> None:
         super().__init__()
+        self._max_execute_timeout = max_execute_timeout
         self._storage = resolve_backend(backend)
         self._descriptions = custom_tool_descriptions
         self._result_chars = _result_chars(tool_token_limit_before_evict)
@@ -75,7 +79,11 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         self.permissions: Sequence[FilesystemPermission] = checked_rules(permissions or ())
         self.backend = PermissionedBackend(self._storage, self.permissions) if self.permissions else self._storage
         self.tools = filesystem_tools(
-            self.backend, descriptions=self._descriptions, max_result_chars=self._result_chars, execute=True
+            self.backend,
+            descriptions=self._descriptions,
+            max_result_chars=self._result_chars,
+            execute=True,
+            max_execute_timeout=self._max_execute_timeout,
         )
 
     def with_permissions(self, permissions: Sequence[FilesystemPermission]) -> Self:

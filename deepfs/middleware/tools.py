@@ -14,11 +14,13 @@ from deepfs.errors import DeepFSError, ErrorCode, InvalidContentError
 from deepfs.middleware._messages import media_block
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.sync import call_sync
+from deepfs.text.arguments import check_number
 from deepfs.text.lines import check_text
 from deepfs.types import ExecuteResponse, FileInfo, GrepMatch, GrepResult, ReadResult, Result
 
 __all__ = [
     "FILE_TOOLS",
+    "MAX_EXECUTE_SECONDS",
     "MAX_MEDIA_BYTES",
     "MAX_RESULT_CHARS",
     "MIN_CHARS",
@@ -48,6 +50,8 @@ ResultT = TypeVar("ResultT", bound=Result)
 MAX_RESULT_CHARS: Final = 60_000
 """About 15,000 tokens."""
 MAX_MEDIA_BYTES: Final = 5_000_000
+MAX_EXECUTE_SECONDS: Final = 3_600
+"""As in deepagents."""
 
 _NEXT: Final = {
     ErrorCode.FILE_NOT_FOUND: "Find the right path with ls or glob.",
@@ -68,10 +72,13 @@ _NEXT: Final = {
 class FileOperations:
     """The operations, one method for each tool; a failure raises a ToolException that says what to do next."""
 
-    def __init__(self, backend: BackendProtocol, max_chars: int, max_media_bytes: int) -> None:
+    def __init__(
+        self, backend: BackendProtocol, max_chars: int, max_media_bytes: int, max_execute_timeout: float
+    ) -> None:
         self.backend = backend
         self._max_chars = max(max_chars, MIN_CHARS)
         self._max_media_bytes = max_media_bytes
+        self._max_execute_timeout = max_execute_timeout
 
     async def ls(self, path: str) -> str:
         result = await self.backend.als(path)
@@ -137,7 +144,8 @@ class FileOperations:
         sandbox = cast("SandboxBackendProtocol", self.backend)
         try:
             check_text(command, "command")
-            return command_output(await sandbox.aexecute(command, timeout=timeout or None))
+            seconds = min(timeout, self._max_execute_timeout) or None
+            return command_output(await sandbox.aexecute(command, timeout=seconds))
         except DeepFSError as error:
             raise ToolException(_advised(str(error), error.code)) from error
 
@@ -374,6 +382,7 @@ def filesystem_tools(
     max_result_chars: int = MAX_RESULT_CHARS,
     max_media_bytes: int = MAX_MEDIA_BYTES,
     execute: bool | None = None,
+    max_execute_timeout: float = MAX_EXECUTE_SECONDS,
 ) -> list[BaseTool]:
     """Make the tools `ls read_file write_file edit_file glob grep delete move`, and `execute` where `backend` executes.
 
@@ -382,14 +391,16 @@ def filesystem_tools(
     `descriptions` replace the default descriptions, by name of the tool. No result of a file tool is longer than
     `max_result_chars`; images, audio, video and PDF of up to `max_media_bytes` are content blocks, other binary files
     a note. `execute=True` or `execute=False` adds or leaves out the tool `execute`, whether or not `backend` executes.
-    Raises ValueError for a description of a tool that does not exist.
+    A command that names a timeout gets at most `max_execute_timeout` seconds, and never more than `backend` allows.
+    Raises ValueError for a description of a tool that does not exist, and for a timeout that is not positive.
     """
+    check_number("max_execute_timeout", max_execute_timeout)
     given = descriptions or {}
     unknown = sorted(set(given) - set(TOOL_NAMES))
     if unknown:
         raise ValueError(f"no such tool: {', '.join(unknown)}; there are {', '.join(TOOL_NAMES)}")
     files = backend_from(backend)
-    operations = FileOperations(files, max_result_chars, max_media_bytes)
+    operations = FileOperations(files, max_result_chars, max_media_bytes, max_execute_timeout)
     executes = supports_execute(files) if execute is None else execute
     left_out = {"move": not _offers_move(files), "execute": not executes}
     names = [name for name in TOOL_NAMES if not left_out.get(name, False)]

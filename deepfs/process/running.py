@@ -37,6 +37,8 @@ __all__ = [
 Stream: TypeAlias = Literal["stdout", "stderr"]
 
 STDERR_MARK = "[stderr] "
+_NOTE_BYTES = 80
+"""The room for a note of how many bytes are left out, with marks."""
 _LONGEST_CHARACTER = 4
 
 
@@ -53,10 +55,15 @@ class Chunk(Struct, frozen=True):
 
 
 class Kept:
-    """Keeps the first and the last bytes of a stream, `limit` in all; bytes between them are counted and dropped."""
+    """Keeps the first and the last bytes of a stream, `limit` in all; bytes between them are counted and dropped.
 
-    def __init__(self, limit: int) -> None:
+    As text, each line starts with `mark`.
+    """
+
+    def __init__(self, limit: int, mark: str = "") -> None:
         self.size: int = 0
+        self._limit = limit
+        self._mark = mark
         self._room = limit // 2
         self._most = limit - self._room
         self._head = bytearray()
@@ -71,25 +78,51 @@ class Kept:
         if len(self._tail) > 2 * self._most:
             del self._tail[: -self._most]
 
+    @property
+    def text_size(self) -> int:
+        """The bytes of the whole stream as text, which are more than it has: marks, and signs for invalid UTF-8.
+
+        A number over the limit if the stream is over the limit.
+        """
+        return self.size if self.size > self._limit else len(self.text(self.size).encode())
+
+    def fitting(self, room: int) -> str:
+        """The stream as text, cut to `room` bytes of text; a note of how many bytes are left out comes on top."""
+        if self.text_size <= room:
+            return self.text(self.size)
+        least, most = 0, min(room, self.size - 1)
+        while least < most:
+            share = most if most == room else (least + most + 1) // 2
+            if len(self.text(share).encode()) <= room + _NOTE_BYTES:
+                least = share
+            else:
+                most = share - 1
+        return self.text(least)
+
     def text(self, share: int) -> str:
         """The kept bytes as text, cut to `share` bytes (at most the limit), with a note of how many are left out."""
         whole = self._head + self._tail
         if self.size <= share:
-            return whole.decode(errors="replace")
+            return self._marked(whole.decode(errors="replace"))
         head, tail = _without_cut_end(whole[: share // 2]), whole[len(whole) - (share - share // 2) :]
         left_out = self.size - len(head) - len(tail)
-        return (
+        return self._marked(
             f"{head.decode(errors='replace')}\n[… {left_out:,} bytes left out …]\n"
             f"{_without_cut_start(tail).decode(errors='replace')}"
         )
 
+    def _marked(self, text: str) -> str:
+        if not text or not self._mark:
+            return text
+        return "".join(f"{self._mark}{line}\n" for line in text.removesuffix("\n").split("\n"))
+
 
 class Captured:
-    """The output of one command, within `limit` bytes for both streams together."""
+    """The output of one command, within `limit` bytes of text for both streams together."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._streams: dict[Stream, Kept] = {"stdout": Kept(limit), "stderr": Kept(limit)}
+        self._streams: dict[Stream, Kept] = {"stdout": Kept(limit), "stderr": Kept(limit, STDERR_MARK)}
 
     async def add(self, chunk: Chunk) -> None:
         """Add the next chunk of output."""
@@ -98,20 +131,15 @@ class Captured:
     @property
     def truncated(self) -> bool:
         """Whether `text` leaves out some of the output."""
-        return sum(kept.size for kept in self._streams.values()) > self._limit
+        return sum(kept.text_size for kept in self._streams.values()) > self._limit
 
     def text(self) -> str:
         """Stdout, then stderr with each line marked. Each gets half of the limit, and what the other does not use."""
         out, err = self._streams["stdout"], self._streams["stderr"]
         half = self._limit // 2
-        for_errors = min(err.size, max(half, self._limit - out.size))
-        shown = out.text(self._limit - for_errors)
-        errors = _marked(err.text(for_errors))
+        for_errors = min(err.text_size, max(half, self._limit - out.text_size))
+        shown, errors = out.fitting(self._limit - for_errors), err.fitting(for_errors)
         return f"{shown}\n{errors}" if errors and shown and not shown.endswith("\n") else shown + errors
-
-
-def _marked(text: str) -> str:
-    return "".join(f"{STDERR_MARK}{line}\n" for line in text.removesuffix("\n").split("\n")) if text else ""
 
 
 def _without_cut_end(data: bytearray) -> bytearray:

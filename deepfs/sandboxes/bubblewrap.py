@@ -221,7 +221,7 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
     Args:
         root_dir: The workspace. None creates a directory that is removed by `aclose`, by the end of an `async with`
             block, or by the end of the process.
-        timeout: Seconds after which a command is ended; the output so far is returned.
+        timeout: Seconds after which a command is ended, unless its call sets less; the output so far is returned.
         max_output_bytes: The most bytes of output that are kept, of the head and of the tail.
         env: Environment variables of the commands.
         network: Whether commands have the network of this machine.
@@ -355,7 +355,7 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
 
         Args:
             command: The shell command.
-            timeout: The most seconds it may take; None is the limit of this backend.
+            timeout: The most seconds it may take, if less than the limit of this backend; None is that limit.
 
         Returns:
             A context manager of the running command. Its `exit_code` and `stopped` are known when the iteration has

@@ -24,7 +24,7 @@ class DenoSandbox(RemoteSandbox):
     Args:
         sandbox: The sandbox. The caller ends it.
         root: The absolute path of the directory in the sandbox in which commands run and files are.
-        timeout: Seconds after which a command is ended.
+        timeout: Seconds after which a command is ended, unless its call sets less.
         max_output_bytes: The most bytes of output that are kept, of the head and of the tail.
         max_file_size_mb: The largest file, in units of 1,048,576 bytes, that is read whole or searched.
 

@@ -70,12 +70,12 @@ def bytes_of(max_file_size_mb: float) -> int:
     return int(min(max_file_size_mb * 1024 * 1024, sys.maxsize))
 
 
-def seconds_of(timeout: float | None, default: float) -> float:
-    """Return `timeout`, or `default` if it is None. Raises TypeError or ValueError unless it is a positive number."""
+def seconds_of(timeout: float | None, most: float) -> float:
+    """Return `timeout`, or `most` if it is None or more. Raises TypeError or ValueError unless it is positive."""
     if timeout is None:
-        return default
+        return most
     check_number("timeout", timeout)
-    return timeout
+    return min(timeout, most)
 
 
 def path_list(given: Iterable[object]) -> list[str]:

@@ -7,23 +7,28 @@ If the text to replace contains `\r`, it specifies its line ends itself, and bot
 """
 
 import re
+from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from difflib import SequenceMatcher
-from functools import cache
+from functools import lru_cache
 from heapq import nlargest
+from io import StringIO
 from itertools import chain, repeat
 
 from msgspec import Struct
 
-from deepfs.errors import AmbiguousMatchError, InvalidContentError, NoMatchError, quoted
+from deepfs.errors import AmbiguousMatchError, InvalidContentError, NoMatchError, TooLargeError, quoted
 from deepfs.text.arguments import check_string
 from deepfs.text.lines import check_text
 
-__all__ = ["MAX_SPANS", "Replacement", "Span", "hint", "replace"]
+__all__ = ["MAX_EDITED_BYTES", "MAX_SPANS", "Replacement", "Span", "hint", "replace"]
 
+MAX_EDITED_BYTES = 256 * 1024 * 1024
 MAX_SPANS = 1000
 
+_SPELLINGS = 64
+"""The most spellings of a new text that are kept."""
 _COUNTED_SINGLY = 10_000
 _COUNTING_WORK = 20_000_000
 
@@ -47,13 +52,16 @@ class Replacement(Struct, frozen=True):
     spans: list[Span]
 
 
-def replace(path: str, content: str, old: str, new: str, replace_all: bool = False) -> Replacement:
+def replace(
+    path: str, content: str, old: str, new: str, replace_all: bool = False, *, limit: int = MAX_EDITED_BYTES
+) -> Replacement:
     """`content` with `old` replaced by `new`: once, or with `replace_all` wherever it stands, from left to right.
 
     Raises InvalidContentError if `old` is empty or equal to `new`, or if `new` is not text, and NoMatchError with a
     hint to the most similar text. Without `replace_all`, it raises AmbiguousMatchError if `old` occurs in several
     places, which may overlap. The error has their number; beyond 10,000 places, or fewer of a very long `old`, those
-    that overlap are not counted.
+    that overlap are not counted. If the content would become longer and exceed `limit` bytes, it raises TooLargeError,
+    before it makes that content.
     """
     check_string("the text to replace", old)
     if not old:
@@ -65,10 +73,10 @@ def replace(path: str, content: str, old: str, new: str, replace_all: bool = Fal
     if crlf and lf:
         searched = content.replace("\r\n", "\n") if "\n" in old else content
         _check_place(path, content, old, searched, old, replace_all)
-        return _replace_mixed(content, searched, old, new, "\r\n" if crlf > lf else "\n")
+        return _Mixed(path, content, searched, old, limit).replaced(new, "\r\n" if crlf > lf else "\n")
     wanted, wanted_new = (_with_crlf(old), _with_crlf(new)) if crlf else (old, new)
     _check_place(path, content, old, content, wanted, replace_all)
-    return _replace_literal(content, wanted, wanted_new)
+    return _replace_literal(path, content, wanted, wanted_new, limit)
 
 
 def _line_ends(content: str, old: str, new: str) -> tuple[int, int]:
@@ -110,28 +118,67 @@ def _places(text: str, old: str) -> Iterator[int]:
         place = text.find(old, place + len(old))
 
 
-def _replace_literal(content: str, old: str, new: str) -> Replacement:
-    result = content.replace(old, new)
+def _size(text: str) -> int:
+    """The number of bytes of `text` in UTF-8."""
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def _replace_literal(path: str, content: str, old: str, new: str, limit: int) -> Replacement:
     occurrences = content.count(old)
+    growth = occurrences * (_size(new) - _size(old))
+    if growth > 0 and (size := _size(content) + growth) > limit:
+        raise TooLargeError(path, size, limit)
+    result = content.replace(old, new)
     if occurrences > MAX_SPANS:
         last_end = content.rfind(old) + len(old)
         return Replacement(result, occurrences, [_one_span(content, result, content.find(old), last_end)])
     return Replacement(result, occurrences, [Span(place, place + len(old), new) for place in _places(content, old)])
 
 
-def _replace_mixed(content: str, searched: str, old: str, new: str, usual: str) -> Replacement:
-    r"""Replace in a file with both line ends; `searched` is `content`, with only `\n` if `old` has a line end."""
-    folded = [] if searched is content else [end.start() - i for i, end in enumerate(re.finditer("\r\n", content))]
-    spelt = cache(lambda replaced: _spelt(new, replaced, usual))
-    spans = []
-    for place in _places(searched, old):
-        end = place + len(old)
-        start, end = place + bisect_left(folded, place), end + bisect_left(folded, end)
-        spans.append(Span(start, end, spelt(content[start:end])))
-    result = _joined(content, spans)
-    if len(spans) > MAX_SPANS:
-        return Replacement(result, len(spans), [_one_span(content, result, spans[0].start, spans[-1].end)])
-    return Replacement(result, len(spans), spans)
+class _Mixed:
+    r"""A replacement in a file with both line ends; `searched` is `content`, with only `\n` if `old` has a line end."""
+
+    def __init__(self, path: str, content: str, searched: str, old: str, limit: int) -> None:
+        self._path, self._limit = path, limit
+        self._content, self._searched, self._old = content, searched, old
+        is_folded = searched is not content
+        ends = re.finditer("\r\n", content) if is_folded else ()
+        self._folded = array("q", (end.start() - i for i, end in enumerate(ends)))
+
+    def replaced(self, new: str, usual: str) -> Replacement:
+        """The content with `new` in each place, spelt with the line ends of the text that it replaces."""
+        spelt = lru_cache(_SPELLINGS)(lambda replaced: _spelt(new, replaced, usual))
+        self._check_size(new, spelt)
+        result, spans, done = StringIO(), list[Span](), 0
+        for occurrences, (start, end) in enumerate(self._places(), 1):  # noqa: B007
+            text = spelt(self._content[start:end])
+            result.write(self._content[done:start])
+            result.write(text)
+            done = end
+            if len(spans) < MAX_SPANS:
+                spans.append(Span(start, end, text))
+        result.write(self._content[done:])
+        whole = result.getvalue()
+        if occurrences > MAX_SPANS:
+            spans = [_one_span(self._content, whole, spans[0].start, done)]
+        return Replacement(whole, occurrences, spans)
+
+    def _check_size(self, new: str, spelt: Callable[[str], str]) -> None:
+        """Raise TooLargeError if the content would grow over the limit."""
+        size = _size(self._content)
+        longest = _size(new) + new.count("\n")
+        if size + self._searched.count(self._old) * longest <= self._limit:
+            return
+        replaced = (self._content[start:end] for start, end in self._places())
+        after = size + sum(_size(spelt(text)) - _size(text) for text in replaced)
+        if after > max(self._limit, size):
+            raise TooLargeError(self._path, after, self._limit)
+
+    def _places(self) -> Iterator[tuple[int, int]]:
+        """Where each occurrence starts and ends in the content."""
+        for place in _places(self._searched, self._old):
+            end = place + len(self._old)
+            yield place + bisect_left(self._folded, place), end + bisect_left(self._folded, end)
 
 
 def _spelt(new: str, replaced: str, usual: str) -> str:
@@ -139,15 +186,6 @@ def _spelt(new: str, replaced: str, usual: str) -> str:
     ends = re.findall("\r?\n", replaced) or [usual]
     spellings = chain(ends, repeat(ends[-1]))
     return re.sub("\r?\n", lambda end: max(end[0], next(spellings), key=len), new)
-
-
-def _joined(content: str, spans: list[Span]) -> str:
-    pieces: list[str] = []
-    done = 0
-    for span in spans:
-        pieces += content[done : span.start], span.text
-        done = span.end
-    return "".join([*pieces, content[done:]])
 
 
 def _one_span(content: str, result: str, start: int, end: int) -> Span:

@@ -1,0 +1,192 @@
+"""The limits that an operator sets for commands hold, whatever the model asks for and whatever the command prints."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deepagents.backends import LocalShellBackend as PeerShell
+
+from deepfs.backends.composite import CompositeBackend
+from deepfs.backends.local_shell import LocalShellBackend
+from deepfs.backends.memory import MemoryBackend
+from deepfs.backends.wrapper import WrapperBackend
+from deepfs.compat.deepagents import from_deepagents, to_deepagents
+from deepfs.middleware.filesystem import FilesystemMiddleware
+from deepfs.middleware.tools import filesystem_tools
+from deepfs.policy import AuditedBackend, HistoryBackend, PermissionedBackend, QuotaBackend
+from deepfs.process.running import Captured, Chunk, Stream
+from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
+from deepfs.sandboxes.remote import Done, RemoteSandbox
+from support.agents import Sandbox
+
+TIMEOUT = 0.5
+STOPPED = "its time of 0.5 s was up"
+TOO_LONG = 3600.0
+
+# --- the timeout of the operator is a ceiling ---
+
+LAYERS: dict[str, Callable[[Any], Any]] = {
+    "itself": lambda backend: backend,
+    "wrapper": WrapperBackend,
+    "rules": lambda backend: PermissionedBackend(backend, []),
+    "history": HistoryBackend,
+    "quota": lambda backend: QuotaBackend(backend, max_bytes=1_000_000),
+    "log": lambda backend: AuditedBackend(backend, lambda record: None),
+    "composite": lambda backend: CompositeBackend(backend, {"/m/": MemoryBackend()}),
+}
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.anyio
+async def test_no_call_of_a_shell_gets_more_time_than_its_operator_set(layer: str, tmp_path: Path) -> None:
+    shell = LAYERS[layer](LocalShellBackend(tmp_path, timeout=TIMEOUT))
+    response = await shell.aexecute("sleep 20", timeout=TOO_LONG)
+    assert STOPPED in response.output
+    assert response.exit_code is None
+    assert "its time of 0.25 s was up" in (await shell.aexecute("sleep 20", timeout=0.25)).output
+
+
+@pytest.mark.anyio
+async def test_no_stream_of_a_shell_gets_more_time_than_its_operator_set(tmp_path: Path) -> None:
+    async with LocalShellBackend(tmp_path, timeout=TIMEOUT).astream_execute("sleep 20", timeout=TOO_LONG) as run:
+        async for _ in run:
+            pass
+    assert run.stopped == STOPPED
+
+
+@pytest.mark.needs("BubblewrapSandbox")
+@pytest.mark.anyio
+async def test_no_command_in_a_box_gets_more_time_than_its_operator_set() -> None:
+    async with BubblewrapSandbox(timeout=TIMEOUT) as box:
+        assert STOPPED in (await box.aexecute("sleep 20", timeout=TOO_LONG)).output
+        async with box.astream_execute("sleep 20", timeout=TOO_LONG) as run:
+            async for _ in run:
+                pass
+        assert run.stopped == STOPPED
+
+
+class Service(RemoteSandbox):
+    """A service that runs nothing and notes the seconds that it is asked for."""
+
+    service = "Nothing"
+    loop_bound = False
+
+    def __init__(self, timeout: float) -> None:
+        super().__init__(timeout=timeout)
+        self.seconds: list[int] = []
+
+    @property
+    def id(self) -> str:
+        return "nothing"
+
+    async def _run(self, command: str, seconds: int) -> Done:
+        self.seconds.append(seconds)
+        return Done(b"", b"", None)
+
+    async def _send(self, path: str, content: bytes) -> None: ...
+
+    async def _receive(self, path: str) -> bytes:
+        return b""
+
+    def _errors(self) -> tuple[type[Exception], ...]:
+        return (OSError,)
+
+
+@pytest.mark.anyio
+async def test_no_command_in_a_service_gets_more_time_than_its_operator_set() -> None:
+    service = Service(timeout=5)
+    for timeout in (TOO_LONG, None, 1, 0.1):
+        await service.aexecute("true", timeout=timeout)
+    assert service.seconds == [5, 5, 1, 1]
+
+
+def test_no_command_of_a_model_gets_more_time_than_its_operator_set(tmp_path: Path) -> None:
+    *_, execute = filesystem_tools(LocalShellBackend(tmp_path, timeout=TIMEOUT))
+    assert STOPPED in execute.invoke({"command": "sleep 20", "timeout": TOO_LONG})
+
+
+@pytest.mark.parametrize("given", [4000, 1e300, float("inf")])
+def test_the_tool_has_a_ceiling_of_its_own_for_backends_that_set_none(given: float) -> None:
+    sandbox = Sandbox()
+    for tools in (
+        filesystem_tools(sandbox),
+        filesystem_tools(sandbox, max_execute_timeout=20),
+        FilesystemMiddleware(sandbox, max_execute_timeout=10).tools,
+    ):
+        for timeout in (given, 3, 0):
+            tools[-1].invoke({"command": "make", "timeout": timeout})
+    assert sandbox.timeouts == [3600, 3, None, 20, 3, None, 10, 3, None]
+
+
+def test_the_ceiling_of_the_tool_must_be_a_positive_number() -> None:
+    for wrong in (0, -1, float("nan")):
+        with pytest.raises(ValueError, match="max_execute_timeout must be positive"):
+            filesystem_tools(Sandbox(), max_execute_timeout=wrong)
+
+
+def test_a_shell_keeps_the_timeout_of_its_operator_on_the_way_from_and_to_deepagents(tmp_path: Path) -> None:
+    adapted: Any = from_deepagents(PeerShell(tmp_path, virtual_mode=True, timeout=1))
+    assert "timed out after 1 seconds" in adapted.execute("sleep 20", timeout=TOO_LONG).output
+    handed: Any = to_deepagents(LocalShellBackend(tmp_path, timeout=TIMEOUT))
+    assert STOPPED in handed.execute("sleep 20", timeout=3600).output
+
+
+# --- the limit of output counts all that is shown ---
+
+FLOODS = {
+    "newlines": b"\n" * 300_000,
+    "short lines": b"a\n" * 100_000,
+    "no UTF-8": b"\xff" * 300_000,
+    "no UTF-8, in lines": b"\xff\n" * 300_000,
+    "text": "\N{PILE OF POO}".encode() * 100_000,
+    "one line": b"a" * 300_000,
+}
+NOTE_BYTES = 80
+"""The room of a note of what is left out."""
+
+
+async def shown(limit: int, *written: tuple[Stream, bytes]) -> tuple[str, bool]:
+    captured = Captured(limit)
+    for stream, data in written:
+        for start in range(0, len(data), 65_536):
+            await captured.add(Chunk(stream, data[start : start + 65_536]))
+    return captured.text(), captured.truncated
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("limit", [1, 100, 4_001, 100_000])
+@pytest.mark.parametrize("flood", FLOODS)
+async def test_no_output_exceeds_the_limit_of_its_bytes(flood: str, limit: int) -> None:
+    data = FLOODS[flood]
+    cases: list[list[tuple[Stream, bytes]]] = [
+        [("stderr", data)],
+        [("stdout", data)],
+        [("stdout", data), ("stderr", data)],
+        [("stdout", b"out\n"), ("stderr", data)],
+        [("stdout", data), ("stderr", b"err\n")],
+    ]
+    for written in cases:
+        text, truncated = await shown(limit, *written)
+        notes = len(written) * NOTE_BYTES
+        assert truncated
+        assert "left out" in text
+        assert len(text.encode()) <= limit + notes
+        if limit > 4_000:
+            assert len(text.encode()) > limit * 0.9, "the limit is used"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("errors", "cut"), [(b"a\n" * 10, False), (b"a\n" * 11, True), (b"\n" * 12 + b"a", True)])
+async def test_marks_of_stderr_count(errors: bytes, cut: bool) -> None:
+    text, truncated = await shown(110, ("stderr", errors))
+    assert truncated is cut
+    assert (text == "[stderr] a\n" * 10) is not cut
+
+
+@pytest.mark.anyio
+async def test_a_command_that_floods_stderr_with_lines_is_within_its_limit(tmp_path: Path) -> None:
+    shell = LocalShellBackend(tmp_path, max_output_bytes=10_000)
+    response = await shell.aexecute("yes '' | head -n 50000 >&2")
+    assert response.truncated
+    assert len(response.output) <= 10_000 + NOTE_BYTES

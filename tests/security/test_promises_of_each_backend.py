@@ -105,7 +105,7 @@ def test_whole_dicts_undo_nothing_that_a_parallel_task_did() -> None:
 # --- stores ---
 
 
-@keeps("Exactly its namespace", "Components are escaped so that no two namespaces meet.")
+@keeps("Exactly its namespace", "Components are escaped so that no two namespaces meet")
 async def test_a_store_backend_reaches_exactly_its_namespace() -> None:
     store = InMemoryStore()
     own = StoreBackend(store, namespace=("a", "b"))

@@ -8,7 +8,14 @@ from langgraph.runtime import Runtime
 
 from deepfs.errors import BackendError, DeepFSError
 
-__all__ = ["Namespace", "NamespaceFactory", "checked_namespace", "namespace_from", "stored_namespace"]
+__all__ = [
+    "Namespace",
+    "NamespaceFactory",
+    "checked_legacy_namespace",
+    "checked_namespace",
+    "namespace_from",
+    "stored_namespace",
+]
 
 Namespace: TypeAlias = tuple[str, ...]
 NamespaceFactory: TypeAlias = Callable[[Runtime[Any]], Sequence[str]]
@@ -29,6 +36,14 @@ def checked_namespace(given: object) -> Namespace:
                 f"namespace component {component!r} is refused: it must be a string of letters, digits and -_.@+:~"
             )
     return tuple(given)
+
+
+def checked_legacy_namespace(given: object) -> Namespace:
+    """Return `given`, made from the `assistant_id` of a run, which may be anything. Raises BackendError if invalid."""
+    try:
+        return checked_namespace(given)
+    except ValueError as error:
+        raise BackendError(None, f"The assistant_id of this run names no files: {error}") from error
 
 
 def stored_namespace(namespace: Namespace) -> Namespace:

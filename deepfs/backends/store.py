@@ -22,7 +22,14 @@ from deepfs.backends._store_items import fetched, listed
 from deepfs.backends._store_tables import Put, identify, is_identified, storage_of
 from deepfs.backends.flat import RecordStorageBackend
 from deepfs.backends.flat_storage import AsyncStorage, Listing, Storage
-from deepfs.backends.namespace import Namespace, NamespaceFactory, checked_namespace, namespace_from, stored_namespace
+from deepfs.backends.namespace import (
+    Namespace,
+    NamespaceFactory,
+    checked_legacy_namespace,
+    checked_namespace,
+    namespace_from,
+    stored_namespace,
+)
 from deepfs.backends.older_protocols import adapters
 from deepfs.backends.protocol import Capabilities
 from deepfs.errors import BackendError
@@ -235,7 +242,7 @@ class StoreBackend(RecordStorageBackend):
     def _namespace(self) -> Namespace:
         given = self._given_namespace
         if given is None:
-            return _langgraph.legacy_namespace()
+            return checked_legacy_namespace(_langgraph.legacy_namespace())
         return namespace_from(given, adapters().context()) if callable(given) else given
 
     def _scope(self) -> tuple[Hashable, Namespace]:

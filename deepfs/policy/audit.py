@@ -33,7 +33,8 @@ class AuditRecord(Struct, frozen=True, omit_defaults=True):
     arguments: dict[str, Any]
     """The arguments. Contents are replaced by their size: characters of a text, bytes of an upload.
 
-    For `upload_stream` and `download_stream`, `size` is the number of bytes transferred.
+    For `upload_stream` and `download_stream`, `size` is the number of bytes transferred. Any log can store them: lone
+    surrogates are escaped, texts are cut after 10,000 characters, and what is no text or number is named by its type.
     """
     ok: bool
     seconds: float
@@ -83,7 +84,7 @@ class AuditedBackend(WrapperBackend):
         return result
 
     async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
-        entry = _Entry("upload_stream", {"path": path, "size": 0})
+        entry = _Entry("upload_stream", {"path": _plain(path), "size": 0})
         try:
             outcome = await super().aupload_stream(path, entry.counted(chunks))
         except BaseException as error:
@@ -93,7 +94,7 @@ class AuditedBackend(WrapperBackend):
         return outcome
 
     async def adownload_stream(self, path: str, *, chunk_size: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
-        entry = _Entry("download_stream", {"path": path, "size": 0})
+        entry = _Entry("download_stream", {"path": _plain(path), "size": 0})
         try:
             async with aclosing(super().adownload_stream(path, chunk_size=chunk_size)) as stream:
                 async for chunk in stream:
@@ -125,7 +126,8 @@ class _Entry:
 
     def record(self, error: str | None, code: str | None) -> AuditRecord:
         seconds = time.perf_counter() - self._began
-        return AuditRecord(self._at, self._operation, self._arguments, error is None, seconds, error, code)
+        told = None if error is None else _text(error)
+        return AuditRecord(self._at, self._operation, self._arguments, error is None, seconds, told, code)
 
     async def counted(self, chunks: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:
         """Pass on the chunks, and count their bytes."""
@@ -133,21 +135,57 @@ class _Entry:
             self.count(chunk)
             yield chunk
 
-    def count(self, chunk: bytes) -> None:
-        """Add the bytes of a chunk to `size`."""
-        self._arguments["size"] += len(chunk)
+    def count(self, chunk: object) -> None:
+        """Add the bytes of a chunk to `size`. What is no chunk is refused by the backend."""
+        self._arguments["size"] += len(chunk) if isinstance(chunk, _BYTES) else 0
 
 
 _CONTENTS = frozenset({"content", "old", "new"})
 _STREAMS = frozenset({"upload_stream", "download_stream"})
 
 
+_MOST_CHARACTERS = 10_000
+"""The most characters of one text in a record; no valid path is longer."""
+_BYTES = (bytes, bytearray, memoryview)
+
+
 def _logged(name: str, value: Any) -> Any:
+    """An argument in a form that any log can store."""
     if name in _CONTENTS:
-        return {"size": len(value)}
-    if name == "files":
-        return [{"path": path, "size": len(content)} for path, content in value]
-    return value
+        return _sized(value)
+    if name == "files" and isinstance(value, list | tuple):
+        return [_logged_file(file) for file in value]
+    if name == "paths" and isinstance(value, list | tuple):
+        return [_plain(path) for path in value]
+    return _plain(value)
+
+
+def _logged_file(file: Any) -> Any:
+    if not isinstance(file, list | tuple) or len(file) != 2:
+        return _plain(file)
+    path, content = file
+    size = _sized(content)
+    return {"path": _plain(path), **(size if isinstance(size, dict) else {"size": size})}
+
+
+def _sized(content: Any) -> Any:
+    return {"size": len(content)} if isinstance(content, (str, *_BYTES)) else _plain(content)
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, int) and value.bit_length() > 63:
+        return _text(hex(value))
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    return _sized(value) if isinstance(value, _BYTES) else f"<{type(value).__name__}>"
+
+
+def _text(text: str) -> str:
+    """A text that can be encoded, of bounded length: lone surrogates are escaped, and what is cut is told."""
+    shown = text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}… [{len(text):,} characters]"
+    return shown.encode("utf-8", "backslashreplace").decode()
 
 
 def _raised(error: BaseException) -> tuple[str, str | None]:
@@ -158,7 +196,7 @@ def _raised(error: BaseException) -> tuple[str, str | None]:
 
 def _failure(result: Any) -> tuple[str | None, str | None]:
     if isinstance(result, list):
-        failed = [(item.path, item.error) for item in result if item.error is not None]
+        failed = [(item.path, item.error) for item in result if getattr(item, "error", None) is not None]
         return ("; ".join(f"{path}: {error}" for path, error in failed), failed[0][1]) if failed else (None, None)
     error, code = getattr(result, "error", None), getattr(result, "code", None)
     return error, None if code is None else str(code)

@@ -1,0 +1,152 @@
+"""Each operation leaves a record that can be stored, whatever texts and values it is called with."""
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from deepfs.backends.filesystem import FilesystemBackend
+from deepfs.backends.local_shell import LocalShellBackend
+from deepfs.backends.memory import MemoryBackend
+from deepfs.errors import BackendError
+from deepfs.policy import (
+    AuditedBackend,
+    AuditRecord,
+    HistoryBackend,
+    HookedBackend,
+    PermissionedBackend,
+    QuotaBackend,
+    ReadOnlyBackend,
+)
+from deepfs.testing import FaultyBackend
+
+pytestmark = pytest.mark.anyio
+
+HOSTILE = ["\ud800", "\udcff\udcff", "/a\ud83d", "\0", "\n\r\u2028", "\x1b[2J", "\u202e", "x" * 5_000_000, ""]
+
+
+class Log(list[dict[str, Any]]):
+    """Stores each record as a log does: as a line of JSON."""
+
+    def __call__(self, record: AuditRecord) -> None:
+        line = msgspec.json.encode(record)
+        assert b"\n" not in line
+        assert len(line) < 200_000
+        self.append(msgspec.json.decode(line))
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=ascii)
+async def test_every_operation_has_a_record_whatever_the_text(text: str, tmp_path: Path) -> None:
+    text = text if len(text) < 1_000 else "x" * 5_000_000
+    log = Log()
+    backend = AuditedBackend(LocalShellBackend(tmp_path), log)
+    await backend.als(text)
+    await backend.aread(text)
+    await backend.aread_raw(text)
+    await backend.awrite("/a", text)
+    await backend.awrite(text, "x", overwrite=True)
+    await backend.awrite("/a", "x", if_match=text)
+    await backend.aedit("/a", text, "x")
+    await backend.aedit("/a", "x", text)
+    await backend.aglob(text)
+    await backend.agrep(text, text, text)
+    await backend.adelete("/b", if_match=text)
+    await backend.amove(text, text)
+    await backend.acopy("/b", text)
+    await backend.aupload_files([(text, b"x"), ("/b", b"x")])
+    await backend.adownload_files([text])
+    with_error = [name for name, call in (("execute", backend.aexecute),) if not await runs(call, f"true {text}")]
+    assert [entry["operation"] for entry in log] == [
+        *("ls", "read", "read_raw", "write", "write", "write", "edit", "edit", "glob", "grep", "delete", "move"),
+        *("copy", "upload_files", "download_files", "execute"),
+    ]
+    assert all(log[-1]["error"] for _ in with_error)
+
+
+async def runs(call: Callable[[str], Any], command: str) -> bool:
+    try:
+        await call(command)
+    except (ValueError, UnicodeError):
+        return False
+    return True
+
+
+@pytest.mark.parametrize("number", [0, 2**63, 2**64, -(2**70), 10**5000], ids=lambda number: f"{number.bit_length()}")
+async def test_every_operation_has_a_record_whatever_the_number(number: int) -> None:
+    log = Log()
+    backend = AuditedBackend(MemoryBackend(), log)
+    await backend.aread("/a", number, number)
+    await backend.agrep("x", max_count=number)
+    assert len(log) == 2
+
+
+async def test_a_record_tells_what_was_cut_of_it() -> None:
+    log = Log()
+    await AuditedBackend(MemoryBackend(), log).agrep("x" * 5_000_000)
+    assert log[0]["arguments"]["pattern"].startswith("xxx")
+    assert log[0]["arguments"]["pattern"].endswith("[5,000,000 characters]")
+    assert len(log[0]["arguments"]["pattern"]) < 11_000
+
+
+@pytest.mark.parametrize("given", [3, None, b"x", object(), [1], {"a": 1}, {1: object()}])
+async def test_arguments_of_any_type_that_a_layer_above_hands_on_have_a_record(given: Any) -> None:
+    log = Log()
+    backend = AuditedBackend(MemoryBackend(), log)
+
+    async def call(*_: Any, **options: Any) -> None:
+        raise BackendError("no")
+
+    for operation, arguments in {
+        "write": (given, given),
+        "edit": (given, given, given, given),
+        "upload_files": (given,),
+        "download_files": (given,),
+        "execute": (given,),
+    }.items():
+        with pytest.raises(BackendError):
+            await backend.dispatch(operation, call, *arguments, extra=given)
+    assert [entry["error"] for entry in log] == ["no"] * 5
+
+
+async def test_what_a_backend_returns_wrongly_has_a_record() -> None:
+    log = Log()
+    backend = AuditedBackend(FaultyBackend(MemoryBackend(), {"read": BackendError("\ud800" * 3)}), log)
+    await backend.aread("/a")
+
+    async def nonsense(*_: Any) -> Any:
+        return [1, None, "\ud800"]
+
+    await backend.dispatch("read", nonsense, "/a")
+    assert [entry["ok"] for entry in log] == [False, True]
+
+
+LAYERS: dict[str, Callable[[Any], Any]] = {
+    "itself": lambda inner: inner,
+    "audit": lambda inner: AuditedBackend(inner, Log()),
+    "quota": lambda inner: QuotaBackend(inner, max_bytes=1_000),
+    "history": HistoryBackend,
+    "hooks": HookedBackend,
+    "rules": lambda inner: PermissionedBackend(inner, []),
+    "read-only": ReadOnlyBackend,
+}
+
+
+@pytest.mark.parametrize("inner", [lambda _: MemoryBackend(), FilesystemBackend])
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("chunk", [3, None, "text", [b"x"]], ids=repr)
+async def test_a_chunk_of_the_wrong_type_is_named_by_every_layer(
+    layer: str, chunk: Any, inner: Callable[[Path], Any], tmp_path: Path
+) -> None:
+    async def chunks() -> AsyncIterator[Any]:
+        yield b"x"
+        yield chunk
+
+    backend = LAYERS[layer](inner(tmp_path))
+    if layer == "read-only":
+        assert (await backend.aupload_stream("/a", chunks())).error == "permission_denied"
+        return
+    with pytest.raises(TypeError, match=f"each chunk must be bytes, not {type(chunk).__name__}"):
+        await backend.aupload_stream("/a", chunks())
+    assert (await backend.aglob("**")).matches == []

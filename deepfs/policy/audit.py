@@ -135,7 +135,7 @@ class _Entry:
             self.count(chunk)
             yield chunk
 
-    def count(self, chunk: bytes) -> None:
+    def count(self, chunk: object) -> None:
         """Add the bytes of a chunk to `size`. What is no chunk is refused by the backend."""
         self._arguments["size"] += len(chunk) if isinstance(chunk, _BYTES) else 0
 
@@ -172,7 +172,7 @@ def _sized(content: Any) -> Any:
     return {"size": len(content)} if isinstance(content, (str, *_BYTES)) else _plain(content)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, int) and value.bit_length() > 63:

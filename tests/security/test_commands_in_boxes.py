@@ -93,6 +93,29 @@ print(json.dumps([found, own]))
     assert await printed(account, source) == [[], [True] * 3]
 
 
+_DESCRIPTORS = """
+import glob, json, os
+def owned():
+    for path in glob.glob("/proc/[0-9]*/fd/*"):
+        try:
+            status = os.stat(path)
+            os.chmod(path, status.st_mode & 0o777)  # Allowed to its owner alone; it stays as it is.
+        except OSError:
+            continue
+        yield [status.st_dev, status.st_ino]
+print(json.dumps(list(owned())))
+"""
+
+
+@accounts
+def test_no_descriptor_leads_to_a_device_of_the_host_that_the_command_could_change(account: str) -> None:
+    """As root a command owns the devices of the host: it could keep /dev/null from everybody else."""
+    devices = [os.stat(path) for path in ("/dev/null", "/dev/zero", "/dev/tty")]
+    changed = json.loads(output(account, in_python(_DESCRIPTORS)))
+    assert changed, "it owns its pipes"
+    assert not [device for device in devices if [device.st_dev, device.st_ino] in changed]
+
+
 # --- system calls ---
 
 _NUMBERS = ARCHITECTURES[os.uname().machine].numbers

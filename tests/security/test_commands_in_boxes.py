@@ -167,6 +167,10 @@ REFUSED = (
     ("mbind", "0, 0, 0, 0, 0, 0", errno.EPERM),
     ("ioctl", "file, 0x5412, b'x'", errno.EPERM),
     ("ioctl", "file, 0x541C, b'x'", errno.EPERM),
+    ("ioctl", "file, 0x5423, b'\\0' * 4", errno.EPERM),
+    ("fcntl", "file, 1024, 0", errno.EPERM),
+    ("process_madvise", "-1, 0, 0, 20, 0", errno.EPERM),
+    ("lsm_list_modules", "0, 0, 0", errno.EPERM),
 )
 ALLOWED = (
     ("chmod", "b'f', 0o1777"),
@@ -227,6 +231,12 @@ async def test_debuggers_may_trace_if_that_is_asked_for(tmp_path: Path) -> None:
     for debugging, number in ((False, errno.EPERM), (True, 0)):
         box = BubblewrapSandbox(tmp_path, debugging=debugging)
         assert (await box.aexecute(command)).output == f"{number}\n"
+
+
+async def test_debuggers_may_not_trace_the_process_that_ends_all_others(tmp_path: Path) -> None:
+    seize = 0x4206
+    command = in_python(f"{_CALLS}\nprint(called({_NUMBERS['ptrace']}, {seize}, 1, 0, 0))")
+    assert (await BubblewrapSandbox(tmp_path, debugging=True).aexecute(command)).output == f"{errno.EPERM}\n"
 
 
 # --- what is shared with others ---

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from fcntl import ioctl
 from struct import unpack
 from termios import FIONREAD
-from typing import Final, Literal, TypeAlias
+from typing import IO, Final, Literal, TypeAlias
 
 import anyio
 from anyio import wait_readable
@@ -279,8 +279,9 @@ async def start(
     env: Mapping[str, str] | None,
     pass_fds: Sequence[int] = (),
     prepare: Callable[[], object] | None = None,
+    null: str = os.devnull,
 ) -> Process:
-    """Start a process off the event loop, with empty stdin, in the directory `cwd`, which is created if missing.
+    """Start a process off the event loop in the directory `cwd`, which is created if missing. Its stdin is `null`.
 
     Raises OSError if it cannot be started.
     """
@@ -289,13 +290,17 @@ async def start(
     def spawn() -> None:
         if prepare is not None:
             prepare()
+        with open(null, "r+b", buffering=0) as stdin:
+            started.append(spawned(stdin))
+
+    def spawned(stdin: IO[bytes]) -> Process:
         pipes = (Pipe("stdout"), Pipe("stderr"))
         try:
             if cwd is not None:
                 os.makedirs(cwd, exist_ok=True)
             popen = subprocess.Popen(
                 arguments,
-                stdin=subprocess.DEVNULL,
+                stdin=stdin,
                 stdout=pipes[0].writer,
                 stderr=pipes[1].writer,
                 cwd=cwd,
@@ -310,7 +315,7 @@ async def start(
         finally:
             for pipe in pipes:
                 os.close(pipe.writer)
-        started.append(Process(popen, pipes))
+        return Process(popen, pipes)
 
     try:
         await (pool.run_resident(spawn) if prepare is None else pool.run_isolated(spawn))
@@ -350,6 +355,8 @@ class Command(Struct, frozen=True):
     """Runs while the command runs; when it returns, the command is stopped, with the returned text as the reason."""
     prepare: Callable[[], object] | None = None
     """Called just before the start, in a thread that starts only such commands: it may change what they inherit."""
+    null: str = os.devnull
+    """The null device that the command has as its stdin."""
 
 
 class Running:
@@ -434,6 +441,7 @@ async def _run(command: Command, sink: Callable[[Chunk], Awaitable[None]]) -> tu
             env=command.env,
             pass_fds=command.pass_fds,
             prepare=command.prepare,
+            null=command.null,
         )
         try:
             async with anyio.create_task_group() as tasks:

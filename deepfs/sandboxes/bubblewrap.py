@@ -53,6 +53,11 @@ def private_devices(sandbox: str) -> dict[str, str]:
         return made
 
 
+def null_device(sandbox: str) -> str:
+    """The path of the null device for the stdin of commands, which could change the mode of a device of their user."""
+    return private_devices(sandbox)["null"] if os.geteuid() == 0 else os.devnull
+
+
 WORKSPACE: Final = "/workspace"
 
 _NOBODY = "65534"
@@ -375,7 +380,8 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
         groups, files = Cgroup(self._allowed), list[int]()
         try:
             line = await pool.run(self._prepare, command, groups, files)
-            yield Command(line, "/", {}, seconds, files, self._watch_disk, _join_new_keyring)
+            null = null_device(self._id)
+            yield Command(line, "/", {}, seconds, files, self._watch_disk, _join_new_keyring, null=null)
         finally:
             for file in files:
                 os.close(file)

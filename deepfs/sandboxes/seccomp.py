@@ -58,8 +58,10 @@ _NAMESPACES = 0x7E020080
 """CLONE_NEWTIME, NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET."""
 _FAMILIES = (1, 2, 10, 16)
 """AF_UNIX, AF_INET, AF_INET6, AF_NETLINK."""
-_TYPES_INTO_TERMINALS = (0x5412, 0x541C)
-"""TIOCSTI and TIOCLINUX."""
+_OF_TERMINALS = (0x5412, 0x541C, 0x5423)
+"""TIOCSTI and TIOCLINUX, which type into terminals, and TIOCSETD, which loads modules of the kernel."""
+_LEASES = (1024, 1039)
+"""F_SETLEASE and F_SETDELEG, by which the owner of a file holds up who opens it, also where he may only read it."""
 _PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 """PER_LINUX, PER_LINUX32, with and without UNAME26, and the question for the present one."""
 
@@ -72,7 +74,8 @@ _PROHIBITED: Final = (
     *("chroot", "fsconfig", "fsmount", "fsopen", "fspick", "mount", "mount_setattr", "move_mount", "open_tree"),
     *("open_tree_attr", "pivot_root", "setns", "umount2"),
     # Other processes.
-    *("kcmp", "move_pages", "migrate_pages", "pidfd_getfd", "process_vm_readv", "process_vm_writev"),
+    *("kcmp", "move_pages", "migrate_pages", "pidfd_getfd", "process_madvise", "process_vm_readv"),
+    "process_vm_writev",
     # The machine itself.
     *("acct", "clock_adjtime", "clock_settime", "settimeofday", "delete_module", "finit_module", "init_module"),
     *("ioperm", "iopl", "kexec_file_load", "kexec_load", "modify_ldt", "quotactl", "quotactl_fd", "reboot"),
@@ -83,6 +86,8 @@ _PROHIBITED: Final = (
     *("get_mempolicy", "mbind", "set_mempolicy", "set_mempolicy_home_node"),
     *("_sysctl", "create_module", "get_kernel_syms", "lookup_dcookie", "nfsservctl", "query_module", "sysfs"),
     *("uselib", "ustat"),
+    # Attributes of security modules.
+    *("lsm_get_self_attr", "lsm_list_modules", "lsm_set_self_attr"),
 )
 
 RULES: Final[dict[str, Rule]] = {
@@ -106,10 +111,14 @@ RULES: Final[dict[str, Rule]] = {
     "mknodat": Rule(errno.EPERM, (AnyBit(2, _SET_ID),)),
     "socket": Rule(errno.EAFNOSUPPORT, (NoneOf(0, _FAMILIES),)),
     "socketpair": Rule(errno.EAFNOSUPPORT, (NoneOf(0, _FAMILIES),)),
-    "ioctl": Rule(errno.EPERM, (OneOf(1, _TYPES_INTO_TERMINALS),)),
+    "ioctl": Rule(errno.EPERM, (OneOf(1, _OF_TERMINALS),)),
+    "fcntl": Rule(errno.EPERM, (OneOf(1, _LEASES),)),
     "personality": Rule(errno.EPERM, (NoneOf(0, _PERSONALITIES),)),
 }
 """The rules, by the names of calls. A name that an architecture does not have is passed by there."""
+
+_DEBUGGING: Final = {"ptrace": Rule(errno.EPERM, (OneOf(1, (1,)),))}
+"""The first process of a box must not be traced: it ends all others when the box ends, and could be told not to."""
 
 _LAST_KNOWN: Final = 469
 """`file_setattr` of Linux 6.17. Later calls fail with ENOSYS, as on a kernel that does not have them."""
@@ -131,6 +140,7 @@ _NUMBERS: Final[dict[str, tuple[int, int | None]]] = {
     "socket": (41, 198),
     "socketpair": (53, 199),
     "clone": (56, 220),
+    "fcntl": (72, 25),
     "mkdir": (83, None),
     "creat": (85, None),
     "chmod": (90, None),
@@ -205,10 +215,14 @@ _NUMBERS: Final[dict[str, tuple[int, int | None]]] = {
     "clone3": (435, 435),
     "openat2": (437, 437),
     "pidfd_getfd": (438, 438),
+    "process_madvise": (440, 440),
     "mount_setattr": (442, 442),
     "quotactl_fd": (443, 443),
     "set_mempolicy_home_node": (450, 450),
     "fchmodat2": (452, 452),
+    "lsm_get_self_attr": (459, 459),
+    "lsm_set_self_attr": (460, 460),
+    "lsm_list_modules": (461, 461),
     "open_tree_attr": (467, 467),
 }
 """The numbers of the calls on x86-64 and on arm64, which lacks some."""
@@ -239,13 +253,13 @@ def program(machine: str, *, debugging: bool = False) -> bytes:
 
     Args:
         machine: A key of `ARCHITECTURES`.
-        debugging: Whether commands may trace other processes of theirs.
+        debugging: Whether commands may trace other processes of theirs, all but the first of the box.
 
     Raises:
         KeyError: For another machine.
     """
     architecture = ARCHITECTURES[machine]
-    rules = {name: rule for name, rule in RULES.items() if not (debugging and name == "ptrace")}
+    rules = RULES | _DEBUGGING if debugging else RULES
     return b"".join(struct.pack("<HBBI", *instruction) for instruction in _instructions(architecture, rules))
 
 

@@ -93,6 +93,29 @@ print(json.dumps([found, own]))
     assert await printed(account, source) == [[], [True] * 3]
 
 
+_DESCRIPTORS = """
+import glob, json, os
+def owned():
+    for path in glob.glob("/proc/[0-9]*/fd/*"):
+        try:
+            status = os.stat(path)
+            os.chmod(path, status.st_mode & 0o777)  # Allowed to its owner alone; it stays as it is.
+        except OSError:
+            continue
+        yield [status.st_dev, status.st_ino]
+print(json.dumps(list(owned())))
+"""
+
+
+@accounts
+def test_no_descriptor_leads_to_a_device_of_the_host_that_the_command_could_change(account: str) -> None:
+    """As root a command owns the devices of the host: it could keep /dev/null from everybody else."""
+    devices = [os.stat(path) for path in ("/dev/null", "/dev/zero", "/dev/tty")]
+    changed = json.loads(output(account, in_python(_DESCRIPTORS)))
+    assert changed, "it owns its pipes"
+    assert not [device for device in devices if [device.st_dev, device.st_ino] in changed]
+
+
 # --- system calls ---
 
 _NUMBERS = ARCHITECTURES[os.uname().machine].numbers
@@ -144,6 +167,10 @@ REFUSED = (
     ("mbind", "0, 0, 0, 0, 0, 0", errno.EPERM),
     ("ioctl", "file, 0x5412, b'x'", errno.EPERM),
     ("ioctl", "file, 0x541C, b'x'", errno.EPERM),
+    ("ioctl", "file, 0x5423, b'\\0' * 4", errno.EPERM),
+    ("fcntl", "file, 1024, 0", errno.EPERM),
+    ("process_madvise", "-1, 0, 0, 20, 0", errno.EPERM),
+    ("lsm_list_modules", "0, 0, 0", errno.EPERM),
 )
 ALLOWED = (
     ("chmod", "b'f', 0o1777"),
@@ -204,6 +231,12 @@ async def test_debuggers_may_trace_if_that_is_asked_for(tmp_path: Path) -> None:
     for debugging, number in ((False, errno.EPERM), (True, 0)):
         box = BubblewrapSandbox(tmp_path, debugging=debugging)
         assert (await box.aexecute(command)).output == f"{number}\n"
+
+
+async def test_debuggers_may_not_trace_the_process_that_ends_all_others(tmp_path: Path) -> None:
+    seize = 0x4206
+    command = in_python(f"{_CALLS}\nprint(called({_NUMBERS['ptrace']}, {seize}, 1, 0, 0))")
+    assert (await BubblewrapSandbox(tmp_path, debugging=True).aexecute(command)).output == f"{errno.EPERM}\n"
 
 
 # --- what is shared with others ---

@@ -128,6 +128,9 @@ def test_debuggers_may_trace_if_that_is_asked_for(machine: str) -> None:
     number = ARCHITECTURES[machine].numbers["ptrace"]
     assert decided(machine, number) == NOT_PERMITTED
     assert decided(machine, number, debugging=True) == ALLOW
+    for process in (1, 1 | 1 << 32):  # The kernel takes 32 bits of it.
+        assert decided(machine, number, [16, process], debugging=True) == NOT_PERMITTED
+    assert decided(machine, number, [16, 2], debugging=True) == ALLOW
     assert decided(machine, ARCHITECTURES[machine].numbers["kcmp"], debugging=True) == NOT_PERMITTED
 
 

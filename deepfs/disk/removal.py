@@ -6,6 +6,7 @@ import stat
 from collections.abc import Callable
 
 from deepfs.disk.file_locks import locked_places
+from deepfs.disk.judged_trees import check_tree
 from deepfs.disk.os_calls import NO_FOLLOW, READ, READ_DIRECTORY, StorageErrors, errno_of, leaf, release
 from deepfs.disk.reading import check_regular, is_version, open_regular
 from deepfs.disk.resolve import Place, Root
@@ -41,10 +42,17 @@ def delete(root: Root, path: str, deadline: Deadline, *, if_match: str | None = 
             raise PermissionDeniedError(path, "the root cannot be deleted")
         with locked_places(path, [place], deadline):
             if if_match is None:
+                _check_beneath(root, place, path, deadline)
                 remove_standing(place, path, deadline)
             else:
                 _check_version(root, place, path, if_match, deadline)
                 os.unlink(place.name, dir_fd=place.directory)
+
+
+def _check_beneath(root: Root, place: Place, path: str, deadline: Deadline) -> None:
+    status = place.lstat()
+    if status is not None and stat.S_ISDIR(status.st_mode):
+        check_tree(root, place, path, deadline)
 
 
 def _check_version(root: Root, place: Place, path: str, if_match: str, deadline: Deadline) -> None:

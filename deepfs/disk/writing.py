@@ -156,8 +156,13 @@ class Upload:
 def _stage(root: Root, path: str) -> Place:
     """A place in the nearest existing directory above `path`, so that an abandoned upload leaves no directories."""
     for target in (path, *reversed(paths.ancestors(path))):
-        with suppress(FileNotFoundError):
-            return root.locate_target(target, make=False)
+        with suppress(FileNotFoundError), ExitStack() as undo:
+            # The judge is asked about the whole path, and not about the directories above it.
+            place = root.plain.locate_target(target, make=False)
+            undo.callback(release, place.directory)
+            root.check(paths.join(place.path, paths.relative(path, target)), "target", path)
+            undo.pop_all()
+            return place
     return root.locate_target(path)
 
 

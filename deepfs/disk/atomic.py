@@ -229,6 +229,9 @@ def _sweep(directory: int) -> None:
 
 def _remove_if_stale(directory: int, name: str) -> None:
     """Remove a temporary file or directory that is over a minute old and that no process has locked."""
+    standing = os.stat(name, dir_fd=directory, follow_symlinks=False)
+    if not (stat.S_ISREG(standing.st_mode) or stat.S_ISDIR(standing.st_mode)):
+        return  # No other kind is made here, and opening it may have effects.
     descriptor = os.open(name, READ | NO_FOLLOW, dir_fd=directory)
     try:
         status = os.fstat(descriptor)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from deepfs.disk.file_locks import locked_places
 from deepfs.disk.judged_trees import check_tree
-from deepfs.disk.os_calls import NO_FOLLOW, READ, READ_DIRECTORY, StorageErrors, errno_of, leaf, release
-from deepfs.disk.reading import check_regular, is_version, open_regular
+from deepfs.disk.os_calls import NO_FOLLOW, READ_DIRECTORY, StorageErrors, errno_of, leaf, release
+from deepfs.disk.reading import is_version, open_regular, open_regular_at
 from deepfs.disk.resolve import Place, Root
 from deepfs.disk.walking import Descent, OpenDirectory
 from deepfs.errors import BackendError, ConflictError, DeepFSError, NotFoundError, PermissionDeniedError
@@ -59,9 +59,8 @@ def _check_version(root: Root, place: Place, path: str, if_match: str, deadline:
     """Raise ConflictError unless the file at `place`, or the target of a symlink there, has this version."""
     status = place.lstat()
     is_link = status is not None and stat.S_ISLNK(status.st_mode)
-    descriptor = open_regular(root, path)[0] if is_link else place.open(READ)
+    descriptor, _ = open_regular(root, path) if is_link else open_regular_at(path, place)
     try:
-        check_regular(path, os.fstat(descriptor))
         if not is_version(path, descriptor, if_match, deadline):
             raise ConflictError(path)
     finally:

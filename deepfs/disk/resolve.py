@@ -22,6 +22,7 @@ from deepfs.disk.os_calls import (
     is_temporary,
     link_target,
     open_directory_in,
+    open_in,
     open_unlinked,
     release,
 )
@@ -84,7 +85,7 @@ class Place:
 
     def open(self, flags: int) -> int:
         """Open the entry here; fails if it is a symlink."""
-        return os.open(self.name, flags | NO_FOLLOW, dir_fd=self.directory)
+        return open_in(self.directory, self.name, flags)
 
 
 class Root:
@@ -166,7 +167,7 @@ class Root:
                 child = os.open(each, SEARCH | NO_FOLLOW, dir_fd=directory)
                 directory, left = child, directory
                 os.close(left)
-            return os.open(name or ".", flags | NO_FOLLOW, dir_fd=directory)
+            return open_in(directory, name or ".", flags)
         finally:
             os.close(directory)
 

@@ -205,6 +205,9 @@ def _set_mode(root: Root, path: str, mode: int | None) -> None:
 
 
 def _change_mode(place: Place, mode: int) -> None:
+    status = place.lstat()
+    if status is not None and not stat.S_ISDIR(status.st_mode) and not stat.S_ISLNK(status.st_mode):
+        check_regular(place.path, status)
     descriptor = place.open(READ)
     try:
         os.fchmod(descriptor, mode & _PERMISSIONS)

@@ -38,8 +38,9 @@ class Disk:
 
     Files are replaced in one step, so a reader sees the old content or the new. Changes of one file through any Disk
     are made one after another, across threads and processes; programs that write into the file directly do not wait
-    for these locks. Replacing a file keeps its mode, and its owner if that is permitted; other hard links to it keep
-    the old content, and extended attributes are lost. With `durable` a change is on the disk when its method returns.
+    for these locks. Replacing a file keeps its mode, without set-id bits, and its group if that is permitted; the
+    owner becomes that of the process, other hard links to it keep the old content, and extended attributes are lost.
+    With `durable` a change is on the disk when its method returns.
 
     Every method raises leaf errors of `deepfs.errors` about the path that it was given; their texts contain no host
     path. When its time is up, a `deadline` ends long reads and scans, and waiting for locks, with DeadlineError; a

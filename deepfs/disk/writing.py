@@ -9,7 +9,7 @@ from deepfs.disk.atomic import (
     NEW_MODE,
     Sweeper,
     check_written,
-    copy_owner_and_mode,
+    copy_group_and_mode,
     create,
     fill,
     link_into_place,
@@ -143,7 +143,7 @@ class Upload:
             return False
         check_regular(self._path, status)
         with locked_file(self._path, place, deadline) as old:
-            copy_owner_and_mode(self._descriptor, os.fstat(old))
+            copy_group_and_mode(self._descriptor, os.fstat(old))
             os.rename(self._name, place.name, src_dir_fd=self._stage.directory, dst_dir_fd=place.directory)
         return True
 

@@ -15,6 +15,7 @@ from deepfs.search.request import PathFilter
 from deepfs.sync import is_inline
 from deepfs.text import paths
 from deepfs.text.arguments import check_string
+from deepfs.text.judging import judging, rebased
 from deepfs.threads.loop_bridge import is_stray
 from deepfs.types import (
     FileInfo,
@@ -43,6 +44,10 @@ class Mount:
     def outer(self, path: str) -> str:
         """The path in the tree for `path` in the backend."""
         return self.prefix + path if path != "/" else self.prefix or "/"
+
+    def judging(self) -> judging:
+        """A context for calls of the backend, in which a judge of paths in the tree gets such paths."""
+        return rebased(self.prefix)
 
     def hidden(self, hidden: PathFilter | None) -> PathFilter | None:
         """The filter `hidden`, which takes paths in the tree, as a filter that takes paths in the backend."""

@@ -24,6 +24,7 @@ from deepfs.text.entries import (
     relation,
     unreadable_omission,
 )
+from deepfs.text.judging import aside
 from deepfs.types import FileInfo, FileUploadResponse, LsResult, Result, error_told
 
 __all__ = ["End", "are_one", "changed_entry", "listed_tree"]
@@ -162,6 +163,7 @@ async def _relation(source: End, destination: End, *, moving: bool) -> Relation:
 # --- storages that do not state the relation of two places ---
 
 
+@aside
 async def _probed(source: End, destination: End, *, moving: bool) -> Relation:
     """Find out the relation by a temporary file; UNKNOWN if nothing can be lost without knowing it.
 

@@ -24,6 +24,7 @@ from deepfs.text import records as filedata
 from deepfs.text.arguments import bytes_given, bytes_of, check_bool, check_number, directory_given
 from deepfs.text.edits import replace
 from deepfs.text.entries import EntryChange, StoragePlace, TreeListing
+from deepfs.text.judging import Judge, current_judge, unjudged
 from deepfs.text.lines import check_text, check_window, decode
 from deepfs.text.paths import host_path
 from deepfs.threads import pool
@@ -103,7 +104,7 @@ class FilesystemBackend(BackendProtocol):
         self._limits = Limits(binary=self._max_bytes)
         engine = Automatic() if ripgrep else InProcess()
         self._search = LocalSearch(self._disk, max_bytes=self._max_bytes, ignore=ignore, engine=engine)
-        self._searches: Batcher[str, SearchRequest, Any] = Batcher(
+        self._searches: Batcher[tuple[str, Judge | None], SearchRequest, Any] = Batcher(
             self._run_searches, self._storage, timeout=search_timeout
         )
 
@@ -117,11 +118,15 @@ class FilesystemBackend(BackendProtocol):
         # The disk's own locks exclude other processes; these let tasks of this process wait without a thread.
         return path_locks(self._storage).hold(*held)
 
+    def _files(self) -> Disk:
+        """The files for one operation: every path that it uses is judged, where a policy left its judge."""
+        return self._disk.judged(current_judge())
+
     async def _change(self, held: Sequence[str], function: Callable[..., T], *args: Any) -> T:
         """Run a change in a worker thread, with its paths locked. Its deadline limits the wait for other processes."""
         async with self._hold(*_lockable(held)):
             deadline = Deadline(_WAIT_S)
-            return await pool.run(function, deadline, *args, deadline=deadline)
+            return await pool.run(function, deadline, self._files(), *args, deadline=deadline)
 
     @property
     def cwd(self) -> Path:
@@ -174,32 +179,32 @@ class FilesystemBackend(BackendProtocol):
     def _look(self, function: Callable[..., T], *args: Any) -> Awaitable[T]:
         """Run a read in a worker thread. On cancellation it is not awaited, and its deadline makes it end soon."""
         deadline = Deadline()
-        return pool.run(function, deadline, *args, abandon_on_cancel=True, deadline=deadline)
+        return pool.run(function, deadline, self._files(), *args, abandon_on_cancel=True, deadline=deadline)
 
     async def als(self, path: str) -> LsResult:
         return await self._look(self._ls, path)
 
-    def _ls(self, deadline: Deadline, path: str) -> LsResult:
+    def _ls(self, deadline: Deadline, disk: Disk, path: str) -> LsResult:
         path = self._path(path)
-        listing = self._disk.list_directory(path, deadline=deadline)
+        listing = disk.list_directory(path, deadline=deadline)
         return LsResult(entries=[_info(path, entry) for entry in listing.entries])
 
     async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
         return await self._look(self._list_tree, path, deleting)
 
-    def _list_tree(self, deadline: Deadline, path: str, deleting: bool) -> TreeListing:
-        return self._disk.list_tree(self._path(path), deadline, deleting=deleting)
+    def _list_tree(self, deadline: Deadline, disk: Disk, path: str, deleting: bool) -> TreeListing:
+        return disk.list_tree(self._path(path), deadline, deleting=deleting)
 
     async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
         return await self._look(self._read, path, offset, limit)
 
-    def _read(self, deadline: Deadline, path: str, offset: int, limit: int) -> ReadResult:
+    def _read(self, deadline: Deadline, disk: Disk, path: str, offset: int, limit: int) -> ReadResult:
         check_window(offset, limit)
         path = self._path(path)
         mime_type = media.mime_type(path)
         if media.is_binary_type(mime_type):
-            return self._binary(path, self._disk.read_whole(path, self._max_bytes))
-        read = self._disk.read_window(path, offset, limit, self._limits, deadline)
+            return self._binary(path, disk.read_whole(path, self._max_bytes))
+        read = disk.read_window(path, offset, limit, self._limits, deadline)
         if isinstance(read.shown, bytes):
             return self._binary(path, read)
         text = FileDataV2(read.shown.text, "utf-8", None, modified_at(read.status), mime_type)
@@ -211,29 +216,30 @@ class FilesystemBackend(BackendProtocol):
         return filedata.read_binary(path, read.shown, at=at, content_version=read.version, limit=self._max_bytes)
 
     async def aread_raw(self, path: str) -> ReadRawResult:
-        return await pool.run(self._read_raw, path, abandon_on_cancel=True)
+        return await pool.run(self._read_raw, self._files(), path, abandon_on_cancel=True)
 
-    def _read_raw(self, path: str) -> ReadRawResult:
-        data, status = self._disk.read_file(self._path(path), MAX_HELD_BYTES)
+    def _read_raw(self, disk: Disk, path: str) -> ReadRawResult:
+        data, status = disk.read_file(self._path(path), MAX_HELD_BYTES)
         return ReadRawResult(data=replace_fields(filedata.new_file(data, now=modified_at(status)), created_at=None))
 
     async def arun_glob(self, request: GlobRequest) -> GlobResult:
-        found: GlobResult = await self._searches.ask(_start(request), request)
+        found: GlobResult = await self._searches.ask((_start(request), current_judge()), request)
         return found
 
     async def arun_grep(self, request: GrepRequest) -> GrepResult:
-        found: GrepResult = await self._searches.ask(_start(request), request)
+        found: GrepResult = await self._searches.ask((_start(request), current_judge()), request)
         return found
 
-    def _run_searches(self, start: str, calls: Sequence[BatchedCall[SearchRequest, Any]]) -> None:
-        self._search.run_batch(calls, self._path(start), self._path(""))
+    def _run_searches(self, key: tuple[str, Judge | None], calls: Sequence[BatchedCall[SearchRequest, Any]]) -> None:
+        start, judge = key
+        self._search.run_batch(calls, self._path(start), self._path(""), judge)
 
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-        return await pool.run_each(self._download_file, paths, abandon_on_cancel=True)
+        return await pool.run_each(partial(self._download_file, self._files()), paths, abandon_on_cancel=True)
 
-    def _download_file(self, path: str) -> FileDownloadResponse:
+    def _download_file(self, disk: Disk, path: str) -> FileDownloadResponse:
         try:
-            data, _ = self._disk.read_file(self._path(path), MAX_HELD_BYTES)
+            data, _ = disk.read_file(self._path(path), MAX_HELD_BYTES)
         except DeepFSError as error:
             return FileDownloadResponse(path, error=error.code.value)
         return FileDownloadResponse(path, data)
@@ -242,14 +248,14 @@ class FilesystemBackend(BackendProtocol):
         check_number("chunk_size", chunk_size)
         opened: list[BinaryIO] = []
         try:
-            await pool.run(self._open, path, opened)
+            await pool.run(self._open, self._files(), path, opened)
             while chunk := await pool.run(opened[0].read, chunk_size):
                 yield chunk
         finally:
             await shielded(partial(pool.run, _close, opened))
 
-    def _open(self, path: str, opened: list[BinaryIO]) -> None:
-        opened.append(self._disk.open_file(self._path(path))[0])
+    def _open(self, disk: Disk, path: str, opened: list[BinaryIO]) -> None:
+        opened.append(disk.open_file(self._path(path))[0])
 
     # --- changing ---
 
@@ -260,10 +266,10 @@ class FilesystemBackend(BackendProtocol):
         return await self._change([path], self._write, path, content.encode(), overwrite, if_match)
 
     def _write(
-        self, deadline: Deadline, path: str, content: bytes, overwrite: bool, if_match: str | None
+        self, deadline: Deadline, disk: Disk, path: str, content: bytes, overwrite: bool, if_match: str | None
     ) -> WriteResult:
         path = self._path(path)
-        self._disk.write_file(path, content, overwrite=overwrite, if_match=if_match, deadline=deadline)
+        disk.write_file(path, content, overwrite=overwrite, if_match=if_match, deadline=deadline)
         return WriteResult(path=path)
 
     async def aedit(
@@ -272,7 +278,7 @@ class FilesystemBackend(BackendProtocol):
         return await self._change([path], self._edit, path, old, new, replace_all, if_match)
 
     def _edit(
-        self, deadline: Deadline, path: str, old: str, new: str, replace_all: bool, if_match: str | None
+        self, deadline: Deadline, disk: Disk, path: str, old: str, new: str, replace_all: bool, if_match: str | None
     ) -> EditResult:
         path = self._path(path)
         occurrences = 0
@@ -286,77 +292,82 @@ class FilesystemBackend(BackendProtocol):
             occurrences = done.occurrences
             return done.content.encode()
 
-        self._disk.edit_file(path, changed, if_match=if_match, limit=MAX_HELD_BYTES, deadline=deadline)
+        disk.edit_file(path, changed, if_match=if_match, limit=MAX_HELD_BYTES, deadline=deadline)
         return EditResult(path=path, occurrences=occurrences)
 
     async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
         return await self._change([path], self._delete, path, if_match)
 
-    def _delete(self, deadline: Deadline, path: str, if_match: str | None) -> DeleteResult:
+    def _delete(self, deadline: Deadline, disk: Disk, path: str, if_match: str | None) -> DeleteResult:
         path = self._path(path)
-        self._disk.delete(path, deadline, if_match=if_match)
+        disk.delete(path, deadline, if_match=if_match)
         return DeleteResult(path=path)
 
     async def amove(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
-        return await self._change([src, dst], self._relocate, self._disk.move, src, dst, overwrite)
+        return await self._change([src, dst], self._relocate, Disk.move, src, dst, overwrite)
 
     async def acopy(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
-        return await self._change([src, dst], self._relocate, self._disk.copy, src, dst, overwrite)
+        return await self._change([src, dst], self._relocate, Disk.copy, src, dst, overwrite)
 
     def _relocate(
-        self, deadline: Deadline, relocate: Callable[..., None], src: str, dst: str, overwrite: bool
+        self, deadline: Deadline, disk: Disk, relocate: Callable[..., None], src: str, dst: str, overwrite: bool
     ) -> WriteResult:
         src, dst = self._path(src), self._path(dst)
-        relocate(src, dst, overwrite=overwrite, deadline=deadline)
+        relocate(disk, src, dst, overwrite=overwrite, deadline=deadline)
         return WriteResult(path=dst)
 
     async def achange_entries(self, changes: Sequence[EntryChange]) -> list[FileUploadResponse]:
         return await self._change([change.path for change in changes], self._change_entries, changes)
 
-    def _change_entries(self, deadline: Deadline, changes: Sequence[EntryChange]) -> list[FileUploadResponse]:
-        return [FileUploadResponse(change.path, self._change_entry(change)) for change in changes]
+    def _change_entries(
+        self, deadline: Deadline, disk: Disk, changes: Sequence[EntryChange]
+    ) -> list[FileUploadResponse]:
+        return [FileUploadResponse(change.path, self._change_entry(disk, change)) for change in changes]
 
-    def _change_entry(self, change: EntryChange) -> str | None:
+    def _change_entry(self, disk: Disk, change: EntryChange) -> str | None:
         """Make one change. Returns the error code, or None."""
         try:
-            self._disk.change_entry(replace_fields(change, path=self._path(change.path)))
+            disk.change_entry(replace_fields(change, path=self._path(change.path)))
         except DeepFSError as error:
             return error.code.value
         return None
 
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        deadline = Deadline(_WAIT_S)
+        deadline, disk = Deadline(_WAIT_S), self._files()
         hops = [files[start : start + _UPLOADS_A_HOP] for start in range(0, len(files), _UPLOADS_A_HOP)]
         async with self._hold(*_lockable(path for path, _ in files)):
             return [
-                outcome for hop in hops for outcome in await pool.run(self._upload, deadline, hop, deadline=deadline)
+                outcome
+                for hop in hops
+                for outcome in await pool.run(self._upload, deadline, disk, hop, deadline=deadline)
             ]
 
     async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
         begun: list[Upload] = []
         try:
-            await pool.run(self._begin, path, begun)
-            async for chunk in chunks:
-                await pool.run(begun[0].write, bytes_given("each chunk", chunk))
-            await self._change([path], begun[0].put)
+            await pool.run(self._begin, self._files(), path, begun)
+            with unjudged():  # The chunks may come from elsewhere; what has begun keeps its judge.
+                async for chunk in chunks:
+                    await pool.run(begun[0].write, bytes_given("each chunk", chunk))
+                await self._change([path], _put, begun[0])
         except DeepFSError as error:
             return FileUploadResponse(path, error.code.value)
         finally:
             await shielded(partial(pool.run, _close, begun))
         return FileUploadResponse(path)
 
-    def _begin(self, path: str, begun: list[Upload]) -> None:
-        begun.append(self._disk.upload(self._path(path)))
+    def _begin(self, disk: Disk, path: str, begun: list[Upload]) -> None:
+        begun.append(disk.upload(self._path(path)))
 
-    def _upload(self, deadline: Deadline, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+    def _upload(self, deadline: Deadline, disk: Disk, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         # In order: a later file may have the path of an earlier one, or a path beneath it.
-        return [FileUploadResponse(path, self._put(deadline, path, content)) for path, content in files]
+        return [FileUploadResponse(path, self._put(deadline, disk, path, content)) for path, content in files]
 
-    def _put(self, deadline: Deadline, path: str, content: bytes) -> str | None:
+    def _put(self, deadline: Deadline, disk: Disk, path: str, content: bytes) -> str | None:
         """Write one file. Returns the error code, or None. The deadline starts anew for each file."""
         deadline.restart()
         try:
-            self._disk.write_file(self._path(path), content, overwrite=True, deadline=deadline)
+            disk.write_file(self._path(path), content, overwrite=True, deadline=deadline)
         except DeepFSError as error:
             return error.code.value
         return None
@@ -365,6 +376,10 @@ class FilesystemBackend(BackendProtocol):
 def _start(request: SearchRequest) -> str:
     """The path where a search starts. The root is the empty path, which stands for `root_dir` in both modes."""
     return "" if request.path is None or request.path == "/" else request.path
+
+
+def _put(deadline: Deadline, _: Disk, upload: Upload) -> None:
+    upload.put(deadline)
 
 
 def _close(opened: Iterable[BinaryIO | Upload]) -> None:

@@ -37,7 +37,7 @@ __all__ = [
     "Fill",
     "Sweeper",
     "check_written",
-    "copy_owner_and_mode",
+    "copy_group_and_mode",
     "create",
     "discard",
     "fill",
@@ -52,6 +52,9 @@ NEW_MODE = 0o666
 """The mode of a new file, before the umask is applied."""
 
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+
+# EINVAL: the group does not exist in the user namespace of this process.
+_NO_SUCH_GROUP = frozenset({errno.EPERM, errno.EINVAL})
 
 _SWEEP_EVERY_S = 600.0
 _STALE_AFTER_S = 60.0
@@ -120,10 +123,10 @@ def create(place: Place, write: Fill, *, mode: int = NEW_MODE, durable: bool) ->
 
 
 def replace(place: Place, write: Fill, old: os.stat_result, *, durable: bool) -> None:
-    """Replace the file at `place`, whose status is `old`; keep its mode and, if permitted, its owner."""
+    """Replace the file at `place`, whose status is `old`; keep its mode, without set-id bits, and its group."""
     with temporary(place.directory, 0o600) as (descriptor, name):
         write(descriptor)
-        copy_owner_and_mode(descriptor, old)
+        copy_group_and_mode(descriptor, old)
         check_written(descriptor, durable)
         os.rename(name, place.name, src_dir_fd=place.directory, dst_dir_fd=place.directory)
     sync_directory(place.directory, durable)
@@ -159,14 +162,20 @@ def _claim_and_rename(directory: int, name: str, place: Place) -> bool:
     return True
 
 
-def copy_owner_and_mode(descriptor: int, old: os.stat_result) -> None:
-    """Give a new file the owner and mode of the old one; if the owner may not be changed, drop the set-id bits."""
-    new, mode = os.fstat(descriptor), stat.S_IMODE(old.st_mode)
-    if (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid):
+def copy_group_and_mode(descriptor: int, old: os.stat_result) -> None:
+    """Give a new file the group and the mode of the old one, without set-id bits; its owner is that of the process.
+
+    New content with set-id bits would be a program that runs with the rights of whoever owned the old one. If the group
+    may not be given, its bits were meant for other users, so the new group gets no more than everybody.
+    """
+    new, mode = os.fstat(descriptor), stat.S_IMODE(old.st_mode) & ~(stat.S_ISUID | stat.S_ISGID)
+    if new.st_gid != old.st_gid:
         try:
-            os.fchown(descriptor, old.st_uid, old.st_gid)
-        except PermissionError:
-            mode &= ~(stat.S_ISUID | stat.S_ISGID)
+            os.fchown(descriptor, -1, old.st_gid)
+        except OSError as error:
+            if error.errno not in _NO_SUCH_GROUP:
+                raise
+            mode &= ~stat.S_IRWXG | (mode & stat.S_IRWXO) << 3
     if stat.S_IMODE(new.st_mode) != mode:
         os.fchmod(descriptor, mode)
 
@@ -229,6 +238,9 @@ def _sweep(directory: int) -> None:
 
 def _remove_if_stale(directory: int, name: str) -> None:
     """Remove a temporary file or directory that is over a minute old and that no process has locked."""
+    standing = os.stat(name, dir_fd=directory, follow_symlinks=False)
+    if not (stat.S_ISREG(standing.st_mode) or stat.S_ISDIR(standing.st_mode)):
+        return  # No other kind is made here, and opening it may have effects.
     descriptor = os.open(name, READ | NO_FOLLOW, dir_fd=directory)
     try:
         status = os.fstat(descriptor)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Generator
+from copy import copy
 from typing import BinaryIO
 
 from deepfs.disk.atomic import Sweeper
@@ -14,11 +15,13 @@ from deepfs.disk.trees import list_tree
 from deepfs.disk.walking import FoundFile, Listing, list_directory, walk
 from deepfs.disk.writing import Upload, Writer, change_entry
 from deepfs.text.entries import EntryChange, StoragePlace, TreeListing
+from deepfs.text.judging import Judge
 from deepfs.threads.deadline import Deadline
 
 __all__ = ["Disk"]
 
 _WAIT_S = 30.0
+_MAX_VIEWS = 64
 
 
 class Disk:
@@ -35,8 +38,9 @@ class Disk:
 
     Files are replaced in one step, so a reader sees the old content or the new. Changes of one file through any Disk
     are made one after another, across threads and processes; programs that write into the file directly do not wait
-    for these locks. Replacing a file keeps its mode, and its owner if that is permitted; other hard links to it keep
-    the old content, and extended attributes are lost. With `durable` a change is on the disk when its method returns.
+    for these locks. Replacing a file keeps its mode, without set-id bits, and its group if that is permitted; the
+    owner becomes that of the process, other hard links to it keep the old content, and extended attributes are lost.
+    With `durable` a change is on the disk when its method returns.
 
     Every method raises leaf errors of `deepfs.errors` about the path that it was given; their texts contain no host
     path. When its time is up, a `deadline` ends long reads and scans, and waiting for locks, with DeadlineError; a
@@ -47,12 +51,34 @@ class Disk:
     def __init__(
         self, root: str, *, follow_links_inside: bool = True, durable: bool = False, confined: bool = True
     ) -> None:
-        self._root = Root(root, confined=confined, follow_links=follow_links_inside)
-        sweeper = Sweeper()
-        self._sweeper = sweeper
+        self._sweeper = Sweeper()
         self._durable = durable
-        self._writer = Writer(self._root, sweeper, durable=durable)
-        self._relocator = Relocator(self._root, sweeper, durable=durable)
+        self._views: dict[Judge, Disk] = {}
+        self._use(Root(root, confined=confined, follow_links=follow_links_inside))
+
+    def _use(self, root: Root) -> None:
+        self._root = root
+        self._writer = Writer(root, self._sweeper, durable=self._durable)
+        self._relocator = Relocator(root, self._sweeper, durable=self._durable)
+
+    def judged(self, judge: Judge | None) -> "Disk":
+        """The same files, where every path that is used is judged first, with its symlinks resolved.
+
+        Entries that are refused are left out of listings and walks. A directory is moved, copied or deleted only if
+        nothing beneath it is refused.
+
+        Args:
+            judge: Raises the error of a refusal. None is this disk itself.
+        """
+        if judge is None:
+            return self
+        view = self._views.get(judge)
+        if view is None:
+            if len(self._views) >= _MAX_VIEWS:
+                self._views.clear()
+            view = self._views[judge] = copy(self)
+            view._use(self._root.judged(judge))
+        return view
 
     @property
     def host_path(self) -> str:

@@ -10,8 +10,8 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import NamedTuple
 
-from deepfs.disk.os_calls import NOT_REGULAR, READ, release
-from deepfs.disk.resolve import Root
+from deepfs.disk.os_calls import LOOK, NOT_REGULAR, READ, release, reopened
+from deepfs.disk.resolve import Place, Root
 from deepfs.errors import InvalidContentError, IsDirectoryError, PermissionDeniedError, TooLargeError
 from deepfs.text import lines as text
 from deepfs.threads.deadline import Deadline
@@ -28,6 +28,7 @@ __all__ = [
     "is_version",
     "modified_at",
     "open_regular",
+    "open_regular_at",
     "read_descriptor",
     "read_whole",
     "read_window",
@@ -63,11 +64,37 @@ def regular_descriptor(path: str, descriptor: int) -> os.stat_result:
 
 
 def open_regular(root: Root, path: str) -> tuple[int, os.stat_result]:
-    """Open the regular file at `path` for reading; opening never blocks, even at a FIFO or a device."""
+    """Open the regular file at `path` for reading. Anything else is refused without being opened."""
     if path == "/":
         raise IsDirectoryError(path)  # The root may not exist yet; opening it would raise NotFoundError.
-    descriptor = root.open(path, READ)
+    if LOOK is None:
+        check_regular(path, root.stat(path))
+        return _opened(path, root.open(path, READ))
+    return _opened_from(path, root.open(path, LOOK)) or _opened(path, root.open(path, READ))
+
+
+def open_regular_at(path: str, place: Place) -> tuple[int, os.stat_result]:
+    """Like `open_regular`, for the entry at `place`; fails if it is a symlink."""
+    status = place.lstat()
+    if status is not None and not stat.S_ISLNK(status.st_mode):
+        check_regular(path, status)
+    return _opened(path, place.open(READ))
+
+
+def _opened(path: str, descriptor: int) -> tuple[int, os.stat_result]:
     return descriptor, regular_descriptor(path, descriptor)
+
+
+def _opened_from(path: str, looked: int) -> tuple[int, os.stat_result] | None:
+    """Open for reading what the descriptor `looked`, which is closed, refers to; None if the system cannot."""
+    # Opening a FIFO would wake its writers, although nothing reads; opening a device may do anything.
+    try:
+        status = os.fstat(looked)
+        check_regular(path, status)
+        descriptor = reopened(looked, READ)
+    finally:
+        release(looked)
+    return None if descriptor is None else (descriptor, status)
 
 
 def read_descriptor(path: str, descriptor: int, size: int, limit: int | None = None) -> bytes:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from deepfs.disk.atomic import Sweeper, create, discard, link_into_place, replace, sync_directory
 from deepfs.disk.file_locks import locked_places
+from deepfs.disk.judged_trees import check_tree
 from deepfs.disk.os_calls import (
     READ,
     UPDATE,
@@ -156,8 +157,13 @@ class Relocator:
             if file_id(task.status) in map(file_id, above):
                 raise InvalidPathError(task.dst, "it lies inside {other}", task.src)
 
+    def _check_beneath(self, task: _Task, deadline: Deadline) -> None:
+        if task.is_dir:
+            check_tree(self._root, task.source, task.src, deadline, task.target, task.dst)
+
     def _moved(self, task: _Task, deadline: Deadline) -> bool:
         """Move, with the locks held; return False if something appeared at the destination meanwhile."""
+        self._check_beneath(task, deadline)
         try:
             moved = _renamed(task)
         except OSError as error:
@@ -240,6 +246,7 @@ class Relocator:
         return True
 
     def _copied_tree(self, task: _Task, source: int, deadline: Deadline, copied: set[ContentId]) -> bool:
+        self._check_beneath(task, deadline)
         directory = task.target.directory
         with tree_copy(task.src, source, directory, deadline, copied, durable=self._durable) as name:
             os.rename(name, task.target.name, src_dir_fd=directory, dst_dir_fd=directory)

@@ -6,8 +6,9 @@ import stat
 from collections.abc import Callable
 
 from deepfs.disk.file_locks import locked_places
-from deepfs.disk.os_calls import NO_FOLLOW, READ, READ_DIRECTORY, StorageErrors, errno_of, leaf, release
-from deepfs.disk.reading import check_regular, is_version, open_regular
+from deepfs.disk.judged_trees import check_tree
+from deepfs.disk.os_calls import NO_FOLLOW, READ_DIRECTORY, StorageErrors, errno_of, leaf, release
+from deepfs.disk.reading import is_version, open_regular, open_regular_at
 from deepfs.disk.resolve import Place, Root
 from deepfs.disk.walking import Descent, OpenDirectory
 from deepfs.errors import BackendError, ConflictError, DeepFSError, NotFoundError, PermissionDeniedError
@@ -41,19 +42,25 @@ def delete(root: Root, path: str, deadline: Deadline, *, if_match: str | None = 
             raise PermissionDeniedError(path, "the root cannot be deleted")
         with locked_places(path, [place], deadline):
             if if_match is None:
+                _check_beneath(root, place, path, deadline)
                 remove_standing(place, path, deadline)
             else:
                 _check_version(root, place, path, if_match, deadline)
                 os.unlink(place.name, dir_fd=place.directory)
 
 
+def _check_beneath(root: Root, place: Place, path: str, deadline: Deadline) -> None:
+    status = place.lstat()
+    if status is not None and stat.S_ISDIR(status.st_mode):
+        check_tree(root, place, path, deadline)
+
+
 def _check_version(root: Root, place: Place, path: str, if_match: str, deadline: Deadline) -> None:
     """Raise ConflictError unless the file at `place`, or the target of a symlink there, has this version."""
     status = place.lstat()
     is_link = status is not None and stat.S_ISLNK(status.st_mode)
-    descriptor = open_regular(root, path)[0] if is_link else place.open(READ)
+    descriptor, _ = open_regular(root, path) if is_link else open_regular_at(path, place)
     try:
-        check_regular(path, os.fstat(descriptor))
         if not is_version(path, descriptor, if_match, deadline):
             raise ConflictError(path)
     finally:

@@ -5,6 +5,7 @@ import os
 import stat
 from collections.abc import Hashable, Sequence
 from contextlib import suppress
+from copy import copy
 from functools import cached_property
 from types import TracebackType
 
@@ -21,6 +22,7 @@ from deepfs.disk.os_calls import (
     is_temporary,
     link_target,
     open_directory_in,
+    open_in,
     open_unlinked,
     release,
 )
@@ -33,6 +35,7 @@ from deepfs.errors import (
     PermissionDeniedError,
 )
 from deepfs.text.entries import StoragePlace
+from deepfs.text.judging import Judge, Role
 
 __all__ = ["Place", "Root", "place_of"]
 
@@ -82,7 +85,7 @@ class Place:
 
     def open(self, flags: int) -> int:
         """Open the entry here; fails if it is a symlink."""
-        return os.open(self.name, flags | NO_FOLLOW, dir_fd=self.directory)
+        return open_in(self.directory, self.name, flags)
 
 
 class Root:
@@ -90,13 +93,30 @@ class Root:
 
     Creating a Root does no I/O. Every operation opens the directory anew, since it may be a symlink, be replaced, or
     not exist yet.
+
+    With a `judge`, every path is judged once it is resolved, and before anything is opened: its directory is held open
+    then, and its name is opened without following links, so what is used is what was judged.
     """
 
     def __init__(self, path: str, *, confined: bool = True, follow_links: bool = True) -> None:
+        self.judge: Judge | None = None
+        self.plain: Root = self
+        """This root without a judge."""
         self._base = path
         self._given = path if confined else "/"
         self._confined = confined
         self._follow_links = follow_links
+
+    def judged(self, judge: Judge) -> "Root":
+        """The same directory, where `judge` is asked about every path."""
+        root = copy(self)
+        root.judge = judge
+        return root
+
+    def check(self, path: str, role: Role, shown: str) -> None:
+        """Ask the judge, if there is one, about a path without links; an error names the path `shown`."""
+        if self.judge is not None:
+            self.judge.check(path, role, shown)
 
     @cached_property
     def host_path(self) -> str:
@@ -117,17 +137,22 @@ class Root:
 
     def open(self, path: str, flags: int) -> int:
         """Open what `path` leads to, following symlinks that are allowed."""
+        return self.open_real(path, flags)[0]
+
+    def open_real(self, path: str, flags: int) -> tuple[int, str]:
+        """Open what `path` leads to; returns its path without symlinks as well, if there is a judge."""
+        self.check(path, "source", path)
         try:
-            return self._open_plain(path, flags)
+            return self._open_plain(path, flags), path
         except OSError as error:
             if error.errno not in LINK_ERRORS:
                 raise
         with self.locate(path) as place:
-            return place.open(flags)
+            return place.open(flags), place.path
 
     def _open_plain(self, path: str, flags: int) -> int:
         """Open `path` the fast way, in the common case that no name in it is a symlink; else raise a link error."""
-        if not self._confined and self._follow_links:
+        if not self._confined and self._follow_links and self.judge is None:
             return os.open(path, flags)
         if "/.." in path or PREFIX in path:
             raise OSError(errno.ELOOP, "not plain")
@@ -142,7 +167,7 @@ class Root:
                 child = os.open(each, SEARCH | NO_FOLLOW, dir_fd=directory)
                 directory, left = child, directory
                 os.close(left)
-            return os.open(name or ".", flags | NO_FOLLOW, dir_fd=directory)
+            return open_in(directory, name or ".", flags)
         finally:
             os.close(directory)
 
@@ -152,7 +177,7 @@ class Root:
         Raises PermissionDeniedError if a symlink leads outside, NotFoundError if a parent is a file.
         """
         try:
-            return _Resolution(self, path, make=False).run(follow=follow)
+            return _Resolution(self, path, make=False, role="source").run(follow=follow)
         except NotDirectoryError as error:
             raise NotFoundError(path) from error
 
@@ -161,7 +186,7 @@ class Root:
 
         Raises NotDirectoryError about a parent that is a file, PermissionDeniedError if a symlink leads outside.
         """
-        resolution = _Resolution(self, path, make=make)
+        resolution = _Resolution(self, path, make=make, role="target")
         try:
             return resolution.run(follow=True)
         except BaseException:
@@ -175,7 +200,7 @@ class Root:
         Raises OSError if the system is short of file descriptors or memory.
         """
         try:
-            names = _Resolution(self, path, make=False).names()
+            names = _Resolution(self, path, make=False, role=None).names()
         except (OSError, DeepFSError) as error:
             if is_shortage(error):
                 raise
@@ -241,7 +266,7 @@ class Root:
     def remove_created(self, made: list[list[str]]) -> None:
         """Remove directories that an operation created, if they are still empty."""
         for names in reversed(made):
-            with suppress(OSError, DeepFSError), self.locate("/" + "/".join(names), follow=False) as place:
+            with suppress(OSError, DeepFSError), self.plain.locate("/" + "/".join(names), follow=False) as place:
                 os.rmdir(place.name, dir_fd=place.directory)
         made.clear()
 
@@ -270,14 +295,19 @@ class Root:
 
 
 class _Resolution:
-    """Resolves one path to a place; starts again at the root after every symlink and every `..`."""
+    """Resolves one path to a place; starts again at the root after every symlink and every `..`.
 
-    __slots__ = ("_make", "_path", "_root", "made")
+    The judge of the root is asked about the place in this `role`; with None it is not asked.
+    """
 
-    def __init__(self, root: Root, path: str, *, make: bool) -> None:
+    __slots__ = ("_judge", "_make", "_path", "_role", "_root", "made")
+
+    def __init__(self, root: Root, path: str, *, make: bool, role: Role | None) -> None:
         self._root = root
         self._path = path
         self._make = make
+        self._role = role
+        self._judge = root.judge
         self.made: list[list[str]] = []
 
     def run(self, *, follow: bool) -> Place:
@@ -285,11 +315,20 @@ class _Resolution:
         if any(map(is_temporary, names)):
             raise InvalidPathError(self._path, "the name is reserved")
         for _ in range(2 * _MAX_LINKS):
-            found = self._descend(names, follow)
+            try:
+                found = self._descend(names, follow)
+            except (OSError, DeepFSError):
+                self._check(names)  # The error would tell whether something is there.
+                raise
             if isinstance(found, Place):
                 return found
             names = found
         raise PermissionDeniedError(self._path, TOO_MANY_LINKS)
+
+    def _check(self, names: list[str]) -> None:
+        """Ask the judge about the path `names`, in which no symlink is left."""
+        if self._judge is not None and self._role is not None:
+            self._judge.check("/" + "/".join(names), self._role, self._path)
 
     def names(self) -> list[str]:
         """The names of the place, with symlinks resolved; from the first missing directory on, they stay as given."""
@@ -321,6 +360,7 @@ class _Resolution:
                 release(left)
             if follow and names and (target := link_target(directory, names[-1])) is not None:
                 return self._root.through_link(self._path, names[:-1], target)
+            self._check(names)
             place = Place(self._root, directory, names, self.made)
             directory = -1
             return place
@@ -338,6 +378,7 @@ class _Resolution:
                     return None
                 if error.errno != errno.ENOENT or not self._make:
                     raise
+            self._check(names)
             with suppress(FileExistsError):
                 os.mkdir(names[index], dir_fd=directory)
                 self.made.append(names[: index + 1])

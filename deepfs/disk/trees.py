@@ -36,6 +36,7 @@ from deepfs.text.entries import (
     omission_of_name,
     unreadable_omission,
 )
+from deepfs.text.judging import permits
 from deepfs.threads.deadline import Deadline
 
 __all__ = ["ContentId", "content_id", "fill_from", "list_tree", "tree_copy"]
@@ -243,6 +244,7 @@ class _Listing:
         self._omission: Omission | None = None
 
     def run(self, path: str, place: Place) -> TreeListing:
+        self._start, self._real = path, place.path
         status = place.lstat()
         if status is None:
             raise NotFoundError(path)
@@ -287,11 +289,17 @@ class _Listing:
                     continue
                 if not is_valid(path):
                     self._omit(omission_of_name(child.name))
+                elif not self._permits(path):
+                    self._omit(Omission(1, ErrorCode.PERMISSION_DENIED, "rules forbid a part of it"))
                 elif self._add(path, child.stat(follow_symlinks=False)) == "directory":
                     below.append(path)
         if self._deleting:
             self._check_changeable(descriptor)
         return below
+
+    def _permits(self, path: str) -> bool:
+        judge = self._root.judge
+        return judge is None or permits(judge, paths.join(self._real, paths.relative(path, self._start)))
 
     def _add(self, path: str, status: os.stat_result) -> Kind:
         kind = _kind(status)

@@ -29,6 +29,7 @@ from deepfs.disk.reading import check_regular, modified_at, open_regular, read_d
 from deepfs.disk.resolve import Root
 from deepfs.errors import DeepFSError, NotDirectoryError, NotFoundError
 from deepfs.text import paths
+from deepfs.text.judging import permits
 from deepfs.threads.deadline import Deadline
 
 __all__ = [
@@ -228,14 +229,14 @@ def walk(
 ) -> Generator[FoundFile, None, None]:
     """Yield the files at or beneath `path`, sorted by path; a root that does not exist yet has none."""
     try:
-        descriptor = open_directory(root, path)
+        descriptor, real = open_directory(root, path)
     except NotDirectoryError:
         yield from _single(root, path)
     except NotFoundError:
         if path != "/":
             raise
     else:
-        yield from _Walk(root, deadline, enter, unreadable).run(descriptor, path)
+        yield from _Walk(root, deadline, enter, unreadable).run(descriptor, path, real)
 
 
 def _single(root: Root, path: str) -> Iterator[FoundFile]:
@@ -257,7 +258,9 @@ class _Walk:
         self._enter = enter
         self._unreadable = unreadable
 
-    def run(self, descriptor: int, path: str) -> Iterator[FoundFile]:
+    def run(self, descriptor: int, path: str, real: str) -> Iterator[FoundFile]:
+        self._start = len(path.rstrip("/"))
+        self._real = real.rstrip("/")
         descent: Descent[_Level] = Descent()
         descent.enter(_Level(descriptor, path.rstrip("/") + "/"))
         with descent:
@@ -280,9 +283,13 @@ class _Walk:
             elif entry.is_symlink():
                 if self._leads_to_file(level.prefix + key):
                     yield FoundFile(self._root, level.prefix + key)
-            elif entry.is_file(follow_symlinks=False):
+            elif entry.is_file(follow_symlinks=False) and self._permits(level.prefix + key):
                 yield FoundFile(self._root, level.prefix + key, entry, level)
         return None
+
+    def _permits(self, path: str) -> bool:
+        judge = self._root.judge
+        return judge is None or permits(judge, self._real + path[self._start :])
 
     def _opened(self, level: _Level, entry: os.DirEntry[str]) -> _Level | None:
         path = level.prefix + entry.name
@@ -355,16 +362,16 @@ def _is_text(name: str) -> bool:
     return True
 
 
-def open_directory(root: Root, path: str) -> int:
-    """Open the directory at `path` to list it; NotDirectoryError if it is no directory."""
+def open_directory(root: Root, path: str) -> tuple[int, str]:
+    """Open the directory at `path` to list it, see `Root.open_real`; NotDirectoryError if it is no directory."""
     with StorageErrors(path):
-        return root.open(path, READ_DIRECTORY)
+        return root.open_real(path, READ_DIRECTORY)
 
 
 def list_directory(root: Root, path: str, limit: int | None, deadline: Deadline) -> Listing:
     """The children of the directory at `path`; a root that does not exist yet has none."""
     try:
-        descriptor = open_directory(root, path)
+        descriptor, real = open_directory(root, path)
     except NotFoundError:
         if path == "/":
             return Listing([], False)
@@ -372,6 +379,8 @@ def list_directory(root: Root, path: str, limit: int | None, deadline: Deadline)
     try:
         with StorageErrors(path), os.scandir(descriptor) as children:
             shown = (child for child in _until_due(children, path, deadline) if is_shown(child.name))
+            if root.judge is not None:
+                shown = (child for child in shown if permits(root.judge, paths.join(real, child.name)))
             entries = [_entry(root, path, child) for child in islice(shown, limit)]
             truncated = limit is not None and next(shown, None) is not None
     finally:

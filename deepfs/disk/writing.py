@@ -9,7 +9,7 @@ from deepfs.disk.atomic import (
     NEW_MODE,
     Sweeper,
     check_written,
-    copy_owner_and_mode,
+    copy_group_and_mode,
     create,
     fill,
     link_into_place,
@@ -143,7 +143,7 @@ class Upload:
             return False
         check_regular(self._path, status)
         with locked_file(self._path, place, deadline) as old:
-            copy_owner_and_mode(self._descriptor, os.fstat(old))
+            copy_group_and_mode(self._descriptor, os.fstat(old))
             os.rename(self._name, place.name, src_dir_fd=self._stage.directory, dst_dir_fd=place.directory)
         return True
 
@@ -156,8 +156,13 @@ class Upload:
 def _stage(root: Root, path: str) -> Place:
     """A place in the nearest existing directory above `path`, so that an abandoned upload leaves no directories."""
     for target in (path, *reversed(paths.ancestors(path))):
-        with suppress(FileNotFoundError):
-            return root.locate_target(target, make=False)
+        with suppress(FileNotFoundError), ExitStack() as undo:
+            # The judge is asked about the whole path, and not about the directories above it.
+            place = root.plain.locate_target(target, make=False)
+            undo.callback(release, place.directory)
+            root.check(paths.join(place.path, paths.relative(path, target)), "target", path)
+            undo.pop_all()
+            return place
     return root.locate_target(path)
 
 
@@ -200,6 +205,9 @@ def _set_mode(root: Root, path: str, mode: int | None) -> None:
 
 
 def _change_mode(place: Place, mode: int) -> None:
+    status = place.lstat()
+    if status is not None and not stat.S_ISDIR(status.st_mode) and not stat.S_ISLNK(status.st_mode):
+        check_regular(place.path, status)
     descriptor = place.open(READ)
     try:
         os.fchmod(descriptor, mode & _PERMISSIONS)

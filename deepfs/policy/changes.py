@@ -26,6 +26,7 @@ from deepfs.sync import shielded
 from deepfs.text import edits, paths
 from deepfs.text.arguments import bytes_given
 from deepfs.text.entries import TreeEntry
+from deepfs.text.judging import aside
 from deepfs.text.lines import decode, version
 from deepfs.threads.locks import path_locks
 from deepfs.types import DeleteResult, EditResult, FileUploadResponse, WriteResult
@@ -154,6 +155,7 @@ class ChangePolicy(WrapperBackend):
                     return result
         raise ConflictError(path)
 
+    @aside
     async def _planned_edit(
         self, path: str, old: str, new: str, replace_all: bool
     ) -> tuple[list[PlannedChange], str | None]:
@@ -302,6 +304,7 @@ class ChangePolicy(WrapperBackend):
         [real] = await self.inner.aresolve_paths([path])
         return None if real is None else (await self._sizes(real)).get(real)
 
+    @aside
     async def _sizes(self, path: str, *, follow: bool = False) -> dict[str, int]:
         """The sizes of the visible files at and under `path`; with `follow`, also of links to files."""
         try:

@@ -29,6 +29,7 @@ from deepfs.sync import shielded
 from deepfs.text import paths
 from deepfs.text.arguments import check_integer, check_string
 from deepfs.text.entries import Omission, TreeListing, files_of, is_probing, joined
+from deepfs.text.judging import aside
 from deepfs.text.lines import decode, version
 from deepfs.text.lines import digest as content_digest
 from deepfs.threads.locks import path_locks
@@ -284,6 +285,7 @@ class HistoryBackend(WrapperBackend):
             finally:
                 await self._settle(kept, {path: done})
 
+    @aside
     async def _keep_by_stream(self, path: str, kept: list[_Kept]) -> None:
         """Store the file at `path`, of any size, and add it to `kept`.
 
@@ -329,6 +331,7 @@ class HistoryBackend(WrapperBackend):
             return error.code.value
         return None
 
+    @aside
     async def _keep_tree(self, path: str, kept: list[_Kept], *, deep: bool) -> None:
         """Store the file at `path`, with `deep` also the files beneath it, and add them to `kept`."""
         for each in await self._files_of(path) if deep else [path]:
@@ -345,6 +348,7 @@ class HistoryBackend(WrapperBackend):
         if kept:
             await shielded(partial(self._settle_each, kept, done))
 
+    @aside
     async def _settle_each(self, kept: list[_Kept], done: dict[str, bool]) -> None:
         for each in kept:
             try:

@@ -16,6 +16,7 @@ from deepfs.sync import OPERATIONS
 from deepfs.text import paths
 from deepfs.text.arguments import check_callable, check_callables
 from deepfs.text.entries import TreeListing
+from deepfs.text.judging import aside
 from deepfs.types import FileDownloadResponse, FileUploadResponse
 
 __all__ = [
@@ -168,12 +169,14 @@ class HookedBackend(WrapperBackend):
         await self._ask(call_of("ls", (path,), {}))
         return await self.inner.alist_tree(path, deleting=deleting)
 
+    @aside
     async def _ask(self, call: Call) -> None:
         for hook in self.before:
             answer = hook(call)
             if inspect.isawaitable(answer):
                 await answer
 
+    @aside
     async def _tell(self, call: Call, result: T) -> T:
         for hook in self.after:
             answer = hook(call, result)

@@ -26,6 +26,7 @@ from deepfs.policy.rules import (
 from deepfs.search.request import GlobRequest, GrepRequest, PathFilter
 from deepfs.text import paths
 from deepfs.text.entries import EntryChange, Omission, TreeListing, is_valid, joined
+from deepfs.text.judging import BothJudges, Judge, Role, current_judge, judging
 from deepfs.types import (
     ChangeEvent,
     DeleteResult,
@@ -107,6 +108,39 @@ class ApprovalNeededError(DeniedError):
         super().__init__(operation, path, "approval is needed")
 
 
+class _RulesJudge:
+    """Applies the rules to the paths that a backend finds when it resolves links; judges are equal if they are one."""
+
+    def __init__(
+        self,
+        rules: Sequence[FilesystemPermission],
+        source: Sequence[FilesystemOperation],
+        target: Sequence[FilesystemOperation],
+        is_approved: bool,
+    ) -> None:
+        self._rules = rules
+        self._needed: dict[Role, Sequence[FilesystemOperation]] = {"source": source, "target": target}
+        self._is_approved = is_approved
+
+    def check(self, path: str, role: Role, shown: str) -> None:
+        for operation in self._needed[role]:
+            refusal = _refusal(self._rules, operation, path, shown, self._is_approved)
+            if refusal is not None:
+                raise refusal
+
+
+def _refusal(
+    rules: Iterable[FilesystemPermission], operation: FilesystemOperation, path: str, shown: str, is_approved: bool
+) -> DeniedError | None:
+    """The error, naming `shown`, if the rules refuse the operation on `path`; otherwise None."""
+    mode = decide_told(rules, operation, path).mode
+    if mode == "deny":
+        return DeniedError(operation, shown)
+    if mode == "interrupt" and not is_approved:
+        return ApprovalNeededError(operation, shown)
+    return None
+
+
 class PermissionedBackend(WrapperBackend):
     """Enforces rules on every operation, for tools, code and other wrappers alike.
 
@@ -124,10 +158,11 @@ class PermissionedBackend(WrapperBackend):
     `execute` is a separate permission. A command is not subject to rules about paths: where these must hold, deny
     `execute` or use a backend that does not run commands.
 
-    A path is checked, then used: a process that swaps links or adds files to a directory in between, without this
-    object, may gain access that the rules deny. An agent alone cannot do so, since deepfs has no operation to create
-    links. Each hard link of a file is a file of its own for the rules. Names are compared exactly: on a file system
-    that ignores case, rules must cover every spelling.
+    On disk, and in the workspace of a `BubblewrapSandbox`, a path is checked again where it is used, with its directory
+    held open: a process that swaps links in between gains nothing. Elsewhere, where links exist, it may gain access
+    that the rules deny. Everywhere, a process that moves a denied file to an allowed path has made it an allowed one.
+    Each hard link of a file is a file of its own for the rules. Names are compared exactly: on a file system that
+    ignores case, rules must cover every spelling.
 
     Args:
         inner: The backend.
@@ -145,19 +180,34 @@ class PermissionedBackend(WrapperBackend):
         self._restricted: frozenset[str] = frozenset(
             operation for rule in self.rules if rule.mode != "allow" for operation in rule.operations
         )
+        self._judges: dict[tuple[object, ...], Judge] = {}
         if decide(self.rules, "execute").mode == "deny":
             self.capabilities: Capabilities = replace(self.capabilities, executes=False)
 
     # --- applying the rules ---
 
     def _refusal(self, operation: FilesystemOperation, path: str, shown: str) -> DeniedError | None:
-        """The error, naming `shown`, if the rules refuse the operation on `path`; otherwise None."""
-        mode = decide_told(self.rules, operation, path).mode
-        if mode == "deny":
-            return DeniedError(operation, shown)
-        if mode == "interrupt" and not _is_approved.get():
-            return ApprovalNeededError(operation, shown)
-        return None
+        return _refusal(self.rules, operation, path, shown, _is_approved.get())
+
+    def _judging(
+        self, source: Sequence[FilesystemOperation] = (), target: Sequence[FilesystemOperation] = ()
+    ) -> judging:
+        """A context for one call of `inner`, which then also judges the paths that it finds itself.
+
+        `source` are the permissions needed for what is there, `target` those for what is put somewhere.
+        """
+        outer, needed = current_judge(), (tuple(self._watched(source)), tuple(self._watched(target)))
+        if not any(needed):
+            return judging(outer)
+        own = self._judge(*needed, _is_approved.get())
+        return judging(own if outer is None else BothJudges(own, outer))
+
+    def _judge(
+        self, source: tuple[FilesystemOperation, ...], target: tuple[FilesystemOperation, ...], is_approved: bool
+    ) -> Judge:
+        # One object for equal judges, so that searches that arrive together are carried out together.
+        key = source, target, is_approved
+        return self._judges.setdefault(key, _RulesJudge(self.rules, source, target, is_approved))
 
     def _may(self, operations: Sequence[FilesystemOperation], path: str) -> bool:
         return not any(self._refusal(operation, path, path) for operation in operations)
@@ -212,23 +262,27 @@ class PermissionedBackend(WrapperBackend):
 
     async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
         path = await self._checked(path, "read")
-        return await super().aread(path, offset, limit)
+        with self._judging(["read"]):
+            return await super().aread(path, offset, limit)
 
     async def aread_raw(self, path: str) -> ReadRawResult:
         path = await self._checked(path, "read")
-        return await super().aread_raw(path)
+        with self._judging(["read"]):
+            return await super().aread_raw(path)
 
     async def awrite(
         self, path: str, content: str, *, overwrite: bool = False, if_match: str | None = None
     ) -> WriteResult:
         path = await self._checked(path, *_needed(if_match))
-        return await super().awrite(path, content, overwrite=overwrite, if_match=if_match)
+        with self._judging(target=_needed(if_match)):
+            return await super().awrite(path, content, overwrite=overwrite, if_match=if_match)
 
     async def aedit(
         self, path: str, old: str, new: str, replace_all: bool = False, *, if_match: str | None = None
     ) -> EditResult:
         path = await self._checked(path, "write", "read")
-        return await super().aedit(path, old, new, replace_all, if_match=if_match)
+        with self._judging(["write", "read"], ["write", "read"]):
+            return await super().aedit(path, old, new, replace_all, if_match=if_match)
 
     async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
         mode = decide(self.rules, "execute").mode
@@ -242,20 +296,26 @@ class PermissionedBackend(WrapperBackend):
 
     async def als(self, path: str) -> LsResult:
         path = await self._checked(path, "read")
-        listing = await super().als(path)
+        with self._judging(["read"]):
+            listing = await super().als(path)
         if listing.entries is None or not self._watched(["read"]):
             return listing
         return replaced(listing, entries=await self._visible(listing.entries))
 
     async def arun_glob(self, request: GlobRequest) -> GlobResult:
         path = await self._checked(request.path or "/", "read")
-        found = await super().arun_glob(replace(request, path=path, hidden=self._hidden(request.hidden)))
+        with self._judging(["read"]):
+            found = await super().arun_glob(replace(request, path=path, hidden=self._hidden(request.hidden)))
         if found.matches is None or not self._watched(["read"]):
             return found
         return replaced(found, matches=await self._visible(found.matches))
 
     async def arun_grep(self, request: GrepRequest) -> GrepResult:
         path = await self._checked(request.path or "/", "read")
+        with self._judging(["read"]):
+            return await self._grepped(request, path)
+
+    async def _grepped(self, request: GrepRequest, path: str) -> GrepResult:
         request = replace(request, path=request.path and path, hidden=self._hidden(request.hidden))
         found = await super().arun_grep(request)
         if found.matches is None or not self._watched(["read"]):
@@ -294,15 +354,18 @@ class PermissionedBackend(WrapperBackend):
         path = await self._checked(path, *_needed(if_match))
         if self._watched(["write"]):
             await visit_beneath(self.inner, path, partial(self._check_beneath, path, ["write"]), follow=False)
-        return await super().adelete(path, if_match=if_match)
+        with self._judging(_needed(if_match)):
+            return await super().adelete(path, if_match=if_match)
 
     async def acopy(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
         src, dst = await self._checked_transfer(src, dst, ["read"])
-        return await super().acopy(src, dst, overwrite=overwrite)
+        with self._judging(["read"], ["write"]):
+            return await super().acopy(src, dst, overwrite=overwrite)
 
     async def amove(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
         src, dst = await self._checked_transfer(src, dst, ["read", "write"])
-        return await super().amove(src, dst, overwrite=overwrite)
+        with self._judging(["read", "write"], ["write"]):
+            return await super().amove(src, dst, overwrite=overwrite)
 
     async def _checked_transfer(self, src: str, dst: str, needed: list[FilesystemOperation]) -> tuple[str, str]:
         """Normalise both paths. Raises if the rules refuse a path at or beneath `src`, or its counterpart in `dst`."""
@@ -333,7 +396,8 @@ class PermissionedBackend(WrapperBackend):
     async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
         needed: list[FilesystemOperation] = ["read", "write"] if deleting else ["read"]
         path = await self._checked(path, *needed)
-        listing = await self.inner.alist_tree(path, deleting=deleting)
+        with self._judging(needed):
+            listing = await self.inner.alist_tree(path, deleting=deleting)
         watched = self._watched(needed)
         if not watched:
             return listing
@@ -350,7 +414,8 @@ class PermissionedBackend(WrapperBackend):
     async def achange_entries(self, changes: Sequence[EntryChange]) -> list[FileUploadResponse]:
         codes = [await self._refused(change.path, "write") for change in changes]
         allowed = [change for change, code in zip(changes, codes, strict=True) if code is None]
-        passed = iter(await super().achange_entries(allowed))
+        with self._judging(["write"], ["write"]):
+            passed = iter(await super().achange_entries(allowed))
         return [
             FileUploadResponse(change.path, code.value) if code else next(passed)
             for change, code in zip(changes, codes, strict=True)
@@ -361,7 +426,8 @@ class PermissionedBackend(WrapperBackend):
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         codes = [await self._refused(path, "write") for path, _ in files]
         allowed = [file for file, code in zip(files, codes, strict=True) if code is None]
-        passed = iter(await super().aupload_files(allowed))
+        with self._judging(target=["write"]):
+            passed = iter(await super().aupload_files(allowed))
         return [
             FileUploadResponse(path, error=code.value) if code else next(passed)
             for (path, _), code in zip(files, codes, strict=True)
@@ -370,7 +436,8 @@ class PermissionedBackend(WrapperBackend):
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
         codes = [await self._refused(path, "read") for path in paths]
         allowed = [path for path, code in zip(paths, codes, strict=True) if code is None]
-        passed = iter(await super().adownload_files(allowed))
+        with self._judging(["read"]):
+            passed = iter(await super().adownload_files(allowed))
         return [
             FileDownloadResponse(path, error=code.value) if code else next(passed)
             for path, code in zip(paths, codes, strict=True)
@@ -378,11 +445,16 @@ class PermissionedBackend(WrapperBackend):
 
     async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
         path = await self._checked(path, "write")
-        return await super().aupload_stream(path, chunks)
+        with self._judging(target=["write"]):
+            return await super().aupload_stream(path, chunks)
 
     async def adownload_stream(self, path: str, *, chunk_size: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
         path = await self._checked(path, "read")
         async with aclosing(super().adownload_stream(path, chunk_size=chunk_size)) as stream:
+            with self._judging(["read"]):  # What is open by then is what the chunks are read from.
+                first = await anext(stream, None)
+            if first is not None:
+                yield first
             async for chunk in stream:
                 yield chunk
 

@@ -15,6 +15,7 @@ from deepfs.search.results import MAX_SEARCHED_BYTES, Grep
 from deepfs.search.ripgrep import NO_IGNORE_FILES, RipgrepError, WithRipgrep, find_ripgrep
 from deepfs.search.tasks import AnyTask, GlobTask, GrepTask, SearchBatch, Walk
 from deepfs.text import paths
+from deepfs.text.judging import Judge
 
 __all__ = ["Automatic", "Engine", "InProcess", "LocalSearch", "WithRipgrep"]
 
@@ -129,11 +130,22 @@ class LocalSearch:
         self._rules = compile_rules(() if ignore is None or isinstance(ignore, str) else ignore)
         self._engine = Automatic() if engine is None else engine
 
-    def run_batch(self, calls: Sequence[BatchedCall[SearchRequest, Any]], root: str, base: str = "/") -> None:
-        """Carry out the searches of `calls` together, all of which start at `root`, and settle each when it ends."""
+    def run_batch(
+        self,
+        calls: Sequence[BatchedCall[SearchRequest, Any]],
+        root: str,
+        base: str = "/",
+        judge: Judge | None = None,
+    ) -> None:
+        """Carry out the searches of `calls` together, all of which start at `root`, and settle each when it ends.
+
+        Files that the judge refuses are not found. Ignore files are read without asking it.
+        """
         ignoring = self._ignoring(root, base)
         tasks = self._tasks(calls, root, ignoring)
-        self._engine.run(SearchBatch(self._disk, root, tasks, max_bytes=self._max_bytes, hints=_hints(ignoring)))
+        self._engine.run(
+            SearchBatch(self._disk.judged(judge), root, tasks, max_bytes=self._max_bytes, hints=_hints(ignoring))
+        )
         for task in tasks:
             task.is_over = True
             task.call.settle(task.result)

@@ -1,0 +1,370 @@
+"""Rules about paths hold also against a process that swaps links while operations run, on disk and in a box.
+
+`/link` leads to `/open` and to `/denied` in turn. Both have files of the same names; rules deny `/denied`.
+"""
+
+import shlex
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from anyio.to_thread import run_sync as in_thread
+
+from deepfs.backends.composite import CompositeBackend
+from deepfs.backends.filesystem import FilesystemBackend
+from deepfs.backends.memory import MemoryBackend
+from deepfs.backends.protocol import BackendProtocol
+from deepfs.backends.wrapper import WrapperBackend
+from deepfs.errors import DeepFSError
+from deepfs.policy.history import HistoryBackend
+from deepfs.policy.hooks import HookedBackend
+from deepfs.policy.permissions import FilesystemPermission, PermissionedBackend
+from deepfs.policy.quota import QuotaBackend
+from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
+from deepfs.text.entries import EntryChange
+from deepfs.text.judging import rebased
+from deepfs.types import ReadResult
+from support.disks import tree
+
+pytestmark = pytest.mark.anyio
+
+FLIPS = [2_000, pytest.param(100_000, marks=[pytest.mark.stress, pytest.mark.timeout(1200)])]
+
+FLIP = """
+import os, random, sys, time
+for number in range(int(sys.argv[1])):
+    time.sleep(random.random() / 5000)  # Longer and shorter than an operation takes between two steps.
+    os.symlink(("denied", "open")[number % 2], ".new")
+    os.rename(".new", "link")
+"""
+
+DENIED = FilesystemPermission(["read", "write"], ["/denied/**"], "deny")
+
+
+def make(root: Path) -> None:
+    for name, content in (("open", "public"), ("denied", "SECRET")):
+        (root / name / "inner").mkdir(parents=True)
+        for file in ("secret", "inner/secret", "moved", "both"):
+            (root / name / file).write_text(content)
+    (root / "denied" / "kept").write_text("SECRET")
+    (root / "link").symlink_to("open")
+
+
+# --- looking ---
+
+
+async def read(backend: BackendProtocol) -> object:
+    return await backend.aread("/link/secret")
+
+
+async def read_raw(backend: BackendProtocol) -> object:
+    return await backend.aread_raw("/link/inner/secret")
+
+
+async def download(backend: BackendProtocol) -> object:
+    return await backend.adownload_files(["/link/secret", "/link/inner/secret"])
+
+
+async def stream(backend: BackendProtocol) -> object:
+    try:
+        return [chunk async for chunk in backend.adownload_stream("/link/secret")]
+    except PermissionError:
+        return None
+    except Exception as error:
+        return str(error)
+
+
+async def ls(backend: BackendProtocol) -> object:
+    return await backend.als("/link")
+
+
+async def glob(backend: BackendProtocol) -> object:
+    return await backend.aglob("**", "/link")
+
+
+async def grep(backend: BackendProtocol) -> object:
+    return await backend.agrep("SECRET", "/link"), await backend.agrep("SECRET", "/")
+
+
+async def list_tree(backend: BackendProtocol) -> object:
+    try:
+        return await backend.alist_tree("/link/inner")
+    except Exception as error:
+        return str(error)
+
+
+LOOKS = (read, read_raw, download, stream, ls, glob, grep, list_tree)
+
+
+# --- changing ---
+
+
+async def write(backend: BackendProtocol) -> object:
+    return await backend.awrite("/link/secret", "public", overwrite=True)
+
+
+async def create(backend: BackendProtocol) -> object:
+    await backend.awrite("/link/new/directory/file", "public")
+    return await backend.adelete("/link/new")
+
+
+async def edit(backend: BackendProtocol) -> object:
+    return await backend.aedit("/link/secret", "E", "e", True), await backend.aedit("/link/both", "public", "public")
+
+
+async def upload(backend: BackendProtocol) -> object:
+    return await backend.aupload_files([("/link/secret", b"public"), ("/link/uploaded", b"public")])
+
+
+async def upload_stream(backend: BackendProtocol) -> object:
+    async def chunks() -> AsyncIterator[bytes]:
+        yield b"public"
+
+    return await backend.aupload_stream("/link/inner/secret", chunks())
+
+
+async def copy(backend: BackendProtocol) -> object:
+    copied = await backend.acopy("/link/secret", "/copy", overwrite=True)
+    tree_copied = await backend.acopy("/link/inner", "/copies")
+    read = await backend.adownload_files(["/copy", "/copies/secret"])
+    await backend.adelete("/copies")
+    return copied, tree_copied, read
+
+
+async def copy_into(backend: BackendProtocol) -> object:
+    return await backend.acopy("/open/secret", "/link/both", overwrite=True)
+
+
+async def move(backend: BackendProtocol) -> object:
+    moved = await backend.amove("/link/moved", "/moved", overwrite=True), await backend.adownload_files(["/moved"])
+    return moved, await backend.amove("/moved", "/open/moved", overwrite=True)
+
+
+async def move_tree(backend: BackendProtocol) -> object:
+    moved = await backend.amove("/link/inner", "/inner"), await backend.adownload_files(["/inner/secret"])
+    return moved, await backend.amove("/inner", "/open/inner")
+
+
+async def delete(backend: BackendProtocol) -> object:
+    deleted = await backend.adelete("/link/both"), await backend.adelete("/link/inner")
+    return deleted, await backend.aupload_files([("/open/both", b"public"), ("/open/inner/secret", b"public")])
+
+
+CHANGES = (write, create, edit, upload, upload_stream, copy, copy_into, move, move_tree, delete)
+
+
+# --- flips ---
+
+
+@asynccontextmanager
+async def flipping(flip: Callable[[], Awaitable[int | None]]) -> AsyncIterator[Callable[[], bool]]:
+    """Run `flip`, which returns an exit code. Yields a function that tells whether it still runs."""
+    exit_codes: list[int | None] = []
+
+    async def run() -> None:
+        exit_codes.append(await flip())
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(run)
+        yield lambda: not exit_codes
+    assert exit_codes == [0]
+
+
+async def by_process(root: Path, flips: int) -> int:
+    return (await in_thread(partial(subprocess.run, [sys.executable, "-c", FLIP, str(flips)], cwd=root))).returncode
+
+
+async def in_box(box: BubblewrapSandbox, flips: int) -> int | None:
+    return (await box.aexecute(f"python3 -c {shlex.quote(FLIP)} {flips}", timeout=1000)).exit_code
+
+
+async def denies_all(backend: BackendProtocol, root: Path, operations: Any, is_flipping: Callable[[], bool]) -> int:
+    """Run the operations while the link flips. Returns their number."""
+    before, count = await in_thread(tree, root / "denied"), 0
+    while is_flipping():
+        for operation in operations:
+            shown = repr(await operation(backend))
+            assert "SECRET" not in shown.replace("'SECRET'", ""), (operation, shown)
+            assert "kept" not in shown, (operation, shown)
+            count += 1
+    print(f"{count:,} operations")
+    assert await in_thread(tree, root / "denied") == before
+    standing = await in_thread(tree, root)
+    assert "SECRET" not in repr([content for name, content in standing.items() if not name.startswith("denied")])
+    return count
+
+
+def plain(inner: FilesystemBackend, rules: list[FilesystemPermission]) -> BackendProtocol:
+    return PermissionedBackend(inner, rules)
+
+
+def layered(inner: FilesystemBackend, rules: list[FilesystemPermission]) -> BackendProtocol:
+    """Rules before a history, before rules that allow everything."""
+    return PermissionedBackend(HistoryBackend(PermissionedBackend(inner, []), MemoryBackend()), rules)
+
+
+LAYERS = [plain, layered]
+Layer = Callable[[FilesystemBackend, list[FilesystemPermission]], BackendProtocol]
+
+
+@pytest.mark.parametrize("flips", FLIPS)
+@pytest.mark.parametrize("operations", [LOOKS, CHANGES], ids=["looks", "changes"])
+@pytest.mark.parametrize("layer", LAYERS)
+async def test_rules_on_disk_hold_while_links_are_swapped(
+    tmp_path: Path, layer: Layer, operations: Any, flips: int
+) -> None:
+    await in_thread(make, tmp_path)
+    backend = layer(FilesystemBackend(tmp_path), [DENIED])
+    async with flipping(partial(by_process, tmp_path, flips)) as is_flipping:
+        assert await denies_all(backend, tmp_path, operations, is_flipping)
+
+
+@pytest.mark.needs("BubblewrapSandbox")
+@pytest.mark.parametrize("flips", FLIPS)
+@pytest.mark.parametrize("operations", [LOOKS, CHANGES], ids=["looks", "changes"])
+async def test_rules_on_a_workspace_hold_while_a_command_swaps_links(
+    tmp_path: Path, operations: Any, flips: int
+) -> None:
+    await in_thread(make, tmp_path)
+    async with BubblewrapSandbox(tmp_path) as box, flipping(partial(in_box, box, flips)) as is_flipping:
+        assert await denies_all(PermissionedBackend(box, [DENIED]), tmp_path, operations, is_flipping)
+
+
+# --- a link that is swapped between the judgement and the use ---
+
+
+class SwappedFiles(FilesystemBackend):
+    """Files whose link leads to `/denied` as soon as somebody has asked where it leads."""
+
+    async def aresolve_paths(self, paths: list[str]) -> list[str | None]:
+        resolved = await super().aresolve_paths(paths)
+        await in_thread(lambda: point(self.cwd, "denied"))
+        return resolved
+
+
+def point(root: Path, target: str) -> None:
+    (root / ".new").symlink_to(target)
+    (root / ".new").replace(root / "link")
+
+
+def confined(root: Path) -> tuple[BackendProtocol, str]:
+    return SwappedFiles(root), ""
+
+
+def unconfined(root: Path) -> tuple[BackendProtocol, str]:
+    return SwappedFiles(root, virtual_mode=False), str(root)
+
+
+def mounted(root: Path) -> tuple[BackendProtocol, str]:
+    return CompositeBackend(MemoryBackend(), {"/a/disk": SwappedFiles(root)}), "/a/disk"
+
+
+async def chunks() -> AsyncIterator[bytes]:
+    yield b"new"
+
+
+async def first_chunk(backend: BackendProtocol, path: str) -> object:
+    try:
+        return [chunk async for chunk in backend.adownload_stream(path)]
+    except DeepFSError as error:
+        return error.code, str(error)
+
+
+async def listed(backend: BackendProtocol, path: str) -> object:
+    try:
+        return await backend.alist_tree(path)
+    except DeepFSError as error:
+        return error.code, str(error)
+
+
+CALLS: dict[str, Callable[[BackendProtocol, str], Awaitable[object]]] = {
+    "read": lambda backend, at: backend.aread(f"{at}/link/secret"),
+    "read a window of a missing file": lambda backend, at: backend.aread(f"{at}/link/missing"),
+    "read beneath a missing directory": lambda backend, at: backend.aread(f"{at}/link/missing/file"),
+    "read beneath a file": lambda backend, at: backend.aread(f"{at}/link/secret/file"),
+    "read_raw": lambda backend, at: backend.aread_raw(f"{at}/link/inner/secret"),
+    "download": lambda backend, at: backend.adownload_files([f"{at}/link/secret", f"{at}/link/missing"]),
+    "download_stream": lambda backend, at: first_chunk(backend, f"{at}/link/secret"),
+    "ls": lambda backend, at: backend.als(f"{at}/link"),
+    "ls of a missing directory": lambda backend, at: backend.als(f"{at}/link/missing"),
+    "glob": lambda backend, at: backend.aglob("**", f"{at}/link"),
+    "grep": lambda backend, at: backend.agrep("SECRET", f"{at}/link/inner"),
+    "grep of a file": lambda backend, at: backend.agrep("SECRET", f"{at}/link/secret"),
+    "list_tree": lambda backend, at: listed(backend, f"{at}/link/inner"),
+    "write": lambda backend, at: backend.awrite(f"{at}/link/secret", "new", overwrite=True),
+    "write beneath missing directories": lambda backend, at: backend.awrite(f"{at}/link/missing/one/file", "new"),
+    "edit": lambda backend, at: backend.aedit(f"{at}/link/secret", "E", "e"),
+    "delete": lambda backend, at: backend.adelete(f"{at}/link/secret"),
+    "delete a directory": lambda backend, at: backend.adelete(f"{at}/link/inner"),
+    "copy": lambda backend, at: backend.acopy(f"{at}/link/secret", f"{at}/copy"),
+    "copy a directory": lambda backend, at: backend.acopy(f"{at}/link/inner", f"{at}/copy"),
+    "copy to": lambda backend, at: backend.acopy(f"{at}/open/secret", f"{at}/link/copy"),
+    "move": lambda backend, at: backend.amove(f"{at}/link/secret", f"{at}/moved"),
+    "move to": lambda backend, at: backend.amove(f"{at}/open/inner", f"{at}/link/moved"),
+    "upload": lambda backend, at: backend.aupload_files([(f"{at}/link/secret", b"new")]),
+    "upload_stream": lambda backend, at: backend.aupload_stream(f"{at}/link/missing/file", chunks()),
+    "make a directory": lambda backend, at: backend.achange_entries([EntryChange(f"{at}/link/d", "make_directory")]),
+    "set a mode": lambda backend, at: backend.achange_entries([EntryChange(f"{at}/link/secret", "set_mode", 0o600)]),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("place", [confined, unconfined, mounted])
+async def test_a_link_swapped_after_the_judgement_is_refused_as_one_swapped_before(
+    tmp_path: Path, place: Callable[[Path], tuple[BackendProtocol, str]], name: str
+) -> None:
+    await in_thread(make, tmp_path)
+    inner, at = place(tmp_path)
+    rules = [FilesystemPermission(["read", "write"], [f"{at}/denied/**"], "deny")]
+    outer = PermissionedBackend(PermissionedBackend(inner, rules), [])
+    await in_thread(point, tmp_path, "denied")
+    before = await in_thread(tree, tmp_path)
+    early = await CALLS[name](outer, at)
+    assert "permission" in repr(early)
+    await in_thread(point, tmp_path, "open")
+    assert await CALLS[name](outer, at) == early
+    await in_thread(point, tmp_path, "denied")
+    assert await in_thread(tree, tmp_path) == before
+
+
+# --- layers ---
+
+
+class OpenOnly(WrapperBackend):
+    """The directory `/open` of another backend."""
+
+    async def aresolve_paths(self, paths: list[str]) -> list[str | None]:
+        resolved = await self.inner.aresolve_paths([f"/open{path}" for path in paths])
+        return [path and path.removeprefix("/open") for path in resolved]
+
+    async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
+        with rebased("", "/open"):
+            return await self.inner.aread(f"/open{path}", offset, limit)
+
+
+async def test_a_layer_that_changes_paths_has_them_judged_as_they_were(tmp_path: Path) -> None:
+    await in_thread(make, tmp_path)
+    await in_thread((tmp_path / "open" / "up").symlink_to, "../denied/secret")
+    rules = [FilesystemPermission(["read"], ["/open/**", "/denied/**", "/secret"], "deny")]
+    backend = PermissionedBackend(OpenOnly(FilesystemBackend(tmp_path)), rules)
+    assert (await backend.aread("/both")).ok
+    assert (await backend.aread("/secret")).code == "permission_denied"
+    assert (await backend.aread("/up")).code == "permission_denied"
+
+
+async def test_what_a_layer_does_besides_the_operation_is_not_judged(tmp_path: Path) -> None:
+    history = HistoryBackend(FilesystemBackend(tmp_path))
+    hooked = HookedBackend(history, after=[lambda call, result: history.awrite("/log", "x", overwrite=True)])
+    quota = QuotaBackend(hooked, max_bytes=10)
+    only = FilesystemPermission(["write"], ["/file"])
+    backend = PermissionedBackend(quota, [only, FilesystemPermission(["read", "write"], mode="deny")])
+    assert (await backend.awrite("/file", "1")).ok
+    assert (await backend.awrite("/file", "2", overwrite=True)).ok
+    assert [version.number for version in await history.ahistory("/file")] == [1]
+    assert await in_thread((tmp_path / "log").read_text) == "x"

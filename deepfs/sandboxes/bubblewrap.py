@@ -76,8 +76,8 @@ _FOR_NETWORK = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf")
 
 _HIDDEN: Final = (
     *("acpi", "asound", "bootconfig", "bus", "cmdline", "interrupts", "iomem", "ioports", "kallsyms", "kcore"),
-    *("key-users", "keys", "kmsg", "latency_stats", "modules", "sched_debug", "scsi", "slabinfo", "timer_list"),
-    *("timer_stats", "vmallocinfo"),
+    *("key-users", "keys", "kmsg", "kpagecgroup", "kpagecount", "kpageflags", "latency_stats", "modules"),
+    *("pagetypeinfo", "sched_debug", "scsi", "slabinfo", "timer_list", "timer_stats", "vmallocinfo"),
 )
 """What `/proc` tells of the machine and its kernel, and no command needs: what Docker hides, and more of the kind."""
 
@@ -187,7 +187,7 @@ def _hidden() -> Iterator[str]:
     for path in (f"/proc/{name}" for name in _HIDDEN):
         if os.path.isdir(path):
             yield from ("--tmpfs", path, "--remount-ro", path)
-        elif os.path.exists(path):
+        elif os.access(path, os.R_OK):  # Each mount takes time, and what this account cannot read needs none.
             yield from ("--ro-bind", "/dev/null", path)  # It is no device there: it cannot be opened.
 
 
@@ -266,8 +266,10 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
         self._is_ephemeral = root_dir is None
         self._is_closed = False
         if root_dir is None:
-            root_dir = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"deepfs-{name}")
-            self._removal = weakref.finalize(self, shutil.rmtree, root_dir, ignore_errors=True)
+            # Commands may let anybody into the workspace, which is why it has a directory around it.
+            self._around = os.path.join(os.environ.get("TMPDIR") or "/tmp", f"deepfs-{name}")
+            self._removal = weakref.finalize(self, shutil.rmtree, self._around, ignore_errors=True)
+            root_dir = os.path.join(self._around, "workspace")
         super().__init__(root_dir, True, max_file_size_mb)
         self._id = f"bubblewrap-{name}"
         self._timeout = timeout
@@ -303,6 +305,7 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
     def _make_workspace(self) -> None:
         self._check_open()
         if self._is_ephemeral:
+            _make_private(self._around)
             os.makedirs(self._given_root, 0o700, exist_ok=True)
 
     async def _change(self, held: Sequence[str], function: Callable[..., T], *args: Any) -> T:
@@ -435,6 +438,14 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
             if await pool.run_long(partial(is_beyond, directory=self._given_root, limit=self._allowed.workspace)):
                 return f"its files take more than {self._allowed.workspace:,} bytes"
             pause = max(_LOOK_S, _REST * (perf_counter() - begun))
+
+
+def _make_private(directory: str) -> None:
+    """Make a directory if there is none. Raises BackendError if it is one of others, or open to them."""
+    os.makedirs(directory, 0o700, exist_ok=True)
+    status = os.lstat(directory)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        raise BackendError(None, "The temporary directory of the sandbox was replaced by somebody else")
 
 
 def bubblewrap_program() -> str | None:

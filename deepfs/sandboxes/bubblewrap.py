@@ -3,6 +3,7 @@
 import atexit
 import ctypes
 import os
+import re
 import shutil
 import stat
 import weakref
@@ -105,14 +106,14 @@ class Box(Struct, frozen=True):
 def arguments(box: Box, command: str, files: Sequence[int], groups: Cgroup) -> list[str]:
     """The command line that runs `command` in the box, as a member of the control groups.
 
-    `files` are descriptors of the options of the box and of the filter of system calls. Unless the groups count memory,
-    each process gets a memory limit of its own.
+    `files` are descriptors: of the options of the box, of the filter of system calls, and of a pipe for the PID of the
+    box. Unless the groups count memory, each process gets a memory limit of its own.
     """
-    options, system_calls = files
+    options, system_calls, told = map(str, files)
     entering = ["/bin/sh", "-c", _ENTER, "sh", *groups.files, "--"] if groups.files else []
     return [
         *entering,
-        *(box.bubblewrap, "--args", str(options), "--seccomp", str(system_calls), "--"),
+        *(box.bubblewrap, "--args", options, "--seccomp", system_calls, "--info-fd", told, "--"),
         *_limited(box.limits, counts_memory=groups.counts_memory),
         command,
     ]
@@ -133,6 +134,32 @@ def _memory_file(content: bytes) -> int:
     os.write(descriptor, content)
     os.lseek(descriptor, 0, os.SEEK_SET)
     return descriptor
+
+
+_FIRST_PROCESS = re.compile(rb'"child-pid": *([0-9]+)')
+_ENDING_S = 10.0
+"""Seconds in which the kernel ends the processes of a box; if it needs more, they are not waited for."""
+
+
+async def _end_of_box(told: int) -> None:
+    """Wait until no process of a box is left, of which bubblewrap itself has ended.
+
+    The first process of the box is then killed, and ends when all others have.
+
+    Args:
+        told: The end of the pipe to which bubblewrap wrote the PID of that process.
+    """
+    try:
+        first = _FIRST_PROCESS.search(os.read(told, 4096))
+        process = os.pidfd_open(int(first[1])) if first else None
+    except OSError:  # It has not been started, or has ended already.
+        return
+    if process is not None:
+        try:
+            with anyio.move_on_after(_ENDING_S, shield=True):
+                await anyio.wait_readable(process)
+        finally:
+            os.close(process)
 
 
 def _options(box: Box) -> Iterator[str]:
@@ -380,13 +407,15 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
     async def _boxed(self, command: str, timeout: float | None) -> AsyncIterator[Command]:
         """The command line in its box; its control groups exist until the block ends."""
         seconds = seconds_of(timeout, self._timeout)
-        groups, files = Cgroup(self._allowed), list[int]()
+        told, teller = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        groups, files = Cgroup(self._allowed), [teller]
         try:
             line = await pool.run(self._prepare, command, groups, files)
             null = null_device(self._id)
             yield Command(line, "/", {}, seconds, files, self._watch_disk, _join_new_keyring, null=null)
         finally:
-            for file in files:
+            await _end_of_box(told)
+            for file in (told, *files):
                 os.close(file)
             with anyio.CancelScope(shield=True):
                 await pool.run(groups.remove)
@@ -409,7 +438,7 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
         workspace = os.path.abspath(self._given_root)
         box = Box(workspace, self._env, self._read_only, self._network, self._allowed, program, devices)
         system_calls = seccomp.program(machine, debugging=self._debugging)
-        files.extend(map(_memory_file, (box.options(), system_calls)))
+        files[:0] = map(_memory_file, (box.options(), system_calls))
         return arguments(box, command, files, groups)
 
     def _precautions(self, groups: Cgroup) -> dict[str, str]:

@@ -303,6 +303,26 @@ anyio.run(main)
 """
 
 
+_LEFT = """
+def sizes(box):
+    return [file.stat().st_size for file in sorted(box.cwd.glob("written-*"))]
+async def main():
+    async with BubblewrapSandbox() as box:
+        for _ in range(10):
+            await box.aexecute("for i in $(seq 12); do (while :; do echo >> written-$i; done) & done; sleep 0.1")
+            ended = sizes(box)
+            await anyio.sleep(0.05)
+            print(len(ended), sizes(box) == ended)
+anyio.run(main)
+"""
+
+
+@accounts
+async def test_no_process_is_left_when_a_command_has_ended(account: str) -> None:
+    """What is left, if for a moment, changes files that the caller then works with."""
+    assert await anyio.to_thread.run_sync(output_as, account, _IMPORTS, _LEFT) == "12 True\n" * 10
+
+
 @keeps("That other users of the machine look into no workspace")
 async def test_nobody_else_looks_into_a_workspace(tmp_path: Path) -> None:
     given = tmp_path / "given"

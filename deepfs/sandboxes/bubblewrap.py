@@ -219,7 +219,8 @@ def _hidden() -> Iterator[str]:
 
 
 def _limited(limits: Limits, *, counts_memory: bool) -> Iterator[str]:
-    yield from ("/usr/bin/prlimit", "--core=0", f"--cpu={limits.cpu_seconds}", f"--fsize={limits.file_size}")
+    # A limit of 1 byte also keeps the kernel from starting a program of the host for a crash, which one of 0 does not.
+    yield from ("/usr/bin/prlimit", "--core=1", f"--cpu={limits.cpu_seconds}", f"--fsize={limits.file_size}")
     yield from (f"--nofile={limits.open_files}", f"--nproc={limits.processes}")
     if not counts_memory:
         yield f"--data={limits.memory}"

@@ -303,6 +303,17 @@ anyio.run(main)
 """
 
 
+@accounts
+async def test_a_crash_leaves_no_file_and_starts_no_program_of_the_host(account: str) -> None:
+    """A limit of 1 byte is special to the kernel: see do_coredump in its fs/coredump.c."""
+    source = """
+import json, os, resource, subprocess
+subprocess.run(["sh", "-c", "kill -SEGV $$"])
+print(json.dumps([resource.getrlimit(resource.RLIMIT_CORE), os.listdir()]))
+"""
+    assert await printed(account, source) == [[1, 1], []]
+
+
 _LEFT = """
 def sizes(box):
     return [file.stat().st_size for file in sorted(box.cwd.glob("written-*"))]

@@ -3,6 +3,7 @@
 import atexit
 import ctypes
 import os
+import re
 import shutil
 import stat
 import weakref
@@ -76,8 +77,8 @@ _FOR_NETWORK = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf")
 
 _HIDDEN: Final = (
     *("acpi", "asound", "bootconfig", "bus", "cmdline", "interrupts", "iomem", "ioports", "kallsyms", "kcore"),
-    *("key-users", "keys", "kmsg", "latency_stats", "modules", "sched_debug", "scsi", "slabinfo", "timer_list"),
-    *("timer_stats", "vmallocinfo"),
+    *("key-users", "keys", "kmsg", "kpagecgroup", "kpagecount", "kpageflags", "latency_stats", "modules"),
+    *("pagetypeinfo", "sched_debug", "scsi", "slabinfo", "timer_list", "timer_stats", "vmallocinfo"),
 )
 """What `/proc` tells of the machine and its kernel, and no command needs: what Docker hides, and more of the kind."""
 
@@ -105,14 +106,14 @@ class Box(Struct, frozen=True):
 def arguments(box: Box, command: str, files: Sequence[int], groups: Cgroup) -> list[str]:
     """The command line that runs `command` in the box, as a member of the control groups.
 
-    `files` are descriptors of the options of the box and of the filter of system calls. Unless the groups count memory,
-    each process gets a memory limit of its own.
+    `files` are descriptors: of the options of the box, of the filter of system calls, and of a pipe for the PID of the
+    box. Unless the groups count memory, each process gets a memory limit of its own.
     """
-    options, system_calls = files
+    options, system_calls, told = map(str, files)
     entering = ["/bin/sh", "-c", _ENTER, "sh", *groups.files, "--"] if groups.files else []
     return [
         *entering,
-        *(box.bubblewrap, "--args", str(options), "--seccomp", str(system_calls), "--"),
+        *(box.bubblewrap, "--args", options, "--seccomp", system_calls, "--info-fd", told, "--"),
         *_limited(box.limits, counts_memory=groups.counts_memory),
         command,
     ]
@@ -133,6 +134,32 @@ def _memory_file(content: bytes) -> int:
     os.write(descriptor, content)
     os.lseek(descriptor, 0, os.SEEK_SET)
     return descriptor
+
+
+_FIRST_PROCESS = re.compile(rb'"child-pid": *([0-9]+)')
+_ENDING_S = 10.0
+"""Seconds in which the kernel ends the processes of a box; if it needs more, they are not waited for."""
+
+
+async def _end_of_box(told: int) -> None:
+    """Wait until no process of a box is left, of which bubblewrap itself has ended.
+
+    The first process of the box is then killed, and ends when all others have.
+
+    Args:
+        told: The end of the pipe to which bubblewrap wrote the PID of that process.
+    """
+    try:
+        first = _FIRST_PROCESS.search(os.read(told, 4096))
+        process = os.pidfd_open(int(first[1])) if first else None
+    except OSError:  # It has not been started, or has ended already.
+        return
+    if process is not None:
+        try:
+            with anyio.move_on_after(_ENDING_S, shield=True):
+                await anyio.wait_readable(process)
+        finally:
+            os.close(process)
 
 
 def _options(box: Box) -> Iterator[str]:
@@ -187,12 +214,13 @@ def _hidden() -> Iterator[str]:
     for path in (f"/proc/{name}" for name in _HIDDEN):
         if os.path.isdir(path):
             yield from ("--tmpfs", path, "--remount-ro", path)
-        elif os.path.exists(path):
+        elif os.access(path, os.R_OK):  # Each mount takes time, and what this account cannot read needs none.
             yield from ("--ro-bind", "/dev/null", path)  # It is no device there: it cannot be opened.
 
 
 def _limited(limits: Limits, *, counts_memory: bool) -> Iterator[str]:
-    yield from ("/usr/bin/prlimit", "--core=0", f"--cpu={limits.cpu_seconds}", f"--fsize={limits.file_size}")
+    # A limit of 1 byte also keeps the kernel from starting a program of the host for a crash, which one of 0 does not.
+    yield from ("/usr/bin/prlimit", "--core=1", f"--cpu={limits.cpu_seconds}", f"--fsize={limits.file_size}")
     yield from (f"--nofile={limits.open_files}", f"--nproc={limits.processes}")
     if not counts_memory:
         yield f"--data={limits.memory}"
@@ -266,8 +294,10 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
         self._is_ephemeral = root_dir is None
         self._is_closed = False
         if root_dir is None:
-            root_dir = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"deepfs-{name}")
-            self._removal = weakref.finalize(self, shutil.rmtree, root_dir, ignore_errors=True)
+            # Commands may let anybody into the workspace, which is why it has a directory around it.
+            self._around = os.path.join(os.environ.get("TMPDIR") or "/tmp", f"deepfs-{name}")
+            self._removal = weakref.finalize(self, shutil.rmtree, self._around, ignore_errors=True)
+            root_dir = os.path.join(self._around, "workspace")
         super().__init__(root_dir, True, max_file_size_mb)
         self._id = f"bubblewrap-{name}"
         self._timeout = timeout
@@ -303,6 +333,7 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
     def _make_workspace(self) -> None:
         self._check_open()
         if self._is_ephemeral:
+            _make_private(self._around)
             os.makedirs(self._given_root, 0o700, exist_ok=True)
 
     async def _change(self, held: Sequence[str], function: Callable[..., T], *args: Any) -> T:
@@ -377,13 +408,15 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
     async def _boxed(self, command: str, timeout: float | None) -> AsyncIterator[Command]:
         """The command line in its box; its control groups exist until the block ends."""
         seconds = seconds_of(timeout, self._timeout)
-        groups, files = Cgroup(self._allowed), list[int]()
+        told, teller = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        groups, files = Cgroup(self._allowed), [teller]
         try:
             line = await pool.run(self._prepare, command, groups, files)
             null = null_device(self._id)
             yield Command(line, "/", {}, seconds, files, self._watch_disk, _join_new_keyring, null=null)
         finally:
-            for file in files:
+            await _end_of_box(told)
+            for file in (told, *files):
                 os.close(file)
             with anyio.CancelScope(shield=True):
                 await pool.run(groups.remove)
@@ -406,7 +439,7 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
         workspace = os.path.abspath(self._given_root)
         box = Box(workspace, self._env, self._read_only, self._network, self._allowed, program, devices)
         system_calls = seccomp.program(machine, debugging=self._debugging)
-        files.extend(map(_memory_file, (box.options(), system_calls)))
+        files[:0] = map(_memory_file, (box.options(), system_calls))
         return arguments(box, command, files, groups)
 
     def _precautions(self, groups: Cgroup) -> dict[str, str]:
@@ -435,6 +468,14 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
             if await pool.run_long(partial(is_beyond, directory=self._given_root, limit=self._allowed.workspace)):
                 return f"its files take more than {self._allowed.workspace:,} bytes"
             pause = max(_LOOK_S, _REST * (perf_counter() - begun))
+
+
+def _make_private(directory: str) -> None:
+    """Make a directory if there is none. Raises BackendError if it is one of others, or open to them."""
+    os.makedirs(directory, 0o700, exist_ok=True)
+    status = os.lstat(directory)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        raise BackendError(None, "The temporary directory of the sandbox was replaced by somebody else")
 
 
 def bubblewrap_program() -> str | None:

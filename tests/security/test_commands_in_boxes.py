@@ -13,6 +13,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
+from deepfs.errors import BackendError
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
 from deepfs.sandboxes.seccomp import ARCHITECTURES
 from support.accounts import ACCOUNTS, output_as
@@ -266,7 +267,9 @@ async def test_a_session_keyring_is_not_shared_with_commands() -> None:
 @accounts
 async def test_files_of_the_kernel_tell_nothing_about_the_machine(account: str) -> None:
     hidden = ("keys", "key-users", "cmdline", "kallsyms", "iomem", "interrupts", "vmallocinfo", "bus/pci")
-    command = f"cd /proc; cat {' '.join(hidden)} 2>/dev/null; ls -A bus acpi 2>/dev/null; true"
+    hidden += ("kcore", "kmsg", "kpagecgroup", "kpagecount", "kpageflags", "pagetypeinfo", "slabinfo", "timer_list")
+    command = f"cd /proc; for f in {' '.join(hidden)}; do head -c 64 $f | od -A n -c; done; ls -A bus acpi"
+    command = f"({command}) 2>/dev/null; true"
     shown = await anyio.to_thread.run_sync(output, account, command)
     assert not [line for line in shown.splitlines() if line and not line.endswith(":")]
 
@@ -300,9 +303,76 @@ anyio.run(main)
 """
 
 
+@accounts
+async def test_a_crash_leaves_no_file_and_starts_no_program_of_the_host(account: str) -> None:
+    """A limit of 1 byte is special to the kernel: see do_coredump in its fs/coredump.c."""
+    source = """
+import json, os, resource, subprocess
+subprocess.run(["sh", "-c", "kill -SEGV $$"])
+print(json.dumps([resource.getrlimit(resource.RLIMIT_CORE), os.listdir()]))
+"""
+    assert await printed(account, source) == [[1, 1], []]
+
+
+_LEFT = """
+def sizes(box):
+    return [file.stat().st_size for file in sorted(box.cwd.glob("written-*"))]
+async def main():
+    async with BubblewrapSandbox() as box:
+        for _ in range(10):
+            await box.aexecute("for i in $(seq 12); do (while :; do echo >> written-$i; done) & done; sleep 0.1")
+            ended = sizes(box)
+            await anyio.sleep(0.05)
+            print(len(ended), sizes(box) == ended)
+anyio.run(main)
+"""
+
+
+@accounts
+async def test_no_process_is_left_when_a_command_has_ended(account: str) -> None:
+    """What is left, if for a moment, changes files that the caller then works with."""
+    assert await anyio.to_thread.run_sync(output_as, account, _IMPORTS, _LEFT) == "12 True\n" * 10
+
+
 @keeps("That other users of the machine look into no workspace")
 async def test_nobody_else_looks_into_a_workspace(tmp_path: Path) -> None:
     given = tmp_path / "given"
     async with BubblewrapSandbox(given) as named, BubblewrapSandbox() as temporary:
         for box in (named, temporary):
             assert (await box.aexecute("stat -c %a /workspace")).output == "700\n"
+
+
+_AROUND = """
+import os
+async def main():
+    async with BubblewrapSandbox() as box:
+        await box.aexecute("chmod 777 /workspace; echo secret > file; chmod 666 file")
+        path = box.cwd.parent
+        while path != path.parent.parent and os.stat(path).st_mode & 0o001:
+            path = path.parent
+        print(oct(os.stat(path).st_mode), path.name.startswith("deepfs-"))
+anyio.run(main)
+"""
+
+
+@accounts
+async def test_a_command_opens_a_workspace_that_deepfs_made_to_nobody_else(account: str) -> None:
+    assert await anyio.to_thread.run_sync(output_as, account, _IMPORTS, _AROUND) == "0o40700 True\n"
+
+
+@pytest.mark.parametrize("kind", ["directory", "link"])
+async def test_a_workspace_that_somebody_else_put_there_is_not_used(tmp_path: Path, kind: str) -> None:
+    """Programs that clean up temporary directories remove one that was not used for long, and free its name."""
+    async with BubblewrapSandbox() as box:
+        around = Path(box._given_root).parent
+
+        def replace() -> None:
+            assert not around.exists()
+            (tmp_path / "workspace").mkdir()
+            around.mkdir(0o755) if kind == "directory" else around.symlink_to(tmp_path)
+
+        await anyio.to_thread.run_sync(replace)
+        assert (await box.awrite("/a", "x")).code == "backend_error"
+        with pytest.raises(BackendError, match="replaced"):
+            await box.aexecute("true")
+        await anyio.to_thread.run_sync(around.rmdir if kind == "directory" else around.unlink)

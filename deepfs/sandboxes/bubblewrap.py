@@ -3,12 +3,14 @@
 import atexit
 import ctypes
 import os
+import re
 import shutil
 import stat
 import weakref
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import cache, partial
+from logging import getLogger
 from secrets import token_hex
 from tempfile import mkdtemp
 from time import perf_counter
@@ -20,18 +22,23 @@ from msgspec import Struct
 from deepfs import process as commands
 from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol
+from deepfs.disk.os_calls import SEARCH
+from deepfs.disk.removal import remove_tree
+from deepfs.disk.usage import BoundedDisk, DiskUse
 from deepfs.errors import BackendError, InvalidPathError, NotSupportedError
 from deepfs.process import Command, Running
 from deepfs.sandboxes import seccomp
-from deepfs.sandboxes.limits import Cgroup, Limits, is_beyond
+from deepfs.sandboxes.limits import Cgroup, Limits, held_bytes, processes_beneath
 from deepfs.sync import shielded
 from deepfs.text import paths
 from deepfs.text.arguments import check_bool, check_env, check_integer, check_number, seconds_of
 from deepfs.threads import pool
+from deepfs.threads.deadline import Deadline
 from deepfs.types import ExecuteResponse, FileUploadResponse
 
 __all__ = ["WORKSPACE", "BubblewrapSandbox", "Limits", "bubblewrap_program"]
 
+_log = getLogger("deepfs")
 
 _NUMBERS = {"full": (1, 7), "null": (1, 3), "random": (1, 8), "tty": (5, 0), "urandom": (1, 9), "zero": (1, 5)}
 
@@ -78,7 +85,7 @@ _HIDDEN: Final = (
 )
 """What `/proc` tells of the machine and its kernel, and no command needs: what Docker hides, and more of the kind."""
 
-_ENTER = 'while [ "$1" != -- ]; do echo $$ >"$1" || exit 125; shift; done; shift; exec "$@"'
+_ENTER = 'while [ "$1" != -- ]; do echo 0 >"$1" || exit 125; shift; done; shift; exec "$@"'
 """Joins the control groups, then executes the command after `--`."""
 
 
@@ -102,14 +109,14 @@ class Box(Struct, frozen=True):
 def arguments(box: Box, command: str, files: Sequence[int], groups: Cgroup) -> list[str]:
     """The command line that runs `command` in the box, as a member of the control groups.
 
-    `files` are descriptors of the options of the box and of the filter of system calls. Unless the groups count memory,
-    each process gets a memory limit of its own.
+    `files` are descriptors: of a pipe for the PID of the box, of its options, and of the filter of system calls. Unless
+    the groups count memory, each process gets a memory limit of its own.
     """
-    options, system_calls = files
-    entering = ["/bin/sh", "-c", _ENTER, "sh", *groups.files, "--"] if groups.files else []
+    info, options, system_calls = map(str, files)
+    entering = ["/bin/sh", "-c", _ENTER, "sh", *groups.entrances, "--"] if groups.entrances else []
     return [
         *entering,
-        *(box.bubblewrap, "--args", str(options), "--seccomp", str(system_calls), "--"),
+        *(box.bubblewrap, "--args", options, "--seccomp", system_calls, "--info-fd", info, "--"),
         *_limited(box.limits, counts_memory=groups.counts_memory),
         command,
     ]
@@ -255,7 +262,7 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
         self._is_closed = False
         if root_dir is None:
             root_dir = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"deepfs-{name}")
-            self._removal = weakref.finalize(self, shutil.rmtree, root_dir, ignore_errors=True)
+            self._removal = weakref.finalize(self, _remove_workspace, root_dir)
         super().__init__(root_dir, True, max_file_size_mb)
         self._id = f"bubblewrap-{name}"
         self._timeout = timeout
@@ -263,6 +270,9 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
         self._network = network
         self._read_only = tuple(read_only)
         self._allowed = limits or Limits()
+        self._has_warned = False
+        self._use = DiskUse(self._given_root, self._allowed.workspace)
+        self._disk = BoundedDisk(self._given_root, self._use)
         self._debugging = debugging
 
     @property
@@ -365,18 +375,18 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
     async def _boxed(self, command: str, timeout: float | None) -> AsyncIterator[Command]:
         """The command line in its box; its control groups exist until the block ends."""
         seconds = seconds_of(timeout, self._timeout)
-        groups, files = Cgroup(self._allowed), list[int]()
+        run = _Run(self._allowed)
         try:
-            line = await pool.run(self._prepare, command, groups, files)
-            yield Command(line, "/", {}, seconds, files, self._watch_disk, _join_new_keyring)
+            line = await pool.run(self._prepare, command, run)
+            watch = partial(self._watch_disk, run)
+            yield Command(line, "/", {}, seconds, run.inherited, watch, _join_new_keyring, self._not_enforced(run))
         finally:
-            for file in files:
-                os.close(file)
+            self._use.forget()
             with anyio.CancelScope(shield=True):
-                await pool.run(groups.remove)
+                await pool.run(run.close)
 
-    def _prepare(self, command: str, groups: Cgroup, files: list[int]) -> list[str]:
-        """The command line. Adds the descriptors that the command inherits to `files`."""
+    def _prepare(self, command: str, run: "_Run") -> list[str]:
+        """The command line."""
         program = bubblewrap_program()
         if program is None:
             raise NotSupportedError(
@@ -386,22 +396,30 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
             )
         if (machine := os.uname().machine) not in seccomp.ARCHITECTURES:
             raise NotSupportedError(None, f"there is no filter of system calls for a machine of the kind {machine}")
-        groups.make()
-        devices = self._precautions(groups) if os.geteuid() == 0 else {}
+        run.groups.make()
+        devices = self._precautions(run.groups) if os.geteuid() == 0 else {}
         self._make_workspace()
         os.makedirs(self._given_root, 0o700, exist_ok=True)
         workspace = os.path.abspath(self._given_root)
         box = Box(workspace, self._env, self._read_only, self._network, self._allowed, program, devices)
         system_calls = seccomp.program(machine, debugging=self._debugging)
-        files.extend(map(_memory_file, (box.options(), system_calls)))
-        return arguments(box, command, files, groups)
+        return arguments(box, command, run.open(box.options(), system_calls), run.groups)
+
+    def _not_enforced(self, run: "_Run") -> tuple[str, ...]:
+        """The limits that hold in part, since there is no control group for them; the first time, the log says so."""
+        if run.groups.counts_memory:
+            return ()
+        if not self._has_warned:
+            self._has_warned = True
+            _log.warning("%s: no control group limits memory, only the data of each process is limited", self._id)
+        return ("memory",)
 
     def _precautions(self, groups: Cgroup) -> dict[str, str]:
         """Return private devices, since root owns those of the host, and check that a control group limits processes.
 
         `prlimit --nproc` does not limit root.
         """
-        if not groups.holds("pids.max"):
+        if not groups.counts_processes:
             raise NotSupportedError(
                 None, "commands of root need control groups to be safe, and there are none; use another account"
             )
@@ -413,15 +431,85 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
                 "commands of root need devices of their own to be safe, and there can be none; use another account",
             ) from error
 
-    async def _watch_disk(self) -> str:
+    async def _watch_disk(self, run: "_Run") -> str:
         """Return the reason to stop the command when the workspace takes too much space."""
         pause = _LOOK_S
         while True:
             await anyio.sleep(pause)
             begun = perf_counter()
-            if await pool.run_long(partial(is_beyond, directory=self._given_root, limit=self._allowed.workspace)):
+            if await pool.run_long(self._is_beyond, run):
                 return f"its files take more than {self._allowed.workspace:,} bytes"
             pause = max(_LOOK_S, _REST * (perf_counter() - begun))
+
+    def _is_beyond(self, deadline: Deadline, run: "_Run") -> bool:
+        """Whether the workspace takes too much space, with the files without a name that the command has open."""
+        used = self._use.measure(deadline)
+        if used > self._use.limit:
+            return True
+        try:
+            device = os.stat(self._given_root).st_dev
+        except OSError:
+            return True
+        return used + held_bytes(run.processes(), device) > self._use.limit
+
+
+_CHILD = re.compile(rb'"child-pid": *([0-9]+)')
+
+
+class _Run:
+    """What one command has on this machine: its control groups, and descriptors."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.groups = Cgroup(limits)
+        self.inherited: list[int] = []
+        """The descriptors that the command inherits."""
+        self._info = -1
+        self._child: int | None = None
+
+    def open(self, *contents: bytes) -> list[int]:
+        """Make the descriptors of bubblewrap: one that it tells the PID of the box, and one to read each content."""
+        self._info, told = os.pipe()
+        self.inherited.append(told)
+        os.set_blocking(self._info, False)
+        for content in contents:
+            self.inherited.append(_memory_file(content))
+        return self.inherited
+
+    def child(self) -> int | None:
+        """The PID of the first process in the box; None if there is none yet."""
+        if self._child is None:
+            with suppress(BlockingIOError):
+                match = _CHILD.search(os.read(self._info, 4096))
+                self._child = int(match[1]) if match else None
+        return self._child
+
+    def processes(self) -> list[int]:
+        """The PIDs of the command with all that it started."""
+        members = self.groups.processes
+        if members is not None:
+            return members
+        child = self.child()
+        return processes_beneath(child) if child is not None else []
+
+    def close(self) -> None:
+        """Close the descriptors, and remove the control groups with what is left in them."""
+        for descriptor in (*self.inherited, *([self._info] if self._info >= 0 else [])):
+            os.close(descriptor)
+        self.groups.remove()
+
+
+def _remove_workspace(directory: str) -> None:
+    """Remove a workspace with all in it, whatever modes commands gave it; the log says what could not be removed."""
+    try:
+        parent = os.open(os.path.dirname(directory), SEARCH)
+    except FileNotFoundError:
+        return
+    try:
+        stayed = remove_tree(parent, os.path.basename(directory), force=True)
+    finally:
+        os.close(parent)
+    if stayed:
+        _log.warning("%d entries of the workspace %s could not be removed: %s", len(stayed), directory, stayed[0][1])
 
 
 def bubblewrap_program() -> str | None:

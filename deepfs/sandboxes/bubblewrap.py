@@ -7,16 +7,19 @@ import re
 import shutil
 import stat
 import weakref
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import cache, partial
 from logging import getLogger
 from secrets import token_hex
+from socket import socket
+from subprocess import SubprocessError
 from tempfile import mkdtemp
 from time import perf_counter
 from typing import Any, Final, TypeVar
 
 import anyio
+from anyio.abc import SocketListener
 from msgspec import Struct
 
 from deepfs import process as commands
@@ -29,6 +32,7 @@ from deepfs.errors import BackendError, InvalidPathError, NotSupportedError
 from deepfs.process import Command, Running
 from deepfs.sandboxes import seccomp
 from deepfs.sandboxes.limits import Cgroup, Limits, held_bytes, processes_beneath
+from deepfs.sandboxes.network import PROXY_VARIABLES, AllowedHosts, listen_beside, serve_proxy
 from deepfs.sync import shielded
 from deepfs.text import paths
 from deepfs.text.arguments import check_bool, check_env, check_integer, check_number, seconds_of
@@ -109,14 +113,17 @@ class Box(Struct, frozen=True):
 def arguments(box: Box, command: str, files: Sequence[int], groups: Cgroup) -> list[str]:
     """The command line that runs `command` in the box, as a member of the control groups.
 
-    `files` are descriptors: of a pipe for the PID of the box, of its options, and of the filter of system calls. Unless
-    the groups count memory, each process gets a memory limit of its own.
+    `files` are descriptors: of a pipe for the PID of the box, of its options, of the filter of system calls, and if the
+    command is held until a pipe has something to read, of that pipe. Unless the groups count memory, each process gets
+    a memory limit of its own.
     """
-    info, options, system_calls = map(str, files)
+    info, options, system_calls, *gate = map(str, files)
     entering = ["/bin/sh", "-c", _ENTER, "sh", *groups.entrances, "--"] if groups.entrances else []
     return [
         *entering,
-        *(box.bubblewrap, "--args", options, "--seccomp", system_calls, "--info-fd", info, "--"),
+        *(box.bubblewrap, "--args", options, "--seccomp", system_calls, "--info-fd", info),
+        *(("--block-fd", *gate) if gate else ()),
+        "--",
         *_limited(box.limits, counts_memory=groups.counts_memory),
         command,
     ]
@@ -224,7 +231,9 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
         timeout: Seconds after which a command is ended; the output so far is returned.
         max_output_bytes: The most bytes of output that are kept, of the head and of the tail.
         env: Environment variables of the commands.
-        network: Whether commands have the network of this machine.
+        network: Whether commands have the network of this machine; or the hosts that they may reach through a proxy on
+            this side, as in `AllowedHosts`: `["example.org", "*.pypi.org"]`. Programs know the proxy from variables
+            such as `HTTPS_PROXY`, and there is no other way out.
         read_only: Paths of this machine that commands see, read-only.
         limits: What commands may use of the machine; None is `Limits()`.
         max_file_size_mb: As in `FilesystemBackend`.
@@ -246,7 +255,7 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
         timeout: float = 120,
         max_output_bytes: int = 100_000,
         env: Mapping[str, str] | None = None,
-        network: bool = False,
+        network: bool | Sequence[str] | AllowedHosts = False,
         read_only: Sequence[str] = (),
         limits: Limits | None = None,
         max_file_size_mb: int = 10,
@@ -254,9 +263,10 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
     ) -> None:
         check_number("timeout", timeout)
         check_integer("max_output_bytes", max_output_bytes)
-        check_bool("network", network)
         check_bool("debugging", debugging)
-        self._env = {**_ENV, **check_env(env)}
+        self._network = network is True
+        self._hosts = _hosts(network)
+        self._env = {**_ENV, **(PROXY_VARIABLES if self._hosts else {}), **check_env(env)}
         name = token_hex(8)
         self._is_ephemeral = root_dir is None
         self._is_closed = False
@@ -267,7 +277,6 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
         self._id = f"bubblewrap-{name}"
         self._timeout = timeout
         self._max_output_bytes = max_output_bytes
-        self._network = network
         self._read_only = tuple(read_only)
         self._allowed = limits or Limits()
         self._has_warned = False
@@ -378,7 +387,7 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
         run = _Run(self._allowed)
         try:
             line = await pool.run(self._prepare, command, run)
-            watch = partial(self._watch_disk, run)
+            watch = partial(self._watch, run)
             yield Command(line, "/", {}, seconds, run.inherited, watch, _join_new_keyring, self._not_enforced(run))
         finally:
             self._use.forget()
@@ -403,7 +412,9 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
         workspace = os.path.abspath(self._given_root)
         box = Box(workspace, self._env, self._read_only, self._network, self._allowed, program, devices)
         system_calls = seccomp.program(machine, debugging=self._debugging)
-        return arguments(box, command, run.open(box.options(), system_calls), run.groups)
+        return arguments(
+            box, command, run.open(box.options(), system_calls, is_held=self._hosts is not None), run.groups
+        )
 
     def _not_enforced(self, run: "_Run") -> tuple[str, ...]:
         """The limits that hold in part, since there is no control group for them; the first time, the log says so."""
@@ -431,6 +442,21 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
                 "commands of root need devices of their own to be safe, and there can be none; use another account",
             ) from error
 
+    async def _watch(self, run: "_Run") -> str:
+        """Serve the network of a command, if it has a list of hosts, and return the reason to stop the command."""
+        if self._hosts is None:
+            return await self._watch_disk(run)
+        try:
+            listener = await SocketListener.from_socket(await run.listener())
+        except (OSError, SubprocessError):
+            return "its network cannot be set up"
+        async with listener, anyio.create_task_group() as tasks:
+            tasks.start_soon(serve_proxy, listener, self._hosts)
+            run.begin()
+            reason = await self._watch_disk(run)
+            tasks.cancel_scope.cancel()
+        return reason
+
     async def _watch_disk(self, run: "_Run") -> str:
         """Return the reason to stop the command when the workspace takes too much space."""
         pause = _LOOK_S
@@ -456,6 +482,16 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
 _CHILD = re.compile(rb'"child-pid": *([0-9]+)')
 
 
+def _hosts(network: bool | Iterable[str] | AllowedHosts) -> AllowedHosts | None:
+    """The hosts that commands may reach, if that is a list."""
+    if isinstance(network, AllowedHosts):
+        return network
+    if isinstance(network, str) or not isinstance(network, Iterable):
+        check_bool("network", network)
+        return None
+    return AllowedHosts(network)
+
+
 class _Run:
     """What one command has on this machine: its control groups, and descriptors."""
 
@@ -463,23 +499,43 @@ class _Run:
         self.groups = Cgroup(limits)
         self.inherited: list[int] = []
         """The descriptors that the command inherits."""
-        self._info = -1
+        self._own: list[int] = []
+        """The other ends of pipes: to read the PID of the box, and to let the command begin."""
         self._child: int | None = None
 
-    def open(self, *contents: bytes) -> list[int]:
-        """Make the descriptors of bubblewrap: one that it tells the PID of the box, and one to read each content."""
-        self._info, told = os.pipe()
+    def open(self, *contents: bytes, is_held: bool) -> list[int]:
+        """Make the descriptors of bubblewrap: one that it tells the PID of the box, one to read each of the contents.
+
+        If the command `is_held`, there is one more, from which bubblewrap reads before it starts the command.
+        """
+        info, told = os.pipe()
+        self._own.append(info)
         self.inherited.append(told)
-        os.set_blocking(self._info, False)
+        os.set_blocking(info, False)
         for content in contents:
             self.inherited.append(_memory_file(content))
+        if is_held:
+            held, gate = os.pipe()
+            os.set_blocking(gate, False)
+            self.inherited.append(held)
+            self._own.append(gate)
         return self.inherited
+
+    def begin(self) -> None:
+        """Let a command begin that is held."""
+        os.write(self._own[1], b"\0")
+
+    async def listener(self) -> socket:
+        """A socket that listens inside the box. Raises OSError or SubprocessError."""
+        while (child := self.child()) is None:
+            await anyio.wait_readable(self._own[0])
+        return await pool.run(listen_beside, child)
 
     def child(self) -> int | None:
         """The PID of the first process in the box; None if there is none yet."""
         if self._child is None:
             with suppress(BlockingIOError):
-                match = _CHILD.search(os.read(self._info, 4096))
+                match = _CHILD.search(os.read(self._own[0], 4096))
                 self._child = int(match[1]) if match else None
         return self._child
 
@@ -493,7 +549,7 @@ class _Run:
 
     def close(self) -> None:
         """Close the descriptors, and remove the control groups with what is left in them."""
-        for descriptor in (*self.inherited, *([self._info] if self._info >= 0 else [])):
+        for descriptor in (*self.inherited, *self._own):
             os.close(descriptor)
         self.groups.remove()
 

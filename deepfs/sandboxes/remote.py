@@ -10,7 +10,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from deepfs.errors import BackendError
-from deepfs.process.running import Captured, Chunk
+from deepfs.process.output import Captured, Chunk
 from deepfs.sandboxes.base import BaseSandbox
 from deepfs.sync import in_thread, run_sync
 from deepfs.text.arguments import check_integer, check_number, seconds_of

@@ -249,10 +249,10 @@ JOIN, SEARCH, SESSION = 1, 10, -3
 def key(): return libc.syscall({_NUMBERS["keyctl"]}, SEARCH, SESSION, b"user", b"deepfs-test", 0)
 """
 _OWN_KEYRING = f"""
-from deepfs.sandboxes.bubblewrap import _join_new_keyring
+from deepfs.sandboxes.box import join_new_keyring
 libc.syscall({_NUMBERS["keyctl"]}, JOIN, None)
 libc.syscall({_NUMBERS["add_key"]}, b"user", b"deepfs-test", b"secret", 6, SESSION)
-command = process.Command([sys.executable, "-c", sys.argv[1]], prepare=_join_new_keyring)
+command = process.Command([sys.executable, "-c", sys.argv[1]], prepare=join_new_keyring)
 print(anyio.run(process.capture, command, 1000).output.strip(), key() > 0)
 """
 

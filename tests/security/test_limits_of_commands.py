@@ -15,7 +15,7 @@ from deepfs.compat.deepagents import from_deepagents, to_deepagents
 from deepfs.middleware.filesystem import FilesystemMiddleware
 from deepfs.middleware.tools import filesystem_tools
 from deepfs.policy import AuditedBackend, HistoryBackend, PermissionedBackend, QuotaBackend
-from deepfs.process.running import Captured, Chunk, Stream
+from deepfs.process.output import Captured, Chunk, Stream
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
 from deepfs.sandboxes.remote import Done, RemoteSandbox
 from support.agents import Sandbox

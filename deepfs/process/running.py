@@ -263,31 +263,7 @@ async def start(
         if prepare is not None:
             prepare()
         with open(null, "r+b", buffering=0) as stdin:
-            started.append(spawned(stdin))
-
-    def spawned(stdin: IO[bytes]) -> Process:
-        pipes = (Pipe("stdout"), Pipe("stderr"))
-        try:
-            if cwd is not None:
-                os.makedirs(cwd, exist_ok=True)
-            popen = subprocess.Popen(
-                arguments,
-                stdin=stdin,
-                stdout=pipes[0].writer,
-                stderr=pipes[1].writer,
-                cwd=cwd,
-                env=env,
-                start_new_session=True,
-                pass_fds=pass_fds,
-            )
-        except BaseException:
-            for pipe in pipes:
-                pipe.close()
-            raise
-        finally:
-            for pipe in pipes:
-                os.close(pipe.writer)
-        return Process(popen, pipes)
+            started.append(_spawn(arguments, stdin, cwd, env, pass_fds))
 
     try:
         await (pool.run_resident(spawn) if prepare is None else pool.run_isolated(spawn))
@@ -298,6 +274,37 @@ async def start(
             process.close()
         raise
     return started[0]
+
+
+def _spawn(
+    arguments: Sequence[str],
+    stdin: IO[bytes],
+    cwd: str | None,
+    env: Mapping[str, str] | None,
+    pass_fds: Sequence[int],
+) -> Process:
+    pipes = (Pipe("stdout"), Pipe("stderr"))
+    try:
+        if cwd is not None:
+            os.makedirs(cwd, exist_ok=True)
+        popen = subprocess.Popen(
+            arguments,
+            stdin=stdin,
+            stdout=pipes[0].writer,
+            stderr=pipes[1].writer,
+            cwd=cwd,
+            env=env,
+            start_new_session=True,
+            pass_fds=pass_fds,
+        )
+    except BaseException:
+        for pipe in pipes:
+            pipe.close()
+        raise
+    finally:
+        for pipe in pipes:
+            os.close(pipe.writer)
+    return Process(popen, pipes)
 
 
 MAX_COMMANDS: Final = 32

@@ -170,6 +170,7 @@ REFUSED = (
     ("ioctl", "file, 0x541C, b'x'", errno.EPERM),
     ("ioctl", "file, 0x5423, b'\\0' * 4", errno.EPERM),
     ("fcntl", "file, 1024, 0", errno.EPERM),
+    ("fcntl", "file, 1040, 0", errno.EPERM),
     ("process_madvise", "-1, 0, 0, 20, 0", errno.EPERM),
     ("lsm_list_modules", "0, 0, 0", errno.EPERM),
 )

@@ -10,6 +10,7 @@ import weakref
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import cache, partial
+from pathlib import Path
 from secrets import token_hex
 from tempfile import mkdtemp
 from time import perf_counter
@@ -258,7 +259,7 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
         max_output_bytes: The most bytes of output that are kept, of the head and of the tail.
         env: Environment variables of the commands.
         network: Whether commands have the network of this machine.
-        read_only: Paths of this machine that commands see, read-only.
+        read_only: Paths of this machine that commands see, read-only. None may lie in a directory that commands change.
         limits: What commands may use of the machine; None is `Limits()`.
         max_file_size_mb: As in `FilesystemBackend`.
         debugging: Whether commands may trace processes of theirs, as debuggers and `strace` do.
@@ -378,8 +379,8 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
     async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
         """Run a shell command in the box; each event loop runs at most 32 at once.
 
-        Raises NotSupportedError if bubblewrap is not installed, or if this process is root and has no control groups or
-        devices of its own.
+        Raises NotSupportedError if bubblewrap is not installed, if a path in `read_only` lies in the workspace, or if
+        this process is root and has no control groups or devices of its own.
         """
         async with self._boxed(command, timeout) as boxed:
             return await commands.capture(boxed, self._max_output_bytes)
@@ -437,6 +438,7 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
         self._make_workspace()
         os.makedirs(self._given_root, 0o700, exist_ok=True)
         workspace = os.path.abspath(self._given_root)
+        _check_outside(self._read_only, workspace)
         box = Box(workspace, self._env, self._read_only, self._network, self._allowed, program, devices)
         system_calls = seccomp.program(machine, debugging=self._debugging)
         files[:0] = map(_memory_file, (box.options(), system_calls))
@@ -468,6 +470,17 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
             if await pool.run_long(partial(is_beyond, directory=self._given_root, limit=self._allowed.workspace)):
                 return f"its files take more than {self._allowed.workspace:,} bytes"
             pause = max(_LOOK_S, _REST * (perf_counter() - begun))
+
+
+def _check_outside(read_only: Sequence[str], workspace: str) -> None:
+    """Raise NotSupportedError for a path in the workspace: a command could replace it by a link to any file."""
+    root = os.path.realpath(workspace)
+    for path in read_only:
+        for parent in map(os.path.realpath, Path(os.path.abspath(path)).parents):
+            if parent == root or paths.is_beneath(parent, root):
+                raise NotSupportedError(
+                    None, f"read_only has a path in the workspace, where commands change it: {path}"
+                )
 
 
 def _make_private(directory: str) -> None:

@@ -59,7 +59,7 @@ class BubblewrapSandbox(WorkspaceSandbox):
         network: Whether commands have the network of this machine; or the hosts that they may reach through a proxy on
             this side, as in `AllowedHosts`: `["example.org", "*.pypi.org"]`. Programs know the proxy from variables
             such as `HTTPS_PROXY`, and there is no other way out.
-        read_only: Paths of this machine that commands see, read-only.
+        read_only: Paths of this machine that commands see, read-only. None may lie in a directory that commands change.
         limits: What commands may use of the machine; None is `Limits()`.
         max_file_size_mb: As in `FilesystemBackend`.
         debugging: Whether commands may trace processes of theirs, as debuggers and `strace` do.
@@ -154,7 +154,7 @@ class BubblewrapSandbox(WorkspaceSandbox):
             raise NotSupportedError(None, f"there is no filter of system calls for a machine of the kind {machine}")
         run.groups.make()
         devices = self._precautions(run.groups) if os.geteuid() == 0 else {}
-        self._make_workspace()
+        self._prepare_workspace()
         workspace = os.path.abspath(self._given_root)
         env = {**(PROXY_VARIABLES if self._hosts else {}), **self._env}
         box = Box(workspace, env, self._read_only, self._network, self._allowed, program, devices)

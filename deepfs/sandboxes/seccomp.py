@@ -60,7 +60,7 @@ _FAMILIES = (1, 2, 10, 16)
 """AF_UNIX, AF_INET, AF_INET6, AF_NETLINK."""
 _OF_TERMINALS = (0x5412, 0x541C, 0x5423)
 """TIOCSTI and TIOCLINUX, which type into terminals, and TIOCSETD, which loads modules of the kernel."""
-_LEASES = (1024, 1039)
+_LEASES = (1024, 1040)
 """F_SETLEASE and F_SETDELEG, by which the owner of a file holds up who opens it, also where he may only read it."""
 _PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 """PER_LINUX, PER_LINUX32, with and without UNAME26, and the question for the present one."""

@@ -8,6 +8,7 @@ from abc import abstractmethod
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
+from pathlib import Path
 from secrets import token_hex
 from time import perf_counter
 from typing import Any, Final, TypeVar
@@ -20,10 +21,11 @@ from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol
 from deepfs.disk.os_calls import SEARCH
 from deepfs.disk.removal import remove_tree
 from deepfs.disk.usage import BoundedDisk, DiskUse
-from deepfs.errors import BackendError
+from deepfs.errors import BackendError, NotSupportedError
 from deepfs.process import Command, Running
 from deepfs.sandboxes.limits import Cgroup, Limits, held_bytes
 from deepfs.sync import shielded
+from deepfs.text import paths
 from deepfs.text.arguments import check_bool, check_env, check_integer, check_number
 from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
@@ -125,9 +127,11 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
             _make_private(self._around)
             os.makedirs(self._given_root, 0o700, exist_ok=True)
 
-    def _make_workspace(self) -> None:
+    def _prepare_workspace(self) -> None:
+        """Make the workspace for a command. Raises NotSupportedError for a path to read that a command could replace."""
         self._make_temporary()
         os.makedirs(self._given_root, 0o700, exist_ok=True)
+        _check_outside(self._read_only, self._given_root)
 
     async def _change(self, held: Sequence[str], function: Callable[..., T], *args: Any) -> T:
         await pool.run(self._make_temporary)
@@ -146,7 +150,8 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
     async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
         """Run a confined shell command; each event loop runs at most 32 at once.
 
-        Raises NotSupportedError if this machine, or the account of this process, has not what confining it takes.
+        Raises NotSupportedError if this machine, or the account of this process, has not what confining it takes, or if a path in
+        `read_only` lies in the workspace.
         """
         async with self._boxed(command, timeout) as boxed:
             return await commands.capture(boxed, self._max_output_bytes)
@@ -208,6 +213,17 @@ def _is_beyond(deadline: Deadline, use: DiskUse, processes: Callable[[], Iterabl
     except OSError:
         return True
     return used + held_bytes(processes(), device) > use.limit
+
+
+def _check_outside(read_only: Sequence[str], workspace: str) -> None:
+    """Raise NotSupportedError for a path in the workspace: a command could replace it by a link to any file."""
+    root = os.path.realpath(workspace)
+    for path in read_only:
+        for parent in map(os.path.realpath, Path(os.path.abspath(path)).parents):
+            if parent == root or paths.is_beneath(parent, root):
+                raise NotSupportedError(
+                    None, f"read_only has a path in the workspace, where commands change it: {path}"
+                )
 
 
 def _make_private(directory: str) -> None:

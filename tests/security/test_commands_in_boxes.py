@@ -13,7 +13,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from deepfs.errors import BackendError
+from deepfs.errors import BackendError, NotSupportedError
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
 from deepfs.sandboxes.seccomp import ARCHITECTURES
 from support.accounts import ACCOUNTS, output_as
@@ -117,6 +117,26 @@ def test_no_descriptor_leads_to_a_device_of_the_host_that_the_command_could_chan
     assert not [device for device in devices if [device.st_dev, device.st_ino] in changed]
 
 
+@pytest.mark.parametrize("way", ["directly", "by a link"])
+async def test_a_command_cannot_choose_what_a_read_only_path_shows(tmp_path: Path, way: str) -> None:
+    """A path in the workspace could be replaced by a link to any file of the host."""
+    workspace, secret, link = tmp_path / "workspace", tmp_path / "secret", tmp_path / "link"
+
+    def make() -> None:
+        workspace.mkdir()
+        secret.write_text("a secret")
+        link.symlink_to(workspace)
+
+    await anyio.to_thread.run_sync(make)
+    shown = (workspace if way == "directly" else link) / "shown"
+    await BubblewrapSandbox(workspace).aexecute(f"ln -s {secret} shown")
+    box = BubblewrapSandbox(workspace, read_only=[str(shown)])
+    with pytest.raises(NotSupportedError, match="shown"):
+        print((await box.aexecute(f"cat {shown}")).output)
+    whole = BubblewrapSandbox(workspace, read_only=[str(workspace)])
+    assert (await whole.aexecute(f"ls {workspace}")).output == "shown\n"
+
+
 # --- system calls ---
 
 _NUMBERS = ARCHITECTURES[os.uname().machine].numbers
@@ -170,6 +190,7 @@ REFUSED = (
     ("ioctl", "file, 0x541C, b'x'", errno.EPERM),
     ("ioctl", "file, 0x5423, b'\\0' * 4", errno.EPERM),
     ("fcntl", "file, 1024, 0", errno.EPERM),
+    ("fcntl", "file, 1040, 0", errno.EPERM),
     ("process_madvise", "-1, 0, 0, 20, 0", errno.EPERM),
     ("lsm_list_modules", "0, 0, 0", errno.EPERM),
 )

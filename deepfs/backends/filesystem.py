@@ -72,7 +72,8 @@ class FilesystemBackend(BackendProtocol):
         ignore: What searches leave out: `"git"` for what the `.gitignore` files from `root_dir` down say, a list of
             patterns in the syntax of such a file, or None for nothing. The directory that a search starts in is
             searched in any case, and other operations ignore nothing. A `.gitignore` that is no regular file, or is
-            over 128 KiB or 4,000 lines, has no rules.
+            over 128 KiB or 4,000 lines, has no rules. So has one that cannot be compiled, and each one after the first
+            2 MiB of a search; a grep counts these two as `skipped`.
         ripgrep: Whether to use ripgrep for large trees where it is installed. Results are the same.
 
     Raises:

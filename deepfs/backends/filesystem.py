@@ -188,7 +188,7 @@ class FilesystemBackend(BackendProtocol):
     def _ls(self, deadline: Deadline, disk: Disk, path: str) -> LsResult:
         path = self._path(path)
         listing = disk.list_directory(path, deadline=deadline)
-        return LsResult(entries=[_info(path, entry) for entry in listing.entries])
+        return LsResult(entries=[_info(path, entry) for entry in listing.entries], skipped=listing.skipped)
 
     async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
         return await self._look(self._list_tree, path, deleting)

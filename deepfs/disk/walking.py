@@ -347,6 +347,8 @@ class Listing(NamedTuple):
 
     entries: list[Entry]
     truncated: bool
+    skipped: int = 0
+    """The number of entries that were seen and have names that are not UTF-8."""
 
 
 def is_shown(name: str) -> bool:
@@ -378,15 +380,26 @@ def list_directory(root: Root, path: str, limit: int | None, deadline: Deadline)
         raise
     try:
         with StorageErrors(path), os.scandir(descriptor) as children:
-            shown = (child for child in _until_due(children, path, deadline) if is_shown(child.name))
+            found = _until_due(children, path, deadline)
             if root.judge is not None:
-                shown = (child for child in shown if permits(root.judge, paths.join(real, child.name)))
+                found = (child for child in found if permits(root.judge, paths.join(real, child.name)))
+            skipped: list[str] = []
+            shown = (child for child in found if _is_shown(child.name, skipped))
             entries = [_entry(root, path, child) for child in islice(shown, limit)]
             truncated = limit is not None and next(shown, None) is not None
     finally:
         release(descriptor)
     entries.sort(key=_sort_key)
-    return Listing(entries, truncated)
+    return Listing(entries, truncated, len(skipped))
+
+
+def _is_shown(name: str, skipped: list[str]) -> bool:
+    """`is_shown`; adds a name that is not UTF-8 to `skipped`."""
+    if is_shown(name):
+        return True
+    if not is_temporary(name):
+        skipped.append(name)
+    return False
 
 
 def _until_due(children: Iterator[os.DirEntry[str]], path: str, deadline: Deadline) -> Iterator[os.DirEntry[str]]:

@@ -29,7 +29,7 @@ from deepfs.disk.reading import check_regular, modified_at, open_regular, read_d
 from deepfs.disk.resolve import Root
 from deepfs.errors import DeepFSError, NotDirectoryError, NotFoundError
 from deepfs.text import paths
-from deepfs.text.judging import permits
+from deepfs.text.judging import Judge, permits
 from deepfs.threads.deadline import Deadline
 
 __all__ = [
@@ -276,6 +276,7 @@ class _Walk:
 
     def _files(self, level: _Level) -> Generator[FoundFile, None, os.DirEntry[str] | None]:
         """Yield the files of a directory up to its next child directory, and return that, or None at the end."""
+        judge = self._root.judge
         for key, entry in level.children:
             if key[-1] == "/":
                 if self._enter is None or self._enter(level.prefix + entry.name):
@@ -283,13 +284,12 @@ class _Walk:
             elif entry.is_symlink():
                 if self._leads_to_file(level.prefix + key):
                     yield FoundFile(self._root, level.prefix + key)
-            elif entry.is_file(follow_symlinks=False) and self._permits(level.prefix + key):
+            elif entry.is_file(follow_symlinks=False) and (judge is None or self._permits(judge, level.prefix + key)):
                 yield FoundFile(self._root, level.prefix + key, entry, level)
         return None
 
-    def _permits(self, path: str) -> bool:
-        judge = self._root.judge
-        return judge is None or permits(judge, self._real + path[self._start :])
+    def _permits(self, judge: Judge, path: str) -> bool:
+        return permits(judge, self._real + path[self._start :])
 
     def _opened(self, level: _Level, entry: os.DirEntry[str]) -> _Level | None:
         path = level.prefix + entry.name

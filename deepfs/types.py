@@ -218,9 +218,10 @@ def _file_data(value: Any) -> Any:
 
 
 class LsResult(Result):
-    """The direct children of a directory, sorted by path."""
+    """The direct children of a directory, sorted by path; `skipped` counts those whose names are no text (UTF-8)."""
 
     entries: list[FileInfo] | None = None
+    skipped: int = 0
 
     def __post_init__(self) -> None:
         self.entries = _records(self.entries, FileInfo)

@@ -4,7 +4,7 @@ import logging
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 import anyio
 from msgspec.structs import replace
@@ -15,7 +15,7 @@ from deepfs.search.request import PathFilter
 from deepfs.sync import is_inline
 from deepfs.text import paths
 from deepfs.text.arguments import check_string
-from deepfs.text.judging import judging, rebased
+from deepfs.text.judging import rebased
 from deepfs.threads.loop_bridge import is_stray
 from deepfs.types import (
     FileInfo,
@@ -28,6 +28,8 @@ from deepfs.types import (
 __all__ = ["Mount", "MountTable", "answered", "gather", "uncancelled"]
 
 ResultT = TypeVar("ResultT", bound=Result)
+T = TypeVar("T")
+P = ParamSpec("P")
 
 
 @dataclass(frozen=True)
@@ -45,9 +47,10 @@ class Mount:
         """The path in the tree for `path` in the backend."""
         return self.prefix + path if path != "/" else self.prefix or "/"
 
-    def judging(self) -> judging:
-        """A context for calls of the backend, in which a judge of paths in the tree gets such paths."""
-        return rebased(self.prefix)
+    async def ask(self, call: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> T:
+        """Call a method of the backend; a judge of paths in the tree, if there is one, gets such paths."""
+        with rebased(self.prefix):
+            return await call(*args, **options)
 
     def hidden(self, hidden: PathFilter | None) -> PathFilter | None:
         """The filter `hidden`, which takes paths in the tree, as a filter that takes paths in the backend."""
@@ -132,7 +135,6 @@ def _prefix(route: str) -> str:
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
 BatchT = TypeVar("BatchT")
 OutcomeT = TypeVar("OutcomeT")
 

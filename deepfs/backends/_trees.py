@@ -22,6 +22,7 @@ from deepfs.text.entries import (
     joined,
     omission_of_name,
     relation,
+    unnamed_omission,
     unreadable_omission,
 )
 from deepfs.text.judging import aside
@@ -68,6 +69,8 @@ class _Walk:
         pending = [(path, real_path, listing)]
         while pending:
             directory, real_directory, listing = pending.pop()
+            if listing.skipped:
+                self.omission = joined(self.omission, unnamed_omission(listing.skipped))
             children = [info for info in listing.entries or () if self._is_carried(directory, info)]
             named = [info.path.rstrip("/") for info in children]
             real = await self._backend.aresolve_paths(named) if named else []

@@ -174,8 +174,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
     async def _mounted_tree(self, mount: Mount, inner: str, deleting: bool) -> TreeListing:
         """The tree of one mount with paths of the composite, without entries that other mounts hide."""
         try:
-            with mount.judging():
-                listing = await mount.backend.alist_tree(inner, deleting=deleting)
+            listing = await mount.ask(mount.backend.alist_tree, inner, deleting=deleting)
         except DeepFSError as error:
             raise mount.outer_error(error, inner) from error
         entries = [replace(entry, path=mount.outer(entry.path)) for entry in listing.entries]
@@ -183,10 +182,9 @@ class CompositeBackend(BackendProtocol, SyncCommands):
 
     async def achange_entries(self, changes: Sequence[EntryChange]) -> list[FileUploadResponse]:
         async def change(mount: Mount, batch: Sequence[tuple[str, int]]) -> list[FileUploadResponse]:
-            with mount.judging():
-                return await mount.backend.achange_entries(
-                    [replace(changes[index], path=inner) for inner, index in batch]
-                )
+            return await mount.ask(
+                mount.backend.achange_entries, [replace(changes[index], path=inner) for inner, index in batch]
+            )
 
         outcomes = await self._in_batches([change.path for change in changes], change, FileUploadResponse)
         return [replace(outcome, path=change.path) for outcome, change in zip(outcomes, changes, strict=True)]
@@ -217,44 +215,40 @@ class CompositeBackend(BackendProtocol, SyncCommands):
 
     async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
         mount, inner, _ = self._file_route(path)
-        with mount.judging():
-            return mount.outer_result(await mount.backend.aread(inner, offset, limit), inner)
+        return mount.outer_result(await mount.ask(mount.backend.aread, inner, offset, limit), inner)
 
     async def aread_raw(self, path: str) -> ReadRawResult:
         mount, inner, _ = self._file_route(path)
-        with mount.judging():
-            return mount.outer_result(await mount.backend.aread_raw(inner), inner)
+        return mount.outer_result(await mount.ask(mount.backend.aread_raw, inner), inner)
 
     async def awrite(
         self, path: str, content: str, *, overwrite: bool = False, if_match: str | None = None
     ) -> WriteResult:
         mount, inner, path = self._file_route(path)
         options = without_defaults(overwrite=overwrite, if_match=if_match)
-        with mount.judging():
-            written = await mount.backend.awrite(inner, content, **options)
+        written = await mount.ask(mount.backend.awrite, inner, content, **options)
         return _at(mount.outer_result(written, inner), path)
 
     async def aedit(
         self, path: str, old: str, new: str, replace_all: bool = False, *, if_match: str | None = None
     ) -> EditResult:
         mount, inner, path = self._file_route(path)
-        with mount.judging():
-            edited = await mount.backend.aedit(inner, old, new, replace_all, **without_defaults(if_match=if_match))
+        edited = await mount.ask(
+            mount.backend.aedit, inner, old, new, replace_all, **without_defaults(if_match=if_match)
+        )
         return _at(mount.outer_result(edited, inner), path)
 
     async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
         mount, inner, path = self._route(path)
         self._check_no_mount_beneath(path)
-        with mount.judging():
-            deleted = await mount.backend.adelete(inner, **without_defaults(if_match=if_match))
+        deleted = await mount.ask(mount.backend.adelete, inner, **without_defaults(if_match=if_match))
         return _at(mount.outer_result(deleted, inner), path)
 
     async def acopy(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
         mount, inner_src, src = self._route(src)
         target, inner_dst, dst = self._file_route(dst)
         if target is mount and not self._table.beneath(src):
-            with mount.judging():
-                copied = await mount.backend.acopy(inner_src, inner_dst, **without_defaults(overwrite=overwrite))
+            copied = await mount.ask(mount.backend.acopy, inner_src, inner_dst, **without_defaults(overwrite=overwrite))
             return _at(mount.outer_result(copied, inner_src, inner_dst), dst)
         if await self._are_one(src, dst, moving=False):
             return await CompositeBackend.acopy(self, dst, dst, overwrite=overwrite)
@@ -268,8 +262,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         if mount.prefix and inner_src == "/":
             raise PermissionDeniedError(src, "a mount cannot be moved")
         if target is mount:
-            with mount.judging():
-                moved = await mount.backend.amove(inner_src, inner_dst, **without_defaults(overwrite=overwrite))
+            moved = await mount.ask(mount.backend.amove, inner_src, inner_dst, **without_defaults(overwrite=overwrite))
             return _at(mount.outer_result(moved, inner_src, inner_dst), dst)
         if await self._are_one(src, dst, moving=True):
             moved = await CompositeBackend.amove(self, src, src)
@@ -304,8 +297,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
 
     async def als(self, path: str) -> LsResult:
         mount, inner, path = self._route(path)
-        with mount.judging():
-            listing = await mount.backend.als(inner)
+        listing = await mount.ask(mount.backend.als, inner)
         mounted = self._table.children(path)
         if not mounted:
             return self._listed(mount, mount.outer_result(listing, inner))
@@ -332,8 +324,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
 
         async def upload(mount: Mount, batch: Sequence[tuple[str, int]]) -> list[FileUploadResponse]:
-            with mount.judging():
-                return await mount.backend.aupload_files([(inner, files[index][1]) for inner, index in batch])
+            return await mount.ask(mount.backend.aupload_files, [(inner, files[index][1]) for inner, index in batch])
 
         outcomes = await self._in_batches([path for path, _ in files], upload, FileUploadResponse)
         return [replace(outcome, path=path) for outcome, (path, _) in zip(outcomes, files, strict=True)]
@@ -341,8 +332,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
 
         async def download(mount: Mount, batch: Sequence[tuple[str, int]]) -> list[FileDownloadResponse]:
-            with mount.judging():
-                return await mount.backend.adownload_files([inner for inner, _ in batch])
+            return await mount.ask(mount.backend.adownload_files, [inner for inner, _ in batch])
 
         outcomes = await self._in_batches(paths, download, FileDownloadResponse)
         return [replace(outcome, path=path) for outcome, path in zip(outcomes, paths, strict=True)]
@@ -351,8 +341,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         mount, inner, _ = self._file_route(path)
         try:
             async with aclosing(mount.backend.adownload_stream(inner, chunk_size=chunk_size)) as chunks:
-                with mount.judging():  # Nothing is yielded within it: the caller would have its judge.
-                    first = await anext(chunks, None)
+                first = await mount.ask(anext, chunks, None)  # It opens the file; the others are read from that.
                 if first is not None:
                     yield first
                 async for chunk in chunks:
@@ -362,8 +351,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
 
     async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
         mount, inner, _ = self._file_route(path)
-        with mount.judging():
-            return replace(await mount.backend.aupload_stream(inner, chunks), path=path)
+        return replace(await mount.ask(mount.backend.aupload_stream, inner, chunks), path=path)
 
     async def awatch(self, path: str = "/") -> AsyncGenerator[ChangeEvent, None]:
         """Watch `path` in its backend. Raises NotSupportedError if mounts lie beneath `path`: watch each of them."""

@@ -72,7 +72,8 @@ class FilesystemBackend(BackendProtocol):
         ignore: What searches leave out: `"git"` for what the `.gitignore` files from `root_dir` down say, a list of
             patterns in the syntax of such a file, or None for nothing. The directory that a search starts in is
             searched in any case, and other operations ignore nothing. A `.gitignore` that is no regular file, or is
-            over 128 KiB or 4,000 lines, has no rules.
+            over 128 KiB or 4,000 lines, has no rules. So has one that cannot be compiled, and each one after the first
+            2 MiB of a search; a grep counts these two as `skipped`.
         ripgrep: Whether to use ripgrep for large trees where it is installed. Results are the same.
 
     Raises:
@@ -187,7 +188,7 @@ class FilesystemBackend(BackendProtocol):
     def _ls(self, deadline: Deadline, disk: Disk, path: str) -> LsResult:
         path = self._path(path)
         listing = disk.list_directory(path, deadline=deadline)
-        return LsResult(entries=[_info(path, entry) for entry in listing.entries])
+        return LsResult(entries=[_info(path, entry) for entry in listing.entries], skipped=listing.skipped)
 
     async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
         return await self._look(self._list_tree, path, deleting)

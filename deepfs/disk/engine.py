@@ -159,7 +159,7 @@ class Disk:
         """The children of a directory, sorted by path; the path of a directory ends in `/`.
 
         A symlink is listed as its target, or as a file without size if the target is missing or outside the root.
-        Temporary files of this package and names that are not UTF-8 are left out.
+        Temporary files of this package are left out, and names that are not UTF-8 are counted only.
 
         Args:
             path: A path to a directory.

@@ -3,7 +3,6 @@
 import errno
 import os
 import secrets
-import stat
 import struct
 import sys
 from collections.abc import Callable, Iterator
@@ -23,7 +22,6 @@ from deepfs.errors import (
 
 __all__ = [
     "LINK_ERRORS",
-    "LOOK",
     "MAX_RACES",
     "NEW",
     "NOT_REGULAR",
@@ -47,10 +45,8 @@ __all__ = [
     "may_change",
     "open_as_owner",
     "open_directory_in",
-    "open_in",
     "open_unlinked",
     "release",
-    "reopened",
     "temporary_name",
 ]
 
@@ -64,8 +60,6 @@ _NEVER_WAIT: int = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 
 READ: int = os.O_RDONLY | _NEVER_WAIT
 """Read a file."""
-LOOK: int | None = getattr(os, "O_PATH", None)
-"""Refer to a file to learn its kind, without opening it; None if the system does not have such descriptors."""
 UPDATE: int = os.O_RDWR | _NEVER_WAIT
 """Read a file that is about to be replaced; fails unless the file may be written."""
 NEW: int = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_FOLLOW
@@ -185,23 +179,6 @@ def link_target(directory: int, name: str) -> str | None:
         if error.errno in (errno.EINVAL, errno.ENOENT):
             return None
         raise
-
-
-def open_in(directory: int, name: str, flags: int) -> int:
-    """Open the entry `name` of an open directory; OSError with one of `LINK_ERRORS` if it is a symlink."""
-    descriptor = os.open(name, flags | NO_FOLLOW, dir_fd=directory)
-    if flags == LOOK and stat.S_ISLNK(os.fstat(descriptor).st_mode):
-        release(descriptor)
-        raise OSError(errno.ELOOP, "a symlink")
-    return descriptor
-
-
-def reopened(descriptor: int, flags: int) -> int | None:
-    """Open the file that a descriptor of `LOOK` refers to, whatever its name is now; None if the system cannot."""
-    try:
-        return os.open(f"/proc/self/fd/{descriptor}", flags)
-    except FileNotFoundError:
-        return None
 
 
 def open_directory_in(directory: int, name: str) -> int | None:

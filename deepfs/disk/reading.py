@@ -10,7 +10,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import NamedTuple
 
-from deepfs.disk.os_calls import LOOK, NOT_REGULAR, READ, release, reopened
+from deepfs.disk.os_calls import NOT_REGULAR, READ, release
 from deepfs.disk.resolve import Place, Root
 from deepfs.errors import InvalidContentError, IsDirectoryError, PermissionDeniedError, TooLargeError
 from deepfs.text import lines as text
@@ -46,10 +46,8 @@ _MAX_REMEMBERED = 4096
 
 def check_regular(path: str, status: os.stat_result) -> None:
     """Raise IsDirectoryError or PermissionDeniedError unless `status` is that of a regular file."""
-    if stat.S_ISDIR(status.st_mode):
-        raise IsDirectoryError(path)
     if not stat.S_ISREG(status.st_mode):
-        raise PermissionDeniedError(path, NOT_REGULAR)
+        raise IsDirectoryError(path) if stat.S_ISDIR(status.st_mode) else PermissionDeniedError(path, NOT_REGULAR)
 
 
 def regular_descriptor(path: str, descriptor: int) -> os.stat_result:
@@ -64,13 +62,17 @@ def regular_descriptor(path: str, descriptor: int) -> os.stat_result:
 
 
 def open_regular(root: Root, path: str) -> tuple[int, os.stat_result]:
-    """Open the regular file at `path` for reading. Anything else is refused without being opened."""
+    """Open the regular file at `path` for reading. Anything else is refused without being opened.
+
+    Should a special file take the place of a regular one just then, opening it does not block.
+    """
     if path == "/":
         raise IsDirectoryError(path)  # The root may not exist yet; opening it would raise NotFoundError.
-    if LOOK is None:
+    if root.seems_special(path):
+        # Opening a FIFO would wake its writers, although nothing reads; opening a device may do anything.
         check_regular(path, root.stat(path))
-        return _opened(path, root.open(path, READ))
-    return _opened_from(path, root.open(path, LOOK)) or _opened(path, root.open(path, READ))
+    descriptor = root.open(path, READ)
+    return descriptor, regular_descriptor(path, descriptor)
 
 
 def open_regular_at(path: str, place: Place) -> tuple[int, os.stat_result]:
@@ -78,23 +80,8 @@ def open_regular_at(path: str, place: Place) -> tuple[int, os.stat_result]:
     status = place.lstat()
     if status is not None and not stat.S_ISLNK(status.st_mode):
         check_regular(path, status)
-    return _opened(path, place.open(READ))
-
-
-def _opened(path: str, descriptor: int) -> tuple[int, os.stat_result]:
+    descriptor = place.open(READ)
     return descriptor, regular_descriptor(path, descriptor)
-
-
-def _opened_from(path: str, looked: int) -> tuple[int, os.stat_result] | None:
-    """Open for reading what the descriptor `looked`, which is closed, refers to; None if the system cannot."""
-    # Opening a FIFO would wake its writers, although nothing reads; opening a device may do anything.
-    try:
-        status = os.fstat(looked)
-        check_regular(path, status)
-        descriptor = reopened(looked, READ)
-    finally:
-        release(looked)
-    return None if descriptor is None else (descriptor, status)
 
 
 def read_descriptor(path: str, descriptor: int, size: int, limit: int | None = None) -> bytes:

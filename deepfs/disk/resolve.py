@@ -22,7 +22,6 @@ from deepfs.disk.os_calls import (
     is_temporary,
     link_target,
     open_directory_in,
-    open_in,
     open_unlinked,
     release,
 )
@@ -41,6 +40,7 @@ __all__ = ["Place", "Root", "place_of"]
 
 _SUPPORTED = os.name == "posix"
 _MAX_LINKS = 40
+_ORDINARY = (stat.S_IFREG, stat.S_IFDIR)
 
 
 def _names(path: str) -> list[str]:
@@ -85,7 +85,7 @@ class Place:
 
     def open(self, flags: int) -> int:
         """Open the entry here; fails if it is a symlink."""
-        return open_in(self.directory, self.name, flags)
+        return os.open(self.name, flags | NO_FOLLOW, dir_fd=self.directory)
 
 
 class Root:
@@ -137,22 +137,26 @@ class Root:
 
     def open(self, path: str, flags: int) -> int:
         """Open what `path` leads to, following symlinks that are allowed."""
-        return self.open_real(path, flags)[0]
-
-    def open_real(self, path: str, flags: int) -> tuple[int, str]:
-        """Open what `path` leads to; returns its path without symlinks as well, if there is a judge."""
-        self.check(path, "source", path)
+        if self.judge is not None:
+            return self.open_real(path, flags)[0]
         try:
-            return self._open_plain(path, flags), path
+            return self._open_plain(path, flags)
         except OSError as error:
             if error.errno not in LINK_ERRORS:
                 raise
+        with self.locate(path) as place:
+            return place.open(flags)
+
+    def open_real(self, path: str, flags: int) -> tuple[int, str]:
+        """Open what `path` leads to; returns its path without symlinks as well, if there is a judge."""
+        if self.judge is None:
+            return self.open(path, flags), path
         with self.locate(path) as place:
             return place.open(flags), place.path
 
     def _open_plain(self, path: str, flags: int) -> int:
         """Open `path` the fast way, in the common case that no name in it is a symlink; else raise a link error."""
-        if not self._confined and self._follow_links and self.judge is None:
+        if not self._confined and self._follow_links:
             return os.open(path, flags)
         if "/.." in path or PREFIX in path:
             raise OSError(errno.ELOOP, "not plain")
@@ -167,7 +171,7 @@ class Root:
                 child = os.open(each, SEARCH | NO_FOLLOW, dir_fd=directory)
                 directory, left = child, directory
                 os.close(left)
-            return open_in(directory, name or ".", flags)
+            return os.open(name or ".", flags | NO_FOLLOW, dir_fd=directory)
         finally:
             os.close(directory)
 
@@ -206,6 +210,17 @@ class Root:
                 raise
             return None
         return None if ".." in names else "/" + "/".join(names)
+
+    def seems_special(self, path: str) -> bool:
+        """Whether something other than a file, directory or link seems to be at `path`; fast, and only a hint.
+
+        The system resolves the path, so another process could lead it outside.
+        """
+        try:
+            mode = os.stat(self.host_path + path).st_mode
+        except (OSError, ValueError):
+            return False
+        return stat.S_IFMT(mode) not in _ORDINARY
 
     def stat(self, path: str) -> os.stat_result:
         """The status of what `path` leads to, following symlinks that are allowed."""

@@ -29,7 +29,7 @@ from deepfs.disk.reading import check_regular, modified_at, open_regular, read_d
 from deepfs.disk.resolve import Root
 from deepfs.errors import DeepFSError, NotDirectoryError, NotFoundError
 from deepfs.text import paths
-from deepfs.text.judging import permits
+from deepfs.text.judging import Judge, permits
 from deepfs.threads.deadline import Deadline
 
 __all__ = [
@@ -276,6 +276,7 @@ class _Walk:
 
     def _files(self, level: _Level) -> Generator[FoundFile, None, os.DirEntry[str] | None]:
         """Yield the files of a directory up to its next child directory, and return that, or None at the end."""
+        judge = self._root.judge
         for key, entry in level.children:
             if key[-1] == "/":
                 if self._enter is None or self._enter(level.prefix + entry.name):
@@ -283,13 +284,12 @@ class _Walk:
             elif entry.is_symlink():
                 if self._leads_to_file(level.prefix + key):
                     yield FoundFile(self._root, level.prefix + key)
-            elif entry.is_file(follow_symlinks=False) and self._permits(level.prefix + key):
+            elif entry.is_file(follow_symlinks=False) and (judge is None or self._permits(judge, level.prefix + key)):
                 yield FoundFile(self._root, level.prefix + key, entry, level)
         return None
 
-    def _permits(self, path: str) -> bool:
-        judge = self._root.judge
-        return judge is None or permits(judge, self._real + path[self._start :])
+    def _permits(self, judge: Judge, path: str) -> bool:
+        return permits(judge, self._real + path[self._start :])
 
     def _opened(self, level: _Level, entry: os.DirEntry[str]) -> _Level | None:
         path = level.prefix + entry.name
@@ -347,6 +347,8 @@ class Listing(NamedTuple):
 
     entries: list[Entry]
     truncated: bool
+    skipped: int = 0
+    """The number of entries that were seen and have names that are not UTF-8."""
 
 
 def is_shown(name: str) -> bool:
@@ -378,15 +380,26 @@ def list_directory(root: Root, path: str, limit: int | None, deadline: Deadline)
         raise
     try:
         with StorageErrors(path), os.scandir(descriptor) as children:
-            shown = (child for child in _until_due(children, path, deadline) if is_shown(child.name))
+            found = _until_due(children, path, deadline)
             if root.judge is not None:
-                shown = (child for child in shown if permits(root.judge, paths.join(real, child.name)))
+                found = (child for child in found if permits(root.judge, paths.join(real, child.name)))
+            skipped: list[str] = []
+            shown = (child for child in found if _is_shown(child.name, skipped))
             entries = [_entry(root, path, child) for child in islice(shown, limit)]
             truncated = limit is not None and next(shown, None) is not None
     finally:
         release(descriptor)
     entries.sort(key=_sort_key)
-    return Listing(entries, truncated)
+    return Listing(entries, truncated, len(skipped))
+
+
+def _is_shown(name: str, skipped: list[str]) -> bool:
+    """`is_shown`; adds a name that is not UTF-8 to `skipped`."""
+    if is_shown(name):
+        return True
+    if not is_temporary(name):
+        skipped.append(name)
+    return False
 
 
 def _until_due(children: Iterator[os.DirEntry[str]], path: str, deadline: Deadline) -> Iterator[os.DirEntry[str]]:

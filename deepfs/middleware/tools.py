@@ -83,7 +83,8 @@ class FileOperations:
     async def ls(self, path: str) -> str:
         result = await self.backend.als(path)
         failed = _partial(result, result.entries)
-        return listing(entries(result.entries or ()), self._max_chars, failed) or f"[{path} is empty]"
+        skipped = f"{result.skipped:,} names are no text (UTF-8) and are not shown" if result.skipped else ""
+        return listing(entries(result.entries or ()), self._max_chars, skipped, failed) or f"[{path} is empty]"
 
     async def read_file(self, file_path: str, offset: int, limit: int, column: int) -> str | list[dict[str, Any]]:
         read = await self.backend.aread(file_path, offset, limit)

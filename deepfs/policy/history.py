@@ -382,7 +382,8 @@ class HistoryBackend(WrapperBackend):
         if listing.omission is not None:
             reason = listing.omission.reason
             raise error_about(listing.omission.code, path, f"it cannot be kept in the history: {reason}")
-        return [entry.path for entry in files_of(listing.entries)]
+        # A link that leads nowhere, perhaps to itself, has no content.
+        return [entry.path for entry in files_of(listing.entries) if entry.kind != "link" or entry.leads_to]
 
     async def _current(self, path: str) -> bytes | None:
         """The content of the file; None if there is no file."""

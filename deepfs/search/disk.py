@@ -1,13 +1,14 @@
 """Engines that search a tree on disk: by reading every file, or only the files that ripgrep does not exclude."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
+from functools import partial
 from itertools import islice
 from time import monotonic
 from typing import Any, Protocol
 
 from deepfs.disk import Disk, is_shortage
-from deepfs.errors import DeepFSError
+from deepfs.errors import DeadlineError, DeepFSError
 from deepfs.search.batching import BatchedCall
 from deepfs.search.gitignore import IgnoreOption, Ignoring, compile_rules
 from deepfs.search.request import FileFilter, GrepRequest, SearchRequest
@@ -16,6 +17,7 @@ from deepfs.search.ripgrep import NO_IGNORE_FILES, RipgrepError, WithRipgrep, fi
 from deepfs.search.tasks import AnyTask, GlobTask, GrepTask, SearchBatch, Walk
 from deepfs.text import paths
 from deepfs.text.judging import Judge
+from deepfs.threads.deadline import Deadline
 
 __all__ = ["Automatic", "Engine", "InProcess", "LocalSearch", "WithRipgrep"]
 
@@ -141,12 +143,18 @@ class LocalSearch:
 
         Files that the judge refuses are not found. Ignore files are read without asking it.
         """
-        ignoring = self._ignoring(root, base)
+        compiling = _CompilingDeadline(calls)
+        ignoring: Ignoring | None = None
+        with suppress(DeadlineError):
+            ignoring = self._ignoring(root, base, compiling)
         tasks = self._tasks(calls, root, ignoring)
-        self._engine.run(
-            SearchBatch(self._disk.judged(judge), root, tasks, max_bytes=self._max_bytes, hints=_hints(ignoring))
-        )
+        if not compiling.is_over:
+            batch = SearchBatch(
+                self._disk.judged(judge), root, tasks, max_bytes=self._max_bytes, hints=_hints(ignoring)
+            )
+            self._engine.run(batch)
         for task in tasks:
+            task.has_expired |= compiling.is_over and not task.is_over
             task.is_over = True
             task.call.settle(task.result)
 
@@ -162,16 +170,18 @@ class LocalSearch:
             try:
                 if chosen not in filters:
                     filters[chosen] = FileFilter(request, root, ignoring)
-                tasks.append(_task(call, filters[chosen], self._max_bytes))
+                tasks.append(_task(call, filters[chosen], self._max_bytes, ignoring))
             except DeepFSError as error:
                 call.fail(error)
         return tasks
 
-    def _ignoring(self, root: str, base: str) -> Ignoring | None:
+    def _ignoring(self, root: str, base: str, deadline: Deadline) -> Ignoring | None:
         if not self._honours_files and not self._rules:
             return None
         start = base if root == base or paths.is_beneath(root, base) else root
-        return Ignoring(start, root, self._rules, self._gitignore if self._honours_files else None)
+        return Ignoring(
+            start, root, self._rules, self._gitignore if self._honours_files else None, partial(deadline.check, root)
+        )
 
     def _gitignore(self, path: str) -> bytes | None:
         try:
@@ -182,9 +192,27 @@ class LocalSearch:
             return None
 
 
-def _task(call: BatchedCall[SearchRequest, Any], files: FileFilter, max_bytes: int) -> AnyTask:
+class _CompilingDeadline(Deadline):
+    """Passes when the deadlines of all calls have passed: they wait for the same ignore files."""
+
+    __slots__ = ("_calls", "is_over")
+
+    def __init__(self, calls: Sequence[BatchedCall[SearchRequest, Any]]) -> None:
+        super().__init__()
+        self._calls = calls
+        self.is_over: bool = False
+
+    def check(self, path: str = "/") -> None:
+        if all(call.deadline.has_passed for call in self._calls):
+            self.is_over = True
+            raise DeadlineError(path, "")
+
+
+def _task(
+    call: BatchedCall[SearchRequest, Any], files: FileFilter, max_bytes: int, ignoring: Ignoring | None
+) -> AnyTask:
     if isinstance(call.request, GrepRequest):
-        return GrepTask(Grep(call.request, files, max_bytes), call)
+        return GrepTask(Grep(call.request, files, max_bytes), call, ignoring)
     return GlobTask(files, call)
 
 

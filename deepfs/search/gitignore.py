@@ -7,10 +7,10 @@ parent, and everything in an ignored directory is ignored, even if a rule says o
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import lru_cache
 from importlib import import_module
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
+from deepfs.errors import DeadlineError
 from deepfs.text import paths
 from deepfs.text.lines import BOM, is_text
 
@@ -31,6 +31,9 @@ _GROUP_OF = 64
 _MAX_MEMORY = 1024 * 1024
 """Bytes of memory for one expression; a pattern that needs more is invalid."""
 _MAX_HINTS = 100
+_MAX_KNOWN = 64
+_MAX_BYTES = 2 * 1024 * 1024
+"""Bytes of `.gitignore` files that one search honours."""
 _is_plain_pattern = re.compile(r"[\w.*?/-]{1,200}", re.ASCII).fullmatch
 
 
@@ -107,20 +110,33 @@ class _Group:
         return None
 
 
+Check: TypeAlias = Callable[[], None]
+"""Raises DeadlineError when the search has to end; called every few milliseconds while rules are compiled."""
+
+
+def _go_on() -> None:
+    """A search without a deadline."""
+
+
 class Rules:
     """The rules of one `.gitignore` file; paths are relative to its directory, without leading or trailing slash.
 
     `plain` holds the patterns that are not exceptions and have no special characters except `*`, `?` and `/`.
     """
 
-    def __init__(self, rules: Sequence[_Rule], plain: Sequence[str] = ()) -> None:
+    def __init__(self, rules: Sequence[_Rule], plain: Sequence[str] = (), check: Check = _go_on) -> None:
         starts = range(len(rules) - len(rules) % _GROUP_OF, -1, -_GROUP_OF)
-        self._last_first = [_Group(rules[start : start + _GROUP_OF]) for start in starts if rules[start:]]
+        self._last_first = [self._group(rules[start : start + _GROUP_OF], check) for start in starts if rules[start:]]
         self._remembered: dict[str, bool] = {}
         self.plain = plain
 
     def __bool__(self) -> bool:
         return bool(self._last_first)
+
+    @staticmethod
+    def _group(rules: Sequence[_Rule], check: Check) -> _Group:
+        check()
+        return _Group(rules)
 
     def verdict(self, relative: str, *, is_dir: bool) -> bool | None:
         """Whether the last rule that matches `relative` itself ignores it; None if no rule matches it."""
@@ -183,19 +199,31 @@ def compile_rules(lines: Iterable[str]) -> Rules:
     return Rules(rules, plain)
 
 
-@lru_cache(maxsize=64)
-def rules_of_file(content: bytes) -> Rules:
+_known: dict[bytes, Rules] = {}
+"""The rules of files that were read recently, by their content."""
+
+
+def rules_of_file(content: bytes, check: Check = _go_on) -> Rules:
     """The rules of a `.gitignore` file. As in git, invalid patterns are skipped; so is a file with too many lines."""
-    if content.count(b"\n") >= _MAX_RULES:
-        return _NO_RULES
+    rules = _known.get(content)
+    if rules is None:
+        rules = _NO_RULES if content.count(b"\n") >= _MAX_RULES else _compiled(content, check)
+        if len(_known) >= _MAX_KNOWN:
+            _known.clear()
+        _known[content] = rules
+    return rules
+
+
+def _compiled(content: bytes, check: Check) -> Rules:
     rules: list[_Rule] = []
     plain: list[str] = []
     for line in content.removeprefix(BOM.encode()).decode("utf-8", "replace").split("\n"):
+        check()
         with suppress(ValueError):
             found = list(_rules(line.removesuffix("\r")))
             rules += found
             plain += _plain(line.strip(), found)
-    return Rules(rules, plain[:_MAX_HINTS])
+    return Rules(rules, plain[:_MAX_HINTS], check)
 
 
 def _plain(line: str, rules: list[_Rule]) -> list[str]:
@@ -250,12 +278,23 @@ class Ignoring:
 
     `rules` apply from the directory `base`, which is `root` or above it. `read`, if given, returns the content of the
     `.gitignore` file at a path, or None. A search that starts in an ignored directory still searches it: the rules from
-    above then do not apply.
+    above then do not apply. `check` raises DeadlineError when the search has to end, here and in every call.
     """
 
-    def __init__(self, base: str, root: str, rules: Rules, read: Callable[[str], bytes | None] | None = None) -> None:
+    def __init__(
+        self,
+        base: str,
+        root: str,
+        rules: Rules,
+        read: Callable[[str], bytes | None] | None = None,
+        check: Check = _go_on,
+    ) -> None:
+        self.failed: int = 0
+        """The number of files whose rules do not count, since they could not be compiled or were too many."""
         self._root = root
         self._read = read
+        self._check = check
+        self._left = _MAX_BYTES
         self._holding: dict[str, _Chain] = {}
         self._ignored: dict[str, bool] = {}
         chain = self._with_own(base, _with(base, rules, ()))
@@ -291,7 +330,21 @@ class Ignoring:
 
     def _with_own(self, directory: str, chain: "_Chain") -> "_Chain":
         content = None if self._read is None else self._read(paths.join(directory, GITIGNORE))
-        return _with(directory, rules_of_file(content), chain) if content else chain
+        return _with(directory, self._rules(content), chain) if content else chain
+
+    def _rules(self, content: bytes) -> Rules:
+        self._check()
+        self._left -= len(content)
+        if self._left < 0:
+            self.failed += 1
+            return _NO_RULES
+        try:
+            return rules_of_file(content, self._check)
+        except DeadlineError:
+            raise
+        except Exception:  # Whatever pathspec and RE2 do with a file of the tree, it must not end the search.
+            self.failed += 1
+            return _NO_RULES
 
 
 class _Holding(NamedTuple):

@@ -19,6 +19,7 @@ from deepfs.errors import (
     error_about,
 )
 from deepfs.search.batching import BatchedCall
+from deepfs.search.gitignore import Ignoring
 from deepfs.search.request import FileFilter, SearchRequest
 from deepfs.search.results import MAX_GLOB_MATCHES, Grep, glob_result
 from deepfs.threads.deadline import Deadline
@@ -188,9 +189,10 @@ class GlobTask(_Task[GlobResult]):
 class GrepTask(_Task[GrepResult]):
     """A search for lines. If `grep` has a limit, files must come sorted by path; otherwise in any order, each once."""
 
-    def __init__(self, grep: Grep, call: BatchedCall[SearchRequest, Any]) -> None:
+    def __init__(self, grep: Grep, call: BatchedCall[SearchRequest, Any], ignoring: Ignoring | None = None) -> None:
         super().__init__(grep.files, call)
         self.grep: Grep = grep
+        self._ignoring = ignoring
 
     @property
     def has_enough(self) -> bool:
@@ -215,7 +217,9 @@ class GrepTask(_Task[GrepResult]):
         """Return the matches sorted by path, then line."""
         # Matches of one file are together and in order already.
         self.grep.matches.sort(key=attrgetter("path"))
-        return self._complete(self.grep.result())
+        found = self.grep.result()
+        found.skipped += 0 if self._ignoring is None else self._ignoring.failed
+        return self._complete(found)
 
 
 AnyTask: TypeAlias = GlobTask | GrepTask

@@ -35,6 +35,7 @@ __all__ = [
     "joined",
     "omission_of_name",
     "relation",
+    "unnamed_omission",
     "unreadable_omission",
 ]
 
@@ -97,6 +98,11 @@ def is_valid(path: str) -> bool:
 def omission_of_name(name: str) -> Omission:
     """The omission of an entry whose name cannot be in a valid path."""
     return Omission(1, ErrorCode.INVALID_PATH, f"the name {quoted(name)} in it is in no valid path")
+
+
+def unnamed_omission(count: int) -> Omission:
+    """The omission of entries whose names are no text."""
+    return Omission(count, ErrorCode.INVALID_PATH, "a name in it is no text (UTF-8)")
 
 
 def unreadable_omission() -> Omission:

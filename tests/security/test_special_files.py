@@ -11,7 +11,7 @@ import pytest
 from anyio.to_thread import run_sync as in_thread
 
 from deepfs.backends.filesystem import FilesystemBackend
-from deepfs.disk import os_calls, reading
+from deepfs.disk import os_calls
 from deepfs.errors import DeepFSError
 from deepfs.text.entries import EntryChange
 
@@ -114,20 +114,3 @@ async def test_a_special_file_with_the_name_of_a_temporary_one_is_not_opened(tmp
     with openings(tmp_path / _TEMPORARY) as count:
         assert (await FilesystemBackend(tmp_path).awrite("/file", "x")).ok
         assert await in_thread(count) == 0
-
-
-async def test_without_such_descriptors_the_kind_is_looked_at_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reading, "LOOK", None)
-    fifo = await in_thread(make, tmp_path)
-    with openings(fifo) as count:
-        assert (await FilesystemBackend(tmp_path).aread("/d/link")).code == "permission_denied"
-        assert await in_thread(count) == 0
-    assert (await FilesystemBackend(tmp_path).aread("/file")).ok
-
-
-async def test_without_proc_files_are_opened_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "reopened", lambda descriptor, flags: None)
-    await in_thread(make, tmp_path)
-    assert (await FilesystemBackend(tmp_path).aread("/file")).ok

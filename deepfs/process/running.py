@@ -1,5 +1,6 @@
 """Commands on this machine: each runs in its own session, its output is limited, and it is killed with its group."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -303,9 +304,11 @@ async def start(
                 start_new_session=True,
                 pass_fds=pass_fds,
             )
-        except BaseException:
+        except BaseException as error:
             for pipe in pipes:
                 pipe.close()
+            if isinstance(error, ValueError):  # NUL or half a surrogate pair in an argument or a variable.
+                raise OSError(errno.EINVAL, str(error)) from error
             raise
         finally:
             for pipe in pipes:

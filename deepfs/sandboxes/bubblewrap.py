@@ -27,6 +27,7 @@ from deepfs.sandboxes.limits import Cgroup, Limits, is_beyond
 from deepfs.sync import shielded
 from deepfs.text import paths
 from deepfs.text.arguments import check_bool, check_env, check_integer, check_number, seconds_of
+from deepfs.text.lines import check_text
 from deepfs.threads import pool
 from deepfs.types import ExecuteResponse, FileUploadResponse
 
@@ -364,6 +365,7 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
     @asynccontextmanager
     async def _boxed(self, command: str, timeout: float | None) -> AsyncIterator[Command]:
         """The command line in its box; its control groups exist until the block ends."""
+        check_text(command, "command")
         seconds = seconds_of(timeout, self._timeout)
         groups, files = Cgroup(self._allowed), list[int]()
         try:

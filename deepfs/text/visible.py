@@ -10,6 +10,8 @@ from json import dumps
 from secrets import token_hex
 from typing import Final
 
+from deepfs.errors import clipped
+
 __all__ = ["ESCAPES_NOTE", "escaped", "fenced", "one_line", "output_text", "shown_path", "without_tags"]
 
 ESCAPES_NOTE: Final = r"Control characters are shown as escapes such as \r"
@@ -43,8 +45,7 @@ def _escape(found: re.Match[str]) -> str:
 
 def one_line(text: str, most: int = 300) -> str:
     """A text from elsewhere for a note: on one line, without control characters, and cut after `most` characters."""
-    shown = text if len(text) <= most else f"{text[:most]}…"
-    return escaped(shown).replace("\n", "\\n")
+    return escaped(clipped(text, most)).replace("\n", "\\n")
 
 
 def output_text(output: str) -> str:

@@ -60,6 +60,7 @@ __all__ = [
     "error_about",
     "error_class",
     "error_of",
+    "foreign_text",
 ]
 
 
@@ -89,9 +90,18 @@ _MOST_SHOWN = 300
 """The most characters of a caller's text that an error repeats."""
 
 
-def clipped(text: str) -> str:
-    """`text`, cut when it is very long."""
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
+_MOST_FOREIGN: Final = 10_000
+"""The most characters of an error that another library made: it may quote all that it was given."""
+
+
+def clipped(text: str, most: int = _MOST_SHOWN) -> str:
+    """`text`, cut after `most` characters."""
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
+def foreign_text(text: str) -> str:
+    """The text of an error that another library made, cut if it is very long, with lone surrogates as escapes."""
+    return clipped(text, _MOST_FOREIGN).encode("utf-8", "backslashreplace").decode()
 
 
 def quoted(name: str) -> str:
@@ -629,12 +639,12 @@ def error_about(code: str, path: str | None, reason: str, **named: str | DeepFSE
 
 
 def error_of(code: str, text: str) -> DeepFSError:
-    """The leaf error with `code`, and a text that was made elsewhere and is shown as it is.
+    """The leaf error with `code`, and a text that was made elsewhere: shown as it is, cut after 10,000 characters.
 
     Args:
         code: The code; an unknown one gives BackendError.
         text: The text.
     """
     error = error_class(code).because(None, "")
-    error._given = _GivenText(text)
+    error._given = _GivenText(foreign_text(text))
     return error

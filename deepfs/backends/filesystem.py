@@ -21,7 +21,7 @@ from deepfs.search.request import GlobRequest, GrepRequest, SearchRequest
 from deepfs.sync import shielded
 from deepfs.text import media, paths
 from deepfs.text import records as filedata
-from deepfs.text.arguments import bytes_given, bytes_of, check_bool, check_number, directory_given
+from deepfs.text.arguments import bytes_given, bytes_of, check_bool, check_number, chunk_bytes, directory_given
 from deepfs.text.edits import replace
 from deepfs.text.entries import EntryChange, StoragePlace, TreeListing
 from deepfs.text.judging import Judge, current_judge, unjudged
@@ -246,7 +246,7 @@ class FilesystemBackend(BackendProtocol):
         return FileDownloadResponse(path, data)
 
     async def adownload_stream(self, path: str, *, chunk_size: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
-        check_number("chunk_size", chunk_size)
+        chunk_size = chunk_bytes(chunk_size)
         opened: list[BinaryIO] = []
         try:
             await pool.run(self._open, self._files(), path, opened)

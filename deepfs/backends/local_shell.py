@@ -12,7 +12,8 @@ from deepfs.errors import InvalidPathError
 from deepfs.process import Command, Running
 from deepfs.search.gitignore import IgnoreOption
 from deepfs.text import paths
-from deepfs.text.arguments import check_bool, check_env, check_integer, check_number, check_string, seconds_of
+from deepfs.text.arguments import check_bool, check_env, check_integer, check_number, seconds_of
+from deepfs.text.lines import check_text
 from deepfs.types import ExecuteResponse
 
 __all__ = ["LocalShellBackend"]
@@ -145,6 +146,6 @@ class LocalShellBackend(FilesystemBackend, SandboxBackendProtocol):
         return commands.running(self._command(command, timeout))
 
     def _command(self, command: str, timeout: float | None) -> Command:
-        check_string("command", command)
+        check_text(command, "command")
         seconds = seconds_of(timeout, self._timeout)
         return Command(["/bin/sh", "-c", command], self._given_root, self._env, seconds)

@@ -389,7 +389,7 @@ class Operations(SyncSurface, ABC):
 
         Args:
             path: The file.
-            chunk_size: The most bytes of a chunk; 1 MiB by default.
+            chunk_size: The most bytes of a chunk; 1 MiB by default, and no more than 64 MiB.
 
         Yields:
             The chunks, in order; none for an empty file.

@@ -20,7 +20,7 @@ from deepfs.backends.transfer import collected, copy_tree, downloaded, move_tree
 from deepfs.errors import DeepFSError, NotSupportedError
 from deepfs.sync import call_sync, shielded, sync_shims
 from deepfs.text import paths
-from deepfs.text.arguments import check_number
+from deepfs.text.arguments import chunk_bytes
 from deepfs.text.entries import EntryChange, StoragePlace, TreeListing, flat_place
 from deepfs.types import (
     ChangeEvent,
@@ -157,7 +157,7 @@ class BackendProtocol(Operations):
         return [await self._download(path) for path in paths]
 
     async def adownload_stream(self, path: str, *, chunk_size: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
-        check_number("chunk_size", chunk_size)
+        chunk_size = chunk_bytes(chunk_size)
         content = await downloaded(self, path)
         for start in range(0, len(content), chunk_size):
             yield content[start : start + chunk_size]
@@ -239,7 +239,8 @@ class SandboxBackendProtocol(BackendProtocol, SyncCommands):
             Its output and exit code; the code is None if the command was ended.
 
         Raises:
-            DeepFSError: BackendError if the command cannot be run, NotSupportedError if the backend runs no commands.
+            DeepFSError: BackendError if the command cannot be run, NotSupportedError if the backend runs no commands,
+                InvalidContentError for a command with NUL or half a surrogate pair.
         """
 
 

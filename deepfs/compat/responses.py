@@ -14,6 +14,7 @@ from deepfs.errors import (
     NotDirectoryError,
     NotFoundError,
     error_of,
+    foreign_text,
 )
 from deepfs.search.query import MAX_LINE
 from deepfs.text import media, paths
@@ -144,7 +145,7 @@ def refused(answer: Any, result: type[ResultT], path: str) -> ResultT | None:
     code = getattr(answer, "code", None) or code_told(error)
     if code in _LEAVES and path in error:
         return failure(result, _LEAVES[code](path))
-    return result(error, code=code)
+    return result(foreign_text(error), code=code)
 
 
 def infos(answer: Any, payload: str) -> list[FileInfo]:

@@ -15,6 +15,7 @@ from langchain_core.messages import (
 )
 
 from deepfs.text.media import OCTET_STREAM, mime_type, sniff
+from deepfs.text.visible import one_line, shown_path
 from deepfs.types import FileDataV2
 
 if TYPE_CHECKING:
@@ -113,10 +114,13 @@ def media_block(path: str, data: FileDataV2, max_bytes: int) -> list[dict[str, A
     size = len(data.content) * 3 // 4
     kind = _kind(path, data)
     if kind is None:
-        declared = data.mime_type or mime_type(path) or OCTET_STREAM
-        return f"[{path} is a binary file ({declared}, {size:,} bytes) that cannot be shown]"
+        declared = one_line(data.mime_type or mime_type(path) or OCTET_STREAM)
+        return f"[{shown_path(path)} is a binary file ({declared}, {size:,} bytes) that cannot be shown]"
     if size > max_bytes:
-        return f"[{path} ({kind}, {size:,} bytes) is too large to be shown; the limit is {max_bytes:,} bytes]"
+        return (
+            f"[{shown_path(path)} ({one_line(kind)}, {size:,} bytes) is too large to be shown; "
+            f"the limit is {max_bytes:,} bytes]"
+        )
     block = {"type": _tool_block_type(kind), "base64": data.content, "mime_type": kind}
     return [block if kind in _IMAGES else {**block, "extras": {"filename": path.rpartition("/")[2]}}]
 
@@ -264,7 +268,10 @@ def _suited(message: ToolMessage, limits: _Limits, behind: list[Any]) -> ToolMes
             blocks.append(block)
         else:
             blocks.append(_text(f"[{_media_label(block)} is shown below]"))
-            behind += [_text(f"[The result of {message.name or 'a tool'}, call {message.tool_call_id}:]"), block]
+            behind += [
+                _text(f"[The result of {one_line(message.name or 'a tool')}, call {message.tool_call_id}:]"),
+                block,
+            ]
     return message.model_copy(update={"content": blocks})
 
 
@@ -274,7 +281,7 @@ def _is_medium(block: Any) -> TypeGuard[Mapping[str, Any]]:
 
 def _media_label(block: Mapping[str, Any]) -> str:
     name = (block.get("extras") or {}).get("filename") or f"The {block['type']}"
-    return f"{name} ({block.get('mime_type', 'of unknown type')})"
+    return one_line(f"{name} ({block.get('mime_type', 'of unknown type')})")
 
 
 def _text(text: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from langchain_core.messages import BaseMessage
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import ErrorCode
 from deepfs.policy.permissions import approved
+from deepfs.text.visible import fenced, one_line
 
 __all__ = ["CHARS_PER_TOKEN", "Evictor"]
 
@@ -87,10 +88,13 @@ class Evictor:
             note = f"[Too large to show: {size}. All of it is in {path}: page with read_file, or search with grep.]"
             head, tail = min(_HEAD, self._max_chars // 2), min(_TAIL, self._max_chars // 4)
         else:
-            note = f"[Too large to show: {size}. It could not be stored either ({failed}): the middle is lost.]"
+            note = (
+                f"[Too large to show: {size}. It could not be stored either ({one_line(failed)}): the middle is lost.]"
+            )
             head, tail = self._max_chars // 2, self._max_chars // 4
         left_out = f"[… {len(text) - head - tail:,} characters …]"
-        return "\n".join([note, text[:head], left_out, text[len(text) - tail :]])
+        start, end = fenced("text", text[:head], text[len(text) - tail :])
+        return "\n".join([note, start, left_out, end])
 
 
 async def _refused(reader: BackendProtocol, path: str) -> str | None:

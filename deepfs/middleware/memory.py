@@ -10,6 +10,7 @@ from deepfs.middleware._messages import with_prompt
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.sync import call_sync
 from deepfs.text.arguments import check_string
+from deepfs.text.visible import one_line, without_tags
 from deepfs.types import ReadResult
 
 if TYPE_CHECKING:
@@ -25,8 +26,9 @@ _MAX_CHARS = 40_000
 class MemoryMiddleware(AgentMiddleware[Any, Any, Any]):
     """Puts the text of files at the end of the system message, as they are when the model is called.
 
-    For a file that does not exist, only the path is shown; for one that cannot be read or is not text, the reason; and
-    of a large one, the beginning.
+    The prompt presents them as reference and not as orders, since the agent and others may write them. For a file that
+    does not exist, only the path is shown; for one that cannot be read or is not text, the reason; and of a large one,
+    the beginning. What could pass for the end of a file is escaped: `<` before `file` is `&lt;`.
 
     Args:
         backend: The backend of the files; None is a StateBackend.
@@ -73,8 +75,12 @@ def _shown(path: str, read: ReadResult) -> str:
     data = read.file_data
     if data is None:
         missing = read.code is ErrorCode.FILE_NOT_FOUND
-        return f"<file path={path!r}>({'nothing yet' if missing else read.error})</file>"
+        return f"<file path={path!r}>({'nothing yet' if missing else _safe(one_line(read.error or ''))})</file>"
     if data.encoding != "utf-8":
         return f"<file path={path!r}>(not a text)</file>"
     cut = "\n(cut: read the rest with read_file)" if read.next_offset or len(data.content) > _MAX_CHARS else ""
-    return f"<file path={path!r}>\n{data.content[:_MAX_CHARS].rstrip()}{cut}\n</file>"
+    text = _safe(data.content[:_MAX_CHARS].replace("\r\n", "\n"))[:_MAX_CHARS]
+    return f"<file path={path!r}>\n{text.rstrip()}{cut}\n</file>"
+
+
+_safe = partial(without_tags, tag="file")

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain, islice
 from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
 
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
@@ -16,6 +17,7 @@ from deepfs.middleware.prompts import PROMPTS
 from deepfs.sync import call_sync
 from deepfs.text.arguments import check_number
 from deepfs.text.lines import check_text
+from deepfs.text.visible import ESCAPES_NOTE, escaped, fenced, one_line, output_text, shown_path
 from deepfs.types import ExecuteResponse, FileInfo, GrepMatch, GrepResult, ReadResult, Result
 
 __all__ = [
@@ -84,12 +86,13 @@ class FileOperations:
         result = await self.backend.als(path)
         failed = _partial(result, result.entries)
         skipped = f"{result.skipped:,} names are no text (UTF-8) and are not shown" if result.skipped else ""
-        return listing(entries(result.entries or ()), self._max_chars, skipped, failed) or f"[{path} is empty]"
+        shown = listing(entries(result.entries or ()), self._max_chars, skipped, failed)
+        return shown or f"[{shown_path(path)} is empty]"
 
     async def read_file(self, file_path: str, offset: int, limit: int, column: int) -> str | list[dict[str, Any]]:
         read = await self.backend.aread(file_path, offset, limit)
         if read.code is ErrorCode.TOO_LARGE:
-            return f"[{read.error}]"
+            return f"[{one_line(read.error or '')}]"
         data = _done(read).file_data
         if data is not None and data.encoding == "base64":
             return media_block(file_path, data, self._max_media_bytes)
@@ -100,19 +103,20 @@ class FileOperations:
 
     async def write_file(self, file_path: str, content: str, overwrite: bool) -> str:
         _done(await self.backend.awrite(file_path, content, overwrite=overwrite))
-        return f"Wrote {file_path}"
+        return f"Wrote {shown_path(file_path)}"
 
     async def edit_file(self, file_path: str, old_string: str, new_string: str, replace_all: bool) -> str:
         result = _done(await self.backend.aedit(file_path, old_string, new_string, replace_all))
         times = "1 occurrence" if result.occurrences == 1 else f"{result.occurrences} occurrences"
-        return f"Replaced {times} in {file_path}"
+        return f"Replaced {times} in {shown_path(file_path)}"
 
     async def glob(self, pattern: str, path: str) -> str:
         result = await self.backend.aglob(pattern, path)
         failed = _partial(result, result.matches)
-        rows = [info.path for info in result.matches or ()]
+        rows = [shown_path(info.path) for info in result.matches or ()]
         more = "There are more files: narrow the search" if result.truncated else ""
-        return listing(rows, self._max_chars, more, failed) or f"[No file under {path} matches {pattern}]"
+        nothing = f"[No file under {shown_path(path)} matches {one_line(pattern)}]"
+        return listing(rows, self._max_chars, more, failed) or nothing
 
     async def grep(
         self,
@@ -133,11 +137,11 @@ class FileOperations:
 
     async def delete(self, file_path: str) -> str:
         _done(await self.backend.adelete(file_path))
-        return f"Deleted {file_path}"
+        return f"Deleted {shown_path(file_path)}"
 
     async def move(self, source: str, destination: str, overwrite: bool) -> str:
         _done(await self.backend.amove(source, destination, overwrite=overwrite))
-        return f"Moved {source} to {destination}"
+        return f"Moved {shown_path(source)} to {shown_path(destination)}"
 
     async def execute(self, command: str, timeout: float) -> str:
         if not supports_execute(self.backend):
@@ -155,7 +159,7 @@ def _partial(result: Result, found: object) -> str:
     """The error of a search that found something nevertheless, or `""`; raises it if nothing was found."""
     if not found:
         _done(result)
-    return result.error or ""
+    return one_line(result.error or "", _ERROR_CHARS)
 
 
 def _done(result: ResultT) -> ResultT:
@@ -167,6 +171,7 @@ def _done(result: ResultT) -> ResultT:
 
 def _advised(error: str, code: ErrorCode | None) -> str:
     """Append to the text of an error what to do next, if there is advice for its code."""
+    error = escaped(error[:_ERROR_CHARS])
     advice = _NEXT.get(code) if code else None
     end = "" if error.endswith(".") else "."
     return f"{error}{end} {advice}" if advice else error
@@ -177,6 +182,8 @@ MIN_CHARS = 400
 
 _NOTE = 200
 """The characters reserved for notes."""
+_ERROR_CHARS = 4_000
+"""The most characters of an error that are shown; those of other libraries may be of any length."""
 
 
 # --- lists -----------------------------------------------------------------------------------------------------------
@@ -184,6 +191,7 @@ _NOTE = 200
 
 def listing(rows: Sequence[str], budget: int, *notes: str) -> str:
     """The rows that fit into `budget` characters, the number of rows left out, and the notes that are not empty."""
+    notes = tuple(one_line(note, budget // 4) for note in notes)
     room = budget - _NOTE - sum(len(note) + 3 for note in notes)
     shown = list(_fitting(rows, room))
     left_out = len(rows) - len(shown)
@@ -201,7 +209,8 @@ def _fitting(rows: Iterable[str], room: int) -> Iterator[str]:
 
 def entries(found: Iterable[FileInfo]) -> list[str]:
     """A row for each entry: its path, and the size of a file if known."""
-    return [info.path if info.size is None or info.is_dir else f"{info.path}\t{info.size}" for info in found]
+    named = ((shown_path(info.path), info) for info in found)
+    return [name if info.size is None or info.is_dir else f"{name}\t{info.size}" for name, info in named]
 
 
 # --- matches ---------------------------------------------------------------------------------------------------------
@@ -211,7 +220,7 @@ def matches(result: GrepResult, output_mode: str) -> list[str]:
     """The rows of a search result, in the form that `output_mode` names."""
     by_path: defaultdict[str, list[GrepMatch]] = defaultdict(list)
     for match in result.matches or ():
-        by_path[match.path].append(match)
+        by_path[shown_path(match.path)].append(match)
     if output_mode == "count":
         return [f"{path}: {len(found)}" for path, found in by_path.items()]
     if output_mode == "content":
@@ -224,12 +233,16 @@ def _lines(found: Sequence[GrepMatch]) -> list[str]:
     rows: dict[int, str] = {}
     for match in found:
         for beside in (*(match.context_before or ()), *(match.context_after or ())):
-            rows.setdefault(beside.line, f"  {beside.line}- {beside.text}")
-    rows.update({match.line: f"  {match.line}: {match.text}" for match in found})
+            rows.setdefault(beside.line, f"  {beside.line}- {escaped(beside.text)}")
+    rows.update({match.line: f"  {match.line}: {escaped(match.text)}" for match in found})
     return [rows[line] for line in sorted(rows)]
 
 
 # --- text ------------------------------------------------------------------------------------------------------------
+
+
+_ESCAPE_CHARS = 6
+"""The length of the longest escape of a character."""
 
 
 class _Shown(NamedTuple):
@@ -246,23 +259,35 @@ def numbered(path: str, read: ReadResult, column: int, budget: int) -> str:
     content = read.file_data.content if read.file_data else ""
     first = read.start_line
     if not content or first is None:
-        return f"[{path} is empty]"
+        return f"[{shown_path(path)} is empty]"
     lines = [line.removesuffix("\r") for line in content.removesuffix("\n").split("\n")]
     if column > len(lines[0]):
         length = f"{len(lines[0]):,} characters"
         raise InvalidContentError(path, f"column {column:,} exceeds line {first}, which has {length}")
     shown = _rows(lines, first, column, budget - _NOTE)
-    return "\n".join([*shown.rows, *_reading_on(read, lines, shown, first, column)])
+    notes = [f"[{ESCAPES_NOTE}]"] if _has_escapes(lines, shown, column) else []
+    return "\n".join([*shown.rows, *notes, *_reading_on(read, lines, shown, first, column)])
+
+
+def _has_escapes(lines: Sequence[str], shown: _Shown, column: int) -> bool:
+    """Whether the rows show characters as escapes."""
+    if shown.cut is not None:
+        start = lines[0][column : column + shown.cut]
+        return escaped(start) != start
+    return any(escaped(line) != line for line in islice(lines, len(shown.rows)))
 
 
 def _rows(lines: Sequence[str], first: int, column: int, room: int) -> _Shown:
-    texts = [lines[0][column:], *lines[1:]]
-    rows = list(_fitting((f"{number}\t{text}" for number, text in enumerate(texts, first)), room))
+    texts = (text[:room] for text in chain([lines[0][column:]], islice(lines, 1, None)))  # More never fits.
+    rows = list(_fitting((f"{number}\t{escaped(text)}" for number, text in enumerate(texts, first)), room))
     if rows:
         return _Shown(rows, None)
     prefix = f"{first}\t"
     cut = room - len(prefix)
-    return _Shown([prefix + texts[0][:cut]], cut)
+    start = lines[0][column : column + cut]
+    if len(escaped(start)) > cut:
+        cut //= _ESCAPE_CHARS
+    return _Shown([prefix + escaped(start[:cut])], cut)
 
 
 def _reading_on(read: ReadResult, lines: Sequence[str], shown: _Shown, first: int, column: int) -> list[str]:
@@ -283,14 +308,19 @@ def _reading_on(read: ReadResult, lines: Sequence[str], shown: _Shown, first: in
 
 
 def command_output(response: ExecuteResponse) -> str:
-    """The output of a command, with notes in brackets: no output, cut output, stopped, or its exit code if not 0."""
+    """The output of a command, with notes in brackets: no output, cut output, stopped, or its exit code if not 0.
+
+    Output that has lines like notes stands between delimiters that it cannot know.
+    """
     code = response.exit_code
+    output = output_text(response.output)
     notes = [
-        "" if response.output.strip() else "Only white space" if response.output else "No output",
+        "" if output.strip() else "Only white space" if output else "No output",
         "Output was cut off" if response.truncated else "",
         "The command was stopped before it ended" if code is None else f"Exit code {code}" if code else "",
     ]
-    return "\n".join([*filter(None, [response.output]), *(f"[{note}]" for note in notes if note)])
+    shown = fenced("output", output) if output else []
+    return "\n".join([*shown, *(f"[{note}]" for note in notes if note)])
 
 
 OutputMode = Literal["files_with_matches", "content", "count"]

@@ -1,5 +1,6 @@
 """Child processes of this process: each is started off the event loop, in a session of its own."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -206,9 +207,11 @@ def _spawned(command: Command) -> Process:
                 start_new_session=True,
                 pass_fds=command.pass_fds,
             )
-    except BaseException:
+    except BaseException as error:
         for pipe in pipes:
             pipe.close()
+        if isinstance(error, ValueError):  # NUL or half a surrogate pair in an argument or a variable.
+            raise OSError(errno.EINVAL, str(error)) from error
         raise
     finally:
         for pipe in pipes:

@@ -30,6 +30,7 @@ from deepfs.sandboxes.network import PROXY_VARIABLES, AllowedHosts, listen_besid
 from deepfs.sandboxes.workspace import WorkspaceSandbox
 from deepfs.text import paths
 from deepfs.text.arguments import check_bool, seconds_of
+from deepfs.text.lines import check_text
 from deepfs.threads import pool
 
 __all__ = ["WORKSPACE", "BubblewrapSandbox", "Limits", "bubblewrap_program"]
@@ -126,6 +127,7 @@ class BubblewrapSandbox(WorkspaceSandbox):
 
     @asynccontextmanager
     async def _boxed(self, command: str, timeout: float | None) -> AsyncIterator[Command]:
+        check_text(command, "command")
         seconds = seconds_of(timeout, self._timeout)
         run = _Run(self._allowed)
         try:

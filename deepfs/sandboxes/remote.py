@@ -14,6 +14,7 @@ from deepfs.process.output import Captured, Chunk
 from deepfs.sandboxes.base import BaseSandbox
 from deepfs.sync import in_thread, run_sync
 from deepfs.text.arguments import check_integer, check_number, seconds_of
+from deepfs.text.lines import check_text
 from deepfs.threads.loop_bridge import call_on, running_asyncio_loop
 from deepfs.types import ExecuteResponse
 
@@ -122,6 +123,7 @@ class RemoteSandbox(BaseSandbox):
 
     async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
         """Run a command with `sh`; timeouts are rounded up to seconds. Raises BackendError if the service fails."""
+        check_text(command, "command")
         seconds = ceil(seconds_of(timeout, self._timeout))
         done = await self._ran(command, seconds)
         captured = Captured(self._max_output_bytes)

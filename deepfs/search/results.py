@@ -1,16 +1,23 @@
 """Results of one grep or glob over many files, collected up to a limit."""
 
+from itertools import islice
+
 from deepfs.search.query import Query, is_plain, search, search_plain
 from deepfs.search.request import FileFilter, GrepRequest
+from deepfs.text.paths import MAX_PATH_BYTES
 from deepfs.threads.deadline import Deadline
 from deepfs.types import FileInfo, GlobResult, GrepMatch, GrepResult
 
-__all__ = ["MAX_GLOB_MATCHES", "MAX_SEARCHED_BYTES", "SEARCH_SECONDS", "Grep", "glob_result"]
+__all__ = ["MAX_GLOB_CHARS", "MAX_GLOB_MATCHES", "MAX_SEARCHED_BYTES", "SEARCH_SECONDS", "Grep", "glob_result"]
 
 MAX_SEARCHED_BYTES = 10 * 1024 * 1024
 MAX_GLOB_MATCHES = 100_000
 MAX_GREP_LINES = 100_000
 """The most lines in the result of a grep, context lines included; a result with more is cut, and `truncated`."""
+MAX_GLOB_CHARS = 32 * 1024 * 1024
+"""The most characters of all paths in the result of a glob."""
+MAX_GREP_CHARS = 32 * 1024 * 1024
+"""The most characters of all lines in the result of a grep, context lines included."""
 SEARCH_SECONDS = 60.0
 """Seconds after which a search ends with a `truncated` result, if its backend sets no other limit."""
 
@@ -35,6 +42,9 @@ class Grep:
         self.truncated: bool = False
         self.deadline = Deadline()
         self._is_plain = is_plain(self.query)
+        # Most results cannot be too long, whatever their lines hold, and are not measured.
+        self._unmeasured = MAX_GREP_CHARS // (self.query.max_line * (1 + 2 * request.context_lines))
+        self._measured, self._chars = 0, 0
 
     def scan(self, path: str, content: bytes | str) -> None:
         """Search one file; the size limit counts the characters of a str. Raises DeadlineError."""
@@ -53,12 +63,25 @@ class Grep:
         if len(hits.matches) > room:
             del self.matches[self.max_count :]
             self.truncated = True
+        if len(self.matches) > self._unmeasured:
+            self._cut_long()
+
+    def _cut_long(self) -> None:
+        """Drop the matches with which the lines of the result have too many characters."""
+        for match in islice(self.matches, self._measured, None):
+            self._chars += _chars_of(match)
+            if self._chars > MAX_GREP_CHARS:
+                del self.matches[self._measured :]
+                self.truncated = True
+                return
+            self._measured += 1
 
     def forget(self, matches: int, skipped: int) -> None:
         """Keep the first `matches` matches only, and reset the number of skipped files to `skipped`."""
         del self.matches[matches:]
         self.skipped = skipped
         self.truncated = False
+        self._measured, self._chars = 0, 0
 
     def skip(self) -> None:
         """Count a file or directory that cannot be searched."""
@@ -69,7 +92,25 @@ class Grep:
         return GrepResult(matches=self.matches, truncated=self.truncated, skipped=self.skipped)
 
 
+def _chars_of(match: GrepMatch) -> int:
+    beside = (*(match.context_before or ()), *(match.context_after or ()))
+    return len(match.text) + sum(len(line.text) for line in beside)
+
+
 def glob_result(matches: list[FileInfo], limit: int = MAX_GLOB_MATCHES, *, is_late: bool = False) -> GlobResult:
-    """The result of a glob, cut at `limit`; `is_late` if the search ended at its deadline."""
+    """The result of a glob, cut at `limit` and at `MAX_GLOB_CHARS`; `is_late` if the search ended at its deadline."""
+    limit = min(limit, _fitting(matches))
     is_cut = is_late or len(matches) > limit
     return GlobResult(matches=matches[:limit], truncated=is_cut, truncation_reason="budget" if is_cut else None)
+
+
+def _fitting(matches: list[FileInfo]) -> int:
+    """How many of the matches have paths of `MAX_GLOB_CHARS` at most."""
+    if len(matches) * MAX_PATH_BYTES <= MAX_GLOB_CHARS:
+        return len(matches)
+    room = MAX_GLOB_CHARS
+    for count, info in enumerate(matches):
+        room -= len(info.path)
+        if room < 0:
+            return count
+    return len(matches)

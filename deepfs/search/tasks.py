@@ -21,7 +21,7 @@ from deepfs.errors import (
 from deepfs.search.batching import BatchedCall
 from deepfs.search.gitignore import Ignoring
 from deepfs.search.request import FileFilter, SearchRequest
-from deepfs.search.results import MAX_GLOB_MATCHES, Grep, glob_result
+from deepfs.search.results import MAX_GLOB_CHARS, MAX_GLOB_MATCHES, Grep, glob_result
 from deepfs.threads.deadline import Deadline
 from deepfs.types import FileInfo, GlobResult, GrepResult, carrying
 
@@ -160,14 +160,16 @@ class GlobTask(_Task[GlobResult]):
     def __init__(self, files: FileFilter, call: BatchedCall[SearchRequest, Any]) -> None:
         super().__init__(files, call)
         self._matches: list[FileInfo] = []
+        self._chars = 0
         self._starts_in_file = False
 
     @property
     def has_enough(self) -> bool:
-        return len(self._matches) > MAX_GLOB_MATCHES
+        return len(self._matches) > MAX_GLOB_MATCHES or self._chars > MAX_GLOB_CHARS
 
     def _search(self, file: VisitedFile) -> None:
         self._matches.append(file.info())
+        self._chars += len(file.path)
 
     def start_in_file(self) -> bool:
         self._starts_in_file = True

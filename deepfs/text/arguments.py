@@ -18,6 +18,7 @@ __all__ = [
     "check_integer",
     "check_number",
     "check_string",
+    "chunk_bytes",
     "directory_given",
     "path_list",
     "seconds_of",
@@ -54,6 +55,16 @@ def check_number(name: str, given: float, *, positive: bool = True) -> None:
         raise ValueError(f"{name} must be positive, not {given}")
     if not given >= 0:
         raise ValueError(f"{name} must not be negative, not {given}")
+
+
+MAX_CHUNK_BYTES: Final = 64 * 1024 * 1024
+
+
+def chunk_bytes(chunk_size: int) -> int:
+    """Return the size of a chunk, cut to `MAX_CHUNK_BYTES`. Raises TypeError or ValueError if it is not a size."""
+    check_integer("chunk_size", chunk_size)
+    check_number("chunk_size", chunk_size)
+    return min(chunk_size, MAX_CHUNK_BYTES)
 
 
 def directory_given(name: str, given: str | os.PathLike[str]) -> str:

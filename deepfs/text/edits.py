@@ -237,7 +237,16 @@ def _misread(content: str, old: str) -> str:
 def _plainer(old: str) -> Iterator[tuple[str, str]]:
     """`old` without line numbers and other text that a tool may have added."""
     yield re.sub(r"(?m)^ *\d+(?:\t|→)", "", old), "line numbers"
-    yield re.sub(r"\\([nt\"'\\])", lambda escape: {"n": "\n", "t": "\t"}.get(escape[1], escape[1]), old), "backslashes"
+    yield _ESCAPED.sub(_unescaped, old), "backslashes"
+
+
+_ESCAPED = re.compile(r"\\(?:[ntr\"'\\]|x[0-9a-f]{2}|u[0-9a-f]{4})")
+
+
+def _unescaped(escape: re.Match[str]) -> str:
+    character = escape[0][1]
+    plain = {"n": "\n", "t": "\t", "r": "\r"}.get(character, character)
+    return chr(int(escape[0][2:], 16)) if character in "xu" else plain
 
 
 def _inner(content: str, old: str) -> str:

@@ -128,9 +128,13 @@ def size_of(data: FileDataV2) -> int:
     """The size of the file in bytes, computed without decoding it."""
     content = data.content
     if data.encoding == "utf-8":
-        return len(content) if content.isascii() else len(content.encode("utf-8", "surrogatepass"))
+        return _bytes_in(content)
     digits = len(content) - sum(map(content.count, _BASE64_SPACE))
     return max(0, digits * 3 // 4 - content.count("="))
+
+
+def _bytes_in(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
 def text_of(data: FileDataV2, path: str) -> str | None:
@@ -196,11 +200,19 @@ def _malformed(path: str, field: str, expected: str, value: object) -> InvalidCo
 
 
 MAX_BINARY_BYTES = 10 * 1024 * 1024
+MAX_WINDOW_BYTES = 10 * 1024 * 1024
+"""The largest window of text that a read returns."""
+_LONGEST_CHARACTER = 4
 
 
 def read_text(path: str, text: str, offset: int, limit: int, *, at: FileDataV2) -> ReadResult:
-    """Lines `offset` to `offset + limit` of `text`, with the timestamps of `at`."""
+    """Lines `offset` to `offset + limit` of `text`, with the timestamps of `at`.
+
+    Raises TooLargeError if they are over `MAX_WINDOW_BYTES`.
+    """
     shown = window(text, offset, limit)
+    if len(shown.text) > MAX_WINDOW_BYTES // _LONGEST_CHARACTER and _bytes_in(shown.text) > MAX_WINDOW_BYTES:
+        raise TooLargeError(path, _bytes_in(text), MAX_WINDOW_BYTES)
     data = FileDataV2(shown.text, "utf-8", at.created_at, at.modified_at, media.mime_type(path))
     return read_window(data, shown, version(text))
 

@@ -2,12 +2,21 @@
 
 import tracemalloc
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from deepfs.backends.composite import CompositeBackend
+from deepfs.backends.filesystem import FilesystemBackend
+from deepfs.backends.memory import MemoryBackend
+from deepfs.backends.protocol import BackendProtocol
+from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import TooLargeError
+from deepfs.middleware.tools import filesystem_tools
+from deepfs.search import results, tasks
 from deepfs.text.edits import MAX_SPANS, replace
+from deepfs.types import GrepResult
 from support.every_backend import Storage, storage
 
 __all__ = ["storage"]
@@ -93,3 +102,111 @@ def test_growth_beyond_the_limit_changes_nothing_on_any_backend(storage: Storage
         result = storage.backend.edit(path, "a", "b" * 1000, replace_all=True)
         assert (result.code, storage.peek(path)) == ("too_large", content)
         assert "1,048,576,000 bytes" in (result.error or "")
+
+
+# --- windows ---
+
+
+def test_no_window_of_text_is_over_ten_megabytes(storage: Storage) -> None:
+    line = ("x" * 40_000 + "\n").encode()
+    content = line * 300
+    for prefix in storage.prefixes:
+        path = f"{prefix}/a.txt"
+        assert storage.backend.upload_files([(path, content)])[0].error is None
+        assert storage.backend.read(path).code == "too_large"
+        assert storage.backend.read(path, 20, 1_000_000).code == "too_large"
+        read = storage.backend.read(path, 50, 100)
+        assert read.file_data is not None
+        assert (read.file_data.content, read.next_offset) == ((line * 100).decode(), 150)
+
+
+def test_bytes_count_in_a_window_not_characters() -> None:
+    backend = MemoryBackend()
+    backend.write("/a", ("\N{PILE OF POO}" * 1_000 + "\n") * 3_000)
+    assert backend.read("/a", 0, 3_000).code == "too_large"
+    assert backend.read("/a", 0, 2_600).ok
+
+
+# --- searches ---
+
+BACKENDS: dict[str, Callable[[Path], BackendProtocol]] = {
+    "memory": lambda _: MemoryBackend(),
+    "disk": FilesystemBackend,
+    "wrapped": lambda root: WrapperBackend(FilesystemBackend(root)),
+    "mounted": lambda root: CompositeBackend(MemoryBackend(), {"/d/": FilesystemBackend(root)}),
+}
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest, tmp_path: Path) -> BackendProtocol:
+    return BACKENDS[request.param](tmp_path / "files")
+
+
+def characters(found: GrepResult) -> int:
+    lines = [
+        line
+        for match in found.matches or ()
+        for line in (match, *(match.context_before or ()), *(match.context_after or ()))
+    ]
+    return sum(len(line.text) for line in lines)
+
+
+@pytest.mark.parametrize("context", [0, 2])
+@pytest.mark.parametrize("regex", [False, True])
+def test_no_grep_returns_more_text_than_its_limit(
+    backend: BackendProtocol, context: int, regex: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "MAX_GREP_CHARS", 100_000)
+    content = ("x" * 6_000 + "\n").encode() * 30
+    backend.upload_files([(f"/d/{number}", content) for number in range(5)])
+    found = backend.grep("x", "/d", regex=regex, context_lines=context)
+    assert found.truncated
+    assert 50_000 < characters(found) <= 100_000
+    (backend.delete("/d/1"), backend.delete("/d/2"), backend.delete("/d/3"), backend.delete("/d/4"))
+    backend.upload_files([("/d/0", ("x" * 6_000 + "\n").encode() * 5)])
+    found = backend.grep("x", "/d", regex=regex, context_lines=context)
+    assert not found.truncated
+    assert len(found.matches or ()) == 5
+
+
+def test_a_grep_of_long_lines_is_bounded_by_the_true_limit() -> None:
+    backend = MemoryBackend()
+    line = "x" * 4_999 + "\n"
+    backend.upload_files([(f"/{number}", (line * 2_000).encode()) for number in range(5)])
+    found = backend.grep("x")
+    assert found.truncated
+    assert 31 * MEGABYTE < characters(found) <= 32 * MEGABYTE
+    found = backend.grep("x", context_lines=20)
+    assert found.truncated
+    assert 31 * MEGABYTE < characters(found) <= 32 * MEGABYTE
+
+
+def test_no_glob_returns_longer_paths_than_its_limit(backend: BackendProtocol, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"/d/{number:02}{'x' * 200}" for number in range(40)]
+    backend.upload_files([(name, b"") for name in names])
+    assert [info.path for info in backend.glob("*", "/d").matches or ()] == names
+    for module in (results, tasks):
+        monkeypatch.setattr(module, "MAX_GLOB_CHARS", 4_000)
+    found = backend.glob("*", "/d")
+    assert (found.truncated, found.truncation_reason) == (True, "budget")
+    assert 3_600 < sum(len(info.path) for info in found.matches or ()) <= 4_000
+    assert [info.path for info in found.matches or ()] == names[: len(found.matches or ())]
+
+
+# --- tools ---
+
+
+def test_no_result_of_a_file_tool_is_over_its_budget() -> None:
+    backend = MemoryBackend()
+    for number in range(300):
+        backend.write(f"/{'d' * 200}/{'n' * 200}{number}\n", "needle" * 2_000 + "\x1b\n")
+    for budget in (400, 5_000, 60_000):
+        by_name = {tool.name: tool for tool in filesystem_tools(backend, max_result_chars=budget)}
+        for name, arguments in {
+            "ls": {"path": f"/{'d' * 200}"},
+            "glob": {"pattern": "**"},
+            "grep": {"pattern": "needle", "output_mode": "content", "context_lines": 2},
+            "read_file": {"file_path": f"/{'d' * 200}/{'n' * 200}7\n"},
+        }.items():
+            shown = by_name[name].invoke(arguments)
+            assert 0 < len(shown) <= budget, name

@@ -1,0 +1,68 @@
+r"""Names, content and output of others, in a form in which they cannot pass for the text around them in a prompt.
+
+A name with characters that do not print is shown as a string of JSON, as models write it in the arguments of tools. In
+content, control characters and those that break lines or turn the direction of writing are shown as escapes: `\r`,
+`\x1b`, `\u202e`. Other invisible characters of content stay, since scripts and emoji need them.
+"""
+
+import re
+from json import dumps
+from secrets import token_hex
+from typing import Final
+
+from deepfs.errors import clipped
+
+__all__ = ["ESCAPES_NOTE", "escaped", "fenced", "one_line", "output_text", "shown_path", "without_tags"]
+
+ESCAPES_NOTE: Final = r"Control characters are shown as escapes such as \r"
+
+_UNSEEN: Final = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_STYLES: Final = re.compile("(?:\x1b\\[|\x9b)[0-9;:]*[mK]")
+"""Colours and erased line ends, the escape sequences that most programs print."""
+_BREAK: Final = re.compile("[\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
+_BLANKS: Final = "[ \t\xa0\xad\u034f\u1680\u180e\u2000-\u200f\u202f\u205f\u2060-\u2064\u3000\ufeff]*+"
+"""A possessive pattern, so that a search stays linear, for characters of a line that show nothing."""
+_NOTE_LIKE: Final = re.compile(
+    rf"^{_BLANKS}(?!\[stderr\] )(?:[\[\u3010\u3014\u27e6\uff3b]|<{_BLANKS}(?:/{_BLANKS})?(?:output|text)\b)",
+    re.MULTILINE | re.IGNORECASE,
+)
+"""Matches at a line that could be taken for a note of deepfs, or for a delimiter of `fenced`."""
+
+
+def shown_path(path: str) -> str:
+    """A path for a line of a prompt: as it is, or as a JSON string if it could be mistaken for something else."""
+    return path if path.isprintable() and path.startswith("/") else dumps(path)
+
+
+def escaped(text: str) -> str:
+    """Content with control characters and line breaks other than LF as escapes; a tab stays."""
+    return text if text.isascii() and text.isprintable() else _UNSEEN.sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode("ascii")
+
+
+def one_line(text: str, most: int = 300) -> str:
+    """A text from elsewhere for a note: on one line, without control characters, and cut after `most` characters."""
+    return escaped(clipped(text, most)).replace("\n", "\\n")
+
+
+def output_text(output: str) -> str:
+    """The output of a command, without colours, and with other control characters as escapes."""
+    return escaped(_STYLES.sub("", output).replace("\r\n", "\n"))
+
+
+def fenced(kind: str, *texts: str) -> list[str]:
+    """The texts, each between `<kind nonce>` and `</kind nonce>` if one has a line that could pass for a note."""
+    if not any(_NOTE_LIKE.search(_BREAK.sub("\n", text)) for text in texts):
+        return [*texts]
+    nonce = token_hex(4)
+    return ["\n".join([f"<{kind} {nonce}>", text.removesuffix("\n"), f"</{kind} {nonce}>"]) for text in texts]
+
+
+def without_tags(text: str, tag: str) -> str:
+    """Content for an element `<tag>`: `<` before the name of the tag is `&lt;`, so that it cannot end the element."""
+    blanks = f"(?:{_BLANKS}\n*+)*+"
+    name = blanks.join(map(re.escape, tag))
+    return re.sub(rf"<(?={blanks}(?:/{blanks})?{name})", "&lt;", escaped(text), flags=re.IGNORECASE)

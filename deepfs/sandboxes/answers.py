@@ -10,6 +10,7 @@ import zlib
 from base64 import b64decode
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from hashlib import sha256
 from math import isnan
 from typing import Final
@@ -71,7 +72,7 @@ _STEP: Final = 64 * 1024
 """The most bytes that are decompressed at once; no more is ever decompressed than the records need."""
 _MAX_RECORD_BYTES: Final = 16 * 1024
 """The longest record without its content. Linux has no paths of more than 4,096 bytes."""
-MAX_ENTRIES: Final = 200_000
+MAX_ENTRIES: Final = 100_000
 """The most entries of one listing, and the most files of one grep."""
 
 
@@ -456,9 +457,15 @@ _LATEST: Final = datetime.max.replace(tzinfo=UTC, microsecond=0).timestamp()
 def _time(answer: Records, word: bytes) -> str:
     """The time that `word` states in seconds, moved into the years 1 to 9999; empty if it is no number."""
     try:
-        seconds = float(word)
+        return _shown_time(word)
     except ValueError:
         raise answer.damaged() from None
+
+
+@lru_cache(256)
+def _shown_time(word: bytes) -> str:
+    # Many files of a listing have one time, and share its text.
+    seconds = float(word)
     if isnan(seconds):
         return ""
     return datetime.fromtimestamp(min(max(seconds, _EARLIEST), _LATEST), UTC).isoformat(timespec="microseconds")

@@ -416,6 +416,8 @@ def _globbed(deadline: Deadline, answer: Records, root: str, files: FileFilter) 
                 is_partial = True
             elif not info.is_dir and info.path in files:
                 matches.setdefault(info.path, info)
+            if len(matches) > MAX_ENTRIES:
+                break
     except DeadlineError:
         is_late = True
     found = glob_result(sorted(matches.values(), key=lambda info: info.path), is_late=is_late)

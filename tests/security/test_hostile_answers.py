@@ -49,23 +49,31 @@ def telling(records: bytes) -> LyingSandbox:
 @engines
 async def test_mutated_answers_are_results_in_bounded_memory_and_commands(engine: str, tmp_path: Path) -> None:
     sandbox = MutatingSandbox(await recorded(tmp_path, engine), engine, seed=13)
-    outcomes = await fuzzed(sandbox, 1500)
+    outcomes = await fuzzed(sandbox, 800)
     assert {"None", "backend_error", "timeout"} <= set(outcomes), "some mutations are harmless, most are noticed"
 
 
 _FUZZ = """
-import resource, sys, time
+import gc, sys, time
 from pathlib import Path
 import anyio
 from support.hostile import MutatingSandbox, fuzzed, recorded
+
+def memory(name):
+    lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(lines[name].split()[0]) // 1024
+
 async def main():
     answers = await recorded(Path(sys.argv[1]), sys.argv[2])
     await fuzzed(MutatingSandbox(answers, sys.argv[2], 1), 200)
-    before, begun = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")  # The peak counts from here.
+    before, begun = memory("VmRSS"), time.monotonic()
     sandbox = MutatingSandbox(answers, sys.argv[2], 2)
     outcomes = await fuzzed(sandbox, int(sys.argv[3]))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(sandbox.mutations, sandbox.commands, before, peak, round(time.monotonic() - begun, 1), outcomes)
+    grown = memory("VmHWM") - before
+    print(sandbox.mutations, grown, f"MiB over {before} MiB, {time.monotonic() - begun:.1f} s,", outcomes)
+
 anyio.run(main)
 """
 
@@ -73,15 +81,14 @@ anyio.run(main)
 @pytest.mark.stress
 @engines
 async def test_a_hundred_thousand_mutations(engine: str, tmp_path: Path) -> None:
-    tests = Path(__file__).parents[1]
-    source = f"import sys; sys.path[:0] = [{str(tests)!r}]\n{_FUZZ}"
+    source = f"import sys; sys.path[:0] = [{str(Path(__file__).parents[1])!r}]\n{_FUZZ}"
     command = [sys.executable, "-c", source, str(tmp_path), engine, "50000"]
     done = await anyio.to_thread.run_sync(lambda: subprocess.run(command, capture_output=True, text=True, check=False))
     assert done.returncode == 0, done.stderr[-2000:]
     print(engine, done.stdout)
-    mutations, _, _, peak, *_ = done.stdout.split()
+    mutations, grown, *_ = done.stdout.split()
     assert int(mutations) >= 50_000
-    assert int(peak) * 1024 < 128 * _MIB, "the interpreter, with what it imports, and 64 MiB"
+    assert int(grown) < 64
 
 
 # --- lengths ---
@@ -140,10 +147,10 @@ async def test_an_answer_is_decompressed_only_as_far_as_it_is_used(start: bytes)
 
 
 async def test_a_listing_with_too_many_entries_is_refused() -> None:
-    records = b"".join(b"81a4 0 0 /work/d/%d//\n" % number for number in range(200_001))
+    records = b"".join(b"81a4 0 0 /work/d/%d//\n" % number for number in range(100_001))
     sandbox = telling(b"ok\n" + records)
     sandbox._calls._answer_bytes = sandbox.answer_bytes = 16 * _MIB
-    assert "more than 200,000" in ((await sandbox.als("/d")).error or "")
+    assert "more than 100,000" in ((await sandbox.als("/d")).error or "")
 
 
 async def test_whitespace_without_end_takes_no_time() -> None:

@@ -20,7 +20,8 @@ from modules import Function, Module, source_of
 
 INNER: Final = (
     *("core", "disk", "_langgraph", "process", "search", "text", "threads"),
-    *("backends.flat_plans", "sandboxes.loop_affinity", "sandboxes.responses", "sandboxes.script", "sandboxes.wire"),
+    *("backends.flat_plans", "sandboxes.answers", "sandboxes.loop_affinity", "sandboxes.responses"),
+    *("sandboxes.script", "sandboxes.wire"),
 )
 """Subpackages and modules whose classes are not for users; only older checkouts have `core`."""
 PLAIN: Final = {*vars(builtins), "ABC", "Generic", "NamedTuple", "Protocol", "StrEnum", "Struct", "TypedDict"}

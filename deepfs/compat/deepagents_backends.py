@@ -23,6 +23,7 @@ from deepfs.compat.adapters import AdaptedBackend, Call, adapt_backend_protocol,
 from deepfs.compat.factories import FactoryBackend, backend_from
 from deepfs.compat.recognition import own_instead
 from deepfs.errors import DeepFSError, ErrorCode, InvalidPathError, NotSupportedError
+from deepfs.sandboxes.base import BaseSandbox
 from deepfs.sync import run_sync, sync_shims
 from deepfs.text import paths
 from deepfs.threads.loop_bridge import on_asyncio
@@ -376,7 +377,8 @@ def _keeps_state(backend: object) -> bool:
 def _has_links(backend: object) -> bool:
     """Whether a path of `backend` may resolve to another path."""
     resolve = getattr(type(backend), "aresolve_paths", None)
-    if resolve is BackendProtocol.aresolve_paths:
+    # deepagents asks in a sync method on its event loop, where no command of a sandbox can run.
+    if resolve is BackendProtocol.aresolve_paths or isinstance(backend, BaseSandbox):
         return False
     if isinstance(backend, AdaptedBackend):
         return backend.resolves_links

@@ -3,6 +3,7 @@
 import errno
 import os
 import secrets
+import stat
 import struct
 import sys
 from collections.abc import Callable, Iterator

@@ -1,6 +1,6 @@
 """A wrapper that enforces rules on every operation of a backend."""
 
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Container, Iterable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -240,8 +240,12 @@ class PermissionedBackend(WrapperBackend):
         return [real, None if directory is None else paths.join(directory, paths.name(path))]
 
     async def _visible(self, found: Sequence[FoundT]) -> list[FoundT]:
-        """The items of `found` whose path, and the path that it resolves to, may be read."""
-        places = dict.fromkeys(record.path.rstrip("/") or "/" for record in found)
+        """The items of `found` whose path, and the path that it resolves to, may be read.
+
+        No rule can be about what lies outside of the backend: an entry of a listing that leads there is shown, since it
+        is only a name, but no line of such a file.
+        """
+        places = dict.fromkeys(map(_place, found))
         plain = [path for path in places if self._may(["read"], path)]
         real = await self.inner.aresolve_paths(plain) if plain else []
         visible = {
@@ -249,7 +253,8 @@ class PermissionedBackend(WrapperBackend):
             for path, leads_to in zip(plain, real, strict=True)
             if leads_to == path or leads_to is None or self._may(["read"], leads_to)
         }
-        return [record for record in found if (record.path.rstrip("/") or "/") in visible]
+        outside = {path for path, leads_to in zip(plain, real, strict=True) if leads_to is None and is_valid(path)}
+        return [record for record in found if _place(record) in visible and not _is_line_of(record, outside)]
 
     def _hidden(self, also: PathFilter | None) -> PathFilter | None:
         """The filter of paths that a search skips. It does not follow links: `_visible` must check what is found."""
@@ -471,6 +476,14 @@ class PermissionedBackend(WrapperBackend):
         except DeepFSError as error:
             return error.code
         return None
+
+
+def _place(record: FileInfo | GrepMatch) -> str:
+    return record.path.rstrip("/") or "/"
+
+
+def _is_line_of(record: FileInfo | GrepMatch, files: Container[str]) -> bool:
+    return isinstance(record, GrepMatch) and record.path in files
 
 
 def _needed(if_match: str | None) -> list[FilesystemOperation]:

@@ -4,13 +4,13 @@ import re
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from functools import partial
 from typing import TypeAlias
 
 from msgspec.structs import replace as replace_fields
 
 from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol, StoragePlace
 from deepfs.errors import (
+    BackendError,
     BinaryFileError,
     ConflictError,
     DeadlineError,
@@ -20,20 +20,24 @@ from deepfs.errors import (
     NotFoundError,
     PermissionDeniedError,
 )
-from deepfs.sandboxes.contents import CachedContent, SandboxContents
-from deepfs.sandboxes.wire import (
-    Calls,
+from deepfs.sandboxes.answers import (
+    MAX_ENTRIES,
     Found,
     Records,
+    Unlisted,
+    bound_of,
     check,
     failure_of,
     found_files,
     infos,
+    outcomes,
+    resolved_paths,
     tree_listing,
 )
+from deepfs.sandboxes.contents import CachedContent, SandboxContents
+from deepfs.sandboxes.wire import Calls, off_loop
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
 from deepfs.search.results import SEARCH_SECONDS, Grep, glob_result
-from deepfs.sync import shielded
 from deepfs.text import paths
 from deepfs.text import records as filedata
 from deepfs.text.arguments import bytes_of
@@ -57,11 +61,14 @@ from deepfs.types import (
     ReadRawResult,
     ReadResult,
     WriteResult,
+    replaced,
 )
 
 __all__ = ["BaseSandbox"]
 
 _Files: TypeAlias = list[tuple[str, bytes]]
+_MAX_SEARCHED_BYTES = 64 * 1024 * 1024
+"""The most content that one grep transfers; beyond it the result is truncated."""
 _ATTEMPTS = 100
 """Attempts of an edit before it gives up because others keep changing the file."""
 
@@ -72,7 +79,11 @@ class BaseSandbox(SandboxBackendProtocol):
     A subclass defines `aexecute` and `id`, and `aupload_files` and `adownload_files` if the platform has better ones.
     The sandbox needs a POSIX shell and the usual tools, those of busybox suffice; with python3 it is faster. The class
     attribute `command_bytes` is the longest command that the platform takes, `answer_bytes` the most output that it
-    returns whole.
+    returns whole, `content_bytes` the most content of files that one answer may hold (a larger file is `too_large`),
+    and `script_seconds` the time limit of each command of a file operation.
+
+    The sandbox is not trusted: an answer that is too long, malformed, or about other paths than those that were asked
+    for is a `backend_error`, and none of it is used.
 
     File operations see the directory `root` of the sandbox as `/`. Only the sandbox itself confines them and the
     commands. Each operation is one command; long content takes several, and an edit first reads a file whose content is
@@ -93,14 +104,16 @@ class BaseSandbox(SandboxBackendProtocol):
     )
     command_bytes: int = 120_000
     answer_bytes: int = 64_000
+    content_bytes: int = 256 * 1024 * 1024
+    script_seconds: float = 300
 
     def __init__(self, root: str = "/", *, max_file_size_mb: int = 10) -> None:
         if not root.startswith("/"):
             raise ValueError(f"root must be an absolute path in the sandbox, not {root!r}")
         self._root = paths.normalize(root)
         self._max_bytes = bytes_of(max_file_size_mb)
-        self._calls = Calls(self._run_script, self.command_bytes, self.answer_bytes, self._take)
-        self._contents = SandboxContents(self._calls, self._inner)
+        self._calls = Calls(self._run_script, self.command_bytes, self.answer_bytes, self._take, self.script_seconds)
+        self._contents = SandboxContents(self._calls, self._inner, self.content_bytes)
 
     @abstractmethod
     async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
@@ -114,8 +127,11 @@ class BaseSandbox(SandboxBackendProtocol):
         """Send content that is too long for a command to the sandbox; return its name there, or its absolute path."""
         return await self._calls.stage(content)
 
-    async def _take(self, name: str) -> str | None:
-        """Return the text of an answer that is too long for an output; None if commands have to fetch it."""
+    async def _take(self, name: str, size: int) -> str | None:
+        """Return the text of an answer that is too long for an output; None if commands have to fetch it.
+
+        It should have `size` characters, and no more may be read into memory.
+        """
         return None
 
     # --- paths ---
@@ -152,6 +168,21 @@ class BaseSandbox(SandboxBackendProtocol):
         # Symlinks are not followed here, and other sandboxes may share the directory.
         return flat_place(("sandbox", self.id), paths.normalize(self._inner(paths.normalize(path)).decode()))
 
+    async def aresolve_paths(self, paths: list[str]) -> list[str | None]:
+        wanted = [_valid(path) for path in paths]
+        real = await self._resolved(dict.fromkeys(_paths(wanted)))
+        return [real[path] if isinstance(path, str) else None for path in wanted]
+
+    async def _resolved(self, wanted: Iterable[str]) -> dict[str, str | None]:
+        """Where paths lead in the sandbox, which follows their links; None outside of the root, and if it cannot."""
+        found: dict[str, str | None] = {}
+        for group in self._calls.groups(wanted, lambda path: [self._inner(path)]):
+            names = [self._inner(path) for path in ("/", *group)]
+            bound = bound_of(20 * len(group))
+            answer = await self._calls.call("resolve", *names, about=group[0], bound=bound)
+            found.update(zip(group, resolved_paths(answer, len(group)), strict=True))
+        return found
+
     def _hold(self, *held: str) -> AbstractAsyncContextManager[None]:
         # The scripts have a lock of their own; with this one, tasks of this process wait without running a command.
         return path_locks(("sandbox", self.id)).hold(*held)
@@ -160,15 +191,15 @@ class BaseSandbox(SandboxBackendProtocol):
 
     async def als(self, path: str) -> LsResult:
         path = paths.normalize(path)
-        answer = await self._calls.call("ls", self._inner(path))
-        _check_start(answer, path)
-        return LsResult(entries=sorted(infos(answer, self._root), key=lambda info: info.path))
+        answer = await self._calls.call("ls", self._inner(path), about=path)
+        check(answer, path)
+        return LsResult(entries=await off_loop(answer.size, _listed, answer, path, self._root))
 
     async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
         path = paths.normalize(path)
-        answer = await self._calls.call("entries", self._inner(path))
-        _check_start(answer, path)
-        return tree_listing(answer, path, self._root)
+        answer = await self._calls.call("entries", self._inner(path), about=path)
+        check(answer, path)
+        return await off_loop(answer.size, tree_listing, answer, path, self._root)
 
     async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
         path = paths.normalize(path)
@@ -186,15 +217,19 @@ class BaseSandbox(SandboxBackendProtocol):
 
     async def arun_glob(self, request: GlobRequest) -> GlobResult:
         files = FileFilter(request)
-        answer = await self._calls.call("tree", self._inner(files.root), *_hints(request.pattern))
-        _check_start(answer, files.root)
+        top = files.root
+        answer = await self._calls.call("tree", self._inner(top), *_hints(request.pattern), about=top)
+        check(answer, top)
         return await pool.run_long(_globbed, answer, self._root, files, timeout=SEARCH_SECONDS)
 
     async def arun_grep(self, request: GrepRequest) -> GrepResult:
         grep = Grep(request, FileFilter(request), self._max_bytes)
-        words = [*_hints(request.glob), grep.query.required, str(self._max_bytes).encode()]
-        answer = await self._calls.call("grep", self._inner(grep.files.root), *words)
-        _check_start(answer, grep.files.root)
+        top, most = grep.files.root, min(_MAX_SEARCHED_BYTES, self.content_bytes)
+        limits = [str(limit).encode() for limit in (self._max_bytes, most)]
+        words = [*_hints(request.glob), grep.query.required, *limits]
+        bound = bound_of(MAX_ENTRIES // 10, most)
+        answer = await self._calls.call("grep", self._inner(top), *words, about=top, bound=bound)
+        check(answer, top)
         return await pool.run_long(_grepped, answer, self._root, grep, timeout=SEARCH_SECONDS)
 
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
@@ -238,15 +273,11 @@ class BaseSandbox(SandboxBackendProtocol):
             raise ConflictError(path)
         return known.version
 
-    async def _changed(self, operation: str, *words: bytes, payload: bytes = b"") -> Records:
-        """Make a call that changes files, shielded from cancellation; return its answer."""
-        return await shielded(partial(self._calls.call, operation, *words, payload=payload))
-
     async def _write(self, path: str, mode: str, known: str, data: bytes, before: int = 0, after: int = 0) -> None:
         """Write `data` between the first `before` and the last `after` bytes of the file."""
         words = [self._inner(path), mode.encode(), known.encode(), str(before).encode(), str(after).encode()]
         staged = await self._bring(data) if len(data) > self._calls.room(*words) else b""
-        answer = await self._changed("write", *words, staged, payload=b"" if staged else data)
+        answer = await self._calls.change("write", *words, staged, payload=b"" if staged else data, about=path)
         _check_change(answer, path)
 
     async def aedit(
@@ -293,21 +324,20 @@ class BaseSandbox(SandboxBackendProtocol):
             raise PermissionDeniedError(path, "the root cannot be deleted")
         async with self._hold(path):
             known = b"" if if_match is None else (await self._script_version(path, if_match)).encode()
-            answer = await self._changed("delete", self._inner(path), known)
+            answer = await self._calls.change("delete", self._inner(path), known, about=path)
             _check_change(answer, path)
         return DeleteResult(path=path)
 
     async def achange_entries(self, changes: Sequence[EntryChange]) -> list[FileUploadResponse]:
-        outcomes: list[FileUploadResponse] = []
+        done: list[FileUploadResponse] = []
         async with self._hold(*(change.path for change in changes)):
             for group in self._calls.groups(changes, self._change_words):
-                answer = await self._changed(
-                    "change", *(word for change in group for word in self._change_words(change))
-                )
-                for change in group:
-                    error = _upload_outcome(answer.words(), change.path)
-                    outcomes.append(FileUploadResponse(change.path, error.code.value if error else None))
-        return outcomes
+                words = [word for change in group for word in self._change_words(change)]
+                answer = await self._calls.change("change", *words, about=group[0].path, records=len(group))
+                for change, outcome in zip(group, outcomes(answer, len(group)), strict=True):
+                    error = _upload_outcome(outcome, change.path)
+                    done.append(FileUploadResponse(change.path, error.code.value if error else None))
+        return done
 
     def _change_words(self, change: EntryChange) -> list[bytes]:
         mode = b"" if change.mode is None else b"%o" % change.mode
@@ -323,8 +353,8 @@ class BaseSandbox(SandboxBackendProtocol):
         src, dst = paths.normalize(src), paths.normalize(dst)
         arguments = [self._inner(src), self._inner(dst), b"1" if overwrite else b""]
         async with self._hold(src, dst):
-            answer = await self._changed(operation, *arguments)
-        words = answer.words()
+            answer = await self._calls.change(operation, *arguments, about=src)
+        [words] = outcomes(answer, 1)
         if words[0] == b"E":
             # Only "not_found" is about the source; every other error is about the destination.
             raise _about_parent(failure_of(words, src if words[1] == b"not_found" else dst), words, dst)
@@ -351,8 +381,10 @@ class BaseSandbox(SandboxBackendProtocol):
         content = b"".join(content for _, content in files)
         words = [word for file in files for word in self._put_words(file)]
         staged = await self._bring(content) if len(content) > self._calls.room(*words) else b""
-        answer = await self._changed("put", staged, *words, payload=b"" if staged else content)
-        return [_upload_outcome(answer.words(), path) for path, _ in files]
+        payload = b"" if staged else content
+        answer = await self._calls.change("put", staged, *words, payload=payload, about=files[0][0], records=len(files))
+        told = outcomes(answer, len(files))
+        return [_upload_outcome(outcome, path) for outcome, (path, _) in zip(told, files, strict=True)]
 
 
 _is_checksum = re.compile(r"[0-9a-f]{64}").fullmatch
@@ -362,31 +394,60 @@ class _FileChanged(Exception):  # noqa: N818
     """The file changed since it was read; the edit is retried."""
 
 
+def _listed(answer: Records, top: str, root: str) -> list[FileInfo]:
+    """The entries of a listing, sorted by path; each of them once."""
+    entries: dict[str, FileInfo] = {}
+    for info in infos(answer, top, root):
+        if isinstance(info, FileInfo):
+            entries.setdefault(info.path.rstrip("/"), info)
+        if len(entries) > MAX_ENTRIES:
+            raise BackendError(top, f"more than {MAX_ENTRIES:,} entries lie in it")
+    return sorted(entries.values(), key=lambda info: info.path)
+
+
 def _globbed(deadline: Deadline, answer: Records, root: str, files: FileFilter) -> GlobResult:
-    """The files of a listing that the filter chooses."""
-    matches: list[FileInfo] = []
-    is_late = False
+    """The files of a listing that the filter chooses. Those whose name is not UTF-8 make the result incomplete."""
+    matches: dict[str, FileInfo] = {}
+    is_late = is_partial = False
     try:
-        for info in infos(answer, root):
-            deadline.check(info.path)
-            if not info.is_dir and info.path in files:
-                matches.append(info)
+        for info in infos(answer, files.root, root, deep=True):
+            deadline.check()
+            if isinstance(info, Unlisted):
+                is_partial = True
+            elif not info.is_dir and info.path in files:
+                matches.setdefault(info.path, info)
+            if len(matches) > MAX_ENTRIES:
+                break
     except DeadlineError:
         is_late = True
-    matches.sort(key=lambda info: info.path)
-    return glob_result(matches, is_late=is_late)
+    found = glob_result(sorted(matches.values(), key=lambda info: info.path), is_late=is_late)
+    return replaced(found, truncated=True, truncation_reason="unreadable") if is_partial and not is_late else found
 
 
 def _grepped(deadline: Deadline, answer: Records, root: str, grep: Grep) -> GrepResult:
     """The lines that `grep` finds in the files of an answer."""
     grep.deadline = deadline
     try:
-        listed = list(_in_time(found_files(answer, root), deadline))
-        _scan(grep, sorted((file for file in listed if file is not None), key=_by_path))
-        grep.truncated = grep.truncated or None in listed
+        found, is_whole = _found(deadline, answer, root, grep)
+        _scan(grep, sorted(found, key=_by_path))
+        grep.truncated = grep.truncated or not is_whole
     except DeadlineError:
         grep.truncated = True
     return grep.result()
+
+
+def _found(deadline: Deadline, answer: Records, root: str, grep: Grep) -> tuple[Iterable[Found], bool]:
+    """The files of an answer, and whether they are all. Those whose name is no valid path are counted as skipped."""
+    found: dict[str, Found] = {}
+    for file in found_files(answer, grep.files.root, root, grep.max_bytes):
+        deadline.check()
+        if file is None or len(found) >= MAX_ENTRIES:
+            return found.values(), False
+        if isinstance(file, Found):
+            found.setdefault(file.path, file)
+        else:
+            grep.skip()
+    return found.values(), True
 
 
 def _scan(grep: Grep, found: Iterable[Found]) -> None:
@@ -447,31 +508,22 @@ _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 
 
 def _data(content: bytes, modified_at: str) -> FileDataV2:
-    return replace_fields(filedata.new_file(content, now=modified_at), created_at=None)
+    stored = filedata.new_file(content, now=modified_at)
+    return replace_fields(stored, created_at=None, modified_at=modified_at or None)
 
 
 def _about_parent(error: DeepFSError, words: list[bytes], path: str) -> DeepFSError:
     return NotDirectoryError(paths.parent(path)) if words[1] == b"not_dir" else error
 
 
-def _check_start(answer: Records, path: str) -> None:
-    check(answer, path)
-
-
 def _check_change(answer: Records, path: str) -> None:
-    words = answer.words()
+    [words] = outcomes(answer, 1)
     if words[0] == b"E":
         raise _about_parent(failure_of(words, path), words, path)
 
 
 def _upload_outcome(words: list[bytes], path: str) -> DeepFSError | None:
     return None if words[0] == b"ok" else _about_parent(failure_of(words, path), words, path)
-
-
-def _in_time(found: Iterable[Found | None], deadline: Deadline) -> Iterator[Found | None]:
-    for file in found:
-        deadline.check()
-        yield file
 
 
 def _by_path(file: Found) -> str:

@@ -7,8 +7,9 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from deepfs.errors import DeepFSError
-from deepfs.sandboxes.wire import Calls, Content, contents
+from deepfs.errors import BackendError, DeepFSError
+from deepfs.sandboxes.answers import Content, bound_of, contents
+from deepfs.sandboxes.wire import Calls, off_loop
 
 __all__ = ["CachedContent", "FetchedFile", "SandboxContents"]
 
@@ -80,38 +81,48 @@ class SandboxContents(_Cache):
     Args:
         calls: The calls.
         name_of: Returns the name in the sandbox of a path for file operations.
+        most: The most bytes of content in one answer; a larger file is `too_large`.
     """
 
-    def __init__(self, calls: Calls, name_of: Callable[[str], bytes]) -> None:
+    def __init__(self, calls: Calls, name_of: Callable[[str], bytes], most: int = _MAX_WHOLE_BYTES) -> None:
         super().__init__()
         self._calls = calls
         self._name_of = name_of
+        self._most = most
 
-    async def fetch(self, wanted: list[str], limit: int = _MAX_WHOLE_BYTES) -> list[FetchedFile | DeepFSError]:
-        """Fetch files, in one call if their names fit.
+    async def fetch(self, wanted: list[str]) -> list[FetchedFile | DeepFSError]:
+        """Fetch files, in one call if their names and contents fit.
 
         Args:
             wanted: The paths.
-            limit: The size of the largest file, in bytes.
 
         Returns:
             For each path the file, or the error for which there is none.
         """
         found: dict[str, FetchedFile | DeepFSError] = {}
         for group in self._calls.groups(dict.fromkeys(wanted), self._words):
-            before = {path: self.known(path) for path in group}
-            words = [word for path in group for word in self._words(path)]
-            answer = await self._calls.call("fetch", str(limit).encode(), *words)
-            for path, content in zip(group, contents(answer, group, limit), strict=True):
-                found[path] = self._file(path, before[path], content)
+            # Each call answers at least its first path, so there are no more calls than paths.
+            while missing := [path for path in group if path not in found]:
+                await self._fetch(missing, found)
         return [found[path] for path in wanted]
 
-    async def file(self, path: str, limit: int = _MAX_WHOLE_BYTES) -> FetchedFile:
+    async def _fetch(self, group: list[str], found: dict[str, FetchedFile | DeepFSError]) -> None:
+        """Add the files of `group` to `found`, as many as one answer may hold."""
+        before = {path: self.known(path) for path in group}
+        words = [word for path in group for word in self._words(path)]
+        most = str(self._most).encode()
+        bound = bound_of(len(group), self._most)
+        answer = await self._calls.call("fetch", most, *words, about=group[0], bound=bound)
+        fetched = await off_loop(answer.size, lambda: [*contents(answer, group, self._most)])
+        for path, content in zip(group, fetched, strict=True):
+            if content is not None:
+                found[path] = self._file(path, before[path], content)
+
+    async def file(self, path: str) -> FetchedFile:
         """Fetch one file.
 
         Args:
             path: Its path.
-            limit: Its largest size, in bytes.
 
         Returns:
             The file.
@@ -119,7 +130,7 @@ class SandboxContents(_Cache):
         Raises:
             DeepFSError: If it cannot be fetched.
         """
-        (found,) = await self.fetch([path], limit)
+        (found,) = await self.fetch([path])
         if isinstance(found, DeepFSError):
             raise found
         return found
@@ -132,6 +143,8 @@ class SandboxContents(_Cache):
         if isinstance(found, DeepFSError):
             self.forget(path)
             return found
-        if found.data is not None or known is None:
-            known = self.learn(path, found.data or b"")
+        if found.data is not None:
+            known = self.learn(path, found.data)
+        if known is None:
+            return BackendError(path, "the sandbox says that it is unchanged, but it was not read before")
         return known, found.modified_at

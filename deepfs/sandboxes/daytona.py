@@ -1,11 +1,14 @@
 """A sandbox of Daytona."""
 
+from contextlib import aclosing
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from deepfs.sandboxes.remote import Done, RemoteSandbox, check_installed
+from deepfs.sandboxes.remote import Done, Output, RemoteSandbox, check_installed, exit_code_of
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
     from daytona import AsyncSandbox
 
 __all__ = ["DaytonaSandbox"]
@@ -63,10 +66,19 @@ class DaytonaSandbox(RemoteSandbox):
             done = await self.sandbox.process.exec(f"sh -c {quote(command)}", timeout=seconds)
         except DaytonaTimeoutError:
             return Done(b"", b"", None)
-        return Done(done.result.encode(), b"", int(done.exit_code))
+        output = Output(self._most_output)
+        output.add((done.result or "").encode(errors="replace"))
+        return Done(output.data, b"", exit_code_of(done.exit_code), output.left_out)
 
     async def _send(self, path: str, content: bytes) -> None:
         await self.sandbox.fs.upload_file(content, path)
 
-    async def _receive(self, path: str) -> bytes:
-        return await self.sandbox.fs.download_file(path)
+    async def _receive(self, path: str, most: int) -> bytes:
+        received = bytearray()
+        pieces = cast("AsyncGenerator[bytes, None]", await self.sandbox.fs.download_file_stream(path))
+        async with aclosing(pieces):
+            async for piece in pieces:
+                received += piece
+                if len(received) > most:
+                    break
+        return bytes(received)

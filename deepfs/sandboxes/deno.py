@@ -1,13 +1,14 @@
 """A sandbox of Deno."""
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from math import ceil
 from shlex import quote
 from typing import TYPE_CHECKING
 
 import anyio
 
-from deepfs.sandboxes.remote import Done, RemoteSandbox, check_installed
+from deepfs.sandboxes.remote import Done, Output, RemoteSandbox, check_installed, exit_code_of, read_all
 
 if TYPE_CHECKING:
     from deno_sandbox.process import AsyncChildProcess
@@ -57,8 +58,11 @@ class DenoSandbox(RemoteSandbox):
         return (Exception,)  # If the service answers with an error, the SDK raises a bare Exception.
 
     async def _run(self, command: str, seconds: int) -> Done:
+        return await self._executed(command, seconds, self._most_output)
+
+    async def _executed(self, command: str, seconds: int, most: int) -> Done:
         process = await self.sandbox.spawn("sh", args=["-c", command], stdin="null", stdout="piped", stderr="piped")
-        run = _Run(process)
+        run = _Run(process, most)
         try:
             with anyio.move_on_after(seconds):
                 await run.finish()
@@ -66,35 +70,36 @@ class DenoSandbox(RemoteSandbox):
             if run.exit_code is None:
                 with anyio.CancelScope(shield=True):
                     await process.kill()
-        return Done(bytes(run.stdout), bytes(run.stderr), run.exit_code)
+        return Done(run.out.data, run.err.data, run.exit_code, run.out.left_out + run.err.left_out)
 
     async def _send(self, path: str, content: bytes) -> None:
         await self.sandbox.fs.write_file(path, content)
 
-    async def _receive(self, path: str) -> bytes:
+    async def _receive(self, path: str, most: int) -> bytes:
         # The SDK accepts messages of up to one mebibyte, and would read a file in a single message.
-        return (await self._run(f"cat {quote(path)}", ceil(self._timeout))).stdout
+        return (await self._executed(f"head -c {most + 1} {quote(path)}", ceil(self._timeout), most + 1)).stdout
 
 
 class _Run:
     """A running command, its output so far, and its exit code at the end."""
 
-    def __init__(self, process: "AsyncChildProcess") -> None:
+    def __init__(self, process: "AsyncChildProcess", most: int) -> None:
         self.exit_code: int | None = None
-        self.stdout = bytearray()
-        self.stderr = bytearray()
+        self.out = Output(most)
+        self.err = Output(most)
         self._process = process
 
     async def finish(self) -> None:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._read, self._process.stdout.read, self.stdout)
-            tasks.start_soon(self._read, self._process.stderr.read, self.stderr)
-        code = (await self._process.wait())["code"]
+        await read_all(
+            partial(self._read, self._process.stdout.read, self.out),
+            partial(self._read, self._process.stderr.read, self.err),
+        )
+        code = exit_code_of((await self._process.wait())["code"])
         self.exit_code = 128 - code if code < 0 else code
 
-    async def _read(self, read: Callable[[int], Awaitable[bytes]], into: bytearray) -> None:
+    async def _read(self, read: Callable[[int], Awaitable[bytes]], into: Output) -> None:
         while data := await read(_CHUNK_BYTES):
-            into += data
+            into.add(data)
 
 
 _CHUNK_BYTES = 65_536

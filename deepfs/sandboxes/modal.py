@@ -1,10 +1,11 @@
 """A sandbox of Modal."""
 
+from functools import partial
+from math import ceil
+from shlex import quote
 from typing import TYPE_CHECKING
 
-import anyio
-
-from deepfs.sandboxes.remote import Done, RemoteSandbox, check_installed
+from deepfs.sandboxes.remote import Done, Output, RemoteSandbox, check_installed, exit_code_of, read_all
 
 if TYPE_CHECKING:
     from modal import Sandbox
@@ -61,21 +62,23 @@ class ModalSandbox(RemoteSandbox):
         return (Error, OSError)
 
     async def _run(self, command: str, seconds: int) -> Done:
+        return await self._executed(command, seconds, self._most_output)
+
+    async def _executed(self, command: str, seconds: int, most: int) -> Done:
         process = await self.sandbox.exec.aio("sh", "-c", command, timeout=seconds, text=False)
-        stdout, stderr = bytearray(), bytearray()
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_read, process.stdout, stdout)
-            tasks.start_soon(_read, process.stderr, stderr)
-        code = await process.wait.aio()
-        return Done(bytes(stdout), bytes(stderr), None if code < 0 else code)
+        out, err = Output(most), Output(most)
+        await read_all(partial(_read, process.stdout, out), partial(_read, process.stderr, err))
+        code = exit_code_of(await process.wait.aio())
+        return Done(out.data, err.data, None if code < 0 else code, out.left_out + err.left_out)
 
     async def _send(self, path: str, content: bytes) -> None:
         await self.sandbox.filesystem.write_bytes.aio(content, path)
 
-    async def _receive(self, path: str) -> bytes:
-        return await self.sandbox.filesystem.read_bytes.aio(path)
+    async def _receive(self, path: str, most: int) -> bytes:
+        # The SDK would read the whole file into memory, whatever its size.
+        return (await self._executed(f"head -c {most + 1} {quote(path)}", ceil(self._timeout), most + 1)).stdout
 
 
-async def _read(stream: "StreamReader[bytes]", into: bytearray) -> None:
-    # Not in pieces: the SDK breaks if an iteration over a stream is cancelled.
-    into += await stream.read.aio()
+async def _read(stream: "StreamReader[bytes]", into: Output) -> None:
+    async for piece in stream:
+        into.add(piece)

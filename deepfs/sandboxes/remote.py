@@ -9,8 +9,11 @@ from secrets import token_hex
 from shlex import quote
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from deepfs.errors import BackendError
+import anyio
+
+from deepfs.errors import BackendError, DeepFSError
 from deepfs.process.output import Captured, Chunk
+from deepfs.sandboxes.answers import printable
 from deepfs.sandboxes.base import BaseSandbox
 from deepfs.sync import in_thread, run_sync
 from deepfs.text.arguments import check_integer, check_number, seconds_of
@@ -21,7 +24,7 @@ from deepfs.types import ExecuteResponse
 if TYPE_CHECKING:
     from deepfs.threads.loop_bridge import AsyncioLoop
 
-__all__ = ["Done", "RemoteSandbox", "check_installed"]
+__all__ = ["Done", "Output", "RemoteSandbox", "check_installed", "exit_code_of", "read_all"]
 
 
 T = TypeVar("T")
@@ -59,11 +62,83 @@ _HELD: Final = "/tmp/.~deepfs-"
 
 
 class Done(NamedTuple):
-    """The output of a command and its exit code, which is None if it reached its timeout."""
+    """The output of a command and its exit code, which is None if it reached its timeout.
+
+    `left_out` counts bytes of output that were received and not kept.
+    """
 
     stdout: bytes
     stderr: bytes
     exit_code: int | None
+    left_out: int = 0
+
+
+class Output:
+    """The output of a stream as it comes, of which the first bytes and the last ones are kept.
+
+    Args:
+        limit: The number of bytes kept of each end; of the last ones up to twice as many.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.left_out: int = 0
+        self._limit = limit
+        self._head = bytearray()
+        self._tail = bytearray()
+
+    def add(self, data: object) -> None:
+        """Add what the SDK gave.
+
+        Args:
+            data: The next bytes.
+
+        Raises:
+            BackendError: If it is no bytes.
+        """
+        if not isinstance(data, (bytes, bytearray)):
+            raise BackendError(None, "the service gave output that is no bytes")
+        fits = self._limit - len(self._head)
+        self._head += data[:fits]
+        self._tail += data[max(fits, 0) :]
+        excess = len(self._tail) - self._limit
+        if excess > self._limit:
+            self.left_out += excess
+            del self._tail[:excess]
+
+    @property
+    def data(self) -> bytes:
+        """What was kept."""
+        return bytes(self._head + self._tail)
+
+
+def exit_code_of(told: object) -> int:
+    """The exit code that a service told. Raises BackendError if it is no number."""
+    if isinstance(told, float) and told.is_integer():
+        told = int(told)
+    if not isinstance(told, int) or abs(told) > _MAX_CODE:
+        raise BackendError(None, "the service did not tell how the command ended")
+    return told
+
+
+async def read_all(*reads: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Read several streams at once. Raises the first error as it is."""
+    try:
+        async with anyio.create_task_group() as tasks:
+            for read in reads:
+                tasks.start_soon(read)
+    except ExceptionGroup as group:
+        raise _first(group) from group
+
+
+def _first(error: Exception) -> Exception:
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+_MAX_CODE: Final = 1 << 32
+_BESIDES: Final = 64 * 1024
+"""The most bytes that a command of a file operation may print besides a part of an answer."""
 
 
 class RemoteSandbox(BaseSandbox):
@@ -105,17 +180,22 @@ class RemoteSandbox(BaseSandbox):
     async def _at_home(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         return await (call() if self._home is None else self._home.run(call))
 
+    @property
+    def _most_output(self) -> int:
+        """The most bytes of the head and of the tail of a stream that may matter; a subclass keeps no more."""
+        return max(self._max_output_bytes, self.answer_bytes + _BESIDES)
+
     @abstractmethod
     async def _run(self, command: str, seconds: int) -> Done:
-        """Run `command` with `sh` for at most `seconds`."""
+        """Run `command` with `sh` for at most `seconds`; keep `_most_output` of its output."""
 
     @abstractmethod
     async def _send(self, path: str, content: bytes) -> None:
         """Write a file of the sandbox."""
 
     @abstractmethod
-    async def _receive(self, path: str) -> bytes:
-        """Read a file of the sandbox."""
+    async def _receive(self, path: str, most: int) -> bytes:
+        """Read a file of the sandbox, and not much more than `most` bytes of it."""
 
     @abstractmethod
     def _errors(self) -> tuple[type[Exception], ...]:
@@ -130,9 +210,11 @@ class RemoteSandbox(BaseSandbox):
         await captured.add(Chunk("stdout", done.stdout))
         await captured.add(Chunk("stderr", done.stderr))
         output = captured.text()
+        if done.left_out:
+            output += f"\n[… {done.left_out:,} further bytes left out …]\n"
         if done.exit_code is None:
             output += f"\n[The command was stopped: its time of {seconds} s was up]\n"
-        return ExecuteResponse(output, done.exit_code, captured.truncated)
+        return ExecuteResponse(output, done.exit_code, captured.truncated or done.left_out > 0)
 
     async def _run_script(self, command: str) -> ExecuteResponse:
         done = await self._ran(command, ceil(self._timeout))
@@ -145,22 +227,25 @@ class RemoteSandbox(BaseSandbox):
         )
         try:
             return await self._at_home(partial(self._run, entered, seconds))
+        except DeepFSError:
+            raise
         except self._errors() as error:
-            raise BackendError(None, f"{self.service} did not run the command: {error}") from error
+            raise BackendError(None, f"{self.service} did not run the command: {printable(str(error))}") from error
 
     async def _bring(self, content: bytes) -> bytes:
         path = f"{_HELD}{token_hex(8)}"
         try:
             await self._at_home(partial(self._send, path, content))
         except self._errors() as error:
-            raise BackendError(None, f"{self.service} did not take the file: {error}") from error
+            raise BackendError(None, f"{self.service} did not take the file: {printable(str(error))}") from error
         return path.encode()
 
-    async def _take(self, name: str) -> str | None:
+    async def _take(self, name: str, size: int) -> str | None:
         try:
-            return (await self._at_home(partial(self._receive, f"{_HELD}{name}"))).decode()
+            data = await self._at_home(partial(self._receive, f"{_HELD}{name}", size))
         except self._errors():
             return None  # Another TMPDIR, or a file that the SDK may not read: commands fetch it then.
+        return data.decode("ascii", "replace") if len(data) == size else None
 
 
 def check_installed(package: str, extra: str) -> None:

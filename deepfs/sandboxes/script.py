@@ -13,7 +13,7 @@ from binascii import a2b_base64, b2a_base64
 __all__ = ["main"]
 
 SYSTEM = (b"/proc", b"/sys", b"/dev")
-MOST = 64 * 1024 * 1024
+PATIENCE = 2
 PREFIX = b".~deepfs-"
 
 arguments: "list[bytes]" = [a2b_base64(word) for word in sys.argv[1:]] if __name__ == "__main__" else [b"0", b"0", b""]
@@ -62,10 +62,27 @@ def checksum(data: bytes) -> bytes:
 
 
 def lock() -> None:
+    """Allow one change at a time; the lock ends with the process. Without it, nothing has changed: `E timeout`."""
     import fcntl
 
     file = os.open(held(b"lock-%d" % os.getuid()), os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        wait_for(file)
+
+
+def wait_for(file: int) -> None:
+    import fcntl
+    import signal
+
+    def late(*_: object) -> None:
+        raise FailedError(b"timeout")
+
+    signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, PATIENCE)
     fcntl.flock(file, fcntl.LOCK_EX)
+    signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def payload(staged: bytes) -> bytes:
@@ -144,22 +161,37 @@ def regular(path: bytes) -> os.stat_result:
 
 
 def fetch(limit: bytes, *wanted: bytes) -> None:
-    for path, known in zip(wanted[::2], wanted[1::2]):
+    """Answer with files whose contents have up to `limit` bytes together; `later` stands for each further one."""
+    left = int(limit)
+    for at in range(0, len(wanted), 2):
         try:
-            answer.append(fetched(path, known, int(limit)))
+            content, size = fetched(wanted[at], wanted[at + 1], int(limit))
+            if size > left:
+                raise FailedError(b"later")
+            answer.append(content)
+            left -= size
         except OSError as error:
             answer.append(b"E %s\n" % word(error))
 
 
-def fetched(path: bytes, known: bytes, limit: int) -> bytes:
+def read(path: bytes, limit: int) -> bytes:
+    """The content of a file that has up to `limit` bytes, whatever its size was before."""
+    with open(path, "rb") as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise FailedError(b"too_large %d" % max(len(data), os.stat(path).st_size))
+    return data
+
+
+def fetched(path: bytes, known: bytes, limit: int) -> "tuple[bytes, int]":
     status = regular(path)
     if status.st_size > limit:
         raise FailedError(b"too_large %d" % status.st_size)
-    with open(path, "rb") as file:
-        data = file.read()
+    data = read(path, limit)
+    modified = b"%.6f" % (status.st_mtime_ns / 1e9)
     if known and checksum(data) == known:
-        return b"same %.6f\n" % (status.st_mtime_ns / 1e9)
-    return b"ok %.6f %d\n%s" % (status.st_mtime_ns / 1e9, len(data), data)
+        return b"same %s\n" % modified, 0
+    return b"ok %s %d\n%s" % (modified, len(data), data), len(data)
 
 
 def like(names: "list[bytes]", pattern: bytes) -> "list[bytes]":
@@ -197,7 +229,7 @@ def tree(path: bytes, visible: bytes, name: bytes) -> None:
         entry(child)
 
 
-def grep(path: bytes, visible: bytes, name: bytes, needle: bytes, limit: bytes) -> None:
+def grep(path: bytes, visible: bytes, name: bytes, needle: bytes, limit: bytes, whole: bytes) -> None:
     found = files(path, visible, name) if start(path) else [path]
     answer.append(b"ok\n")
     total = 0
@@ -208,17 +240,37 @@ def grep(path: bytes, visible: bytes, name: bytes, needle: bytes, limit: bytes) 
                 continue
             if status.st_size > int(limit):
                 raise FailedError(b"too_large")
-            with open(child, "rb") as file:
-                data = file.read()
+            data = read(child, int(limit))
         except OSError:
             answer.append(b"skip 0 %s//\n" % child)
             continue
         if needle in data:
             total += len(data)
-            if total > MOST:
+            if total > int(whole):
                 answer.append(b"full 0 //\n")
                 return
             answer.append(b"file %d %s//\n%s" % (len(data), child, data))
+
+
+def resolve(root: bytes, *wanted: bytes) -> None:
+    """Answer with the path, beneath the resolved `root`, that each path leads to; `no` if it leads elsewhere."""
+    top = os.path.realpath(root)
+    for path in wanted:
+        real = os.path.realpath(path)
+        is_within = real == top or real.startswith(top.rstrip(b"/") + b"/")
+        if is_within and not is_endless(path):
+            answer.append(b"ok %s//\n" % real[len(top.rstrip(b"/")) :].rstrip(b"/"))
+        else:
+            answer.append(b"no //\n")
+
+
+def is_endless(path: bytes) -> bool:
+    """Whether links lead in a circle."""
+    try:
+        os.stat(path)
+    except OSError as error:
+        return error.errno == errno.ELOOP
+    return False
 
 
 # --- changing ---
@@ -260,8 +312,8 @@ def place_file(path: bytes, data: bytes, mode: bytes) -> None:
 
 def write(path: bytes, mode: bytes, known: bytes, before: bytes, after: bytes, staged: bytes) -> None:
     """Write a file: the first `before` bytes of the old one, the payload, and the last `after` bytes of the old one."""
-    data = payload(staged)
     lock()
+    data = payload(staged)
     if os.path.isdir(path):
         raise FailedError(b"is_dir")
     if mode == b"match":
@@ -278,8 +330,8 @@ def write(path: bytes, mode: bytes, known: bytes, before: bytes, after: bytes, s
 
 
 def put(staged: bytes, *wanted: bytes) -> None:
-    data, at = payload(staged), 0
     lock()
+    data, at = payload(staged), 0
     for path, size in zip(wanted[::2], wanted[1::2]):
         content, at = data[at : at + int(size)], at + int(size)
         try:
@@ -432,7 +484,7 @@ def main() -> None:
     if operation == b"more":
         more(*arguments[3:])
         return
-    operations = (ls, fetch, tree, grep, entries, write, put, stage, delete, change, move, copy)
+    operations = (ls, fetch, tree, grep, entries, resolve, write, put, stage, delete, change, move, copy)
     try:
         {function.__name__.encode(): function for function in operations}[operation](*arguments[3:])
     except OSError as error:

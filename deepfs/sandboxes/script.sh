@@ -6,7 +6,6 @@ export LC_ALL
 umask 022
 NL='
 '
-MOST=67108864
 
 # Decode $1 into $decoded; a line break at its end stays.
 decode() {
@@ -54,18 +53,25 @@ checksum_of() {
     checksum=${checksum%% *}
 }
 
-# Allow one change at a time; the lock ends with the process.
+# Allow one change at a time; the lock ends with the process. Without it, after two seconds, nothing has changed.
 lock() {
+    patience=100
     if command -v flock >/dev/null 2>&1; then
         exec 9>>"${held}lock-$(id -u)"
-        flock 9
+        until flock -n 9; do wait_more || return; done
         return
     fi
     until mkdir "${held}lock-d" 2>/dev/null; do
         find "${held}lock-d" -maxdepth 0 -mmin +1 -exec rmdir {} \; 2>/dev/null
-        sleep 0.05 2>/dev/null || sleep 1
+        wait_more || return
     done
     trap 'rmdir "${held}lock-d"; rm -rf "$work"; [ -z "$temporary" ] || rm -rf "$temporary"' EXIT
+}
+
+wait_more() {
+    patience=$((patience - 1))
+    [ "$patience" -gt 0 ] || { fail timeout; return; }
+    sleep 0.02 2>/dev/null || { sleep 1; patience=$((patience - 49)); }
 }
 
 payload() {
@@ -118,8 +124,9 @@ do_entries() {
     return 0
 }
 
+# Answer with files whose contents have up to $1 bytes together; later stands for each further one.
 do_fetch() {
-    limit=$1
+    limit=$1 left=$1
     shift
     while [ $# -gt 0 ]; do
         fetch_one "$1" "$2"
@@ -131,17 +138,25 @@ fetch_one() {
     if [ -d "$1" ]; then fail is_dir; return; fi
     if [ ! -e "$1" ]; then fail not_found; return; fi
     if [ ! -f "$1" ]; then fail other it is no regular file; return; fi
-    size_of "$1"
+    size_of "$1" 2>/dev/null
     if [ "$size" -gt "$limit" ]; then fail too_large "$size"; return; fi
     time=$(stat -L -c %Y "$1")
-    cat <"$1" >"$work/file" 2>/dev/null || { fail denied; return; }
+    read_file "$1" || { fail denied; return; }
+    if [ "$size" -gt "$limit" ]; then fail too_large "$size"; return; fi
     if [ -n "$2" ]; then
         checksum_of "$work/file"
         if [ "$checksum" = "$2" ]; then say same "$time"; return; fi
     fi
-    size_of "$work/file"
+    if [ "$size" -gt "$left" ]; then fail later; return; fi
+    left=$((left - size))
     say ok "$time" "$size"
     cat "$work/file" >>"$answer"
+}
+
+# Copy the file $1, but no more than is needed to see that it is beyond the limit.
+read_file() {
+    { head -c $((limit + 1)) <"$1" >"$work/file"; } 2>/dev/null || return
+    size_of "$work/file"
 }
 
 # Find in the tree $1 the files that are visible (if $2) and have a name like $3; the rest are tests and actions of find.
@@ -167,7 +182,7 @@ do_tree() {
 
 do_grep() {
     exists "$1" || { fail not_found; return; }
-    needle=$4 limit=$5 total=0
+    needle=$4 limit=$5 most_found=$6 total=0
     say ok
     if [ ! -d "$1" ]; then
         printf '%s//\n' "$1" >"$work/names"
@@ -192,18 +207,46 @@ do_grep() {
 
 grep_one() {
     size_of "$1" 2>/dev/null
-    if [ ! -r "$1" ] || [ "$size" -gt "$limit" ] || ! cat <"$1" >"$work/file" 2>/dev/null; then
+    if [ ! -r "$1" ] || [ "$size" -gt "$limit" ] || ! read_file "$1" || [ "$size" -gt "$limit" ]; then
         say skip 0 "$1//"
         return
     fi
-    size_of "$work/file"
     total=$((total + size))
-    if [ "$total" -gt "$MOST" ]; then
+    if [ "$total" -gt "$most_found" ]; then
         say full 0 //
         return 1
     fi
     say file "$size" "$1//"
     cat "$work/file" >>"$answer"
+}
+
+# Answer with the path, beneath the resolved root $1, that each path leads to; no if it leads elsewhere.
+do_resolve() {
+    real_of "$1" && top=${real%/} || top=/none/
+    shift
+    for each; do
+        if ! real_of "$each"; then say 'no //'; continue; fi
+        case ${real%/} in
+            "$top") say 'ok //' ;;
+            "$top"/*) say "ok ${real#"$top"}//" ;;
+            *) say 'no //' ;;
+        esac
+    done
+}
+
+# Find out to what the path $1 leads, of which not all need exist.
+real_of() {
+    at=$1 rest=
+    until exists "$at" || [ "$at" = / ]; do
+        rest=/${at##*/}$rest
+        at=${at%/*}
+        at=${at:-/}
+    done
+    real=$(readlink -f "$at" 2>/dev/null && printf x) || return
+    real=${real%"$NL"x}
+    [ -n "$real" ] && [ "$real" != x ] || return
+    real=${real%/}$rest
+    real=${real:-/}
 }
 
 # --- changing ---
@@ -247,8 +290,8 @@ place_file() {
 
 # Write a file: the first $4 bytes of the old one, the payload, and the last $5 bytes of the old one.
 do_write() {
+    lock || return
     payload "$6"
-    lock
     if [ -d "$1" ]; then fail is_dir; return; fi
     new=$work/payload
     if [ "$2" = match ]; then
@@ -266,9 +309,9 @@ do_write() {
 }
 
 do_put() {
+    lock || return
     payload "$1"
     shift
-    lock
     at=1
     while [ $# -gt 0 ]; do
         tail -c "+$at" "$work/payload" | head -c "$2" >"$work/file"
@@ -289,7 +332,7 @@ do_stage() {
 }
 
 do_delete() {
-    lock
+    lock || return
     if ! exists "$1"; then fail not_found; return; fi
     if [ -n "$2" ]; then
         if [ -d "$1" ]; then fail is_dir; return; fi
@@ -303,7 +346,7 @@ do_delete() {
 
 # Make and remove directories, and set modes: three words for each, its path, the change and the mode.
 do_change() {
-    lock
+    lock || return
     while [ $# -gt 0 ]; do
         if change_one "$1" "$2" "$3"; then say ok; fi
         shift 3
@@ -316,7 +359,7 @@ change_one() {
         if exists "$1"; then fail exists; return; fi
         prepare "$1" || return
         mkdir "$1" 2>/dev/null || { fail denied; return; }
-        [ -z "$3" ] || chmod "$3" "$1" && chmod u+rwx "$1"
+        [ -z "$3" ] || { chmod "$3" "$1" && chmod u+rwx "$1"; } 2>/dev/null || fail denied
         ;;
     remove_directory)
         exists "$1" || { fail not_found; return; }
@@ -352,7 +395,7 @@ real() {
 }
 
 do_move() {
-    lock
+    lock || return
     if ! exists "$1" || [ "$(real "$1")" != "$(real "$2")" ]; then
         check_destination "$1" "$2" "$3" || return
         mv -f "$1" "$2" 2>/dev/null || { fail denied; return; }
@@ -365,7 +408,7 @@ do_move() {
 }
 
 do_copy() {
-    lock
+    lock || return
     check_destination "$1" "$2" "$3" || return
     temporary=${2%/*}/.~deepfs-$nonce
     if [ -d "$1" ]; then

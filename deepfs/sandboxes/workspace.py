@@ -150,8 +150,8 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
     async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
         """Run a confined shell command; each event loop runs at most 32 at once.
 
-        Raises NotSupportedError if this machine, or the account of this process, has not what confining it takes, or if a path in
-        `read_only` lies in the workspace.
+        Raises NotSupportedError if this machine, or the account of this process, has not what confining it takes, or if
+        a path in `read_only` lies in the workspace.
         """
         async with self._boxed(command, timeout) as boxed:
             return await commands.capture(boxed, self._max_output_bytes)

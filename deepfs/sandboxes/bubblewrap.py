@@ -463,20 +463,19 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
         while True:
             await anyio.sleep(pause)
             begun = perf_counter()
-            if await pool.run_long(self._is_beyond, run):
-                return f"its files take more than {self._allowed.workspace:,} bytes"
+            if reason := await pool.run_long(self._excess, run):
+                return reason
             pause = max(_LOOK_S, _REST * (perf_counter() - begun))
 
-    def _is_beyond(self, deadline: Deadline, run: "_Run") -> bool:
-        """Whether the workspace takes too much space, with the files without a name that the command has open."""
-        used = self._use.measure(deadline)
-        if used > self._use.limit:
-            return True
+    def _excess(self, deadline: Deadline, run: "_Run") -> str:
+        """Why a command must be stopped, or an empty text. What it has open counts, even if it has no name."""
+        used, limit = self._use.measure(deadline), self._use.limit
         try:
             device = os.stat(self._given_root).st_dev
         except OSError:
-            return True
-        return used + held_bytes(run.processes(), device) > self._use.limit
+            return "its workspace is gone"
+        is_beyond = used > limit or used + held_bytes(run.processes(), device) > limit
+        return f"its files take more than {limit:,} bytes" if is_beyond else ""
 
 
 _CHILD = re.compile(rb'"child-pid": *([0-9]+)')

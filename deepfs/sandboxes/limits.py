@@ -50,21 +50,21 @@ class GroupHome(Struct, frozen=True):
     is_unified: bool
     """Whether the groups are of cgroups v2."""
 
-    def settings(self, limits: Limits) -> Iterator[tuple[str, str, int]]:
+    def settings(self, limits: Limits) -> Iterator[tuple[str, int]]:
         """The settings of a group made here.
 
         Args:
             limits: The limits to set.
 
         Returns:
-            The controller, the file and the value of each. Not every kernel has the files of `memory` after its first.
+            The file and the value of each. Not every kernel has the files about swap.
         """
-        if "memory" in self.controllers:
-            names = ("memory.max", "memory.swap.max") if self.is_unified else _MEMORY_V1
-            yield "memory", names[0], limits.memory
-            yield "memory", names[1], 0 if self.is_unified else limits.memory
+        if "memory" in self.controllers and self.is_unified:
+            yield from ((_MEMORY[0], limits.memory), ("memory.swap.max", 0))
+        elif "memory" in self.controllers:
+            yield from ((_MEMORY[1], limits.memory), ("memory.memsw.limit_in_bytes", limits.memory))
         if "pids" in self.controllers:
-            yield "pids", "pids.max", limits.processes
+            yield _PIDS, limits.processes
 
     @property
     def entrance(self) -> str:
@@ -75,7 +75,8 @@ class GroupHome(Struct, frozen=True):
         return "cgroup.procs" if self.is_unified else "tasks"
 
 
-_MEMORY_V1: Final = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")
+_MEMORY: Final = ("memory.max", "memory.limit_in_bytes")
+_PIDS: Final = "pids.max"
 
 
 def group_homes(root: str, membership: str) -> list[GroupHome]:
@@ -178,11 +179,12 @@ class Cgroup:
     def _make(self, group: str, home: GroupHome) -> None:
         os.mkdir(group)
         self._groups.append((group, home))
-        for controller, file, value in home.settings(self._limits):
+        for file, value in home.settings(self._limits):
             path = os.path.join(group, file)
-            if os.path.exists(path):
-                _put(path, str(value))
-                self._enforced.add(controller)
+            with suppress(OSError):
+                if os.path.exists(path):
+                    _put(path, str(value))
+                    self._enforced.add(file)
 
     @property
     def entrances(self) -> list[str]:
@@ -192,12 +194,12 @@ class Cgroup:
     @property
     def counts_memory(self) -> bool:
         """Whether one of the groups limits memory."""
-        return "memory" in self._enforced
+        return not self._enforced.isdisjoint(_MEMORY)
 
     @property
     def counts_processes(self) -> bool:
         """Whether one of the groups limits processes."""
-        return "pids" in self._enforced
+        return _PIDS in self._enforced
 
     @property
     def processes(self) -> list[int] | None:

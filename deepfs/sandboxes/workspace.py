@@ -199,20 +199,20 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
             await anyio.sleep(pause)
             begun = perf_counter()
             for use in (self._use, *others):
-                if await pool.run_long(_is_beyond, use, processes):
-                    return f"its files take more than {use.limit:,} bytes"
+                if reason := await pool.run_long(_excess, use, processes):
+                    return reason
             pause = max(_LOOK_S, _REST * (perf_counter() - begun))
 
 
-def _is_beyond(deadline: Deadline, use: DiskUse, processes: Callable[[], Iterable[int]]) -> bool:
+def _excess(deadline: Deadline, use: DiskUse, processes: Callable[[], Iterable[int]]) -> str:
+    """Why a command must be stopped, or an empty text."""
     used = use.measure(deadline)
-    if used > use.limit:
-        return True
     try:
         device = os.stat(use.directory).st_dev
     except OSError:
-        return True
-    return used + held_bytes(processes(), device) > use.limit
+        return "its workspace is gone"
+    is_beyond = used > use.limit or used + held_bytes(processes(), device) > use.limit
+    return f"its files take more than {use.limit:,} bytes" if is_beyond else ""
 
 
 def _check_outside(read_only: Sequence[str], workspace: str) -> None:

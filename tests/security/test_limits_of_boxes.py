@@ -87,13 +87,13 @@ def test_groups_have_the_limits(tmp_path: Path) -> None:
     limits = Limits(memory=1000, processes=7)
     unified = GroupHome(str(tmp_path), ("memory", "pids"), True)
     assert list(unified.settings(limits)) == [
-        ("memory", "memory.max", 1000),
-        ("memory", "memory.swap.max", 0),
-        ("pids", "pids.max", 7),
+        ("memory.max", 1000),
+        ("memory.swap.max", 0),
+        ("pids.max", 7),
     ]
     assert list(GroupHome(str(tmp_path), ("memory",), False).settings(limits)) == [
-        ("memory", "memory.limit_in_bytes", 1000),
-        ("memory", "memory.memsw.limit_in_bytes", 1000),
+        ("memory.limit_in_bytes", 1000),
+        ("memory.memsw.limit_in_bytes", 1000),
     ]
 
 

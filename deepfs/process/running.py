@@ -192,11 +192,15 @@ class Pipe:
 
 
 class Process:
-    """A process in its own session, so that the processes that it starts are in its process group."""
+    """A process in its own session, so that the processes that it starts are in its process group.
 
-    def __init__(self, popen: "subprocess.Popen[bytes]", pipes: Sequence[Pipe]) -> None:
+    `stop` is as in `Command`.
+    """
+
+    def __init__(self, popen: "subprocess.Popen[bytes]", pipes: Sequence[Pipe], stop: signal.Signals | None) -> None:
         self.pipes = pipes
         self._popen = popen
+        self._stop_signal = stop
         self._watch = _watch(popen.pid)
 
     @property
@@ -215,18 +219,23 @@ class Process:
                 nap = min(2 * nap, _LONGEST_NAP)
 
     async def kill(self) -> None:
-        """Kill the process and its group, unless the process has ended, and wait for its end."""
+        """Kill the process and its group, or stop it, unless it has ended, and wait for its end."""
         if self.returncode is None:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._popen.pid, signal.SIGKILL)
+            self._stop()
             with anyio.CancelScope(shield=True):
                 await self.wait()
 
     def kill_at_once(self) -> None:
         """Like `kill`, but blocking, for callers that cannot await."""
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._popen.pid, signal.SIGKILL)
+        self._stop()
         self._popen.wait()
+
+    def _stop(self) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            if self._stop_signal is None:
+                os.killpg(self._popen.pid, signal.SIGKILL)
+            else:
+                os.kill(self._popen.pid, self._stop_signal)
 
     def close(self) -> None:
         """Close the file descriptors of this side."""
@@ -251,6 +260,7 @@ async def start(
     env: Mapping[str, str] | None,
     pass_fds: Sequence[int] = (),
     prepare: Callable[[], object] | None = None,
+    stop: signal.Signals | None = None,
 ) -> Process:
     """Start a process off the event loop, with empty stdin, in the directory `cwd`, which is created if missing.
 
@@ -282,7 +292,7 @@ async def start(
         finally:
             for pipe in pipes:
                 os.close(pipe.writer)
-        started.append(Process(popen, pipes))
+        started.append(Process(popen, pipes, stop))
 
     try:
         await (pool.run_resident(spawn) if prepare is None else pool.run_isolated(spawn))
@@ -322,6 +332,8 @@ class Command(Struct, frozen=True):
     """Runs while the command runs; when it returns, the command is stopped, with the returned text as the reason."""
     prepare: Callable[[], object] | None = None
     """Called just before the start, in a thread that starts only such commands: it may change what they inherit."""
+    stop: signal.Signals | None = None
+    """The signal that makes the program end at once with all that it started; None to kill its process group."""
 
 
 class Running:
@@ -406,6 +418,7 @@ async def _run(command: Command, sink: Callable[[Chunk], Awaitable[None]]) -> tu
             env=command.env,
             pass_fds=command.pass_fds,
             prepare=command.prepare,
+            stop=command.stop,
         )
         try:
             async with anyio.create_task_group() as tasks:

@@ -16,10 +16,19 @@ if TYPE_CHECKING:
     from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
     from deepfs.sandboxes.daytona import DaytonaSandbox
     from deepfs.sandboxes.deno import DenoSandbox
+    from deepfs.sandboxes.landlock import LandlockSandbox
     from deepfs.sandboxes.limits import Limits
     from deepfs.sandboxes.modal import ModalSandbox
 
-__all__ = ["BaseSandbox", "BubblewrapSandbox", "DaytonaSandbox", "DenoSandbox", "Limits", "ModalSandbox"]
+__all__ = [
+    "BaseSandbox",
+    "BubblewrapSandbox",
+    "DaytonaSandbox",
+    "DenoSandbox",
+    "LandlockSandbox",
+    "Limits",
+    "ModalSandbox",
+]
 
 if not TYPE_CHECKING:  # Type checkers know the names, and report unknown ones.
     __getattr__, __dir__ = lazy_exports(
@@ -29,6 +38,7 @@ if not TYPE_CHECKING:  # Type checkers know the names, and report unknown ones.
             "bubblewrap": ["BubblewrapSandbox"],
             "daytona": ["DaytonaSandbox"],
             "deno": ["DenoSandbox"],
+            "landlock": ["LandlockSandbox"],
             "limits": ["Limits"],
             "modal": ["ModalSandbox"],
         },

@@ -6,6 +6,7 @@ import os
 import shutil
 import stat
 import weakref
+from abc import abstractmethod
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import cache, partial
@@ -30,7 +31,15 @@ from deepfs.text.arguments import check_bool, check_env, check_integer, check_nu
 from deepfs.threads import pool
 from deepfs.types import ExecuteResponse, FileUploadResponse
 
-__all__ = ["WORKSPACE", "BubblewrapSandbox", "Limits", "bubblewrap_program"]
+__all__ = [
+    "FOR_NETWORK",
+    "SETTINGS",
+    "WORKSPACE",
+    "BubblewrapSandbox",
+    "Limits",
+    "bubblewrap_program",
+    "memory_file",
+]
 
 
 _NUMBERS = {"full": (1, 7), "null": (1, 3), "random": (1, 8), "tty": (5, 0), "urandom": (1, 9), "zero": (1, 5)}
@@ -57,7 +66,7 @@ WORKSPACE: Final = "/workspace"
 
 _NOBODY = "65534"
 _LINKED = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-_SETTINGS = (
+SETTINGS = (
     "/etc/alternatives",
     "/etc/ld.so.cache",
     "/etc/ld.so.conf",
@@ -69,7 +78,8 @@ _SETTINGS = (
     "/etc/ssl/certs",
 )
 """The files of /etc that programs need; they reveal nothing about this host."""
-_FOR_NETWORK = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf")
+FOR_NETWORK = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf")
+"""The files of /etc that programs need besides these to find other machines."""
 
 _HIDDEN: Final = (
     *("acpi", "asound", "bootconfig", "bus", "cmdline", "config.gz", "driver", "fs", "interrupts", "iomem", "ioports"),
@@ -124,7 +134,7 @@ def _join_new_keyring() -> None:
     ctypes.CDLL(None).syscall(number, _JOIN_SESSION_KEYRING, None)
 
 
-def _memory_file(content: bytes) -> int:
+def memory_file(content: bytes) -> int:
     """A descriptor of a file in memory with this content, which a child process reads from its beginning."""
     descriptor = os.memfd_create("deepfs")
     os.write(descriptor, content)
@@ -139,7 +149,7 @@ def _options(box: Box) -> Iterator[str]:
     if box.network:
         yield "--share-net"
     yield from _system()
-    yield from _visible((*_SETTINGS, *(_FOR_NETWORK if box.network else ())))
+    yield from _visible((*SETTINGS, *(FOR_NETWORK if box.network else ())))
     yield from ("--proc", "/proc", "--dev", "/dev")
     yield from _hidden()
     for directory in ("/dev/shm", "/tmp"):
@@ -196,38 +206,23 @@ _REST = 10
 """The pause after a check is at least this many times as long as the check."""
 
 
-class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
-    """Files in a directory of this machine, and commands that can access nothing else of it.
-
-    A command sees the programs of the system, read-only, its workspace at `/workspace`, a small `/tmp` of its own, and
-    the paths in `read_only`. It sees no other file, process or user of the machine, and no network unless `network` is
-    set. It has no privileges and cannot get any, and a filter of system calls keeps it from the parts of the kernel
-    that programs seldom need. At the timeout, on cancellation, and when this process ends, it is ended with all that it
-    started.
-
-    File operations are those of `FilesystemBackend`, confined to the workspace: they do not follow links that commands
-    make out of it, and a link that starts with `/workspace` leads nowhere.
-
-    Needs Linux and bubblewrap: `bwrap` of the system, or the extra `bubblewrap`. Run as root it also needs control
-    groups, since nothing else limits the number of its processes.
+class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
+    """Files in a directory of this machine, and commands that are confined to it; a subclass confines them.
 
     Args:
-        root_dir: The workspace. None creates a directory that is removed by `aclose`, by the end of an `async with`
-            block, or by the end of the process.
-        timeout: Seconds after which a command is ended; the output so far is returned.
-        max_output_bytes: The most bytes of output that are kept, of the head and of the tail.
+        root_dir: The workspace; None creates one that goes with the sandbox.
+        timeout: Seconds after which a command is ended.
+        max_output_bytes: The most bytes of output that are kept.
         env: Environment variables of the commands.
         network: Whether commands have the network of this machine.
-        read_only: Paths of this machine that commands see, read-only.
+        read_only: Paths of this machine that commands can read.
         limits: What commands may use of the machine; None is `Limits()`.
         max_file_size_mb: As in `FilesystemBackend`.
-        debugging: Whether commands may trace processes of theirs, as debuggers and `strace` do.
-
-    Raises:
-        TypeError: For an argument of another type.
-        ValueError: For a number or a name in `env` that cannot be used.
+        debugging: Whether commands may trace processes of theirs.
     """
 
+    _kind: str
+    """The first word of `id`."""
     capabilities: Capabilities = Capabilities(
         keeps_empty_directories=True, keeps_created_at=False, durable=True, executes=True
     )
@@ -249,7 +244,7 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
         check_integer("max_output_bytes", max_output_bytes)
         check_bool("network", network)
         check_bool("debugging", debugging)
-        self._env = {**_ENV, **check_env(env)}
+        self._env = check_env(env)
         name = token_hex(8)
         self._is_ephemeral = root_dir is None
         self._is_closed = False
@@ -257,7 +252,7 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
             root_dir = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"deepfs-{name}")
             self._removal = weakref.finalize(self, shutil.rmtree, root_dir, ignore_errors=True)
         super().__init__(root_dir, True, max_file_size_mb)
-        self._id = f"bubblewrap-{name}"
+        self._id = f"{self._kind}-{name}"
         self._timeout = timeout
         self._max_output_bytes = max_output_bytes
         self._network = network
@@ -305,6 +300,86 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
         await pool.run(self._make_workspace)
         return await super().aupload_stream(path, chunks)
 
+    # --- commands ---
+
+    async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
+        """Run a confined shell command; each event loop runs at most 32 at once.
+
+        Raises NotSupportedError if this machine, or the account of this process, has not what confining it takes.
+        """
+        async with self._boxed(command, timeout) as boxed:
+            return await commands.capture(boxed, self._max_output_bytes)
+
+    def astream_execute(self, command: str, *, timeout: float | None = None) -> AbstractAsyncContextManager[Running]:
+        """Run a shell command within an `async with` block, and iterate over its output as it comes.
+
+        Leaving the block ends the command.
+
+        Args:
+            command: The shell command.
+            timeout: The most seconds it may take; None is the limit of this backend.
+
+        Returns:
+            A context manager of the running command. Its `exit_code` and `stopped` are known when the iteration has
+            ended.
+        """
+        return self._streamed(command, timeout)
+
+    @asynccontextmanager
+    async def _streamed(self, command: str, timeout: float | None) -> AsyncIterator[Running]:
+        async with self._boxed(command, timeout) as boxed, commands.running(boxed) as run:
+            yield run
+
+    @abstractmethod
+    def _boxed(self, command: str, timeout: float | None) -> AbstractAsyncContextManager[Command]:
+        """The confined command; what it needs exists until the block ends."""
+
+    async def _watch_disk(self, *places: tuple[str, int]) -> str:
+        """Return the reason to stop the command when one of the directories takes more bytes than it may."""
+        pause = _LOOK_S
+        while True:
+            await anyio.sleep(pause)
+            begun = perf_counter()
+            for directory, limit in places:
+                if await pool.run_long(partial(is_beyond, directory=directory, limit=limit)):
+                    return f"its files take more than {limit:,} bytes"
+            pause = max(_LOOK_S, _REST * (perf_counter() - begun))
+
+
+class BubblewrapSandbox(WorkspaceSandbox):
+    """Files in a directory of this machine, and commands that can access nothing else of it.
+
+    A command sees the programs of the system, read-only, its workspace at `/workspace`, a small `/tmp` of its own, and
+    the paths in `read_only`. It sees no other file, process or user of the machine, and no network unless `network` is
+    set. It has no privileges and cannot get any, and a filter of system calls keeps it from the parts of the kernel
+    that programs seldom need. At the timeout, on cancellation, and when this process ends, it is ended with all that it
+    started.
+
+    File operations are those of `FilesystemBackend`, confined to the workspace: they do not follow links that commands
+    make out of it, and a link that starts with `/workspace` leads nowhere.
+
+    Needs Linux and bubblewrap: `bwrap` of the system, or the extra `bubblewrap`. Run as root it also needs control
+    groups, since nothing else limits the number of its processes.
+
+    Args:
+        root_dir: The workspace. None creates a directory that is removed by `aclose`, by the end of an `async with`
+            block, or by the end of the process.
+        timeout: Seconds after which a command is ended; the output so far is returned.
+        max_output_bytes: The most bytes of output that are kept, of the head and of the tail.
+        env: Environment variables of the commands.
+        network: Whether commands have the network of this machine.
+        read_only: Paths of this machine that commands see, read-only.
+        limits: What commands may use of the machine; None is `Limits()`.
+        max_file_size_mb: As in `FilesystemBackend`.
+        debugging: Whether commands may trace processes of theirs, as debuggers and `strace` do.
+
+    Raises:
+        TypeError: For an argument of another type.
+        ValueError: For a number or a name in `env` that cannot be used.
+    """
+
+    _kind = "bubblewrap"
+
     def sandbox_path(self, path: str) -> str:
         """The path of a file for commands.
 
@@ -330,37 +405,6 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
             raise InvalidPathError(path, "it is outside the workspace")
         return paths.normalize(full[len(WORKSPACE) :])
 
-    # --- commands ---
-
-    async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
-        """Run a shell command in the box; each event loop runs at most 32 at once.
-
-        Raises NotSupportedError if bubblewrap is not installed, or if this process is root and has no control groups or
-        devices of its own.
-        """
-        async with self._boxed(command, timeout) as boxed:
-            return await commands.capture(boxed, self._max_output_bytes)
-
-    def astream_execute(self, command: str, *, timeout: float | None = None) -> AbstractAsyncContextManager[Running]:
-        """Run a shell command within an `async with` block, and iterate over its output as it comes.
-
-        Leaving the block ends the command.
-
-        Args:
-            command: The shell command.
-            timeout: The most seconds it may take; None is the limit of this backend.
-
-        Returns:
-            A context manager of the running command. Its `exit_code` and `stopped` are known when the iteration has
-            ended.
-        """
-        return self._streamed(command, timeout)
-
-    @asynccontextmanager
-    async def _streamed(self, command: str, timeout: float | None) -> AsyncIterator[Running]:
-        async with self._boxed(command, timeout) as boxed, commands.running(boxed) as run:
-            yield run
-
     @asynccontextmanager
     async def _boxed(self, command: str, timeout: float | None) -> AsyncIterator[Command]:
         """The command line in its box; its control groups exist until the block ends."""
@@ -368,7 +412,8 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
         groups, files = Cgroup(self._allowed), list[int]()
         try:
             line = await pool.run(self._prepare, command, groups, files)
-            yield Command(line, "/", {}, seconds, files, self._watch_disk, _join_new_keyring)
+            watch = partial(self._watch_disk, (self._given_root, self._allowed.workspace))
+            yield Command(line, "/", {}, seconds, files, watch, _join_new_keyring)
         finally:
             for file in files:
                 os.close(file)
@@ -391,9 +436,9 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
         self._make_workspace()
         os.makedirs(self._given_root, 0o700, exist_ok=True)
         workspace = os.path.abspath(self._given_root)
-        box = Box(workspace, self._env, self._read_only, self._network, self._allowed, program, devices)
+        box = Box(workspace, {**_ENV, **self._env}, self._read_only, self._network, self._allowed, program, devices)
         system_calls = seccomp.program(machine, debugging=self._debugging)
-        files.extend(map(_memory_file, (box.options(), system_calls)))
+        files.extend(map(memory_file, (box.options(), system_calls)))
         return arguments(box, command, files, groups)
 
     def _precautions(self, groups: Cgroup) -> dict[str, str]:
@@ -412,16 +457,6 @@ class BubblewrapSandbox(FilesystemBackend, SandboxBackendProtocol):
                 None,
                 "commands of root need devices of their own to be safe, and there can be none; use another account",
             ) from error
-
-    async def _watch_disk(self) -> str:
-        """Return the reason to stop the command when the workspace takes too much space."""
-        pause = _LOOK_S
-        while True:
-            await anyio.sleep(pause)
-            begun = perf_counter()
-            if await pool.run_long(partial(is_beyond, directory=self._given_root, limit=self._allowed.workspace)):
-                return f"its files take more than {self._allowed.workspace:,} bytes"
-            pause = max(_LOOK_S, _REST * (perf_counter() - begun))
 
 
 def bubblewrap_program() -> str | None:

@@ -1,0 +1,310 @@
+"""Sandboxes on this machine without namespaces: Landlock and a filter of system calls confine commands on Linux."""
+
+import ctypes
+import marshal
+import os
+import resource
+import signal
+import stat
+import struct
+import sys
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import ExitStack, asynccontextmanager, suppress
+from functools import partial
+from importlib.resources import files
+from tempfile import mkdtemp
+from typing import Final
+
+import anyio
+from msgspec import Struct
+
+from deepfs.disk.removal import remove_tree
+from deepfs.errors import InvalidPathError, NotSupportedError
+from deepfs.process import Command
+from deepfs.sandboxes import seccomp
+from deepfs.sandboxes.bubblewrap import FOR_NETWORK, SETTINGS, WorkspaceSandbox, memory_file
+from deepfs.sandboxes.limits import Cgroup, Limits
+from deepfs.text import paths
+from deepfs.text.arguments import seconds_of
+from deepfs.threads import pool
+
+__all__ = ["LandlockSandbox", "Limits", "landlock_version"]
+
+# --- Landlock: see landlock(7) and linux/landlock.h ---
+
+_CREATE_RULESET, _ADD_RULE = 444, 445
+"""The numbers of `landlock_create_ruleset` and `landlock_add_rule` on every architecture."""
+_ASK_VERSION = 1
+_BENEATH_PATH = 1
+
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIRECTORY = 1, 2, 4, 8
+_MAKE_DEVICES, _MAKE_SOCKET = 1 << 6 | 1 << 11, 1 << 9
+_MOVE, _TRUNCATE, _CONTROL_DEVICE = 1 << 13, 1 << 14, 1 << 15
+"""The first is LANDLOCK_ACCESS_FS_REFER: to move and link files from one directory to another."""
+_ALL_OF_FILES = (1 << 16) - 1
+_OF_NON_DIRECTORIES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _CONTROL_DEVICE
+_TO_READ = _EXECUTE | _READ_FILE | _READ_DIRECTORY
+_TO_CHANGE = _ALL_OF_FILES & ~(_MAKE_DEVICES | _MAKE_SOCKET | _CONTROL_DEVICE)
+_TO_USE_DEVICE = _READ_FILE | _WRITE_FILE
+_ALL_OF_TCP = 3
+_SIGNALS, _ALL_OF_SCOPES = 2, 3
+_NEEDED_VERSION: Final = 6
+"""The first version with scopes; that of Linux 6.12."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _called(number: int, *arguments: object) -> int:
+    result: int = _libc.syscall(ctypes.c_long(number), *arguments)
+    if result < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return result
+
+
+def landlock_version() -> int:
+    """The version of Landlock that this kernel has; 0 if it has none, or if it is not enabled."""
+    with suppress(OSError):
+        return _called(_CREATE_RULESET, None, ctypes.c_size_t(0), _ASK_VERSION)
+    return 0
+
+
+class Ruleset:
+    """A set of rules of Landlock: everything that it handles is refused, except beneath the allowed paths.
+
+    Args:
+        of_files: The handled rights of files and directories.
+        of_tcp: The handled rights of TCP.
+        scopes: What cannot reach processes outside: abstract sockets, signals.
+
+    Raises:
+        OSError: If the kernel does not know them.
+    """
+
+    def __init__(self, of_files: int, of_tcp: int, scopes: int) -> None:
+        handled = struct.pack("=QQQ", of_files, of_tcp, scopes)
+        self.descriptor: int = _called(_CREATE_RULESET, handled, ctypes.c_size_t(len(handled)), 0)
+
+    def allow(self, path: str, rights: int) -> None:
+        """Allow rights of a file, or of a directory with all beneath it. A path that is missing is passed by.
+
+        Args:
+            path: The path; links are followed.
+            rights: The rights; those of directories do not apply to other files.
+
+        Raises:
+            OSError: If the path cannot be opened.
+        """
+        try:
+            opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        try:
+            if not stat.S_ISDIR(os.fstat(opened).st_mode):
+                rights &= _OF_NON_DIRECTORIES
+            _called(_ADD_RULE, self.descriptor, _BENEATH_PATH, struct.pack("=Qi", rights, opened), 0)
+        finally:
+            os.close(opened)
+
+    def close(self) -> None:
+        """Close the descriptor; what it was applied to stays confined."""
+        os.close(self.descriptor)
+
+
+# --- the sandbox ---
+
+_SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+_FOR_PROGRAMS: Final = ("/etc/ssl/openssl.cnf",)
+"""Node does not start if it finds this file and may not read it."""
+_DEVICES: Final = ("/dev/full", "/dev/null", "/dev/random", "/dev/urandom", "/dev/zero")
+_ENV: Final = {"GIT_CONFIG_NOSYSTEM": "1", "LANG": "C.UTF-8", "PATH": "/usr/local/bin:/usr/bin:/bin"}
+"""Git does not start if there is a file for all users that it may not read."""
+_PROGRAM: Final = files(__package__).joinpath("enter.py").read_text("utf-8")
+
+
+class _Run(Struct, frozen=True):
+    """What one command needs: its temporary directory, its control groups, and what to do when it has ended."""
+
+    temporary: str
+    groups: Cgroup
+    end: ExitStack
+
+
+class LandlockSandbox(WorkspaceSandbox):
+    """Files in a directory of this machine, and commands that can open nothing else of it, without user namespaces.
+
+    It is for machines and containers that allow no user namespaces; elsewhere, `BubblewrapSandbox` confines more. A
+    command can read the programs of the system and the paths in `read_only`. It can read and change its workspace,
+    which has the same path for commands as on this machine, and a temporary directory of its own (`TMPDIR`), which goes
+    with it. It can open no other file, signal and trace no other process, and make no socket; with `network`, it can
+    make those of IP. It cannot open `/tmp`, `/proc` and `/dev/shm`. It has no privileges and cannot get any. At the
+    timeout, on cancellation, and when this process ends, it is ended with all that it started.
+
+    A command can see that other files exist, with their sizes, times and link targets, but not the names in a
+    directory. It can also change the modes and times of files that belong to the account of this process. Use an
+    account of its own.
+
+    File operations are those of `FilesystemBackend`, confined to the workspace: they do not follow links that commands
+    make out of it.
+
+    Needs Linux 6.12 or later with Landlock, on x86-64 or arm64, and an account other than root.
+
+    Args:
+        root_dir: The workspace. None creates a directory that is removed by `aclose`, by the end of an `async with`
+            block, or by the end of the process.
+        timeout: Seconds after which a command is ended; the output so far is returned.
+        max_output_bytes: The most bytes of output that are kept, of the head and of the tail.
+        env: Environment variables of the commands.
+        network: Whether commands have the network of this machine.
+        read_only: Paths of this machine that commands can read.
+        limits: What commands may use of the machine; None is `Limits()`. `temporary` is the size of the temporary
+            directory.
+        max_file_size_mb: As in `FilesystemBackend`.
+        debugging: Whether commands may trace processes of theirs, as debuggers and `strace` do.
+
+    Raises:
+        TypeError: For an argument of another type.
+        ValueError: For a number or a name in `env` that cannot be used.
+    """
+
+    _kind = "landlock"
+
+    def sandbox_path(self, path: str) -> str:
+        """The path of a file for commands.
+
+        Args:
+            path: The path for file operations.
+
+        Raises:
+            InvalidPathError: If `path` is not valid.
+        """
+        return os.path.join(self._host_root(), paths.normalize(path).lstrip("/"))
+
+    def virtual_path(self, path: str) -> str:
+        """The path of a file for file operations.
+
+        Args:
+            path: The path for commands, absolute or relative to the workspace.
+
+        Raises:
+            InvalidPathError: If it is not in the workspace.
+        """
+        root = self._host_root()
+        full = os.path.normpath(os.path.join(root, path))
+        if full != root and not paths.is_beneath(full, root):
+            raise InvalidPathError(path, "it is outside the workspace")
+        return paths.normalize(full[len(root) :])
+
+    def _host_root(self) -> str:
+        return os.path.normpath(self._given_root) if os.path.isabs(self._given_root) else self._disk.host_path
+
+    # --- commands ---
+
+    @asynccontextmanager
+    async def _boxed(self, command: str, timeout: float | None) -> AsyncIterator[Command]:
+        seconds = seconds_of(timeout, self._timeout)
+        with anyio.CancelScope(shield=True):
+            run = await pool.run(self._make_run)
+        try:
+            described = await pool.run(self._describe, command, run)
+            line = [sys.executable, "-I", "-S", "-c", _PROGRAM, str(described[0])]
+            places = (self._given_root, self._allowed.workspace), (run.temporary, self._allowed.temporary)
+            watch = partial(self._watch_disk, *places)
+            yield Command(line, self._given_root, {}, seconds, described, watch, stop=signal.SIGTERM)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await pool.run(run.end.close)
+
+    def _make_run(self) -> _Run:
+        _check_machine()
+        self._make_workspace()
+        os.makedirs(self._given_root, 0o700, exist_ok=True)
+        with ExitStack() as end:
+            temporary = mkdtemp(prefix="deepfs-tmp-")
+            end.callback(_remove, temporary)
+            groups = Cgroup(self._allowed)
+            end.callback(groups.remove)
+            groups.make()
+            return _Run(temporary, groups, end.pop_all())
+
+    def _describe(self, command: str, run: _Run) -> list[int]:
+        """The descriptors that the program inherits; the first is that of the description of the command."""
+        outer = Ruleset(_MOVE, 0, _SIGNALS)
+        run.end.callback(outer.close)
+        outer.allow("/", _MOVE)  # A domain that does not handle this right refuses it.
+        inner = Ruleset(_ALL_OF_FILES, 0 if self._network else _ALL_OF_TCP, _ALL_OF_SCOPES)
+        run.end.callback(inner.close)
+        for path, rights in self._allowed_files(run.temporary):
+            inner.allow(path, rights)
+        machine = os.uname().machine
+        described = {
+            "arguments": ["/bin/sh", "-c", command],
+            "env": self._variables(run.temporary),
+            "filter": seccomp.program(machine, debugging=self._debugging, shared=True, network=self._network),
+            "groups": run.groups.files,
+            "inner": inner.descriptor,
+            "keyctl": seccomp.ARCHITECTURES[machine].numbers["keyctl"],
+            "limits": _resource_limits(self._allowed, run.groups),
+            "outer": outer.descriptor,
+            "parent": os.getpid(),
+        }
+        description = memory_file(marshal.dumps(described))
+        run.end.callback(os.close, description)
+        return [description, outer.descriptor, inner.descriptor]
+
+    def _allowed_files(self, temporary: str) -> Iterator[tuple[str, int]]:
+        for_network = FOR_NETWORK if self._network else ()
+        for path in (*_SYSTEM, *SETTINGS, *_FOR_PROGRAMS, *for_network, *self._read_only):
+            yield path, _TO_READ
+        for path in _DEVICES:
+            yield path, _TO_USE_DEVICE
+        for path in (self._given_root, temporary):
+            yield path, _TO_CHANGE
+
+    def _variables(self, temporary: str) -> Mapping[str, str]:
+        # With PWD set, a shell reports this path as its directory, not another path to it through links.
+        return {**_ENV, "HOME": temporary, "TMPDIR": temporary, "PWD": self._host_root(), **self._env}
+
+
+def _check_machine() -> None:
+    """Raise NotSupportedError if Landlock and a filter do not hold commands on this machine, or of this account."""
+    machine = os.uname().machine
+    if sys.platform != "linux" or machine not in seccomp.ARCHITECTURES:
+        raise NotSupportedError(None, f"there is no filter of system calls for a machine of the kind {machine}")
+    if os.geteuid() == 0:
+        raise NotSupportedError(None, "Landlock does not hold commands of root; use another account")
+    if (version := landlock_version()) < _NEEDED_VERSION:
+        found = f"has version {version}" if version else "has none"
+        raise NotSupportedError(None, f"commands need Landlock of version {_NEEDED_VERSION}, and this kernel {found}")
+    if not sys.executable:
+        raise NotSupportedError(None, "commands are started by the Python interpreter, and its path is not known")
+
+
+def _remove(directory: str) -> None:
+    parent = os.open(os.path.dirname(directory), os.O_DIRECTORY)
+    try:
+        remove_tree(parent, os.path.basename(directory))
+    finally:
+        os.close(parent)
+
+
+def _resource_limits(limits: Limits, groups: Cgroup) -> dict[int, int]:
+    # The kernel counts all processes of the account.
+    others = 0 if groups.holds("pids.max") else _tasks_of(os.getuid())
+    memory = {} if groups.counts_memory else {resource.RLIMIT_DATA: limits.memory}
+    return memory | {
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_CPU: limits.cpu_seconds,
+        resource.RLIMIT_FSIZE: limits.file_size,
+        resource.RLIMIT_NOFILE: limits.open_files,
+        resource.RLIMIT_NPROC: limits.processes + others,
+    }
+
+
+def _tasks_of(user: int) -> int:
+    """The number of threads of an account, as far as this process sees them."""
+    found = 0
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):
+            if os.stat(f"/proc/{process}").st_uid == user:
+                found += len(os.listdir(f"/proc/{process}/task"))
+    return found

@@ -16,7 +16,6 @@ from tempfile import mkdtemp
 from typing import Final
 
 import anyio
-from msgspec import Struct
 
 from deepfs.disk.removal import remove_tree
 from deepfs.errors import InvalidPathError, NotSupportedError
@@ -25,7 +24,7 @@ from deepfs.sandboxes import seccomp
 from deepfs.sandboxes.bubblewrap import FOR_NETWORK, SETTINGS, WorkspaceSandbox, memory_file
 from deepfs.sandboxes.limits import Cgroup, Limits
 from deepfs.text import paths
-from deepfs.text.arguments import seconds_of
+from deepfs.text.arguments import check_string, seconds_of
 from deepfs.threads import pool
 
 __all__ = ["LandlockSandbox", "Limits", "landlock_version"]
@@ -121,14 +120,6 @@ _ENV: Final = {"GIT_CONFIG_NOSYSTEM": "1", "LANG": "C.UTF-8", "PATH": "/usr/loca
 _PROGRAM: Final = files(__package__).joinpath("enter.py").read_text("utf-8")
 
 
-class _Run(Struct, frozen=True):
-    """What one command needs: its temporary directory, its control groups, and what to do when it has ended."""
-
-    temporary: str
-    groups: Cgroup
-    end: ExitStack
-
-
 class LandlockSandbox(WorkspaceSandbox):
     """Files in a directory of this machine, and commands that can open nothing else of it, without user namespaces.
 
@@ -201,55 +192,60 @@ class LandlockSandbox(WorkspaceSandbox):
 
     @asynccontextmanager
     async def _boxed(self, command: str, timeout: float | None) -> AsyncIterator[Command]:
-        seconds = seconds_of(timeout, self._timeout)
-        with anyio.CancelScope(shield=True):
-            run = await pool.run(self._make_run)
+        check_string("command", command)
+        seconds, end = seconds_of(timeout, self._timeout), ExitStack()
         try:
-            described = await pool.run(self._describe, command, run)
-            line = [sys.executable, "-I", "-S", "-c", _PROGRAM, str(described[0])]
-            places = (self._given_root, self._allowed.workspace), (run.temporary, self._allowed.temporary)
-            watch = partial(self._watch_disk, *places)
-            yield Command(line, self._given_root, {}, seconds, described, watch, stop=signal.SIGTERM)
+            yield await pool.run(self._prepare, command, seconds, end)
         finally:
             with anyio.CancelScope(shield=True):
-                await pool.run(run.end.close)
+                await pool.run(end.close)
 
-    def _make_run(self) -> _Run:
+    def _prepare(self, command: str, seconds: float, end: ExitStack) -> Command:
+        """The command of the program that runs `command`. What has to be done after it is put on the stack."""
         _check_machine()
         self._make_workspace()
         os.makedirs(self._given_root, 0o700, exist_ok=True)
-        with ExitStack() as end:
-            temporary = mkdtemp(prefix="deepfs-tmp-")
-            end.callback(_remove, temporary)
-            groups = Cgroup(self._allowed)
-            end.callback(groups.remove)
-            groups.make()
-            return _Run(temporary, groups, end.pop_all())
+        interpreter = _interpreter(self._given_root)
+        temporary = mkdtemp(prefix="deepfs-tmp-")
+        end.callback(_remove, temporary)
+        groups = Cgroup(self._allowed)
+        end.callback(groups.remove)
+        groups.make()
+        rulesets = self._rulesets(temporary, end)
+        description = memory_file(marshal.dumps(self._description(command, temporary, groups, rulesets)))
+        end.callback(os.close, description)
+        line = [interpreter, "-I", "-S", "-c", _PROGRAM, str(description)]
+        places = (self._given_root, self._allowed.workspace), (temporary, self._allowed.temporary)
+        watch = partial(self._watch_disk, *places)
+        return Command(line, self._given_root, {}, seconds, [description, *rulesets], watch, stop=signal.SIGTERM)
 
-    def _describe(self, command: str, run: _Run) -> list[int]:
-        """The descriptors that the program inherits; the first is that of the description of the command."""
+    def _rulesets(self, temporary: str, end: ExitStack) -> tuple[int, int]:
+        """The rulesets of the outer and the inner domain."""
         outer = Ruleset(_MOVE, 0, _SIGNALS)
-        run.end.callback(outer.close)
+        end.callback(outer.close)
         outer.allow("/", _MOVE)  # A domain that does not handle this right refuses it.
         inner = Ruleset(_ALL_OF_FILES, 0 if self._network else _ALL_OF_TCP, _ALL_OF_SCOPES)
-        run.end.callback(inner.close)
-        for path, rights in self._allowed_files(run.temporary):
+        end.callback(inner.close)
+        for path, rights in self._allowed_files(temporary):
             inner.allow(path, rights)
+        return outer.descriptor, inner.descriptor
+
+    def _description(
+        self, command: str, temporary: str, groups: Cgroup, rulesets: tuple[int, int]
+    ) -> dict[str, object]:
+        """What the program in `enter.py` is given."""
         machine = os.uname().machine
-        described = {
+        return {
             "arguments": ["/bin/sh", "-c", command],
-            "env": self._variables(run.temporary),
+            "env": self._variables(temporary),
             "filter": seccomp.program(machine, debugging=self._debugging, shared=True, network=self._network),
-            "groups": run.groups.files,
-            "inner": inner.descriptor,
+            "groups": groups.files,
+            "inner": rulesets[1],
             "keyctl": seccomp.ARCHITECTURES[machine].numbers["keyctl"],
-            "limits": _resource_limits(self._allowed, run.groups),
-            "outer": outer.descriptor,
+            "limits": _resource_limits(self._allowed, groups),
+            "outer": rulesets[0],
             "parent": os.getpid(),
         }
-        description = memory_file(marshal.dumps(described))
-        run.end.callback(os.close, description)
-        return [description, outer.descriptor, inner.descriptor]
 
     def _allowed_files(self, temporary: str) -> Iterator[tuple[str, int]]:
         for_network = FOR_NETWORK if self._network else ()
@@ -275,8 +271,19 @@ def _check_machine() -> None:
     if (version := landlock_version()) < _NEEDED_VERSION:
         found = f"has version {version}" if version else "has none"
         raise NotSupportedError(None, f"commands need Landlock of version {_NEEDED_VERSION}, and this kernel {found}")
-    if not sys.executable:
+
+
+def _interpreter(workspace: str) -> str:
+    """The interpreter that starts commands; NotSupportedError if there is none that commands cannot change."""
+    # That of a virtual environment reads files of it, which may lie in the workspace.
+    program = getattr(sys, "_base_executable", None) or sys.executable
+    if not program:
         raise NotSupportedError(None, "commands are started by the Python interpreter, and its path is not known")
+    inside = os.path.realpath(workspace)
+    used = map(os.path.realpath, (program, os.path.dirname(program), sys.base_prefix, sys.base_exec_prefix))
+    if any(path == inside or paths.is_beneath(path, inside) for path in used):
+        raise NotSupportedError(None, "the Python interpreter lies in the workspace, so commands could change it")
+    return program
 
 
 def _remove(directory: str) -> None:
@@ -302,9 +309,14 @@ def _resource_limits(limits: Limits, groups: Cgroup) -> dict[int, int]:
 
 def _tasks_of(user: int) -> int:
     """The number of threads of an account, as far as this process sees them."""
-    found = 0
-    for process in filter(str.isdigit, os.listdir("/proc")):
-        with suppress(OSError):
-            if os.stat(f"/proc/{process}").st_uid == user:
-                found += len(os.listdir(f"/proc/{process}/task"))
-    return found
+    with suppress(OSError):
+        return sum(_tasks(process, user) for process in os.listdir("/proc") if process.isdigit())
+    return 0
+
+
+def _tasks(process: str, user: int) -> int:
+    try:
+        is_its = os.stat(f"/proc/{process}").st_uid == user
+        return len(os.listdir(f"/proc/{process}/task")) if is_its else 0
+    except OSError:  # It has ended.
+        return 0

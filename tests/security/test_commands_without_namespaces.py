@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -37,7 +38,7 @@ from deepfs.sandboxes.landlock import LandlockSandbox, Limits
 anyio.run(process.capture, process.Command(["/bin/true"]), 1)
 """
 _RUN: Final = f"""
-sys.executable = {ordinary_interpreter()!r}
+sys._base_executable = {ordinary_interpreter()!r}
 async def main():
     given, commands = map(json.loads, sys.argv[1:])
     if "limits" in given:
@@ -190,6 +191,10 @@ def test_usual_commands_work(command: str) -> None:
     assert run_once(*USUAL)[command] == (0, USUAL[command])
 
 
+def test_what_is_no_command_is_an_error_of_the_command() -> None:
+    assert [code for code, _ in run("echo \0", "echo \ud800", "exit 3")] == [126, 126, 3]
+
+
 def test_nothing_is_left_of_a_command() -> None:
     deep = "cd $TMPDIR; for i in $(seq 300); do mkdir d; cd d; done; echo x > f; echo $TMPDIR; pwd -P | head -c 5"
     (_, first), (_, second) = run(deep, 'echo "$TMPDIR"; ls -A "$TMPDIR"')
@@ -295,7 +300,7 @@ def test_a_command_line_shows_no_variables() -> None:
 
 
 _COMMAND_LINES: Final = f"""
-sys.executable = {ordinary_interpreter()!r}
+sys._base_executable = {ordinary_interpreter()!r}
 def lines():
     for process in set(filter(str.isdigit, os.listdir("/proc"))) - {{str(os.getpid())}}:
         try:
@@ -316,7 +321,7 @@ anyio.run(main)
 # --- the network ---
 
 _SERVERS: Final = f"""
-sys.executable = {ordinary_interpreter()!r}
+sys._base_executable = {ordinary_interpreter()!r}
 async def main():
     tcp, named = socket.create_server(("127.0.0.1", 0)), socket.socket(socket.AF_UNIX)
     abstract, udp = socket.socket(socket.AF_UNIX), socket.socket(type=socket.SOCK_DGRAM)
@@ -357,7 +362,7 @@ def test_the_timeout_ends_all_that_it_started(pause: str) -> None:
 
 
 _CANCELLED: Final = f"""
-sys.executable = {ordinary_interpreter()!r}
+sys._base_executable = {ordinary_interpreter()!r}
 async def main():
     async with LandlockSandbox() as box:
         with anyio.move_on_after(0.5):
@@ -373,7 +378,7 @@ def test_cancellation_ends_all_that_it_started(pause: str) -> None:
 
 
 _KILLED: Final = f"""
-sys.executable = {ordinary_interpreter()!r}
+sys._base_executable = {ordinary_interpreter()!r}
 async def main():
     async with LandlockSandbox(sys.argv[2]) as box, box.astream_execute(sys.argv[1]) as run:
         async for chunk in run:
@@ -430,6 +435,16 @@ async def test_it_refuses_to_run_commands_of_root(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(landlock.os, "geteuid", lambda: 0)
     with pytest.raises(NotSupportedError, match="root"):
         await LandlockSandbox(tmp_path).aexecute("true")
+
+
+def test_it_refuses_an_interpreter_that_commands_could_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(landlock.os, "geteuid", lambda: 1000)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python3").symlink_to(sys.executable)
+    monkeypatch.setattr(sys, "_base_executable", str(tmp_path / "bin" / "python3"))
+    for workspace in (tmp_path, tmp_path / "bin"):
+        with pytest.raises(NotSupportedError, match="lies in the workspace"):
+            LandlockSandbox(workspace).execute("true")
 
 
 async def test_it_refuses_older_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ import pytest
 
 from deepfs.errors import NotSupportedError
 from deepfs.sandboxes import landlock
+from deepfs.sandboxes.bubblewrap import bubblewrap_program
 from deepfs.sandboxes.landlock import LandlockSandbox
 from deepfs.sandboxes.seccomp import ARCHITECTURES
 from support.accounts import ACCOUNTS, ordinary_interpreter, output_as
@@ -428,7 +429,29 @@ def test_the_disk_cannot_be_filled() -> None:
         assert f"its files take more than {size * _MEGABYTE:,} bytes" in output
 
 
-# --- where it does not work ---
+# --- where it works, and where not ---
+
+_BOTH: Final = """
+import anyio
+from deepfs.sandboxes import BubblewrapSandbox, LandlockSandbox
+async def main():
+    for kind in (BubblewrapSandbox, LandlockSandbox):
+        async with kind() as box:
+            print((await box.aexecute("echo works; cat /etc/passwd")).output.splitlines()[0])
+anyio.run(main)
+"""
+
+
+@pytest.mark.needs("boxes of bubblewrap")
+def test_it_works_where_user_namespaces_are_not_allowed() -> None:
+    machine = ["--unshare-all", "--unshare-user", "--disable-userns", "--uid", "1000", "--cap-drop", "ALL"]
+    files = ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/run", "--setenv", "TMPDIR", "/run"]
+    source = f"import sys; sys.path[:0] = {sys.path!r}\n{_BOTH}"
+    line = [bubblewrap_program() or "", *machine, *files, "--die-with-parent", sys.executable, "-c", source]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60)
+    bubblewrap, works = done.stdout.splitlines()
+    assert "namespace failed" in bubblewrap
+    assert works == "works"
 
 
 async def test_it_refuses_to_run_commands_of_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

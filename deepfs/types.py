@@ -308,11 +308,13 @@ class ExecuteResponse(Struct):
     """The output of a command, stdout and stderr together.
 
     `exit_code` is None if the command was stopped, for example at its timeout. `truncated` says that output was cut.
+    `not_enforced` names the limits of the sandbox, fields of its `Limits`, that this machine did not enforce in full.
     """
 
     output: str
     exit_code: int | None = None
     truncated: bool = False
+    not_enforced: tuple[str, ...] = ()
 
 
 class ChangeEvent(Struct, frozen=True):

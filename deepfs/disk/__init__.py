@@ -3,11 +3,13 @@
 from deepfs.disk.engine import Disk
 from deepfs.disk.os_calls import is_shortage, is_temporary, leaf
 from deepfs.disk.reading import Limits, Reading, modified_at
+from deepfs.disk.usage import BoundedDisk
 from deepfs.disk.walking import Entry, FoundFile, Listing
 from deepfs.disk.writing import Upload
 from deepfs.threads.deadline import Deadline
 
 __all__ = [
+    "BoundedDisk",
     "Deadline",
     "Disk",
     "Entry",

@@ -3,6 +3,7 @@
 import errno
 import os
 import secrets
+import stat
 import struct
 import sys
 from collections.abc import Callable, Iterator
@@ -43,6 +44,7 @@ __all__ = [
     "leaf",
     "link_target",
     "may_change",
+    "open_as_owner",
     "open_directory_in",
     "open_unlinked",
     "release",
@@ -145,6 +147,20 @@ FileId = tuple[int, int]
 def file_id(status: os.stat_result) -> FileId:
     """The device and inode, which together identify a file on this host."""
     return status.st_dev, status.st_ino
+
+
+def open_as_owner(name: str, parent: int | None = None) -> int:
+    """Open a directory to list it, although its mode keeps its owner out. The owner gets all rights, for good.
+
+    Does not follow a symlink. Raises OSError if this process does not own the directory.
+    """
+    found = os.open(name, SEARCH | NO_FOLLOW, dir_fd=parent)
+    try:
+        # This descriptor cannot change the mode itself, and the name may lead elsewhere by now.
+        os.chmod(f"/proc/self/fd/{found}", stat.S_IMODE(os.fstat(found).st_mode) | stat.S_IRWXU)
+        return os.open(".", READ_DIRECTORY, dir_fd=found)
+    finally:
+        release(found)
 
 
 def release(descriptor: int) -> None:

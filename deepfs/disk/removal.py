@@ -6,7 +6,7 @@ import stat
 from collections.abc import Callable
 
 from deepfs.disk.file_locks import locked_places
-from deepfs.disk.os_calls import NO_FOLLOW, READ, READ_DIRECTORY, StorageErrors, errno_of, leaf, release
+from deepfs.disk.os_calls import NO_FOLLOW, READ, READ_DIRECTORY, StorageErrors, errno_of, leaf, open_as_owner, release
 from deepfs.disk.reading import check_regular, is_version, open_regular
 from deepfs.disk.resolve import Place, Root
 from deepfs.disk.walking import Descent, OpenDirectory
@@ -97,13 +97,15 @@ def remove_tree(
     is_dir: bool = True,
     deadline: Deadline | None = None,
     unlink: Unlink = _unlink,
+    force: bool = False,
 ) -> Stayed:
     """Remove `name` from `directory` with all under it, and return what could not be removed.
 
     Paths in the result start with `path`. `is_dir` is a hint and may be wrong. Entries other than directories are
-    removed by `unlink`; an entry stays if that raises an error.
+    removed by `unlink`; an entry stays if that raises an error. With `force`, also what the modes of directories keep
+    from their owner is removed.
     """
-    return _Removal(directory, name, path, deadline or Deadline(), unlink).run(is_dir)
+    return _Removal(directory, name, path, deadline or Deadline(), unlink, force).run(is_dir)
 
 
 class _Level(OpenDirectory):
@@ -111,8 +113,11 @@ class _Level(OpenDirectory):
 
     __slots__ = ("children", "kept", "rounds", "stayed")
 
-    def __init__(self, parent: int, name: str, rounds: int) -> None:
-        super().__init__(name, os.open(name, READ_DIRECTORY | NO_FOLLOW, dir_fd=parent))
+    def __init__(self, parent: int, name: str, rounds: int, force: bool) -> None:
+        super().__init__(
+            name,
+            open_as_owner(name, parent) if force else os.open(name, READ_DIRECTORY | NO_FOLLOW, dir_fd=parent),
+        )
         self.rounds = rounds
         self.stayed: Stayed = []
         self.kept: set[str] = set()
@@ -137,8 +142,9 @@ class _Level(OpenDirectory):
 class _Removal:
     """One removal of `name` from an open directory; if an entry cannot be removed, it goes on with the rest."""
 
-    def __init__(self, directory: int, name: str, path: str, deadline: Deadline, unlink: Unlink) -> None:
+    def __init__(self, directory: int, name: str, path: str, deadline: Deadline, unlink: Unlink, force: bool) -> None:
         self._unlink = unlink
+        self._force = force
         self._directory = directory
         self._name = name
         self._path = path
@@ -182,7 +188,7 @@ class _Removal:
     def _entered(self, name: str, rounds: int) -> bool:
         """Enter the directory `name`, or remove it if it cannot be opened but is empty; False if it is no directory."""
         try:
-            self._descent.enter(_Level(self._parent, name, rounds))
+            self._descent.enter(_Level(self._parent, name, rounds, self._force))
         except OSError as error:
             if error.errno in _NO_DIRECTORY:
                 return False

@@ -334,6 +334,8 @@ class Command(Struct, frozen=True):
     """Called just before the start, in a thread that starts only such commands: it may change what they inherit."""
     stop: signal.Signals | None = None
     """The signal that makes the program end at once with all that it started; None to kill its process group."""
+    not_enforced: tuple[str, ...] = ()
+    """The names of limits that do not hold for this command, which its result repeats."""
 
 
 class Running:
@@ -343,10 +345,13 @@ class Running:
     """None while the command runs, and if it was stopped."""
     stopped: str | None
     """Why the command was stopped; None if it ended by itself or still runs."""
+    not_enforced: tuple[str, ...]
+    """As in `ExecuteResponse`; known when the iteration has ended."""
 
     def __init__(self) -> None:
         self.exit_code = None
         self.stopped = None
+        self.not_enforced = ()
         self._sender, self._chunks = anyio.create_memory_object_stream[Chunk](0)
 
     def __aiter__(self) -> AsyncIterator[Chunk]:
@@ -357,6 +362,7 @@ class Running:
             await self._record(command, self._sender.send)
 
     async def _record(self, command: Command, sink: Callable[[Chunk], Awaitable[None]]) -> None:
+        self.not_enforced = command.not_enforced
         returncode, self.stopped = await _run(command, sink)
         self.exit_code = None if self.stopped else _exit_code(returncode)
 
@@ -406,7 +412,7 @@ async def capture(command: Command, max_output_bytes: int) -> ExecuteResponse:
     if run.stopped:
         gap = "" if not output or output.endswith("\n") else "\n"
         output += f"{gap}[The command was stopped: {run.stopped}]\n"
-    return ExecuteResponse(output, run.exit_code, captured.truncated)
+    return ExecuteResponse(output, run.exit_code, captured.truncated, run.not_enforced)
 
 
 async def _run(command: Command, sink: Callable[[Chunk], Awaitable[None]]) -> tuple[int | None, str | None]:

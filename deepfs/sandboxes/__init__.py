@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from deepfs.sandboxes.landlock import LandlockSandbox
     from deepfs.sandboxes.limits import Limits
     from deepfs.sandboxes.modal import ModalSandbox
+    from deepfs.sandboxes.network import AllowedHosts
 
 __all__ = [
+    "AllowedHosts",
     "BaseSandbox",
     "BubblewrapSandbox",
     "DaytonaSandbox",
@@ -41,5 +43,6 @@ if not TYPE_CHECKING:  # Type checkers know the names, and report unknown ones.
             "landlock": ["LandlockSandbox"],
             "limits": ["Limits"],
             "modal": ["ModalSandbox"],
+            "network": ["AllowedHosts"],
         },
     )

@@ -3,44 +3,35 @@
 import atexit
 import ctypes
 import os
+import re
 import shutil
 import stat
-import weakref
-from abc import abstractmethod
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from functools import cache, partial
-from secrets import token_hex
+from logging import getLogger
+from socket import socket
+from subprocess import SubprocessError
 from tempfile import mkdtemp
-from time import perf_counter
-from typing import Any, Final, TypeVar
+from typing import Final
 
 import anyio
+from anyio.abc import SocketListener
 from msgspec import Struct
 
-from deepfs import process as commands
-from deepfs.backends.filesystem import FilesystemBackend
-from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol
-from deepfs.errors import BackendError, InvalidPathError, NotSupportedError
-from deepfs.process import Command, Running
+from deepfs.errors import InvalidPathError, NotSupportedError
+from deepfs.process import Command
 from deepfs.sandboxes import seccomp
-from deepfs.sandboxes.limits import Cgroup, Limits, is_beyond
-from deepfs.sync import shielded
+from deepfs.sandboxes.limits import Cgroup, Limits, processes_beneath
+from deepfs.sandboxes.network import PROXY_VARIABLES, AllowedHosts, listen_beside, serve_proxy
+from deepfs.sandboxes.workspace import FOR_NETWORK, SETTINGS, WorkspaceSandbox, memory_file
 from deepfs.text import paths
-from deepfs.text.arguments import check_bool, check_env, check_integer, check_number, seconds_of
+from deepfs.text.arguments import check_bool, seconds_of
 from deepfs.threads import pool
-from deepfs.types import ExecuteResponse, FileUploadResponse
 
-__all__ = [
-    "FOR_NETWORK",
-    "SETTINGS",
-    "WORKSPACE",
-    "BubblewrapSandbox",
-    "Limits",
-    "bubblewrap_program",
-    "memory_file",
-]
+__all__ = ["WORKSPACE", "BubblewrapSandbox", "Limits", "bubblewrap_program"]
 
+_log = getLogger("deepfs")
 
 _NUMBERS = {"full": (1, 7), "null": (1, 3), "random": (1, 8), "tty": (5, 0), "urandom": (1, 9), "zero": (1, 5)}
 
@@ -66,21 +57,6 @@ WORKSPACE: Final = "/workspace"
 
 _NOBODY = "65534"
 _LINKED = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-SETTINGS = (
-    "/etc/alternatives",
-    "/etc/ld.so.cache",
-    "/etc/ld.so.conf",
-    "/etc/ld.so.conf.d",
-    "/etc/localtime",
-    "/etc/mime.types",
-    "/etc/protocols",
-    "/etc/services",
-    "/etc/ssl/certs",
-)
-"""The files of /etc that programs need; they reveal nothing about this host."""
-FOR_NETWORK = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf")
-"""The files of /etc that programs need besides these to find other machines."""
-
 _HIDDEN: Final = (
     *("acpi", "asound", "bootconfig", "bus", "cmdline", "config.gz", "driver", "fs", "interrupts", "iomem", "ioports"),
     *("irq", "kallsyms", "kcore", "key-users", "keys", "kmsg", "latency_stats", "modules", "sched_debug", "scsi"),
@@ -88,7 +64,7 @@ _HIDDEN: Final = (
 )
 """What `/proc` tells of the machine and its kernel, and no command needs: what Docker hides, and more of the kind."""
 
-_ENTER = 'while [ "$1" != -- ]; do echo $$ >"$1" || exit 125; shift; done; shift; exec "$@"'
+_ENTER = 'while [ "$1" != -- ]; do echo 0 >"$1" || exit 125; shift; done; shift; exec "$@"'
 """Joins the control groups, then executes the command after `--`."""
 
 
@@ -112,14 +88,17 @@ class Box(Struct, frozen=True):
 def arguments(box: Box, command: str, files: Sequence[int], groups: Cgroup) -> list[str]:
     """The command line that runs `command` in the box, as a member of the control groups.
 
-    `files` are descriptors of the options of the box and of the filter of system calls. Unless the groups count memory,
-    each process gets a memory limit of its own.
+    `files` are descriptors: of a pipe for the PID of the box, of its options, of the filter of system calls, and if the
+    command is held until a pipe has something to read, of that pipe. Unless the groups count memory, each process gets
+    a memory limit of its own.
     """
-    options, system_calls = files
-    entering = ["/bin/sh", "-c", _ENTER, "sh", *groups.files, "--"] if groups.files else []
+    info, options, system_calls, *gate = map(str, files)
+    entering = ["/bin/sh", "-c", _ENTER, "sh", *groups.entrances, "--"] if groups.entrances else []
     return [
         *entering,
-        *(box.bubblewrap, "--args", str(options), "--seccomp", str(system_calls), "--"),
+        *(box.bubblewrap, "--args", options, "--seccomp", system_calls, "--info-fd", info),
+        *(("--block-fd", *gate) if gate else ()),
+        "--",
         *_limited(box.limits, counts_memory=groups.counts_memory),
         command,
     ]
@@ -132,14 +111,6 @@ def _join_new_keyring() -> None:
     """Give this thread, and what it starts, a session keyring of its own; on a kernel without keyrings, do nothing."""
     number = seccomp.ARCHITECTURES[os.uname().machine].numbers["keyctl"]
     ctypes.CDLL(None).syscall(number, _JOIN_SESSION_KEYRING, None)
-
-
-def memory_file(content: bytes) -> int:
-    """A descriptor of a file in memory with this content, which a child process reads from its beginning."""
-    descriptor = os.memfd_create("deepfs")
-    os.write(descriptor, content)
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    return descriptor
 
 
 def _options(box: Box) -> Iterator[str]:
@@ -197,153 +168,7 @@ def _limited(limits: Limits, *, counts_memory: bool) -> Iterator[str]:
     yield from ("--", "/bin/sh", "-c")
 
 
-T = TypeVar("T")
-
 _ENV: Final = {"HOME": "/tmp", "LANG": "C.UTF-8", "PATH": "/usr/local/bin:/usr/bin:/bin"}
-_LOOK_S = 0.2
-"""Seconds between two checks of the size of the workspace."""
-_REST = 10
-"""The pause after a check is at least this many times as long as the check."""
-
-
-class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
-    """Files in a directory of this machine, and commands that are confined to it; a subclass confines them.
-
-    Args:
-        root_dir: The workspace; None creates one that goes with the sandbox.
-        timeout: Seconds after which a command is ended.
-        max_output_bytes: The most bytes of output that are kept.
-        env: Environment variables of the commands.
-        network: Whether commands have the network of this machine.
-        read_only: Paths of this machine that commands can read.
-        limits: What commands may use of the machine; None is `Limits()`.
-        max_file_size_mb: As in `FilesystemBackend`.
-        debugging: Whether commands may trace processes of theirs.
-    """
-
-    _kind: str
-    """The first word of `id`."""
-    capabilities: Capabilities = Capabilities(
-        keeps_empty_directories=True, keeps_created_at=False, durable=True, executes=True
-    )
-
-    def __init__(
-        self,
-        root_dir: str | os.PathLike[str] | None = None,
-        *,
-        timeout: float = 120,
-        max_output_bytes: int = 100_000,
-        env: Mapping[str, str] | None = None,
-        network: bool = False,
-        read_only: Sequence[str] = (),
-        limits: Limits | None = None,
-        max_file_size_mb: int = 10,
-        debugging: bool = False,
-    ) -> None:
-        check_number("timeout", timeout)
-        check_integer("max_output_bytes", max_output_bytes)
-        check_bool("network", network)
-        check_bool("debugging", debugging)
-        self._env = check_env(env)
-        name = token_hex(8)
-        self._is_ephemeral = root_dir is None
-        self._is_closed = False
-        if root_dir is None:
-            root_dir = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"deepfs-{name}")
-            self._removal = weakref.finalize(self, shutil.rmtree, root_dir, ignore_errors=True)
-        super().__init__(root_dir, True, max_file_size_mb)
-        self._id = f"{self._kind}-{name}"
-        self._timeout = timeout
-        self._max_output_bytes = max_output_bytes
-        self._network = network
-        self._read_only = tuple(read_only)
-        self._allowed = limits or Limits()
-        self._debugging = debugging
-
-    @property
-    def id(self) -> str:
-        return self._id
-
-    # --- the workspace ---
-
-    async def aclose(self) -> None:
-        """Remove a workspace that was made for this sandbox; every operation then fails with `backend_error`.
-
-        A workspace that the caller named stays, and the sandbox stays usable. Running commands are not waited for.
-        """
-        if self._is_ephemeral:
-            self._is_closed = True
-            await shielded(partial(pool.run, self._removal))
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise BackendError(None, "The sandbox is closed, and its workspace is gone")
-
-    def _path(self, path: str) -> str:
-        self._check_open()
-        return super()._path(path)
-
-    def _make_workspace(self) -> None:
-        self._check_open()
-        if self._is_ephemeral:
-            os.makedirs(self._given_root, 0o700, exist_ok=True)
-
-    async def _change(self, held: Sequence[str], function: Callable[..., T], *args: Any) -> T:
-        await pool.run(self._make_workspace)
-        return await super()._change(held, function, *args)
-
-    async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        await pool.run(self._make_workspace)
-        return await super().aupload_files(files)
-
-    async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
-        await pool.run(self._make_workspace)
-        return await super().aupload_stream(path, chunks)
-
-    # --- commands ---
-
-    async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
-        """Run a confined shell command; each event loop runs at most 32 at once.
-
-        Raises NotSupportedError if this machine, or the account of this process, has not what confining it takes.
-        """
-        async with self._boxed(command, timeout) as boxed:
-            return await commands.capture(boxed, self._max_output_bytes)
-
-    def astream_execute(self, command: str, *, timeout: float | None = None) -> AbstractAsyncContextManager[Running]:
-        """Run a shell command within an `async with` block, and iterate over its output as it comes.
-
-        Leaving the block ends the command.
-
-        Args:
-            command: The shell command.
-            timeout: The most seconds it may take; None is the limit of this backend.
-
-        Returns:
-            A context manager of the running command. Its `exit_code` and `stopped` are known when the iteration has
-            ended.
-        """
-        return self._streamed(command, timeout)
-
-    @asynccontextmanager
-    async def _streamed(self, command: str, timeout: float | None) -> AsyncIterator[Running]:
-        async with self._boxed(command, timeout) as boxed, commands.running(boxed) as run:
-            yield run
-
-    @abstractmethod
-    def _boxed(self, command: str, timeout: float | None) -> AbstractAsyncContextManager[Command]:
-        """The confined command; what it needs exists until the block ends."""
-
-    async def _watch_disk(self, *places: tuple[str, int]) -> str:
-        """Return the reason to stop the command when one of the directories takes more bytes than it may."""
-        pause = _LOOK_S
-        while True:
-            await anyio.sleep(pause)
-            begun = perf_counter()
-            for directory, limit in places:
-                if await pool.run_long(partial(is_beyond, directory=directory, limit=limit)):
-                    return f"its files take more than {limit:,} bytes"
-            pause = max(_LOOK_S, _REST * (perf_counter() - begun))
 
 
 class BubblewrapSandbox(WorkspaceSandbox):
@@ -367,7 +192,9 @@ class BubblewrapSandbox(WorkspaceSandbox):
         timeout: Seconds after which a command is ended; the output so far is returned.
         max_output_bytes: The most bytes of output that are kept, of the head and of the tail.
         env: Environment variables of the commands.
-        network: Whether commands have the network of this machine.
+        network: Whether commands have the network of this machine; or the hosts that they may reach through a proxy on
+            this side, as in `AllowedHosts`: `["example.org", "*.pypi.org"]`. Programs know the proxy from variables
+            such as `HTTPS_PROXY`, and there is no other way out.
         read_only: Paths of this machine that commands see, read-only.
         limits: What commands may use of the machine; None is `Limits()`.
         max_file_size_mb: As in `FilesystemBackend`.
@@ -379,6 +206,32 @@ class BubblewrapSandbox(WorkspaceSandbox):
     """
 
     _kind = "bubblewrap"
+
+    def __init__(
+        self,
+        root_dir: str | os.PathLike[str] | None = None,
+        *,
+        timeout: float = 120,
+        max_output_bytes: int = 100_000,
+        env: Mapping[str, str] | None = None,
+        network: bool | Sequence[str] | AllowedHosts = False,
+        read_only: Sequence[str] = (),
+        limits: Limits | None = None,
+        max_file_size_mb: int = 10,
+        debugging: bool = False,
+    ) -> None:
+        self._network = network is True
+        self._hosts = _hosts(network)
+        super().__init__(
+            root_dir,
+            timeout=timeout,
+            max_output_bytes=max_output_bytes,
+            env=env,
+            read_only=read_only,
+            limits=limits,
+            max_file_size_mb=max_file_size_mb,
+            debugging=debugging,
+        )
 
     def sandbox_path(self, path: str) -> str:
         """The path of a file for commands.
@@ -405,23 +258,25 @@ class BubblewrapSandbox(WorkspaceSandbox):
             raise InvalidPathError(path, "it is outside the workspace")
         return paths.normalize(full[len(WORKSPACE) :])
 
+    # --- commands ---
+
     @asynccontextmanager
     async def _boxed(self, command: str, timeout: float | None) -> AsyncIterator[Command]:
         """The command line in its box; its control groups exist until the block ends."""
         seconds = seconds_of(timeout, self._timeout)
-        groups, files = Cgroup(self._allowed), list[int]()
+        run = _Run(self._allowed)
         try:
-            line = await pool.run(self._prepare, command, groups, files)
-            watch = partial(self._watch_disk, (self._given_root, self._allowed.workspace))
-            yield Command(line, "/", {}, seconds, files, watch, _join_new_keyring)
+            line = await pool.run(self._prepare, command, run)
+            watch = partial(self._watch, run)
+            missing = self._not_enforced(run.groups)
+            yield Command(line, "/", {}, seconds, run.inherited, watch, _join_new_keyring, not_enforced=missing)
         finally:
-            for file in files:
-                os.close(file)
+            self._use.forget()
             with anyio.CancelScope(shield=True):
-                await pool.run(groups.remove)
+                await pool.run(run.close)
 
-    def _prepare(self, command: str, groups: Cgroup, files: list[int]) -> list[str]:
-        """The command line. Adds the descriptors that the command inherits to `files`."""
+    def _prepare(self, command: str, run: "_Run") -> list[str]:
+        """The command line."""
         program = bubblewrap_program()
         if program is None:
             raise NotSupportedError(
@@ -431,22 +286,24 @@ class BubblewrapSandbox(WorkspaceSandbox):
             )
         if (machine := os.uname().machine) not in seccomp.ARCHITECTURES:
             raise NotSupportedError(None, f"there is no filter of system calls for a machine of the kind {machine}")
-        groups.make()
-        devices = self._precautions(groups) if os.geteuid() == 0 else {}
+        run.groups.make()
+        devices = self._precautions(run.groups) if os.geteuid() == 0 else {}
         self._make_workspace()
         os.makedirs(self._given_root, 0o700, exist_ok=True)
         workspace = os.path.abspath(self._given_root)
-        box = Box(workspace, {**_ENV, **self._env}, self._read_only, self._network, self._allowed, program, devices)
+        env = {**_ENV, **(PROXY_VARIABLES if self._hosts else {}), **self._env}
+        box = Box(workspace, env, self._read_only, self._network, self._allowed, program, devices)
         system_calls = seccomp.program(machine, debugging=self._debugging)
-        files.extend(map(memory_file, (box.options(), system_calls)))
-        return arguments(box, command, files, groups)
+        return arguments(
+            box, command, run.open(box.options(), system_calls, is_held=self._hosts is not None), run.groups
+        )
 
     def _precautions(self, groups: Cgroup) -> dict[str, str]:
         """Return private devices, since root owns those of the host, and check that a control group limits processes.
 
         `prlimit --nproc` does not limit root.
         """
-        if not groups.holds("pids.max"):
+        if not groups.counts_processes:
             raise NotSupportedError(
                 None, "commands of root need control groups to be safe, and there are none; use another account"
             )
@@ -457,6 +314,96 @@ class BubblewrapSandbox(WorkspaceSandbox):
                 None,
                 "commands of root need devices of their own to be safe, and there can be none; use another account",
             ) from error
+
+    async def _watch(self, run: "_Run") -> str:
+        """Serve the network of a command, if it has a list of hosts, and return the reason to stop the command."""
+        if self._hosts is None:
+            return await self._watch_disk(run.processes)
+        try:
+            listener = await SocketListener.from_socket(await run.listener())
+        except (OSError, SubprocessError):
+            return "its network cannot be set up"
+        async with listener, anyio.create_task_group() as tasks:
+            tasks.start_soon(serve_proxy, listener, self._hosts)
+            run.begin()
+            reason = await self._watch_disk(run.processes)
+            tasks.cancel_scope.cancel()
+        return reason
+
+
+_CHILD = re.compile(rb'"child-pid": *([0-9]+)')
+
+
+def _hosts(network: bool | Iterable[str] | AllowedHosts) -> AllowedHosts | None:
+    """The hosts that commands may reach, if that is a list."""
+    if isinstance(network, AllowedHosts):
+        return network
+    if isinstance(network, str) or not isinstance(network, Iterable):
+        check_bool("network", network)
+        return None
+    return AllowedHosts(network)
+
+
+class _Run:
+    """What one command has on this machine: its control groups, and descriptors."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.groups = Cgroup(limits)
+        self.inherited: list[int] = []
+        """The descriptors that the command inherits."""
+        self._own: list[int] = []
+        """The other ends of pipes: to read the PID of the box, and to let the command begin."""
+        self._child: int | None = None
+
+    def open(self, *contents: bytes, is_held: bool) -> list[int]:
+        """Make the descriptors of bubblewrap: one that it tells the PID of the box, one to read each of the contents.
+
+        If the command `is_held`, there is one more, from which bubblewrap reads before it starts the command.
+        """
+        info, told = os.pipe()
+        self._own.append(info)
+        self.inherited.append(told)
+        os.set_blocking(info, False)
+        for content in contents:
+            self.inherited.append(memory_file(content))
+        if is_held:
+            held, gate = os.pipe()
+            os.set_blocking(gate, False)
+            self.inherited.append(held)
+            self._own.append(gate)
+        return self.inherited
+
+    def begin(self) -> None:
+        """Let a command begin that is held."""
+        os.write(self._own[1], b"\0")
+
+    async def listener(self) -> socket:
+        """A socket that listens inside the box. Raises OSError or SubprocessError."""
+        while (child := self.child()) is None:
+            await anyio.wait_readable(self._own[0])
+        return await pool.run(listen_beside, child)
+
+    def child(self) -> int | None:
+        """The PID of the first process in the box; None if there is none yet."""
+        if self._child is None:
+            with suppress(BlockingIOError):
+                match = _CHILD.search(os.read(self._own[0], 4096))
+                self._child = int(match[1]) if match else None
+        return self._child
+
+    def processes(self) -> list[int]:
+        """The PIDs of the command with all that it started."""
+        members = self.groups.processes
+        if members is not None:
+            return members
+        child = self.child()
+        return processes_beneath(child) if child is not None else []
+
+    def close(self) -> None:
+        """Close the descriptors, and remove the control groups with what is left in them."""
+        for descriptor in (*self.inherited, *self._own):
+            os.close(descriptor)
+        self.groups.remove()
 
 
 def bubblewrap_program() -> str | None:

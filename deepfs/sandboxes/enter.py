@@ -65,6 +65,8 @@ def main(given: "dict[str, Any]") -> int:
     _restrict(given["outer"])
     _check_domain(given["parent"])
     signal.signal(signal.SIGTERM, lambda *_: _kill_all())
+    os.write(given["told"], str(os.getpid()).encode())
+    os.close(given["told"])
     command = os.fork()
     if command == 0:
         _become_command(given)
@@ -127,7 +129,7 @@ def _become_command(given: "dict[str, Any]") -> None:
 def _confine(given: "dict[str, Any]") -> None:
     for group in given["groups"]:
         with open(group, "w") as members:
-            members.write(str(os.getpid()))
+            members.write("0")
     for limit, value in given["limits"].items():
         _limit(limit, value)
     _libc.syscall(given["keyctl"], _JOIN_SESSION_KEYRING, 0)  # Fails where the kernel has no keyrings.

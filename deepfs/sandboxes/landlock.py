@@ -8,7 +8,7 @@ import signal
 import stat
 import struct
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
 from importlib.resources import files
@@ -17,14 +17,14 @@ from typing import Final
 
 import anyio
 
-from deepfs.disk.removal import remove_tree
+from deepfs.disk.usage import DiskUse
 from deepfs.errors import InvalidPathError, NotSupportedError
 from deepfs.process import Command
 from deepfs.sandboxes import seccomp
-from deepfs.sandboxes.bubblewrap import FOR_NETWORK, SETTINGS, WorkspaceSandbox, memory_file
-from deepfs.sandboxes.limits import Cgroup, Limits
+from deepfs.sandboxes.limits import Cgroup, Limits, processes_beneath
+from deepfs.sandboxes.workspace import FOR_NETWORK, SETTINGS, WorkspaceSandbox, memory_file, remove_workspace
 from deepfs.text import paths
-from deepfs.text.arguments import check_string, seconds_of
+from deepfs.text.arguments import check_bool, check_string, seconds_of
 from deepfs.threads import pool
 
 __all__ = ["LandlockSandbox", "Limits", "landlock_version"]
@@ -120,6 +120,20 @@ _ENV: Final = {"GIT_CONFIG_NOSYSTEM": "1", "LANG": "C.UTF-8", "PATH": "/usr/loca
 _PROGRAM: Final = files(__package__).joinpath("enter.py").read_text("utf-8")
 
 
+class _Processes:
+    """The processes of a command. The first of them tells its PID by a pipe."""
+
+    def __init__(self, reader: int) -> None:
+        self._reader = reader
+        self._first: int | None = None
+
+    def __call__(self) -> list[int]:
+        if self._first is None:
+            with suppress(BlockingIOError):
+                self._first = int(os.read(self._reader, 32) or 0) or None
+        return [] if self._first is None else processes_beneath(self._first)
+
+
 class LandlockSandbox(WorkspaceSandbox):
     """Files in a directory of this machine, and commands that can open nothing else of it, without user namespaces.
 
@@ -159,6 +173,32 @@ class LandlockSandbox(WorkspaceSandbox):
 
     _kind = "landlock"
 
+    def __init__(
+        self,
+        root_dir: str | os.PathLike[str] | None = None,
+        *,
+        timeout: float = 120,
+        max_output_bytes: int = 100_000,
+        env: Mapping[str, str] | None = None,
+        network: bool = False,
+        read_only: Sequence[str] = (),
+        limits: Limits | None = None,
+        max_file_size_mb: int = 10,
+        debugging: bool = False,
+    ) -> None:
+        check_bool("network", network)
+        self._network = network
+        super().__init__(
+            root_dir,
+            timeout=timeout,
+            max_output_bytes=max_output_bytes,
+            env=env,
+            read_only=read_only,
+            limits=limits,
+            max_file_size_mb=max_file_size_mb,
+            debugging=debugging,
+        )
+
     def sandbox_path(self, path: str) -> str:
         """The path of a file for commands.
 
@@ -197,6 +237,7 @@ class LandlockSandbox(WorkspaceSandbox):
         try:
             yield await pool.run(self._prepare, command, seconds, end)
         finally:
+            self._use.forget()
             with anyio.CancelScope(shield=True):
                 await pool.run(end.close)
 
@@ -207,17 +248,27 @@ class LandlockSandbox(WorkspaceSandbox):
         os.makedirs(self._given_root, 0o700, exist_ok=True)
         interpreter = _interpreter(self._given_root)
         temporary = mkdtemp(prefix="deepfs-tmp-")
-        end.callback(_remove, temporary)
+        end.callback(remove_workspace, temporary)
         groups = Cgroup(self._allowed)
         end.callback(groups.remove)
         groups.make()
         rulesets = self._rulesets(temporary, end)
-        description = memory_file(marshal.dumps(self._description(command, temporary, groups, rulesets)))
+        started, told = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        end.callback(os.close, started)
+        end.callback(os.close, told)
+        described = self._description(command, temporary, groups, rulesets) | {"told": told}
+        description = memory_file(marshal.dumps(described))
         end.callback(os.close, description)
-        line = [interpreter, "-I", "-S", "-c", _PROGRAM, str(description)]
-        places = (self._given_root, self._allowed.workspace), (temporary, self._allowed.temporary)
-        watch = partial(self._watch_disk, *places)
-        return Command(line, self._given_root, {}, seconds, [description, *rulesets], watch, stop=signal.SIGTERM)
+        return Command(
+            [interpreter, "-I", "-S", "-c", _PROGRAM, str(description)],
+            self._given_root,
+            {},
+            seconds,
+            [description, told, *rulesets],
+            partial(self._watch_disk, _Processes(started), DiskUse(temporary, self._allowed.temporary)),
+            stop=signal.SIGTERM,
+            not_enforced=self._not_enforced(groups),
+        )
 
     def _rulesets(self, temporary: str, end: ExitStack) -> tuple[int, int]:
         """The rulesets of the outer and the inner domain."""
@@ -239,7 +290,7 @@ class LandlockSandbox(WorkspaceSandbox):
             "arguments": ["/bin/sh", "-c", command],
             "env": self._variables(temporary),
             "filter": seccomp.program(machine, debugging=self._debugging, shared=True, network=self._network),
-            "groups": groups.files,
+            "groups": groups.entrances,
             "inner": rulesets[1],
             "keyctl": seccomp.ARCHITECTURES[machine].numbers["keyctl"],
             "limits": _resource_limits(self._allowed, groups),
@@ -286,17 +337,9 @@ def _interpreter(workspace: str) -> str:
     return program
 
 
-def _remove(directory: str) -> None:
-    parent = os.open(os.path.dirname(directory), os.O_DIRECTORY)
-    try:
-        remove_tree(parent, os.path.basename(directory))
-    finally:
-        os.close(parent)
-
-
 def _resource_limits(limits: Limits, groups: Cgroup) -> dict[int, int]:
     # The kernel counts all processes of the account.
-    others = 0 if groups.holds("pids.max") else _tasks_of(os.getuid())
+    others = 0 if groups.counts_processes else _tasks_of(os.getuid())
     memory = {} if groups.counts_memory else {resource.RLIMIT_DATA: limits.memory}
     return memory | {
         resource.RLIMIT_CORE: 0,

@@ -1,16 +1,18 @@
-"""What commands may use of this machine: control groups count memory and processes; files are measured."""
+"""What commands may use of this machine: their limits, and the control groups that count memory and processes."""
 
 import os
-from collections.abc import Iterator
+import re
+import signal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from secrets import token_hex
 from time import sleep
+from typing import Final
 
 from msgspec import Struct
 
-from deepfs.threads.deadline import Deadline
-
-__all__ = ["Cgroup", "Limits", "is_beyond"]
+__all__ = ["Cgroup", "GroupHome", "Limits", "group_homes", "held_bytes", "processes_beneath"]
 
 _MEGABYTE = 1024 * 1024
 
@@ -18,8 +20,10 @@ _MEGABYTE = 1024 * 1024
 class Limits(Struct, frozen=True):
     """Limits of commands, in bytes and seconds. `memory` and `processes` apply to a command with all that it starts.
 
-    If no control groups can be made, `memory` applies to each process. `cpu_seconds` and `file_size` apply to each
-    process and file; `workspace` to all files in the workspace, `temporary` to those in `/tmp` and shared memory.
+    If no control groups can be made, `memory` applies to the data of each process, without memory that processes share;
+    results then have `"memory"` in `not_enforced`. `cpu_seconds` and `file_size` apply to each process and file;
+    `workspace` to all files in the workspace, those that commands and file operations write; `temporary` to those in
+    `/tmp` and shared memory.
     """
 
     memory: int = 1024 * _MEGABYTE
@@ -31,97 +35,313 @@ class Limits(Struct, frozen=True):
     temporary: int = 64 * _MEGABYTE
 
 
-_ROOT = "/sys/fs/cgroup"
-_TRIES = 1000
+# --- where groups can be made ---
+
+_ROOT: Final = "/sys/fs/cgroup"
+_CONTROLLERS: Final = ("memory", "pids")
+
+
+class GroupHome(Struct, frozen=True):
+    """A directory of control groups in which this process may make groups."""
+
+    directory: str
+    controllers: tuple[str, ...]
+    """Those that count in groups made here: `memory`, `pids` or both."""
+    is_unified: bool
+    """Whether the groups are of cgroups v2."""
+
+    def settings(self, limits: Limits) -> Iterator[tuple[str, str, int]]:
+        """The settings of a group made here.
+
+        Args:
+            limits: The limits to set.
+
+        Returns:
+            The controller, the file and the value of each. Not every kernel has the files of `memory` after its first.
+        """
+        if "memory" in self.controllers:
+            names = ("memory.max", "memory.swap.max") if self.is_unified else _MEMORY_V1
+            yield "memory", names[0], limits.memory
+            yield "memory", names[1], 0 if self.is_unified else limits.memory
+        if "pids" in self.controllers:
+            yield "pids", "pids.max", limits.processes
+
+    @property
+    def entrance(self) -> str:
+        """The file of a group to which a process without threads writes `0` to join.
+
+        In cgroups v1 that moves a thread, since moving a process waits for all processors.
+        """
+        return "cgroup.procs" if self.is_unified else "tasks"
+
+
+_MEMORY_V1: Final = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")
+
+
+def group_homes(root: str, membership: str) -> list[GroupHome]:
+    """Where a process may make control groups that limit memory and processes.
+
+    In cgroups v1 that is its own group of each controller, so that the limits of that group hold as well. In cgroups v2
+    a group that divides its memory holds no processes, so it is the nearest ancestor that does.
+
+    Args:
+        root: Where the control groups are mounted: `/sys/fs/cgroup`.
+        membership: The groups of the process: the content of `/proc/self/cgroup`.
+
+    Returns:
+        At most one directory for each controller; those of cgroups v1 come first.
+    """
+    groups = dict(_memberships(membership))
+    homes = [home for name in _CONTROLLERS if name in groups and (home := _home_v1(root, name, groups[name]))]
+    missing = [name for name in _CONTROLLERS if name not in groups]
+    unified = _home_v2(root, groups[""], missing) if "" in groups and missing else None
+    return [*homes, unified] if unified else homes
+
+
+def _memberships(text: str) -> Iterator[tuple[str, str]]:
+    """The path of the group of each controller of cgroups v1, and that of cgroups v2 for the empty name."""
+    for line in text.splitlines():
+        _, controllers, path = line.split(":", 2)
+        for controller in controllers.split(","):
+            yield controller, path
+
+
+def _home_v1(root: str, controller: str, path: str) -> GroupHome | None:
+    top = os.path.join(root, controller)
+    own = os.path.join(top, path.strip("/"))
+    # In a container, the path may be that of the machine, where the hierarchy of the container is mounted.
+    directory = own if os.path.isdir(own) else top
+    return GroupHome(directory, (controller,), False) if _may_make(directory) else None
+
+
+def _home_v2(root: str, path: str, wanted: Sequence[str]) -> GroupHome | None:
+    top = next((at for at in (root, f"{root}/unified") if os.path.exists(f"{at}/cgroup.controllers")), None)
+    if top is None:
+        return None
+    found = {directory: _divided(directory, wanted) for directory in _upwards(top, path) if _may_make(directory)}
+    best = max(found, key=lambda directory: len(found[directory]), default=None)  # The first, which is the nearest.
+    return GroupHome(best, found[best], True) if best and found[best] else None
+
+
+def _upwards(top: str, path: str) -> Iterator[str]:
+    """The directory of a group and those above it, up to `top`."""
+    names = [name for name in path.split("/") if name]
+    if ".." in names:
+        return  # It lies outside of what this process sees.
+    for count in range(len(names), -1, -1):
+        yield os.path.join(top, *names[:count])
+
+
+def _divided(directory: str, wanted: Sequence[str]) -> tuple[str, ...]:
+    try:
+        with open(f"{directory}/cgroup.subtree_control") as file:
+            enabled = file.read().split()
+    except OSError:
+        return ()
+    return tuple(name for name in wanted if name in enabled)
+
+
+def _may_make(directory: str) -> bool:
+    """Whether this process may make groups in `directory`, and move processes of its own into them."""
+    effective = os.access in os.supports_effective_ids
+    return os.access(directory, os.W_OK, effective_ids=effective) and os.access(
+        f"{directory}/cgroup.procs", os.W_OK, effective_ids=effective
+    )
+
+
+# --- the groups of one command ---
+
+_TRIES: Final = 1000
 
 
 class Cgroup:
-    """The control groups of one command (cgroups v1 or v2), as far as this process may make them.
+    """The control groups of one command, as far as this process may make them. The methods block for a moment.
 
     Args:
         limits: The limits that the groups enforce.
+        homes: Where to make them; None for where this process may.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, homes: Sequence[GroupHome] | None = None) -> None:
         self._limits = limits
-        self._name = f"deepfs-{os.getpid()}-{token_hex(4)}"
-        self._groups: list[str] = []
+        self._homes = homes
+        self._groups: list[tuple[str, GroupHome]] = []
+        self._enforced: set[str] = set()
 
     def make(self) -> None:
-        """Make the groups. Blocks for a moment."""
-        for parent, settings in _hierarchies(self._limits):
+        """Make the groups."""
+        name = f"deepfs-{os.getpid()}-{_pid_namespace()}-{token_hex(4)}"
+        for home in _homes_of(os.getpid()) if self._homes is None else self._homes:
             with suppress(OSError):
-                self._make(os.path.join(parent, self._name), settings)
+                self._make(os.path.join(home.directory, name), home)
 
-    def _make(self, group: str, settings: dict[str, int]) -> None:
+    def _make(self, group: str, home: GroupHome) -> None:
         os.mkdir(group)
-        self._groups.append(group)
-        for file in settings.keys() & set(os.listdir(group)):
-            with open(os.path.join(group, file), "w") as setting:
-                setting.write(str(settings[file]))
+        self._groups.append((group, home))
+        for controller, file, value in home.settings(self._limits):
+            path = os.path.join(group, file)
+            if os.path.exists(path):
+                _put(path, str(value))
+                self._enforced.add(controller)
 
     @property
-    def files(self) -> list[str]:
-        """The files to which a process writes its PID to join the groups."""
-        return [os.path.join(group, "cgroup.procs") for group in self._groups]
+    def entrances(self) -> list[str]:
+        """The files to which a process without threads writes `0` to join the groups."""
+        return [os.path.join(group, home.entrance) for group, home in self._groups]
 
     @property
     def counts_memory(self) -> bool:
         """Whether one of the groups limits memory."""
-        return self.holds("memory.max") or self.holds("memory.limit_in_bytes")
+        return "memory" in self._enforced
 
-    def holds(self, file: str) -> bool:
-        """Whether one of the groups enforces a limit.
+    @property
+    def counts_processes(self) -> bool:
+        """Whether one of the groups limits processes."""
+        return "pids" in self._enforced
 
-        Args:
-            file: The name of the file that sets the limit, such as `pids.max`.
-        """
-        return any(os.path.exists(os.path.join(group, file)) for group in self._groups)
+    @property
+    def processes(self) -> list[int] | None:
+        """The processes in the groups; None if there are no groups."""
+        return _members(self._groups[0][0]) if self._groups else None
 
     def remove(self) -> None:
-        """Remove the groups; retry while killed processes are still ending."""
-        for group in self._groups:
+        """Kill the processes in the groups, and remove the groups."""
+        for group, _ in self._groups:
             for _ in range(_TRIES):
-                try:
-                    os.rmdir(group)
+                if _removed(group):
                     break
-                except OSError:
-                    sleep(0.001)
+                _kill(group)
+                sleep(0.001)
 
 
-def _hierarchies(limits: Limits) -> Iterator[tuple[str, dict[str, int]]]:
-    """Yield the parent directories of the groups, each with the settings of its group."""
-    if os.path.exists(f"{_ROOT}/cgroup.controllers"):
-        yield _ROOT, {"memory.swap.max": 0, "memory.max": limits.memory, "pids.max": limits.processes}
-        return
-    yield f"{_ROOT}/memory", {"memory.limit_in_bytes": limits.memory}
-    yield f"{_ROOT}/pids", {"pids.max": limits.processes}
+def _put(path: str, text: str) -> None:
+    with open(path, "w") as file:
+        file.write(text)
 
 
-_BLOCK = 512
-
-
-def is_beyond(deadline: Deadline, directory: str, limit: int) -> bool:
-    """Whether the files beneath `directory` take more than `limit` bytes of the disk. Does not follow symlinks."""
-    total = 0
-    waiting = [directory]
-    while waiting:
-        deadline.check(directory)
-        try:
-            with os.scandir(waiting.pop()) as entries:
-                for entry in entries:
-                    total += _size(entry)
-                    if entry.is_dir(follow_symlinks=False):
-                        waiting.append(entry.path)
-        except OSError:
-            continue
-        if total > limit:
-            return True
-    return False
-
-
-def _size(entry: "os.DirEntry[str]") -> int:
+def _removed(group: str) -> bool:
     try:
-        return entry.stat(follow_symlinks=False).st_blocks * _BLOCK
+        os.rmdir(group)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _members(group: str) -> list[int]:
+    """The PIDs in a group; 0 stands for processes that this process cannot see, and is left out."""
+    try:
+        with open(f"{group}/cgroup.procs") as file:
+            return [int(line) for line in file if int(line) > 0]
+    except OSError:
+        return []
+
+
+def _kill(group: str) -> None:
+    """Kill what is in a group."""
+    try:
+        _put(f"{group}/cgroup.kill", "1")
+    except OSError:
+        for pid in _members(group):
+            _kill_member(group, pid)
+
+
+def _kill_member(group: str, pid: int) -> None:
+    with suppress(OSError):
+        process = os.pidfd_open(pid)
+        try:
+            if pid in _members(group):  # The PID was not reused meanwhile.
+                signal.pidfd_send_signal(process, signal.SIGKILL)
+        finally:
+            os.close(process)
+
+
+# --- groups that are left behind ---
+
+
+@cache
+def _homes_of(process: int) -> list[GroupHome]:
+    """Where this process, of this PID, makes groups. Groups left there by processes that were killed are removed."""
+    try:
+        with open("/proc/self/cgroup") as file:
+            homes = group_homes(_ROOT, file.read())
+    except OSError:
+        return []
+    for home in homes:
+        _sweep(home.directory, process)
+    return homes
+
+
+def _pid_namespace() -> int:
+    """What tells the PIDs of this process from those of other containers."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
     except OSError:
         return 0
+
+
+_NAME: Final = re.compile(r"deepfs-(\d+)-(\d+)-[0-9a-f]+")
+
+
+def _sweep(directory: str, process: int) -> None:
+    """Remove the groups of processes that ended without doing so. Their commands ended with them."""
+    for name in os.listdir(directory):
+        match = _NAME.fullmatch(name)
+        if match and int(match[2]) == _pid_namespace() and _has_ended(int(match[1]), process):
+            _removed(os.path.join(directory, name))
+
+
+def _has_ended(owner: int, process: int) -> bool:
+    """Whether the process that made a group has ended; it may have had the PID of this process."""
+    return owner == process or not os.path.exists(f"/proc/{owner}")
+
+
+# --- files that are open and have no name ---
+
+_BLOCK: Final = 512
+
+
+def held_bytes(pids: Iterable[int], device: int) -> int:
+    """The bytes that unlinked files take on a device because processes have them open."""
+    found = {status.st_ino: status.st_blocks for pid in pids for status in _open_files(pid) if _is_held(status, device)}
+    return sum(found.values()) * _BLOCK
+
+
+def _is_held(status: os.stat_result, device: int) -> bool:
+    return status.st_nlink == 0 and status.st_dev == device
+
+
+def _open_files(pid: int) -> Iterator[os.stat_result]:
+    """The status of what each thread of a process has open; threads may have descriptors of their own."""
+    for thread in _names(f"/proc/{pid}/task"):
+        directory = f"/proc/{pid}/task/{thread}/fd"
+        for name in _names(directory):
+            with suppress(OSError):  # Closed meanwhile.
+                yield os.stat(f"{directory}/{name}")
+
+
+def _names(directory: str) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except OSError:
+        return []  # The process has ended.
+
+
+def processes_beneath(pid: int) -> list[int]:
+    """The PIDs of a process and of all that descend from it."""
+    children = _children()
+    found = [pid]
+    for parent in found:
+        found.extend(children.get(parent, ()))
+    return found
+
+
+def _children() -> Mapping[int, list[int]]:
+    """The PIDs of the children of each process."""
+    children: dict[int, list[int]] = {}
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        with suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
+            parent = int(file.read().rpartition(b")")[2].split()[1])
+            children.setdefault(parent, []).append(int(name))
+    return children

@@ -426,7 +426,16 @@ def test_the_disk_cannot_be_filled() -> None:
     for directory, size in ((".", 4), ("$TMPDIR", 2)):
         [(code, output)] = run(fill.replace("{}", directory), limits=limits)
         assert code is None
-        assert f"its files take more than {size * _MEGABYTE:,} bytes" in output
+        assert f"files take more than {size * _MEGABYTE:,} bytes" in output
+
+
+def test_files_without_a_name_count() -> None:
+    source = (
+        "import os; f = open('f', 'wb'); os.unlink('f'); f.write(bytes(6 << 20)); f.flush(); import time; time.sleep(9)"
+    )
+    [(code, output)] = run(f'python3 -c "{source}"', limits={"workspace": 4 * _MEGABYTE}, timeout=8)
+    assert code is None
+    assert "files take more than" in output
 
 
 # --- where it works, and where not ---

@@ -1,0 +1,275 @@
+"""The room that a directory takes on the disk, and a limit of it: files are measured, the system counts nothing."""
+
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from errno import EACCES, ENOENT, EPERM
+from threading import Lock
+from typing import Any, Final
+
+from deepfs.disk.engine import Disk
+from deepfs.disk.os_calls import LINK_ERRORS, NO_FOLLOW, READ_DIRECTORY, FileId, file_id, open_as_owner
+from deepfs.disk.walking import Descent, OpenDirectory
+from deepfs.disk.writing import Upload
+from deepfs.errors import DeepFSError, QuotaExceededError
+from deepfs.text.entries import EntryChange
+from deepfs.threads.deadline import Deadline
+
+__all__ = ["BoundedDisk", "DiskUse", "disk_use"]
+
+_BLOCK: Final = 512
+_PAGE: Final = 4096
+_ROUNDS: Final = 3
+
+
+# --- measuring ---
+
+
+def disk_use(directory: str, limit: int, deadline: Deadline) -> int:
+    """The bytes that a directory takes on the disk, with all in it; hard links count once. Follows no symlink in it.
+
+    A directory that its mode keeps from this process, its owner, gets a mode with all rights for the owner. An entry
+    counts for 512 bytes at least.
+
+    Args:
+        directory: The path of the directory, which need not exist.
+        limit: Where to stop: the result is this or less only if all was measured.
+        deadline: When to stop with DeadlineError.
+
+    Returns:
+        The bytes. More than `limit` if something could not be measured, in three attempts.
+    """
+    for _ in range(_ROUNDS):
+        measuring = _Measuring(limit, deadline)
+        try:
+            return measuring.run(directory)
+        except OSError:
+            continue  # A directory was moved while it was measured, or the system is short of something.
+    return limit + 1
+
+
+class _Level(OpenDirectory):
+    """A directory being measured, and the names of the directories in it that are not yet measured."""
+
+    __slots__ = ("waiting",)
+
+    def __init__(self, name: str, descriptor: int) -> None:
+        super().__init__(name, descriptor)
+        self.waiting: list[str] = []
+
+
+class _Measuring:
+    """One walk that adds up sizes, until they exceed `limit`."""
+
+    def __init__(self, limit: int, deadline: Deadline) -> None:
+        self._limit = limit
+        self._deadline = deadline
+        self._total = 0
+        self._linked: set[FileId] = set()
+        """Files with several names."""
+        self._descent: Descent[_Level] = Descent()
+
+    def run(self, directory: str) -> int:
+        with self._descent as descent:
+            self._enter(directory, None)
+            while descent.levels and self._total <= self._limit:
+                level = descent.levels[-1]
+                if level.lost is not None:
+                    raise level.lost
+                if level.waiting:
+                    self._enter(level.waiting.pop(), level.descriptor)
+                else:
+                    descent.leave()
+        return self._total
+
+    def _enter(self, name: str, parent: int | None) -> None:
+        self._deadline.check()
+        descriptor = _opened(name, parent)
+        if descriptor is not None:
+            level = _Level(name, descriptor)
+            self._descent.enter(level)
+            self._add_content(level)
+
+    def _add_content(self, level: _Level) -> None:
+        with os.scandir(level.descriptor) as entries:
+            for entry in entries:
+                try:
+                    status = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    continue
+                self._add(status)
+                if stat.S_ISDIR(status.st_mode):
+                    level.waiting.append(entry.name)
+                if self._total > self._limit:
+                    return
+
+    def _add(self, status: os.stat_result) -> None:
+        if status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode):
+            if file_id(status) in self._linked:
+                return
+            self._linked.add(file_id(status))
+        self._total += max(status.st_blocks, 1) * _BLOCK
+
+
+def _opened(name: str, parent: int | None) -> int | None:
+    """An open directory; None if it is gone, or if neither this process nor its commands get into it."""
+    try:
+        # The start may be reached through a symlink.
+        return os.open(name, READ_DIRECTORY | (0 if parent is None else NO_FOLLOW), dir_fd=parent)
+    except OSError as error:
+        if error.errno == ENOENT or (error.errno in LINK_ERRORS and parent is not None):
+            return None
+        if error.errno != EACCES:
+            raise
+    try:
+        return open_as_owner(name, parent)
+    except OSError as error:
+        if error.errno == EPERM and not os.access(name, os.X_OK, dir_fd=parent):
+            return None
+        raise
+
+
+# --- limiting ---
+
+
+class DiskUse:
+    """The room that the files in a directory take, known from the last measurement and what was added since.
+
+    Args:
+        directory: The path of the directory.
+        limit: The most bytes.
+    """
+
+    def __init__(self, directory: str, limit: int) -> None:
+        self.limit: int = limit
+        self._directory = directory
+        self._lock = Lock()
+        self._known: int | None = None
+        self._pending = 0
+        """Bytes of changes that are being made."""
+        self._made = 0
+        """Bytes of all changes that have been made."""
+
+    def measure(self, deadline: Deadline) -> int:
+        """Measure the directory; return its bytes, or more than the limit if it cannot be measured."""
+        made = self._made
+        found = disk_use(self._directory, self.limit, deadline)
+        with self._lock:
+            self._known = found + self._made - made
+            return self._known
+
+    def forget(self) -> None:
+        """Measure again before the next change, since others may have changed files."""
+        with self._lock:
+            self._known = None
+
+    @contextmanager
+    def room(self, path: str, size: int, deadline: Deadline) -> Iterator[None]:
+        """A block that adds up to `size` bytes to a file in the directory; the disk stores whole pages.
+
+        Raises QuotaExceededError, about `path`, if that would exceed the limit.
+        """
+        size = max(-(-size // _PAGE), 0) * _PAGE
+        if size and not self._is_taken(size):
+            self.measure(deadline)
+            if not self._is_taken(size):
+                raise QuotaExceededError(path, (self._known or 0) + self._pending + size, self.limit)
+        try:
+            yield
+        finally:
+            self._settle(size)
+
+    def _is_taken(self, size: int) -> bool:
+        """Take room for a change if the limit is known to allow it."""
+        with self._lock:
+            if self._known is None or self._known + self._pending + size > self.limit:
+                return False
+            self._pending += size
+            return True
+
+    def _settle(self, size: int) -> None:
+        with self._lock:
+            self._pending -= size
+            self._made += size
+            if self._known is not None:
+                self._known += size
+
+
+class BoundedDisk(Disk):
+    """A Disk that refuses what would exceed a limit, with QuotaExceededError.
+
+    Args:
+        root: The path of the directory.
+        use: The room that its files take.
+    """
+
+    def __init__(self, root: str, use: DiskUse) -> None:
+        super().__init__(root)
+        self._use = use
+
+    def write_file(
+        self,
+        path: str,
+        data: bytes,
+        *,
+        overwrite: bool = False,
+        if_match: str | None = None,
+        deadline: Deadline | None = None,
+    ) -> None:
+        with self._use.room(path, len(data) - self._replaced(path), deadline or Deadline()):
+            super().write_file(path, data, overwrite=overwrite, if_match=if_match, deadline=deadline)
+
+    def _replaced(self, path: str) -> int:
+        """The bytes of a file that its replacement frees."""
+        try:
+            status = self.stat(path)
+        except DeepFSError:
+            return 0
+        return status.st_blocks * _BLOCK if status.st_nlink == 1 and stat.S_ISREG(status.st_mode) else 0
+
+    def edit_file(
+        self,
+        path: str,
+        change: Callable[[bytes], bytes],
+        *,
+        if_match: str | None = None,
+        limit: int | None = None,
+        deadline: Deadline | None = None,
+    ) -> None:
+        with ExitStack() as rooms:
+
+            def changed(data: bytes) -> bytes:
+                content = change(data)
+                growth = len(content) - self._replaced(path)
+                rooms.enter_context(self._use.room(path, growth, deadline or Deadline()))
+                return content
+
+            super().edit_file(path, changed, if_match=if_match, limit=limit, deadline=deadline)
+
+    def upload(self, path: str) -> Upload:
+        return _BoundedUpload(self._use, self._root, path, self._sweeper, durable=self._durable)
+
+    def change_entry(self, change: EntryChange) -> None:
+        size = _PAGE if change.change == "make_directory" else 0
+        with self._use.room(change.path, size, Deadline()):
+            super().change_entry(change)
+
+    def copy(self, src: str, dst: str, *, overwrite: bool = False, deadline: Deadline | None = None) -> None:
+        # The copy of a sparse file is not sparse.
+        size = sum(max(entry.size or 0, _PAGE) for entry in self.list_tree(src, deadline).entries)
+        with self._use.room(dst, size, deadline or Deadline()):
+            super().copy(src, dst, overwrite=overwrite, deadline=deadline)
+
+
+class _BoundedUpload(Upload):
+    """A new file whose parts need room."""
+
+    def __init__(self, use: DiskUse, *place: Any, **options: Any) -> None:
+        super().__init__(*place, **options)
+        self._use = use
+        self._to = place[1]
+
+    def write(self, data: bytes) -> None:
+        with self._use.room(self._to, len(data), Deadline()):
+            super().write(data)

@@ -1,0 +1,242 @@
+"""What sandboxes on this machine share: a workspace whose room is bounded, and commands that a subclass confines."""
+
+import os
+import weakref
+from abc import abstractmethod
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from logging import getLogger
+from secrets import token_hex
+from time import perf_counter
+from typing import Any, Final, TypeVar
+
+import anyio
+
+from deepfs import process as commands
+from deepfs.backends.filesystem import FilesystemBackend
+from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol
+from deepfs.disk.os_calls import SEARCH
+from deepfs.disk.removal import remove_tree
+from deepfs.disk.usage import BoundedDisk, DiskUse
+from deepfs.errors import BackendError
+from deepfs.process import Command, Running
+from deepfs.sandboxes.limits import Cgroup, Limits, held_bytes
+from deepfs.sync import shielded
+from deepfs.text.arguments import check_bool, check_env, check_integer, check_number
+from deepfs.threads import pool
+from deepfs.threads.deadline import Deadline
+from deepfs.types import ExecuteResponse, FileUploadResponse
+
+__all__ = ["FOR_NETWORK", "SETTINGS", "WorkspaceSandbox", "memory_file", "remove_workspace"]
+
+_log = getLogger("deepfs")
+
+SETTINGS: Final = (
+    "/etc/alternatives",
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/localtime",
+    "/etc/mime.types",
+    "/etc/protocols",
+    "/etc/services",
+    "/etc/ssl/certs",
+)
+"""The files of /etc that programs need; they reveal nothing about this host."""
+FOR_NETWORK: Final = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf")
+"""The files of /etc that programs need besides these to find other machines."""
+
+
+def memory_file(content: bytes) -> int:
+    """A descriptor of a file in memory with this content, which a child process reads from its beginning."""
+    descriptor = os.memfd_create("deepfs")
+    os.write(descriptor, content)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+T = TypeVar("T")
+
+_LOOK_S = 0.2
+"""Seconds between two checks of the size of the workspace."""
+_REST = 10
+"""The pause after a check is at least this many times as long as the check."""
+
+
+class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
+    """Files in a directory of this machine, and commands that are confined to it; a subclass confines them.
+
+    Args:
+        root_dir: The workspace; None creates one that goes with the sandbox.
+        timeout: Seconds after which a command is ended.
+        max_output_bytes: The most bytes of output that are kept.
+        env: Environment variables of the commands.
+        read_only: Paths of this machine that commands can read.
+        limits: What commands may use of the machine; None is `Limits()`.
+        max_file_size_mb: As in `FilesystemBackend`.
+        debugging: Whether commands may trace processes of theirs.
+    """
+
+    _kind: str
+    """The first word of `id`."""
+    capabilities: Capabilities = Capabilities(
+        keeps_empty_directories=True, keeps_created_at=False, durable=True, executes=True
+    )
+
+    def __init__(
+        self,
+        root_dir: str | os.PathLike[str] | None,
+        *,
+        timeout: float,
+        max_output_bytes: int,
+        env: Mapping[str, str] | None,
+        read_only: Sequence[str],
+        limits: Limits | None,
+        max_file_size_mb: int,
+        debugging: bool,
+    ) -> None:
+        check_number("timeout", timeout)
+        check_integer("max_output_bytes", max_output_bytes)
+        check_bool("debugging", debugging)
+        self._env = check_env(env)
+        name = token_hex(8)
+        self._is_ephemeral = root_dir is None
+        self._is_closed = False
+        if root_dir is None:
+            root_dir = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"deepfs-{name}")
+            self._removal = weakref.finalize(self, remove_workspace, root_dir)
+        super().__init__(root_dir, True, max_file_size_mb)
+        self._id = f"{self._kind}-{name}"
+        self._timeout = timeout
+        self._max_output_bytes = max_output_bytes
+        self._read_only = tuple(read_only)
+        self._allowed = limits or Limits()
+        self._has_warned = False
+        self._use = DiskUse(self._given_root, self._allowed.workspace)
+        self._disk = BoundedDisk(self._given_root, self._use)
+        self._debugging = debugging
+
+    @property
+    def id(self) -> str:
+        return self._id
+
+    # --- the workspace ---
+
+    async def aclose(self) -> None:
+        """Remove a workspace that was made for this sandbox; every operation then fails with `backend_error`.
+
+        A workspace that the caller named stays, and the sandbox stays usable. Running commands are not waited for.
+        """
+        if self._is_ephemeral:
+            self._is_closed = True
+            await shielded(partial(pool.run, self._removal))
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise BackendError(None, "The sandbox is closed, and its workspace is gone")
+
+    def _path(self, path: str) -> str:
+        self._check_open()
+        return super()._path(path)
+
+    def _make_workspace(self) -> None:
+        self._check_open()
+        if self._is_ephemeral:
+            os.makedirs(self._given_root, 0o700, exist_ok=True)
+
+    async def _change(self, held: Sequence[str], function: Callable[..., T], *args: Any) -> T:
+        await pool.run(self._make_workspace)
+        return await super()._change(held, function, *args)
+
+    async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+        await pool.run(self._make_workspace)
+        return await super().aupload_files(files)
+
+    async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
+        await pool.run(self._make_workspace)
+        return await super().aupload_stream(path, chunks)
+
+    # --- commands ---
+
+    async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
+        """Run a confined shell command; each event loop runs at most 32 at once.
+
+        Raises NotSupportedError if this machine, or the account of this process, has not what confining it takes.
+        """
+        async with self._boxed(command, timeout) as boxed:
+            return await commands.capture(boxed, self._max_output_bytes)
+
+    def astream_execute(self, command: str, *, timeout: float | None = None) -> AbstractAsyncContextManager[Running]:
+        """Run a shell command within an `async with` block, and iterate over its output as it comes.
+
+        Leaving the block ends the command.
+
+        Args:
+            command: The shell command.
+            timeout: The most seconds it may take; None is the limit of this backend.
+
+        Returns:
+            A context manager of the running command. Its `exit_code` and `stopped` are known when the iteration has
+            ended.
+        """
+        return self._streamed(command, timeout)
+
+    @asynccontextmanager
+    async def _streamed(self, command: str, timeout: float | None) -> AsyncIterator[Running]:
+        async with self._boxed(command, timeout) as boxed, commands.running(boxed) as run:
+            yield run
+
+    @abstractmethod
+    def _boxed(self, command: str, timeout: float | None) -> AbstractAsyncContextManager[Command]:
+        """The confined command; what it needs exists until the block ends."""
+
+    def _not_enforced(self, groups: Cgroup) -> tuple[str, ...]:
+        """The limits that hold in part, since there is no control group for them; the first time, the log says so."""
+        if groups.counts_memory:
+            return ()
+        if not self._has_warned:
+            self._has_warned = True
+            _log.warning("%s: no control group limits memory, only the data of each process is limited", self._id)
+        return ("memory",)
+
+    async def _watch_disk(self, processes: Callable[[], list[int]], *others: DiskUse) -> str:
+        """Return the reason to stop the command when the workspace, or one of `others`, takes too much space.
+
+        `processes` are those of the command.
+        """
+        pause = _LOOK_S
+        while True:
+            await anyio.sleep(pause)
+            begun = perf_counter()
+            if await pool.run_long(self._is_beyond, processes):
+                return f"its files take more than {self._allowed.workspace:,} bytes"
+            for use in others:
+                if await pool.run_long(use.measure) > use.limit:
+                    return f"its temporary files take more than {use.limit:,} bytes"
+            pause = max(_LOOK_S, _REST * (perf_counter() - begun))
+
+    def _is_beyond(self, deadline: Deadline, processes: Callable[[], list[int]]) -> bool:
+        """Whether the workspace takes too much space, with the files without a name that the command has open."""
+        used = self._use.measure(deadline)
+        if used > self._use.limit:
+            return True
+        try:
+            device = os.stat(self._given_root).st_dev
+        except OSError:
+            return True
+        return used + held_bytes(processes(), device) > self._use.limit
+
+
+def remove_workspace(directory: str) -> None:
+    """Remove a workspace with all in it, whatever modes commands gave it; the log says what could not be removed."""
+    try:
+        parent = os.open(os.path.dirname(directory), SEARCH)
+    except FileNotFoundError:
+        return
+    try:
+        stayed = remove_tree(parent, os.path.basename(directory), force=True)
+    finally:
+        os.close(parent)
+    if stayed:
+        _log.warning("%d entries of the workspace %s could not be removed: %s", len(stayed), directory, stayed[0][1])

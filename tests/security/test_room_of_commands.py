@@ -1,0 +1,210 @@
+"""Bounded room: what a sandbox takes of the disk is measured whole, its own writes count, and nothing of it stays."""
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from deepfs.disk.usage import DiskUse, disk_use
+from deepfs.errors import QuotaExceededError
+from deepfs.sandboxes.bubblewrap import BubblewrapSandbox, Limits
+from deepfs.threads.deadline import Deadline
+from support.accounts import ACCOUNTS, output_as
+
+pytestmark = [pytest.mark.anyio, pytest.mark.needs("BubblewrapSandbox")]
+accounts = pytest.mark.parametrize("account", ACCOUNTS)
+
+_MEGABYTE = 2**20
+_IMPORTS = """
+import sys, os, json, anyio, anyio._backends._asyncio
+import deepfs.process
+from deepfs.disk.usage import disk_use
+from deepfs.sandboxes.bubblewrap import BubblewrapSandbox, Limits
+from deepfs.threads.deadline import Deadline
+anyio.run(deepfs.process.capture, deepfs.process.Command(['/bin/true']), 1)
+"""
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+async def printed(account: str, program: str, *arguments: str) -> Any:
+    """What a program prints as this account, decoded from JSON."""
+    return json.loads(await anyio.to_thread.run_sync(output_as, account, _IMPORTS, program, *arguments))
+
+
+# --- what is measured ---
+
+_RUN = """
+async def main():
+    async with BubblewrapSandbox(limits=Limits(workspace=8 * 2**20), timeout=20) as box:
+        response = await box.aexecute(sys.argv[1])
+        print(json.dumps([response.exit_code, "files take more than" in response.output, response.output]))
+anyio.run(main)
+"""
+_FILL = "head -c 20000000 /dev/zero >"
+_LONG = "import os\nfor _ in range(40): os.mkdir('d' * 200); os.chdir('d' * 200)\n"
+HIDING = {
+    "a file": f"{_FILL} f",
+    "a mode 0300": f"mkdir d; {_FILL} d/f; chmod 300 d",
+    "a mode 0000": f"mkdir d; {_FILL} d/f; chmod 0 d",
+    "the mode of the workspace": f"{_FILL} f; chmod 0 .",
+    "many directories": f"mkdir -p {'d/' * 300}; {_FILL} {'d/' * 300}f; chmod 0 {'d/' * 200}",
+    "a long path": f"python3 -c \"{_LONG}open('f', 'wb').write(bytes(20000000))\"",
+    "an unlinked file": f"exec 7> f; rm f; {_FILL}&7",
+    "an unlinked file of a thread": (
+        'python3 -c "import os, threading, ctypes; e = threading.Event()\n'
+        "def run():\n ctypes.CDLL(None).unshare(0x400); f = os.open('f', 65); os.unlink('f')\n"
+        ' os.write(f, bytes(20000000)); e.wait()\nthreading.Thread(target=run).start()"'
+    ),
+    "empty files": "mkdir d; cd d; python3 -c 'for n in range(30000): open(str(n), \"w\")'",
+}
+
+
+@accounts
+@pytest.mark.parametrize("how", HIDING)
+async def test_room_is_counted_however_it_is_taken(account: str, how: str) -> None:
+    exit_code, is_full, output = await printed(account, _RUN, f"{HIDING[how]}; sleep 8")
+    assert (exit_code, is_full) == (None, True), output
+
+
+NOT_COUNTED = {
+    "links to directories outside": "ln -s /usr u; ln -s / r; ln -s . s",
+    "other names of a file": "head -c 5000000 /dev/zero > f; ln f g; ln f h",
+    "holes": "truncate -s 100000000 f",
+    "a file that was deleted": "head -c 7000000 /dev/zero > f; rm f; head -c 7000000 /dev/zero > f",
+}
+
+
+@accounts
+@pytest.mark.parametrize("what", NOT_COUNTED)
+async def test_what_takes_no_room_does_not_count(account: str, what: str) -> None:
+    assert await printed(account, _RUN, f"{NOT_COUNTED[what]}; sleep 1") == [0, False, ""]
+
+
+def test_a_directory_that_cannot_be_measured_is_over_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(5, "the disk failed")
+
+    assert disk_use(str(tmp_path), 1000, Deadline()) == 0
+    monkeypatch.setattr(os, "scandir", refuse)
+    assert disk_use(str(tmp_path), 1000, Deadline()) > 1000
+
+
+def test_a_missing_directory_takes_no_room(tmp_path: Path) -> None:
+    assert disk_use(str(tmp_path / "missing"), 1000, Deadline()) == 0
+
+
+# --- writes from outside of the box ---
+
+
+def sandbox(directory: Path) -> BubblewrapSandbox:
+    return BubblewrapSandbox(directory, limits=Limits(workspace=_MEGABYTE, file_size=100 * _MEGABYTE))
+
+
+async def test_writes_from_outside_are_refused_when_the_workspace_is_full(tmp_path: Path) -> None:
+    box = sandbox(tmp_path)
+    assert (await box.awrite("/a", "x" * 700_000)).ok
+    assert (await box.awrite("/b", "x" * 700_000)).code == "quota_exceeded"
+    assert (await box.aupload_files([("/b", b"x" * 700_000), ("/c", b"x")]))[0].error == "quota_exceeded"
+    assert (await box.acopy("/a", "/b")).code == "quota_exceeded"
+    assert (await box.aedit("/a", "x" * 350_000, "y" * 800_000, replace_all=True)).code == "quota_exceeded"
+
+    async def chunks() -> Any:
+        for _ in range(20):
+            yield b"x" * 50_000
+
+    assert (await box.aupload_stream("/b", chunks())).error == "quota_exceeded"
+    assert (await box.adelete("/a")).ok
+    assert (await box.awrite("/b", "x" * 700_000)).ok
+
+
+async def test_a_full_workspace_can_be_changed_as_long_as_it_does_not_grow(tmp_path: Path) -> None:
+    box = sandbox(tmp_path)
+    await box.aexecute("head -c 900000 /dev/zero | tr '\\0' x > a; head -c 900000 /dev/zero > b", timeout=0.15)
+    assert (await box.awrite("/c", "x")).code == "quota_exceeded"
+    assert (await box.awrite("/a", "y" * 800_000, overwrite=True)).ok
+    assert (await box.aedit("/a", "y" * 800_000, "z")).ok
+    assert (await box.amove("/a", "/d")).ok
+    assert (await box.adelete("/b")).ok
+    assert (await box.awrite("/c", "x")).ok
+
+
+async def test_what_a_command_wrote_counts_for_the_next_write(tmp_path: Path) -> None:
+    box = sandbox(tmp_path)
+    assert (await box.awrite("/a", "x")).ok
+    assert (await box.aexecute("head -c 900000 /dev/zero > b")).exit_code == 0
+    assert (await box.awrite("/c", "x" * 300_000)).code == "quota_exceeded"
+
+
+async def test_parallel_writes_do_not_exceed_the_limit_together(tmp_path: Path) -> None:
+    box = sandbox(tmp_path)
+    async with anyio.create_task_group() as tasks:
+        for number in range(30):
+            tasks.start_soon(box.awrite, f"/{number}", "x" * 100_000)
+    assert 0 < await anyio.to_thread.run_sync(disk_use, str(tmp_path), 10**9, Deadline()) <= _MEGABYTE
+
+
+def test_room_that_is_being_filled_is_taken(tmp_path: Path) -> None:
+    use = DiskUse(str(tmp_path), _MEGABYTE)
+    with use.room("/a", 700_000, Deadline()):
+        with pytest.raises(QuotaExceededError), use.room("/b", 700_000, Deadline()):
+            pass
+        with use.room("/c", 300_000, Deadline()):
+            pass
+    use.forget()  # Nothing was written.
+    with use.room("/d", 700_000, Deadline()):
+        pass
+
+
+async def test_a_sparse_file_cannot_fill_the_disk_by_copies(tmp_path: Path) -> None:
+    box = sandbox(tmp_path)
+    assert (await box.aexecute("truncate -s 50000000 f")).exit_code == 0
+    assert (await box.acopy("/f", "/g")).code == "quota_exceeded"
+
+
+# --- removal ---
+
+_LEAVE = """
+async def main():
+    async with BubblewrapSandbox(timeout=30) as box:
+        response = await box.aexecute(sys.argv[1])
+        root = box.cwd
+    print(json.dumps([response.exit_code, root.exists()]))
+anyio.run(main)
+"""
+STUBBORN = {
+    "1,500 nested directories": 'python3 -c \'import os\nfor _ in range(1500): os.mkdir("d"); os.chdir("d")\'',
+    "modes of directories": (
+        "mkdir -p a/b c/d e/f; touch a/b/f e/f/g; chmod 300 a/b; chmod 0 c/d; chmod 500 e/f a; chmod 0 ."
+    ),
+    "long paths": f'python3 -c "{_LONG}"',
+    "names of any bytes": "touch \"$(printf 'a\\377\\n')\" -- -f",
+}
+
+
+@accounts
+@pytest.mark.parametrize("what", STUBBORN)
+async def test_workspaces_are_removed(account: str, what: str) -> None:
+    assert await printed(account, _LEAVE, STUBBORN[what]) == [0, False]
+
+
+async def test_the_removal_follows_no_link_and_changes_no_mode_outside(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+
+    def make() -> None:
+        outside.mkdir(0o500)
+        (outside / "f").write_text("x")
+
+    await anyio.to_thread.run_sync(make)
+    async with BubblewrapSandbox() as box:
+        assert (await box.aexecute(f"ln -s {outside} link; mkdir d; ln -s {outside} d/link; chmod 0 d")).exit_code == 0
+    assert await anyio.to_thread.run_sync(os.listdir, outside) == ["f"]
+    assert stat.S_IMODE((await anyio.to_thread.run_sync(os.stat, outside)).st_mode) == 0o500

@@ -95,6 +95,7 @@ LONG = (
     "policy/test_policy_streams*",
     "sandboxes/test_*conformance*",
     "sandboxes/test_bubblewrap*",
+    "sandboxes/test_landlock*",
     "sandboxes/test_*sandbox*",
     "search/test_disk_search*",
     "search/test_search_options*",

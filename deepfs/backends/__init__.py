@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
     from deepfs.sandboxes.daytona import DaytonaSandbox
     from deepfs.sandboxes.deno import DenoSandbox
+    from deepfs.sandboxes.landlock import LandlockSandbox
     from deepfs.sandboxes.modal import ModalSandbox
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "DenoSandbox",
     "FilesystemBackend",
     "FlatBackend",
+    "LandlockSandbox",
     "LocalShellBackend",
     "MemoryBackend",
     "ModalSandbox",
@@ -55,6 +57,7 @@ if not TYPE_CHECKING:  # Type checkers use the imports above, and report unknown
             "deepfs.sandboxes.bubblewrap": ["BubblewrapSandbox"],
             "deepfs.sandboxes.daytona": ["DaytonaSandbox"],
             "deepfs.sandboxes.deno": ["DenoSandbox"],
+            "deepfs.sandboxes.landlock": ["LandlockSandbox"],
             "deepfs.sandboxes.modal": ["ModalSandbox"],
         },
     )

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
     from deepfs.sandboxes.daytona import DaytonaSandbox
     from deepfs.sandboxes.deno import DenoSandbox
+    from deepfs.sandboxes.landlock import LandlockSandbox
     from deepfs.sandboxes.limits import Limits
     from deepfs.sandboxes.modal import ModalSandbox
     from deepfs.sandboxes.network import AllowedHosts
@@ -26,6 +27,7 @@ __all__ = [
     "BubblewrapSandbox",
     "DaytonaSandbox",
     "DenoSandbox",
+    "LandlockSandbox",
     "Limits",
     "ModalSandbox",
 ]
@@ -38,6 +40,7 @@ if not TYPE_CHECKING:  # Type checkers know the names, and report unknown ones.
             "bubblewrap": ["BubblewrapSandbox"],
             "daytona": ["DaytonaSandbox"],
             "deno": ["DenoSandbox"],
+            "landlock": ["LandlockSandbox"],
             "limits": ["Limits"],
             "modal": ["ModalSandbox"],
             "network": ["AllowedHosts"],

@@ -1,12 +1,10 @@
 """The box of bubblewrap: what it contains of this machine, and the command line that runs a command in it."""
 
-import atexit
 import ctypes
 import os
 import shutil
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from tempfile import mkdtemp
 from typing import Final
 
@@ -26,27 +24,37 @@ __all__ = [
     "memory_file",
     "null_device",
     "private_devices",
+    "remove_devices",
 ]
 
 
 _NUMBERS = {"full": (1, 7), "null": (1, 3), "random": (1, 8), "tty": (5, 0), "urandom": (1, 9), "zero": (1, 5)}
 
 
-@cache
+_devices: dict[str, dict[str, str]] = {}
+
+
 def private_devices(sandbox: str) -> dict[str, str]:
-    """Make the devices of one sandbox; return their paths by name in /dev. They last as long as this process.
+    """Make the devices of one sandbox, once; return their paths by name in /dev.
 
     The caller is root. Raises OSError if the temporary directory allows no devices.
     """
-    directory = mkdtemp(prefix="deepfs-devices-")
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    made = {}
-    for name, numbers in _NUMBERS.items():
-        made[name] = os.path.join(directory, name)
-        os.mknod(made[name], stat.S_IFCHR | 0o666, os.makedev(*numbers))
-        os.chmod(made[name], 0o666)
-    with open(made["null"], "wb"):  # Fails if the filesystem allows no devices.
-        return made
+    if sandbox not in _devices:
+        directory = mkdtemp(prefix="deepfs-devices-")
+        made = {name: os.path.join(directory, name) for name in _NUMBERS}
+        for name, path in made.items():
+            os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(*_NUMBERS[name]))
+            os.chmod(path, 0o666)
+        _devices[sandbox] = made
+        with open(made["null"], "wb"):  # Fails if the filesystem allows no devices.
+            pass
+    return _devices[sandbox]
+
+
+def remove_devices(sandbox: str) -> None:
+    """Remove the devices of a sandbox, if it has some."""
+    if made := _devices.pop(sandbox, None):
+        shutil.rmtree(os.path.dirname(made["null"]), ignore_errors=True)
 
 
 def null_device(sandbox: str) -> str:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import weakref
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -24,8 +25,9 @@ from deepfs.sandboxes.box import (
     memory_file,
     null_device,
     private_devices,
+    remove_devices,
 )
-from deepfs.sandboxes.limits import Cgroup, Limits, processes_beneath
+from deepfs.sandboxes.limits import Cgroup, Limits
 from deepfs.sandboxes.network import PROXY_VARIABLES, AllowedHosts, listen_beside, serve_proxy
 from deepfs.sandboxes.workspace import WorkspaceSandbox
 from deepfs.text import paths
@@ -95,6 +97,7 @@ class BubblewrapSandbox(WorkspaceSandbox):
             max_file_size_mb=max_file_size_mb,
             debugging=debugging,
         )
+        weakref.finalize(self, remove_devices, self._id)
         self._network = network is True
         self._hosts = _hosts(network)
 
@@ -183,7 +186,7 @@ class BubblewrapSandbox(WorkspaceSandbox):
 
     async def _watch(self, run: "_Run", pid: int) -> str:
         """Serve the network of a command, if it has a list of hosts, and return the reason to stop the command."""
-        processes = partial(run.processes, pid)
+        processes = partial(run.groups.processes_of, pid)
         if self._hosts is None:
             return await self._watch_disk(processes)
         try:
@@ -269,11 +272,6 @@ class _Run:
                 match = _FIRST_PROCESS.search(os.read(self._own[0], 4096))
                 self._first = int(match[1]) if match else None
         return self._first
-
-    def processes(self, pid: int) -> list[int]:
-        """The PIDs of the command, which is beneath the process of this PID, with all that it started."""
-        members = self.groups.processes
-        return processes_beneath(pid) if members is None else members
 
     async def ended(self) -> None:
         """Wait until no process of the box is left, of which bubblewrap itself has ended."""

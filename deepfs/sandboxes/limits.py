@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec import Struct
 
-__all__ = ["Cgroup", "GroupHome", "Limits", "group_homes", "held_bytes", "processes_beneath"]
+__all__ = ["Cgroup", "GroupHome", "Limits", "group_homes", "held_bytes"]
 
 _MEGABYTE = 1024 * 1024
 
@@ -201,10 +201,13 @@ class Cgroup:
         """Whether one of the groups limits processes."""
         return _PIDS in self._enforced
 
-    @property
-    def processes(self) -> list[int] | None:
-        """The processes in the groups; None if there are no groups."""
-        return _members(self._groups[0][0]) if self._groups else None
+    def processes_of(self, pid: int) -> list[int]:
+        """The processes of the command.
+
+        Args:
+            pid: The process that started the command, which is used if there are no groups.
+        """
+        return _members(self._groups[0][0]) if self._groups else _processes_beneath(pid)
 
     def remove(self) -> None:
         """Kill the processes in the groups, and remove the groups."""
@@ -330,7 +333,7 @@ def _names(directory: str) -> list[str]:
         return []  # The process has ended.
 
 
-def processes_beneath(pid: int) -> list[int]:
+def _processes_beneath(pid: int) -> list[int]:
     """The PIDs of a process and of all that descend from it."""
     children = _children()
     found = [pid]

@@ -17,7 +17,18 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct
 
-__all__ = ["ARCHITECTURES", "RULES", "AnyBit", "Architecture", "NoneOf", "OneOf", "Rule", "program"]
+__all__ = [
+    "ARCHITECTURES",
+    "RULES",
+    "SHARED",
+    "SHARED_NETWORK",
+    "AnyBit",
+    "Architecture",
+    "NoneOf",
+    "OneOf",
+    "Rule",
+    "program",
+]
 
 
 class AnyBit(Struct, frozen=True):
@@ -45,10 +56,11 @@ Test: TypeAlias = AnyBit | OneOf | NoneOf
 
 
 class Rule(Struct, frozen=True):
-    """A system call that fails with `error`: always, or if all `tests` hold."""
+    """A system call that fails with `error`: always, or if all `tests` hold; with `only`, unless all of them hold."""
 
     error: int
     tests: tuple[Test, ...] = ()
+    only: bool = False
 
 
 _SET_ID = 0o6000
@@ -119,6 +131,35 @@ RULES: Final[dict[str, Rule]] = {
 
 _DEBUGGING: Final = {"ptrace": Rule(errno.EPERM, (OneOf(1, (1,)),))}
 """The first process of a box must not be traced: it ends all others when the box ends, and could be told not to."""
+_STREAMS = tuple(kind | flags for kind in (1, 5) for flags in (0, 0o4000, 0o2000000, 0o2004000))
+"""SOCK_STREAM and SOCK_SEQPACKET, with and without SOCK_NONBLOCK and SOCK_CLOEXEC."""
+_OF_ITSELF = Rule(errno.EPERM, (OneOf(0, (0,)),), only=True)
+_ITS_PRIORITY = (OneOf(0, (0,)), OneOf(1, (0,)))
+_ITS_IO_PRIORITY = (OneOf(0, (1,)), OneOf(1, (0,)))
+
+SHARED: Final[dict[str, Rule]] = {
+    # Other processes of the same user: what may be done to them besides signals and tracing.
+    **dict.fromkeys(("sched_setaffinity", "sched_setattr", "sched_setparam", "sched_setscheduler"), _OF_ITSELF),
+    "prlimit64": _OF_ITSELF,
+    "setpriority": Rule(errno.EPERM, _ITS_PRIORITY, only=True),
+    "ioprio_set": Rule(errno.EPERM, _ITS_IO_PRIORITY, only=True),
+    # Memory, semaphores and queues that are found by number or name, and stay when their processes end.
+    **dict.fromkeys(("shmat", "shmctl", "shmget", "semctl", "semget", "semop", "semtimedop"), Rule(errno.EPERM)),
+    **dict.fromkeys(("mq_open", "mq_unlink", "msgctl", "msgget", "msgrcv", "msgsnd"), Rule(errno.EPERM)),
+    # What Landlock does not look at, where a path names the file: owners, and attributes, such as access lists.
+    **dict.fromkeys(("chown", "fchownat", "lchown"), Rule(errno.EPERM)),
+    **dict.fromkeys(("file_setattr", "lremovexattr", "lsetxattr", "removexattr"), Rule(errno.EOPNOTSUPP)),
+    **dict.fromkeys(("removexattrat", "setxattr", "setxattrat"), Rule(errno.EOPNOTSUPP)),
+    # Landlock does not keep the names of changed files from those who watch a directory.
+    **dict.fromkeys(("inotify_init", "inotify_init1"), Rule(errno.EPERM)),
+    # A socket could reach the services of this machine, which start programs for their clients. Pairs of connected
+    # sockets cannot; those of datagrams could be connected anew.
+    "socket": Rule(errno.EAFNOSUPPORT),
+    "socketpair": Rule(errno.EAFNOSUPPORT, (OneOf(0, (1,)), OneOf(1, _STREAMS)), only=True),
+}
+"""Further rules, in place of those of the same names, for commands that share the namespaces of this machine."""
+SHARED_NETWORK: Final[dict[str, Rule]] = {**SHARED, "socket": Rule(errno.EAFNOSUPPORT, (NoneOf(0, _FAMILIES[1:]),))}
+"""As `SHARED`, for commands that may use the network; they still have no Unix sockets."""
 
 _LAST_KNOWN: Final = 469
 """`file_setattr` of Linux 6.17. Later calls fail with ENOSYS, as on a kernel that does not have them."""
@@ -137,14 +178,26 @@ class Architecture(Struct, frozen=True):
 _NUMBERS: Final[dict[str, tuple[int, int | None]]] = {
     "open": (2, None),
     "ioctl": (16, 29),
+    "shmget": (29, 194),
+    "shmat": (30, 196),
+    "shmctl": (31, 195),
     "socket": (41, 198),
     "socketpair": (53, 199),
     "clone": (56, 220),
+    "semget": (64, 190),
+    "semop": (65, 193),
+    "semctl": (66, 191),
+    "msgget": (68, 186),
+    "msgsnd": (69, 189),
+    "msgrcv": (70, 188),
+    "msgctl": (71, 187),
     "fcntl": (72, 25),
     "mkdir": (83, None),
     "creat": (85, None),
     "chmod": (90, None),
     "fchmod": (91, 52),
+    "chown": (92, None),
+    "lchown": (94, None),
     "ptrace": (101, 117),
     "syslog": (103, 116),
     "mknod": (133, None),
@@ -152,6 +205,9 @@ _NUMBERS: Final[dict[str, tuple[int, int | None]]] = {
     "personality": (135, 92),
     "ustat": (136, None),
     "sysfs": (139, None),
+    "setpriority": (141, 140),
+    "sched_setparam": (142, 118),
+    "sched_setscheduler": (144, 119),
     "vhangup": (153, 58),
     "modify_ldt": (154, None),
     "pivot_root": (155, 41),
@@ -175,24 +231,37 @@ _NUMBERS: Final[dict[str, tuple[int, int | None]]] = {
     "query_module": (178, None),
     "quotactl": (179, 60),
     "nfsservctl": (180, 42),
+    "setxattr": (188, 5),
+    "lsetxattr": (189, 6),
+    "removexattr": (197, 14),
+    "lremovexattr": (198, 15),
+    "sched_setaffinity": (203, 122),
     "lookup_dcookie": (212, 18),
+    "semtimedop": (220, 192),
     "clock_settime": (227, 112),
     "mbind": (237, 235),
     "set_mempolicy": (238, 237),
     "get_mempolicy": (239, 236),
+    "mq_open": (240, 180),
+    "mq_unlink": (241, 181),
     "kexec_load": (246, 104),
     "add_key": (248, 217),
     "request_key": (249, 218),
     "keyctl": (250, 219),
+    "ioprio_set": (251, 30),
+    "inotify_init": (253, None),
     "migrate_pages": (256, 238),
     "openat": (257, 56),
     "mkdirat": (258, 34),
     "mknodat": (259, 33),
+    "fchownat": (260, 54),
     "fchmodat": (268, 53),
     "unshare": (272, 97),
     "move_pages": (279, 239),
+    "inotify_init1": (294, 26),
     "perf_event_open": (298, 241),
     "fanotify_init": (300, 262),
+    "prlimit64": (302, 261),
     "open_by_handle_at": (304, 265),
     "clock_adjtime": (305, 266),
     "setns": (308, 268),
@@ -200,6 +269,7 @@ _NUMBERS: Final[dict[str, tuple[int, int | None]]] = {
     "process_vm_writev": (311, 271),
     "kcmp": (312, 272),
     "finit_module": (313, 273),
+    "sched_setattr": (314, 274),
     "kexec_file_load": (320, 294),
     "bpf": (321, 280),
     "userfaultfd": (323, 282),
@@ -223,7 +293,10 @@ _NUMBERS: Final[dict[str, tuple[int, int | None]]] = {
     "lsm_get_self_attr": (459, 459),
     "lsm_set_self_attr": (460, 460),
     "lsm_list_modules": (461, 461),
+    "setxattrat": (463, 463),
+    "removexattrat": (466, 466),
     "open_tree_attr": (467, 467),
+    "file_setattr": (469, 469),
 }
 """The numbers of the calls on x86-64 and on arm64, which lacks some."""
 ARCHITECTURES: Final = {
@@ -248,18 +321,21 @@ _Instruction: TypeAlias = tuple[int, int, int, int]
 
 
 @cache
-def program(machine: str, *, debugging: bool = False) -> bytes:
+def program(machine: str, *, debugging: bool = False, shared: bool = False, network: bool = True) -> bytes:
     """The filter for a machine, in the form that the kernel and `bwrap --seccomp` take.
 
     Args:
         machine: A key of `ARCHITECTURES`.
         debugging: Whether commands may trace other processes of theirs, all but the first of the box.
+        shared: Whether commands share the namespaces of this machine; `SHARED` or `SHARED_NETWORK` then applies too.
+        network: Whether commands that share them may use the network.
 
     Raises:
         KeyError: For another machine.
     """
     architecture = ARCHITECTURES[machine]
-    rules = RULES | _DEBUGGING if debugging else RULES
+    further = (SHARED_NETWORK if network else SHARED) if shared else {}
+    rules = RULES | further | (_DEBUGGING if debugging else {})
     return b"".join(struct.pack("<HBBI", *instruction) for instruction in _instructions(architecture, rules))
 
 
@@ -277,16 +353,16 @@ def _instructions(architecture: Architecture, rules: dict[str, Rule]) -> Iterato
 
 def _rule(number: int, rule: Rule) -> Iterator[_Instruction]:
     """If the call is `number`, decide about it; else go on behind."""
-    tests = _tests(rule.tests)
-    decision = [*tests, (_RETURN, 0, 0, _FAIL | rule.error)]
-    if tests:
-        decision.append((_RETURN, 0, 0, _ALLOW))
+    refuse, allow = (_RETURN, 0, 0, _FAIL | rule.error), (_RETURN, 0, 0, _ALLOW)
+    decision = [refuse]
+    if rule.tests:
+        decision = [*_tests(rule.tests), *((allow, refuse) if rule.only else (refuse, allow))]
     yield (_IF_EQUAL, 0, len(decision), number)
     yield from decision
 
 
 def _tests(tests: Iterable[Test]) -> list[_Instruction]:
-    """Go on behind if all tests hold; else skip the next instruction as well, the one that refuses the call."""
+    """Go on behind if all tests hold; else skip the next instruction as well."""
     done: list[_Instruction] = []
     for test in reversed(tuple(tests)):
         done = [*_test(test, len(done) + 1), *done]

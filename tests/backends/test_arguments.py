@@ -19,7 +19,7 @@ from deepfs import (
     PermissionedBackend,
     StoreBackend,
 )
-from deepfs.backends import BubblewrapSandbox, LocalShellBackend
+from deepfs.backends import BubblewrapSandbox, LandlockSandbox, LocalShellBackend
 from deepfs.compat.adapters import adapt_backend_protocol
 from deepfs.compat.factories import FactoryBackend
 from deepfs.policy import AuditedBackend, HistoryBackend, HookedBackend, ReadOnlyBackend
@@ -243,6 +243,8 @@ CONSTRUCTORS: list[tuple[Callable[[], object], str]] = [
     (lambda: LocalShellBackend(inherit_env=ANY or "no"), "inherit_env must be True or False, not 'no'"),
     (lambda: BubblewrapSandbox(env={"B": ANY or 1}), "the value of 'B' in env must be a string, not int"),
     (lambda: BubblewrapSandbox(network=ANY or "no"), "network must be True or False, not 'no'"),
+    (lambda: LandlockSandbox(env={"C": ANY or 1}), "the value of 'C' in env must be a string, not int"),
+    (lambda: LandlockSandbox(network=ANY or ["a.org"]), "network must be True or False, not ['a.org']"),
     (lambda: FilesystemBackend(ANY or 3), "root_dir must be a path, not 3"),
     (lambda: FilesystemBackend(ANY or b"/tmp"), "root_dir must be a path, not b'/tmp'"),
     (lambda: FilesystemBackend("/tmp", virtual_mode=ANY or "no"), "virtual_mode must be True or False, not 'no'"),

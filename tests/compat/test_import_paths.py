@@ -49,7 +49,7 @@ DOCUMENTED: Final = {
         SubAgent SubAgentMiddleware WriteResult adapt_backend_protocol create_deep_agent filesystem_tools run_sync
         supports_execute""",
     "deepfs.backends": """BaseSandbox BubblewrapSandbox CompositeBackend DaytonaSandbox DenoSandbox FilesystemBackend
-        FlatBackend LocalShellBackend MemoryBackend ModalSandbox StateBackend StoreBackend""",
+        FlatBackend LandlockSandbox LocalShellBackend MemoryBackend ModalSandbox StateBackend StoreBackend""",
     "deepfs.backends.flat": "BlockingStorage Kind StorageBackend",
     "deepfs.backends.flat_storage": "Kind",
     "deepfs.backends.protocol": "BackendProtocol Capabilities",

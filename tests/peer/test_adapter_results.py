@@ -23,7 +23,7 @@ from deepfs import (
     StateBackend,
     StoreBackend,
 )
-from deepfs.backends import BubblewrapSandbox, LocalShellBackend
+from deepfs.backends import BubblewrapSandbox, LandlockSandbox, LocalShellBackend
 from deepfs.compat.deepagents import from_deepagents, to_deepagents
 from deepfs.policy import AuditedBackend, WrapperBackend
 from support.rooted import RootedBackend
@@ -287,6 +287,7 @@ def test_every_operation_of_an_adapter_is_implemented_by_deepfs(tmp_path: Path) 
         StateBackend(),
         shell,
         BubblewrapSandbox(tmp_path),
+        LandlockSandbox(tmp_path),
         CompositeBackend(StateBackend(), {"/m/": FilesystemBackend(tmp_path)}),
         CompositeBackend(shell, {"/m/": StateBackend()}),
         WrapperBackend(CompositeBackend(shell, {"/m/": StateBackend()})),

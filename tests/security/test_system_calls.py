@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from deepfs.sandboxes.seccomp import ARCHITECTURES, RULES, AnyBit, NoneOf, OneOf, Rule, program
+from deepfs.sandboxes.seccomp import ARCHITECTURES, RULES, SHARED, SHARED_NETWORK, AnyBit, NoneOf, OneOf, Rule, program
 from support.bpf import decision
 
 ALLOW, KILL, FAIL = 0x7FFF0000, 0x80000000, 0x00050000
@@ -20,13 +20,13 @@ CASES = [
 machines = pytest.mark.parametrize("machine", ARCHITECTURES)
 
 
-def decided(machine: str, number: int, arguments: Sequence[int] = (), *, debugging: bool = False) -> int:
-    filter_ = program(machine, debugging=debugging)
+def decided(machine: str, number: int, arguments: Sequence[int] = (), **options: bool) -> int:
+    filter_ = program(machine, **options)
     return decision(filter_, ARCHITECTURES[machine].audit, number, arguments)
 
 
-def outcome(machine: str, name: str, *arguments: int) -> int:
-    return decided(machine, ARCHITECTURES[machine].numbers[name], arguments)
+def outcome(machine: str, name: str, *arguments: int, **options: bool) -> int:
+    return decided(machine, ARCHITECTURES[machine].numbers[name], arguments, **options)
 
 
 # --- rules ---
@@ -68,6 +68,46 @@ def test_each_rule_refuses_its_calls_and_no_others(machine: str, name: str) -> N
     assert outcome(machine, name, *matching(rule)) == FAIL | rule.error
     for arguments in failing(rule):
         assert outcome(machine, name, *arguments) == ALLOW
+
+
+FURTHER = [
+    pytest.param(machine, name, network, id=f"{name}-{machine}{'-network' * network}")
+    for machine, architecture in ARCHITECTURES.items()
+    for network, rules in ((False, SHARED), (True, SHARED_NETWORK))
+    for name in rules
+    if name in architecture.numbers
+]
+
+
+@pytest.mark.parametrize(("machine", "name", "network"), FURTHER)
+def test_commands_that_share_namespaces_are_refused_more(machine: str, name: str, network: bool) -> None:
+    rule = (SHARED_NETWORK if network else SHARED)[name]
+    hold, fail = (ALLOW, FAIL | rule.error) if rule.only else (FAIL | rule.error, ALLOW)
+    assert outcome(machine, name, *matching(rule), shared=True, network=network) == hold
+    for arguments in failing(rule):
+        assert outcome(machine, name, *arguments, shared=True, network=network) == fail
+
+
+@machines
+def test_the_other_rules_hold_for_them_too(machine: str) -> None:
+    for name in (RULES.keys() - SHARED.keys()) & ARCHITECTURES[machine].numbers.keys():
+        assert outcome(machine, name, *matching(RULES[name]), shared=True) == FAIL | RULES[name].error
+
+
+@machines
+def test_only_pairs_of_connected_sockets_can_be_made_without_a_network(machine: str) -> None:
+    unix, stream, datagram, raw, sequence = 1, 1, 2, 3, 5
+    for flags in (0, 0o4000, 0o2000000, 0o2004000):
+        for kind, decision_ in ((stream, ALLOW), (sequence, ALLOW), (datagram, None), (raw, None)):
+            expected = decision_ or FAIL | errno.EAFNOSUPPORT
+            assert outcome(machine, "socketpair", unix, kind | flags, shared=True) == expected
+    for family in range(50):
+        alone = outcome(machine, "socket", family, stream, shared=True, network=False)
+        assert alone == FAIL | errno.EAFNOSUPPORT
+        connected = outcome(machine, "socket", family, stream, shared=True, network=True)
+        assert (connected == ALLOW) == (family in (2, 10, 16)), family
+        pair = outcome(machine, "socketpair", family, stream, shared=True)
+        assert (pair == ALLOW) == (family == unix), family
 
 
 @machines
@@ -136,4 +176,5 @@ def test_debuggers_may_trace_if_that_is_asked_for(machine: str) -> None:
 
 def test_rules_name_calls_of_some_architecture() -> None:
     known = {name for architecture in ARCHITECTURES.values() for name in architecture.numbers}
-    assert known == set(RULES)
+    assert known == set(RULES) | set(SHARED)
+    assert set(SHARED) == set(SHARED_NETWORK)

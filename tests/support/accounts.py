@@ -1,11 +1,12 @@
 """Runs programs that use deepfs as another account, for what holds for ordinary users and not for root."""
 
 import os
+import shutil
 import subprocess
 import sys
 from typing import Final
 
-__all__ = ["ACCOUNTS", "output_as"]
+__all__ = ["ACCOUNTS", "ordinary_interpreter", "output_as"]
 
 ACCOUNTS: Final = ("root", "nobody") if os.geteuid() == 0 else ("this account",)
 """The accounts that these tests can run as."""
@@ -18,6 +19,11 @@ os.setgroups([])
 os.setresgid({_NOBODY}, {_NOBODY}, {_NOBODY})
 os.setresuid({_NOBODY}, {_NOBODY}, {_NOBODY})
 """
+
+
+def ordinary_interpreter() -> str | None:
+    """An interpreter that every account can run; None if there is none. That of these tests may be only for root."""
+    return shutil.which("python3", path=os.defpath) if os.geteuid() == 0 else sys.executable
 
 
 def output_as(account: str, imports: str, program: str, *arguments: str) -> str:

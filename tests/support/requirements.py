@@ -127,9 +127,18 @@ def _has_sandboxes() -> bool:
         return False
 
 
+def _has_landlock() -> bool:
+    """Whether LandlockSandbox can run commands; as root, other accounts need an interpreter that they can run."""
+    from deepfs.sandboxes.landlock import landlock_version
+    from support.accounts import ordinary_interpreter
+
+    return landlock_version() >= 6 and ordinary_interpreter() is not None
+
+
 _CHECKS: Final[dict[str, Callable[[], bool]]] = {
     "boxes of bubblewrap": _has_boxes,
     "BubblewrapSandbox": _has_sandboxes,
+    "LandlockSandbox": _has_landlock,
     "postgresql": postgres.is_here,
 }
 """Checks for the needs that are more than a program on the PATH."""

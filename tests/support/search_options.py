@@ -37,6 +37,7 @@ from deepfs.policy import (
     ReadOnlyBackend,
 )
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
+from deepfs.sandboxes.landlock import LandlockSandbox
 from deepfs.testing import FaultyBackend, LatencyBackend
 from support.graphs import InNode, open_node
 from support.sandboxes import LocalSandbox
@@ -234,6 +235,7 @@ BACKENDS: Final[Mapping[str, Any]] = {
     "without ripgrep": _plain(lambda directory: FilesystemBackend(directory, ripgrep=False)),
     "local_shell": _plain(LocalShellBackend),
     "bubblewrap": _plain(BubblewrapSandbox),
+    "landlock": _plain(LandlockSandbox),
     "sandbox": _plain(LocalSandbox),
     "mounts": _ready(_mounted),
     "mounts in mounts": _ready(_in_mounts),

@@ -1,0 +1,66 @@
+"""LandlockSandbox: the shipped suite, paths, and the workspace. What holds commands in is in tests/security."""
+
+import os
+from pathlib import Path
+
+import anyio.to_thread
+import pytest
+
+from deepfs.errors import InvalidPathError, NotSupportedError
+from deepfs.sandboxes.landlock import LandlockSandbox
+from deepfs.testing import BackendConformance
+from support.sandboxes import raw_peek, raw_put
+
+pytestmark = pytest.mark.anyio
+
+
+class TestConformance(BackendConformance):
+    root: Path
+
+    @pytest.fixture
+    def backend(self, tmp_path: Path) -> LandlockSandbox:
+        self.root = tmp_path
+        return LandlockSandbox(tmp_path)
+
+    @pytest.fixture
+    def second_backend(self, backend: LandlockSandbox) -> LandlockSandbox:
+        return LandlockSandbox(self.root)
+
+    async def raw_put(self, path: str, data: bytes) -> None:
+        await raw_put(self.root, path, data)
+
+    async def raw_peek(self, path: str) -> bytes | None:
+        return await raw_peek(self.root, path)
+
+    @pytest.mark.needs("LandlockSandbox")
+    async def test_commands_run_only_if_the_capability_is_declared(self, backend: LandlockSandbox) -> None:
+        if os.geteuid() != 0:
+            await super().test_commands_run_only_if_the_capability_is_declared(backend)
+        else:  # There are no commands of root; tests/security runs those of another account.
+            with pytest.raises(NotSupportedError):
+                await backend.aexecute("true")
+
+
+def test_paths_map_both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "work").mkdir()
+    for given in (tmp_path / "work", "work"):
+        box = LandlockSandbox(given)
+        root = str(tmp_path / "work")
+        assert box.sandbox_path("/dir/a.txt") == f"{root}/dir/a.txt"
+        assert box.virtual_path(f"{root}/dir/a.txt") == box.virtual_path("dir/a.txt") == "/dir/a.txt"
+        assert box.virtual_path(root) == "/"
+        for outside in ("/etc/passwd", "../x", f"{root}s/x"):
+            with pytest.raises(InvalidPathError):
+                box.virtual_path(outside)
+
+
+async def test_a_workspace_of_its_own_goes_with_it() -> None:
+    async with LandlockSandbox() as box:
+        assert box.id.startswith("landlock-")
+        assert (await box.awrite("/a.txt", "x")).ok
+        root = box.sandbox_path("/")
+        mode = await anyio.to_thread.run_sync(lambda: os.stat(root).st_mode)
+        assert mode & 0o077 == 0, "nobody else looks into it"
+    assert not await anyio.to_thread.run_sync(os.path.exists, root)
+    assert (await box.aread("/a.txt")).code == "backend_error"

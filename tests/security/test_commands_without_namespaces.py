@@ -1,0 +1,487 @@
+"""What commands of a LandlockSandbox reach of the machine, tried from within by an account that may do it elsewhere.
+
+The sandbox does not work for root, so programs as another account make it. Each runs several commands, as it starts
+slowly.
+"""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from shlex import quote
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import anyio.to_thread
+import pytest
+
+from deepfs.errors import NotSupportedError
+from deepfs.sandboxes import landlock
+from deepfs.sandboxes.bubblewrap import bubblewrap_program
+from deepfs.sandboxes.landlock import LandlockSandbox
+from deepfs.sandboxes.seccomp import ARCHITECTURES
+from support.accounts import ACCOUNTS, ordinary_interpreter, output_as
+from support.processes import gone, pause
+
+__all__ = ["pause"]
+
+pytestmark = [pytest.mark.anyio, pytest.mark.needs("LandlockSandbox")]
+
+_IMPORTS: Final = """
+import sys, os, json, signal, socket, anyio, anyio._backends._asyncio
+from deepfs import process
+from deepfs.sandboxes.landlock import LandlockSandbox, Limits
+anyio.run(process.capture, process.Command(["/bin/true"]), 1)
+"""
+_RUN: Final = f"""
+sys._base_executable = {ordinary_interpreter()!r}
+async def main():
+    given, commands = map(json.loads, sys.argv[1:])
+    if "limits" in given:
+        given["limits"] = Limits(**given["limits"])
+    async with LandlockSandbox(**given) as box:
+        found = []
+        for command in commands:
+            response = await box.aexecute(command.replace("{{pid}}", str(os.getpid())))
+            found.append([response.exit_code, response.output])
+        print(json.dumps(found))
+anyio.run(main)
+"""
+_ACCOUNT: Final = ACCOUNTS[-1]
+
+Outcome = tuple[int | None, str]
+"""The exit code of a command, and its output."""
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def run(*commands: str, **options: Any) -> list[Outcome]:
+    """Run the commands, one after another, in one sandbox with these options. `{pid}` is the process of the sandbox."""
+    printed = output_as(_ACCOUNT, _IMPORTS, _RUN, json.dumps(options), json.dumps(commands))
+    return [(code, output) for code, output in json.loads(printed)]
+
+
+@cache
+def run_once(*commands: str) -> Mapping[str, Outcome]:
+    """The outcomes of commands, by command."""
+    return dict(zip(commands, run(*commands), strict=True))
+
+
+def in_python(source: str) -> str:
+    return f"python3 - <<'END'\n{source}\nEND"
+
+
+# --- files of the machine ---
+
+
+@pytest.fixture(scope="module")
+def outside() -> Iterator[Path]:
+    """A directory that every account may change, with a file in it that every account may change."""
+    with TemporaryDirectory(dir="/tmp", prefix="outside-") as directory:
+        os.chmod(directory, 0o777)
+        file = Path(directory, "file")
+        file.write_text("the secret of the host")
+        file.chmod(0o666)
+        if os.geteuid() == 0:
+            os.chown(file, 65534, 65534)
+        yield Path(directory)
+
+
+READ = (
+    "cat /etc/passwd",
+    "ls /",
+    "ls /tmp",
+    "ls /home",
+    "ls /run",
+    "ls /sys",
+    "ls /proc",
+    "ls /dev",
+    "ls {outside}",
+    "cat {outside}/file",
+    "cp {outside}/file copy",
+    "ln -s {outside}/file link && cat link",
+    "ln {outside}/file hard && cat hard",
+    "mv {outside}/file moved && cat moved",
+    "cd {outside} && ls",
+    "cd {outside} && cat file",
+    "cat /proc/self/root{outside}/file",
+    "cat /proc/{pid}/environ",
+    "cat /proc/{pid}/cmdline",
+    "ls /proc/{pid}/fd",
+    "readlink /proc/{pid}/cwd",
+    "cat /proc/{pid}/root{outside}/file",
+    "cat /proc/self/environ",
+    "cat /proc/$PPID/environ",
+    "cat /proc/kcore",
+    "cat /dev/mem",
+    "echo x > /dev/tty",
+)
+
+
+@pytest.mark.parametrize("command", READ)
+def test_files_of_the_machine_cannot_be_read(outside: Path, command: str) -> None:
+    code, output = run_once(*(each.replace("{outside}", str(outside)) for each in READ))[
+        command.replace("{outside}", str(outside))
+    ]
+    assert code not in (0, None), output
+    assert "secret" not in output
+
+
+CHANGED = (
+    "echo x > {outside}/file",
+    "echo x >> {outside}/file",
+    "echo x > {outside}/new",
+    "mkdir {outside}/new",
+    "mkfifo {outside}/new",
+    "ln -s x {outside}/new",
+    "touch {outside}/new",
+    "rm {outside}/file",
+    "mv {outside}/file {outside}/new",
+    "echo x > mine && mv mine {outside}/new",
+    "echo x > mine && ln mine {outside}/new",
+    "truncate -s 0 {outside}/file",
+    "python3 -c 'import os; os.truncate(\"{outside}/file\", 0)'",
+    "cd {outside} && echo x > new",
+    "chgrp nogroup {outside}/file",
+    'python3 -c \'import os; os.setxattr("{outside}/file", "user.x", b"1")\'',
+    "echo x > /dev/shm/new",
+    "echo x > /tmp/new-of-test",
+    "cat /proc/sys/kernel/hostname > /proc/sys/kernel/hostname",
+    "mknod pipe c 1 3",
+    "unshare -U true",
+    "unshare -r chroot / true",
+)
+
+
+@pytest.mark.parametrize("command", CHANGED)
+def test_files_of_the_machine_cannot_be_changed(outside: Path, command: str) -> None:
+    code, output = run_once(*(each.replace("{outside}", str(outside)) for each in CHANGED))[
+        command.replace("{outside}", str(outside))
+    ]
+    assert code not in (0, None), output
+    assert [path.name for path in outside.iterdir()] == ["file"]
+    assert (outside / "file").read_text() == "the secret of the host"
+
+
+USUAL = {
+    "pwd | sed 's/[0-9a-f]*$//'": "/tmp/deepfs-\n",
+    "echo one > a && cat a && mkdir d && mv a d/b && ln d/b c && cat c": "one\none\n",
+    "echo two > $TMPDIR/x && mv $TMPDIR/x y && cat y && ls -A $TMPDIR": "two\n",
+    "chmod +x y && test -x y && rm y && echo removed": "removed\n",
+    "echo out > /dev/stdout; cat < /dev/null; bash -c 'cat <(echo in)'": "out\nin\n",
+    "timeout 0.1 sleep 9; echo $?": "124\n",
+    "{ sleep 9 & kill $! && wait $!; echo $?; } 2> /dev/null": "143\n",
+    "setsid sh -c 'echo session' & wait": "session\n",
+    "python3 -c 'import asyncio, ssl; asyncio.run(asyncio.sleep(0)); print(1)'": "1\n",
+    "python3 -c 'import socket; print(len(socket.socketpair()))'": "2\n",
+    "nice true; ulimit -n 64 && ulimit -n": "64\n",
+    "stat -c %a .": "700\n",
+}
+
+
+@pytest.mark.parametrize("command", USUAL)
+def test_usual_commands_work(command: str) -> None:
+    assert run_once(*USUAL)[command] == (0, USUAL[command])
+
+
+def test_what_is_no_command_is_an_error_of_the_command() -> None:
+    assert [code for code, _ in run("echo \0", "echo \ud800", "exit 3")] == [126, 126, 3]
+
+
+def test_nothing_is_left_of_a_command() -> None:
+    deep = "cd $TMPDIR; for i in $(seq 300); do mkdir d; cd d; done; echo x > f; echo $TMPDIR; pwd -P | head -c 5"
+    (_, first), (_, second) = run(deep, 'echo "$TMPDIR"; ls -A "$TMPDIR"')
+    assert first.splitlines()[0] != second.splitlines()[0]
+    assert not any(Path(line.splitlines()[0]).exists() for line in (first, second))
+
+
+def test_paths_that_are_given_can_be_read_only(outside: Path) -> None:
+    read, written = run(f"cat {outside}/file", f"echo x >> {outside}/file", read_only=[str(outside), "/missing"])
+    assert read == (0, "the secret of the host")
+    assert written[0] != 0
+
+
+# --- system calls ---
+
+_NUMBERS = ARCHITECTURES[os.uname().machine].numbers
+_CALLS: Final = """
+import ctypes, json
+libc = ctypes.CDLL(None, use_errno=True)
+def called(number, *arguments):
+    ctypes.set_errno(0)
+    result = libc.syscall(ctypes.c_long(number), *arguments)
+    return ctypes.get_errno() if result < 0 else 0
+"""
+REFUSED = (
+    ("chmod", "b'f', 0o4755", errno.EPERM),
+    ("keyctl", "0, -3, 1", errno.EPERM),
+    ("io_uring_setup", "1, b' ' * 120", errno.EPERM),
+    ("unshare", "0x10000000", errno.EPERM),
+    ("clone3", "b' ' * 88, 88", errno.ENOSYS),
+    ("ptrace", "16, {pid}, 0, 0", errno.EPERM),
+    ("process_vm_readv", "{pid}, 0, 0, 0, 0, 0", errno.EPERM),
+    ("prlimit64", "{pid}, 7, 0, 0", errno.EPERM),
+    ("setpriority", "0, {pid}, 19", errno.EPERM),
+    ("setpriority", "2, 0, 19", errno.EPERM),
+    ("sched_setaffinity", "{pid}, 8, b'\\1' + b'\\0' * 7", errno.EPERM),
+    ("ioprio_set", "1, {pid}, 0x6000", errno.EPERM),
+    ("shmget", "1, 4096, 0o1666", errno.EPERM),
+    ("semget", "1, 1, 0o1666", errno.EPERM),
+    ("msgget", "1, 0o1666", errno.EPERM),
+    ("mq_open", "b'deepfs-test', 0o102, 0o600, 0", errno.EPERM),
+    ("inotify_init1", "0", errno.EPERM),
+    ("setxattr", "b'f', b'user.x', b'1', 1, 0", errno.EOPNOTSUPP),
+    ("fchownat", "-100, b'f', -1, -1, 0", errno.EPERM),
+    *(("socket", f"{family}, 1, 0", errno.EAFNOSUPPORT) for family in (1, 2, 10, 16, 38, 40)),
+    ("socketpair", "1, 2, 0, b' ' * 8", errno.EAFNOSUPPORT),
+)
+
+
+def attempts(calls: Sequence[tuple[str, str]]) -> str:
+    """A program that makes system calls, and prints the number of the error of each, or 0."""
+    lines = [f"called({_NUMBERS[name]}, {arguments})" for name, arguments in calls]
+    return in_python(f"{_CALLS}\nopen('f', 'w').close()\nprint(json.dumps([{', '.join(lines)}]))")
+
+
+def test_refused_calls_fail() -> None:
+    here = [call for call in REFUSED if call[0] in _NUMBERS]
+    [(_, output)] = run(attempts([(name, arguments) for name, arguments, _ in here]))
+    found = json.loads(output)
+    assert [(name, arguments, got) for (name, arguments, _), got in zip(here, found, strict=True)] == here
+
+
+def test_commands_inherit_no_descriptors_and_no_rights() -> None:
+    source = """
+import os
+def is_open(descriptor):
+    try:
+        return bool(os.fstat(descriptor))
+    except OSError:
+        return False
+print([descriptor for descriptor in range(100) if is_open(descriptor)], os.getpid() != os.getsid(0), os.read(0, 1))
+"""
+    (_, output), privileged = run(f"python3 -c {quote(source)}", "sudo -n true || su -c true")
+    assert output == "[0, 1, 2] True b''\n"
+    assert privileged[0] != 0
+
+
+# --- other processes ---
+
+
+def test_signals_reach_only_what_the_command_started() -> None:
+    others = "kill -0 {pid} || kill -9 {pid} || kill -9 $PPID || kill -STOP $PPID || kill -9 1 || echo none"
+    (_, reached), killed, alive = run(others, "sleep 9 & kill -9 -1; kill -9 0; sleep 9", "echo alive")
+    assert reached.splitlines()[0] == "none"
+    assert killed[0] == 128 + signal.SIGKILL
+    assert alive == (0, "alive\n")
+
+
+def test_debuggers_may_trace_if_that_is_asked_for() -> None:
+    own = f"called({_NUMBERS['ptrace']}, 0, 0, 0, 0)"
+    other = f"called({_NUMBERS['ptrace']}, 16, {{pid}}, 0, 0)"
+    source = in_python(f"{_CALLS}\nprint({other}, {own})")
+    assert run(source, debugging=True) == [(0, f"{errno.EPERM} 0\n")]
+    assert run(source) == [(0, f"{errno.EPERM} {errno.EPERM}\n")]
+
+
+def test_a_command_line_shows_no_variables() -> None:
+    look = "tr '\\0' ' ' < /proc/{pid}/cmdline"
+    assert run(look)[0][0] != 0
+    shown = output_as(_ACCOUNT, _IMPORTS, _COMMAND_LINES)
+    assert "sleep 9" in shown
+    assert "secret" not in shown
+
+
+_COMMAND_LINES: Final = f"""
+sys._base_executable = {ordinary_interpreter()!r}
+def lines():
+    for process in set(filter(str.isdigit, os.listdir("/proc"))) - {{str(os.getpid())}}:
+        try:
+            with open(f"/proc/{{process}}/cmdline", "rb") as file:
+                yield file.read().split(b"\\0")
+        except OSError:
+            pass
+async def main():
+    async with LandlockSandbox(env={{"KEY": "a-secret"}}) as box, box.astream_execute("echo $KEY; sleep 9") as run:
+        async for chunk in run:
+            assert "secret" in chunk.text
+            break
+        print([line for line in lines() if line[1:4] == [b"-I", b"-S", b"-c"] or b"sleep 9" in b" ".join(line)])
+anyio.run(main)
+"""
+
+
+# --- the network ---
+
+_SERVERS: Final = f"""
+sys._base_executable = {ordinary_interpreter()!r}
+async def main():
+    tcp, named = socket.create_server(("127.0.0.1", 0)), socket.socket(socket.AF_UNIX)
+    abstract, udp = socket.socket(socket.AF_UNIX), socket.socket(type=socket.SOCK_DGRAM)
+    udp.bind(("127.0.0.1", 0))
+    abstract.bind(f"\\0deepfs-test-{{os.getpid()}}")
+    places = [(2, 1, tcp.getsockname()), (2, 2, udp.getsockname()), (1, 1, abstract.getsockname().decode())]
+    async with LandlockSandbox(network=sys.argv[1] == "True") as box:
+        await box.awrite("/a", "")
+        named.bind(os.path.join(box.sandbox_path("/"), "s"))
+        places.append((1, 1, named.getsockname()))
+        for server in (tcp, abstract, named):
+            server.listen()
+        for family, kind, address in places:
+            source = f"import socket; socket.socket({{family}}, {{kind}}).connect({{address!r}})"
+            print((await box.aexecute(f"python3 - <<'END'\\n{{source}}\\nEND")).exit_code)
+anyio.run(main)
+"""
+
+
+@pytest.mark.parametrize(("network", "codes"), [(False, "1 1 1 1"), (True, "0 0 1 1")])
+def test_there_is_no_network_unless_it_is_asked_for_and_no_service_of_the_machine(network: bool, codes: str) -> None:
+    assert output_as(_ACCOUNT, _IMPORTS, _SERVERS, str(network)).split() == codes.split()
+
+
+# --- time ---
+
+
+def test_the_end_of_a_command_ends_all_that_it_started(pause: str) -> None:
+    command = f"setsid sleep {pause} > /dev/null 2>&1 & (trap '' TERM HUP; sleep {pause}) & echo done"
+    assert run(command) == [(0, "done\n")]
+    assert anyio.run(gone, pause)
+
+
+def test_the_timeout_ends_all_that_it_started(pause: str) -> None:
+    [(code, output)] = run(f"echo begun; setsid setsid sleep {pause} & sleep {pause}", timeout=1)
+    assert (code, output.splitlines()[0]) == (None, "begun")
+    assert anyio.run(gone, pause)
+
+
+_CANCELLED: Final = f"""
+sys._base_executable = {ordinary_interpreter()!r}
+async def main():
+    async with LandlockSandbox() as box:
+        with anyio.move_on_after(0.5):
+            await box.aexecute(sys.argv[1])
+        print("cancelled")
+anyio.run(main)
+"""
+
+
+def test_cancellation_ends_all_that_it_started(pause: str) -> None:
+    assert output_as(_ACCOUNT, _IMPORTS, _CANCELLED, f"setsid sleep {pause} & sleep {pause}") == "cancelled\n"
+    assert anyio.run(gone, pause)
+
+
+_KILLED: Final = f"""
+sys._base_executable = {ordinary_interpreter()!r}
+async def main():
+    async with LandlockSandbox(sys.argv[2]) as box, box.astream_execute(sys.argv[1]) as run:
+        async for chunk in run:
+            os.kill(os.getpid(), signal.SIGKILL)
+anyio.run(main)
+"""
+
+
+def test_all_that_a_command_started_ends_with_this_process(pause: str, outside: Path) -> None:
+    command = f"setsid sleep {pause} & (trap '' TERM HUP; sleep {pause}) & sleep 0.2; echo begun; sleep {pause}"
+    workspace = TemporaryDirectory(dir="/tmp")
+    with workspace as directory:
+        os.chmod(directory, 0o777)
+        with pytest.raises((AssertionError, subprocess.SubprocessError)):
+            output_as(_ACCOUNT, _IMPORTS, _KILLED, command, directory)
+    assert anyio.run(gone, pause)
+
+
+# --- limits ---
+
+_MEGABYTE: Final = 2**20
+
+
+def test_limits_hold() -> None:
+    limits = {"memory": 128 * _MEGABYTE, "processes": 24, "cpu_seconds": 1, "file_size": 4 * _MEGABYTE}
+    bomb = "f() { f | f & }; f 2>/dev/null; sleep 0.5; echo end"
+    count = "i=0; while [ $i -lt 100 ]; do sleep 5 & i=$((i+1)); done; echo all"
+    memory = "python3 -c 'x = bytearray(400 * 2**20); print(len(x))'"
+    file = "head -c 10000000 /dev/zero > large; stat -c %s large; rm large"
+    busy = "while :; do :; done"
+    alive = "echo alive"
+    found = run(bomb, count, memory, file, busy, alive, limits=limits, timeout=5)
+    assert found[1][0] != 0
+    assert "all" not in found[1][1].splitlines()
+    assert found[2][0] not in (0, None)
+    assert found[3][1].startswith(f"{4 * _MEGABYTE}\n")
+    assert found[4][0] == 128 + signal.SIGKILL
+    assert found[5] == (0, "alive\n")
+
+
+def test_the_disk_cannot_be_filled() -> None:
+    limits = {"workspace": 4 * _MEGABYTE, "temporary": 2 * _MEGABYTE}
+    fill = "i=0; while :; do head -c 200000 /dev/zero > {}/f$i; i=$((i+1)); sleep 0.01; done"
+    for directory, size in ((".", 4), ("$TMPDIR", 2)):
+        [(code, output)] = run(fill.replace("{}", directory), limits=limits)
+        assert code is None
+        assert f"files take more than {size * _MEGABYTE:,} bytes" in output
+
+
+def test_files_without_a_name_count() -> None:
+    source = (
+        "import os; f = open('f', 'wb'); os.unlink('f'); f.write(bytes(6 << 20)); f.flush(); import time; time.sleep(9)"
+    )
+    [(code, output)] = run(f'python3 -c "{source}"', limits={"workspace": 4 * _MEGABYTE}, timeout=8)
+    assert code is None
+    assert "files take more than" in output
+
+
+# --- where it works, and where not ---
+
+_BOTH: Final = """
+import anyio
+from deepfs.sandboxes import BubblewrapSandbox, LandlockSandbox
+async def main():
+    for kind in (BubblewrapSandbox, LandlockSandbox):
+        async with kind() as box:
+            print((await box.aexecute("echo works; cat /etc/passwd")).output.splitlines()[0])
+anyio.run(main)
+"""
+
+
+@pytest.mark.needs("boxes of bubblewrap")
+def test_it_works_where_user_namespaces_are_not_allowed() -> None:
+    machine = ["--unshare-all", "--unshare-user", "--disable-userns", "--uid", "1000", "--cap-drop", "ALL"]
+    files = ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/run", "--setenv", "TMPDIR", "/run"]
+    source = f"import sys; sys.path[:0] = {sys.path!r}\n{_BOTH}"
+    line = [bubblewrap_program() or "", *machine, *files, "--die-with-parent", sys.executable, "-c", source]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60)
+    bubblewrap, works = done.stdout.splitlines()
+    assert "namespace failed" in bubblewrap
+    assert works == "works"
+
+
+async def test_it_refuses_to_run_commands_of_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(landlock.os, "geteuid", lambda: 0)
+    with pytest.raises(NotSupportedError, match="root"):
+        await LandlockSandbox(tmp_path).aexecute("true")
+
+
+def test_it_refuses_an_interpreter_that_commands_could_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(landlock.os, "geteuid", lambda: 1000)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python3").symlink_to(sys.executable)
+    monkeypatch.setattr(sys, "_base_executable", str(tmp_path / "bin" / "python3"))
+    for workspace in (tmp_path, tmp_path / "bin"):
+        with pytest.raises(NotSupportedError, match="lies in the workspace"):
+            LandlockSandbox(workspace).execute("true")
+
+
+async def test_it_refuses_older_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(landlock.os, "geteuid", lambda: 1000)
+    for version, found in ((0, "has none"), (5, "has version 5")):
+        monkeypatch.setattr(landlock, "landlock_version", lambda version=version: version)
+        with pytest.raises(NotSupportedError, match=found):
+            await LandlockSandbox(tmp_path).aexecute("true")

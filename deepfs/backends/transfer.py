@@ -40,6 +40,7 @@ from deepfs.text.entries import (
     empty_directories,
     files_of,
 )
+from deepfs.text.judging import aside
 from deepfs.text.lines import BOM, decode, digest, version
 from deepfs.threads.locks import path_locks
 from deepfs.types import (
@@ -195,7 +196,7 @@ class _Transfer:
         check_transferable(self._listing, self.src, moves=moves)
         from_file = self._listing.entries[0].kind != "directory"
         await self._check_parents()
-        self._check_destination(await self._target.als(self.dst), from_file=from_file)
+        await self._check_target(from_file=from_file)
         for entry in self._listing.entries:
             paths.normalize(self._at_target(entry.path))
         empty = empty_directories(self._listing.entries)
@@ -216,6 +217,9 @@ class _Transfer:
             return error
         return None
 
+    # To look at the destination is no part of the copy: it may be one that can be written and not read.
+
+    @aside
     async def _check_parents(self) -> None:
         """Raise if a path above the destination is a file."""
         for directory in reversed(paths.ancestors(self.dst)):
@@ -226,6 +230,10 @@ class _Transfer:
                 raise NotDirectoryError(directory)
             if listing.code is not ErrorCode.FILE_NOT_FOUND:
                 raise error_told(listing)
+
+    @aside
+    async def _check_target(self, *, from_file: bool) -> None:
+        self._check_destination(await self._target.als(self.dst), from_file=from_file)
 
     def _check_destination(self, listing: LsResult, *, from_file: bool) -> None:
         if listing.ok:
@@ -315,6 +323,7 @@ class _Transfer:
             if result is not None:
                 _check_result(path, result)
 
+    @aside
     async def _check_free(self, wanted: Iterable[str]) -> None:
         """Raise _StoppedError if something appeared at one of the `wanted` paths since the plan was made."""
         if self._replaces:

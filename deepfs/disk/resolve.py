@@ -175,13 +175,13 @@ class Root:
         finally:
             os.close(directory)
 
-    def locate(self, path: str, *, follow: bool = True) -> Place:
+    def locate(self, path: str, *, follow: bool = True, role: Role = "source") -> Place:
         """The place of `path`, whose parent directory must exist; `follow` resolves a symlink at the end of `path`.
 
         Raises PermissionDeniedError if a symlink leads outside, NotFoundError if a parent is a file.
         """
         try:
-            return _Resolution(self, path, make=False, role="source").run(follow=follow)
+            return _Resolution(self, path, make=False, role=role).run(follow=follow)
         except NotDirectoryError as error:
             raise NotFoundError(path) from error
 

@@ -191,7 +191,7 @@ def _make_directory(root: Root, path: str, mode: int | None, durable: bool) -> N
 
 
 def _remove_directory(root: Root, path: str, durable: bool) -> None:
-    with StorageErrors(path), root.locate(path, follow=False) as place:
+    with StorageErrors(path), root.locate(path, follow=False, role="target") as place:
         if root.is_root_or_above(place.names):
             raise PermissionDeniedError(path, "the root cannot be deleted")
         os.rmdir(place.name, dir_fd=place.directory)
@@ -200,7 +200,7 @@ def _remove_directory(root: Root, path: str, durable: bool) -> None:
 
 def _set_mode(root: Root, path: str, mode: int | None) -> None:
     if mode is not None:
-        with StorageErrors(path), root.locate(path, follow=False) as place:
+        with StorageErrors(path), root.locate(path, follow=False, role="target") as place:
             _change_mode(place, mode)
 
 

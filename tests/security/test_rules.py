@@ -368,3 +368,20 @@ async def test_what_a_layer_does_besides_the_operation_is_not_judged(tmp_path: P
     assert (await backend.awrite("/file", "2", overwrite=True)).ok
     assert [version.number for version in await history.ahistory("/file")] == [1]
     assert await in_thread((tmp_path / "log").read_text) == "x"
+
+
+async def test_a_copy_to_another_mount_needs_no_permission_to_read_there(tmp_path: Path) -> None:
+    await in_thread((tmp_path / "out").mkdir)
+    mounts = CompositeBackend(MemoryBackend(), {"/disk": FilesystemBackend(tmp_path)})
+    assert (await mounts.aupload_files([("/a/file", b"1"), ("/a/bytes", b"\xff")]))[1].error is None
+    backend = PermissionedBackend(mounts, [FilesystemPermission(["read"], ["/disk/out/**"], "deny")])
+    assert (await backend.acopy("/a", "/disk/out/a")).ok
+    assert (await backend.amove("/a", "/disk/out/b")).ok
+    assert await in_thread(tree, tmp_path / "out") == {
+        "a": None,
+        "a/file": b"1",
+        "a/bytes": b"\xff",
+        "b": None,
+        "b/file": b"1",
+        "b/bytes": b"\xff",
+    }

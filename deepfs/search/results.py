@@ -42,8 +42,9 @@ class Grep:
         self.truncated: bool = False
         self.deadline = Deadline()
         self._is_plain = is_plain(self.query)
-        # Most results cannot be too long, whatever their lines hold, and are not measured.
-        self._unmeasured = MAX_GREP_CHARS // (self.query.max_line * (1 + 2 * request.context_lines))
+        # Most results are known to be short enough by the sizes of their files, and are not measured.
+        self._times_shown = 1 + 2 * request.context_lines
+        self._most_chars = 0
         self._measured, self._chars = 0, 0
 
     def scan(self, path: str, content: bytes | str) -> None:
@@ -63,7 +64,9 @@ class Grep:
         if len(hits.matches) > room:
             del self.matches[self.max_count :]
             self.truncated = True
-        if len(self.matches) > self._unmeasured:
+        longest = min(len(content), len(hits.matches) * self.query.max_line)
+        self._most_chars += longest * self._times_shown
+        if self._most_chars > MAX_GREP_CHARS:
             self._cut_long()
 
     def _cut_long(self) -> None:
@@ -75,6 +78,7 @@ class Grep:
                 self.truncated = True
                 return
             self._measured += 1
+        self._most_chars = self._chars
 
     def forget(self, matches: int, skipped: int) -> None:
         """Keep the first `matches` matches only, and reset the number of skipped files to `skipped`."""
@@ -82,6 +86,7 @@ class Grep:
         self.skipped = skipped
         self.truncated = False
         self._measured, self._chars = 0, 0
+        self._most_chars = matches * self.query.max_line * self._times_shown
 
     def skip(self) -> None:
         """Count a file or directory that cannot be searched."""

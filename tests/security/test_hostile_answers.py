@@ -19,6 +19,7 @@ from anyio.lowlevel import checkpoint
 
 from deepfs import CompositeBackend, FilesystemPermission, MemoryBackend, PermissionedBackend
 from deepfs.errors import BackendError, DeepFSError
+from deepfs.sandboxes.answers import Records
 from deepfs.sandboxes.base import BaseSandbox
 from deepfs.sandboxes.remote import Done, Output, RemoteSandbox, exit_code_of, read_all
 from deepfs.testing.expect import shown, succeeded
@@ -144,6 +145,14 @@ async def test_an_answer_is_decompressed_only_as_far_as_it_is_used(start: bytes)
         tracemalloc.stop()
     assert peak < 64 * _MIB
     assert "backend_error" in {getattr(result, "code", None) for result in results}
+
+
+async def test_an_answer_decompresses_to_no_more_than_its_bound() -> None:
+    text = bomb(b"", 1)
+    checksum = sha256(text.encode()).hexdigest()
+    assert Records(text, checksum, _MIB).take(_MIB) == bytes(_MIB)
+    with pytest.raises(BackendError):
+        Records(text, checksum, _MIB - 1).take(_MIB)
 
 
 async def test_a_listing_with_too_many_entries_is_refused() -> None:

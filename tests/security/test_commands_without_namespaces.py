@@ -380,6 +380,7 @@ def test_cancellation_ends_all_that_it_started(pause: str) -> None:
 
 _KILLED: Final = f"""
 sys._base_executable = {ordinary_interpreter()!r}
+os.environ["TMPDIR"] = sys.argv[2]  # What a killed process leaves goes with it.
 async def main():
     async with LandlockSandbox(sys.argv[2]) as box, box.astream_execute(sys.argv[1]) as run:
         async for chunk in run:

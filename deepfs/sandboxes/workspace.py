@@ -128,7 +128,7 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
             os.makedirs(self._given_root, 0o700, exist_ok=True)
 
     def _prepare_workspace(self) -> None:
-        """Make the workspace for a command. Raises NotSupportedError if a command could replace a path in `read_only`."""
+        """Make the workspace for a command. Raises NotSupportedError if a command could replace a `read_only` path."""
         self._make_temporary()
         os.makedirs(self._given_root, 0o700, exist_ok=True)
         _check_outside(self._read_only, self._given_root)

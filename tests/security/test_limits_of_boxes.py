@@ -183,7 +183,7 @@ async def test_what_is_left_in_a_group_is_killed(kind: str) -> None:
         groups = Cgroup(Limits(), homes(kind))
         groups.make()
         process = in_groups(groups)
-        while process.pid not in (groups.processes or ()):
+        while process.pid not in groups.processes_of(0):
             assert process.poll() is None
         groups.remove()
         assert process.wait(10) == -signal.SIGKILL

@@ -27,6 +27,7 @@ from deepfs.sandboxes.landlock import LandlockSandbox
 from deepfs.sandboxes.seccomp import ARCHITECTURES
 from support.accounts import ACCOUNTS, ordinary_interpreter, output_as
 from support.processes import gone, pause
+from support.promises import keeps
 
 __all__ = ["pause"]
 
@@ -126,6 +127,7 @@ READ = (
 )
 
 
+@keeps("That commands open the workspace")
 @pytest.mark.parametrize("command", READ)
 def test_files_of_the_machine_cannot_be_read(outside: Path, command: str) -> None:
     code, output = run_once(*(each.replace("{outside}", str(outside)) for each in READ))[
@@ -278,6 +280,7 @@ print([descriptor for descriptor in range(100) if is_open(descriptor)], os.getpi
 # --- other processes ---
 
 
+@keeps("that they signal and trace no process but what they started")
 def test_signals_reach_only_what_the_command_started() -> None:
     others = "kill -0 {pid} || kill -9 {pid} || kill -9 $PPID || kill -STOP $PPID || kill -9 1 || echo none"
     (_, reached), killed, alive = run(others, "sleep 9 & kill -9 -1; kill -9 0; sleep 9", "echo alive")
@@ -344,6 +347,7 @@ anyio.run(main)
 """
 
 
+@keeps("that they make no socket")
 @pytest.mark.parametrize(("network", "codes"), [(False, "1 1 1 1"), (True, "0 0 1 1")])
 def test_there_is_no_network_unless_it_is_asked_for_and_no_service_of_the_machine(network: bool, codes: str) -> None:
     assert output_as(_ACCOUNT, _IMPORTS, _SERVERS, str(network)).split() == codes.split()
@@ -391,6 +395,7 @@ anyio.run(main)
 """
 
 
+@keeps("That all that a command started ends with it")
 def test_all_that_a_command_started_ends_with_this_process(pause: str, outside: Path) -> None:
     command = f"setsid sleep {pause} & (trap '' TERM HUP; sleep {pause}) & sleep 0.2; echo begun; sleep {pause}"
     workspace = TemporaryDirectory(dir="/tmp")
@@ -406,6 +411,7 @@ def test_all_that_a_command_started_ends_with_this_process(pause: str, outside: 
 _MEGABYTE: Final = 2**20
 
 
+@keeps("bounded memory, processes, time and room.")
 def test_limits_hold() -> None:
     limits = {"memory": 128 * _MEGABYTE, "processes": 24, "cpu_seconds": 1, "file_size": 4 * _MEGABYTE}
     bomb = "f() { f | f & }; f 2>/dev/null; sleep 0.5; echo end"
@@ -482,6 +488,7 @@ def test_it_refuses_an_interpreter_that_commands_could_change(tmp_path: Path, mo
             LandlockSandbox(workspace).execute("true")
 
 
+@keeps("It refuses to run commands of root, on kernels before Linux 6.12")
 async def test_it_refuses_older_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(landlock.os, "geteuid", lambda: 1000)
     for version, found in ((0, "has none"), (5, "has version 5")):

@@ -26,6 +26,7 @@ from deepfs.testing.expect import shown, succeeded
 from deepfs.text.entries import EntryChange
 from deepfs.types import ExecuteResponse
 from support.hostile import LyingSandbox, MutatingSandbox, attempted, framed, fuzzed, operations, recorded
+from support.promises import keeps
 from support.sandboxes import WITH_PYTHON, LocalSandbox, busybox_tools
 
 pytestmark = pytest.mark.anyio
@@ -47,6 +48,7 @@ def telling(records: bytes) -> LyingSandbox:
 # --- anything at all ---
 
 
+@keeps("that answers of a hostile sandbox are refused or bounded")
 @engines
 async def test_mutated_answers_are_results_in_bounded_memory_and_commands(engine: str, tmp_path: Path) -> None:
     sandbox = MutatingSandbox(await recorded(tmp_path, engine), engine, seed=13)
@@ -246,6 +248,20 @@ async def test_a_time_may_have_any_value(told: bytes, shown_as: str | None) -> N
     assert [entry.modified_at for entry in listed] == [shown_as]
     read = succeeded(await telling(b"ok %s 3\none" % told).aread("/d/a"))
     assert (read.file_data.modified_at if read.file_data else None) == shown_as
+
+
+@keeps("That names and contents travel as data, never as shell source")
+@pytest.mark.parametrize("engine", ["py", "sh"])
+async def test_names_and_contents_are_no_shell_source(engine: str, tmp_path: Path) -> None:
+    sandbox = engine_of(engine, tmp_path)
+    for text in ("$(touch made)", "`touch made`", "'; touch made; '", '"; touch made #', "-rf", "a\nb & touch made"):
+        path = f"/{text}"
+        succeeded(await sandbox.awrite(path, text))
+        succeeded(await sandbox.aedit(path, text, text * 2))
+        assert (await sandbox.adownload_files([path]))[0].content == (text * 2).encode()
+        assert succeeded(await sandbox.agrep(text.splitlines()[0], path)).matches
+        succeeded(await sandbox.adelete(path))
+    assert succeeded(await sandbox.als("/")).entries == []
 
 
 @pytest.mark.parametrize("engine", ["py", "sh"])
@@ -509,6 +525,7 @@ async def test_a_root_that_is_a_link_is_resolved(root: Path) -> None:
         assert await engine_of(engine, root / "link").aresolve_paths(["/a", "/"]) == ["/a", "/"]
 
 
+@keeps("That rules judge the paths to which links lead.")
 async def test_rules_judge_what_links_lead_to(linked: LocalSandbox) -> None:
     both = ["read", "write"]
     rules = PermissionedBackend(linked, [FilesystemPermission(both, ["/secret", "/secret/**"], mode="deny")])

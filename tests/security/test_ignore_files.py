@@ -9,6 +9,7 @@ from deepfs.search import gitignore
 from deepfs.search.disk import LocalSearch
 from deepfs.search.request import GlobRequest, GrepRequest
 from deepfs.threads.deadline import Deadline
+from support.promises import keeps
 from support.searches import run_alone
 
 DEPTH, LINES = 20, 100
@@ -47,6 +48,7 @@ def deep(root: Path) -> str:
     return "/" + str(directory.relative_to(root))
 
 
+@keeps("compiling them counts towards its time")
 @pytest.mark.parametrize("starts_deep", [True, False])
 @pytest.mark.parametrize("limit", [0, 10, 1000])
 def test_rules_are_compiled_under_the_deadline(tmp_path: Path, lines: list[str], starts_deep: bool, limit: int) -> None:
@@ -76,6 +78,7 @@ def test_a_file_that_cannot_be_compiled_is_left_out_and_counted(
     assert (result.error, result.skipped) == (None, 1)
 
 
+@keeps("and 2 MiB a search")
 def test_all_ignore_files_of_a_search_together_are_bounded(tmp_path: Path) -> None:
     for number in range(20):
         (tmp_path / f"d{number:02}").mkdir()

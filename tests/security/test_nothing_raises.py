@@ -35,6 +35,7 @@ from deepfs.policy import (
 )
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
 from support.graphs import InNode, open_node
+from support.promises import keeps
 from support.sandboxes import LocalSandbox
 
 Make = Callable[[Path, ExitStack], Any]
@@ -303,11 +304,13 @@ def seed_of(config: pytest.Config) -> int:
     return int(config.getoption("--hypothesis-seed") or secrets.randbits(32))
 
 
+@keeps("What does raise is the calling program's")
 @pytest.mark.parametrize("kind", BACKENDS)
 def test_no_call_of_a_backend_raises(kind: str, tmp_path: Path, stack: ExitStack, pytestconfig: pytest.Config) -> None:
     fuzz(BACKENDS[kind](tmp_path / "root", stack), seed_of(pytestconfig), 1_000)
 
 
+@keeps("have no result to carry an error")
 @pytest.mark.parametrize(
     "kind", [pytest.param("sandbox"), pytest.param("box", marks=pytest.mark.needs("BubblewrapSandbox"))]
 )

@@ -15,6 +15,7 @@ from deepfs.errors import QuotaExceededError
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox, Limits
 from deepfs.threads.deadline import Deadline
 from support.accounts import ACCOUNTS, output_as
+from support.promises import keeps
 
 pytestmark = [pytest.mark.anyio, pytest.mark.needs("BubblewrapSandbox")]
 accounts = pytest.mark.parametrize("account", ACCOUNTS)
@@ -68,6 +69,7 @@ HIDING = {
 }
 
 
+@keeps("bounded memory, processes, time and room, as described below")
 @accounts
 @pytest.mark.parametrize("how", HIDING)
 async def test_room_is_counted_however_it_is_taken(account: str, how: str) -> None:

@@ -31,6 +31,7 @@ from deepfs.text.entries import EntryChange
 from deepfs.text.judging import rebased
 from deepfs.types import ReadResult
 from support.disks import tree
+from support.promises import keeps
 
 pytestmark = pytest.mark.anyio
 
@@ -213,6 +214,7 @@ LAYERS = [plain, layered]
 Layer = Callable[[FilesystemBackend, list[FilesystemPermission]], BackendProtocol]
 
 
+@keeps("swaps links at any moment")
 @pytest.mark.parametrize("flips", FLIPS)
 @pytest.mark.parametrize("operations", [LOOKS, CHANGES], ids=["looks", "changes"])
 @pytest.mark.parametrize("layer", LAYERS)

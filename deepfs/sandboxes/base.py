@@ -193,7 +193,7 @@ class BaseSandbox(SandboxBackendProtocol):
         path = paths.normalize(path)
         answer = await self._calls.call("ls", self._inner(path), about=path)
         check(answer, path)
-        return LsResult(entries=await off_loop(answer.size, _listed, answer, path, self._root))
+        return await off_loop(answer.size, _listed, answer, path, self._root)
 
     async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
         path = paths.normalize(path)
@@ -394,15 +394,18 @@ class _FileChanged(Exception):  # noqa: N818
     """The file changed since it was read; the edit is retried."""
 
 
-def _listed(answer: Records, top: str, root: str) -> list[FileInfo]:
-    """The entries of a listing, sorted by path; each of them once."""
+def _listed(answer: Records, top: str, root: str) -> LsResult:
+    """A listing with each of its entries once."""
     entries: dict[str, FileInfo] = {}
+    skipped = 0
     for info in infos(answer, top, root):
         if isinstance(info, FileInfo):
             entries.setdefault(info.path.rstrip("/"), info)
-        if len(entries) > MAX_ENTRIES:
+        else:
+            skipped += 1
+        if len(entries) + skipped > MAX_ENTRIES:
             raise BackendError(top, f"more than {MAX_ENTRIES:,} entries lie in it")
-    return sorted(entries.values(), key=lambda info: info.path)
+    return LsResult(entries=sorted(entries.values(), key=lambda info: info.path), skipped=skipped)
 
 
 def _globbed(deadline: Deadline, answer: Records, root: str, files: FileFilter) -> GlobResult:

@@ -48,7 +48,7 @@ def telling(records: bytes) -> LyingSandbox:
 # --- anything at all ---
 
 
-@keeps("that answers of a hostile sandbox are refused or bounded")
+@keeps("answers of a hostile sandbox are refused or bounded")
 @engines
 async def test_mutated_answers_are_results_in_bounded_memory_and_commands(engine: str, tmp_path: Path) -> None:
     sandbox = MutatingSandbox(await recorded(tmp_path, engine), engine, seed=13)

@@ -5,6 +5,9 @@ from math import ceil
 from shlex import quote
 from typing import TYPE_CHECKING
 
+import anyio
+import anyio.to_thread
+
 from deepfs.sandboxes.remote import Done, Output, RemoteSandbox, check_installed, exit_code_of, read_all
 
 if TYPE_CHECKING:
@@ -80,5 +83,11 @@ class ModalSandbox(RemoteSandbox):
 
 
 async def _read(stream: "StreamReader[bytes]", into: Output) -> None:
-    async for piece in stream:
+    # An iteration in a task breaks inside the SDK when it is cancelled; one in a thread ends with the command.
+    limiter = anyio.CapacityLimiter(1)
+    await anyio.to_thread.run_sync(partial(_collect, stream, into), abandon_on_cancel=True, limiter=limiter)
+
+
+def _collect(stream: "StreamReader[bytes]", into: Output) -> None:
+    for piece in stream:
         into.add(piece)

@@ -100,8 +100,8 @@ class Records:
     """
 
     def __init__(self, text: str, checksum: str, most: int = LISTING.data, about: str | None = None) -> None:
-        self.about = about
-        self.size = len(text)
+        self.about: str | None = about
+        self.size: int = len(text)
         if not text.isascii() or sha256(text.encode()).hexdigest() != checksum:
             raise BackendError(about, "the answer of the sandbox was damaged on its way")
         try:

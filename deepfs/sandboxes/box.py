@@ -1,5 +1,6 @@
 """The box of bubblewrap: what it contains of this machine, and the command line that runs a command in it."""
 
+import atexit
 import ctypes
 import os
 import shutil
@@ -35,7 +36,7 @@ _devices: dict[str, dict[str, str]] = {}
 
 
 def private_devices(sandbox: str) -> dict[str, str]:
-    """Make the devices of one sandbox, once; return their paths by name in /dev.
+    """Make the devices of one sandbox, once; return their paths by name in /dev. They last until the sandbox is closed.
 
     The caller is root. Raises OSError if the temporary directory allows no devices.
     """
@@ -55,6 +56,12 @@ def remove_devices(sandbox: str) -> None:
     """Remove the devices of a sandbox, if it has some."""
     if made := _devices.pop(sandbox, None):
         shutil.rmtree(os.path.dirname(made["null"]), ignore_errors=True)
+
+
+@atexit.register
+def _remove_all() -> None:
+    for sandbox in list(_devices):
+        remove_devices(sandbox)
 
 
 def null_device(sandbox: str) -> str:

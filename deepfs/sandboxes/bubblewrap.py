@@ -2,7 +2,6 @@
 
 import os
 import re
-import weakref
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -30,6 +29,7 @@ from deepfs.sandboxes.box import (
 from deepfs.sandboxes.limits import Cgroup, Limits
 from deepfs.sandboxes.network import PROXY_VARIABLES, AllowedHosts, listen_beside, serve_proxy
 from deepfs.sandboxes.workspace import WorkspaceSandbox
+from deepfs.sync import shielded
 from deepfs.text import paths
 from deepfs.text.arguments import check_bool, seconds_of
 from deepfs.text.lines import check_text
@@ -97,9 +97,12 @@ class BubblewrapSandbox(WorkspaceSandbox):
             max_file_size_mb=max_file_size_mb,
             debugging=debugging,
         )
-        weakref.finalize(self, remove_devices, self._id)
         self._network = network is True
         self._hosts = _hosts(network)
+
+    async def aclose(self) -> None:
+        await super().aclose()
+        await shielded(partial(pool.run, remove_devices, self._id))
 
     def sandbox_path(self, path: str) -> str:
         """The path of a file for commands.

@@ -14,6 +14,7 @@ import anyio.to_thread
 import pytest
 
 from deepfs.errors import BackendError, NotSupportedError
+from deepfs.sandboxes.box import private_devices
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
 from deepfs.sandboxes.seccomp import ARCHITECTURES
 from support.accounts import ACCOUNTS, output_as
@@ -25,6 +26,7 @@ accounts = pytest.mark.parametrize("account", ACCOUNTS)
 _IMPORTS = """
 import sys, anyio, anyio._backends._asyncio
 from deepfs import process
+from deepfs.sandboxes.box import private_devices
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
 anyio.run(process.capture, process.Command(["/bin/true"]), 1)
 """
@@ -397,3 +399,12 @@ async def test_a_workspace_that_somebody_else_put_there_is_not_used(tmp_path: Pa
         with pytest.raises(BackendError, match="replaced"):
             await box.aexecute("true")
         await anyio.to_thread.run_sync(around.rmdir if kind == "directory" else around.unlink)
+
+
+@pytest.mark.skipif(ACCOUNTS[0] != "root", reason="only boxes of root have devices of their own")
+async def test_the_devices_of_a_sandbox_are_gone_when_it_is_closed(tmp_path: Path) -> None:
+    async with BubblewrapSandbox(tmp_path) as box:
+        assert (await box.aexecute("echo > /dev/null")).exit_code == 0
+        null = anyio.Path((await anyio.to_thread.run_sync(private_devices, box.id))["null"])
+        assert await null.exists()
+    assert not await null.exists()

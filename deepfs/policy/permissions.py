@@ -26,7 +26,7 @@ from deepfs.policy.rules import (
 from deepfs.search.request import GlobRequest, GrepRequest, PathFilter
 from deepfs.text import paths
 from deepfs.text.entries import EntryChange, Omission, TreeListing, is_valid, joined
-from deepfs.text.judging import BothJudges, Judge, Role, current_judge, judging
+from deepfs.text.judging import BothJudges, Judge, Role, current_judge, given_under, judging
 from deepfs.types import (
     ChangeEvent,
     DeleteResult,
@@ -450,8 +450,9 @@ class PermissionedBackend(WrapperBackend):
 
     async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
         path = await self._checked(path, "write")
+        content = given_under(current_judge(), chunks)
         with self._judging(target=["write"]):
-            return await super().aupload_stream(path, chunks)
+            return await super().aupload_stream(path, content)
 
     async def adownload_stream(self, path: str, *, chunk_size: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
         path = await self._checked(path, "read")

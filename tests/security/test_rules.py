@@ -22,13 +22,14 @@ from deepfs.backends.memory import MemoryBackend
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import DeepFSError
+from deepfs.policy.audit import AuditedBackend, AuditRecord
 from deepfs.policy.history import HistoryBackend
 from deepfs.policy.hooks import HookedBackend
 from deepfs.policy.permissions import FilesystemPermission, PermissionedBackend
 from deepfs.policy.quota import QuotaBackend
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
-from deepfs.text.entries import EntryChange
-from deepfs.text.judging import rebased
+from deepfs.text.entries import EntryChange, TreeListing
+from deepfs.text.judging import Role, current_judge, judging, permits, rebased
 from deepfs.types import ReadResult
 from support.disks import tree
 
@@ -385,3 +386,84 @@ async def test_a_copy_to_another_mount_needs_no_permission_to_read_there(tmp_pat
         "b/file": b"1",
         "b/bytes": b"\xff",
     }
+
+
+@pytest.mark.parametrize("make_inner", [lambda _: MemoryBackend(), FilesystemBackend])
+async def test_what_may_be_read_in_a_mount_that_may_not_be_read_itself_is_found(
+    tmp_path: Path, make_inner: Callable[[Path], BackendProtocol]
+) -> None:
+    mounts = CompositeBackend(MemoryBackend(), {"/mount": make_inner(tmp_path)})
+    await mounts.aupload_files([("/mount/open/file", b"1"), ("/mount/denied/file", b"1")])
+    rules = [FilesystemPermission(["read"], ["/mount/open/**"]), FilesystemPermission(["read"], ["/mount/**"], "deny")]
+    backend = PermissionedBackend(mounts, rules)
+    globbed, grepped = await backend.aglob("**"), await backend.agrep("1")
+    assert (globbed.error, [found.path for found in globbed.matches or ()]) == (None, ["/mount/open/file"])
+    assert (grepped.error, [match.path for match in grepped.matches or ()]) == (None, ["/mount/open/file"])
+    listed = [entry.path for entry in (await backend.alist_tree("/")).entries]
+    assert [path for path in listed if path != "/"] == ["/mount/open", "/mount/open/file"]
+    assert (await backend.als("/mount")).code == "permission_denied"
+
+
+async def test_a_log_of_operations_is_not_judged(tmp_path: Path) -> None:
+    files = FilesystemBackend(tmp_path)
+
+    async def log(record: AuditRecord) -> None:
+        assert (await files.awrite(f"/log/{record.operation}", record.at)).ok
+
+    only = FilesystemPermission(["write"], ["/file"])
+    rules = [only, FilesystemPermission(["read", "write"], mode="deny")]
+    backend = PermissionedBackend(AuditedBackend(files, log), rules)
+    assert (await backend.awrite("/file", "1")).ok
+    assert (await backend.awrite("/other", "1")).code == "permission_denied"
+    assert await in_thread((tmp_path / "log" / "write").exists)
+
+
+async def test_what_gives_the_chunks_of_an_upload_is_not_judged(tmp_path: Path) -> None:
+    files = FilesystemBackend(tmp_path)
+
+    async def told() -> AsyncIterator[bytes]:
+        assert (await files.awrite("/log", "x")).ok
+        yield b"new"
+
+    rules = [FilesystemPermission(["write"], ["/log"], "deny")]
+    assert (await PermissionedBackend(MemoryBackend(), rules).aupload_stream("/file", told())).error is None
+
+
+class SwappedOnceListed(FilesystemBackend):
+    """Files whose link leads to `/denied` as soon as somebody has listed a tree."""
+
+    async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
+        listing = await super().alist_tree(path, deleting=deleting)
+        await in_thread(lambda: point(self.cwd, "denied"))
+        return listing
+
+
+async def test_a_large_file_that_is_copied_to_another_mount_is_judged_where_it_is_read(tmp_path: Path) -> None:
+    disk, other = tmp_path / "disk", tmp_path / "other"
+    for directory in (disk / "open", disk / "denied", other):
+        await in_thread(partial(directory.mkdir, parents=True))
+        await in_thread((directory / "large").write_bytes, directory.name.encode() * 1_000_000)
+    rules = [
+        FilesystemPermission(["read", "write"], ["/disk/denied/**"], "deny"),
+        FilesystemPermission(["read", "write"], ["/disk/**", "/other/**"]),
+        FilesystemPermission(["read", "write"], mode="deny"),
+    ]
+    mounts = CompositeBackend(MemoryBackend(), {"/disk": SwappedOnceListed(disk), "/other": FilesystemBackend(other)})
+    backend = PermissionedBackend(mounts, rules)
+    assert (await backend.acopy("/disk/open/large", "/other/copy")).ok
+    await in_thread(point, disk, "open")
+    copied = await backend.acopy("/disk/link/large", "/other/secret")
+    assert copied.code == "permission_denied"
+    assert not await in_thread((other / "secret").exists)
+
+
+def test_what_lies_outside_of_the_root_of_a_layer_is_refused_also_where_paths_stay_the_same() -> None:
+    with judging(AllowsAll()), rebased("/a", "/a"):
+        assert permits(current_judge(), "/a/file")
+        assert not permits(current_judge(), "/b")
+
+
+class AllowsAll:
+    """A judge that refuses nothing."""
+
+    def check(self, path: str, role: Role, shown: str) -> None: ...

@@ -158,9 +158,10 @@ class PermissionedBackend(WrapperBackend):
     `execute` is a separate permission. A command is not subject to rules about paths: where these must hold, deny
     `execute` or use a backend that does not run commands.
 
-    On disk, and in the workspace of a `BubblewrapSandbox`, a path is checked again where it is used, with its directory
-    held open: a process that swaps links in between gains nothing. Elsewhere, where links exist, it may gain access
-    that the rules deny. Everywhere, a process that moves a denied file to an allowed path has made it an allowed one.
+    On disk, and in the workspace of a `BubblewrapSandbox` or `LandlockSandbox`, a path is checked again where it is
+    used, with its directory held open: a process that swaps links in between gains nothing. Elsewhere, where links
+    exist, it may gain access that the rules deny. Everywhere, a process that moves a denied file to an allowed path has
+    made it an allowed one.
     Each hard link of a file is a file of its own for the rules. Names are compared exactly: on a file system that
     ignores case, rules must cover every spelling.
 

@@ -28,6 +28,7 @@ from deepfs.policy.hooks import HookedBackend
 from deepfs.policy.permissions import FilesystemPermission, PermissionedBackend
 from deepfs.policy.quota import QuotaBackend
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
+from deepfs.sandboxes.landlock import LandlockSandbox
 from deepfs.text.entries import EntryChange, TreeListing
 from deepfs.text.judging import Role, current_judge, judging, permits, rebased
 from deepfs.types import ReadResult
@@ -262,6 +263,19 @@ def unconfined(root: Path) -> tuple[BackendProtocol, str]:
     return SwappedFiles(root, virtual_mode=False), str(root)
 
 
+class SwappedWorkspace(LandlockSandbox):
+    """The same in the workspace of a sandbox."""
+
+    async def aresolve_paths(self, paths: list[str]) -> list[str | None]:
+        resolved = await super().aresolve_paths(paths)
+        await in_thread(lambda: point(self.cwd, "denied"))
+        return resolved
+
+
+def workspace(root: Path) -> tuple[BackendProtocol, str]:
+    return SwappedWorkspace(root), ""
+
+
 def mounted(root: Path) -> tuple[BackendProtocol, str]:
     return CompositeBackend(MemoryBackend(), {"/a/disk": SwappedFiles(root)}), "/a/disk"
 
@@ -316,7 +330,7 @@ CALLS: dict[str, Callable[[BackendProtocol, str], Awaitable[object]]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-@pytest.mark.parametrize("place", [confined, unconfined, mounted])
+@pytest.mark.parametrize("place", [confined, unconfined, workspace, mounted])
 async def test_a_link_swapped_after_the_judgement_is_refused_as_one_swapped_before(
     tmp_path: Path, place: Callable[[Path], tuple[BackendProtocol, str]], name: str
 ) -> None:

@@ -21,6 +21,7 @@ __all__ = [
     "current_judge",
     "given_under",
     "judging",
+    "judging_as",
     "permits",
     "rebased",
     "unjudged",
@@ -83,6 +84,25 @@ def aside(function: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any
             return await function(*args, **options)
 
     return run
+
+
+def judging_as(role: Role) -> judging:
+    """A context for looking at what an operation is about to replace or remove: refused where the operation would be.
+
+    Args:
+        role: What the operation does at the path.
+    """
+    judge = _judge.get()
+    return judging(judge and _As(judge, role))
+
+
+@dataclass(frozen=True)
+class _As:
+    judge: Judge
+    role: Role
+
+    def check(self, path: str, role: Role, shown: str) -> None:
+        self.judge.check(path, self.role, shown)
 
 
 async def given_under(judge: Judge | None, chunks: AsyncIterable[T]) -> AsyncGenerator[T, None]:

@@ -6,8 +6,8 @@
 import shlex
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
 from deepfs.sandboxes.landlock import LandlockSandbox
 from deepfs.text.entries import EntryChange, TreeListing
 from deepfs.text.judging import Role, current_judge, judging, permits, rebased
-from deepfs.types import ReadResult
+from deepfs.types import FileDownloadResponse, ReadResult
 from support.disks import tree
 
 pytestmark = pytest.mark.anyio
@@ -416,6 +416,51 @@ async def test_what_may_be_read_in_a_mount_that_may_not_be_read_itself_is_found(
     listed = [entry.path for entry in (await backend.alist_tree("/")).entries]
     assert [path for path in listed if path != "/"] == ["/mount/open", "/mount/open/file"]
     assert (await backend.als("/mount")).code == "permission_denied"
+
+
+class SwappedWhileKept(FilesystemBackend):
+    """Files whose link leads to `/denied` while a layer downloads what an operation is about to replace."""
+
+    async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+        await in_thread(lambda: point(self.cwd, "denied"))
+        downloaded = await super().adownload_files(paths)
+        await in_thread(lambda: point(self.cwd, "open"))
+        return downloaded
+
+    async def adownload_stream(self, path: str, *, chunk_size: int = 65_536) -> AsyncGenerator[bytes, None]:
+        await in_thread(lambda: point(self.cwd, "denied"))
+        async with aclosing(super().adownload_stream(path, chunk_size=chunk_size)) as stream:
+            async for chunk in stream:
+                yield chunk
+
+
+KEPT: dict[str, Callable[[BackendProtocol], Awaitable[object]]] = {
+    "write": lambda backend: backend.awrite("/link/secret", "new", overwrite=True),
+    "edit": lambda backend: backend.aedit("/link/secret", "E", "e", True),
+    "upload": lambda backend: backend.aupload_files([("/link/secret", b"new")]),
+    "upload_stream": lambda backend: stored(backend, "/link/secret"),
+    "move": lambda backend: backend.amove("/link/secret", "/moved"),
+    "move to": lambda backend: backend.amove("/open/inner/secret", "/link/secret", overwrite=True),
+    "delete": lambda backend: backend.adelete("/link/secret"),
+}
+
+
+async def stored(backend: BackendProtocol, path: str) -> object:
+    try:
+        return await backend.aupload_stream(path, chunks())
+    except DeepFSError as error:
+        return error.code
+
+
+@pytest.mark.parametrize("name", KEPT)
+async def test_a_history_keeps_nothing_that_the_operation_may_not_reach(tmp_path: Path, name: str) -> None:
+    await in_thread(make, tmp_path)
+    await in_thread((tmp_path / "denied" / "secret").write_bytes, b"DENIED CONTENT")
+    await in_thread(point, tmp_path, "open")
+    versions = MemoryBackend()
+    history = HistoryBackend(SwappedWhileKept(tmp_path), versions)
+    assert "permission" in repr(await KEPT[name](PermissionedBackend(history, [DENIED])))
+    assert (await versions.agrep("DENIED CONTENT")).matches == []
 
 
 async def test_a_log_of_operations_is_not_judged(tmp_path: Path) -> None:

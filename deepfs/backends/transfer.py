@@ -40,7 +40,7 @@ from deepfs.text.entries import (
     empty_directories,
     files_of,
 )
-from deepfs.text.judging import aside
+from deepfs.text.judging import aside, current_judge, given_under
 from deepfs.text.lines import BOM, decode, digest, version
 from deepfs.threads.locks import path_locks
 from deepfs.types import (
@@ -350,7 +350,8 @@ class _Transfer:
                 raise
 
         await self._check_free([self._at_target(path)])
-        outcome = await self._target.aupload_stream(self._at_target(path), chunks())
+        content = given_under(current_judge(), chunks())
+        outcome = await self._target.aupload_stream(self._at_target(path), content)
         if failed:
             raise _StoppedError(path, failed[0])
         _check_outcome(self._at_target(path), outcome)

@@ -341,8 +341,12 @@ class _Resolution:
         raise PermissionDeniedError(self._path, TOO_MANY_LINKS)
 
     def _check(self, names: list[str]) -> None:
-        """Ask the judge about the path `names`, in which no symlink is left."""
-        if self._judge is not None and self._role is not None:
+        """Ask the judge about the path `names`, in which no symlink is left.
+
+        Nothing can change where `/` leads, so who asks for it has judged it. A search of all mounts starts there too,
+        although only a part of a mount may be read.
+        """
+        if self._judge is not None and self._role is not None and self._path != "/":
             self._judge.check("/" + "/".join(names), self._role, self._path)
 
     def names(self) -> list[str]:

@@ -3,16 +3,17 @@
 import os
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from errno import EACCES, ENOENT, EPERM
 from threading import Lock
 from typing import Any, Final
 
 from deepfs.disk.engine import Disk
 from deepfs.disk.os_calls import LINK_ERRORS, NO_FOLLOW, READ_DIRECTORY, FileId, file_id, open_as_owner
+from deepfs.disk.resolve import Root
 from deepfs.disk.walking import Descent, OpenDirectory
 from deepfs.disk.writing import Upload
-from deepfs.errors import DeepFSError, QuotaExceededError
+from deepfs.errors import DeepFSError, NotFoundError, QuotaExceededError
 from deepfs.text.entries import EntryChange
 from deepfs.threads.deadline import Deadline
 
@@ -217,8 +218,14 @@ class BoundedDisk(Disk):
         if_match: str | None = None,
         deadline: Deadline | None = None,
     ) -> None:
-        with self._use.room(path, len(data) - self._replaced(path), deadline or Deadline()):
+        with self._room(path, len(data), deadline):
             super().write_file(path, data, overwrite=overwrite, if_match=if_match, deadline=deadline)
+
+    def _room(self, path: str, size: int, deadline: Deadline | None = None) -> AbstractContextManager[None]:
+        """Room for `size` bytes at `path`: they replace a file, or take at least a page, as does each new directory."""
+        missing = _missing(self._root, path)
+        growth = max(size, 1) if missing else size - self._replaced(path)
+        return self._use.room(path, growth + _PAGE * max(missing - 1, 0), deadline or Deadline())
 
     def _replaced(self, path: str) -> int:
         """The bytes of a file that its replacement frees."""
@@ -248,17 +255,21 @@ class BoundedDisk(Disk):
             super().edit_file(path, changed, if_match=if_match, limit=limit, deadline=deadline)
 
     def upload(self, path: str) -> Upload:
-        return _BoundedUpload(self._use, self._root, path, self._sweeper, durable=self._durable)
+        with self._use.room(path, 1, Deadline()):
+            return _BoundedUpload(self._use, self._root, path, self._sweeper, durable=self._durable)
 
     def change_entry(self, change: EntryChange) -> None:
-        size = _PAGE if change.change == "make_directory" else 0
-        with self._use.room(change.path, size, Deadline()):
+        with self._room(change.path, 0) if change.change == "make_directory" else nullcontext():
             super().change_entry(change)
+
+    def move(self, src: str, dst: str, *, overwrite: bool = False, deadline: Deadline | None = None) -> None:
+        with _room_above(self._use, self._root, dst, deadline or Deadline()):
+            super().move(src, dst, overwrite=overwrite, deadline=deadline)
 
     def copy(self, src: str, dst: str, *, overwrite: bool = False, deadline: Deadline | None = None) -> None:
         # The copy of a sparse file is not sparse.
         size = sum(max(entry.size or 0, _PAGE) for entry in self.list_tree(src, deadline).entries)
-        with self._use.room(dst, size, deadline or Deadline()):
+        with self._room(dst, size, deadline):
             super().copy(src, dst, overwrite=overwrite, deadline=deadline)
 
 
@@ -273,3 +284,26 @@ class _BoundedUpload(Upload):
     def write(self, data: bytes) -> None:
         with self._use.room(self._to, len(data), Deadline()):
             super().write(data)
+
+    def put(self, deadline: Deadline) -> None:
+        with _room_above(self._use, self._root, self._to, deadline):
+            super().put(deadline)
+
+
+def _room_above(use: DiskUse, root: Root, path: str, deadline: Deadline) -> AbstractContextManager[None]:
+    """Room for the directories above `path` that are to be made."""
+    return use.room(path, _PAGE * max(_missing(root, path) - 1, 0), deadline)
+
+
+def _missing(root: Root, path: str) -> int:
+    """How many entries have to be made at `path` and above it; links are followed, also those that lead nowhere."""
+    names = [name for name in (root.real_path(path) or path).split("/") if name]
+    for count in range(len(names)):
+        try:
+            root.plain.stat("/" + "/".join(names[: len(names) - count]))
+        except (NotFoundError, FileNotFoundError):
+            continue
+        except (DeepFSError, OSError):
+            pass
+        return count
+    return len(names)

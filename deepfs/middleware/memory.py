@@ -78,9 +78,10 @@ def _shown(path: str, read: ReadResult) -> str:
         return f"<file path={path!r}>({'nothing yet' if missing else _safe(one_line(read.error or ''))})</file>"
     if data.encoding != "utf-8":
         return f"<file path={path!r}>(not a text)</file>"
-    cut = "\n(cut: read the rest with read_file)" if read.next_offset or len(data.content) > _MAX_CHARS else ""
-    text = _safe(data.content[:_MAX_CHARS].replace("\r\n", "\n"))[:_MAX_CHARS]
-    return f"<file path={path!r}>\n{text.rstrip()}{cut}\n</file>"
+    text = _safe(data.content[: _MAX_CHARS + 1].replace("\r\n", "\n"))
+    is_cut = read.next_offset or len(data.content) > _MAX_CHARS or len(text) > _MAX_CHARS
+    cut = "\n(cut: read the rest with read_file)" if is_cut else ""
+    return f"<file path={path!r}>\n{text[:_MAX_CHARS].rstrip()}{cut}\n</file>"
 
 
 _safe = partial(without_tags, tag="file")

@@ -16,6 +16,7 @@ from deepfs.errors import DeepFSError
 from deepfs.policy.hooks import call_of
 from deepfs.sync import shielded
 from deepfs.text.arguments import check_callable
+from deepfs.text.judging import aside
 from deepfs.types import FileUploadResponse
 
 __all__ = ["AuditLog", "AuditRecord", "AuditedBackend", "Redaction"]
@@ -108,6 +109,7 @@ class AuditedBackend(WrapperBackend):
             raise
         await self._tell(entry.record(None, None))
 
+    @aside
     async def _tell(self, record: AuditRecord) -> None:
         shown = record if self._redact is None else self._redact(record)
         answer = None if shown is None else self._log(shown)

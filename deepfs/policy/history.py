@@ -29,7 +29,7 @@ from deepfs.sync import shielded
 from deepfs.text import paths
 from deepfs.text.arguments import check_integer, check_string
 from deepfs.text.entries import Omission, TreeListing, files_of, is_probing, joined
-from deepfs.text.judging import aside
+from deepfs.text.judging import aside, current_judge, given_under, judging, judging_as, unjudged
 from deepfs.text.lines import decode, version
 from deepfs.text.lines import digest as content_digest
 from deepfs.threads.locks import path_locks
@@ -245,8 +245,10 @@ class HistoryBackend(WrapperBackend):
             kept: list[_Kept] = []
             done = False
             try:
-                for path in touched:
-                    await self._keep_tree(path, kept, deep=operation in ("delete", "move"))
+                for place, path in enumerate(touched):
+                    removed = operation == "delete" or (operation == "move" and place == 0)
+                    with judging_as("source" if removed else "target"):
+                        await self._keep_tree(path, kept, deep=operation in ("delete", "move"))
                 result = await call(*args, **options)
                 done = getattr(result, "ok", False)
                 return result
@@ -278,14 +280,14 @@ class HistoryBackend(WrapperBackend):
             kept: list[_Kept] = []
             done = False
             try:
-                await self._keep_by_stream(path, kept)
+                with judging_as("target"):
+                    await self._keep_by_stream(path, kept)
                 outcome = await self.inner.aupload_stream(path, chunks)
                 done = outcome.error is None
                 return outcome
             finally:
                 await self._settle(kept, {path: done})
 
-    @aside
     async def _keep_by_stream(self, path: str, kept: list[_Kept]) -> None:
         """Store the file at `path`, of any size, and add it to `kept`.
 
@@ -295,18 +297,21 @@ class HistoryBackend(WrapperBackend):
         if digest is None:
             return
         copied: list[str] = []
+        judge = current_judge()
 
         async def copy(file: str) -> FileUploadResponse:
             content = _Digest()
             async with aclosing(self.inner.adownload_stream(path)) as chunks:
-                stored = await self._versions.aupload_stream(file, content.passed(chunks))
+                stored = await self._versions.aupload_stream(file, content.passed(given_under(judge, chunks)))
             copied.append(content.version())
             return stored
 
-        await self._save(path, digest, copy, kept, is_streamed=True)
+        with unjudged():
+            await self._save(path, digest, copy, kept, is_streamed=True)
         if copied and copied != [digest]:
             last = kept.pop()
-            await shielded(partial(self._versions.adelete, paths.join(last.place, last.name)))
+            with unjudged():
+                await shielded(partial(self._versions.adelete, paths.join(last.place, last.name)))
             raise ConflictError(path)
 
     async def _streamed_version(self, path: str) -> str | None:
@@ -326,18 +331,25 @@ class HistoryBackend(WrapperBackend):
         """Store the files before they are replaced; return the error code if that fails."""
         try:
             for path in touched:
-                await self._keep_tree(path, kept, deep=False)
+                with judging_as("target"):
+                    await self._keep_tree(path, kept, deep=False)
         except DeepFSError as error:
             return error.code.value
         return None
 
-    @aside
     async def _keep_tree(self, path: str, kept: list[_Kept], *, deep: bool) -> None:
-        """Store the file at `path`, with `deep` also the files beneath it, and add them to `kept`."""
-        for each in await self._files_of(path) if deep else [path]:
-            content = await self._current(each)
-            if content is not None:
-                await self._save(each, version(content), partial(self._put, content), kept)
+        """Store the file at `path`, with `deep` also the files beneath it, and add them to `kept`.
+
+        The file at `path` is judged where it is read. What lies beneath it may be a link, which the operation does not
+        follow.
+        """
+        judge = current_judge()
+        with unjudged():
+            for each in await self._files_of(path) if deep else [path]:
+                with judging(judge if each == path else None):
+                    content = await self._current(each)
+                if content is not None:
+                    await self._save(each, version(content), partial(self._put, content), kept)
 
     async def _put(self, content: bytes, file: str) -> FileUploadResponse:
         [stored] = await self._versions.aupload_files([(file, content)])

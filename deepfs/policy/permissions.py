@@ -26,7 +26,7 @@ from deepfs.policy.rules import (
 from deepfs.search.request import GlobRequest, GrepRequest, PathFilter
 from deepfs.text import paths
 from deepfs.text.entries import EntryChange, Omission, TreeListing, is_valid, joined
-from deepfs.text.judging import BothJudges, Judge, Role, current_judge, judging
+from deepfs.text.judging import BothJudges, Judge, Role, current_judge, given_under, judging
 from deepfs.types import (
     ChangeEvent,
     DeleteResult,
@@ -158,9 +158,10 @@ class PermissionedBackend(WrapperBackend):
     `execute` is a separate permission. A command is not subject to rules about paths: where these must hold, deny
     `execute` or use a backend that does not run commands.
 
-    On disk, and in the workspace of a `BubblewrapSandbox`, a path is checked again where it is used, with its directory
-    held open: a process that swaps links in between gains nothing. Elsewhere, where links exist, it may gain access
-    that the rules deny. Everywhere, a process that moves a denied file to an allowed path has made it an allowed one.
+    On disk, and in the workspace of a `BubblewrapSandbox` or `LandlockSandbox`, a path is checked again where it is
+    used, with its directory held open: a process that swaps links in between gains nothing. Elsewhere, where links
+    exist, it may gain access that the rules deny. Everywhere, a process that moves a denied file to an allowed path has
+    made it an allowed one.
     Each hard link of a file is a file of its own for the rules. Names are compared exactly: on a file system that
     ignores case, rules must cover every spelling.
 
@@ -450,8 +451,9 @@ class PermissionedBackend(WrapperBackend):
 
     async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
         path = await self._checked(path, "write")
+        content = given_under(current_judge(), chunks)
         with self._judging(target=["write"]):
-            return await super().aupload_stream(path, chunks)
+            return await super().aupload_stream(path, content)
 
     async def adownload_stream(self, path: str, *, chunk_size: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
         path = await self._checked(path, "read")

@@ -387,7 +387,7 @@ def tree_listing(answer: Records, top: str, root: str) -> TreeListing:
 def _beneath(answer: Records, name: bytes, top: str, root: str) -> str:
     """The path of file operations for `name`, perhaps not text. Raises BackendError unless it is `top` or beneath."""
     path = name.decode(errors="surrogateescape")
-    if "\0" in path:
+    if not path.startswith("/") or "\0" in path:
         raise answer.damaged()
     if root != "/":
         if path != root and not paths.is_beneath(path, root):

@@ -13,8 +13,6 @@ from deepfs.sandboxes.wire import Calls, off_loop
 
 __all__ = ["CachedContent", "FetchedFile", "SandboxContents"]
 
-_MAX_WHOLE_BYTES = 256 * 1024 * 1024
-
 
 def _checksum(data: bytes) -> str:
     """Identifies content; the scripts compute the same checksum."""
@@ -84,7 +82,7 @@ class SandboxContents(_Cache):
         most: The most bytes of content in one answer; a larger file is `too_large`.
     """
 
-    def __init__(self, calls: Calls, name_of: Callable[[str], bytes], most: int = _MAX_WHOLE_BYTES) -> None:
+    def __init__(self, calls: Calls, name_of: Callable[[str], bytes], most: int) -> None:
         super().__init__()
         self._calls = calls
         self._name_of = name_of

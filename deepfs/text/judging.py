@@ -5,7 +5,7 @@ another file than the one that was judged. So the policy also leaves its judge h
 asks it about the path that it is about to use, while nothing can change that path any more.
 """
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from functools import wraps
@@ -13,7 +13,19 @@ from typing import Any, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from deepfs.errors import DeepFSError, PermissionDeniedError
 
-__all__ = ["BothJudges", "Judge", "Role", "aside", "current_judge", "judging", "permits", "rebased", "unjudged"]
+__all__ = [
+    "BothJudges",
+    "Judge",
+    "Role",
+    "aside",
+    "current_judge",
+    "given_under",
+    "judging",
+    "judging_as",
+    "permits",
+    "rebased",
+    "unjudged",
+]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -74,13 +86,44 @@ def aside(function: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any
     return run
 
 
+def judging_as(role: Role) -> judging:
+    """A context for looking at what an operation is about to replace or remove: refused where the operation would be.
+
+    Args:
+        role: What the operation does at the path.
+    """
+    judge = _judge.get()
+    return judging(judge and _As(judge, role))
+
+
+@dataclass(frozen=True)
+class _As:
+    judge: Judge
+    role: Role
+
+    def check(self, path: str, role: Role, shown: str) -> None:
+        self.judge.check(path, self.role, shown)
+
+
+async def given_under(judge: Judge | None, chunks: AsyncIterable[T]) -> AsyncGenerator[T, None]:
+    """The same chunks, made under `judge` whoever asks for them: their source is not judged as their destination is."""
+    source = aiter(chunks)
+    while True:
+        with judging(judge):
+            try:
+                chunk = await anext(source)
+            except StopAsyncIteration:
+                return
+        yield chunk
+
+
 def rebased(prefix: str, root: str = "") -> judging:
     """A context for calls of a backend of which `root` appears at `prefix`; the judge gets the paths as they appear.
 
     What lies outside of `root` appears nowhere, so it is refused. An empty string stands for `/`.
     """
     judge = _judge.get()
-    return judging(judge if judge is None or prefix == root else _Rebased(judge, prefix, root))
+    return judging(judge if judge is None or prefix == root == "" else _Rebased(judge, prefix, root))
 
 
 @dataclass(frozen=True)

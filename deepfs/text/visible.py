@@ -20,7 +20,11 @@ _UNSEEN: Final = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e
 _STYLES: Final = re.compile("(?:\x1b\\[|\x9b)[0-9;:]*[mK]")
 """Colours and erased line ends, the escape sequences that most programs print."""
 _BREAK: Final = re.compile("[\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
-_BLANKS: Final = "[ \t\xa0\xad\u034f\u1680\u180e\u2000-\u200f\u202f\u205f\u2060-\u2064\u3000\ufeff]*+"
+_BLANKS: Final = (
+    "[ \t\xa0\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u1680\u17b4\u17b5\u180b-\u180f"
+    "\u2000-\u200f\u202f\u205f-\u206f\u2800\u3000\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U000110bd\U000110cd"
+    "\U00013430-\U0001345f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]*+"
+)
 """A possessive pattern, so that a search stays linear, for characters of a line that show nothing."""
 _NOTE_LIKE: Final = re.compile(
     rf"^{_BLANKS}(?!\[stderr\] )(?:[\[\u3010\u3014\u27e6\uff3b]|<{_BLANKS}(?:/{_BLANKS})?(?:output|text)\b)",

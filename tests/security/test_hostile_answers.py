@@ -310,6 +310,20 @@ async def test_a_forged_listing_reaches_no_other_mount() -> None:
     assert shown(await memory.aread("/AGENTS.md")) == "mine"
 
 
+@pytest.mark.parametrize("name", [b"", b"a", b"es/AGENTS.md", b"./a", b"~/a"])
+async def test_a_name_that_is_not_absolute_is_refused_also_where_the_root_is_that_of_the_sandbox(name: bytes) -> None:
+    """With its mount before it, `es/AGENTS.md` would be a path beside the mount `/box`."""
+    told = {b"grep": b"ok\nfile 3 %s//\none" % name, b"entries": b"ok\n41ed 0 0 ///\n81a4 0 0 %s//\n" % name}
+    listed = b"ok\n81a4 0 0 %s//\n" % name
+    box = LyingSandbox(lambda words: told.get(words[2], listed), "/")
+    tree = CompositeBackend(MemoryBackend(), {"/box": box})
+    assert (await tree.als("/box")).code == "backend_error"
+    assert (await tree.aglob("**", "/box")).code == "backend_error"
+    assert (await tree.agrep("one", "/box")).code == "backend_error"
+    with pytest.raises(BackendError):
+        await tree.alist_tree("/box")
+
+
 async def test_an_entry_that_is_told_again_is_listed_once() -> None:
     records = b"81a4 1 0 /work/d/a//\n" * 2 + b"41ed 0 0 /work/d/a//\n"
     entries = succeeded(await telling(b"ok\n" + records).als("/d")).entries or []

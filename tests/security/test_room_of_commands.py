@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ import pytest
 from deepfs.disk.usage import DiskUse, disk_use
 from deepfs.errors import QuotaExceededError
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox, Limits
+from deepfs.text.entries import EntryChange
 from deepfs.threads.deadline import Deadline
+from deepfs.types import FileUploadResponse, Result
 from support.accounts import ACCOUNTS, output_as
 from support.promises import keeps
 
@@ -164,6 +167,43 @@ def test_room_that_is_being_filled_is_taken(tmp_path: Path) -> None:
     use.forget()  # Nothing was written.
     with use.room("/d", 700_000, Deadline()):
         pass
+
+
+_DEEP = "/d" * 60
+
+GROWTH: dict[str, Callable[[BubblewrapSandbox, int], Awaitable[Result | list[FileUploadResponse]]]] = {
+    "empty files": lambda box, number: box.awrite(f"/{number}", ""),
+    "empty files in new directories": lambda box, number: box.awrite(f"/{number}{_DEEP}/f", ""),
+    "empty uploads": lambda box, number: box.aupload_files([(f"/{number}{_DEEP}/f", b"")]),
+    "moves": lambda box, number: box.amove("/full" if number == 0 else f"/{number - 1}{_DEEP}", f"/{number}{_DEEP}"),
+    "copies": lambda box, number: box.acopy("/empty", f"/{number}{_DEEP}/f"),
+    "directories": lambda box, number: box.achange_entries([EntryChange(f"/{number}{_DEEP}", "make_directory")]),
+}
+
+
+@pytest.mark.parametrize("name", GROWTH)
+async def test_files_without_content_and_directories_take_room(tmp_path: Path, name: str) -> None:
+    box = BubblewrapSandbox(tmp_path, limits=Limits(workspace=_MEGABYTE // 4))
+    assert (await box.awrite("/full", "x")).ok
+    assert (await box.awrite("/empty", "")).ok
+    for number in range(600):
+        outcome = await GROWTH[name](box, number)
+        if "quota_exceeded" in repr(outcome):
+            break
+    else:
+        pytest.fail("nothing was refused")
+    assert await anyio.to_thread.run_sync(disk_use, str(tmp_path), 10**9, Deadline()) <= _MEGABYTE // 4
+
+
+async def test_an_empty_stream_into_new_directories_takes_room(tmp_path: Path) -> None:
+    async def nothing() -> AsyncIterator[bytes]:
+        return
+        yield b""
+
+    box = BubblewrapSandbox(tmp_path, limits=Limits(workspace=_MEGABYTE // 4))
+    outcomes = [(await box.aupload_stream(f"/{number}{_DEEP}/f", nothing())).error for number in range(20)]
+    assert outcomes[0] is None
+    assert outcomes[-1] == "quota_exceeded"
 
 
 async def test_a_sparse_file_cannot_fill_the_disk_by_copies(tmp_path: Path) -> None:

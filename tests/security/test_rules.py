@@ -6,8 +6,8 @@
 import shlex
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,14 +22,16 @@ from deepfs.backends.memory import MemoryBackend
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import DeepFSError
+from deepfs.policy.audit import AuditedBackend, AuditRecord
 from deepfs.policy.history import HistoryBackend
 from deepfs.policy.hooks import HookedBackend
 from deepfs.policy.permissions import FilesystemPermission, PermissionedBackend
 from deepfs.policy.quota import QuotaBackend
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
-from deepfs.text.entries import EntryChange
-from deepfs.text.judging import rebased
-from deepfs.types import ReadResult
+from deepfs.sandboxes.landlock import LandlockSandbox
+from deepfs.text.entries import EntryChange, TreeListing
+from deepfs.text.judging import Role, current_judge, judging, permits, rebased
+from deepfs.types import FileDownloadResponse, ReadResult
 from support.disks import tree
 from support.promises import keeps
 
@@ -263,6 +265,19 @@ def unconfined(root: Path) -> tuple[BackendProtocol, str]:
     return SwappedFiles(root, virtual_mode=False), str(root)
 
 
+class SwappedWorkspace(LandlockSandbox):
+    """The same in the workspace of a sandbox."""
+
+    async def aresolve_paths(self, paths: list[str]) -> list[str | None]:
+        resolved = await super().aresolve_paths(paths)
+        await in_thread(lambda: point(self.cwd, "denied"))
+        return resolved
+
+
+def workspace(root: Path) -> tuple[BackendProtocol, str]:
+    return SwappedWorkspace(root), ""
+
+
 def mounted(root: Path) -> tuple[BackendProtocol, str]:
     return CompositeBackend(MemoryBackend(), {"/a/disk": SwappedFiles(root)}), "/a/disk"
 
@@ -317,7 +332,7 @@ CALLS: dict[str, Callable[[BackendProtocol, str], Awaitable[object]]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-@pytest.mark.parametrize("place", [confined, unconfined, mounted])
+@pytest.mark.parametrize("place", [confined, unconfined, workspace, mounted])
 async def test_a_link_swapped_after_the_judgement_is_refused_as_one_swapped_before(
     tmp_path: Path, place: Callable[[Path], tuple[BackendProtocol, str]], name: str
 ) -> None:
@@ -387,3 +402,129 @@ async def test_a_copy_to_another_mount_needs_no_permission_to_read_there(tmp_pat
         "b/file": b"1",
         "b/bytes": b"\xff",
     }
+
+
+@pytest.mark.parametrize("make_inner", [lambda _: MemoryBackend(), FilesystemBackend])
+async def test_what_may_be_read_in_a_mount_that_may_not_be_read_itself_is_found(
+    tmp_path: Path, make_inner: Callable[[Path], BackendProtocol]
+) -> None:
+    mounts = CompositeBackend(MemoryBackend(), {"/mount": make_inner(tmp_path)})
+    await mounts.aupload_files([("/mount/open/file", b"1"), ("/mount/denied/file", b"1")])
+    rules = [FilesystemPermission(["read"], ["/mount/open/**"]), FilesystemPermission(["read"], ["/mount/**"], "deny")]
+    backend = PermissionedBackend(mounts, rules)
+    globbed, grepped = await backend.aglob("**"), await backend.agrep("1")
+    assert (globbed.error, [found.path for found in globbed.matches or ()]) == (None, ["/mount/open/file"])
+    assert (grepped.error, [match.path for match in grepped.matches or ()]) == (None, ["/mount/open/file"])
+    listed = [entry.path for entry in (await backend.alist_tree("/")).entries]
+    assert [path for path in listed if path != "/"] == ["/mount/open", "/mount/open/file"]
+    assert (await backend.als("/mount")).code == "permission_denied"
+
+
+class SwappedWhileKept(FilesystemBackend):
+    """Files whose link leads to `/denied` while a layer downloads what an operation is about to replace."""
+
+    async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+        await in_thread(lambda: point(self.cwd, "denied"))
+        downloaded = await super().adownload_files(paths)
+        await in_thread(lambda: point(self.cwd, "open"))
+        return downloaded
+
+    async def adownload_stream(self, path: str, *, chunk_size: int = 65_536) -> AsyncGenerator[bytes, None]:
+        await in_thread(lambda: point(self.cwd, "denied"))
+        async with aclosing(super().adownload_stream(path, chunk_size=chunk_size)) as stream:
+            async for chunk in stream:
+                yield chunk
+
+
+KEPT: dict[str, Callable[[BackendProtocol], Awaitable[object]]] = {
+    "write": lambda backend: backend.awrite("/link/secret", "new", overwrite=True),
+    "edit": lambda backend: backend.aedit("/link/secret", "E", "e", True),
+    "upload": lambda backend: backend.aupload_files([("/link/secret", b"new")]),
+    "upload_stream": lambda backend: stored(backend, "/link/secret"),
+    "move": lambda backend: backend.amove("/link/secret", "/moved"),
+    "move to": lambda backend: backend.amove("/open/inner/secret", "/link/secret", overwrite=True),
+    "delete": lambda backend: backend.adelete("/link/secret"),
+}
+
+
+async def stored(backend: BackendProtocol, path: str) -> object:
+    try:
+        return await backend.aupload_stream(path, chunks())
+    except DeepFSError as error:
+        return error.code
+
+
+@pytest.mark.parametrize("name", KEPT)
+async def test_a_history_keeps_nothing_that_the_operation_may_not_reach(tmp_path: Path, name: str) -> None:
+    await in_thread(make, tmp_path)
+    await in_thread((tmp_path / "denied" / "secret").write_bytes, b"DENIED CONTENT")
+    await in_thread(point, tmp_path, "open")
+    versions = MemoryBackend()
+    history = HistoryBackend(SwappedWhileKept(tmp_path), versions)
+    assert "permission" in repr(await KEPT[name](PermissionedBackend(history, [DENIED])))
+    assert (await versions.agrep("DENIED CONTENT")).matches == []
+
+
+async def test_a_log_of_operations_is_not_judged(tmp_path: Path) -> None:
+    files = FilesystemBackend(tmp_path)
+
+    async def log(record: AuditRecord) -> None:
+        assert (await files.awrite(f"/log/{record.operation}", record.at)).ok
+
+    only = FilesystemPermission(["write"], ["/file"])
+    rules = [only, FilesystemPermission(["read", "write"], mode="deny")]
+    backend = PermissionedBackend(AuditedBackend(files, log), rules)
+    assert (await backend.awrite("/file", "1")).ok
+    assert (await backend.awrite("/other", "1")).code == "permission_denied"
+    assert await in_thread((tmp_path / "log" / "write").exists)
+
+
+async def test_what_gives_the_chunks_of_an_upload_is_not_judged(tmp_path: Path) -> None:
+    files = FilesystemBackend(tmp_path)
+
+    async def told() -> AsyncIterator[bytes]:
+        assert (await files.awrite("/log", "x")).ok
+        yield b"new"
+
+    rules = [FilesystemPermission(["write"], ["/log"], "deny")]
+    assert (await PermissionedBackend(MemoryBackend(), rules).aupload_stream("/file", told())).error is None
+
+
+class SwappedOnceListed(FilesystemBackend):
+    """Files whose link leads to `/denied` as soon as somebody has listed a tree."""
+
+    async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
+        listing = await super().alist_tree(path, deleting=deleting)
+        await in_thread(lambda: point(self.cwd, "denied"))
+        return listing
+
+
+async def test_a_large_file_that_is_copied_to_another_mount_is_judged_where_it_is_read(tmp_path: Path) -> None:
+    disk, other = tmp_path / "disk", tmp_path / "other"
+    for directory in (disk / "open", disk / "denied", other):
+        await in_thread(partial(directory.mkdir, parents=True))
+        await in_thread((directory / "large").write_bytes, directory.name.encode() * 1_000_000)
+    rules = [
+        FilesystemPermission(["read", "write"], ["/disk/denied/**"], "deny"),
+        FilesystemPermission(["read", "write"], ["/disk/**", "/other/**"]),
+        FilesystemPermission(["read", "write"], mode="deny"),
+    ]
+    mounts = CompositeBackend(MemoryBackend(), {"/disk": SwappedOnceListed(disk), "/other": FilesystemBackend(other)})
+    backend = PermissionedBackend(mounts, rules)
+    assert (await backend.acopy("/disk/open/large", "/other/copy")).ok
+    await in_thread(point, disk, "open")
+    copied = await backend.acopy("/disk/link/large", "/other/secret")
+    assert copied.code == "permission_denied"
+    assert not await in_thread((other / "secret").exists)
+
+
+def test_what_lies_outside_of_the_root_of_a_layer_is_refused_also_where_paths_stay_the_same() -> None:
+    with judging(AllowsAll()), rebased("/a", "/a"):
+        assert permits(current_judge(), "/a/file")
+        assert not permits(current_judge(), "/b")
+
+
+class AllowsAll:
+    """A judge that refuses nothing."""
+
+    def check(self, path: str, role: Role, shown: str) -> None: ...

@@ -56,7 +56,10 @@ Test: TypeAlias = AnyBit | OneOf | NoneOf
 
 
 class Rule(Struct, frozen=True):
-    """A system call that fails with `error`: always, or if all `tests` hold; with `only`, unless all of them hold."""
+    """A system call that fails with `error`: always, or if all `tests` hold; with `only`, unless all of them hold.
+
+    If `error` is 0, the call does nothing, and says that it did.
+    """
 
     error: int
     tests: tuple[Test, ...] = ()
@@ -76,6 +79,8 @@ _LEASES = (1024, 1040)
 """F_SETLEASE and F_SETDELEG, by which the owner of a file holds up who opens it, also where he may only read it."""
 _PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 """PER_LINUX, PER_LINUX32, with and without UNAME26, and the question for the present one."""
+_SET_DUMPABLE = 4
+"""PR_SET_DUMPABLE."""
 
 _PROHIBITED: Final = (
     # Keyrings, which no namespace separates.
@@ -126,6 +131,9 @@ RULES: Final[dict[str, Rule]] = {
     "ioctl": Rule(errno.EPERM, (OneOf(1, _OF_TERMINALS),)),
     "fcntl": Rule(errno.EPERM, (OneOf(1, _LEASES),)),
     "personality": Rule(errno.EPERM, (NoneOf(0, _PERSONALITIES),)),
+    # A process that cannot be traced hides its open files, also from the limit of the workspace. Agents for keys end if
+    # they cannot do it.
+    "prctl": Rule(0, (OneOf(0, (_SET_DUMPABLE,)), OneOf(1, (0,)))),
 }
 """The rules, by the names of calls. A name that an architecture does not have is passed by there."""
 
@@ -212,6 +220,7 @@ _NUMBERS: Final[dict[str, tuple[int, int | None]]] = {
     "modify_ldt": (154, None),
     "pivot_root": (155, 41),
     "_sysctl": (156, None),
+    "prctl": (157, 167),
     "chroot": (161, 51),
     "acct": (163, 89),
     "settimeofday": (164, 170),

@@ -41,6 +41,9 @@ _LOOK_S: Final = 0.2
 _REST: Final = 10
 """The pause after a check is at least this many times as long as the check."""
 
+_MOST_HIDDEN: Final = 3
+"""Checks in a row in which a command may hide its open files: while its box is made, it does so for a moment."""
+
 
 class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
     """Files in a directory of this machine, and commands that are confined to it; a subclass confines them.
@@ -194,18 +197,23 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
 
         `processes` are the PIDs of the command: files without a name that it has open count too.
         """
-        pause = _LOOK_S
-        while True:
+        pause, hidden = _LOOK_S, 0
+        while hidden < _MOST_HIDDEN:
             await anyio.sleep(pause)
             begun = perf_counter()
-            for use in (self._use, *others):
-                if reason := await pool.run_long(_excess, use, processes):
-                    return reason
+            try:
+                for use in (self._use, *others):
+                    if reason := await pool.run_long(_excess, use, processes):
+                        return reason
+                hidden = 0
+            except PermissionError:
+                hidden += 1
             pause = max(_LOOK_S, _REST * (perf_counter() - begun))
+        return "it hides which files it has open"
 
 
 def _excess(deadline: Deadline, use: DiskUse, processes: Callable[[], Iterable[int]]) -> str:
-    """Why a command must be stopped, or an empty text."""
+    """Why a command must be stopped, or an empty text. Raises PermissionError if it hides which files it has open."""
     used = use.measure(deadline)
     try:
         device = os.stat(use.directory).st_dev

@@ -64,6 +64,10 @@ HIDING = {
         "def run():\n ctypes.CDLL(None).unshare(0x400); f = os.open('f', 65); os.unlink('f')\n"
         ' os.write(f, bytes(20000000)); e.wait()\nthreading.Thread(target=run).start()"'
     ),
+    "an unlinked file of a process that cannot be traced": (
+        "python3 -c \"import ctypes, os, time; ctypes.CDLL(None).prctl(4, 0, 0, 0, 0); f = os.open('f', 65)\n"
+        "os.unlink('f'); os.write(f, bytes(20000000)); time.sleep(50)\""
+    ),
     "empty files": "mkdir d; cd d; python3 -c 'for n in range(30000): open(str(n), \"w\")'",
 }
 
@@ -73,6 +77,18 @@ HIDING = {
 async def test_room_is_counted_however_it_is_taken(account: str, how: str) -> None:
     exit_code, is_full, output = await printed(account, _RUN, f"{HIDING[how]}; sleep 50")
     assert (exit_code, is_full) == (None, True), output
+
+
+UNREADABLE = 'cp "$(command -v head)" "$(command -v sleep)" .; chmod 111 head sleep; exec 7> f 8< /dev/zero; rm f'
+
+
+async def test_a_command_cannot_hide_what_it_has_open() -> None:
+    """The kernel shows only to root what a program has open that may not be read."""
+    program = _RUN.replace("files take more than", "hides which files")
+    exit_code, is_hidden, output = await printed(
+        ACCOUNTS[-1], program, f"{UNREADABLE}; ./head -c 20000000 <&8 >&7; exec ./sleep 50"
+    )
+    assert (exit_code, is_hidden) == (None, True), output
 
 
 NOT_COUNTED = {

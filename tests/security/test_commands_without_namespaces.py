@@ -380,6 +380,38 @@ def test_cancellation_ends_all_that_it_started(pause: str) -> None:
     assert anyio.run(gone, pause)
 
 
+_STOPPED_EARLY: Final = f"""
+from deepfs.sandboxes import landlock
+sys._base_executable = {ordinary_interpreter()!r}
+landlock._PROGRAM = "import os; f = os.fork; os.fork = lambda: (os.kill(os.getpid(), 15), f())[1];" + landlock._PROGRAM
+async def main():
+    async with LandlockSandbox() as box:
+        print(repr((await box.aexecute(sys.argv[1])).output))
+anyio.run(main)
+"""
+
+
+def test_a_command_that_is_stopped_before_it_has_begun_does_not_go_on() -> None:
+    assert output_as(_ACCOUNT, _IMPORTS, _STOPPED_EARLY, "sleep 1; echo goes on") == "''\n"
+
+
+_HELD_BACK: Final = f"""
+sys._base_executable = {ordinary_interpreter()!r}
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+async def main():
+    async with LandlockSandbox(timeout=1) as box:
+        response = await box.aexecute(sys.argv[1])
+        print(response.exit_code, "goes on" in response.output)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+anyio.run(main)
+"""
+
+
+def test_signals_that_this_process_holds_back_end_commands() -> None:
+    imports = f"import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]);{_IMPORTS}"
+    assert output_as(_ACCOUNT, imports, _HELD_BACK, "sleep 4; echo goes on") == "None False\n"
+
+
 _KILLED: Final = f"""
 sys._base_executable = {ordinary_interpreter()!r}
 os.environ["TMPDIR"] = sys.argv[2]  # What a killed process leaves goes with it.
@@ -439,6 +471,13 @@ def test_files_without_a_name_count() -> None:
     [(code, output)] = run(f'python3 -c "{source}"', limits={"workspace": 4 * _MEGABYTE}, timeout=8)
     assert code is None
     assert "files take more than" in output
+
+
+def test_a_command_cannot_hide_what_it_has_open() -> None:
+    programs = 'cp "$(command -v sleep)" .; chmod 111 sleep; exec 7> f; rm f'
+    [(code, output)] = run(f"{programs}; head -c 6000000 /dev/zero >&7; exec ./sleep 50", timeout=20)
+    assert code is None
+    assert "hides which files it has open" in output
 
 
 # --- where it works, and where not ---

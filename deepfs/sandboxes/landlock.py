@@ -23,7 +23,7 @@ from deepfs.process import Command
 from deepfs.sandboxes import seccomp
 from deepfs.sandboxes.box import FOR_NETWORK, SETTINGS, memory_file
 from deepfs.sandboxes.limits import Cgroup, Limits
-from deepfs.sandboxes.workspace import WorkspaceSandbox, remove_directory
+from deepfs.sandboxes.workspace import WorkspaceSandbox, leads_by, remove_directory
 from deepfs.text import paths
 from deepfs.text.arguments import check_bool, seconds_of
 from deepfs.text.lines import check_text
@@ -316,9 +316,9 @@ def _interpreter(workspace: str) -> str:
     program = getattr(sys, "_base_executable", None) or sys.executable
     if not program:
         raise NotSupportedError(None, "commands are started by the Python interpreter, and its path is not known")
-    inside = os.path.realpath(workspace)
-    used = map(os.path.realpath, (program, os.path.dirname(program), sys.base_prefix, sys.base_exec_prefix))
-    if any(path == inside or paths.is_beneath(path, inside) for path in used):
+    # A name is added to the directories, which may be the workspace itself.
+    used = (program, *(os.path.join(path, "lib") for path in (sys.base_prefix, sys.base_exec_prefix)))
+    if any(leads_by(path, workspace) for path in used):
         raise NotSupportedError(None, "the Python interpreter lies in the workspace, so commands could change it")
     return program
 

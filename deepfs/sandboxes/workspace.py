@@ -5,10 +5,9 @@ import os
 import stat
 import weakref
 from abc import abstractmethod
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from pathlib import Path
 from secrets import token_hex
 from time import perf_counter
 from typing import Any, Final, TypeVar
@@ -31,7 +30,7 @@ from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
 from deepfs.types import ExecuteResponse, FileUploadResponse
 
-__all__ = ["WorkspaceSandbox", "remove_directory"]
+__all__ = ["WorkspaceSandbox", "leads_by", "remove_directory"]
 
 T = TypeVar("T")
 
@@ -224,14 +223,43 @@ def _excess(deadline: Deadline, use: DiskUse, processes: Callable[[], Iterable[i
 
 
 def _check_outside(read_only: Sequence[str], workspace: str) -> None:
-    """Raise NotSupportedError for a path in the workspace: a command could replace it by a link to any file."""
-    root = os.path.realpath(workspace)
+    """Raise NotSupportedError for a path that leads by the workspace: a command could make it lead to any file."""
     for path in read_only:
-        for parent in map(os.path.realpath, Path(os.path.abspath(path)).parents):
-            if parent == root or paths.is_beneath(parent, root):
-                raise NotSupportedError(
-                    None, f"read_only has a path in the workspace, where commands change it: {path}"
-                )
+        if leads_by(path, workspace):
+            raise NotSupportedError(None, f"read_only has a path in the workspace, where commands change it: {path}")
+
+
+def leads_by(path: str, workspace: str) -> bool:
+    """Whether a part of a path, or of a link on its way, lies in the workspace, where commands can replace it.
+
+    Args:
+        path: The path, which need not exist.
+        workspace: The directory that commands change; itself it may be the path.
+    """
+    root = os.path.realpath(workspace)
+    return any(directory == root or paths.is_beneath(directory, root) for directory in _passed(path))
+
+
+def _passed(path: str) -> Iterator[str]:
+    """The real paths of the directories in which the parts of a path are looked up, and those of the links in it."""
+    names, at, links = [*reversed(os.path.join(os.getcwd(), path).split("/"))], "/", 0
+    while names and links <= _MOST_LINKS:
+        name = names.pop()
+        if name in ("", ".", ".."):
+            at = os.path.dirname(at) if name == ".." else at
+            continue
+        yield at
+        try:
+            target = os.readlink(os.path.join(at, name))
+        except OSError:  # It is no link, or it is missing.
+            at = os.path.join(at, name)
+            continue
+        names += reversed(target.split("/"))
+        at, links = "/" if target.startswith("/") else at, links + 1
+
+
+_MOST_LINKS: Final = 40
+"""As many as Linux follows in a path."""
 
 
 def _make_private(directory: str) -> None:

@@ -521,6 +521,18 @@ def test_it_refuses_an_interpreter_that_commands_could_change(tmp_path: Path, mo
             LandlockSandbox(workspace).execute("true")
 
 
+def test_it_refuses_an_interpreter_to_which_a_link_in_the_workspace_leads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(landlock.os, "geteuid", lambda: 1000)
+    (tmp_path / "workspace").mkdir()
+    (tmp_path / "workspace" / "link").symlink_to(sys.executable)
+    (tmp_path / "python3").symlink_to("workspace/link")
+    monkeypatch.setattr(sys, "_base_executable", str(tmp_path / "python3"))
+    with pytest.raises(NotSupportedError, match="lies in the workspace"):
+        LandlockSandbox(tmp_path / "workspace").execute("true")
+
+
 async def test_it_refuses_older_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(landlock.os, "geteuid", lambda: 1000)
     for version, found in ((0, "has none"), (5, "has version 5")):

@@ -86,7 +86,7 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
         if root_dir is None:
             # Commands may let anybody into the workspace, which is why it has a directory around it.
             self._around = os.path.join(os.environ.get("TMPDIR") or "/tmp", f"deepfs-{name}")
-            self._removal = weakref.finalize(self, remove_directory, self._around)
+            self._removal = weakref.finalize(self, _remove_own, os.getpid(), self._around)
             root_dir = os.path.join(self._around, "workspace")
         super().__init__(root_dir, True, max_file_size_mb)
         self._id = f"{self._kind}-{name}"
@@ -112,7 +112,8 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
         """
         if self._is_ephemeral:
             self._is_closed = True
-            await shielded(partial(pool.run, self._removal))
+            self._removal.detach()
+            await shielded(partial(pool.run, remove_directory, self._around))
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -268,6 +269,12 @@ def _make_private(directory: str) -> None:
     status = os.lstat(directory)
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
         raise BackendError(None, "The temporary directory of the sandbox was replaced by somebody else")
+
+
+def _remove_own(owner: int, directory: str) -> None:
+    """Remove the workspace of a sandbox, unless this process is a fork of the one that made the sandbox."""
+    if os.getpid() == owner:
+        remove_directory(directory)
 
 
 def remove_directory(directory: str) -> None:

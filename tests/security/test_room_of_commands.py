@@ -12,6 +12,7 @@ import pytest
 
 from deepfs.disk.usage import DiskUse, disk_use
 from deepfs.errors import QuotaExceededError
+from deepfs.sandboxes import box
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox, Limits
 from deepfs.threads.deadline import Deadline
 from support.accounts import ACCOUNTS, output_as
@@ -233,3 +234,34 @@ async def test_the_removal_follows_no_link_and_changes_no_mode_outside(tmp_path:
         assert (await box.aexecute(f"ln -s {outside} link; mkdir d; ln -s {outside} d/link; chmod 0 d")).exit_code == 0
     assert await anyio.to_thread.run_sync(os.listdir, outside) == ["f"]
     assert stat.S_IMODE((await anyio.to_thread.run_sync(os.stat, outside)).st_mode) == 0o500
+
+
+_FORKED = """
+box = BubblewrapSandbox()
+box.write("/f", "text")
+found = [box.execute("cat f").output]
+if os.fork() == 0:
+    sys.exit()
+os.wait()
+found.append(box.execute("cat f < /dev/zero").output)
+print(json.dumps(found))
+"""
+
+
+@accounts
+async def test_the_end_of_a_fork_removes_nothing_of_its_parent(account: str) -> None:
+    assert await printed(account, _FORKED) == ["text", "text"]
+
+
+def test_devices_that_cannot_be_used_are_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing stays of the first attempt, and the second is not told that all is well."""
+
+    def fail(path: str, *_: object) -> None:
+        raise PermissionError(1, "no devices here", path)
+
+    monkeypatch.setattr(box.os, "mknod", fail)
+    monkeypatch.setattr(box, "mkdtemp", lambda prefix: os.mkdir(tmp_path / "devices") or str(tmp_path / "devices"))
+    for _ in range(2):
+        with pytest.raises(PermissionError):
+            box.private_devices("test")
+    assert os.listdir(tmp_path) == []

@@ -99,7 +99,7 @@ def _status_of(command: int) -> int:
     """Wait for the command and for orphans of it, which become children of this process."""
     while True:
         process, status = os.waitpid(-1, 0)
-        if process == command:
+        if process == command and not os.WIFSTOPPED(status):  # A command may have let this process trace it.
             code = os.waitstatus_to_exitcode(status)
             return code if code >= 0 else 128 - code
 

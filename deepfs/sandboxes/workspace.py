@@ -20,7 +20,7 @@ from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol
 from deepfs.disk.os_calls import SEARCH
 from deepfs.disk.removal import remove_tree
 from deepfs.disk.usage import BoundedDisk, DiskUse
-from deepfs.errors import BackendError, NotSupportedError
+from deepfs.errors import BackendError, InvalidPathError, NotSupportedError
 from deepfs.process import Command, Running
 from deepfs.sandboxes.limits import Cgroup, Limits, held_bytes
 from deepfs.sync import shielded
@@ -149,6 +149,36 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
         return await super().aupload_stream(path, chunks)
 
     # --- commands ---
+
+    @abstractmethod
+    def _seen_root(self) -> str:
+        """Where commands see the workspace."""
+
+    def sandbox_path(self, path: str) -> str:
+        """The path of a file for commands.
+
+        Args:
+            path: The path for file operations.
+
+        Raises:
+            InvalidPathError: If `path` is not valid.
+        """
+        return os.path.normpath(os.path.join(self._seen_root(), paths.normalize(path)[1:]))
+
+    def virtual_path(self, path: str) -> str:
+        """The path of a file for file operations.
+
+        Args:
+            path: The path for commands, absolute or relative to the workspace.
+
+        Raises:
+            InvalidPathError: If it is not in the workspace.
+        """
+        root = self._seen_root()
+        full = os.path.normpath(os.path.join(root, path))
+        if full != root and not paths.is_beneath(full, root):
+            raise InvalidPathError(path, "it is outside the workspace")
+        return paths.normalize(full[len(root) :])
 
     async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
         """Run a confined shell command; each event loop runs at most 32 at once.

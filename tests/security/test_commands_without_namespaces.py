@@ -294,6 +294,13 @@ def test_debuggers_may_trace_if_that_is_asked_for() -> None:
     assert run(source) == [(0, f"{errno.EPERM} {errno.EPERM}\n")]
 
 
+def test_a_command_that_lets_the_first_process_trace_it_gains_nothing() -> None:
+    stop = "import ctypes, os; print(ctypes.CDLL(None).ptrace(0, 0, 0, 0), flush=True); os.kill(os.getpid(), 19)"
+    [(code, output)] = run(f'exec python3 -c "{stop}"', debugging=True, timeout=2)
+    assert code is None
+    assert output.splitlines() == ["0", "[The command was stopped: its time of 2 s was up]"]
+
+
 def test_a_command_line_shows_no_variables() -> None:
     look = "tr '\\0' ' ' < /proc/{pid}/cmdline"
     assert run(look)[0][0] != 0

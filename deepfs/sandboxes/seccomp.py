@@ -158,6 +158,8 @@ SHARED: Final[dict[str, Rule]] = {
     **dict.fromkeys(("chown", "fchownat", "lchown"), Rule(errno.EPERM)),
     **dict.fromkeys(("file_setattr", "lremovexattr", "lsetxattr", "removexattr"), Rule(errno.EOPNOTSUPP)),
     **dict.fromkeys(("removexattrat", "setxattr", "setxattrat"), Rule(errno.EOPNOTSUPP)),
+    **dict.fromkeys(("getxattr", "getxattrat", "lgetxattr"), Rule(errno.EOPNOTSUPP)),
+    **dict.fromkeys(("listxattr", "listxattrat", "llistxattr"), Rule(errno.EOPNOTSUPP)),
     # Landlock does not keep the names of changed files from those who watch a directory.
     **dict.fromkeys(("inotify_init", "inotify_init1"), Rule(errno.EPERM)),
     # A socket could reach the services of this machine, which start programs for their clients. Pairs of connected
@@ -242,6 +244,10 @@ _NUMBERS: Final[dict[str, tuple[int, int | None]]] = {
     "nfsservctl": (180, 42),
     "setxattr": (188, 5),
     "lsetxattr": (189, 6),
+    "getxattr": (191, 8),
+    "lgetxattr": (192, 9),
+    "listxattr": (194, 11),
+    "llistxattr": (195, 12),
     "removexattr": (197, 14),
     "lremovexattr": (198, 15),
     "sched_setaffinity": (203, 122),
@@ -303,6 +309,8 @@ _NUMBERS: Final[dict[str, tuple[int, int | None]]] = {
     "lsm_set_self_attr": (460, 460),
     "lsm_list_modules": (461, 461),
     "setxattrat": (463, 463),
+    "getxattrat": (464, 464),
+    "listxattrat": (465, 465),
     "removexattrat": (466, 466),
     "open_tree_attr": (467, 467),
     "file_setattr": (469, 469),

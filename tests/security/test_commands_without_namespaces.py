@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from shlex import quote
@@ -90,6 +91,8 @@ def outside() -> Iterator[Path]:
         file = Path(directory, "file")
         file.write_text("the secret of the host")
         file.chmod(0o666)
+        with suppress(OSError):  # Not every file system has attributes.
+            os.setxattr(file, "user.secret", b"the secret of the host")
         if os.geteuid() == 0:
             os.chown(file, 65534, 65534)
         yield Path(directory)
@@ -113,6 +116,7 @@ READ = (
     "cd {outside} && ls",
     "cd {outside} && cat file",
     "cat /proc/self/root{outside}/file",
+    'python3 -c \'import os; print(os.getxattr("{outside}/file", "user.secret"))\'',
     "cat /proc/{pid}/environ",
     "cat /proc/{pid}/cmdline",
     "ls /proc/{pid}/fd",
@@ -241,6 +245,8 @@ REFUSED = (
     ("mq_open", "b'deepfs-test', 0o102, 0o600, 0", errno.EPERM),
     ("inotify_init1", "0", errno.EPERM),
     ("setxattr", "b'f', b'user.x', b'1', 1, 0", errno.EOPNOTSUPP),
+    ("getxattr", "b'/etc/passwd', b'user.x', 0, 0", errno.EOPNOTSUPP),
+    ("llistxattr", "b'/etc/passwd', 0, 0", errno.EOPNOTSUPP),
     ("fchownat", "-100, b'f', -1, -1, 0", errno.EPERM),
     *(("socket", f"{family}, 1, 0", errno.EAFNOSUPPORT) for family in (1, 2, 10, 16, 38, 40)),
     ("socketpair", "1, 2, 0, b' ' * 8", errno.EAFNOSUPPORT),

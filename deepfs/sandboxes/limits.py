@@ -274,7 +274,8 @@ def _homes_of(process: int) -> list[GroupHome]:
     except OSError:
         return []
     for home in homes:
-        _sweep(home.directory, process)
+        with suppress(OSError):  # Its group was removed meanwhile, or may not be listed.
+            _sweep(home.directory, process)
     return homes
 
 

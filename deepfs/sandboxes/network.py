@@ -7,10 +7,12 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Final, Literal, TypeAlias
 
 import anyio
+import anyio.to_thread
 from anyio import BrokenResourceError, ClosedResourceError, DelimiterNotFound, EndOfStream, IncompleteRead
 from anyio.abc import ByteReceiveStream, SocketAttribute, SocketListener, SocketStream
 from anyio.streams.buffered import BufferedByteReceiveStream
@@ -132,7 +134,12 @@ Resolve: TypeAlias = Callable[[str, int], Awaitable[Iterable[str]]]
 
 
 async def _resolved(host: str, port: int) -> list[str]:
-    found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    # In threads of their own: slow names must not hold up other lookups of the program, which share a few threads.
+    found = await anyio.to_thread.run_sync(
+        partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM),
+        abandon_on_cancel=True,
+        limiter=anyio.CapacityLimiter(1),
+    )
     return [str(address[0]) for *_, address in found]
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import anyio
@@ -312,6 +312,27 @@ async def test_an_unreachable_host_is_told_as_such() -> None:
         assert (await say(b"CONNECT site.test:1 HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 502 ")
         site.found = ["no address"]
         assert (await say(b"CONNECT site.test:PORT HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 502 ")
+
+
+async def test_slow_names_hold_up_no_lookup_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    lookup, over = socket.getaddrinfo, Event()
+
+    def slow(host: Any, *arguments: Any, **options: Any) -> Any:
+        if str(host).endswith(".test"):
+            over.wait(20)
+            raise socket.gaierror(socket.EAI_AGAIN, "no answer")
+        return lookup(host, *arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    allowed = AllowedHosts(["*.test"])
+    async with anyio.create_task_group() as tasks:
+        for number in range(50):
+            tasks.start_soon(allowed.addresses, f"slow{number}.test", 443)
+        await anyio.wait_all_tasks_blocked()
+        with anyio.fail_after(10):
+            assert await anyio.getaddrinfo("127.0.0.1", 80)
+        tasks.cancel_scope.cancel()
+    over.set()
 
 
 async def test_a_host_that_resets_connections_does_not_end_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:

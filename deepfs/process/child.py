@@ -48,6 +48,8 @@ class Command(Struct, frozen=True):
 
 _CHUNK = 64 * 1024
 _LONGEST_NAP = 0.02
+_AGAIN_S = 1.0
+"""Seconds after which a program that was stopped is stopped again: at its start it may have missed the signal."""
 
 Sink: TypeAlias = Callable[[Chunk], Awaitable[None]]
 
@@ -135,15 +137,17 @@ class Process:
 
     async def kill(self) -> None:
         """Kill the process and its group, or stop it, unless it has ended, and wait for its end."""
-        if self.returncode is None:
+        while self.returncode is None:
             self._stop()
-            with anyio.CancelScope(shield=True):
+            with anyio.move_on_after(_AGAIN_S, shield=True):
                 await self.wait()
 
     def kill_at_once(self) -> None:
         """Like `kill`, but blocking, for callers that cannot await."""
-        self._stop()
-        self._popen.wait()
+        while self.returncode is None:
+            self._stop()
+            with suppress(subprocess.TimeoutExpired):
+                self._popen.wait(_AGAIN_S)
 
     def _stop(self) -> None:
         with suppress(ProcessLookupError, PermissionError):
@@ -192,8 +196,10 @@ async def start(command: Command) -> Process:
 
 
 def _spawned(command: Command) -> Process:
-    pipes = (Pipe("stdout"), Pipe("stderr"))
+    pipes: list[Pipe] = []
     try:
+        pipes.append(Pipe("stdout"))
+        pipes.append(Pipe("stderr"))
         if command.cwd is not None:
             os.makedirs(command.cwd, exist_ok=True)
         with open(command.null, "r+b", buffering=0) as stdin:

@@ -32,7 +32,8 @@ __all__ = [
 _NUMBERS = {"full": (1, 7), "null": (1, 3), "random": (1, 8), "tty": (5, 0), "urandom": (1, 9), "zero": (1, 5)}
 
 
-_devices: dict[str, dict[str, str]] = {}
+_devices: dict[tuple[int, str], dict[str, str]] = {}
+"""By process and sandbox: a fork makes devices of its own, and removes no others."""
 
 
 def private_devices(sandbox: str) -> dict[str, str]:
@@ -40,27 +41,35 @@ def private_devices(sandbox: str) -> dict[str, str]:
 
     The caller is root. Raises OSError if the temporary directory allows no devices.
     """
-    if sandbox not in _devices:
+    key = (os.getpid(), sandbox)
+    if key not in _devices:
         directory = mkdtemp(prefix="deepfs-devices-")
-        made = {name: os.path.join(directory, name) for name in _NUMBERS}
-        for name, path in made.items():
-            os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(*_NUMBERS[name]))
-            os.chmod(path, 0o666)
-        _devices[sandbox] = made
-        with open(made["null"], "wb"):  # Fails if the filesystem allows no devices.
-            pass
-    return _devices[sandbox]
+        try:
+            _devices[key] = _made_devices(directory)
+        except OSError:
+            shutil.rmtree(directory, ignore_errors=True)
+            raise
+    return _devices[key]
+
+
+def _made_devices(directory: str) -> dict[str, str]:
+    made = {name: os.path.join(directory, name) for name in _NUMBERS}
+    for name, path in made.items():
+        os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(*_NUMBERS[name]))
+        os.chmod(path, 0o666)
+    with open(made["null"], "wb"):  # Fails if the filesystem allows no devices.
+        return made
 
 
 def remove_devices(sandbox: str) -> None:
     """Remove the devices of a sandbox, if it has some."""
-    if made := _devices.pop(sandbox, None):
+    if made := _devices.pop((os.getpid(), sandbox), None):
         shutil.rmtree(os.path.dirname(made["null"]), ignore_errors=True)
 
 
 @atexit.register
 def _remove_all() -> None:
-    for sandbox in list(_devices):
+    for _, sandbox in list(_devices):
         remove_devices(sandbox)
 
 

@@ -12,7 +12,7 @@ from typing import Final
 import anyio
 from anyio.abc import SocketListener
 
-from deepfs.errors import InvalidPathError, NotSupportedError
+from deepfs.errors import NotSupportedError
 from deepfs.process import Command
 from deepfs.sandboxes import seccomp
 from deepfs.sandboxes.box import (
@@ -30,7 +30,6 @@ from deepfs.sandboxes.limits import Cgroup, Limits
 from deepfs.sandboxes.network import PROXY_VARIABLES, AllowedHosts, listen_beside, serve_proxy
 from deepfs.sandboxes.workspace import WorkspaceSandbox
 from deepfs.sync import shielded
-from deepfs.text import paths
 from deepfs.text.arguments import check_bool, seconds_of
 from deepfs.text.lines import check_text
 from deepfs.threads import pool
@@ -100,34 +99,12 @@ class BubblewrapSandbox(WorkspaceSandbox):
         self._network = network is True
         self._hosts = _hosts(network)
 
+    def _seen_root(self) -> str:
+        return WORKSPACE
+
     async def aclose(self) -> None:
         await super().aclose()
         await shielded(partial(pool.run, remove_devices, self._id))
-
-    def sandbox_path(self, path: str) -> str:
-        """The path of a file for commands.
-
-        Args:
-            path: The path for file operations.
-
-        Raises:
-            InvalidPathError: If `path` is not valid.
-        """
-        return WORKSPACE + paths.normalize(path).rstrip("/")
-
-    def virtual_path(self, path: str) -> str:
-        """The path of a file for file operations.
-
-        Args:
-            path: The path for commands, absolute or relative to the workspace.
-
-        Raises:
-            InvalidPathError: If it is not in the workspace.
-        """
-        full = os.path.normpath(os.path.join(WORKSPACE, path))
-        if full != WORKSPACE and not paths.is_beneath(full, WORKSPACE):
-            raise InvalidPathError(path, "it is outside the workspace")
-        return paths.normalize(full[len(WORKSPACE) :])
 
     # --- commands ---
 

@@ -60,15 +60,18 @@ def _restrict(ruleset: int) -> None:
 
 def main(given: "dict[str, Any]") -> int:
     """Run the command; return its exit status when it has ended with all that it started."""
+    # SIGTERM waits until there is a command to kill. What this process inherited must not hold it back for longer.
+    signal.pthread_sigmask(signal.SIG_SETMASK, {signal.SIGTERM})
+    signal.signal(signal.SIGTERM, lambda *_: _kill_all())
     _call(_libc.prctl(_SET_DEATH_SIGNAL, signal.SIGTERM, 0, 0, 0))
     _call(_libc.prctl(_SET_SUBREAPER, 1, 0, 0, 0))
     _restrict(given["outer"])
     _check_domain(given["parent"])
-    signal.signal(signal.SIGTERM, lambda *_: _kill_all())
     command = os.fork()
     if command == 0:
         _become_command(given)
     try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
         return _status_of(command)
     finally:
         _end_all()
@@ -96,7 +99,7 @@ def _status_of(command: int) -> int:
     """Wait for the command and for orphans of it, which become children of this process."""
     while True:
         process, status = os.waitpid(-1, 0)
-        if process == command:
+        if process == command and not os.WIFSTOPPED(status):  # A command may have let this process trace it.
             code = os.waitstatus_to_exitcode(status)
             return code if code >= 0 else 128 - code
 
@@ -116,6 +119,7 @@ def _end_all() -> None:
 def _become_command(given: "dict[str, Any]") -> None:
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
         _confine(given)
         os.execve(given["arguments"][0], given["arguments"], given["env"])
     except BaseException as error:

@@ -18,13 +18,12 @@ from typing import Final
 import anyio
 
 from deepfs.disk.usage import DiskUse
-from deepfs.errors import InvalidPathError, NotSupportedError
+from deepfs.errors import NotSupportedError
 from deepfs.process import Command
 from deepfs.sandboxes import seccomp
 from deepfs.sandboxes.box import FOR_NETWORK, SETTINGS, memory_file
 from deepfs.sandboxes.limits import Cgroup, Limits
-from deepfs.sandboxes.workspace import WorkspaceSandbox, remove_directory
-from deepfs.text import paths
+from deepfs.sandboxes.workspace import WorkspaceSandbox, leads_by, remove_directory
 from deepfs.text.arguments import check_bool, seconds_of
 from deepfs.text.lines import check_text
 from deepfs.threads import pool
@@ -187,33 +186,7 @@ class LandlockSandbox(WorkspaceSandbox):
             debugging=debugging,
         )
 
-    def sandbox_path(self, path: str) -> str:
-        """The path of a file for commands.
-
-        Args:
-            path: The path for file operations.
-
-        Raises:
-            InvalidPathError: If `path` is not valid.
-        """
-        return os.path.join(self._host_root(), paths.normalize(path).lstrip("/"))
-
-    def virtual_path(self, path: str) -> str:
-        """The path of a file for file operations.
-
-        Args:
-            path: The path for commands, absolute or relative to the workspace.
-
-        Raises:
-            InvalidPathError: If it is not in the workspace.
-        """
-        root = self._host_root()
-        full = os.path.normpath(os.path.join(root, path))
-        if full != root and not paths.is_beneath(full, root):
-            raise InvalidPathError(path, "it is outside the workspace")
-        return paths.normalize(full[len(root) :])
-
-    def _host_root(self) -> str:
+    def _seen_root(self) -> str:
         return os.path.normpath(self._given_root) if os.path.isabs(self._given_root) else self._disk.host_path
 
     # --- commands ---
@@ -295,7 +268,7 @@ class LandlockSandbox(WorkspaceSandbox):
 
     def _variables(self, temporary: str) -> Mapping[str, str]:
         # With PWD set, a shell reports this path as its directory, not another path to it through links.
-        return {**_ENV, "HOME": temporary, "TMPDIR": temporary, "PWD": self._host_root(), **self._env}
+        return {**_ENV, "HOME": temporary, "TMPDIR": temporary, "PWD": self._seen_root(), **self._env}
 
 
 def _check_machine() -> None:
@@ -316,9 +289,9 @@ def _interpreter(workspace: str) -> str:
     program = getattr(sys, "_base_executable", None) or sys.executable
     if not program:
         raise NotSupportedError(None, "commands are started by the Python interpreter, and its path is not known")
-    inside = os.path.realpath(workspace)
-    used = map(os.path.realpath, (program, os.path.dirname(program), sys.base_prefix, sys.base_exec_prefix))
-    if any(path == inside or paths.is_beneath(path, inside) for path in used):
+    # A name is added to the directories, which may be the workspace itself.
+    used = (program, *(os.path.join(path, "lib") for path in (sys.base_prefix, sys.base_exec_prefix)))
+    if any(leads_by(path, workspace) for path in used):
         raise NotSupportedError(None, "the Python interpreter lies in the workspace, so commands could change it")
     return program
 

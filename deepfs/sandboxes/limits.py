@@ -274,7 +274,8 @@ def _homes_of(process: int) -> list[GroupHome]:
     except OSError:
         return []
     for home in homes:
-        _sweep(home.directory, process)
+        with suppress(OSError):  # Its group was removed meanwhile, or may not be listed.
+            _sweep(home.directory, process)
     return homes
 
 
@@ -308,7 +309,10 @@ _BLOCK: Final = 512
 
 
 def held_bytes(pids: Iterable[int], device: int) -> int:
-    """The bytes that unlinked files take on a device because processes have them open."""
+    """The bytes that unlinked files take on a device because processes have them open.
+
+    Raises PermissionError if a process hides which files it has open.
+    """
     found = {status.st_ino: status.st_blocks for pid in pids for status in _open_files(pid) if _is_held(status, device)}
     return sum(found.values()) * _BLOCK
 
@@ -320,17 +324,39 @@ def _is_held(status: os.stat_result, device: int) -> bool:
 def _open_files(pid: int) -> Iterator[os.stat_result]:
     """The status of what each thread of a process has open; threads may have descriptors of their own."""
     for thread in _names(f"/proc/{pid}/task"):
-        directory = f"/proc/{pid}/task/{thread}/fd"
-        for name in _names(directory):
-            with suppress(OSError):  # Closed meanwhile.
-                yield os.stat(f"{directory}/{name}")
+        directory = f"/proc/{pid}/task/{thread}"
+        try:
+            yield from _statuses(f"{directory}/fd")
+        except PermissionError:
+            if _has_memory(directory):
+                raise
+
+
+def _statuses(directory: str) -> Iterator[os.stat_result]:
+    for name in _names(directory):
+        with suppress(FileNotFoundError, ProcessLookupError):  # Closed meanwhile.
+            yield os.stat(f"{directory}/{name}")
+
+
+def _has_memory(thread: str) -> bool:
+    """Whether a thread is not about to end. One that ends has no memory any more, and shows its files to nobody."""
+    try:
+        with open(f"{thread}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[_SIZE_OF_MEMORY] != b"0"
+    except OSError:
+        return False
+
+
+_SIZE_OF_MEMORY: Final = 20
+"""Where `stat` has it, counted from the state of the process; see proc(5)."""
 
 
 def _names(directory: str) -> list[str]:
+    """The names in a directory of /proc; none if the process has ended. Raises PermissionError."""
     try:
         return os.listdir(directory)
-    except OSError:
-        return []  # The process has ended.
+    except (FileNotFoundError, ProcessLookupError):
+        return []
 
 
 def _processes_beneath(pid: int) -> list[int]:

@@ -7,10 +7,12 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Final, Literal, TypeAlias
 
 import anyio
+import anyio.to_thread
 from anyio import BrokenResourceError, ClosedResourceError, DelimiterNotFound, EndOfStream, IncompleteRead
 from anyio.abc import ByteReceiveStream, SocketAttribute, SocketListener, SocketStream
 from anyio.streams.buffered import BufferedByteReceiveStream
@@ -132,7 +134,12 @@ Resolve: TypeAlias = Callable[[str, int], Awaitable[Iterable[str]]]
 
 
 async def _resolved(host: str, port: int) -> list[str]:
-    found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    # In threads of their own: slow names must not hold up other lookups of the program, which share a few threads.
+    found = await anyio.to_thread.run_sync(
+        partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM),
+        abandon_on_cancel=True,
+        limiter=anyio.CapacityLimiter(1),
+    )
     return [str(address[0]) for *_, address in found]
 
 
@@ -215,6 +222,8 @@ _HEADER: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t -~\x80-\
 _OF_ONE_HOP: Final = frozenset(
     {b"connection", b"host", b"keep-alive", b"proxy-authorization", b"proxy-connection", b"te", b"upgrade"}
 )
+_OF_THE_BODY: Final = frozenset({b"content-length", b"transfer-encoding"})
+"""A request has at most one of these, once; otherwise programs may differ on where its body ends."""
 
 _HTTP: Final[Mapping[_Reason, str]] = {
     "granted": "200 Connection established",
@@ -256,7 +265,11 @@ def _forwarded(method: bytes, url: str, version: bytes, headers: Sequence[tuple[
     host = normal_host(given)
     path = match[2] or "/"
     name = f"[{host}]" if ":" in host else host
-    dropped = _OF_ONE_HOP.union(*(_named(value) for key, value in headers if key.lower() == b"connection"))
+    named = [_named(value) for key, value in headers if key.lower() == b"connection"]
+    dropped = _OF_ONE_HOP.union(*named)
+    sizes = [header for header in headers if header[0].lower() in _OF_THE_BODY]
+    if len(sizes) > 1 or not _OF_THE_BODY.isdisjoint(dropped) or any(b"," in value for _, value in sizes):
+        raise ValueError("it can be read in two ways where its body ends")
     kept = [b"%s: %s" % header for header in headers if header[0].lower() not in dropped]
     head = [
         b"%s %s %s" % (method, (path if path[0] == "/" else f"/{path}").encode(), version),
@@ -394,9 +407,12 @@ async def _connected(request: _Request, allowed: AllowedHosts) -> SocketStream:
 
 
 async def _connected_to(address: str, port: int, allowed: AllowedHosts) -> SocketStream:
+    """A connection to an address. Raises OSError, or _RefusedError for an address of this machine."""
     stream = await anyio.connect_tcp(address, port)
     try:
-        is_own = stream.extra(SocketAttribute.local_address)[0] == stream.extra(SocketAttribute.remote_address)[0]
+        # The socket itself: without a peer, since that has ended the connection already, this is an OSError.
+        connected = stream.extra(SocketAttribute.raw_socket)
+        is_own = connected.getsockname()[0] == connected.getpeername()[0]
         if is_own and not allowed.allows(address, port):
             raise _RefusedError("refused")  # A public address of this machine.
     except BaseException:
@@ -477,8 +493,10 @@ def listen_beside(process: int) -> socket.socket:
             subprocess.run(line, pass_fds=descriptors, timeout=_START_S, check=True, capture_output=True)
         finally:
             os.close(namespace)
-        _, sockets, _, _ = socket.recv_fds(ours, 1, 1, socket.MSG_DONTWAIT)
-    return socket.socket(fileno=sockets[0])
+        _, sockets, _, _ = socket.recv_fds(ours, 1, 1)
+    listener = socket.socket(fileno=sockets[0])
+    listener.set_inheritable(False)  # Unlike other descriptors of Python, received ones are inheritable.
+    return listener
 
 
 def _interpreter() -> str:

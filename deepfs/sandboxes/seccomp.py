@@ -56,7 +56,10 @@ Test: TypeAlias = AnyBit | OneOf | NoneOf
 
 
 class Rule(Struct, frozen=True):
-    """A system call that fails with `error`: always, or if all `tests` hold; with `only`, unless all of them hold."""
+    """A system call that fails with `error`: always, or if all `tests` hold; with `only`, unless all of them hold.
+
+    If `error` is 0, the call does nothing, and says that it did.
+    """
 
     error: int
     tests: tuple[Test, ...] = ()
@@ -76,6 +79,8 @@ _LEASES = (1024, 1040)
 """F_SETLEASE and F_SETDELEG, by which the owner of a file holds up who opens it, also where he may only read it."""
 _PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 """PER_LINUX, PER_LINUX32, with and without UNAME26, and the question for the present one."""
+_SET_DUMPABLE = 4
+"""PR_SET_DUMPABLE."""
 
 _PROHIBITED: Final = (
     # Keyrings, which no namespace separates.
@@ -126,6 +131,9 @@ RULES: Final[dict[str, Rule]] = {
     "ioctl": Rule(errno.EPERM, (OneOf(1, _OF_TERMINALS),)),
     "fcntl": Rule(errno.EPERM, (OneOf(1, _LEASES),)),
     "personality": Rule(errno.EPERM, (NoneOf(0, _PERSONALITIES),)),
+    # A process that cannot be traced hides its open files, also from the limit of the workspace. Agents for keys end if
+    # they cannot do it.
+    "prctl": Rule(0, (OneOf(0, (_SET_DUMPABLE,)), OneOf(1, (0,)))),
 }
 """The rules, by the names of calls. A name that an architecture does not have is passed by there."""
 
@@ -150,6 +158,8 @@ SHARED: Final[dict[str, Rule]] = {
     **dict.fromkeys(("chown", "fchownat", "lchown"), Rule(errno.EPERM)),
     **dict.fromkeys(("file_setattr", "lremovexattr", "lsetxattr", "removexattr"), Rule(errno.EOPNOTSUPP)),
     **dict.fromkeys(("removexattrat", "setxattr", "setxattrat"), Rule(errno.EOPNOTSUPP)),
+    **dict.fromkeys(("getxattr", "getxattrat", "lgetxattr"), Rule(errno.EOPNOTSUPP)),
+    **dict.fromkeys(("listxattr", "listxattrat", "llistxattr"), Rule(errno.EOPNOTSUPP)),
     # Landlock does not keep the names of changed files from those who watch a directory.
     **dict.fromkeys(("inotify_init", "inotify_init1"), Rule(errno.EPERM)),
     # A socket could reach the services of this machine, which start programs for their clients. Pairs of connected
@@ -212,6 +222,7 @@ _NUMBERS: Final[dict[str, tuple[int, int | None]]] = {
     "modify_ldt": (154, None),
     "pivot_root": (155, 41),
     "_sysctl": (156, None),
+    "prctl": (157, 167),
     "chroot": (161, 51),
     "acct": (163, 89),
     "settimeofday": (164, 170),
@@ -233,6 +244,10 @@ _NUMBERS: Final[dict[str, tuple[int, int | None]]] = {
     "nfsservctl": (180, 42),
     "setxattr": (188, 5),
     "lsetxattr": (189, 6),
+    "getxattr": (191, 8),
+    "lgetxattr": (192, 9),
+    "listxattr": (194, 11),
+    "llistxattr": (195, 12),
     "removexattr": (197, 14),
     "lremovexattr": (198, 15),
     "sched_setaffinity": (203, 122),
@@ -294,6 +309,8 @@ _NUMBERS: Final[dict[str, tuple[int, int | None]]] = {
     "lsm_set_self_attr": (460, 460),
     "lsm_list_modules": (461, 461),
     "setxattrat": (463, 463),
+    "getxattrat": (464, 464),
+    "listxattrat": (465, 465),
     "removexattrat": (466, 466),
     "open_tree_attr": (467, 467),
     "file_setattr": (469, 469),

@@ -5,10 +5,9 @@ import os
 import stat
 import weakref
 from abc import abstractmethod
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from pathlib import Path
 from secrets import token_hex
 from time import perf_counter
 from typing import Any, Final, TypeVar
@@ -21,7 +20,7 @@ from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol
 from deepfs.disk.os_calls import SEARCH
 from deepfs.disk.removal import remove_tree
 from deepfs.disk.usage import BoundedDisk, DiskUse
-from deepfs.errors import BackendError, NotSupportedError
+from deepfs.errors import BackendError, InvalidPathError, NotSupportedError
 from deepfs.process import Command, Running
 from deepfs.sandboxes.limits import Cgroup, Limits, held_bytes
 from deepfs.sync import shielded
@@ -31,7 +30,7 @@ from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
 from deepfs.types import ExecuteResponse, FileUploadResponse
 
-__all__ = ["WorkspaceSandbox", "remove_directory"]
+__all__ = ["WorkspaceSandbox", "leads_by", "remove_directory"]
 
 T = TypeVar("T")
 
@@ -40,6 +39,9 @@ _LOOK_S: Final = 0.2
 """Seconds between two checks of the size of the workspace."""
 _REST: Final = 10
 """The pause after a check is at least this many times as long as the check."""
+
+_MOST_HIDDEN: Final = 3
+"""Checks in a row in which a command may hide its open files: while its box is made, it does so for a moment."""
 
 
 class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
@@ -84,7 +86,7 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
         if root_dir is None:
             # Commands may let anybody into the workspace, which is why it has a directory around it.
             self._around = os.path.join(os.environ.get("TMPDIR") or "/tmp", f"deepfs-{name}")
-            self._removal = weakref.finalize(self, remove_directory, self._around)
+            self._removal = weakref.finalize(self, _remove_own, os.getpid(), self._around)
             root_dir = os.path.join(self._around, "workspace")
         super().__init__(root_dir, True, max_file_size_mb)
         self._id = f"{self._kind}-{name}"
@@ -110,7 +112,8 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
         """
         if self._is_ephemeral:
             self._is_closed = True
-            await shielded(partial(pool.run, self._removal))
+            self._removal.detach()
+            await shielded(partial(pool.run, remove_directory, self._around))
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -146,6 +149,36 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
         return await super().aupload_stream(path, chunks)
 
     # --- commands ---
+
+    @abstractmethod
+    def _seen_root(self) -> str:
+        """Where commands see the workspace."""
+
+    def sandbox_path(self, path: str) -> str:
+        """The path of a file for commands.
+
+        Args:
+            path: The path for file operations.
+
+        Raises:
+            InvalidPathError: If `path` is not valid.
+        """
+        return os.path.normpath(os.path.join(self._seen_root(), paths.normalize(path)[1:]))
+
+    def virtual_path(self, path: str) -> str:
+        """The path of a file for file operations.
+
+        Args:
+            path: The path for commands, absolute or relative to the workspace.
+
+        Raises:
+            InvalidPathError: If it is not in the workspace.
+        """
+        root = self._seen_root()
+        full = os.path.normpath(os.path.join(root, path))
+        if full != root and not paths.is_beneath(full, root):
+            raise InvalidPathError(path, "it is outside the workspace")
+        return paths.normalize(full[len(root) :])
 
     async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
         """Run a confined shell command; each event loop runs at most 32 at once.
@@ -194,18 +227,23 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
 
         `processes` are the PIDs of the command: files without a name that it has open count too.
         """
-        pause = _LOOK_S
-        while True:
+        pause, hidden = _LOOK_S, 0
+        while hidden < _MOST_HIDDEN:
             await anyio.sleep(pause)
             begun = perf_counter()
-            for use in (self._use, *others):
-                if reason := await pool.run_long(_excess, use, processes):
-                    return reason
+            try:
+                for use in (self._use, *others):
+                    if reason := await pool.run_long(_excess, use, processes):
+                        return reason
+                hidden = 0
+            except PermissionError:
+                hidden += 1
             pause = max(_LOOK_S, _REST * (perf_counter() - begun))
+        return "it hides which files it has open"
 
 
 def _excess(deadline: Deadline, use: DiskUse, processes: Callable[[], Iterable[int]]) -> str:
-    """Why a command must be stopped, or an empty text."""
+    """Why a command must be stopped, or an empty text. Raises PermissionError if it hides which files it has open."""
     used = use.measure(deadline)
     try:
         device = os.stat(use.directory).st_dev
@@ -216,14 +254,43 @@ def _excess(deadline: Deadline, use: DiskUse, processes: Callable[[], Iterable[i
 
 
 def _check_outside(read_only: Sequence[str], workspace: str) -> None:
-    """Raise NotSupportedError for a path in the workspace: a command could replace it by a link to any file."""
-    root = os.path.realpath(workspace)
+    """Raise NotSupportedError for a path that leads by the workspace: a command could make it lead to any file."""
     for path in read_only:
-        for parent in map(os.path.realpath, Path(os.path.abspath(path)).parents):
-            if parent == root or paths.is_beneath(parent, root):
-                raise NotSupportedError(
-                    None, f"read_only has a path in the workspace, where commands change it: {path}"
-                )
+        if leads_by(path, workspace):
+            raise NotSupportedError(None, f"read_only has a path in the workspace, where commands change it: {path}")
+
+
+def leads_by(path: str, workspace: str) -> bool:
+    """Whether a part of a path, or of a link on its way, lies in the workspace, where commands can replace it.
+
+    Args:
+        path: The path, which need not exist.
+        workspace: The directory that commands change; itself it may be the path.
+    """
+    root = os.path.realpath(workspace)
+    return any(directory == root or paths.is_beneath(directory, root) for directory in _passed(path))
+
+
+def _passed(path: str) -> Iterator[str]:
+    """The real paths of the directories in which the parts of a path are looked up, and those of the links in it."""
+    names, at, links = [*reversed(os.path.join(os.getcwd(), path).split("/"))], "/", 0
+    while names and links <= _MOST_LINKS:
+        name = names.pop()
+        if name in ("", ".", ".."):
+            at = os.path.dirname(at) if name == ".." else at
+            continue
+        yield at
+        try:
+            target = os.readlink(os.path.join(at, name))
+        except OSError:  # It is no link, or it is missing.
+            at = os.path.join(at, name)
+            continue
+        names += reversed(target.split("/"))
+        at, links = "/" if target.startswith("/") else at, links + 1
+
+
+_MOST_LINKS: Final = 40
+"""As many as Linux follows in a path."""
 
 
 def _make_private(directory: str) -> None:
@@ -232,6 +299,12 @@ def _make_private(directory: str) -> None:
     status = os.lstat(directory)
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
         raise BackendError(None, "The temporary directory of the sandbox was replaced by somebody else")
+
+
+def _remove_own(owner: int, directory: str) -> None:
+    """Remove the workspace of a sandbox, unless this process is a fork of the one that made the sandbox."""
+    if os.getpid() == owner:
+        remove_directory(directory)
 
 
 def remove_directory(directory: str) -> None:

@@ -139,6 +139,40 @@ async def test_a_command_cannot_choose_what_a_read_only_path_shows(tmp_path: Pat
     assert (await whole.aexecute(f"ls {workspace}")).output == "shown\n"
 
 
+@pytest.mark.parametrize("shown", ["link", "link/file", "chain", "chain/file", "absolute", "out/../link", "in/../file"])
+async def test_no_link_in_the_workspace_decides_what_a_read_only_path_shows(tmp_path: Path, shown: str) -> None:
+    """Such a link need not be a part of the path: links outside may lead to it, and from it to the outside again."""
+
+    def make() -> None:
+        (tmp_path / "workspace" / "sub").mkdir(parents=True)
+        for directory in ("workspace/sub/data", "outside", "around"):
+            (tmp_path / directory).mkdir()
+            (tmp_path / directory / "file").write_text("")
+        (tmp_path / "link").symlink_to("workspace/sub/data")
+        (tmp_path / "out").symlink_to("outside")
+        (tmp_path / "in").symlink_to("workspace/hop")
+        (tmp_path / "file").write_text("")
+        (tmp_path / "workspace" / "hop").symlink_to(tmp_path / "outside")
+        (tmp_path / "chain").symlink_to("around/../workspace/hop")
+        (tmp_path / "absolute").symlink_to(tmp_path / "chain")
+
+    await anyio.to_thread.run_sync(make)
+    box = BubblewrapSandbox(tmp_path / "workspace", read_only=[str(tmp_path / shown)])
+    with pytest.raises(NotSupportedError, match="in the workspace"):
+        await box.aexecute("true")
+
+
+async def test_links_outside_of_the_workspace_may_lead_to_read_only_paths(tmp_path: Path) -> None:
+    def make() -> None:
+        (tmp_path / "outside").mkdir()
+        (tmp_path / "outside" / "file").write_text("read")
+        (tmp_path / "link").symlink_to("outside/../outside")
+
+    await anyio.to_thread.run_sync(make)
+    box = BubblewrapSandbox(tmp_path / "workspace", read_only=[str(tmp_path / "link")])
+    assert (await box.aexecute(f"cat {tmp_path}/link/file")).output == "read"
+
+
 # --- system calls ---
 
 _NUMBERS = ARCHITECTURES[os.uname().machine].numbers

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from shlex import quote
@@ -91,6 +92,8 @@ def outside() -> Iterator[Path]:
         file = Path(directory, "file")
         file.write_text("the secret of the host")
         file.chmod(0o666)
+        with suppress(OSError):  # Not every file system has attributes.
+            os.setxattr(file, "user.secret", b"the secret of the host")
         if os.geteuid() == 0:
             os.chown(file, 65534, 65534)
         yield Path(directory)
@@ -114,6 +117,7 @@ READ = (
     "cd {outside} && ls",
     "cd {outside} && cat file",
     "cat /proc/self/root{outside}/file",
+    'python3 -c \'import os; print(os.getxattr("{outside}/file", "user.secret"))\'',
     "cat /proc/{pid}/environ",
     "cat /proc/{pid}/cmdline",
     "ls /proc/{pid}/fd",
@@ -243,6 +247,8 @@ REFUSED = (
     ("mq_open", "b'deepfs-test', 0o102, 0o600, 0", errno.EPERM),
     ("inotify_init1", "0", errno.EPERM),
     ("setxattr", "b'f', b'user.x', b'1', 1, 0", errno.EOPNOTSUPP),
+    ("getxattr", "b'/etc/passwd', b'user.x', 0, 0", errno.EOPNOTSUPP),
+    ("llistxattr", "b'/etc/passwd', 0, 0", errno.EOPNOTSUPP),
     ("fchownat", "-100, b'f', -1, -1, 0", errno.EPERM),
     *(("socket", f"{family}, 1, 0", errno.EAFNOSUPPORT) for family in (1, 2, 10, 16, 38, 40)),
     ("socketpair", "1, 2, 0, b' ' * 8", errno.EAFNOSUPPORT),
@@ -295,6 +301,13 @@ def test_debuggers_may_trace_if_that_is_asked_for() -> None:
     source = in_python(f"{_CALLS}\nprint({other}, {own})")
     assert run(source, debugging=True) == [(0, f"{errno.EPERM} 0\n")]
     assert run(source) == [(0, f"{errno.EPERM} {errno.EPERM}\n")]
+
+
+def test_a_command_that_lets_the_first_process_trace_it_gains_nothing() -> None:
+    stop = "import ctypes, os; print(ctypes.CDLL(None).ptrace(0, 0, 0, 0), flush=True); os.kill(os.getpid(), 19)"
+    [(code, output)] = run(f'exec python3 -c "{stop}"', debugging=True, timeout=2)
+    assert code is None
+    assert output.splitlines() == ["0", "[The command was stopped: its time of 2 s was up]"]
 
 
 def test_a_command_line_shows_no_variables() -> None:
@@ -384,6 +397,38 @@ def test_cancellation_ends_all_that_it_started(pause: str) -> None:
     assert anyio.run(gone, pause)
 
 
+_STOPPED_EARLY: Final = f"""
+from deepfs.sandboxes import landlock
+sys._base_executable = {ordinary_interpreter()!r}
+landlock._PROGRAM = "import os; f = os.fork; os.fork = lambda: (os.kill(os.getpid(), 15), f())[1];" + landlock._PROGRAM
+async def main():
+    async with LandlockSandbox() as box:
+        print(repr((await box.aexecute(sys.argv[1])).output))
+anyio.run(main)
+"""
+
+
+def test_a_command_that_is_stopped_before_it_has_begun_does_not_go_on() -> None:
+    assert output_as(_ACCOUNT, _IMPORTS, _STOPPED_EARLY, "sleep 1; echo goes on") == "''\n"
+
+
+_HELD_BACK: Final = f"""
+sys._base_executable = {ordinary_interpreter()!r}
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+async def main():
+    async with LandlockSandbox(timeout=1) as box:
+        response = await box.aexecute(sys.argv[1])
+        print(response.exit_code, "goes on" in response.output)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+anyio.run(main)
+"""
+
+
+def test_signals_that_this_process_holds_back_end_commands() -> None:
+    imports = f"import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]);{_IMPORTS}"
+    assert output_as(_ACCOUNT, imports, _HELD_BACK, "sleep 4; echo goes on") == "None False\n"
+
+
 _KILLED: Final = f"""
 sys._base_executable = {ordinary_interpreter()!r}
 os.environ["TMPDIR"] = sys.argv[2]  # What a killed process leaves goes with it.
@@ -447,6 +492,13 @@ def test_files_without_a_name_count() -> None:
     assert "files take more than" in output
 
 
+def test_a_command_cannot_hide_what_it_has_open() -> None:
+    programs = 'cp "$(command -v sleep)" .; chmod 111 sleep; exec 7> f; rm f'
+    [(code, output)] = run(f"{programs}; head -c 6000000 /dev/zero >&7; exec ./sleep 50", timeout=20)
+    assert code is None
+    assert "hides which files it has open" in output
+
+
 # --- where it works, and where not ---
 
 _BOTH: Final = """
@@ -486,6 +538,18 @@ def test_it_refuses_an_interpreter_that_commands_could_change(tmp_path: Path, mo
     for workspace in (tmp_path, tmp_path / "bin"):
         with pytest.raises(NotSupportedError, match="lies in the workspace"):
             LandlockSandbox(workspace).execute("true")
+
+
+def test_it_refuses_an_interpreter_to_which_a_link_in_the_workspace_leads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(landlock.os, "geteuid", lambda: 1000)
+    (tmp_path / "workspace").mkdir()
+    (tmp_path / "workspace" / "link").symlink_to(sys.executable)
+    (tmp_path / "python3").symlink_to("workspace/link")
+    monkeypatch.setattr(sys, "_base_executable", str(tmp_path / "python3"))
+    with pytest.raises(NotSupportedError, match="lies in the workspace"):
+        LandlockSandbox(tmp_path / "workspace").execute("true")
 
 
 @keeps("It refuses to run commands of root, on kernels before Linux 6.12")

@@ -1,9 +1,13 @@
 """The limits that an operator sets for commands hold, whatever the model asks for and whatever the command prints."""
 
+import errno
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from deepagents.backends import LocalShellBackend as PeerShell
 
@@ -15,6 +19,8 @@ from deepfs.compat.deepagents import from_deepagents, to_deepagents
 from deepfs.middleware.filesystem import FilesystemMiddleware
 from deepfs.middleware.tools import filesystem_tools
 from deepfs.policy import AuditedBackend, HistoryBackend, PermissionedBackend, QuotaBackend
+from deepfs.process import Command, capture, child
+from deepfs.process.child import Pipe
 from deepfs.process.output import Captured, Chunk, Stream
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
 from deepfs.sandboxes.remote import Done, RemoteSandbox
@@ -190,3 +196,34 @@ async def test_a_command_that_floods_stderr_with_lines_is_within_its_limit(tmp_p
     response = await shell.aexecute("yes '' | head -n 50000 >&2")
     assert response.truncated
     assert len(response.output) <= 10_000 + NOTE_BYTES
+
+
+# --- commands end, and leave nothing open ---
+
+_MISSES_THE_FIRST = """
+trap '' TERM; sleep 0.5; trap 'exit 7' TERM; i=0; while [ $i -lt 60 ]; do sleep 0.1; i=$((i+1)); done; echo end
+"""
+
+
+@pytest.mark.anyio
+async def test_a_program_that_misses_the_signal_to_stop_gets_it_again() -> None:
+    command = Command(["/bin/sh", "-c", _MISSES_THE_FIRST], timeout=0.1, stop=signal.SIGTERM)
+    response = await capture(command, 1000)
+    assert response.exit_code is None
+    assert "end" not in response.output
+
+
+def test_a_command_without_descriptors_for_its_output_leaves_none_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = []
+
+    def pipe(stream: Stream) -> Pipe:
+        if opened:
+            raise OSError(errno.EMFILE, "Too many open files")
+        opened.append(Pipe(stream))
+        return opened[0]
+
+    monkeypatch.setattr(child, "Pipe", pipe)
+    assert anyio.run(capture, Command(["/bin/true"]), 1000).exit_code == 126
+    for descriptor in (opened[0].writer, opened[0]._fd):
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(descriptor)

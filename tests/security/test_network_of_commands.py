@@ -3,13 +3,14 @@
 import json
 import os
 import socket
+import struct
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import anyio
@@ -17,7 +18,7 @@ import anyio.to_thread
 import pytest
 from anyio.abc import SocketAttribute, SocketListener, SocketStream
 
-from deepfs.sandboxes import AllowedHosts, BubblewrapSandbox
+from deepfs.sandboxes import AllowedHosts, BubblewrapSandbox, bubblewrap
 from deepfs.sandboxes import network as proxy
 from deepfs.sandboxes.network import is_public, listen_beside, normal_host, serve_proxy
 from support.accounts import ACCOUNTS, output_as
@@ -262,6 +263,10 @@ REFUSED = (
     (b"GET http://site.test:PORT/ HTTP/1.1\r\n folded: b", 400),
     (b"GET http://site.test:PORT/ HTTP/1.1\r\nA: b\0", 400),
     (b"GET http://site.test:PORT/ HTTP/1.1\r\nA : b", 400),
+    (b"PUT http://site.test:PORT/ HTTP/1.1\r\nContent-Length: 0\r\nContent-Length: 5", 400),
+    (b"PUT http://site.test:PORT/ HTTP/1.1\r\nContent-Length: 0, 5", 400),
+    (b"PUT http://site.test:PORT/ HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked", 400),
+    (b"PUT http://site.test:PORT/ HTTP/1.1\r\nContent-Length: 5\r\nConnection: Content-Length", 400),
 )
 
 
@@ -307,6 +312,52 @@ async def test_an_unreachable_host_is_told_as_such() -> None:
         assert (await say(b"CONNECT site.test:1 HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 502 ")
         site.found = ["no address"]
         assert (await say(b"CONNECT site.test:PORT HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 502 ")
+
+
+async def test_slow_names_hold_up_no_lookup_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    lookup, over = socket.getaddrinfo, Event()
+
+    def slow(host: Any, *arguments: Any, **options: Any) -> Any:
+        if str(host).endswith(".test"):
+            over.wait(20)
+            raise socket.gaierror(socket.EAI_AGAIN, "no answer")
+        return lookup(host, *arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    allowed = AllowedHosts(["*.test"])
+    async with anyio.create_task_group() as tasks:
+        for number in range(50):
+            tasks.start_soon(allowed.addresses, f"slow{number}.test", 443)
+        await anyio.wait_all_tasks_blocked()
+        with anyio.fail_after(10):
+            assert await anyio.getaddrinfo("127.0.0.1", 80)
+        tasks.cancel_scope.cancel()
+    over.set()
+
+
+async def test_a_host_that_resets_connections_does_not_end_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    connect = anyio.connect_tcp
+
+    async def connect_until_reset(address: str, port: int) -> SocketStream:
+        stream = await connect(address, port)
+        with suppress(OSError):
+            for _ in range(10_000):
+                stream.extra(SocketAttribute.raw_socket).getpeername()
+                await anyio.sleep(0.001)
+        return stream
+
+    async def reset(self: Site, stream: SocketStream) -> None:
+        stream.extra(SocketAttribute.raw_socket).setsockopt(
+            socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+        )
+        await stream.aclose()
+
+    monkeypatch.setattr(Site, "serve", reset)
+    async with proxied() as (site, say):
+        connections = {site.port: connect_until_reset}
+        monkeypatch.setattr(anyio, "connect_tcp", lambda host, port: connections.get(port, connect)(host, port))
+        for _ in range(2):
+            assert (await say(b"CONNECT site.test:PORT HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 502 ")
 
 
 async def test_heads_are_bounded_in_size_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -449,3 +500,18 @@ async def test_a_command_does_not_run_without_its_proxy(tmp_path: Path, monkeypa
 async def test_the_proxy_does_not_listen_beside_a_process_without_a_network_of_its_own() -> None:
     with pytest.raises(OSError, match="no network namespace"):
         await anyio.to_thread.run_sync(listen_beside, os.getpid())
+
+
+async def test_programs_of_this_process_do_not_inherit_the_listener(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+
+    def listen(process: int) -> socket.socket:
+        listener = listen_beside(process)
+        found.append(listener.get_inheritable())
+        return listener
+
+    monkeypatch.setattr(bubblewrap, "listen_beside", listen)
+    assert (await BubblewrapSandbox(tmp_path, network=["example.org"]).aexecute("true")).exit_code == 0
+    assert found == [False]

@@ -13,6 +13,7 @@ import pytest
 
 from deepfs.disk.usage import DiskUse, disk_use
 from deepfs.errors import QuotaExceededError
+from deepfs.sandboxes import box
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox, Limits
 from deepfs.text.entries import EntryChange
 from deepfs.threads.deadline import Deadline
@@ -68,6 +69,10 @@ HIDING = {
         "def run():\n ctypes.CDLL(None).unshare(0x400); f = os.open('f', 65); os.unlink('f')\n"
         ' os.write(f, bytes(20000000)); e.wait()\nthreading.Thread(target=run).start()"'
     ),
+    "an unlinked file of a process that cannot be traced": (
+        "python3 -c \"import ctypes, os, time; ctypes.CDLL(None).prctl(4, 0, 0, 0, 0); f = os.open('f', 65)\n"
+        "os.unlink('f'); os.write(f, bytes(20000000)); time.sleep(50)\""
+    ),
     "empty files": "mkdir d; cd d; python3 -c 'for n in range(30000): open(str(n), \"w\")'",
 }
 
@@ -78,6 +83,18 @@ HIDING = {
 async def test_room_is_counted_however_it_is_taken(account: str, how: str) -> None:
     exit_code, is_full, output = await printed(account, _RUN, f"{HIDING[how]}; sleep 50")
     assert (exit_code, is_full) == (None, True), output
+
+
+UNREADABLE = 'cp "$(command -v head)" "$(command -v sleep)" .; chmod 111 head sleep; exec 7> f 8< /dev/zero; rm f'
+
+
+async def test_a_command_cannot_hide_what_it_has_open() -> None:
+    """The kernel shows only to root what a program has open that may not be read."""
+    program = _RUN.replace("files take more than", "hides which files")
+    exit_code, is_hidden, output = await printed(
+        ACCOUNTS[-1], program, f"{UNREADABLE}; ./head -c 20000000 <&8 >&7; exec ./sleep 50"
+    )
+    assert (exit_code, is_hidden) == (None, True), output
 
 
 NOT_COUNTED = {
@@ -259,3 +276,34 @@ async def test_the_removal_follows_no_link_and_changes_no_mode_outside(tmp_path:
         assert (await box.aexecute(f"ln -s {outside} link; mkdir d; ln -s {outside} d/link; chmod 0 d")).exit_code == 0
     assert await anyio.to_thread.run_sync(os.listdir, outside) == ["f"]
     assert stat.S_IMODE((await anyio.to_thread.run_sync(os.stat, outside)).st_mode) == 0o500
+
+
+_FORKED = """
+box = BubblewrapSandbox()
+box.write("/f", "text")
+found = [box.execute("cat f").output]
+if os.fork() == 0:
+    sys.exit()
+os.wait()
+found.append(box.execute("cat f < /dev/zero").output)
+print(json.dumps(found))
+"""
+
+
+@accounts
+async def test_the_end_of_a_fork_removes_nothing_of_its_parent(account: str) -> None:
+    assert await printed(account, _FORKED) == ["text", "text"]
+
+
+def test_devices_that_cannot_be_used_are_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing stays of the first attempt, and the second is not told that all is well."""
+
+    def fail(path: str, *_: object) -> None:
+        raise PermissionError(1, "no devices here", path)
+
+    monkeypatch.setattr(box.os, "mknod", fail)
+    monkeypatch.setattr(box, "mkdtemp", lambda prefix: os.mkdir(tmp_path / "devices") or str(tmp_path / "devices"))
+    for _ in range(2):
+        with pytest.raises(PermissionError):
+            box.private_devices("test")
+    assert os.listdir(tmp_path) == []

@@ -81,7 +81,7 @@ _WRITTEN = ("/", "/usr/bin/x", "/etc/x", "/proc/sys/kernel/core_pattern", "/dev/
 _READ = ("/etc/passwd", "/etc/shadow", "/etc/hostname", "/root", "/home", "/var", "/sys", "/run", "/opt")
 
 
-@keeps("That commands reach the workspace")
+@keeps("Commands reach the workspace")
 @accounts
 async def test_commands_reach_nothing_else_of_the_machine(account: str) -> None:
     source = f"""{_REACHES}
@@ -246,7 +246,7 @@ def attempts(calls: Sequence[tuple[str, str]]) -> str:
     return f"{_CALLS}\nopened = open('f', 'w'); file = opened.fileno()\nprint(json.dumps([{', '.join(lines)}]))"
 
 
-@keeps("that they make no file with set-id bits")
+@keeps("They make no file with set-id bits")
 @accounts
 async def test_refused_calls_fail(account: str) -> None:
     here = [call for call in REFUSED if call[0] in _NUMBERS]
@@ -391,7 +391,7 @@ async def test_no_process_is_left_when_a_command_has_ended(account: str) -> None
     assert await anyio.to_thread.run_sync(output_as, account, _IMPORTS, _LEFT) == "12 True\n" * 10
 
 
-@keeps("That other users of the machine look into no workspace")
+@keeps("Other users of the machine look into no workspace")
 async def test_nobody_else_looks_into_a_workspace(tmp_path: Path) -> None:
     given = tmp_path / "given"
     async with BubblewrapSandbox(given) as named, BubblewrapSandbox() as temporary:

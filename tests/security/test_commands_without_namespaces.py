@@ -131,7 +131,7 @@ READ = (
 )
 
 
-@keeps("That commands open the workspace")
+@keeps("Commands open the workspace")
 @pytest.mark.parametrize("command", READ)
 def test_files_of_the_machine_cannot_be_read(outside: Path, command: str) -> None:
     code, output = run_once(*(each.replace("{outside}", str(outside)) for each in READ))[
@@ -286,7 +286,7 @@ print([descriptor for descriptor in range(100) if is_open(descriptor)], os.getpi
 # --- other processes ---
 
 
-@keeps("that they signal and trace no process but what they started")
+@keeps("They signal and trace no process but what they started")
 def test_signals_reach_only_what_the_command_started() -> None:
     others = "kill -0 {pid} || kill -9 {pid} || kill -9 $PPID || kill -STOP $PPID || kill -9 1 || echo none"
     (_, reached), killed, alive = run(others, "sleep 9 & kill -9 -1; kill -9 0; sleep 9", "echo alive")
@@ -360,7 +360,7 @@ anyio.run(main)
 """
 
 
-@keeps("that they make no socket")
+@keeps("They make no socket")
 @pytest.mark.parametrize(("network", "codes"), [(False, "1 1 1 1"), (True, "0 0 1 1")])
 def test_there_is_no_network_unless_it_is_asked_for_and_no_service_of_the_machine(network: bool, codes: str) -> None:
     assert output_as(_ACCOUNT, _IMPORTS, _SERVERS, str(network)).split() == codes.split()
@@ -440,7 +440,7 @@ anyio.run(main)
 """
 
 
-@keeps("That all that a command started ends with it")
+@keeps("All that a command started ends with it")
 def test_all_that_a_command_started_ends_with_this_process(pause: str, outside: Path) -> None:
     command = f"setsid sleep {pause} & (trap '' TERM HUP; sleep {pause}) & sleep 0.2; echo begun; sleep {pause}"
     workspace = TemporaryDirectory(dir="/tmp")
@@ -456,7 +456,7 @@ def test_all_that_a_command_started_ends_with_this_process(pause: str, outside: 
 _MEGABYTE: Final = 2**20
 
 
-@keeps("bounded memory, processes, time and room.")
+@keeps("Bounded memory, processes, time and room.")
 def test_limits_hold() -> None:
     limits = {"memory": 128 * _MEGABYTE, "processes": 24, "cpu_seconds": 1, "file_size": 4 * _MEGABYTE}
     bomb = "f() { f | f & }; f 2>/dev/null; sleep 0.5; echo end"

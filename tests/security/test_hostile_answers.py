@@ -250,7 +250,7 @@ async def test_a_time_may_have_any_value(told: bytes, shown_as: str | None) -> N
     assert (read.file_data.modified_at if read.file_data else None) == shown_as
 
 
-@keeps("That names and contents travel as data, never as shell source")
+@keeps("Names and contents travel as data, never as shell source")
 @pytest.mark.parametrize("engine", ["py", "sh"])
 async def test_names_and_contents_are_no_shell_source(engine: str, tmp_path: Path) -> None:
     sandbox = engine_of(engine, tmp_path)
@@ -540,7 +540,7 @@ async def test_a_root_that_is_a_link_is_resolved(root: Path) -> None:
         assert await engine_of(engine, root / "link").aresolve_paths(["/a", "/"]) == ["/a", "/"]
 
 
-@keeps("That rules judge the paths to which links lead.")
+@keeps("Rules judge the paths to which links lead.")
 async def test_rules_judge_what_links_lead_to(linked: LocalSandbox) -> None:
     both = ["read", "write"]
     rules = PermissionedBackend(linked, [FilesystemPermission(both, ["/secret", "/secret/**"], mode="deny")])

@@ -138,7 +138,7 @@ async def test_shared_memory_counts_or_the_result_says_that_it_does_not(account:
             assert exit_code not in (0, None), "the processes of the command were limited together"
 
 
-@keeps("bounded memory, processes, time and room, as described below")
+@keeps("Bounded memory, processes, time and room, as described below")
 @needs_groups
 async def test_processes_share_one_limit_of_memory() -> None:
     one = "python3 -c 'import time; x = bytearray(70 << 20); time.sleep(1); print(len(x))'"

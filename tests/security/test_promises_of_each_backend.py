@@ -180,7 +180,7 @@ def test_edits_of_several_processes_add_up(tmp_path: Path) -> None:
 # --- commands ---
 
 
-@keeps("That a command, with its process group, ends at its timeout and on cancellation;")
+@keeps("A command, with its process group, ends at its timeout and on cancellation")
 async def test_a_command_ends_with_its_process_group(tmp_path: Path, pause: str) -> None:
     shell = LocalShellBackend(tmp_path, inherit_env=True)
     response = await shell.aexecute(f"sleep {pause} & sleep {pause}", timeout=0.3)
@@ -191,7 +191,7 @@ async def test_a_command_ends_with_its_process_group(tmp_path: Path, pause: str)
     assert await gone(pause)
 
 
-@keeps("that its output takes bounded memory;")
+@keeps("Its output takes bounded memory")
 async def test_the_output_of_a_command_takes_bounded_memory(tmp_path: Path) -> None:
     shell = LocalShellBackend(tmp_path, inherit_env=True, max_output_bytes=10_000)
     for stream in ("", ">&2"):
@@ -200,7 +200,7 @@ async def test_the_output_of_a_command_takes_bounded_memory(tmp_path: Path) -> N
         assert len(response.output.encode()) < 11_000
 
 
-@keeps("that the environment of this process is not handed on unless asked.")
+@keeps("The environment of this process is not handed on unless asked.")
 async def test_the_environment_is_not_handed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_SECRET", "secret")
     assert "secret" not in (await LocalShellBackend(tmp_path).aexecute("/usr/bin/env")).output
@@ -212,7 +212,7 @@ async def test_the_environment_is_not_handed_on(tmp_path: Path, monkeypatch: pyt
 _SECRET = FilesystemPermission(["read", "write"], ["/secret/**"], "deny")
 
 
-@keeps("That every operation is judged by one function, by the path as normalised and as links lead;")
+@keeps("Every operation is judged by one function, by the path as normalised and as links lead")
 async def test_rules_judge_paths_as_normalised_and_as_links_lead(tmp_path: Path) -> None:
     disk = FilesystemBackend(tmp_path)
     assert (await disk.awrite("/secret/key", "needle")).ok
@@ -227,7 +227,7 @@ async def test_rules_judge_paths_as_normalised_and_as_links_lead(tmp_path: Path)
     assert (await disk.aread("/secret/key")).ok
 
 
-@keeps("that what is denied is absent from listings and searches, and answers the same whether it is there or not.")
+@keeps("What is denied is absent from listings and searches, and answers the same whether it is there or not.")
 async def test_what_is_denied_is_absent_and_answers_the_same() -> None:
     memory = MemoryBackend()
     for path in ("/secret/key", "/open"):
@@ -240,7 +240,7 @@ async def test_what_is_denied_is_absent_and_answers_the_same() -> None:
         assert (there.code, str(there.error).replace("key", "kex")) == (missing.code, missing.error)
 
 
-@keeps("That every operation passes it, each exactly once.")
+@keeps("Every operation passes it, each exactly once.")
 async def test_every_operation_passes_a_wrapper_once() -> None:
     passed = []
 

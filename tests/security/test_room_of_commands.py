@@ -77,7 +77,7 @@ HIDING = {
 }
 
 
-@keeps("bounded memory, processes, time and room, as described below")
+@keeps("Bounded memory, processes, time and room, as described below")
 @accounts
 @pytest.mark.parametrize("how", HIDING)
 async def test_room_is_counted_however_it_is_taken(account: str, how: str) -> None:

@@ -44,6 +44,6 @@ def promises() -> list[str]:
     """The promises of SECURITY.md, one by one: those of every backend, then those of each."""
     text = (_ROOT / "SECURITY.md").read_text()
     for_all, by_backend = (text.split(title)[1].split("\n## ")[0] for title in (_FOR_ALL, _BY_BACKEND))
-    common = [" ".join(item.split()) for item in re.split(r"^- ", for_all, flags=re.MULTILINE)[1:]]
-    rows = [row.split(" | ")[1] for row in by_backend.splitlines() if row.startswith("|")][2:]
-    return [part.strip() for text in (*common, *rows) for part in re.split(r"(?<=[.;])\s", text) if part.strip(" .*")]
+    lists = [for_all, *re.findall(r"^Promised:\n\n(.*?)\n\n", by_backend, re.DOTALL | re.MULTILINE)]
+    items = [" ".join(item.split()) for each in lists for item in re.split(r"^- ", each, flags=re.MULTILINE)[1:]]
+    return [part for item in items for part in re.split(r"(?<=[.;])\s", item)]

@@ -318,7 +318,7 @@ async def test_slow_names_hold_up_no_lookup_of_the_program(monkeypatch: pytest.M
     lookup, over = socket.getaddrinfo, Event()
 
     def slow(host: Any, *arguments: Any, **options: Any) -> Any:
-        if str(host).endswith(".test"):
+        if ".test" in str(host):
             over.wait(20)
             raise socket.gaierror(socket.EAI_AGAIN, "no answer")
         return lookup(host, *arguments, **options)
@@ -329,7 +329,7 @@ async def test_slow_names_hold_up_no_lookup_of_the_program(monkeypatch: pytest.M
         for number in range(50):
             tasks.start_soon(allowed.addresses, f"slow{number}.test", 443)
         await anyio.wait_all_tasks_blocked()
-        with anyio.fail_after(10):
+        with anyio.fail_after(5):
             assert await anyio.getaddrinfo("127.0.0.1", 80)
         tasks.cancel_scope.cancel()
     over.set()

@@ -156,8 +156,12 @@ def join_new_keyring() -> None:
 def memory_file(content: bytes) -> int:
     """A descriptor of a file in memory with this content, which a child process reads from its beginning."""
     descriptor = os.memfd_create("deepfs")
-    os.write(descriptor, content)
-    os.lseek(descriptor, 0, os.SEEK_SET)
+    try:
+        os.write(descriptor, content)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+    except OSError:
+        os.close(descriptor)
+        raise
     return descriptor
 
 

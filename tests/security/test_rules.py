@@ -55,7 +55,7 @@ def make(root: Path) -> None:
         (root / name / "inner").mkdir(parents=True)
         for file in ("secret", "inner/secret", "moved", "both"):
             (root / name / file).write_text(content)
-    (root / "denied" / "kept").write_text("SECRET")
+    (root / "denied" / "hidden-name").write_text("SECRET")
     (root / "link").symlink_to("open")
 
 
@@ -194,7 +194,7 @@ async def denies_all(backend: BackendProtocol, root: Path, operations: Any, is_f
         for operation in operations:
             shown = repr(await operation(backend))
             assert "SECRET" not in shown.replace("'SECRET'", ""), (operation, shown)
-            assert "kept" not in shown, (operation, shown)
+            assert "hidden-name" not in shown, (operation, shown)
             count += 1
     print(f"{count:,} operations")
     assert await in_thread(tree, root / "denied") == before

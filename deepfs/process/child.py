@@ -142,13 +142,6 @@ class Process:
             with anyio.move_on_after(_AGAIN_S, shield=True):
                 await self.wait()
 
-    def kill_at_once(self) -> None:
-        """Like `kill`, but blocking, for callers that cannot await."""
-        while self.returncode is None:
-            self._stop()
-            with suppress(subprocess.TimeoutExpired):
-                self._popen.wait(_AGAIN_S)
-
     def _stop(self) -> None:
         with suppress(ProcessLookupError, PermissionError):
             if self._stop_signal is None:
@@ -189,7 +182,7 @@ async def start(command: Command) -> Process:
     except BaseException:
         # Cancelled during the start.
         for process in started:
-            process.kill_at_once()
+            await process.kill()
             process.close()
         raise
     return started[0]

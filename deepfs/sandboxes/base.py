@@ -174,7 +174,7 @@ class BaseSandbox(SandboxBackendProtocol):
         return [real[path] if isinstance(path, str) else None for path in wanted]
 
     async def _resolved(self, wanted: Iterable[str]) -> dict[str, str | None]:
-        """Where paths lead in the sandbox, which follows their links; None outside of the root, and if it cannot."""
+        """The path to which each path leads in the sandbox; None if it is outside of the root or not resolved."""
         found: dict[str, str | None] = {}
         for group in self._calls.groups(wanted, lambda path: [self._inner(path)]):
             names = [self._inner(path) for path in ("/", *group)]

@@ -106,7 +106,7 @@ class Ruleset:
             os.close(opened)
 
     def close(self) -> None:
-        """Close the descriptor; what it was applied to stays confined."""
+        """Close the descriptor. Processes that it confines stay confined."""
         os.close(self.descriptor)
 
 

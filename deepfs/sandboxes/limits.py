@@ -83,7 +83,7 @@ def group_homes(root: str, membership: str) -> list[GroupHome]:
     """Where a process may make control groups that limit memory and processes.
 
     In cgroups v1 that is its own group of each controller, so that the limits of that group hold as well. In cgroups v2
-    a group that divides its memory holds no processes, so it is the nearest ancestor that does.
+    a group that limits its children holds no processes itself, so it is the nearest ancestor that limits its children.
 
     Args:
         root: Where the control groups are mounted: `/sys/fs/cgroup`.
@@ -267,7 +267,10 @@ def _kill_member(group: str, pid: int) -> None:
 
 @cache
 def _homes_of(process: int) -> list[GroupHome]:
-    """Where this process, of this PID, makes groups. Groups left there by processes that were killed are removed."""
+    """The directories in which this process makes groups. Groups that killed processes left there are removed.
+
+    `process` is the PID of this process, so that a fork looks anew.
+    """
     try:
         with open("/proc/self/cgroup") as file:
             homes = group_homes(_ROOT, file.read())
@@ -280,7 +283,7 @@ def _homes_of(process: int) -> list[GroupHome]:
 
 
 def _pid_namespace() -> int:
-    """What tells the PIDs of this process from those of other containers."""
+    """The number of the PID namespace of this process: PIDs of different containers may be the same."""
     try:
         return os.stat("/proc/self/ns/pid").st_ino
     except OSError:

@@ -396,7 +396,7 @@ async def _connected(request: _Request, allowed: AllowedHosts) -> SocketStream:
     with anyio.move_on_after(_CONNECT_S):
         try:
             addresses = await allowed.addresses(request.host, request.port)
-        except Exception:
+        except Exception:  # The resolver is code of the caller, and may raise anything.
             raise _RefusedError("unreachable") from None
         if not addresses:
             raise _RefusedError("refused")

@@ -175,7 +175,7 @@ class _Mixed:
             raise TooLargeError(self._path, after, self._limit)
 
     def _places(self) -> Iterator[tuple[int, int]]:
-        """Where each occurrence starts and ends in the content."""
+        """The start and the end of each occurrence in the content."""
         for place in _places(self._searched, self._old):
             end = place + len(self._old)
             yield place + bisect_left(self._folded, place), end + bisect_left(self._folded, end)

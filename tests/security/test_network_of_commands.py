@@ -440,6 +440,7 @@ async def website(directory: Path) -> AsyncIterator[int]:
             await anyio.to_thread.run_sync(end)
 
 
+@pytest.mark.needs("curl")
 @accounts
 async def test_programs_in_a_box_reach_listed_hosts_and_nothing_else(account: str, tmp_path: Path) -> None:
     def make() -> None:
@@ -466,6 +467,7 @@ async def test_programs_in_a_box_reach_listed_hosts_and_nothing_else(account: st
     assert all("hello" not in each and each for each in shown[5:])
 
 
+@pytest.mark.needs("git")
 async def test_git_fetches_by_the_proxy(tmp_path: Path) -> None:
     def make() -> None:
         git = f"git -C {tmp_path} -c user.name=x -c user.email=x@x"
@@ -479,6 +481,7 @@ async def test_git_fetches_by_the_proxy(tmp_path: Path) -> None:
     assert len(shown.split()[0]) == 40
 
 
+@pytest.mark.needs("curl")
 async def test_the_proxy_ends_with_its_command(tmp_path: Path) -> None:
     box = BubblewrapSandbox(tmp_path, network=["example.org"])
     with anyio.fail_after(30):

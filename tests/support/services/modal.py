@@ -8,6 +8,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 from grpclib.const import Cardinality, Handler
+from grpclib.protocol import H2Protocol
 from grpclib.server import Server, Stream
 from modal import Sandbox
 from modal.client import Client
@@ -182,15 +183,34 @@ class _ControlPlane:
         return api_pb2.TaskGetCommandRouterAccessResponse(url=self.worker, jwt="token")
 
 
+class _Server(Server):
+    """A server that can end the connections which its clients leave open."""
+
+    def __init__(self, served: _Served) -> None:
+        super().__init__([served])
+        self._protocols: list[H2Protocol] = []
+
+    def _protocol_factory(self) -> H2Protocol:
+        protocol = super()._protocol_factory()
+        self._protocols.append(protocol)
+        return protocol
+
+    async def end_connections(self) -> None:
+        for protocol in self._protocols:
+            protocol.processor.close()
+        await asyncio.sleep(0)  # The loop closes the sockets in its next turn.
+
+
 @asynccontextmanager
 async def _serving(served: _Served) -> AsyncIterator[str]:
-    server = Server([served])
+    server = _Server(served)
     await server.start("127.0.0.1", 0)
     try:
         yield f"http://127.0.0.1:{server._server.sockets[0].getsockname()[1]}"
     finally:
         server.close()
         await server.wait_closed()
+        await server.end_connections()
 
 
 @asynccontextmanager

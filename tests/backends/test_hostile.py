@@ -4,6 +4,7 @@ The same small tree is created again after every few calls. No call raises, no r
 files outside the root of a disk do not change, and no file lies beneath a file.
 """
 
+import os
 import secrets
 import time
 from collections import Counter
@@ -201,7 +202,16 @@ class Guard:
             found = [entry.path for entry in entries]
             assert found == sorted(found)
             assert len({path.rstrip("/") for path in found}) == len(found)
-            pending += [path for path in found if path.endswith("/")]
+            # A link may lead to a directory above it, once it was moved: the tree then goes on without end.
+            pending += [path for path in found if path.endswith("/") and not self._is_link(path)]
+
+    def _is_link(self, path: str) -> bool:
+        root, path = self.storage.root, path.rstrip("/")
+        return root is not None and any(
+            os.path.islink(f"{root}{path.removeprefix(prefix)}")
+            for prefix in self.storage.prefixes
+            if path.startswith(prefix)
+        )
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from socket import socket
@@ -73,29 +73,7 @@ class BubblewrapSandbox(WorkspaceSandbox):
 
     _kind = "bubblewrap"
 
-    def __init__(
-        self,
-        root_dir: str | os.PathLike[str] | None = None,
-        *,
-        timeout: float = 120,
-        max_output_bytes: int = 100_000,
-        env: Mapping[str, str] | None = None,
-        network: bool | Sequence[str] | AllowedHosts = False,
-        read_only: Sequence[str] = (),
-        limits: Limits | None = None,
-        max_file_size_mb: int = 10,
-        debugging: bool = False,
-    ) -> None:
-        super().__init__(
-            root_dir,
-            timeout=timeout,
-            max_output_bytes=max_output_bytes,
-            env=env,
-            read_only=read_only,
-            limits=limits,
-            max_file_size_mb=max_file_size_mb,
-            debugging=debugging,
-        )
+    def _allow_network(self, network: bool | Sequence[str] | AllowedHosts) -> None:
         self._network = network is True
         self._hosts = _hosts(network)
 
@@ -207,7 +185,7 @@ _ENDING_S: Final = 10.0
 
 
 class _Run:
-    """What one command has on this machine: its control groups, and descriptors."""
+    """The control groups and descriptors of one command."""
 
     def __init__(self, limits: Limits) -> None:
         self.groups = Cgroup(limits)

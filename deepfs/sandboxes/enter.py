@@ -49,7 +49,7 @@ def _call(result: int) -> None:
 
 
 def _restrict(ruleset: int) -> None:
-    """Put this process, and what it starts, into a new domain beneath that of its parent."""
+    """Restrict this process, and what it starts, by a ruleset of Landlock, besides the rulesets that hold already."""
     _call(_libc.prctl(_SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0))
     _call(_libc.syscall(_RESTRICT_SELF, ruleset, 0))
     os.close(ruleset)

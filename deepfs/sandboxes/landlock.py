@@ -23,6 +23,7 @@ from deepfs.process import Command
 from deepfs.sandboxes import seccomp
 from deepfs.sandboxes.box import FOR_NETWORK, SETTINGS, memory_file
 from deepfs.sandboxes.limits import Cgroup, Limits
+from deepfs.sandboxes.network import AllowedHosts
 from deepfs.sandboxes.workspace import WorkspaceSandbox, leads_by, remove_directory
 from deepfs.text.arguments import check_bool, seconds_of
 from deepfs.text.lines import check_text
@@ -160,31 +161,9 @@ class LandlockSandbox(WorkspaceSandbox):
 
     _kind = "landlock"
 
-    def __init__(
-        self,
-        root_dir: str | os.PathLike[str] | None = None,
-        *,
-        timeout: float = 120,
-        max_output_bytes: int = 100_000,
-        env: Mapping[str, str] | None = None,
-        network: bool = False,
-        read_only: Sequence[str] = (),
-        limits: Limits | None = None,
-        max_file_size_mb: int = 10,
-        debugging: bool = False,
-    ) -> None:
+    def _allow_network(self, network: bool | Sequence[str] | AllowedHosts) -> None:
         check_bool("network", network)
-        self._network = network
-        super().__init__(
-            root_dir,
-            timeout=timeout,
-            max_output_bytes=max_output_bytes,
-            env=env,
-            read_only=read_only,
-            limits=limits,
-            max_file_size_mb=max_file_size_mb,
-            debugging=debugging,
-        )
+        self._network = network is True
 
     def _seen_root(self) -> str:
         return os.path.normpath(self._given_root) if os.path.isabs(self._given_root) else self._disk.host_path
@@ -243,7 +222,7 @@ class LandlockSandbox(WorkspaceSandbox):
     def _description(
         self, command: str, temporary: str, groups: Cgroup, rulesets: tuple[int, int]
     ) -> dict[str, object]:
-        """What the program in `enter.py` is given."""
+        """The arguments of the program in `enter.py`, by name."""
         machine = os.uname().machine
         return {
             "arguments": ["/bin/sh", "-c", command],

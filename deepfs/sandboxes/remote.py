@@ -107,7 +107,7 @@ class Output:
 
     @property
     def data(self) -> bytes:
-        """What was kept."""
+        """The bytes that were kept: the head, then the tail."""
         return bytes(self._head + self._tail)
 
 

@@ -23,6 +23,7 @@ from deepfs.disk.usage import BoundedDisk, DiskUse
 from deepfs.errors import BackendError, InvalidPathError, NotSupportedError
 from deepfs.process import Command, Running
 from deepfs.sandboxes.limits import Cgroup, Limits, held_bytes
+from deepfs.sandboxes.network import AllowedHosts
 from deepfs.sync import shielded
 from deepfs.text import paths
 from deepfs.text.arguments import check_bool, check_env, check_integer, check_number
@@ -52,6 +53,7 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
         timeout: Seconds after which a command is ended, unless its call sets less.
         max_output_bytes: The most bytes of output that are kept.
         env: Environment variables of the commands.
+        network: Whether commands have the network of this machine, or the hosts that they may reach.
         read_only: Paths of this machine that commands can read.
         limits: What commands may use of the machine; None is `Limits()`.
         max_file_size_mb: As in `FilesystemBackend`.
@@ -66,16 +68,18 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
 
     def __init__(
         self,
-        root_dir: str | os.PathLike[str] | None,
+        root_dir: str | os.PathLike[str] | None = None,
         *,
-        timeout: float,
-        max_output_bytes: int,
-        env: Mapping[str, str] | None,
-        read_only: Sequence[str],
-        limits: Limits | None,
-        max_file_size_mb: int,
-        debugging: bool,
+        timeout: float = 120,
+        max_output_bytes: int = 100_000,
+        env: Mapping[str, str] | None = None,
+        network: bool | Sequence[str] | AllowedHosts = False,
+        read_only: Sequence[str] = (),
+        limits: Limits | None = None,
+        max_file_size_mb: int = 10,
+        debugging: bool = False,
     ) -> None:
+        self._allow_network(network)
         check_number("timeout", timeout)
         check_integer("max_output_bytes", max_output_bytes)
         check_bool("debugging", debugging)
@@ -102,6 +106,10 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
     @property
     def id(self) -> str:
         return self._id
+
+    @abstractmethod
+    def _allow_network(self, network: bool | Sequence[str] | AllowedHosts) -> None:
+        """Keep what commands may reach. Raises TypeError or ValueError if it cannot be used."""
 
     # --- the workspace ---
 
@@ -152,7 +160,7 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
 
     @abstractmethod
     def _seen_root(self) -> str:
-        """Where commands see the workspace."""
+        """The absolute path of the workspace for commands."""
 
     def sandbox_path(self, path: str) -> str:
         """The path of a file for commands.
@@ -211,7 +219,7 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
 
     @abstractmethod
     def _boxed(self, command: str, timeout: float | None) -> AbstractAsyncContextManager[Command]:
-        """The confined command; what it needs exists until the block ends."""
+        """A context of the confined command; its files and control groups are removed when the block ends."""
 
     def _not_enforced(self, groups: Cgroup) -> tuple[str, ...]:
         """The limits that hold in part, since there is no control group for them; the first time, the log says so."""

@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import signal
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,9 @@ import pytest
 from deepfs.errors import BackendError, NotSupportedError
 from deepfs.sandboxes.box import private_devices
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
-from deepfs.sandboxes.seccomp import ARCHITECTURES
 from support.accounts import ACCOUNTS, output_as
 from support.promises import keeps
+from support.system_calls import CALLED, NUMBERS, attempts
 
 pytestmark = [pytest.mark.anyio, pytest.mark.needs("BubblewrapSandbox")]
 accounts = pytest.mark.parametrize("account", ACCOUNTS)
@@ -175,17 +174,6 @@ async def test_links_outside_of_the_workspace_may_lead_to_read_only_paths(tmp_pa
 
 # --- system calls ---
 
-_NUMBERS = ARCHITECTURES[os.uname().machine].numbers
-
-_CALLS = """
-import ctypes, json
-libc = ctypes.CDLL(None, use_errno=True)
-def called(number, *arguments):
-    ctypes.set_errno(0)
-    result = libc.syscall(ctypes.c_long(number), *arguments)
-    return ctypes.get_errno() if result < 0 else 0
-"""
-
 REFUSED = (
     ("chmod", "b'f', 0o4755", errno.EPERM),
     ("chmod", "b'f', 0o2755", errno.EPERM),
@@ -240,23 +228,17 @@ ALLOWED = (
 )
 
 
-def attempts(calls: Sequence[tuple[str, str]]) -> str:
-    """A program that makes system calls, and prints the number of the error of each, or 0."""
-    lines = [f"called({_NUMBERS[name]}, {arguments})" for name, arguments in calls]
-    return f"{_CALLS}\nopened = open('f', 'w'); file = opened.fileno()\nprint(json.dumps([{', '.join(lines)}]))"
-
-
 @keeps("They make no file with set-id bits")
 @accounts
 async def test_refused_calls_fail(account: str) -> None:
-    here = [call for call in REFUSED if call[0] in _NUMBERS]
+    here = [call for call in REFUSED if call[0] in NUMBERS]
     found = await printed(account, attempts([(name, arguments) for name, arguments, _ in here]))
     assert [(name, arguments, got) for (name, arguments, _), got in zip(here, found, strict=True)] == here
 
 
 @accounts
 async def test_other_calls_succeed(account: str) -> None:
-    here = [call for call in ALLOWED if call[0] in _NUMBERS]
+    here = [call for call in ALLOWED if call[0] in NUMBERS]
     assert await printed(account, attempts(here)) == [0] * len(here)
 
 
@@ -285,7 +267,7 @@ async def test_calls_of_i386_and_x32_kill_the_process(account: str) -> None:
 
 
 async def test_debuggers_may_trace_if_that_is_asked_for(tmp_path: Path) -> None:
-    command = in_python(f"{_CALLS}\nprint(called({_NUMBERS['ptrace']}, 0, 0, 0, 0))")
+    command = in_python(f"{CALLED}\nprint(called({NUMBERS['ptrace']}, 0, 0, 0, 0))")
     for debugging, number in ((False, errno.EPERM), (True, 0)):
         box = BubblewrapSandbox(tmp_path, debugging=debugging)
         assert (await box.aexecute(command)).output == f"{number}\n"
@@ -293,7 +275,7 @@ async def test_debuggers_may_trace_if_that_is_asked_for(tmp_path: Path) -> None:
 
 async def test_debuggers_may_not_trace_the_process_that_ends_all_others(tmp_path: Path) -> None:
     seize = 0x4206
-    command = in_python(f"{_CALLS}\nprint(called({_NUMBERS['ptrace']}, {seize}, 1, 0, 0))")
+    command = in_python(f"{CALLED}\nprint(called({NUMBERS['ptrace']}, {seize}, 1, 0, 0))")
     assert (await BubblewrapSandbox(tmp_path, debugging=True).aexecute(command)).output == f"{errno.EPERM}\n"
 
 
@@ -303,12 +285,12 @@ _KEYS = f"""
 import ctypes, os
 libc = ctypes.CDLL(None)
 JOIN, SEARCH, SESSION = 1, 10, -3
-def key(): return libc.syscall({_NUMBERS["keyctl"]}, SEARCH, SESSION, b"user", b"deepfs-test", 0)
+def key(): return libc.syscall({NUMBERS["keyctl"]}, SEARCH, SESSION, b"user", b"deepfs-test", 0)
 """
 _OWN_KEYRING = f"""
 from deepfs.sandboxes.box import join_new_keyring
-libc.syscall({_NUMBERS["keyctl"]}, JOIN, None)
-libc.syscall({_NUMBERS["add_key"]}, b"user", b"deepfs-test", b"secret", 6, SESSION)
+libc.syscall({NUMBERS["keyctl"]}, JOIN, None)
+libc.syscall({NUMBERS["add_key"]}, b"user", b"deepfs-test", b"secret", 6, SESSION)
 command = process.Command([sys.executable, "-c", sys.argv[1]], prepare=join_new_keyring)
 print(anyio.run(process.capture, command, 1000).output.strip(), key() > 0)
 """

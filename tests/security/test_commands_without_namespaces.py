@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -25,10 +25,10 @@ from deepfs.errors import InvalidContentError, NotSupportedError
 from deepfs.sandboxes import landlock
 from deepfs.sandboxes.bubblewrap import bubblewrap_program
 from deepfs.sandboxes.landlock import LandlockSandbox
-from deepfs.sandboxes.seccomp import ARCHITECTURES
 from support.accounts import ACCOUNTS, ordinary_interpreter, output_as
 from support.processes import gone, pause
 from support.promises import keeps
+from support.system_calls import CALLED, NUMBERS, attempts
 
 __all__ = ["pause"]
 
@@ -219,15 +219,6 @@ def test_paths_that_are_given_can_be_read_only(outside: Path) -> None:
 
 # --- system calls ---
 
-_NUMBERS = ARCHITECTURES[os.uname().machine].numbers
-_CALLS: Final = """
-import ctypes, json
-libc = ctypes.CDLL(None, use_errno=True)
-def called(number, *arguments):
-    ctypes.set_errno(0)
-    result = libc.syscall(ctypes.c_long(number), *arguments)
-    return ctypes.get_errno() if result < 0 else 0
-"""
 REFUSED = (
     ("chmod", "b'f', 0o4755", errno.EPERM),
     ("keyctl", "0, -3, 1", errno.EPERM),
@@ -255,15 +246,9 @@ REFUSED = (
 )
 
 
-def attempts(calls: Sequence[tuple[str, str]]) -> str:
-    """A program that makes system calls, and prints the number of the error of each, or 0."""
-    lines = [f"called({_NUMBERS[name]}, {arguments})" for name, arguments in calls]
-    return in_python(f"{_CALLS}\nopen('f', 'w').close()\nprint(json.dumps([{', '.join(lines)}]))")
-
-
 def test_refused_calls_fail() -> None:
-    here = [call for call in REFUSED if call[0] in _NUMBERS]
-    [(_, output)] = run(attempts([(name, arguments) for name, arguments, _ in here]))
+    here = [call for call in REFUSED if call[0] in NUMBERS]
+    [(_, output)] = run(in_python(attempts([(name, arguments) for name, arguments, _ in here])))
     found = json.loads(output)
     assert [(name, arguments, got) for (name, arguments, _), got in zip(here, found, strict=True)] == here
 
@@ -296,9 +281,9 @@ def test_signals_reach_only_what_the_command_started() -> None:
 
 
 def test_debuggers_may_trace_if_that_is_asked_for() -> None:
-    own = f"called({_NUMBERS['ptrace']}, 0, 0, 0, 0)"
-    other = f"called({_NUMBERS['ptrace']}, 16, {{pid}}, 0, 0)"
-    source = in_python(f"{_CALLS}\nprint({other}, {own})")
+    own = f"called({NUMBERS['ptrace']}, 0, 0, 0, 0)"
+    other = f"called({NUMBERS['ptrace']}, 16, {{pid}}, 0, 0)"
+    source = in_python(f"{CALLED}\nprint({other}, {own})")
     assert run(source, debugging=True) == [(0, f"{errno.EPERM} 0\n")]
     assert run(source) == [(0, f"{errno.EPERM} {errno.EPERM}\n")]
 

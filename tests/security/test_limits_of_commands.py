@@ -9,13 +9,11 @@ from typing import Any
 
 import anyio
 import pytest
-from deepagents.backends import LocalShellBackend as PeerShell
 
 from deepfs.backends.composite import CompositeBackend
 from deepfs.backends.local_shell import LocalShellBackend
 from deepfs.backends.memory import MemoryBackend
 from deepfs.backends.wrapper import WrapperBackend
-from deepfs.compat.deepagents import from_deepagents, to_deepagents
 from deepfs.middleware.filesystem import FilesystemMiddleware
 from deepfs.middleware.tools import filesystem_tools
 from deepfs.policy import AuditedBackend, HistoryBackend, PermissionedBackend, QuotaBackend
@@ -129,13 +127,6 @@ def test_the_ceiling_of_the_tool_must_be_a_positive_number() -> None:
     for wrong in (0, -1, float("nan")):
         with pytest.raises(ValueError, match="max_execute_timeout must be positive"):
             filesystem_tools(Sandbox(), max_execute_timeout=wrong)
-
-
-def test_a_shell_keeps_the_timeout_of_its_operator_on_the_way_from_and_to_deepagents(tmp_path: Path) -> None:
-    adapted: Any = from_deepagents(PeerShell(tmp_path, virtual_mode=True, timeout=1))
-    assert "timed out after 1 seconds" in adapted.execute("sleep 20", timeout=TOO_LONG).output
-    handed: Any = to_deepagents(LocalShellBackend(tmp_path, timeout=TIMEOUT))
-    assert STOPPED in handed.execute("sleep 20", timeout=3600).output
 
 
 # --- the limit of output counts all that is shown ---

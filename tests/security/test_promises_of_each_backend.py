@@ -6,8 +6,6 @@ from typing import Any
 
 import anyio
 import pytest
-from deepagents.backends.filesystem import FilesystemBackend as PeerFilesystem
-from deepagents.backends.protocol import ReadResult as PeerRead
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 from langgraph.store.memory import InMemoryStore
@@ -19,7 +17,6 @@ from deepfs.backends.local_shell import LocalShellBackend
 from deepfs.backends.memory import MemoryBackend
 from deepfs.backends.store import StoreBackend
 from deepfs.backends.wrapper import WrapperBackend
-from deepfs.compat.deepagents import from_deepagents
 from deepfs.policy import FilesystemPermission, PermissionedBackend
 from support.processes import gone, pause, started
 from support.promises import keeps
@@ -263,17 +260,3 @@ async def test_every_operation_passes_a_wrapper_once() -> None:
     assert passed == [
         *("write", "edit", "read", "copy", "move", "upload_files", "download_files", "delete", "ls", "glob", "grep")
     ]
-
-
-# --- backends of other libraries ---
-
-
-class _Verbose(PeerFilesystem):
-    def read(self, *args: Any, **options: Any) -> PeerRead:
-        return PeerRead(error="broken " * 10_000)
-
-
-@keeps("Errors of other libraries are cut after 10,000 characters.")
-def test_a_long_error_of_another_library_is_cut(tmp_path: Path) -> None:
-    result = from_deepagents(_Verbose(tmp_path, virtual_mode=True)).read("/file")
-    assert 10_000 <= len(str(result.error)) < 10_100

@@ -30,6 +30,7 @@ __all__ = [
     "is_inline",
     "named",
     "run_sync",
+    "runs_inline",
     "shielded",
     "sync_shims",
     "yield_to_loop",
@@ -38,6 +39,7 @@ __all__ = [
 P = ParamSpec("P")
 T = TypeVar("T")
 ClassT = TypeVar("ClassT", bound=type)
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 OPERATIONS: Final = (
     "ls",
@@ -305,6 +307,15 @@ def call_sync(backend: object, call: Callable[[], Coroutine[Any, Any, T]], name:
     return _on_served_loop(call) if _here.is_worker else run_sync(call)
 
 
+_RUNS_INLINE = "runs_inline"
+
+
+def runs_inline(amethod: FunctionT) -> FunctionT:
+    """Declare that an async operation waits for nothing where `is_inline()`: its sync method runs in its thread."""
+    setattr(amethod, _RUNS_INLINE, True)
+    return amethod
+
+
 def _shim(amethod: Callable[..., Coroutine[Any, Any, Any]], name: str) -> Callable[..., Any]:
     """A sync method that calls `amethod` itself, not an override of it in the class of `self`."""
 
@@ -313,7 +324,10 @@ def _shim(amethod: Callable[..., Coroutine[Any, Any, Any]], name: str) -> Callab
         bound = functools.partial(amethod, self, *args, **kwargs)
         return call_sync(self, bound, f"{owner}.{name}()", f"{owner}.a{name}()")
 
-    return named(call, amethod, name)
+    def call_inline(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return _run_inline(amethod(self, *args, **kwargs))
+
+    return named(call_inline if getattr(amethod, _RUNS_INLINE, False) else call, amethod, name)
 
 
 def _ashim(method: Callable[..., Any], name: str) -> Callable[..., Any]:

@@ -1,7 +1,7 @@
 """Real files below a directory of this machine."""
 
 import os
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from pathlib import Path
@@ -12,13 +12,13 @@ from msgspec.structs import replace as replace_fields
 from deepfs.backends.operations import CHUNK_BYTES
 from deepfs.backends.protocol import BackendProtocol, Capabilities
 from deepfs.backends.transfer import MAX_HELD_BYTES
-from deepfs.disk import Disk, Entry, Limits, Reading, Upload, is_shortage, modified_at
+from deepfs.disk import Disk, Entry, FilesInMemory, Limits, Reading, Upload, is_shortage, modified_at
 from deepfs.errors import BinaryFileError, DeepFSError
 from deepfs.search.batching import BatchedCall, Batcher
 from deepfs.search.disk import Automatic, InProcess, LocalSearch
 from deepfs.search.gitignore import IgnoreOption
 from deepfs.search.request import GlobRequest, GrepRequest, SearchRequest
-from deepfs.sync import shielded
+from deepfs.sync import is_inline, runs_inline, shielded
 from deepfs.text import media, paths
 from deepfs.text import records as filedata
 from deepfs.text.arguments import bytes_given, bytes_of, check_bool, check_number, chunk_bytes, directory_given
@@ -30,6 +30,7 @@ from deepfs.text.paths import host_path
 from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
 from deepfs.threads.locks import path_locks
+from deepfs.threads.loop_bridge import loop_callbacks
 from deepfs.types import (
     DeleteResult,
     EditResult,
@@ -52,6 +53,8 @@ T = TypeVar("T")
 _WAIT_S = 30.0
 """Seconds that a change waits for other processes."""
 _UPLOADS_A_HOP = 16
+_NO_DEADLINE = Deadline()
+"""For reads that end at once."""
 
 
 class FilesystemBackend(BackendProtocol):
@@ -177,11 +180,19 @@ class FilesystemBackend(BackendProtocol):
 
     # --- looking ---
 
-    def _look(self, function: Callable[..., T], *args: Any) -> Awaitable[T]:
+    async def _look(self, function: Callable[..., T], *args: Any) -> T:
         """Run a read in a worker thread. On cancellation it is not awaited, and its deadline makes it end soon."""
         deadline = Deadline()
-        return pool.run(function, deadline, self._files(), *args, abandon_on_cancel=True, deadline=deadline)
+        if is_inline():
+            return function(deadline, self._files(), *args)
+        return await pool.run(function, deadline, self._files(), *args, abandon_on_cancel=True, deadline=deadline)
 
+    async def _look_at_file(self, function: Callable[..., T], *args: Any) -> T:
+        """Read a file: on the event loop if it is in the system's memory, else in a worker thread."""
+        found = await _in_memory(self._files(), function, *args)
+        return await self._look(_prepared, function, *args) if found is None else found
+
+    @runs_inline
     async def als(self, path: str) -> LsResult:
         return await self._look(self._ls, path)
 
@@ -196,10 +207,11 @@ class FilesystemBackend(BackendProtocol):
     def _list_tree(self, deadline: Deadline, disk: Disk, path: str, deleting: bool) -> TreeListing:
         return disk.list_tree(self._path(path), deadline, deleting=deleting)
 
+    @runs_inline
     async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
-        return await self._look(self._read, path, offset, limit)
+        return await self._look_at_file(self._read, path, offset, limit)
 
-    def _read(self, deadline: Deadline, disk: Disk, path: str, offset: int, limit: int) -> ReadResult:
+    def _read(self, deadline: Deadline, disk: Disk | FilesInMemory, path: str, offset: int, limit: int) -> ReadResult:
         check_window(offset, limit)
         path = self._path(path)
         mime_type = media.mime_type(path)
@@ -209,17 +221,18 @@ class FilesystemBackend(BackendProtocol):
         if isinstance(read.shown, bytes):
             return self._binary(path, read)
         text = FileDataV2(read.shown.text, "utf-8", None, modified_at(read.status), mime_type)
-        return filedata.read_window(text, read.shown, read.version)
+        return filedata.read_window(text, read.shown, read.hashed)
 
     def _binary(self, path: str, read: Reading) -> ReadResult:
         assert isinstance(read.shown, bytes)
         at = FileDataV2("", modified_at=modified_at(read.status))
         return filedata.read_binary(path, read.shown, at=at, content_version=read.version, limit=self._max_bytes)
 
+    @runs_inline
     async def aread_raw(self, path: str) -> ReadRawResult:
-        return await pool.run(self._read_raw, self._files(), path, abandon_on_cancel=True)
+        return await self._look_at_file(self._read_raw, path)
 
-    def _read_raw(self, disk: Disk, path: str) -> ReadRawResult:
+    def _read_raw(self, _: Deadline, disk: Disk | FilesInMemory, path: str) -> ReadRawResult:
         data, status = disk.read_file(self._path(path), MAX_HELD_BYTES)
         return ReadRawResult(data=replace_fields(filedata.new_file(data, now=modified_at(status)), created_at=None))
 
@@ -235,12 +248,23 @@ class FilesystemBackend(BackendProtocol):
         start, judge = key
         self._search.run_batch(calls, self._path(start), self._path(""), judge)
 
+    @runs_inline
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-        return await pool.run_each(partial(self._download_file, self._files()), paths, abandon_on_cancel=True)
+        disk = self._files()
+        found = [await _in_memory(disk, self._download_file, path) for path in paths]
+        left = [path for path, response in zip(paths, found, strict=True) if response is None]
+        rest = iter(await self._download_from_disk(left))
+        return [next(rest) if response is None else response for response in found]
 
-    def _download_file(self, disk: Disk, path: str) -> FileDownloadResponse:
+    async def _download_from_disk(self, paths: list[str]) -> list[FileDownloadResponse]:
+        if is_inline():
+            return [await self._look(_prepared, self._download_file, path) for path in paths]
+        download = partial(_prepared, _NO_DEADLINE, self._files(), self._download_file)
+        return await pool.run_each(download, paths, abandon_on_cancel=True)
+
+    def _download_file(self, _: Deadline, disk: Disk | FilesInMemory, path: str) -> FileDownloadResponse:
         try:
-            data, _ = disk.read_file(self._path(path), MAX_HELD_BYTES)
+            data, _status = disk.read_file(self._path(path), MAX_HELD_BYTES)
         except DeepFSError as error:
             return FileDownloadResponse(path, error=error.code.value)
         return FileDownloadResponse(path, data)
@@ -373,6 +397,25 @@ class FilesystemBackend(BackendProtocol):
         except DeepFSError as error:
             return error.code.value
         return None
+
+
+async def _in_memory(disk: Disk, function: Callable[..., T], *args: Any) -> T | None:
+    """Read a file that is in the system's memory, in this thread; None if it is not."""
+    files = disk.in_memory
+    if not files.is_ready:
+        return None
+    if not is_inline() and not (loop := loop_callbacks()).has_time():
+        await loop.next_turn()
+    try:
+        return function(_NO_DEADLINE, files, *args)
+    except BlockingIOError:
+        return None
+
+
+def _prepared(deadline: Deadline, disk: Disk, function: Callable[..., T], *args: Any) -> T:
+    """Run a read, and prepare for reads in memory."""
+    disk.in_memory.prepare()
+    return function(deadline, disk, *args)
 
 
 def _start(request: SearchRequest) -> str:

@@ -1,6 +1,7 @@
 """The disk engine: reads and changes files below one host directory, safely despite races, symlinks and failures."""
 
 from deepfs.disk.engine import Disk
+from deepfs.disk.in_memory import FilesInMemory
 from deepfs.disk.os_calls import is_shortage, is_temporary, leaf
 from deepfs.disk.reading import Limits, Reading, modified_at
 from deepfs.disk.usage import BoundedDisk
@@ -13,6 +14,7 @@ __all__ = [
     "Deadline",
     "Disk",
     "Entry",
+    "FilesInMemory",
     "FoundFile",
     "Limits",
     "Listing",

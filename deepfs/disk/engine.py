@@ -6,6 +6,7 @@ from copy import copy
 from typing import BinaryIO
 
 from deepfs.disk.atomic import Sweeper
+from deepfs.disk.in_memory import FilesInMemory
 from deepfs.disk.os_calls import StorageErrors, release
 from deepfs.disk.reading import DEFAULT_LIMITS, Limits, Reading, open_regular, read_descriptor, read_whole, read_window
 from deepfs.disk.relocation import Relocator
@@ -58,6 +59,8 @@ class Disk:
 
     def _work_in(self, root: Root) -> None:
         self._root = root
+        self.in_memory: FilesInMemory = FilesInMemory(root)
+        """The same files, read without waiting."""
         self._writer = Writer(root, self._sweeper, durable=self._durable)
         self._relocator = Relocator(root, self._sweeper, durable=self._durable)
 

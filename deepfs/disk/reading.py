@@ -4,7 +4,7 @@ import codecs
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import blake2b
@@ -27,6 +27,7 @@ __all__ = [
     "check_regular",
     "is_version",
     "modified_at",
+    "of_whole",
     "open_regular",
     "open_regular_at",
     "read_descriptor",
@@ -37,11 +38,15 @@ __all__ = [
 
 BLOCK = 256 * 1024
 
+fstat: Callable[[int], os.stat_result] = os.fstat
+"""The status of an open file. Bound here, since a file that is read on the event loop has its status in memory."""
+
+
 # Two changes within one tick of a file system's clock leave the same times; the coarsest clock in use ticks every two
-# seconds. So a hash is cached only if the last change is older than that, and is valid while the status is the same.
+# seconds. So facts are cached only if the last change is older than that, and is valid while the status is the same.
 _SETTLED_NS = 2_000_000_000
-_WORTH_REMEMBERING = 16 * 1024
-_MAX_REMEMBERED = 4096
+_WORTH_REMEMBERING = 1024
+_MAX_REMEMBERED = 16 * 1024
 
 
 def check_regular(path: str, status: os.stat_result) -> None:
@@ -117,8 +122,8 @@ def blocks(descriptor: int, first: bytes = b"") -> Iterator[bytes]:
 class Versioning:
     """The version of the content of an open file; `status` must be taken before anything is read.
 
-    The version is a hash of the content, the same in every backend. For a large file that has not changed for two
-    seconds, the hash is cached until the identity, size or times of the file change.
+    The version is a hash of the content, the same in every backend. For a file that has not changed for two seconds,
+    the hash and the number of lines are cached until the identity, size or times of the file change.
     """
 
     __slots__ = ("_key", "_status", "known")
@@ -126,28 +131,45 @@ class Versioning:
     def __init__(self, status: os.stat_result) -> None:
         self._status = status
         self._key = _settled_key(status)
-        self.known: str | None = None if self._key is None else _versions.get(self._key)
-        """The cached version; None if the content must be hashed."""
+        self.known: Known = _NOTHING if self._key is None else _known.get(self._key, _NOTHING)
+        """What is cached."""
 
-    def of(self, descriptor: int, content: bytes) -> str:
+    def of(self, descriptor: int, content: bytes | bytearray) -> str:
         """The version of `content`, the whole content of the file."""
-        return self.known or self.remember(descriptor, text.version(content))
+        return self.known.version or self.remember(descriptor, text.version(content))
 
     def remember(self, descriptor: int, version: str) -> str:
-        """Cache and return `version`, the hash of all that was read; not cached if the file changed meanwhile."""
-        if self._key is not None and _settled_key(os.fstat(descriptor)) == self._key:
-            if len(_versions) >= _MAX_REMEMBERED:
-                _versions.clear()
-            _versions[self._key] = version
+        """Cache and return `version`, the hash of all that was read."""
+        self._remember(descriptor, Known(version, self.known.lines))
         return version
+
+    def remember_lines(self, descriptor: int, lines: int | None) -> None:
+        """Cache the number of lines of all that was read, if that is not cached yet."""
+        if self._key is not None and self.known.lines is None:
+            self._remember(descriptor, Known(self.known.version, lines))
+
+    def _remember(self, descriptor: int, known: "Known") -> None:
+        # Not if the file has changed since it was opened: other content may have been read then.
+        if self._key is not None and _settled_key(fstat(descriptor)) == self._key:
+            if len(_known) >= _MAX_REMEMBERED:
+                _known.clear()
+            _known[self._key] = self.known = known
 
     def of_unread(self) -> str:
         """A version for a file that is too large to be read whole, made of its inode, size and times."""
         return _status_version(self._status)
 
 
+class Known(NamedTuple):
+    """What is known of the content of a file; None is unknown."""
+
+    version: str | None
+    lines: int | None
+
+
 _Key = tuple[int, int, int, int, int]
-_versions: dict[_Key, str] = {}
+_known: dict[_Key, Known] = {}
+_NOTHING = Known(None, None)
 
 
 def _settled_key(status: os.stat_result) -> _Key | None:
@@ -224,8 +246,14 @@ class Reading(NamedTuple):
     """The result of reading: a window of text, or the whole of a binary file."""
 
     status: os.stat_result
-    version: str
+    hashed: str | None
+    """The version of the file; None if `shown` is the whole content, and was not hashed."""
     shown: text.Window | bytes
+
+    @property
+    def version(self) -> str:
+        """The version of the file."""
+        return self.hashed or text.version(self.shown if isinstance(self.shown, bytes) else self.shown.text)
 
 
 class _NotTextError(Exception):
@@ -241,8 +269,8 @@ def read_window(
         versioning = Versioning(status)
         if status.st_size <= MAX_WHOLE:
             data = read_descriptor(path, descriptor, status.st_size, limits.window)
-            return _from_whole(status, versioning.of(descriptor, data), data, offset, limit)
-        is_hashed = versioning.known is None and status.st_size <= limits.judged
+            return of_whole(status, versioning, data, offset, limit, descriptor)
+        is_hashed = versioning.known.version is None and status.st_size <= limits.judged
         scan = _Scan(path, status, offset, limit, limits, text.digest() if is_hashed else None)
         try:
             scan.run(descriptor, deadline or Deadline())
@@ -266,14 +294,22 @@ def read_whole(root: Root, path: str, limit: int) -> Reading:
         release(descriptor)
 
 
-def _from_whole(status: os.stat_result, version: str, data: bytes, offset: int, limit: int) -> Reading:
+def of_whole(
+    status: os.stat_result, versioning: Versioning, data: bytes | bytearray, offset: int, limit: int, descriptor: int
+) -> Reading:
+    """The reading of an open file with the content `data`: of the window if it is text, else of all of it."""
     content = text.decode(data)
-    return Reading(status, version, data if content is None else text.window(content, offset, limit))
+    if content is None:
+        return Reading(status, versioning.of(descriptor, data), bytes(data))
+    shown = text.window(content, offset, limit, versioning.known.lines)
+    versioning.remember_lines(descriptor, shown.total_lines)
+    is_all = len(shown.text) == len(content)
+    return Reading(status, versioning.known.version if is_all else versioning.of(descriptor, data), shown)
 
 
 def _scanned_version(scan: "_Scan", versioning: Versioning, descriptor: int) -> str:
-    if versioning.known is not None:
-        return versioning.known
+    if versioning.known.version is not None:
+        return versioning.known.version
     made = scan.version
     return versioning.of_unread() if made is None else versioning.remember(descriptor, made)
 

@@ -42,7 +42,7 @@ class Window(Struct, frozen=True):
     next_offset: int | None
 
 
-def decode(data: bytes) -> str | None:
+def decode(data: bytes | bytearray) -> str | None:
     """`data` as text with its BOM; None if it contains NUL or is not UTF-8."""
     if b"\0" in data:
         return None
@@ -85,15 +85,16 @@ def check_window(offset: int, limit: int) -> None:
         check_integer("limit", limit)
 
 
-def window(text: str, offset: int, limit: int) -> Window:
+def window(text: str, offset: int, limit: int, total: int | None = None) -> Window:
     """At most `limit` lines from line `offset`, which counts from 0; a negative number counts as 0.
 
     The windows that one reads by following `next_offset` join to the text without its BOM. With a `limit` of 0 no line
     is shown and `next_offset` is `offset`. An empty text gives an empty window at any offset. For any other text, an
-    offset beyond its end raises InvalidContentError, which says how many lines there are.
+    offset beyond its end raises InvalidContentError, which says how many lines there are. `total` is the number of
+    lines, if it is known.
     """
     check_window(offset, limit)
-    total = line_count(text)
+    total = line_count(text) if total is None else total
     if total == 0:
         return Window("", None, None, 0, None)
     offset, limit = max(offset, 0), max(limit, 0)
@@ -109,13 +110,13 @@ def window(text: str, offset: int, limit: int) -> Window:
     return Window(text[start:end], offset + 1, last, total, None if last == total else last)
 
 
-def version(data: bytes | str) -> str:
+def version(data: bytes | bytearray | str) -> str:
     """The version of content: equal for equal bytes. A str counts as its UTF-8."""
     content = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
     return digest(content).hexdigest()
 
 
-def digest(start: bytes = b"") -> blake2b:
+def digest(start: bytes | bytearray = b"") -> blake2b:
     """Return a hash object: its hexdigest is the version of `start` plus the bytes it is updated with."""
     return blake2b(start, digest_size=16)
 

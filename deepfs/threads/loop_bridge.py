@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from contextvars import ContextVar
 from math import inf
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 from weakref import ref
 
@@ -41,6 +42,8 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+_WORK_S = 0.002
 
 waiting_threads: Final[ContextVar[frozenset[int]]] = ContextVar("deepfs_waiting_threads", default=frozenset())
 """The threads, by `threading.get_ident`, that wait for the current code; waiting for one of them would never end."""
@@ -129,6 +132,9 @@ class LoopCallbacks(ABC):
         self._sent: deque[Callable[[], object]] = deque()
         self._called = False
         self._turn: object | None = None
+        self._began = 0.0
+        self._works = 0
+        self._waiting: deque[ThreadEvent] = deque()
 
     def send(self, callback: Callable[[], object]) -> None:
         """Have the loop run `callback` after those that were sent before; safe from any thread.
@@ -165,11 +171,34 @@ class LoopCallbacks(ABC):
         """A token of the loop's current turn: all that runs before the loop next polls for events gets the same one."""
         if self._turn is None:
             self._turn = object()
+            self._began = perf_counter()
             self._call_soon(self._end_turn)
         return self._turn
 
+    def has_time(self) -> bool:
+        """Whether the loop itself may do some work in its current turn; if not, await `next_turn` before.
+
+        A turn has two milliseconds for such work, so that other tasks are not held up.
+        """
+        if self._waiting or (self.turn() and perf_counter() - self._began > _WORK_S):
+            return False
+        self._works += 1
+        return True
+
+    async def next_turn(self) -> None:
+        """Wait until the loop may do some work. Callers that wait are served in their order."""
+        event = self.event()
+        self._waiting.append(event)
+        await event.wait()
+
     def _end_turn(self) -> None:
-        self._turn = None
+        took, self._turn = perf_counter() - self._began, None
+        works = int(self._works * _WORK_S / took)  # As many as would have fit in.
+        self._works = min(len(self._waiting), max(works, 1))
+        for _ in range(self._works):
+            self._waiting.popleft().fire()
+        if self._works:
+            self.turn()
 
     def _run_sent(self) -> None:
         # Cleared before counting: a callback that is sent after this line schedules another run.

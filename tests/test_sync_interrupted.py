@@ -187,7 +187,7 @@ class TestFinalisers:
                     self.me = self
                 def __del__(self):
                     try:
-                        told.append(backend.read("/a.txt").ok)
+                        told.append(backend.write("/a.txt", "two", overwrite=True).ok)
                     except RuntimeError as error:
                         told.append(str(error))
 
@@ -277,7 +277,7 @@ class TestEndedLoop:
             with patch("time.monotonic", {patched}):
                 for _ in range(3):
                     try:
-                        backend.read("/a.txt")
+                        backend.write("/a.txt", "two", overwrite=True)
                     except RuntimeError as error:
                         print(error)
             print(backend.read("/a.txt").ok)

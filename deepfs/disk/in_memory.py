@@ -54,7 +54,7 @@ class FilesInMemory:
 
     def prepare(self) -> None:
         """Find out how these files can be read; blocks."""
-        if self._start is None and not self._is_refused:
+        if self._start is None and not self._is_refused and not sys.is_finalizing():
             with suppress(OSError):  # The root may not exist yet.
                 self._start = _start_of(self._root)
                 self._is_refused = self._start is None

@@ -118,8 +118,8 @@ def _how(flags: int, resolve: int) -> bytes:
 
 @cache
 def _system_call() -> _Call | None:
-    """A function that calls `openat2`; None if the system does not have the call."""
-    if sys.platform != "linux":
+    """A function that calls `openat2`; None if the system does not have the call, or nothing can be imported."""
+    if sys.platform != "linux" or sys.is_finalizing():
         return None
     # Imported late: the import takes ten milliseconds.
     import ctypes

@@ -12,6 +12,7 @@ import pytest
 from deepfs.disk import Disk
 from deepfs.disk import resolve as places
 from deepfs.errors import DeepFSError, NotFoundError
+from deepfs.text.lines import version
 from support.disks import Swapping, open_descriptors, tree
 
 SWAPS = [2_000, pytest.param(100_000, marks=[pytest.mark.stress, pytest.mark.timeout(1200)])]
@@ -48,6 +49,17 @@ def look(disk: Disk, number: int) -> None:
         assert {entry.name for entry in disk.list_directory("/").entries} <= {"dir", ".link"}
     with suppress(DeepFSError):
         assert disk.read_file("/dir/kept") is None
+
+
+def look_in_memory(disk: Disk, number: int) -> None:
+    disk.in_memory.prepare()
+    for path in ("/dir/secret", "/dir/inner/secret"):
+        with suppress(BlockingIOError):
+            assert disk.in_memory.read_file(path)[0] == b"public"
+        with suppress(BlockingIOError):
+            assert disk.in_memory.read_window(path, 0, 1).version == version(b"public")
+    with suppress(BlockingIOError):
+        assert disk.in_memory.read_file("/dir/kept") is None
 
 
 def search(disk: Disk, number: int) -> None:
@@ -97,8 +109,11 @@ def relocate(disk: Disk, number: int) -> None:
             disk.write_file("/dir/inner/secret", b"public", overwrite=True)
 
 
+IN_MEMORY = pytest.param(look_in_memory, marks=pytest.mark.needs("ext4"))
+
+
 @pytest.mark.parametrize("swapped", ["dir", "dir/inner", "dir/secret"])
-@pytest.mark.parametrize("operate", [look, search, write, delete, relocate])
+@pytest.mark.parametrize("operate", [look, IN_MEMORY, search, write, delete, relocate])
 @pytest.mark.parametrize("swaps", SWAPS)
 def test_files_outside_are_never_read_listed_or_changed(
     root: Path, disk: Disk, operate: Callable[[Disk, int], None], swapped: str, swaps: int

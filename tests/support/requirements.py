@@ -6,6 +6,7 @@ run, and written to the file that `--left-out` names: `nox -s complete` fails if
 
 import shutil
 import subprocess
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -135,10 +136,20 @@ def _has_landlock() -> bool:
     return landlock_version() >= 6 and ordinary_interpreter() is not None
 
 
+def _has_files_in_memory() -> bool:
+    """Whether temporary files are on a file system whose files are read without waiting."""
+    from deepfs.disk import Disk
+
+    files = Disk(tempfile.gettempdir()).in_memory
+    files.prepare()
+    return files.is_ready
+
+
 _CHECKS: Final[dict[str, Callable[[], bool]]] = {
     "boxes of bubblewrap": _has_boxes,
     "BubblewrapSandbox": _has_sandboxes,
     "LandlockSandbox": _has_landlock,
+    "ext4": _has_files_in_memory,
     "postgresql": postgres.is_here,
 }
 """Checks for the needs that are more than a program on the PATH."""

@@ -1,0 +1,385 @@
+"""Files in the system's memory are read on the event loop, with the same results; all else goes to a worker thread."""
+
+import copy
+import errno
+import os
+import pickle
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from deepfs import FilesystemBackend
+from deepfs.disk import Disk
+from deepfs.disk.in_memory import MAX_BYTES
+from deepfs.disk.os_calls import PREFIX
+from deepfs.errors import DeepFSError, PermissionDeniedError
+from deepfs.text.lines import version
+from deepfs.threads import loop_bridge, pool
+from deepfs.types import ReadResult, replaced
+from support.disks import open_descriptors
+
+pytestmark = [pytest.mark.anyio, pytest.mark.needs("ext4")]
+
+TEXT = "one\ntwo\nthree\n"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "root"
+    (root / "dir").mkdir(parents=True)
+    (root / "dir/file.txt").write_text(TEXT)
+    return root
+
+
+@pytest.fixture
+def disk(root: Path) -> Disk:
+    return prepared(Disk(str(root)))
+
+
+def prepared(disk: Disk) -> Disk:
+    disk.in_memory.prepare()
+    assert disk.in_memory.is_ready
+    return disk
+
+
+def in_memory(disk: Disk, path: str) -> bytes | None:
+    """What is read without waiting; None if that is not possible."""
+    try:
+        return disk.in_memory.read_file(path)[0]
+    except BlockingIOError:
+        return None
+
+
+def evict(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(descriptor)
+
+
+# --- what is read in memory ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    def forbid() -> None:
+        def run(*_: Any, **__: Any) -> Any:
+            raise AssertionError("a worker thread was used")
+
+        monkeypatch.setattr(pool, "run", run)
+
+    return forbid
+
+
+async def test_after_the_first_read_no_thread_is_used(root: Path, no_threads: Callable[[], None]) -> None:
+    backend = FilesystemBackend(root)
+    first = await backend.aread("/dir/file.txt")
+    no_threads()
+    assert await backend.aread("/dir/file.txt") == first
+    assert first.file_data is not None
+    assert first.file_data.content == TEXT
+    raw = await backend.aread_raw("/dir/file.txt")
+    assert raw.data is not None
+    assert raw.data.content == TEXT
+    [downloaded] = await backend.adownload_files(["/dir/file.txt"])
+    assert downloaded.content == TEXT.encode()
+
+
+async def test_downloads_keep_their_order_where_some_need_a_thread(root: Path) -> None:
+    backend = FilesystemBackend(root)
+    (root / "large").write_bytes(b"x" * (MAX_BYTES + 1))
+    paths = ["/dir/file.txt", "/large", "/none", "/dir/file.txt", "/dir", "/large"]
+    for _ in range(2):
+        found = await backend.adownload_files(paths)
+        assert [response.path for response in found] == paths
+        assert [len(response.content or b"") for response in found] == [
+            len(TEXT),
+            MAX_BYTES + 1,
+            0,
+            len(TEXT),
+            0,
+            MAX_BYTES + 1,
+        ]
+        assert [response.error for response in found] == [None, None, "file_not_found", None, "is_directory", None]
+
+
+async def test_an_evicted_file_is_read_by_a_thread(root: Path, no_threads: Callable[[], None]) -> None:
+    backend, file = FilesystemBackend(root), root / "dir/large.txt"
+    file.write_text(TEXT * 10_000)
+    first = await backend.aread("/dir/large.txt")
+    evict(file)
+    assert in_memory(backend._disk, "/dir/large.txt") is None
+    assert await backend.aread("/dir/large.txt") == first
+    no_threads()
+    assert await backend.aread("/dir/large.txt") == first
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_the_root_may_be_a_link(root: Path, linked: bool) -> None:
+    given_root = root
+    if linked:
+        given_root = root.parent / "link"
+        given_root.symlink_to(root)
+    assert in_memory(prepared(Disk(str(given_root))), "/dir/file.txt") == TEXT.encode()
+
+
+def test_a_root_that_becomes_a_link_elsewhere_is_followed(root: Path) -> None:
+    link, other = root.parent / "link", root.parent / "other"
+    link.symlink_to(root)
+    disk = prepared(Disk(str(link)))
+    (other / "dir").mkdir(parents=True)
+    (other / "dir/file.txt").write_text("other")
+    link.unlink()
+    link.symlink_to(other)
+    assert in_memory(disk, "/dir/file.txt") == b"other" == disk.read_file("/dir/file.txt")[0]
+
+
+def test_a_root_that_does_not_exist_yet_is_tried_again(root: Path) -> None:
+    disk = Disk(str(root / "later"))
+    disk.in_memory.prepare()
+    assert not disk.in_memory.is_ready
+    disk.write_file("/file", b"x")
+    assert in_memory(prepared(disk), "/file") == b"x"
+
+
+def test_without_confinement_paths_are_those_of_the_host(root: Path) -> None:
+    disk = prepared(Disk(str(root), confined=False))
+    assert in_memory(disk, f"{root}/dir/file.txt") == TEXT.encode()
+
+
+# --- what is left to a worker ----------------------------------------------------------------------------------------
+
+
+def test_links_special_files_and_errors_are_left_to_a_worker(root: Path, disk: Disk) -> None:
+    before = open_descriptors()
+    (root / "link").symlink_to("dir/file.txt")
+    (root / "out").symlink_to(root.parent)
+    (root / "linked").symlink_to("dir")
+    (root / "large").write_bytes(b"x" * (MAX_BYTES + 1))
+    (root / f"{PREFIX}{'0' * 16}").write_text("temporary")
+    (root / "closed").write_text("x")
+    paths = [
+        "/link",
+        "/out/root/dir/file.txt",
+        "/linked/file.txt",
+        "/large",
+        f"/{PREFIX}{'0' * 16}",
+        "/dir",
+        "/",
+        "/none",
+    ]
+    assert [in_memory(disk, path) for path in [*paths, "/dir/file.txt/x"]] == [None] * 9
+    assert open_descriptors() == before
+
+
+def test_a_fifo_and_a_socket_are_not_opened(root: Path, disk: Disk) -> None:
+    os.mkfifo(root / "fifo")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(root / "socket"))
+        assert in_memory(disk, "/socket") is None
+    woken = threading.Event()
+
+    def write() -> None:
+        os.close(os.open(root / "fifo", os.O_WRONLY))  # Waits until somebody opens the other end.
+        woken.set()
+
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    for _ in range(100):
+        assert in_memory(disk, "/fifo") is None
+    assert not woken.wait(0.2)
+    os.close(os.open(root / "fifo", os.O_RDONLY | os.O_NONBLOCK))
+    assert woken.wait(30)
+
+
+def test_another_file_system_is_left_to_a_worker() -> None:
+    disk = prepared(Disk("/"))
+    assert in_memory(disk, "/proc/self/stat") is None
+    assert disk.read_file("/proc/self/stat")[0]
+    proc = Disk("/proc")
+    proc.in_memory.prepare()
+    assert not proc.in_memory.is_ready
+
+
+def test_a_refusal_of_the_file_system_is_remembered(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any) -> int:
+        raise OSError(errno.EOPNOTSUPP, "not supported")
+
+    monkeypatch.setattr(os, "preadv", refused)
+    assert in_memory(disk, "/dir/file.txt") is None
+    monkeypatch.undo()
+    disk.in_memory.prepare()
+    assert not disk.in_memory.is_ready
+
+
+def test_a_file_that_becomes_shorter_while_it_is_read_is_left_to_a_worker(
+    root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    preadv = os.preadv
+
+    def shortened(*args: Any) -> int:
+        os.truncate(root / "dir/file.txt", 3)
+        return preadv(*args)
+
+    monkeypatch.setattr(os, "preadv", shortened)
+    assert in_memory(disk, "/dir/file.txt") is None
+
+
+class Refusing:
+    """Refuses one path."""
+
+    def __init__(self, refused: str) -> None:
+        self.refused = refused
+        self.asked: list[str] = []
+
+    def check(self, path: str, role: str, shown: str) -> None:
+        self.asked.append(path)
+        if path == self.refused:
+            raise PermissionDeniedError(shown, "refused")
+
+
+def test_a_judge_is_asked_before_a_file_is_found(root: Path, disk: Disk) -> None:
+    judge = Refusing("/dir/file.txt")
+    view = prepared(disk.judged(judge))
+    (root / "other").write_text("other")
+    assert in_memory(view, "/other") == b"other"
+    assert in_memory(view, "/dir/file.txt") is None
+    assert in_memory(view, "/none") is None
+    assert judge.asked == ["/other", "/dir/file.txt", "/none"]
+    with pytest.raises(PermissionDeniedError):
+        view.read_file("/dir/file.txt")
+
+
+# --- the same results ------------------------------------------------------------------------------------------------
+
+CONTENTS = st.one_of(
+    st.binary(max_size=60),
+    st.text(st.sampled_from("ab\n\r\ufeff\u00e9\0"), max_size=40).map(str.encode),
+    st.integers(0, 300).map(lambda count: b"line\n" * count),
+)
+
+
+@given(content=CONTENTS, offset=st.integers(-2, 12), limit=st.integers(-1, 12), is_old=st.booleans())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_a_window_is_the_same_as_from_a_worker(
+    root: Path, disk: Disk, content: bytes, offset: int, limit: int, is_old: bool
+) -> None:
+    (root / "file").write_bytes(content)
+    if is_old:
+        os.utime(root / "file", (1, 1))
+
+    def outcome(read: Callable[[], Any]) -> object:
+        try:
+            reading = read()
+        except DeepFSError as error:
+            return str(error)
+        return reading.shown, reading.version
+
+    for _ in range(2):  # The second time, facts may be cached.
+        found = outcome(lambda: disk.in_memory.read_window("/file", offset, limit))
+        assert found == outcome(lambda: disk.read_window("/file", offset, limit))
+        assert disk.in_memory.read_whole("/file", 1 << 20).version == version(content)
+
+
+# --- turns of the loop -----------------------------------------------------------------------------------------------
+
+
+async def test_many_reads_at_once_leave_turns_to_other_tasks_and_are_served_in_order(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend, served = FilesystemBackend(root), list[int]()
+    await backend.aread("/dir/file.txt")
+    monkeypatch.setattr(loop_bridge, "_WORK_S", 0)  # Each turn has time for one read.
+
+    async def read(number: int) -> None:
+        assert (await backend.aread("/dir/file.txt")).ok
+        served.append(number)
+
+    turns = 0
+    async with anyio.create_task_group() as tasks:
+        for number in range(50):
+            tasks.start_soon(read, number)
+        while len(served) < 50:
+            turns += 1
+            await anyio.lowlevel.checkpoint()
+    assert turns >= 50
+    assert sorted(served) == list(range(50))
+
+
+async def test_a_task_that_reads_on_and_on_lets_others_run(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend, turns = FilesystemBackend(root), 0
+    await backend.aread("/dir/file.txt")
+    monkeypatch.setattr(loop_bridge, "_WORK_S", 0)
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await anyio.lowlevel.checkpoint()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(count)
+        for _ in range(50):
+            await backend.aread("/dir/file.txt")
+        tasks.cancel_scope.cancel()
+    assert turns >= 40
+
+
+async def test_a_cancelled_reader_leaves_the_queue_to_the_others(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend, served = FilesystemBackend(root), list[int]()
+    await backend.aread("/dir/file.txt")
+    monkeypatch.setattr(loop_bridge, "_WORK_S", 0)
+
+    async def read(number: int, scope: anyio.CancelScope) -> None:
+        with scope:
+            await backend.aread("/dir/file.txt")
+            served.append(number)
+
+    scopes = [anyio.CancelScope() for _ in range(30)]
+    async with anyio.create_task_group() as tasks:
+        for number, scope in enumerate(scopes):
+            tasks.start_soon(read, number, scope)
+        await anyio.lowlevel.checkpoint()
+        for scope in scopes[1::2]:
+            scope.cancel()
+    assert set(served) >= set(range(0, 30, 2))
+
+
+# --- versions on first use -------------------------------------------------------------------------------------------
+
+
+def pickled(read: ReadResult) -> object:
+    return pickle.loads(pickle.dumps(read))
+
+
+@pytest.mark.parametrize(
+    "use", [pytest.param(lambda read: read, id="itself"), copy.copy, copy.deepcopy, pickled, replaced]
+)
+def test_the_version_of_a_whole_file_is_that_of_its_content(
+    root: Path, use: Callable[[ReadResult], ReadResult]
+) -> None:
+    backend = FilesystemBackend(root)
+    assert use(backend.read("/dir/file.txt")).version == version(TEXT)
+    assert version(TEXT) in repr(backend.read("/dir/file.txt"))
+    assert backend.read("/dir/file.txt") == backend.read("/dir/file.txt")
+
+
+def test_equal_windows_of_different_versions_are_not_equal(root: Path) -> None:
+    backend = FilesystemBackend(root)
+    before = backend.read("/dir/file.txt")
+    other = replaced(backend.read("/dir/file.txt"), version="other")
+    assert before != other
+    assert other.version == "other"
+
+
+def test_a_version_can_be_set_and_is_computed_once(root: Path) -> None:
+    read = FilesystemBackend(root).read("/dir/file.txt")
+    read.version = None
+    assert read.version is None

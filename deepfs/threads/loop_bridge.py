@@ -189,11 +189,12 @@ class LoopCallbacks(ABC):
         """Wait until the loop may do some work. Callers that wait are served in their order."""
         event = self.event()
         self._waiting.append(event)
+        self.turn()
         await event.wait()
 
     def _end_turn(self) -> None:
         took, self._turn = perf_counter() - self._began, None
-        works = int(self._works * _WORK_S / took)  # As many as would have fit in.
+        works = int(self._works * _WORK_S / (took or _WORK_S))  # As many as would have fit in.
         self._works = min(len(self._waiting), max(works, 1))
         for _ in range(self._works):
             self._waiting.popleft().fire()

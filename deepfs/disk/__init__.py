@@ -4,7 +4,7 @@ from deepfs.disk.engine import Disk
 from deepfs.disk.os_calls import is_shortage, is_temporary, leaf
 from deepfs.disk.reading import Limits, Reading, modified_at
 from deepfs.disk.usage import BoundedDisk
-from deepfs.disk.walking import Entry, FoundFile, Listing
+from deepfs.disk.walking import Entry, FileRun, FoundFile, Listing
 from deepfs.disk.writing import Upload
 from deepfs.threads.deadline import Deadline
 
@@ -13,6 +13,7 @@ __all__ = [
     "Deadline",
     "Disk",
     "Entry",
+    "FileRun",
     "FoundFile",
     "Limits",
     "Listing",

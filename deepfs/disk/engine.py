@@ -12,7 +12,7 @@ from deepfs.disk.relocation import Relocator
 from deepfs.disk.removal import delete
 from deepfs.disk.resolve import Root, place_of
 from deepfs.disk.trees import list_tree
-from deepfs.disk.walking import FoundFile, Listing, list_directory, walk
+from deepfs.disk.walking import Choice, FileRun, FoundFile, Listing, list_directory, walk, walk_runs
 from deepfs.disk.writing import Upload, Writer, change_entry
 from deepfs.text.entries import EntryChange, StoragePlace, TreeListing
 from deepfs.text.judging import Judge
@@ -202,6 +202,17 @@ class Disk:
             deadline: When to stop.
         """
         return walk(self._root, path, deadline or Deadline(), enter=enter, unreadable=unreadable)
+
+    def walk_runs(
+        self,
+        path: str,
+        choice: Choice | None = None,
+        *,
+        unreadable: Callable[[str, OSError], None] | None = None,
+        deadline: Deadline | None = None,
+    ) -> Generator[FileRun, None, None]:
+        """Like `walk`, many files at a time, and only the files that `choice` chooses."""
+        return walk_runs(self._root, path, deadline or Deadline(), choice=choice, unreadable=unreadable)
 
     # --- changing ---
 

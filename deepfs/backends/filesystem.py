@@ -12,7 +12,7 @@ from msgspec.structs import replace as replace_fields
 from deepfs.backends.operations import CHUNK_BYTES
 from deepfs.backends.protocol import BackendProtocol, Capabilities
 from deepfs.backends.transfer import MAX_HELD_BYTES
-from deepfs.disk import Disk, Entry, Limits, Reading, Upload, is_shortage, modified_at
+from deepfs.disk import Disk, Limits, Reading, Upload, is_shortage, modified_at
 from deepfs.errors import BinaryFileError, DeepFSError
 from deepfs.search.batching import BatchedCall, Batcher
 from deepfs.search.disk import Automatic, InProcess, LocalSearch
@@ -35,7 +35,6 @@ from deepfs.types import (
     EditResult,
     FileDataV2,
     FileDownloadResponse,
-    FileInfo,
     FileUploadResponse,
     GlobResult,
     GrepResult,
@@ -186,9 +185,8 @@ class FilesystemBackend(BackendProtocol):
         return await self._look(self._ls, path)
 
     def _ls(self, deadline: Deadline, disk: Disk, path: str) -> LsResult:
-        path = self._path(path)
-        listing = disk.list_directory(path, deadline=deadline)
-        return LsResult(entries=[_info(path, entry) for entry in listing.entries], skipped=listing.skipped)
+        listing = disk.list_directory(self._path(path), deadline=deadline)
+        return LsResult(entries=listing.entries, skipped=listing.skipped)
 
     async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
         return await self._look(self._list_tree, path, deleting)
@@ -387,11 +385,6 @@ def _put(deadline: Deadline, _: Disk, upload: Upload) -> None:
 def _close(opened: Iterable[BinaryIO | Upload]) -> None:
     for each in opened:
         each.close()
-
-
-def _info(directory: str, entry: Entry) -> FileInfo:
-    path = paths.join(directory, entry.name)
-    return FileInfo(f"{path}/" if entry.is_dir else path, entry.is_dir, entry.size, entry.modified_at)
 
 
 def _lockable(given: Iterable[str]) -> list[str]:

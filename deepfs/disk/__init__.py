@@ -4,7 +4,7 @@ from deepfs.disk.engine import Disk
 from deepfs.disk.os_calls import is_shortage, is_temporary, leaf
 from deepfs.disk.reading import Limits, Reading, modified_at
 from deepfs.disk.usage import BoundedDisk
-from deepfs.disk.walking import Entry, FileRun, FoundFile, Listing
+from deepfs.disk.walking import FileRun, FoundFile, Listing
 from deepfs.disk.writing import Upload
 from deepfs.threads.deadline import Deadline
 
@@ -12,7 +12,6 @@ __all__ = [
     "BoundedDisk",
     "Deadline",
     "Disk",
-    "Entry",
     "FileRun",
     "FoundFile",
     "Limits",

@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterable, Iterator, Set
 from contextlib import ExitStack, closing
 from itertools import islice
+from operator import attrgetter
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from deepfs.disk.os_calls import (
@@ -36,7 +37,6 @@ from deepfs.types import FileInfo
 __all__ = [
     "Choice",
     "Descent",
-    "Entry",
     "FileRun",
     "FoundFile",
     "Listing",
@@ -481,20 +481,13 @@ def _path_of_directory(name: str) -> str:
     return f"{name}/"
 
 
-class Entry(NamedTuple):
-    """A child of a directory; `size` and `modified_at` are None if they are not known."""
-
-    name: str
-    is_dir: bool
-    size: int | None
-    modified_at: str | None
-    """ISO 8601, UTC."""
-
-
 class Listing(NamedTuple):
-    """Entries sorted by path, the path of a directory ending in `/`; `truncated` says that there are more."""
+    """Entries sorted by path, the path of a directory ending in `/`; `truncated` says that there are more.
 
-    entries: list[Entry]
+    `size` and `modified_at` of an entry are None if they are not known.
+    """
+
+    entries: list[FileInfo]
     truncated: bool
     skipped: int = 0
     """The number of entries that were seen and have names that are not UTF-8."""
@@ -529,54 +522,61 @@ def list_directory(root: Root, path: str, limit: int | None, deadline: Deadline)
         raise
     try:
         with StorageErrors(path), os.scandir(descriptor) as children:
-            found = _until_due(children, path, deadline)
-            if root.judge is not None:
-                found = (child for child in found if permits(root.judge, paths.join(real, child.name)))
-            skipped: list[str] = []
-            shown = (child for child in found if _is_shown(child.name, skipped))
-            entries = [_entry(root, path, child) for child in islice(shown, limit)]
-            truncated = limit is not None and next(shown, None) is not None
+            listing = _listed(root, f"{path.rstrip('/')}/", real, _until_due(children, path, deadline), limit)
     finally:
         release(descriptor)
-    entries.sort(key=_sort_key)
-    return Listing(entries, truncated, len(skipped))
-
-
-def _is_shown(name: str, skipped: list[str]) -> bool:
-    """`is_shown`; adds a name that is not UTF-8 to `skipped`."""
-    if is_shown(name):
-        return True
-    if not is_temporary(name):
-        skipped.append(name)
-    return False
+    listing.entries.sort(key=attrgetter("path"))
+    return listing
 
 
 def _until_due(children: Iterator[os.DirEntry[str]], path: str, deadline: Deadline) -> Iterator[os.DirEntry[str]]:
-    for count, child in enumerate(children):
-        if count % _CHECK_EVERY == 0:
-            deadline.check(path)
-        yield child
+    while some := list(islice(children, _CHECK_EVERY)):
+        deadline.check(path)
+        yield from some
 
 
-def _sort_key(entry: Entry) -> str:
-    return f"{entry.name}/" if entry.is_dir else entry.name
+def _listed(root: Root, prefix: str, real: str, children: Iterable[os.DirEntry[str]], limit: int | None) -> Listing:
+    """The entries of `children` in any order; `prefix` is the path of the directory and ends in `/`."""
+    entries: list[FileInfo] = []
+    skipped = 0
+    for child in children:
+        name = child.name
+        if root.judge is not None and not permits(root.judge, paths.join(real, name)):
+            continue
+        if (name[0] == "." or not name.isascii()) and not is_shown(name):
+            skipped += not is_temporary(name)
+        elif len(entries) == limit:
+            return Listing(entries, True, skipped)
+        else:
+            entries.append(_entry(root, prefix + name, child))
+    return Listing(entries, False, skipped)
 
 
-def _entry(root: Root, directory: str, child: os.DirEntry[str]) -> Entry:
+def _entry(root: Root, path: str, child: os.DirEntry[str]) -> FileInfo:
     try:
-        own = child.stat(follow_symlinks=False)
+        status = child.stat(follow_symlinks=False)
     except OSError:
-        return Entry(child.name, child.is_dir(follow_symlinks=False), None, None)
-    if not stat.S_ISLNK(own.st_mode):
-        return _entry_of(child.name, own)
+        return _directory(path) if child.is_dir(follow_symlinks=False) else FileInfo(path, False)
+    if stat.S_ISREG(status.st_mode):
+        return FileInfo(path, False, status.st_size, modified_at(status))
+    return _link(root, path, status) if stat.S_ISLNK(status.st_mode) else _other(path, status)
+
+
+def _link(root: Root, path: str, own: os.stat_result) -> FileInfo:
+    """The entry of a symlink, whose status is `own`: what it leads to."""
     try:
-        return _entry_of(child.name, root.stat(paths.join(directory, child.name)))
+        return _other(path, root.stat(path))
     except (OSError, DeepFSError) as error:
         if is_shortage(error):
             raise  # The symlink may lead to a directory; listing it as a file would be a guess.
-        return Entry(child.name, False, None, modified_at(own))
+        return FileInfo(path, False, None, modified_at(own))
 
 
-def _entry_of(name: str, status: os.stat_result) -> Entry:
-    size = status.st_size if stat.S_ISREG(status.st_mode) else None
-    return Entry(name, stat.S_ISDIR(status.st_mode), size, modified_at(status))
+def _other(path: str, status: os.stat_result) -> FileInfo:
+    if stat.S_ISDIR(status.st_mode):
+        return _directory(path, modified_at(status))
+    return FileInfo(path, False, status.st_size if stat.S_ISREG(status.st_mode) else None, modified_at(status))
+
+
+def _directory(path: str, modified_at: str | None = None) -> FileInfo:
+    return FileInfo(f"{path}/", True, None, modified_at)

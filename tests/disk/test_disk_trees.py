@@ -28,6 +28,7 @@ from deepfs.errors import (
     PermissionDeniedError,
     TooLargeError,
 )
+from deepfs.types import FileInfo
 from support.deadlines import ScriptedDeadline
 from support.disks import open_descriptors, public_directory, seen_by_nobody, tree
 from support.processes import started
@@ -54,7 +55,7 @@ def disk(root: Path) -> Disk:
 
 
 def names(disk: Disk, path: str) -> list[str]:
-    return [entry.name + "/" * entry.is_dir for entry in disk.list_directory(path).entries]
+    return [entry.path.removeprefix(f"{path.rstrip('/')}/") for entry in disk.list_directory(path).entries]
 
 
 def walked(disk: Disk, path: str = "/") -> list[str]:
@@ -68,9 +69,9 @@ def test_a_listing_has_names_kinds_sizes_and_times(root: Path, disk: Disk) -> No
     os.utime(root / "dir.txt", ns=(0, 1_700_000_000_123_456_789))
     listing = disk.list_directory("/")
     assert not listing.truncated
-    assert [(entry.name, entry.is_dir, entry.size) for entry in listing.entries] == [
-        ("dir.txt", False, 3),
-        ("dir", True, None),
+    assert [(entry.path, entry.is_dir, entry.size) for entry in listing.entries] == [
+        ("/dir.txt", False, 3),
+        ("/dir/", True, None),
     ]
     assert listing.entries[0].modified_at == "2023-11-14T22:13:20.123456+00:00"
     assert disk.list_directory("/dir/sub").entries[0].size == 2
@@ -95,7 +96,7 @@ def test_links_are_listed_with_the_kind_and_size_of_targets_inside(root: Path, d
         "out-missing": "../outside/missing",
     }.items():
         (root / name).symlink_to(target)
-    listed = {entry.name: (entry.is_dir, entry.size) for entry in disk.list_directory("/").entries}
+    listed = {entry.path.strip("/"): (entry.is_dir, entry.size) for entry in disk.list_directory("/").entries}
     assert listed.pop("to-dir") == (True, None)
     assert listed.pop("to-file") == (False, 2)
     del listed["dir"], listed["dir.txt"]
@@ -130,10 +131,7 @@ def test_an_entry_whose_stat_fails_is_listed_without_size(
             raise PermissionError(errno.EACCES, "no")
 
     monkeypatch.setattr("deepfs.disk.walking._until_due", lambda children, *_: map(Mute, children))
-    assert [tuple(entry) for entry in disk.list_directory("/").entries] == [
-        ("dir.txt", False, None, None),
-        ("dir", True, None, None),
-    ]
+    assert disk.list_directory("/").entries == [FileInfo("/dir.txt", False), FileInfo("/dir/", True)]
 
 
 def test_a_listing_can_be_limited_and_cancelled(root: Path, disk: Disk) -> None:
@@ -197,12 +195,8 @@ def looked_at(runs: Iterable[FileRun]) -> list[tuple[str, int | None, bytes]]:
 
 def test_a_file_found_by_a_walk_can_be_read(root: Path, disk: Disk) -> None:
     (root / "link").symlink_to("dir/sub/deep")
-    assert looked_at(disk.walk_runs("/")) == [
-        ("/dir.txt", 3, b"333"),
-        ("/dir/file", 1, b"1"),
-        ("/dir/sub/deep", 2, b"22"),
-        ("/link", 2, b"22"),
-    ]
+    seen = looked_at(disk.walk_runs("/"))
+    assert seen == [("/dir.txt", 3, b"333"), ("/dir/file", 1, b"1"), ("/dir/sub/deep", 2, b"22"), ("/link", 2, b"22")]
     for found in disk.walk("/"):
         with pytest.raises(TooLargeError):
             found.read(limit=0)

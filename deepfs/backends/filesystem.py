@@ -4,6 +4,7 @@ import os
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypeVar
 
@@ -13,7 +14,7 @@ from deepfs.backends.operations import CHUNK_BYTES
 from deepfs.backends.protocol import BackendProtocol, Capabilities
 from deepfs.backends.transfer import MAX_HELD_BYTES
 from deepfs.disk import Disk, Limits, Reading, Upload, is_shortage, modified_at
-from deepfs.errors import BinaryFileError, DeepFSError
+from deepfs.errors import BinaryFileError, DeepFSError, InvalidPathError
 from deepfs.search.batching import BatchedCall, Batcher
 from deepfs.search.disk import Automatic, InProcess, LocalSearch
 from deepfs.search.gitignore import IgnoreOption
@@ -146,8 +147,23 @@ class FilesystemBackend(BackendProtocol):
     async def aresolve_paths(self, paths: list[str]) -> list[str | None]:
         return await pool.run(self._real_paths, paths, abandon_on_cancel=True)
 
-    def _real_paths(self, paths: list[str]) -> list[str | None]:
-        return [self.real_path(path) for path in paths]
+    def _real_paths(self, given: list[str]) -> list[str | None]:
+        found: list[str | None] = []
+        # Paths that are resolved together, such as those that a search finds, are mostly in few directories.
+        for directory, group in groupby(map(self._normal, given), _parent):
+            if directory is None:
+                found += group
+                continue
+            beside = list(filter(None, group))
+            are_real = self._disk.are_real(directory, [paths.name(path) for path in beside])
+            found += [path if is_real else self.real_path(path) for path, is_real in zip(beside, are_real, strict=True)]
+        return found
+
+    def _normal(self, path: str) -> str | None:
+        try:
+            return self._path(path)
+        except InvalidPathError:
+            return None
 
     def real_path(self, path: str) -> str | None:
         """Resolve the links of one path, by system calls in the calling thread.
@@ -371,6 +387,10 @@ class FilesystemBackend(BackendProtocol):
         except DeepFSError as error:
             return error.code.value
         return None
+
+
+def _parent(path: str | None) -> str | None:
+    return None if path is None else paths.parent(path)
 
 
 def _start(request: SearchRequest) -> str:

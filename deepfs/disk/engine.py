@@ -1,7 +1,7 @@
 """Every operation on the files below one host directory. The methods block: call them in a worker thread."""
 
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from copy import copy
 from typing import BinaryIO
 
@@ -146,6 +146,10 @@ class Disk:
         """The path with all symlinks resolved; it need not exist yet. None if it leads outside the root."""
         with StorageErrors(path):
             return self._root.real_path(path)
+
+    def are_real(self, directory: str, names: Sequence[str]) -> list[bool]:
+        """For each of `names` in `directory` whether its path is certainly the real one, for a few system calls."""
+        return self._root.are_real(directory, names)
 
     def place(self, path: str) -> StoragePlace:
         """The identity of what `path` leads to on this host; it need not exist yet.

@@ -82,6 +82,7 @@ class FilesystemBackend(BackendProtocol):
     """
 
     capabilities: Capabilities = Capabilities(keeps_empty_directories=True, keeps_created_at=False, durable=True)
+    judges_results: bool = True
 
     def __init__(
         self,

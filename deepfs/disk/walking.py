@@ -30,7 +30,7 @@ from deepfs.disk.reading import check_regular, modified_at, open_regular, read_d
 from deepfs.disk.resolve import Root
 from deepfs.errors import DeepFSError, NotDirectoryError, NotFoundError
 from deepfs.text import paths
-from deepfs.text.judging import permits
+from deepfs.text.judging import Judge, permits
 from deepfs.threads.deadline import Deadline
 from deepfs.types import FileInfo
 
@@ -547,9 +547,15 @@ def _listed(root: Root, prefix: str, real: str, children: Iterable[os.DirEntry[s
             skipped += not is_temporary(name)
         elif len(entries) == limit:
             return Listing(entries, True, skipped)
-        else:
+        elif root.judge is None or not child.is_symlink() or _permits_target(root, root.judge, prefix + name):
             entries.append(_entry(root, prefix + name, child))
     return Listing(entries, False, skipped)
+
+
+def _permits_target(root: Root, judge: Judge, link: str) -> bool:
+    """Whether the judge permits what a symlink leads to; it is not asked about what lies outside."""
+    target = root.real_path(link)
+    return target is None or permits(judge, target)
 
 
 def _entry(root: Root, path: str, child: os.DirEntry[str]) -> FileInfo:

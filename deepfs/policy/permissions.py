@@ -249,6 +249,9 @@ class PermissionedBackend(WrapperBackend):
         """
         places = dict.fromkeys(map(_place, found))
         plain = [path for path in places if self._may(["read"], path)]
+        if self.inner.judges_results:
+            visible = set(plain)
+            return [record for record in found if _place(record) in visible]
         real = await self.inner.aresolve_paths(plain) if plain else []
         visible = {
             path
@@ -343,6 +346,8 @@ class PermissionedBackend(WrapperBackend):
 
     async def _visibly_skipped(self, skipped: int, request: GrepRequest, path: str) -> int:
         """How many of the files that `inner` skipped may be read; 0 if that cannot be found out."""
+        if self.inner.judges_results:
+            return skipped
         looked_at = GlobRequest(request.glob or "**", path, hidden=request.hidden)
         listed = await self.inner.arun_glob(looked_at)
         if listed.code is ErrorCode.NOT_A_DIRECTORY:

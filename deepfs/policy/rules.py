@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias, cast, get_args
 
 from deepfs.errors import InvalidPathError
-from deepfs.search.globs import compile_tree
+from deepfs.search.globs import Tree, compile_tree
 from deepfs.text import paths
 
 __all__ = [
@@ -139,8 +139,14 @@ class CompiledRules:
     """Rules for many decisions; recent decisions are kept, since a search asks about each path several times."""
 
     def __init__(self, rules: Sequence[FilesystemPermission]) -> None:
-        self._about: dict[FilesystemOperation, list[_CompiledRule]] = {
-            operation: [_CompiledRule(rule) for rule in rules if operation in rule.operations]
+        # A rule with several patterns is as good as several rules in a row with one each.
+        self._about: dict[FilesystemOperation, list[tuple[Mode, Tree]]] = {
+            operation: [
+                (rule.mode, compile_tree(pattern))
+                for rule in rules
+                if operation in rule.operations
+                for pattern in rule.paths
+            ]
             for operation in _OPERATIONS
         }
         self._known: dict[tuple[FilesystemOperation, str], Mode] = {}
@@ -162,33 +168,19 @@ class CompiledRules:
             if ".." in names:
                 return "deny"
             path = "/" + "/".join(names)
-        return next((rule.mode for rule in self._about[operation] if rule.matches(path)), ALLOWED.mode)
+        for mode, tree in self._about[operation]:
+            if tree.matches(path):
+                return mode
+        return ALLOWED.mode
 
     def hides(self, operation: FilesystemOperation, directory: str, refused: Container[Mode]) -> bool:
         """Whether everything beneath a directory has a mode in `refused`; True is certain, False is not."""
-        for rule in self._about[operation]:
-            if rule.covers(directory):
-                return rule.mode in refused
-            if rule.mode not in refused and rule.may_match_beneath(directory):
+        for mode, tree in self._about[operation]:
+            if tree.covers(directory):
+                return mode in refused
+            if mode not in refused and tree.may_match_beneath(directory):
                 return False
         return False
-
-
-class _CompiledRule:
-    """The patterns of a rule, compiled once: looking them up costs more than matching them."""
-
-    def __init__(self, rule: FilesystemPermission) -> None:
-        self.mode: Mode = rule.mode
-        self._trees = [compile_tree(pattern) for pattern in rule.paths]
-
-    def matches(self, path: str) -> bool:
-        return any(tree.matches(path) for tree in self._trees)
-
-    def covers(self, directory: str) -> bool:
-        return any(tree.covers(directory) for tree in self._trees)
-
-    def may_match_beneath(self, directory: str) -> bool:
-        return any(tree.may_match_beneath(directory) for tree in self._trees)
 
 
 def decide_beneath(rules: Iterable[FilesystemPermission], operation: FilesystemOperation, directory: str) -> Decision:

@@ -19,6 +19,7 @@ __all__ = [
     "MAX_PATTERN",
     "MAX_SEGMENTS",
     "Glob",
+    "Tree",
     "compile_glob",
     "compile_tree",
     "is_visible",

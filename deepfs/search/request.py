@@ -186,6 +186,9 @@ class FileFilter:
         shown: list[str] = []
         for name in names:
             deadline.check(directory)
-            if not any(leaves_out(directory + name, is_dir=is_dir) for leaves_out in self._leaving_out):
+            for leaves_out in self._leaving_out:
+                if leaves_out(directory + name, is_dir=is_dir):
+                    break
+            else:
                 shown.append(name)
         return shown

@@ -225,9 +225,17 @@ def complete(cls: type[Any], protocol: type) -> None:
     _add_requests(cls)
     add_v1_names(cls)
     _declare_deletes(cls, protocol)
+    if "judges_results" not in vars(cls):
+        cls.judges_results = _judges_results(cls)
     if "offers_move" not in vars(cls):
         # The `amove` of the protocol itself calls the other operations, so it does not bypass an `awrite`.
         cls.offers_move = cls.amove is protocol.amove or _mro_index(cls, "amove") <= _mro_index(cls, "awrite")  # type: ignore[attr-defined]
+
+
+def _judges_results(cls: type[Any]) -> bool:
+    """Whether `judges_results` is declared, and not for operations that `cls` or a base of it overrides."""
+    declared = _mro_index(cls, "judges_results")
+    return cls.judges_results and all(declared <= _mro_index(cls, name) for name in ("als", "arun_glob", "arun_grep"))
 
 
 def _declare_deletes(cls: type[Any], protocol: type[Any]) -> None:

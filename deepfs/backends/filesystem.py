@@ -4,6 +4,7 @@ import os
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypeVar
 
@@ -12,8 +13,8 @@ from msgspec.structs import replace as replace_fields
 from deepfs.backends.operations import CHUNK_BYTES
 from deepfs.backends.protocol import BackendProtocol, Capabilities
 from deepfs.backends.transfer import MAX_HELD_BYTES
-from deepfs.disk import Disk, Entry, FilesInMemory, Limits, Reading, Upload, is_shortage, modified_at
-from deepfs.errors import BinaryFileError, DeepFSError
+from deepfs.disk import Disk, FilesInMemory, Limits, Reading, Upload, is_shortage, modified_at
+from deepfs.errors import BinaryFileError, DeepFSError, InvalidPathError
 from deepfs.search.batching import BatchedCall, Batcher
 from deepfs.search.disk import Automatic, InProcess, LocalSearch
 from deepfs.search.gitignore import IgnoreOption
@@ -36,7 +37,6 @@ from deepfs.types import (
     EditResult,
     FileDataV2,
     FileDownloadResponse,
-    FileInfo,
     FileUploadResponse,
     GlobResult,
     GrepResult,
@@ -85,6 +85,7 @@ class FilesystemBackend(BackendProtocol):
     """
 
     capabilities: Capabilities = Capabilities(keeps_empty_directories=True, keeps_created_at=False, durable=True)
+    judges_results: bool = True
 
     def __init__(
         self,
@@ -150,8 +151,23 @@ class FilesystemBackend(BackendProtocol):
     async def aresolve_paths(self, paths: list[str]) -> list[str | None]:
         return await pool.run(self._real_paths, paths, abandon_on_cancel=True)
 
-    def _real_paths(self, paths: list[str]) -> list[str | None]:
-        return [self.real_path(path) for path in paths]
+    def _real_paths(self, given: list[str]) -> list[str | None]:
+        found: list[str | None] = []
+        # Paths that are resolved together, such as those that a search finds, are mostly in few directories.
+        for directory, group in groupby(map(self._normal, given), _parent):
+            if directory is None:
+                found += group
+                continue
+            beside = list(filter(None, group))
+            are_real = self._disk.are_real(directory, [paths.name(path) for path in beside])
+            found += [path if is_real else self.real_path(path) for path, is_real in zip(beside, are_real, strict=True)]
+        return found
+
+    def _normal(self, path: str) -> str | None:
+        try:
+            return self._path(path)
+        except InvalidPathError:
+            return None
 
     def real_path(self, path: str) -> str | None:
         """Resolve the links of one path, by system calls in the calling thread.
@@ -197,9 +213,8 @@ class FilesystemBackend(BackendProtocol):
         return await self._look(self._ls, path)
 
     def _ls(self, deadline: Deadline, disk: Disk, path: str) -> LsResult:
-        path = self._path(path)
-        listing = disk.list_directory(path, deadline=deadline)
-        return LsResult(entries=[_info(path, entry) for entry in listing.entries], skipped=listing.skipped)
+        listing = disk.list_directory(self._path(path), deadline=deadline)
+        return LsResult(entries=listing.entries, skipped=listing.skipped)
 
     async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
         return await self._look(self._list_tree, path, deleting)
@@ -418,6 +433,10 @@ def _prepared(deadline: Deadline, disk: Disk, function: Callable[..., T], *args:
     return function(deadline, disk, *args)
 
 
+def _parent(path: str | None) -> str | None:
+    return None if path is None else paths.parent(path)
+
+
 def _start(request: SearchRequest) -> str:
     """The path where a search starts. The root is the empty path, which stands for `root_dir` in both modes."""
     return "" if request.path is None or request.path == "/" else request.path
@@ -430,11 +449,6 @@ def _put(deadline: Deadline, _: Disk, upload: Upload) -> None:
 def _close(opened: Iterable[BinaryIO | Upload]) -> None:
     for each in opened:
         each.close()
-
-
-def _info(directory: str, entry: Entry) -> FileInfo:
-    path = paths.join(directory, entry.name)
-    return FileInfo(f"{path}/" if entry.is_dir else path, entry.is_dir, entry.size, entry.modified_at)
 
 
 def _lockable(given: Iterable[str]) -> list[str]:

@@ -72,6 +72,7 @@ class Operations(SyncSurface, ABC):
     capabilities: Capabilities
     is_synchronous: bool
     offers_move: bool
+    judges_results: bool
 
     @abstractmethod
     def inner_backends(self) -> Sequence[object]:

@@ -5,7 +5,7 @@ from deepfs.disk.in_memory import FilesInMemory
 from deepfs.disk.os_calls import is_shortage, is_temporary, leaf
 from deepfs.disk.reading import Limits, Reading, modified_at
 from deepfs.disk.usage import BoundedDisk
-from deepfs.disk.walking import Entry, FoundFile, Listing
+from deepfs.disk.walking import FileRun, FoundFile, Listing
 from deepfs.disk.writing import Upload
 from deepfs.threads.deadline import Deadline
 
@@ -13,7 +13,7 @@ __all__ = [
     "BoundedDisk",
     "Deadline",
     "Disk",
-    "Entry",
+    "FileRun",
     "FilesInMemory",
     "FoundFile",
     "Limits",

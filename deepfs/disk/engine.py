@@ -1,7 +1,7 @@
 """Every operation on the files below one host directory. The methods block: call them in a worker thread."""
 
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from copy import copy
 from typing import BinaryIO
 
@@ -13,7 +13,7 @@ from deepfs.disk.relocation import Relocator
 from deepfs.disk.removal import delete
 from deepfs.disk.resolve import Root, place_of
 from deepfs.disk.trees import list_tree
-from deepfs.disk.walking import FoundFile, Listing, list_directory, walk
+from deepfs.disk.walking import Choice, FileRun, FoundFile, Listing, list_directory, walk, walk_runs
 from deepfs.disk.writing import Upload, Writer, change_entry
 from deepfs.text.entries import EntryChange, StoragePlace, TreeListing
 from deepfs.text.judging import Judge
@@ -150,6 +150,10 @@ class Disk:
         with StorageErrors(path):
             return self._root.real_path(path)
 
+    def are_real(self, directory: str, names: Sequence[str]) -> list[bool]:
+        """For each of `names` in `directory` whether its path is certainly the real one, for a few system calls."""
+        return self._root.are_real(directory, names)
+
     def place(self, path: str) -> StoragePlace:
         """The identity of what `path` leads to on this host; it need not exist yet.
 
@@ -205,6 +209,17 @@ class Disk:
             deadline: When to stop.
         """
         return walk(self._root, path, deadline or Deadline(), enter=enter, unreadable=unreadable)
+
+    def walk_runs(
+        self,
+        path: str,
+        choice: Choice | None = None,
+        *,
+        unreadable: Callable[[str, OSError], None] | None = None,
+        deadline: Deadline | None = None,
+    ) -> Generator[FileRun, None, None]:
+        """Like `walk`, many files at a time, and only the files that `choice` chooses."""
+        return walk_runs(self._root, path, deadline or Deadline(), choice=choice, unreadable=unreadable)
 
     # --- changing ---
 

@@ -34,13 +34,22 @@ from deepfs.errors import (
     PermissionDeniedError,
 )
 from deepfs.text.entries import StoragePlace
-from deepfs.text.judging import Judge, Role
+from deepfs.text.judging import Judge, Role, permits
 
 __all__ = ["Place", "Root", "place_of"]
 
 _SUPPORTED = os.name == "posix"
 _MAX_LINKS = 40
 _ORDINARY = (stat.S_IFREG, stat.S_IFDIR)
+
+
+def _is_no_link(directory: int, name: str) -> bool:
+    try:
+        return not stat.S_ISLNK(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode)
+    except FileNotFoundError:
+        return True
+    except (OSError, ValueError):
+        return False
 
 
 def _names(path: str) -> list[str]:
@@ -151,6 +160,10 @@ class Root:
         """Open what `path` leads to; returns its path without symlinks as well, if there is a judge."""
         if self.judge is None:
             return self.open(path, flags), path
+        if path != "/" and permits(self.judge, path):
+            # What is opened without following links is what was judged. All else is resolved first, and then judged.
+            with suppress(OSError):
+                return self._open_unlinked(path, flags), path
         with self.locate(path) as place:
             return place.open(flags), place.path
 
@@ -210,6 +223,29 @@ class Root:
                 raise
             return None
         return None if ".." in names else "/" + "/".join(names)
+
+    def are_real(self, directory: str, names: Sequence[str]) -> list[bool]:
+        """For each of `names` in `directory` whether `real_path` is its path, as no symlink is in it.
+
+        True is certain, also where nothing is there; False is not.
+        """
+        try:
+            descriptor = self._open_unlinked(directory, SEARCH)
+        except OSError:
+            return [False] * len(names)
+        try:
+            return [_is_no_link(descriptor, name) for name in names]
+        finally:
+            release(descriptor)
+
+    def _open_unlinked(self, path: str, flags: int) -> int:
+        """Open `path` if no name in it is a symlink; otherwise raise OSError."""
+        if self._confined or not self._follow_links:
+            return self._open_plain(path, flags)
+        descriptor = None if "/.." in path or PREFIX in path else open_unlinked(path, flags)
+        if descriptor is None:
+            raise OSError(errno.ELOOP, "not plain")
+        return descriptor
 
     def seems_special(self, path: str) -> bool:
         """Whether something other than a file, directory or link seems to be at `path`; fast, and only a hint.

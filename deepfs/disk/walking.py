@@ -8,11 +8,12 @@ still be the same directory.
 import errno
 import os
 import stat
-from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack
+from bisect import bisect_left
+from collections.abc import Callable, Generator, Iterable, Iterator, Set
+from contextlib import ExitStack, closing
 from itertools import islice
-from operator import itemgetter
-from typing import Generic, NamedTuple, TypeVar
+from operator import attrgetter
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from deepfs.disk.os_calls import (
     NO_FOLLOW,
@@ -31,10 +32,12 @@ from deepfs.errors import DeepFSError, NotDirectoryError, NotFoundError
 from deepfs.text import paths
 from deepfs.text.judging import Judge, permits
 from deepfs.threads.deadline import Deadline
+from deepfs.types import FileInfo
 
 __all__ = [
+    "Choice",
     "Descent",
-    "Entry",
+    "FileRun",
     "FoundFile",
     "Listing",
     "OpenDirectory",
@@ -42,6 +45,7 @@ __all__ = [
     "list_directory",
     "open_directory",
     "walk",
+    "walk_runs",
 ]
 
 
@@ -73,9 +77,8 @@ class OpenDirectory:
 
     def reopen(self, child: "OpenDirectory") -> None:
         """Reopen the directory as the parent of the open directory `child`; OSError if `child` was moved elsewhere."""
-        if self.descriptor < 0:
-            # `..` follows no symlink, and `adopt` checks that it is the directory that was opened from the root before.
-            self.adopt(os.open("..", READ_DIRECTORY, dir_fd=child.descriptor))
+        # `..` follows no symlink, and `adopt` checks that it is the directory that was opened from the root before.
+        self.adopt(os.open("..", READ_DIRECTORY, dir_fd=child.descriptor))
 
     def adopt(self, descriptor: int) -> None:
         """Use `descriptor` from here on; OSError if it belongs to another directory."""
@@ -122,7 +125,7 @@ class Descent(Generic[LevelT]):
         """Pop the last level, close and return it; the level above gets `lost` set if it cannot be reopened."""
         level = self.levels.pop()
         try:
-            if self.levels:
+            if self.levels and self.levels[-1].descriptor < 0:
                 self._reopen(self.levels[-1], level)
         finally:
             level.close()
@@ -151,6 +154,8 @@ class Descent(Generic[LevelT]):
 
 
 _CHECK_EVERY = 1024
+_RUN = 64
+"""The most files or directories that are chosen at once."""
 # Errors of opening a directory that was removed or replaced since it was listed.
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EMLINK})
 
@@ -158,41 +163,38 @@ _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EMLINK})
 class _Level(OpenDirectory):
     """A directory being walked; `prefix` is its path and ends in `/`."""
 
-    __slots__ = ("children", "prefix")
+    __slots__ = ("directories", "files", "links", "prefix")
 
-    def __init__(self, descriptor: int, prefix: str) -> None:
-        super().__init__(prefix[prefix.rfind("/", 0, -1) + 1 : -1], descriptor)
+    def __init__(self, name: str, descriptor: int, prefix: str) -> None:
+        self.name = name
+        self.descriptor = descriptor
+        self.borrowed = False
+        self.lost = None
+        self._id = None
         self.prefix: str = prefix
-        self.children: Iterator[tuple[str, os.DirEntry[str]]] = iter(())
+        self.directories: Iterator[str] | None = None
+        """The names of the child directories to enter, sorted by path; None if there are none."""
+        self.files: list[str] = []
+        """The names of the other children that were not visited yet, sorted."""
+        self.links: Set[str] = frozenset()
+        """Those of them that are symlinks."""
 
 
 class FoundFile:
     """A file found by a walk, for use in the thread of the walk; access is fastest before the walk continues."""
 
-    __slots__ = ("_entry", "_level", "_root", "path")
+    __slots__ = ("_level", "_name", "_root", "path")
 
-    def __init__(
-        self, root: Root, path: str, entry: os.DirEntry[str] | None = None, level: _Level | None = None
-    ) -> None:
+    def __init__(self, root: Root, path: str, name: str = "", level: _Level | None = None) -> None:
         self._root = root
-        self._entry = entry
+        self._name = name
         self._level = level
         self.path: str = path
 
     @property
-    def _open_entry(self) -> os.DirEntry[str] | None:
-        """The directory entry while its directory is open; None otherwise, and for files found through a symlink."""
-        return self._entry if self._level is not None and self._level.descriptor >= 0 else None
-
-    def stat(self) -> os.stat_result:
-        """The status of the file."""
-        with StorageErrors(self.path):
-            if (entry := self._open_entry) and self._level is not None:
-                # Not `entry.stat()`: its descriptor number may since have been closed and reused for another directory.
-                status = os.stat(entry.name, dir_fd=self._level.descriptor, follow_symlinks=False)
-                if not stat.S_ISLNK(status.st_mode):
-                    return status
-            return self._root.stat(self.path)
+    def _directory(self) -> int:
+        """The descriptor of its directory; negative if that is closed, and for a file found through a symlink."""
+        return -1 if self._level is None else self._level.descriptor
 
     def open(self) -> tuple[int, os.stat_result]:
         """Open the file for reading; returns a descriptor, to be closed by the caller, and the status.
@@ -203,10 +205,9 @@ class FoundFile:
             return self._open()
 
     def _open(self) -> tuple[int, os.stat_result]:
-        entry = self._open_entry
-        if entry is None or self._level is None:
+        if (directory := self._directory) < 0:
             return open_regular(self._root, self.path)
-        descriptor = os.open(entry.name, READ | NO_FOLLOW, dir_fd=self._level.descriptor)
+        descriptor = os.open(self._name, READ | NO_FOLLOW, dir_fd=directory)
         return descriptor, regular_descriptor(self.path, descriptor)
 
     def read(self, limit: int | None = None) -> bytes:
@@ -219,6 +220,81 @@ class FoundFile:
                 release(descriptor)
 
 
+class FileRun:
+    """Files of one directory that a walk finds together: `names`, sorted, in the directory `prefix`.
+
+    `prefix` ends in `/`. For use in the thread of the walk; access is fastest before the walk continues.
+    """
+
+    __slots__ = ("_level", "_root", "names", "prefix")
+
+    def __init__(self, root: Root, prefix: str, names: list[str], level: _Level | None = None) -> None:
+        self._root = root
+        self._level = level
+        self.prefix: str = prefix
+        self.names: list[str] = names
+
+    def __iter__(self) -> Iterator[FoundFile]:
+        return map(self.file, self.names)
+
+    def file(self, name: str) -> FoundFile:
+        """The file called `name`, one of `names`."""
+        level = self._level
+        if level is None or name in level.links:
+            return FoundFile(self._root, self.prefix + name)
+        return FoundFile(self._root, self.prefix + name, name, level)
+
+    def infos(self, names: Iterable[str], deadline: Deadline) -> list[FileInfo]:
+        """The listing entries of the files `names`, each from one look at the file."""
+        directory = -1 if self._level is None else self._level.descriptor
+        prefix, check, found = self.prefix, deadline.check, list[FileInfo]()
+        for name in names:
+            check(prefix)
+            try:
+                status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+                if stat.S_ISLNK(status.st_mode):
+                    status = self._root.stat(prefix + name)
+            except (OSError, DeepFSError):
+                found.append(self._info(name))
+            else:
+                found.append(FileInfo(prefix + name, False, status.st_size, modified_at(status)))
+        return found
+
+    def _info(self, name: str) -> FileInfo:
+        """The listing entry of a file that was removed or moved meanwhile, or whose directory was closed."""
+        path = self.prefix + name
+        try:
+            status = self._root.stat(path)
+        except (OSError, DeepFSError):
+            return FileInfo(path, False)
+        return FileInfo(path, False, status.st_size, modified_at(status))
+
+
+class Choice(Protocol):
+    """Chooses what a walk visits, some of the children of a directory at a time.
+
+    The path `directory` ends in `/`, the names do not. A choice that can take long checks the deadline for each name.
+    """
+
+    def files(self, directory: str, names: list[str], deadline: Deadline) -> list[str]:
+        """Those of the files `names` in `directory` to visit, in their order."""
+
+    def directories(self, directory: str, names: list[str], deadline: Deadline) -> list[str]:
+        """Those of the directories `names` in `directory` to enter, in their order."""
+
+
+class _Directories(NamedTuple):
+    """Chooses all files, and the directories for whose paths `enter` returns True."""
+
+    enter: Callable[[str], bool]
+
+    def files(self, _: str, names: list[str], __: Deadline) -> list[str]:
+        return names
+
+    def directories(self, directory: str, names: list[str], _: Deadline) -> list[str]:
+        return [name for name in names if self.enter(directory + name)]
+
+
 def walk(
     root: Root,
     path: str,
@@ -228,21 +304,37 @@ def walk(
     unreadable: Callable[[str, OSError], None] | None = None,
 ) -> Generator[FoundFile, None, None]:
     """Yield the files at or beneath `path`, sorted by path; a root that does not exist yet has none."""
+    choice = None if enter is None else _Directories(enter)
+    with closing(walk_runs(root, path, deadline, choice=choice, unreadable=unreadable)) as runs:
+        for run in runs:
+            yield from run
+
+
+def walk_runs(
+    root: Root,
+    path: str,
+    deadline: Deadline,
+    *,
+    choice: Choice | None = None,
+    unreadable: Callable[[str, OSError], None] | None = None,
+) -> Generator[FileRun, None, None]:
+    """Yield the files that `walk` finds and `choice` chooses, many at a time."""
     try:
         descriptor, real = open_directory(root, path)
     except NotDirectoryError:
-        yield from _single(root, path)
+        yield _single(root, path)
     except NotFoundError:
         if path != "/":
             raise
     else:
-        yield from _Walk(root, deadline, enter, unreadable).run(descriptor, path, real)
+        yield from _Walk(root, deadline, choice, unreadable).run(descriptor, path, real)
 
 
-def _single(root: Root, path: str) -> Iterator[FoundFile]:
+def _single(root: Root, path: str) -> FileRun:
     with StorageErrors(path):
         check_regular(path, root.stat(path))
-    yield FoundFile(root, path)
+    above = path.rindex("/") + 1
+    return FileRun(root, path[:above], [path[above:]])
 
 
 class _Walk:
@@ -250,78 +342,131 @@ class _Walk:
         self,
         root: Root,
         deadline: Deadline,
-        enter: Callable[[str], bool] | None,
+        choice: Choice | None,
         unreadable: Callable[[str, OSError], None] | None,
     ) -> None:
         self._root = root
         self._deadline = deadline
-        self._enter = enter
+        self._choice = choice
         self._unreadable = unreadable
 
-    def run(self, descriptor: int, path: str, real: str) -> Iterator[FoundFile]:
-        self._start = len(path.rstrip("/"))
+    def run(self, descriptor: int, path: str, real: str) -> Iterator[FileRun]:
+        path = path.rstrip("/")
+        self._start = len(path)
         self._real = real.rstrip("/")
-        descent: Descent[_Level] = Descent()
-        descent.enter(_Level(descriptor, path.rstrip("/") + "/"))
-        with descent:
-            self._scan(descent.levels[-1])
+        with Descent[_Level]() as descent:
+            descent.enter(level := _Level(path.rpartition("/")[2], descriptor, f"{path}/"))
+            self._scan(level)
             while descent.levels:
-                directory = yield from self._files(descent.levels[-1])
-                if directory is None:
+                level = descent.levels[-1]
+                for name in level.directories or ():
+                    if level.files:
+                        yield from self._files(level, f"{name}/")
+                    if (child := self._opened(level, name)) is None:
+                        continue
+                    try:
+                        self._scan(child)
+                        if child.directories is not None:
+                            descent.enter(child)
+                            break
+                        if child.files:
+                            yield from self._files(child)
+                    finally:
+                        if child.directories is None:
+                            child.close()
+                else:
+                    if level.files:
+                        yield from self._files(level)
                     # If the parent was lost, its files are opened by path, and its child directories are reported.
                     descent.leave()
-                elif level := self._opened(descent.levels[-1], directory):
-                    descent.enter(level)
-                    self._scan(level)
 
-    def _files(self, level: _Level) -> Generator[FoundFile, None, os.DirEntry[str] | None]:
-        """Yield the files of a directory up to its next child directory, and return that, or None at the end."""
-        judge = self._root.judge
-        for key, entry in level.children:
-            if key[-1] == "/":
-                if self._enter is None or self._enter(level.prefix + entry.name):
-                    return entry
-            elif entry.is_symlink():
-                if self._leads_to_file(level.prefix + key):
-                    yield FoundFile(self._root, level.prefix + key)
-            elif entry.is_file(follow_symlinks=False) and (judge is None or self._permits(judge, level.prefix + key)):
-                yield FoundFile(self._root, level.prefix + key, entry, level)
-        return None
+    def _files(self, level: _Level, before: str | None = None) -> Iterable[FileRun]:
+        """The files of a directory that come `before` one of its children, or all that are left."""
+        names, level.files = level.files, []
+        if before is not None:
+            end = bisect_left(names, before)
+            names, level.files = names[:end], names[end:]
+        if len(names) > _RUN:
+            return self._runs(level, names)
+        chosen = self._chosen(level, names)
+        return (FileRun(self._root, level.prefix, chosen, level),) if chosen else ()
 
-    def _permits(self, judge: Judge, path: str) -> bool:
-        return permits(judge, self._real + path[self._start :])
+    def _runs(self, level: _Level, names: list[str]) -> Iterator[FileRun]:
+        for some in self._parts(level.prefix, names):
+            if chosen := self._chosen(level, some):
+                yield FileRun(self._root, level.prefix, chosen, level)
 
-    def _opened(self, level: _Level, entry: os.DirEntry[str]) -> _Level | None:
-        path = level.prefix + entry.name
+    def _parts(self, prefix: str, names: list[str]) -> Iterator[list[str]]:
+        for start in range(0, len(names), _RUN):
+            self._deadline.check(prefix)
+            yield names[start : start + _RUN]
+
+    def _chosen(self, level: _Level, names: list[str]) -> list[str]:
+        if self._choice is not None:
+            names = self._choice.files(level.prefix, names, self._deadline)
+        if level.links:
+            names = [name for name in names if name not in level.links or self._leads_to_file(level.prefix + name)]
+        if (judge := self._root.judge) is not None:
+            real = self._real + level.prefix[self._start :]
+            # What a symlink leads to was judged when it was followed.
+            names = [name for name in names if name in level.links or permits(judge, real + name)]
+        return names
+
+    def _opened(self, level: _Level, name: str) -> _Level | None:
         try:
-            return _Level(os.open(entry.name, READ_DIRECTORY | NO_FOLLOW, dir_fd=level.descriptor), f"{path}/")
+            descriptor = os.open(name, READ_DIRECTORY | NO_FOLLOW, dir_fd=level.descriptor)
         except OSError as error:
             if error.errno not in _GONE:
-                self._report(path, error)
+                self._report(level.prefix + name, error)
             return None
+        return _Level(name, descriptor, f"{level.prefix}{name}/")
 
     def _scan(self, level: _Level) -> None:
         """Read the children of a directory; after an error, only those that were read before it."""
         self._deadline.check(level.prefix)
-        found: list[tuple[str, os.DirEntry[str]]] = []
+        files = level.files
+        directories: list[str] = []
+        links: set[str] = set()
         try:
             with os.scandir(level.descriptor) as entries:
                 for count, entry in enumerate(entries, 1):
                     if count % _CHECK_EVERY == 0:
                         self._deadline.check(level.prefix)
                     name = entry.name
-                    if (name[0] != "." and name.isascii()) or is_shown(name):
-                        found.append((f"{name}/" if entry.is_dir(follow_symlinks=False) else name, entry))
+                    if (name[0] == "." or not name.isascii()) and not is_shown(name):
+                        continue
+                    if entry.is_file(follow_symlinks=False):
+                        files.append(name)
+                    elif entry.is_dir(follow_symlinks=False):
+                        directories.append(name)
+                    elif entry.is_symlink():
+                        files.append(name)
+                        links.add(name)
         except OSError as error:
             self._report(level.prefix[:-1] or "/", error)
-        found.sort(key=itemgetter(0))
-        level.children = iter(found)
+        files.sort()
+        if links:
+            level.links = links
+        if directories:
+            level.directories = self._entered(level.prefix, directories)
+
+    def _entered(self, prefix: str, names: list[str]) -> Iterator[str]:
+        """The directories to enter, sorted by path."""
+        if len(names) > 1:
+            names.sort(key=_path_of_directory)
+        if self._choice is None:
+            return iter(names)
+        if len(names) <= _RUN:
+            return iter(self._choice.directories(prefix, names, self._deadline))
+        choose = self._choice.directories
+        return (name for some in self._parts(prefix, names) for name in choose(prefix, some, self._deadline))
 
     def _report(self, path: str, error: OSError) -> None:
         if self._unreadable is not None:
             self._unreadable(path, error)
 
     def _leads_to_file(self, path: str) -> bool:
+        self._deadline.check(path)
         try:
             return stat.S_ISREG(self._root.stat(path).st_mode)
         except OSError as error:
@@ -332,20 +477,17 @@ class _Walk:
         return False
 
 
-class Entry(NamedTuple):
-    """A child of a directory; `size` and `modified_at` are None if they are not known."""
-
-    name: str
-    is_dir: bool
-    size: int | None
-    modified_at: str | None
-    """ISO 8601, UTC."""
+def _path_of_directory(name: str) -> str:
+    return f"{name}/"
 
 
 class Listing(NamedTuple):
-    """Entries sorted by path, the path of a directory ending in `/`; `truncated` says that there are more."""
+    """Entries sorted by path, the path of a directory ending in `/`; `truncated` says that there are more.
 
-    entries: list[Entry]
+    `size` and `modified_at` of an entry are None if they are not known.
+    """
+
+    entries: list[FileInfo]
     truncated: bool
     skipped: int = 0
     """The number of entries that were seen and have names that are not UTF-8."""
@@ -380,54 +522,67 @@ def list_directory(root: Root, path: str, limit: int | None, deadline: Deadline)
         raise
     try:
         with StorageErrors(path), os.scandir(descriptor) as children:
-            found = _until_due(children, path, deadline)
-            if root.judge is not None:
-                found = (child for child in found if permits(root.judge, paths.join(real, child.name)))
-            skipped: list[str] = []
-            shown = (child for child in found if _is_shown(child.name, skipped))
-            entries = [_entry(root, path, child) for child in islice(shown, limit)]
-            truncated = limit is not None and next(shown, None) is not None
+            listing = _listed(root, f"{path.rstrip('/')}/", real, _until_due(children, path, deadline), limit)
     finally:
         release(descriptor)
-    entries.sort(key=_sort_key)
-    return Listing(entries, truncated, len(skipped))
-
-
-def _is_shown(name: str, skipped: list[str]) -> bool:
-    """`is_shown`; adds a name that is not UTF-8 to `skipped`."""
-    if is_shown(name):
-        return True
-    if not is_temporary(name):
-        skipped.append(name)
-    return False
+    listing.entries.sort(key=attrgetter("path"))
+    return listing
 
 
 def _until_due(children: Iterator[os.DirEntry[str]], path: str, deadline: Deadline) -> Iterator[os.DirEntry[str]]:
-    for count, child in enumerate(children):
-        if count % _CHECK_EVERY == 0:
-            deadline.check(path)
-        yield child
+    while some := list(islice(children, _CHECK_EVERY)):
+        deadline.check(path)
+        yield from some
 
 
-def _sort_key(entry: Entry) -> str:
-    return f"{entry.name}/" if entry.is_dir else entry.name
+def _listed(root: Root, prefix: str, real: str, children: Iterable[os.DirEntry[str]], limit: int | None) -> Listing:
+    """The entries of `children` in any order; `prefix` is the path of the directory and ends in `/`."""
+    entries: list[FileInfo] = []
+    skipped = 0
+    for child in children:
+        name = child.name
+        if root.judge is not None and not permits(root.judge, paths.join(real, name)):
+            continue
+        if (name[0] == "." or not name.isascii()) and not is_shown(name):
+            skipped += not is_temporary(name)
+        elif len(entries) == limit:
+            return Listing(entries, True, skipped)
+        elif root.judge is None or not child.is_symlink() or _permits_target(root, root.judge, prefix + name):
+            entries.append(_entry(root, prefix + name, child))
+    return Listing(entries, False, skipped)
 
 
-def _entry(root: Root, directory: str, child: os.DirEntry[str]) -> Entry:
+def _permits_target(root: Root, judge: Judge, link: str) -> bool:
+    """Whether the judge permits what a symlink leads to; it is not asked about what lies outside."""
+    target = root.real_path(link)
+    return target is None or permits(judge, target)
+
+
+def _entry(root: Root, path: str, child: os.DirEntry[str]) -> FileInfo:
     try:
-        own = child.stat(follow_symlinks=False)
+        status = child.stat(follow_symlinks=False)
     except OSError:
-        return Entry(child.name, child.is_dir(follow_symlinks=False), None, None)
-    if not stat.S_ISLNK(own.st_mode):
-        return _entry_of(child.name, own)
+        return _directory(path) if child.is_dir(follow_symlinks=False) else FileInfo(path, False)
+    if stat.S_ISREG(status.st_mode):
+        return FileInfo(path, False, status.st_size, modified_at(status))
+    return _link(root, path, status) if stat.S_ISLNK(status.st_mode) else _other(path, status)
+
+
+def _link(root: Root, path: str, own: os.stat_result) -> FileInfo:
+    """The entry of a symlink, whose status is `own`: what it leads to."""
     try:
-        return _entry_of(child.name, root.stat(paths.join(directory, child.name)))
+        return _other(path, root.stat(path))
     except (OSError, DeepFSError) as error:
         if is_shortage(error):
             raise  # The symlink may lead to a directory; listing it as a file would be a guess.
-        return Entry(child.name, False, None, modified_at(own))
+        return FileInfo(path, False, None, modified_at(own))
 
 
-def _entry_of(name: str, status: os.stat_result) -> Entry:
-    size = status.st_size if stat.S_ISREG(status.st_mode) else None
-    return Entry(name, stat.S_ISDIR(status.st_mode), size, modified_at(status))
+def _other(path: str, status: os.stat_result) -> FileInfo:
+    if stat.S_ISDIR(status.st_mode):
+        return _directory(path, modified_at(status))
+    return FileInfo(path, False, status.st_size if stat.S_ISREG(status.st_mode) else None, modified_at(status))
+
+
+def _directory(path: str, modified_at: str | None = None) -> FileInfo:
+    return FileInfo(f"{path}/", True, None, modified_at)

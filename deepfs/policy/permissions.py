@@ -1,6 +1,6 @@
 """A wrapper that enforces rules on every operation of a backend."""
 
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Container, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -14,6 +14,7 @@ from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import DeepFSError, ErrorCode, PermissionDeniedError, quoted
 from deepfs.policy.rules import (
     ALLOWED,
+    CompiledRules,
     Decision,
     FilesystemOperation,
     FilesystemPermission,
@@ -21,7 +22,6 @@ from deepfs.policy.rules import (
     checked_rules,
     decide,
     decide_beneath,
-    decide_told,
 )
 from deepfs.search.request import GlobRequest, GrepRequest, PathFilter
 from deepfs.text import paths
@@ -58,7 +58,6 @@ __all__ = [
     "decide",
     "decide_beneath",
     "either",
-    "hidden_by",
     "visit_beneath",
 ]
 
@@ -113,7 +112,7 @@ class _RulesJudge:
 
     def __init__(
         self,
-        rules: Sequence[FilesystemPermission],
+        rules: CompiledRules,
         source: Sequence[FilesystemOperation],
         target: Sequence[FilesystemOperation],
         is_approved: bool,
@@ -130,10 +129,10 @@ class _RulesJudge:
 
 
 def _refusal(
-    rules: Iterable[FilesystemPermission], operation: FilesystemOperation, path: str, shown: str, is_approved: bool
+    rules: CompiledRules, operation: FilesystemOperation, path: str, shown: str, is_approved: bool
 ) -> DeniedError | None:
     """The error, naming `shown`, if the rules refuse the operation on `path`; otherwise None."""
-    mode = decide_told(rules, operation, path).mode
+    mode = rules.mode(operation, path)
     if mode == "deny":
         return DeniedError(operation, shown)
     if mode == "interrupt" and not is_approved:
@@ -181,14 +180,16 @@ class PermissionedBackend(WrapperBackend):
         self._restricted: frozenset[str] = frozenset(
             operation for rule in self.rules if rule.mode != "allow" for operation in rule.operations
         )
+        self._compiled = CompiledRules(self.rules)
         self._judges: dict[tuple[object, ...], Judge] = {}
+        self._filters: dict[frozenset[Mode], PathFilter] = {}
         if decide(self.rules, "execute").mode == "deny":
             self.capabilities: Capabilities = replace(self.capabilities, executes=False)
 
     # --- applying the rules ---
 
     def _refusal(self, operation: FilesystemOperation, path: str, shown: str) -> DeniedError | None:
-        return _refusal(self.rules, operation, path, shown, _is_approved.get())
+        return _refusal(self._compiled, operation, path, shown, _is_approved.get())
 
     def _judging(
         self, source: Sequence[FilesystemOperation] = (), target: Sequence[FilesystemOperation] = ()
@@ -208,7 +209,7 @@ class PermissionedBackend(WrapperBackend):
     ) -> Judge:
         # One object for equal judges, so that searches that arrive together are carried out together.
         key = source, target, is_approved
-        return self._judges.setdefault(key, _RulesJudge(self.rules, source, target, is_approved))
+        return self._judges.setdefault(key, _RulesJudge(self._compiled, source, target, is_approved))
 
     def _may(self, operations: Sequence[FilesystemOperation], path: str) -> bool:
         return not any(self._refusal(operation, path, path) for operation in operations)
@@ -248,6 +249,9 @@ class PermissionedBackend(WrapperBackend):
         """
         places = dict.fromkeys(map(_place, found))
         plain = [path for path in places if self._may(["read"], path)]
+        if self.inner.judges_results:
+            visible = set(plain)
+            return [record for record in found if _place(record) in visible]
         real = await self.inner.aresolve_paths(plain) if plain else []
         visible = {
             path
@@ -262,7 +266,8 @@ class PermissionedBackend(WrapperBackend):
         if not self._watched(["read"]):
             return also
         refused: frozenset[Mode] = frozenset(["deny"] if _is_approved.get() else ["deny", "interrupt"])
-        return either(hidden_by(self.rules, refused), also)
+        # One object for equal filters, so that each is asked once for searches that are carried out together.
+        return either(self._filters.setdefault(refused, _hidden_by(self._compiled, refused)), also)
 
     # --- one path ---
 
@@ -341,6 +346,8 @@ class PermissionedBackend(WrapperBackend):
 
     async def _visibly_skipped(self, skipped: int, request: GrepRequest, path: str) -> int:
         """How many of the files that `inner` skipped may be read; 0 if that cannot be found out."""
+        if self.inner.judges_results:
+            return skipped
         looked_at = GlobRequest(request.glob or "**", path, hidden=request.hidden)
         listed = await self.inner.arun_glob(looked_at)
         if listed.code is ErrorCode.NOT_A_DIRECTORY:
@@ -493,19 +500,11 @@ def _needed(if_match: str | None) -> list[FilesystemOperation]:
     return ["write"] if if_match is None else ["write", "read"]
 
 
-def hidden_by(rules: Iterable[FilesystemPermission], refused: frozenset[Mode]) -> PathFilter:
+def _hidden_by(rules: CompiledRules, refused: frozenset[Mode]) -> PathFilter:
     """The filter that hides paths for which a rule with a mode in `refused` counts; links are not followed."""
-    about_reading = [rule for rule in rules if "read" in rule.operations]
 
     def is_hidden(path: str, *, is_dir: bool) -> bool:
-        for rule in about_reading:
-            if is_dir and rule.covers("read", path):
-                return rule.mode in refused
-            if is_dir and rule.mode not in refused and rule.may_match_beneath("read", path):
-                return False
-            if not is_dir and rule.matches("read", path):
-                return rule.mode in refused
-        return False
+        return rules.hides("read", path, refused) if is_dir else rules.mode("read", path) in refused
 
     return is_hidden
 

@@ -1,15 +1,16 @@
 """Rules about paths, and the decisions that follow from them."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias, cast, get_args
 
 from deepfs.errors import InvalidPathError
-from deepfs.search.globs import compile_tree
+from deepfs.search.globs import Tree, compile_tree
 from deepfs.text import paths
 
 __all__ = [
     "ALLOWED",
+    "CompiledRules",
     "Decision",
     "FilesystemOperation",
     "FilesystemPermission",
@@ -17,7 +18,6 @@ __all__ = [
     "checked_rules",
     "decide",
     "decide_beneath",
-    "decide_told",
     "decisions_beneath",
 ]
 
@@ -128,20 +128,59 @@ def decide(rules: Iterable[FilesystemPermission], operation: FilesystemOperation
     `path` is normalised first. Raises InvalidPathError for an invalid path, ValueError for an unknown operation.
     """
     _check_known("operation", [operation], _OPERATIONS)
-    return _decided(rules, operation, paths.normalize(path))
-
-
-def decide_told(rules: Iterable[FilesystemPermission], operation: FilesystemOperation, path: str) -> Decision:
-    """Like `decide`, for a path from a storage, which may have names that are not valid in paths of deepfs."""
-    try:
-        return decide(rules, operation, path)
-    except InvalidPathError:
-        names = [name for name in path.split("/") if name not in ("", ".")]
-        return Decision("deny") if ".." in names else _decided(rules, operation, "/" + "/".join(names))
-
-
-def _decided(rules: Iterable[FilesystemPermission], operation: FilesystemOperation, path: str) -> Decision:
+    path = paths.normalize(path)
     return next((Decision(rule.mode, rule) for rule in rules if rule.matches(operation, path)), ALLOWED)
+
+
+_MAX_KNOWN = 8192
+
+
+class CompiledRules:
+    """Rules for many decisions; recent decisions are kept, since a search asks about each path several times."""
+
+    def __init__(self, rules: Sequence[FilesystemPermission]) -> None:
+        # A rule with several patterns is as good as several rules in a row with one each.
+        self._about: dict[FilesystemOperation, list[tuple[Mode, Tree]]] = {
+            operation: [
+                (rule.mode, compile_tree(pattern))
+                for rule in rules
+                if operation in rule.operations
+                for pattern in rule.paths
+            ]
+            for operation in _OPERATIONS
+        }
+        self._known: dict[tuple[FilesystemOperation, str], Mode] = {}
+
+    def mode(self, operation: FilesystemOperation, path: str) -> Mode:
+        """The mode for a path, perhaps one from a storage, with names that are not valid in paths of deepfs."""
+        mode = self._known.get((operation, path))
+        if mode is None:
+            if len(self._known) >= _MAX_KNOWN:
+                self._known.clear()
+            mode = self._known[operation, path] = self._mode(operation, path)
+        return mode
+
+    def _mode(self, operation: FilesystemOperation, path: str) -> Mode:
+        try:
+            path = paths.normalize(path)
+        except InvalidPathError:
+            names = [name for name in path.split("/") if name not in ("", ".")]
+            if ".." in names:
+                return "deny"
+            path = "/" + "/".join(names)
+        for mode, tree in self._about[operation]:
+            if tree.matches(path):
+                return mode
+        return ALLOWED.mode
+
+    def hides(self, operation: FilesystemOperation, directory: str, refused: Container[Mode]) -> bool:
+        """Whether everything beneath a directory has a mode in `refused`; True is certain, False is not."""
+        for mode, tree in self._about[operation]:
+            if tree.covers(directory):
+                return mode in refused
+            if mode not in refused and tree.may_match_beneath(directory):
+                return False
+        return False
 
 
 def decide_beneath(rules: Iterable[FilesystemPermission], operation: FilesystemOperation, directory: str) -> Decision:

@@ -13,7 +13,18 @@ from itertools import pairwise
 
 from deepfs.errors import InvalidPatternError
 
-__all__ = ["MAX_ALTERNATIVES", "MAX_EXPANDED", "MAX_PATTERN", "MAX_SEGMENTS", "Glob", "compile_glob", "compile_tree"]
+__all__ = [
+    "MAX_ALTERNATIVES",
+    "MAX_EXPANDED",
+    "MAX_PATTERN",
+    "MAX_SEGMENTS",
+    "Glob",
+    "Tree",
+    "compile_glob",
+    "compile_tree",
+    "is_visible",
+    "visible_in",
+]
 
 MAX_PATTERN = 4096
 """The longest pattern, in characters."""
@@ -145,19 +156,38 @@ class Glob:
     def __init__(self, pattern: str, alternatives: list[list[str]]) -> None:
         self.pattern = pattern
         self._alternatives = alternatives
-        self._endings = tuple({_ending(segments[-1]) for segments in alternatives})
-        self._fits = _path_test(alternatives)
+        endings = tuple({_ending(segments[-1]) for segments in alternatives})
+        # `endswith` takes one text in half the time that it takes for a tuple of one.
+        self._ending: str | tuple[str, ...] = endings[0] if len(endings) == 1 else endings
+        self._is_ending_only = all(map(_is_ending_only, alternatives))
+        self._fits = is_visible if self._is_ending_only else _compile(map(_path_expression, alternatives))
 
     def __repr__(self) -> str:
         return f"Glob({self.pattern!r})"
 
     def matches(self, relative: str) -> bool:
         """Whether the pattern matches the file at `relative`."""
-        return relative.endswith(self._endings) and bool(self._fits(relative))
+        return relative.endswith(self._ending) and bool(self._fits(relative))
 
     def may_enter(self, relative_directory: str) -> bool:
         """Whether a file at any depth beneath `relative_directory` could match; False is certain, True is not."""
         return not relative_directory or bool(self._leads_on(f"{relative_directory}/"))
+
+    def matching(self, relative_directory: str, names: Iterable[str]) -> list[str]:
+        """Those of the files `names` that the pattern matches; `relative_directory`, where they are, ends in `/`."""
+        ending = self._ending
+        found = [name for name in names if name.endswith(ending)]
+        if not found:
+            return found
+        if self._is_ending_only:
+            return visible_in(relative_directory, found)
+        return [name for name in found if self._fits(relative_directory + name)]
+
+    def enterable(self, relative_directory: str, names: Iterable[str]) -> list[str]:
+        """Those of the directories `names` that `may_enter` enters; `relative_directory` ends in `/`."""
+        if self._is_ending_only:
+            return visible_in(relative_directory, names)
+        return [name for name in names if self._leads_on(f"{relative_directory}{name}/")]
 
     def beneath(self, relative_directory: str) -> tuple[str, ...]:
         """Patterns relative to `relative_directory` for the files beneath it that this pattern matches.
@@ -258,13 +288,6 @@ def _ending(segment: str) -> str:
     return last["text"] or last["escaped"] or ""
 
 
-def _path_test(alternatives: list[list[str]]) -> _Test:
-    """Return the test for paths that are known to have one of the endings of `alternatives`."""
-    if all(_is_ending_only(segments) for segments in alternatives):
-        return _is_visible
-    return _compile(map(_path_expression, alternatives))
-
-
 def _compile(expressions: Iterable[str]) -> _Test:
     return re.compile("|".join(dict.fromkeys(expressions)), re.DOTALL).fullmatch
 
@@ -278,9 +301,14 @@ def _is_ending_only(segments: list[str]) -> bool:
     return len(segments) == 2 and segments[0] == _ANY and segments[1] == f"*{_ending(segments[1])}"
 
 
-def _is_visible(relative: str) -> bool:
+def is_visible(relative: str) -> bool:
     """Whether no name in `relative` starts with a dot."""
     return not (relative.startswith(".") or "/." in relative)
+
+
+def visible_in(relative_directory: str, names: Iterable[str]) -> list[str]:
+    """Those of the `names` in a directory that make a visible path."""
+    return [name for name in names if name[0] != "."] if is_visible(relative_directory) else []
 
 
 def _path_expression(segments: list[str]) -> str:
@@ -385,7 +413,7 @@ def _remainders(segments: list[str], names: list[str]) -> list[list[str]]:
 def _after(segments: list[str], at: int, name: str) -> Iterator[int]:
     """Yield each index from which to go on after `name`, starting at index `at`; a `**` takes `name` or is skipped."""
     if segments[at] == _ANY:
-        if _is_visible(name):
+        if is_visible(name):
             yield at
         at += 1
     if at + 1 < len(segments) and re.fullmatch(_segment_expression(segments[at]), name, re.DOTALL):

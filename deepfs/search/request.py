@@ -10,9 +10,10 @@ from typing import Any, ClassVar, Protocol, Self
 from msgspec import Struct
 from msgspec.structs import fields, replace
 
-from deepfs.search.globs import Glob, compile_glob
+from deepfs.search.globs import Glob, compile_glob, is_visible, visible_in
 from deepfs.search.query import Query, check_search, compile_query
 from deepfs.text import paths
+from deepfs.threads.deadline import Deadline
 
 __all__ = ["FileFilter", "GlobRequest", "GrepRequest", "PathFilter", "SearchRequest", "option_types"]
 
@@ -143,11 +144,12 @@ class FileFilter:
         self.glob: Glob | None = None if request.file_glob is None else compile_glob(request.file_glob)
         self._ignored = ignored
         self._hidden = request.hidden
+        self._leaving_out = [leaves_out for leaves_out in (request.hidden, ignored) if leaves_out is not None]
         self._start = len(paths.join(self.root, "_")) - 1
 
     def __contains__(self, path: str) -> bool:
         relative = path[self._start :]
-        if self.glob is None and not _is_visible(relative):
+        if self.glob is None and not is_visible(relative):
             return False
         if self.glob is not None and not self.glob.matches(relative or paths.name(self.root)):
             return False
@@ -163,11 +165,30 @@ class FileFilter:
     def may_enter(self, directory: str) -> bool:
         """Whether files beneath `directory`, a directory under the root, could be chosen; False is certain."""
         relative = directory[self._start :]
-        may = self.glob.may_enter(relative) if self.glob is not None else _is_visible(relative)
+        may = self.glob.may_enter(relative) if self.glob is not None else is_visible(relative)
         if may and self._hidden is not None and self._hidden(directory, is_dir=True):
             return False
         return may and (self._ignored is None or not self._ignored(directory, is_dir=True))
 
+    def files(self, directory: str, names: list[str], deadline: Deadline) -> list[str]:
+        """Those of the files `names` that are selected; `directory`, where they are, ends in `/`."""
+        relative = directory[self._start :]
+        chosen = visible_in(relative, names) if self.glob is None else self.glob.matching(relative, names)
+        return self._shown(directory, chosen, deadline, is_dir=False) if self._leaving_out else chosen
 
-def _is_visible(relative: str) -> bool:
-    return not relative.startswith(".") and "/." not in relative
+    def directories(self, directory: str, names: list[str], deadline: Deadline) -> list[str]:
+        """Those of the directories `names` that `may_enter` enters; `directory`, where they are, ends in `/`."""
+        relative = directory[self._start :]
+        chosen = visible_in(relative, names) if self.glob is None else self.glob.enterable(relative, names)
+        return self._shown(directory, chosen, deadline, is_dir=True) if self._leaving_out else chosen
+
+    def _shown(self, directory: str, names: list[str], deadline: Deadline, *, is_dir: bool) -> list[str]:
+        shown: list[str] = []
+        for name in names:
+            deadline.check(directory)
+            for leaves_out in self._leaving_out:
+                if leaves_out(directory + name, is_dir=is_dir):
+                    break
+            else:
+                shown.append(name)
+        return shown

@@ -1,14 +1,13 @@
 """Searches of a tree on disk that are carried out together: the filters, results and deadlines of each."""
 
-import os
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing, suppress
 from operator import attrgetter
 from time import monotonic
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from deepfs.disk import Disk, FoundFile, is_shortage, leaf, modified_at
+from deepfs.disk import Disk, FileRun, FoundFile, is_shortage, leaf
 from deepfs.errors import (
     DeadlineError,
     DeepFSError,
@@ -22,6 +21,7 @@ from deepfs.search.batching import BatchedCall
 from deepfs.search.gitignore import Ignoring
 from deepfs.search.request import FileFilter, SearchRequest
 from deepfs.search.results import MAX_GLOB_CHARS, MAX_GLOB_MATCHES, Grep, glob_result
+from deepfs.text import paths
 from deepfs.threads.deadline import Deadline
 from deepfs.types import FileInfo, GlobResult, GrepResult, carrying
 
@@ -39,10 +39,6 @@ class NamedFile:
         self._disk = disk
         self.path: str = path
 
-    def stat(self) -> os.stat_result:
-        """The status of the file."""
-        return self._disk.stat(self.path)
-
     def read(self, limit: int) -> bytes:
         """Return the content. Raises TooLargeError over `limit` bytes, NotFoundError if no walk would find the file."""
         try:
@@ -56,22 +52,15 @@ class NamedFile:
 
 
 class VisitedFile:
-    """A file that the searches of a batch visit; it is read once for all of them."""
+    """A file that the greps of a batch visit; it is read once for all of them."""
 
-    __slots__ = ("_content", "_file", "_info", "_max_bytes", "path")
+    __slots__ = ("_content", "_file", "_max_bytes", "path")
 
     def __init__(self, file: FoundFile | NamedFile, max_bytes: int) -> None:
         self._file = file
         self._max_bytes = max_bytes
         self._content: bytes | DeepFSError | None = None
-        self._info: FileInfo | None = None
         self.path: str = file.path
-
-    def info(self) -> FileInfo:
-        """The listing entry of the file."""
-        if self._info is None:
-            self._info = _info(self._file)
-        return self._info
 
     def content(self) -> bytes:
         """Return the content. Raises DeepFSError if it cannot be read, or is too large to be searched."""
@@ -83,14 +72,6 @@ class VisitedFile:
         if isinstance(self._content, DeepFSError):
             raise self._content
         return self._content
-
-
-def _info(file: FoundFile | NamedFile) -> FileInfo:
-    try:
-        status = file.stat()
-    except DeepFSError:
-        return FileInfo(file.path, False)
-    return FileInfo(file.path, False, status.st_size, modified_at(status))
 
 
 class _Task(ABC, Generic[ResultT]):
@@ -107,22 +88,10 @@ class _Task(ABC, Generic[ResultT]):
         self.shortage: DeepFSError | None = None
         """The first error from a lack of system resources, for which a part of the tree was not searched."""
 
-    def visit(self, file: VisitedFile) -> bool:
-        """Search a file unless it was searched before. Returns whether the search needs no more files."""
-        if not self.is_over and file.path > self.done:
-            try:
-                self._search(file)
-            except DeadlineError:
-                self.has_expired = True
-        return self.is_over or self.has_expired or self.has_enough
-
     @property
     @abstractmethod
     def has_enough(self) -> bool:
         """Whether more files would not change the result."""
-
-    @abstractmethod
-    def _search(self, file: VisitedFile) -> None: ...
 
     def start_in_file(self) -> bool:
         """Note that the path where the search starts is a file. Returns whether that ends the search."""
@@ -167,9 +136,12 @@ class GlobTask(_Task[GlobResult]):
     def has_enough(self) -> bool:
         return len(self._matches) > MAX_GLOB_MATCHES or self._chars > MAX_GLOB_CHARS
 
-    def _search(self, file: VisitedFile) -> None:
-        self._matches.append(file.info())
-        self._chars += len(file.path)
+    def add(self, found: list[FileInfo]) -> bool:
+        """Add files, which come sorted by path. Returns whether the search needs no more files."""
+        if not self.is_over:
+            self._matches += found
+            self._chars += sum([len(info.path) for info in found])
+        return self.is_over or self.has_enough
 
     def start_in_file(self) -> bool:
         self._starts_in_file = True
@@ -199,6 +171,15 @@ class GrepTask(_Task[GrepResult]):
     @property
     def has_enough(self) -> bool:
         return self.grep.truncated
+
+    def visit(self, file: VisitedFile) -> bool:
+        """Search a file unless it was searched before. Returns whether the search needs no more files."""
+        if not self.is_over and file.path > self.done:
+            try:
+                self._search(file)
+            except DeadlineError:
+                self.has_expired = True
+        return self.is_over or self.has_expired or self.has_enough
 
     def _search(self, file: VisitedFile) -> None:
         try:
@@ -252,7 +233,7 @@ class SearchBatch:
                 # The search of one file may take long; meanwhile, other tasks of the batch must end at their deadlines.
                 task.grep.deadline = BatchDeadline(self, [task])
 
-    def search(self, file: FoundFile | NamedFile, tasks: Iterable[AnyTask]) -> list[AnyTask]:
+    def search(self, file: FoundFile | NamedFile, tasks: Iterable[GrepTask]) -> list[GrepTask]:
         """Search one file for `tasks`, which want it. Returns the tasks that need no more files."""
         visited = VisitedFile(file, self.max_bytes)
         finished = [task for task in tasks if task.visit(visited)]
@@ -301,67 +282,121 @@ class BatchDeadline(Deadline):
             raise DeadlineError(path, "")
 
 
-class Walk:
-    """Searches file after file for some tasks of a batch, which end when they have enough."""
+_Choose: TypeAlias = Callable[[str, list[str], Deadline], list[str]]
 
-    _groups: dict[FileFilter, list[AnyTask]]
+
+class Walk:
+    """Searches file after file for some tasks of a batch, which end when they have enough.
+
+    It is the `Choice` of a walk: what some task wants. Many searches want the same files, so each filter is asked once.
+    """
 
     def __init__(self, batch: SearchBatch, tasks: Iterable[AnyTask]) -> None:
         self.tasks: list[AnyTask] = list(tasks)
         """The tasks that still need files."""
         self._batch = batch
         self._last = ""
+        self._start = len(paths.join(batch.root, "_")) - 1
         self._deadline = BatchDeadline(batch, self.tasks)
-        # Many searches want the same files, so each filter is evaluated once per file.
-        self._groups = {}
+        self._left: set[AnyTask] = set()
+        """The tasks that were left out since the last files were chosen."""
+        self._globs: dict[FileFilter, list[GlobTask]] = {}
+        self._greps: dict[FileFilter, list[GrepTask]] = {}
         for task in self.tasks:
-            self._groups.setdefault(task.files, []).append(task)
+            if isinstance(task, GlobTask):
+                self._globs.setdefault(task.files, []).append(task)
+            else:
+                self._greps.setdefault(task.files, []).append(task)
+        self._set_filters()
+
+    def _set_filters(self) -> None:
+        self._filters = list({**self._globs, **self._greps})
+        alone = self._filters[0] if len(self._filters) == 1 else None
+        self.files: _Choose = self._wanted_files if alone is None else alone.files
+        self.directories: _Choose = self._wanted_directories if alone is None else alone.directories
 
     def leave_out(self, tasks: Iterable[AnyTask]) -> None:
         """Continue the walk without `tasks`."""
         for task in tasks:
             task.done = max(task.done, self._last)
+            self._left.add(task)
             self.tasks.remove(task)
-            self._groups[task.files].remove(task)
-            if not self._groups[task.files]:
-                del self._groups[task.files]
+            groups: dict[FileFilter, list[Any]] = self._globs if isinstance(task, GlobTask) else self._greps
+            groups[task.files].remove(task)
+            if not groups[task.files]:
+                del groups[task.files]
+        self._set_filters()
+
+    def _wanted_files(self, directory: str, names: list[str], deadline: Deadline) -> list[str]:
+        wanted = {name for files in self._filters for name in files.files(directory, names, deadline)}
+        return [name for name in names if name in wanted]
+
+    def _wanted_directories(self, directory: str, names: list[str], deadline: Deadline) -> list[str]:
+        wanted = {name for files in self._filters for name in files.directories(directory, names, deadline)}
+        return [name for name in names if name in wanted]
 
     def steps(self) -> Generator[None, None, None]:
-        """Search file after file while there are tasks; each step is one file that some task wants."""
+        """Search file after file while there are tasks; each step is one file for greps, or some files for globs."""
         if not self.tasks:
             return
-        deadline = self._deadline
-        walk = self._batch.disk.walk(self._batch.root, enter=self._may_enter, unreadable=self._miss, deadline=deadline)
+        walk = self._batch.disk.walk_runs(self._batch.root, self, unreadable=self._miss, deadline=self._deadline)
         with suppress(DeadlineError), closing(walk):
-            for file in walk:
-                deadline.check(file.path)
-                if file.path == self._batch.root:
-                    self._start_in_file()
-                wanting = [task for files, group in self._groups.items() if file.path in files for task in group]
-                if wanting:
-                    ended = self._batch.search(file, wanting)
-                    self._last = file.path
-                    if ended:
-                        self._end(ended)
+            for run in walk:
+                self._deadline.check(run.prefix)
+                chosen = self._chosen(run)
+                if self._globs:
+                    self._glob(run, chosen)
                     yield
-                    if not self.tasks:
-                        return
+                if self._greps:
+                    yield from self._grep(run, chosen)
+                if not self.tasks:
+                    return
             # Other tasks of the batch may go on with ripgrep.
             self._end([*self.tasks])
 
-    def _start_in_file(self) -> None:
-        self._end([task for task in self.tasks if task.start_in_file()])
+    def _chosen(self, run: FileRun) -> dict[FileFilter, list[str]]:
+        """The files of `run` that each filter selects."""
+        if len(run.prefix) < self._start:
+            self._end([task for task in self.tasks if task.start_in_file()])
+            return {files: run.names if self._batch.root in files else [] for files in self._filters}
+        if len(self._filters) == 1:
+            return {self._filters[0]: run.names}
+        return {files: files.files(run.prefix, run.names, self._deadline) for files in self._filters}
 
-    def _end(self, tasks: list[AnyTask]) -> None:
+    def _glob(self, run: FileRun, chosen: dict[FileFilter, list[str]]) -> None:
+        """Add the files of `run` to the globs that want them, after one look at each."""
+        names = run.names
+        if len(self._filters) > 1:
+            wanted = {name for files in self._globs for name in chosen[files]}
+            names = [name for name in names if name in wanted]
+        infos = run.infos(names, self._deadline)
+        by_name = dict(zip(names, infos, strict=True)) if len(self._globs) > 1 else {}
+        for files, group in [*self._globs.items()]:
+            found = [by_name[name] for name in chosen[files]] if by_name else infos
+            if ended := [task for task in group if task.add(found)]:
+                self._end(ended)
+
+    def _grep(self, run: FileRun, chosen: dict[FileFilter, list[str]]) -> Generator[None, None, None]:
+        wanting: dict[str, list[GrepTask]] = {}
+        for files, group in self._greps.items():
+            for name in chosen[files]:
+                wanting.setdefault(name, []).extend(group)
+        self._left.clear()
+        for name in [name for name in run.names if name in wanting]:
+            self._deadline.check(run.prefix)
+            if tasks := [task for task in wanting[name] if task not in self._left]:
+                file = run.file(name)
+                ended = self._batch.search(file, tasks)
+                self._last = file.path
+                if ended:
+                    self._end(ended)
+                yield
+
+    def _end(self, tasks: Sequence[AnyTask]) -> None:
         self.leave_out(tasks)
         self._batch.end(tasks)
 
-    def _may_enter(self, directory: str) -> bool:
-        self._deadline.check(directory)
-        return any(files.may_enter(directory) for files in self._groups)
-
     def _miss(self, directory: str, error: OSError) -> None:
-        for files, group in self._groups.items():
-            if files.may_enter(directory):
-                for task in group:
-                    task.miss(f"{directory.rstrip('/')}/", error)
+        for task in self.tasks:
+            if task.files.may_enter(directory):
+                task.miss(f"{directory.rstrip('/')}/", error)

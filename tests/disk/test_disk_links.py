@@ -112,7 +112,7 @@ def test_links_to_directories_and_to_links_are_followed(root: Path, disk: Disk) 
     (root / "a" / "up").symlink_to("..")
     assert read(disk, "/one/b/file") == b"deep"
     assert read(disk, "/one/up/two/up/top") == b"top"
-    assert [entry.name for entry in disk.list_directory("/one").entries] == ["b", "up"]
+    assert [entry.path for entry in disk.list_directory("/one").entries] == ["/one/b/", "/one/up/"]
 
 
 def test_dotdot_after_a_link_is_the_parent_of_its_target(root: Path, disk: Disk) -> None:

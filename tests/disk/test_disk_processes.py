@@ -116,7 +116,7 @@ def test_a_writer_killed_at_any_moment_leaves_a_complete_file(tmp_path: Path, ki
         kill(process)
         assert disk.read_file("/file")[0] in whole
         disk.edit_file("/file", lambda data: data[::-1])
-        assert [entry.name for entry in disk.list_directory("/").entries] == ["file"]
+        assert [entry.path for entry in disk.list_directory("/").entries] == ["/file"]
         left = [name for name in os.listdir(tmp_path) if name != "file"]
         assert all(map(is_temporary, left))
 

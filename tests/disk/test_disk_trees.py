@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deepfs.disk import Deadline, Disk, is_temporary
+from deepfs.disk import Deadline, Disk, FileRun, is_temporary
 from deepfs.errors import (
     AlreadyExistsError,
     BackendError,
@@ -28,6 +28,7 @@ from deepfs.errors import (
     PermissionDeniedError,
     TooLargeError,
 )
+from deepfs.types import FileInfo
 from support.deadlines import ScriptedDeadline
 from support.disks import open_descriptors, public_directory, seen_by_nobody, tree
 from support.processes import started
@@ -54,7 +55,7 @@ def disk(root: Path) -> Disk:
 
 
 def names(disk: Disk, path: str) -> list[str]:
-    return [entry.name + "/" * entry.is_dir for entry in disk.list_directory(path).entries]
+    return [entry.path.removeprefix(f"{path.rstrip('/')}/") for entry in disk.list_directory(path).entries]
 
 
 def walked(disk: Disk, path: str = "/") -> list[str]:
@@ -68,9 +69,9 @@ def test_a_listing_has_names_kinds_sizes_and_times(root: Path, disk: Disk) -> No
     os.utime(root / "dir.txt", ns=(0, 1_700_000_000_123_456_789))
     listing = disk.list_directory("/")
     assert not listing.truncated
-    assert [(entry.name, entry.is_dir, entry.size) for entry in listing.entries] == [
-        ("dir.txt", False, 3),
-        ("dir", True, None),
+    assert [(entry.path, entry.is_dir, entry.size) for entry in listing.entries] == [
+        ("/dir.txt", False, 3),
+        ("/dir/", True, None),
     ]
     assert listing.entries[0].modified_at == "2023-11-14T22:13:20.123456+00:00"
     assert disk.list_directory("/dir/sub").entries[0].size == 2
@@ -95,7 +96,7 @@ def test_links_are_listed_with_the_kind_and_size_of_targets_inside(root: Path, d
         "out-missing": "../outside/missing",
     }.items():
         (root / name).symlink_to(target)
-    listed = {entry.name: (entry.is_dir, entry.size) for entry in disk.list_directory("/").entries}
+    listed = {entry.path.strip("/"): (entry.is_dir, entry.size) for entry in disk.list_directory("/").entries}
     assert listed.pop("to-dir") == (True, None)
     assert listed.pop("to-file") == (False, 2)
     del listed["dir"], listed["dir.txt"]
@@ -130,10 +131,7 @@ def test_an_entry_whose_stat_fails_is_listed_without_size(
             raise PermissionError(errno.EACCES, "no")
 
     monkeypatch.setattr("deepfs.disk.walking._until_due", lambda children, *_: map(Mute, children))
-    assert [tuple(entry) for entry in disk.list_directory("/").entries] == [
-        ("dir.txt", False, None, None),
-        ("dir", True, None, None),
-    ]
+    assert disk.list_directory("/").entries == [FileInfo("/dir.txt", False), FileInfo("/dir/", True)]
 
 
 def test_a_listing_can_be_limited_and_cancelled(root: Path, disk: Disk) -> None:
@@ -186,9 +184,18 @@ def test_a_walk_is_sorted_by_path(tmp_path_factory: pytest.TempPathFactory, want
     assert walked(Disk(str(root))) == expected
 
 
+def looked_at(runs: Iterable[FileRun]) -> list[tuple[str, int | None, bytes]]:
+    """The path, size and content of each file."""
+    return [
+        (info.path, info.size, file.read())
+        for run in runs
+        for info, file in zip(run.infos(run.names, Deadline()), run, strict=True)
+    ]
+
+
 def test_a_file_found_by_a_walk_can_be_read(root: Path, disk: Disk) -> None:
     (root / "link").symlink_to("dir/sub/deep")
-    seen = [(found.path, found.stat().st_size, found.read()) for found in disk.walk("/")]
+    seen = looked_at(disk.walk_runs("/"))
     assert seen == [("/dir.txt", 3, b"333"), ("/dir/file", 1, b"1"), ("/dir/sub/deep", 2, b"22"), ("/link", 2, b"22")]
     for found in disk.walk("/"):
         with pytest.raises(TooLargeError):
@@ -197,12 +204,48 @@ def test_a_file_found_by_a_walk_can_be_read(root: Path, disk: Disk) -> None:
 
 def test_a_file_found_by_a_walk_can_be_read_after_the_walk(disk: Disk) -> None:
     before = open_descriptors()
-    assert [(found.path, found.read(), found.stat().st_size) for found in list(disk.walk("/"))] == [
-        ("/dir.txt", b"333", 3),
-        ("/dir/file", b"1", 1),
-        ("/dir/sub/deep", b"22", 2),
-    ]
+    seen = looked_at(list(disk.walk_runs("/")))
+    assert seen == [("/dir.txt", 3, b"333"), ("/dir/file", 1, b"1"), ("/dir/sub/deep", 2, b"22")]
     assert open_descriptors() == before
+
+
+class EvenFilesAndOddDirectories:
+    """What a walk shall visit; keeps what it was asked about."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def files(self, directory: str, names: list[str], deadline: Deadline) -> list[str]:
+        self.asked += [directory + name for name in names]
+        return [name for name in names if int(name[1:]) % 2 == 0]
+
+    def directories(self, directory: str, names: list[str], deadline: Deadline) -> list[str]:
+        return [name for name in names if int(name[1:]) % 2]
+
+
+def test_a_walk_of_many_children_visits_what_is_chosen_sorted_by_path(tmp_path: Path) -> None:
+    for number in range(300):
+        (tmp_path / f"d{number}").mkdir()
+        (tmp_path / f"d{number}" / f"f{number + 1}").touch()
+        (tmp_path / f"{'bf'[number % 2]}{number * 2 // 3}").touch()
+    choice = EvenFilesAndOddDirectories()
+    found = [file.path for run in Disk(str(tmp_path)).walk_runs("/", choice) for file in run]
+    files = [f"/{path.relative_to(tmp_path)}" for path in tmp_path.rglob("*") if path.is_file()]
+    expected = [path for path in files if int(path[2:].split("/")[0]) % 2 == path.count("/") - 1]
+    assert found == sorted(expected)
+    assert len(choice.asked) == len(set(choice.asked))
+
+
+def test_links_in_a_run_are_followed_for_their_size(root: Path, disk: Disk) -> None:
+    (root / "dir" / "file").unlink()
+    (root / "dir" / "file").symlink_to("sub/deep")
+    walk = disk.walk_runs("/dir")
+    run = next(walk)
+    (root / "dir" / "file").unlink()
+    (root / "dir" / "file").symlink_to("../../outside/secret")
+    late = [(info.path, info.size) for info in run.infos(run.names, Deadline())]
+    walk.close()
+    assert late == [("/dir/file", None)]
 
 
 def test_a_walk_yields_links_to_files_inside_and_no_other_links(root: Path, disk: Disk) -> None:
@@ -391,9 +434,9 @@ for path in "/dir", "/copy":
     if path == "/copy":
         disk.copy("/dir", "/copy")
     read = 0
-    for file in disk.walk(path, unreadable=lambda path, _: missed.append(path)):
-        file.stat()
-        read += file.read() == b""
+    for run in disk.walk_runs(path, unreadable=lambda path, _: missed.append(path)):
+        for info, file in zip(run.infos(run.names, Deadline()), run, strict=True):
+            read += info.size == 0 and file.read() == b""
     print(read, missed)
 print(len(disk.list_tree("/dir", Deadline()).entries))
 disk.delete("/dir")

@@ -19,8 +19,9 @@ from deepfs.backends.protocol import BackendProtocol, SandboxBackendProtocol, su
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import BackendError
 from deepfs.policy import ApprovalNeededError, DeniedError, approved, decide, decide_beneath
+from deepfs.search.request import GlobRequest, PathFilter
 from deepfs.search.results import Grep
-from deepfs.types import ExecuteResponse, GrepResult
+from deepfs.types import ExecuteResponse, FileInfo, GlobResult, GrepResult, LsResult
 
 pytestmark = pytest.mark.anyio
 
@@ -485,6 +486,73 @@ def test_symlinks_to_denied_paths_are_not_shown(mounted: bool, root: Path) -> No
     assert [match.path.removeprefix(prefix) for match in found.matches or ()] == ["/open/file", "/open/to_file"]
     listed = backend.glob("**", prefix or "/")
     assert [info.path.removeprefix(prefix) for info in listed.matches or ()] == ["/open/file", "/open/to_file"]
+
+
+def test_what_a_disk_has_judged_is_not_resolved_again(root: Path) -> None:
+    resolved: list[str] = []
+
+    class Disk(FilesystemBackend):
+        async def aresolve_paths(self, paths: list[str]) -> list[str | None]:
+            resolved.extend(paths)
+            return await super().aresolve_paths(paths)
+
+    (root / "open" / "binary").write_bytes(b"needle\0")
+    backend = PermissionedBackend(Disk(root), [SECRET])
+    assert [info.path for info in backend.ls("/open").entries or ()] == [
+        "/open/binary",
+        "/open/circle",
+        "/open/file",
+        "/open/to_file",
+        "/open/up/",
+    ]
+    assert [info.path for info in backend.glob("to_*", "/open").matches or ()] == ["/open/to_file"]
+    found = backend.grep("needle", "/open")
+    assert ([match.path for match in found.matches or ()], found.skipped) == (["/open/file", "/open/to_file"], 1)
+    assert set(resolved) == {"/open", "/"}
+
+
+def test_an_override_that_judges_nothing_reveals_nothing(root: Path) -> None:
+    everything = [FileInfo(f"/open/{name}", False) for name in ("file", "to_file", "to_key")]
+
+    class Globbing(FilesystemBackend):
+        async def aglob(self, pattern: str, path: str | None = "/") -> GlobResult:
+            return GlobResult(matches=everything)
+
+    class Listing(FilesystemBackend):
+        def ls(self, path: str) -> LsResult:
+            return LsResult(entries=everything)
+
+    class Mixin:
+        async def aglob(self, pattern: str, path: str | None = "/") -> GlobResult:
+            return GlobResult(matches=everything)
+
+    class Mixed(Mixin, FilesystemBackend):  # type: ignore[misc]
+        pass
+
+    class Derived(Globbing):
+        pass
+
+    assert FilesystemBackend.judges_results
+    shown = ["/open/file", "/open/to_file"]
+    for kind in (Globbing, Mixed, Derived):
+        assert not kind.judges_results
+        assert [info.path for info in PermissionedBackend(kind(root), [SECRET]).glob("*").matches or ()] == shown
+    assert [info.path for info in PermissionedBackend(Listing(root), [SECRET]).ls("/open").entries or ()] == shown
+
+
+def test_equal_filters_are_one_object(root: Path) -> None:
+    """Searches that are carried out together ask each filter once."""
+    asked: list[PathFilter | None] = []
+
+    class Disk(FilesystemBackend):
+        async def arun_glob(self, request: GlobRequest) -> GlobResult:
+            asked.append(request.hidden)
+            return await super().arun_glob(request)
+
+    backend = PermissionedBackend(Disk(root), [SECRET])
+    for _ in range(2):
+        assert backend.glob("*", "/open").ok
+    assert asked[0] is asked[1] is not None
 
 
 @pytest.mark.parametrize("mounted", [False, True])

@@ -29,7 +29,7 @@ from support import trees
 from support.deadlines import ScriptedDeadline
 from support.disks import Swapping, open_descriptors, public_directory, seen_by_nobody
 from support.processes import children
-from support.searches import Collecting, run_alone
+from support.searches import Collecting, one_by_one, run_alone
 from support.trees import MAX_BYTES, many, write
 
 
@@ -562,12 +562,12 @@ def test_a_cancelled_search_reads_no_further(tmp_path: Path) -> None:
     reads = 0
 
     class Reading(Disk):
-        def walk(self, *args: Any, **options: Any) -> Any:
+        def walk_runs(self, *args: Any, **options: Any) -> Any:
             nonlocal reads
-            for reads, file in enumerate(super().walk(*args, **options)):
+            for reads, run in enumerate(one_by_one(super().walk_runs(*args, **options))):
                 if reads == 50:
                     deadline.cancel()
-                yield file
+                yield run
 
     run_alone(LocalSearch(Reading(str(root)), engine=InProcess()), GrepRequest("needle"), deadline)
     assert 50 <= reads < 250
@@ -620,10 +620,10 @@ def test_files_deleted_during_a_search_are_no_error(tmp_path: Path) -> None:
     root = write(tmp_path, {f"{n}.txt": b"needle" for n in range(10)})
 
     class Deleting(Disk):
-        def walk(self, *args: Any, **options: Any) -> Any:
-            for file in super().walk(*args, **options):
+        def walk_runs(self, *args: Any, **options: Any) -> Any:
+            for run in super().walk_runs(*args, **options):
                 (root / "5.txt").unlink(missing_ok=True)
-                yield file
+                yield run
 
         def read_file(self, path: str, limit: int | None = None) -> Any:
             (root / "5.txt").unlink(missing_ok=True)

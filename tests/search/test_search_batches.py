@@ -1,5 +1,6 @@
 """Searches of one batch find the same as single searches, and read each file once."""
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from deepfs.search.request import GlobRequest, GrepRequest, SearchRequest
 from deepfs.search.ripgrep import Ripgrep, RipgrepError, Run, find_ripgrep
 from support import trees
 from support.searches import Collecting as CollectingCall
-from support.searches import run_alone
+from support.searches import one_by_one, run_alone
 from support.trees import MAX_BYTES, many
 
 
@@ -196,14 +197,19 @@ def test_if_ripgrep_fails_settled_results_stay(tmp_path: Path, monkeypatch: pyte
 def test_each_file_has_one_read_and_one_stat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = many(tmp_path, 200)
     looks: list[str] = []
-    for name in ("read", "stat"):
-        look = getattr(FoundFile, name)
+    read, look = FoundFile.read, os.stat
 
-        def counted(file: FoundFile, *args: Any, name: str = name, look: Any = look) -> Any:
-            looks.append(f"{name} {file.path}")
-            return look(file, *args)
+    def counted_read(file: FoundFile, *args: Any) -> Any:
+        looks.append(f"read {file.path}")
+        return read(file, *args)
 
-        monkeypatch.setattr(FoundFile, name, counted)
+    def counted_stat(name: Any, *args: Any, **options: Any) -> Any:
+        if "dir_fd" in options:
+            looks.append(f"stat {name} in {os.fstat(options['dir_fd']).st_ino}")
+        return look(name, *args, **options)
+
+    monkeypatch.setattr(FoundFile, "read", counted_read)
+    monkeypatch.setattr(os, "stat", counted_stat)
     together(local_search(root, InProcess()), [*GREPS, *GLOBS])
     assert len(looks) == len(set(looks)) == 400
 
@@ -214,10 +220,10 @@ def test_each_file_has_one_read_and_one_stat(tmp_path: Path, monkeypatch: pytest
 class Slow(Disk):
     """Delays the walk at each file."""
 
-    def walk(self, *args: Any, **options: Any) -> Any:
-        for file in super().walk(*args, **options):
+    def walk_runs(self, *args: Any, **options: Any) -> Any:
+        for run in one_by_one(super().walk_runs(*args, **options)):
             time.sleep(0.002)
-            yield file
+            yield run
 
 
 def test_a_finished_search_does_not_wait_for_the_others(tmp_path: Path) -> None:

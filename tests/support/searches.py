@@ -1,14 +1,16 @@
 """Searches of a disk without a backend and without batching."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from copy import copy
 from typing import Any
 
+from deepfs.disk import FileRun
 from deepfs.search.disk import LocalSearch
 from deepfs.search.request import SearchRequest
 from deepfs.threads.deadline import Deadline
 
-__all__ = ["Collecting", "run_alone"]
+__all__ = ["Collecting", "one_by_one", "run_alone"]
 
 
 class Collecting:
@@ -48,3 +50,12 @@ def run_alone(
     call = Collecting(request, deadline)
     searches.run_batch([call], root, base)  # type: ignore[list-item]
     return call.result()
+
+
+def one_by_one(runs: Iterable[FileRun]) -> Iterator[FileRun]:
+    """Yield the files of `runs` singly, so that a test can act between them."""
+    for run in runs:
+        for name in run.names:
+            single = copy(run)
+            single.names = [name]
+            yield single

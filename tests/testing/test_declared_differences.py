@@ -51,6 +51,7 @@ def test_the_protocol_has_no_other_public_names() -> None:
         "aresolve_paths",
         "astorage_place",
         "inner_backends",
+        "judges_results",
         "offers_move",
         *WHERE_A_SYNC_CALL_RUNS,
     }

@@ -4,6 +4,9 @@ The lock is on the file itself (`flock`), so a process that dies releases it. A 
 another one. A process that gets the lock therefore checks whether the path still leads to the locked file, and
 otherwise starts again with the file that is there. No process waits for a lock while it holds another one: if one of
 several locks is taken, all are released and tried again, so there are no deadlocks.
+
+Waiting must not keep a thread of the pool from others. There, a change that finds a lock taken ends with LockHeldError
+before it has changed anything; `when_free` makes it again after a pause on the event loop.
 """
 
 import errno
@@ -13,26 +16,31 @@ import random
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from threading import Lock
 from typing import NamedTuple, TypeVar
+
+import anyio
 
 from deepfs.disk.os_calls import READ, UPDATE, FileId, file_id, release
 from deepfs.disk.reading import check_regular
 from deepfs.disk.resolve import Place
 from deepfs.threads.deadline import Deadline
+from deepfs.threads.pool import is_worker
 
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["locked_file", "locked_places", "mark_in_use"]
+__all__ = ["LockHeldError", "locked_file", "locked_places", "mark_in_use", "when_free"]
 
 _log = logging.getLogger("deepfs")
 
 _T = TypeVar("_T")
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.01
+_ATTEMPTS_A_SECOND = 1000
+"""The most attempts of all waiting changes of this process together, so that many of them leave room for others."""
 _UNSUPPORTED = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF})
 _MAY_NOT = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ETXTBSY})
 
@@ -92,6 +100,35 @@ def unlock(descriptor: int, file: FileId) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
+class LockHeldError(Exception):
+    """Others hold the lock of a file. Raised on threads of the pool instead of waiting; the change can be repeated.
+
+    Args:
+        has_changed: Whether a part of the change has been made, with which the next attempt goes on.
+    """
+
+    def __init__(self, *, has_changed: bool = False) -> None:
+        super().__init__()
+        self.has_changed: bool = has_changed
+
+
+_waiting: set[object] = set()
+
+
+async def when_free(change: Callable[[], Awaitable[_T]]) -> _T:
+    """Await `change` again and again until it does not raise LockHeldError; the pauses occupy no thread."""
+    pause, waiter = _SHORTEST_PAUSE, object()
+    try:
+        while True:
+            with suppress(LockHeldError):
+                return await change()
+            _waiting.add(waiter)
+            await anyio.sleep(max(pause * random.uniform(0.5, 1), len(_waiting) / _ATTEMPTS_A_SECOND))
+            pause = min(pause * 2, _LONGEST_PAUSE)
+    finally:
+        _waiting.discard(waiter)
+
+
 class _Held(NamedTuple):
     descriptor: int
     file: FileId
@@ -105,8 +142,8 @@ class _Held(NamedTuple):
 def locked_file(path: str, place: Place, deadline: Deadline) -> Iterator[int]:
     """Lock the regular file at `place`, which is about to be replaced, and open it for reading.
 
-    Raises OSError if the file does not exist, or may not be written although its directory may, and DeadlineError if
-    the lock is not acquired in time.
+    Raises OSError if the file does not exist, or may not be written although its directory may, DeadlineError if the
+    lock is not acquired in time, and LockHeldError on a thread of the pool, which must not wait.
     """
     file = _wait(lambda: _try_hold(path, place), path, deadline)
     try:
@@ -127,6 +164,8 @@ def _wait(attempt: Callable[[], _T | None], path: str, deadline: Deadline) -> _T
     pause = _SHORTEST_PAUSE
     while (result := attempt()) is None:
         deadline.check(path)
+        if is_worker():
+            raise LockHeldError
         time.sleep(pause * random.uniform(0.5, 1))
         pause = min(pause * 2, _LONGEST_PAUSE)
     return result

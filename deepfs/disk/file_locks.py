@@ -19,7 +19,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from threading import Lock
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import anyio
 
@@ -64,8 +64,9 @@ class _ProcessLocks:
             return free
 
     def unlock(self, file: FileId) -> None:
-        with self._guard:
-            self._held.discard(file)
+        if self._held:
+            with self._guard:
+                self._held.discard(file)
 
 
 _process_locks = _ProcessLocks()
@@ -96,8 +97,10 @@ def mark_in_use(descriptor: int) -> bool:
 def unlock(descriptor: int, file: FileId) -> None:
     """Release a lock. Closing the descriptor is not enough: a child process forked meanwhile shares the lock."""
     _process_locks.unlock(file)
-    with suppress(OSError):
+    try:  # noqa: SIM105 - as in `release`
         fcntl.flock(descriptor, fcntl.LOCK_UN)
+    except OSError:
+        pass
 
 
 class LockHeldError(Exception):
@@ -129,27 +132,36 @@ async def when_free(change: Callable[[], Awaitable[_T]]) -> _T:
         _waiting.discard(waiter)
 
 
-class _Held(NamedTuple):
-    descriptor: int
-    file: FileId
+class LockedFile:
+    """A regular file that is open for reading, and locked until the end of a `with` block."""
+
+    __slots__ = ("descriptor", "status")
+
+    def __init__(self, descriptor: int, status: os.stat_result) -> None:
+        self.descriptor: int = descriptor
+        self.status: os.stat_result = status
+        """The status of the file from just before it was locked."""
+
+    def __enter__(self) -> "LockedFile":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.give_back()
 
     def give_back(self) -> None:
-        unlock(*self)
+        """Unlock and close the file."""
+        unlock(self.descriptor, file_id(self.status))
         release(self.descriptor)
 
 
-@contextmanager
-def locked_file(path: str, place: Place, deadline: Deadline) -> Iterator[int]:
+def locked_file(path: str, place: Place, deadline: Deadline) -> LockedFile:
     """Lock the regular file at `place`, which is about to be replaced, and open it for reading.
 
     Raises OSError if the file does not exist, or may not be written although its directory may, DeadlineError if the
     lock is not acquired in time, and LockHeldError on a thread of the pool, which must not wait.
     """
-    file = _wait(lambda: _try_hold(path, place), path, deadline)
-    try:
-        yield file.descriptor
-    finally:
-        file.give_back()
+    found = [place.found]  # What is known already saves the first attempt a system call.
+    return _wait(lambda: _try_hold(path, place, found.pop() if found else place.lstat()), path, deadline)
 
 
 @contextmanager
@@ -171,29 +183,36 @@ def _wait(attempt: Callable[[], _T | None], path: str, deadline: Deadline) -> _T
     return result
 
 
-def _try_hold(path: str, place: Place) -> _Held | None:
-    """Lock the file at `place`; None if it is locked already or was just replaced."""
-    status = place.lstat()
+def _try_hold(path: str, place: Place, status: os.stat_result | None) -> LockedFile | None:
+    """Lock the file at `place`, which had `status` just now; None if it is locked already or was just replaced."""
     if status is not None and not stat.S_ISLNK(status.st_mode):
         check_regular(path, status)  # Opening a FIFO would wake its writers, although nothing reads.
     return _try_lock_standing(path, place, place.open(UPDATE))
 
 
-def _try_lock_standing(path: str, place: Place, descriptor: int) -> _Held | None:
+def _try_lock_standing(path: str, place: Place, descriptor: int) -> LockedFile | None:
     """Lock the open file if it is free and still at `place`; otherwise close `descriptor` and return None."""
-    with ExitStack() as undo:
-        undo.callback(release, descriptor)
+    locked = None
+    try:
         status = os.fstat(descriptor)
         check_regular(path, status)
-        if not try_lock(descriptor):
-            return None
-        file = _Held(descriptor, file_id(status))
-        undo.callback(unlock, *file)
-        standing = place.lstat()
-        if standing is None or file_id(standing) != file.file:
-            return None
-        undo.pop_all()
-        return file
+        if try_lock(descriptor):
+            locked = file_id(status)
+            standing = place.lstat()
+            if standing is not None and file_id(standing) == locked:
+                return LockedFile(descriptor, status)
+    except BaseException:
+        _give_back(descriptor, locked)
+        raise
+    _give_back(descriptor, locked)
+    return None
+
+
+def _give_back(descriptor: int, locked: FileId | None) -> None:
+    """Close a descriptor, and before that unlock the file."""
+    if locked is not None:
+        unlock(descriptor, locked)
+    release(descriptor)
 
 
 def _try_hold_all(path: str, places: Sequence[Place]) -> ExitStack | None:
@@ -211,7 +230,7 @@ def _try_hold_all(path: str, places: Sequence[Place]) -> ExitStack | None:
             if file is None:
                 return None
             files.callback(file.give_back)
-            locked.add(file.file)
+            locked.add(file_id(file.status))
         return files.pop_all()
 
 

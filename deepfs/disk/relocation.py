@@ -139,7 +139,7 @@ class Relocator:
             with StorageErrors(dst), self._root.locate_target(dst) as target:
                 task = self._looked_at(src, source, dst, target)
                 self._check(task, overwrite=overwrite, moving=moving)
-                self._sweeper.visit(target.directory)
+                self._sweeper.visit(target)
                 yield task
 
     def _looked_at(self, src: str, source: Place, dst: str, target: Place) -> _Task:

@@ -6,14 +6,14 @@ from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from msgspec.structs import replace as replace_fields
 
 from deepfs.backends.operations import CHUNK_BYTES
 from deepfs.backends.protocol import BackendProtocol, Capabilities
 from deepfs.backends.transfer import MAX_HELD_BYTES
-from deepfs.disk import Disk, FilesInMemory, Limits, Reading, Upload, is_shortage, modified_at
+from deepfs.disk import Disk, FilesInMemory, Limits, Reading, Upload, is_shortage, modified_at, when_free
 from deepfs.errors import BinaryFileError, DeepFSError, InvalidPathError
 from deepfs.search.batching import BatchedCall, Batcher
 from deepfs.search.disk import Automatic, InProcess, LocalSearch
@@ -128,10 +128,14 @@ class FilesystemBackend(BackendProtocol):
         return self._disk.judged(current_judge())
 
     async def _change(self, held: Sequence[str], function: Callable[..., T], *args: Any) -> T:
-        """Run a change in a worker thread, with its paths locked. Its deadline limits the wait for other processes."""
+        """Run a change in a worker thread, with its paths locked. Its deadline limits the wait for other processes.
+
+        `function` is called again, with the same arguments, if others held the lock of a file.
+        """
         async with self._hold(*_lockable(held)):
             deadline = Deadline(_WAIT_S)
-            return await pool.run(function, deadline, self._files(), *args, deadline=deadline)
+            change = partial(pool.run, function, deadline, self._files(), *args, deadline=deadline)
+            return await when_free(change)
 
     @property
     def cwd(self) -> Path:
@@ -344,17 +348,21 @@ class FilesystemBackend(BackendProtocol):
         return DeleteResult(path=path)
 
     async def amove(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
-        return await self._change([src, dst], self._relocate, "move", src, dst, overwrite)
+        return await self._change([src, dst], self._move, src, dst, overwrite, set())
 
     async def acopy(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
-        return await self._change([src, dst], self._relocate, "copy", src, dst, overwrite)
+        return await self._change([src, dst], self._copy, src, dst, overwrite)
 
-    def _relocate(
-        self, deadline: Deadline, disk: Disk, how: Literal["move", "copy"], src: str, dst: str, overwrite: bool
+    def _move(
+        self, deadline: Deadline, disk: Disk, src: str, dst: str, overwrite: bool, copied: set[Any]
     ) -> WriteResult:
         src, dst = self._path(src), self._path(dst)
-        relocate = disk.move if how == "move" else disk.copy
-        relocate(src, dst, overwrite=overwrite, deadline=deadline)
+        disk.move(src, dst, overwrite=overwrite, deadline=deadline, copied=copied)
+        return WriteResult(path=dst)
+
+    def _copy(self, deadline: Deadline, disk: Disk, src: str, dst: str, overwrite: bool) -> WriteResult:
+        src, dst = self._path(src), self._path(dst)
+        disk.copy(src, dst, overwrite=overwrite, deadline=deadline)
         return WriteResult(path=dst)
 
     async def achange_entries(self, changes: Sequence[EntryChange]) -> list[FileUploadResponse]:
@@ -374,14 +382,13 @@ class FilesystemBackend(BackendProtocol):
         return None
 
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        deadline, disk = Deadline(_WAIT_S), self._files()
-        hops = [files[start : start + _UPLOADS_A_HOP] for start in range(0, len(files), _UPLOADS_A_HOP)]
+        done: list[FileUploadResponse] = []
         async with self._hold(*_lockable(path for path, _ in files)):
-            return [
-                outcome
-                for hop in hops
-                for outcome in await pool.run(self._upload, deadline, disk, hop, deadline=deadline)
-            ]
+            deadline = Deadline(_WAIT_S)
+            hop = partial(pool.run, self._upload, deadline, self._files(), files, done, deadline=deadline)
+            while len(done) < len(files):
+                await when_free(hop)
+        return done
 
     async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
         begun: list[Upload] = []
@@ -400,13 +407,19 @@ class FilesystemBackend(BackendProtocol):
     def _begin(self, disk: Disk, path: str, begun: list[Upload]) -> None:
         begun.append(disk.upload(self._path(path)))
 
-    def _upload(self, deadline: Deadline, disk: Disk, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        # In order: a later file may have the path of an earlier one, or a path beneath it.
-        return [FileUploadResponse(path, self._put(deadline, disk, path, content)) for path, content in files]
+    def _upload(
+        self, deadline: Deadline, disk: Disk, files: list[tuple[str, bytes]], done: list[FileUploadResponse]
+    ) -> None:
+        """Write the next files, in order, since a later one may have the path of an earlier one, or one beneath it.
+
+        The deadline starts anew for each file.
+        """
+        for path, content in files[len(done) : len(done) + _UPLOADS_A_HOP]:
+            done.append(FileUploadResponse(path, self._put(deadline, disk, path, content)))
+            deadline.restart()
 
     def _put(self, deadline: Deadline, disk: Disk, path: str, content: bytes) -> str | None:
-        """Write one file. Returns the error code, or None. The deadline starts anew for each file."""
-        deadline.restart()
+        """Write one file. Returns the error code, or None."""
         try:
             disk.write_file(self._path(path), content, overwrite=True, deadline=deadline)
         except DeepFSError as error:

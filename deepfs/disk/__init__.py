@@ -1,6 +1,7 @@
 """The disk engine: reads and changes files below one host directory, safely despite races, symlinks and failures."""
 
 from deepfs.disk.engine import Disk
+from deepfs.disk.file_locks import when_free
 from deepfs.disk.in_memory import FilesInMemory
 from deepfs.disk.os_calls import is_shortage, is_temporary, leaf
 from deepfs.disk.reading import Limits, Reading, modified_at
@@ -24,4 +25,5 @@ __all__ = [
     "is_temporary",
     "leaf",
     "modified_at",
+    "when_free",
 ]

@@ -10,8 +10,8 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from itertools import islice
 
 from deepfs.disk.file_locks import mark_in_use
@@ -20,8 +20,6 @@ from deepfs.disk.os_calls import (
     NO_FOLLOW,
     READ,
     READ_DIRECTORY,
-    FileId,
-    file_id,
     is_temporary,
     release,
     temporary_name,
@@ -36,6 +34,7 @@ __all__ = [
     "NEW_MODE",
     "Fill",
     "Sweeper",
+    "TemporaryFile",
     "check_written",
     "copy_group_and_mode",
     "create",
@@ -45,7 +44,6 @@ __all__ = [
     "replace",
     "sync",
     "sync_directory",
-    "temporary",
 ]
 
 NEW_MODE = 0o666
@@ -76,19 +74,36 @@ def fill(data: bytes) -> Fill:
     return write
 
 
-@contextmanager
-def temporary(directory: int, mode: int) -> Iterator[tuple[int, str]]:
-    """Create a locked file in `directory`, yield its descriptor and name, and remove it unless it was renamed."""
-    name = temporary_name()
-    try:
-        descriptor = os.open(name, NEW, mode, dir_fd=directory)
+class TemporaryFile:
+    """A new, locked file in an open directory, for a `with` block; at its end it is removed unless it was renamed."""
+
+    __slots__ = ("_is_renamed", "descriptor", "directory", "name")
+
+    def __init__(self, directory: int, mode: int) -> None:
+        self.directory: int = directory
+        self.name: str = temporary_name()
+        self._is_renamed = False
         try:
-            mark_in_use(descriptor)
-            yield descriptor, name
+            self.descriptor: int = os.open(self.name, NEW, mode, dir_fd=directory)
+        except BaseException:
+            discard(directory, self.name)
+            raise
+        mark_in_use(self.descriptor)
+
+    def __enter__(self) -> "TemporaryFile":
+        return self
+
+    def rename(self, place: Place) -> None:
+        """Put the file at `place`, replacing what is there."""
+        os.rename(self.name, place.name, src_dir_fd=self.directory, dst_dir_fd=place.directory)
+        self._is_renamed = True
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            release(self.descriptor)
         finally:
-            release(descriptor)
-    finally:
-        discard(directory, name)
+            if not self._is_renamed:
+                discard(self.directory, self.name)
 
 
 def discard(directory: int, name: str) -> None:
@@ -113,10 +128,10 @@ def _unlinked(directory: int, name: str) -> bool:
 
 def create(place: Place, write: Fill, *, mode: int = NEW_MODE, durable: bool) -> bool:
     """Create a file at `place`. If something exists there already, change nothing and return False."""
-    with temporary(place.directory, mode) as (descriptor, name):
-        write(descriptor)
-        check_written(descriptor, durable)
-        if not link_into_place(place.directory, name, place):
+    with TemporaryFile(place.directory, mode) as new:
+        write(new.descriptor)
+        check_written(new.descriptor, durable)
+        if not link_into_place(place.directory, new.name, place):
             return False
     sync_directory(place.directory, durable)
     return True
@@ -124,11 +139,11 @@ def create(place: Place, write: Fill, *, mode: int = NEW_MODE, durable: bool) ->
 
 def replace(place: Place, write: Fill, old: os.stat_result, *, durable: bool) -> None:
     """Replace the file at `place`, whose status is `old`; keep its mode, without set-id bits, and its group."""
-    with temporary(place.directory, 0o600) as (descriptor, name):
-        write(descriptor)
-        copy_group_and_mode(descriptor, old)
-        check_written(descriptor, durable)
-        os.rename(name, place.name, src_dir_fd=place.directory, dst_dir_fd=place.directory)
+    with TemporaryFile(place.directory, 0o600) as new:
+        write(new.descriptor)
+        copy_group_and_mode(new.descriptor, old)
+        check_written(new.descriptor, durable)
+        new.rename(place)
     sync_directory(place.directory, durable)
 
 
@@ -210,18 +225,19 @@ class Sweeper:
     """Removes temporary files of killed processes, at the first write in a directory and every ten minutes at most."""
 
     def __init__(self) -> None:
-        self._swept: dict[FileId, float] = {}
+        self._swept: dict[str, float] = {}
+        """When each directory was swept, by its path."""
 
-    def visit(self, directory: int) -> None:
-        """Sweep `directory` unless it was swept recently; failures are ignored."""
+    def visit(self, place: Place) -> None:
+        """Sweep the directory of `place` unless it was swept recently; failures are ignored."""
+        path, now = "/".join(place.names[:-1]), time.monotonic()
+        if now - self._swept.get(path, -_SWEEP_EVERY_S) < _SWEEP_EVERY_S:
+            return
+        if len(self._swept) >= _MAX_REMEMBERED:
+            self._swept.clear()
+        self._swept[path] = now
         with suppress(OSError):
-            key, now = file_id(os.fstat(directory)), time.monotonic()
-            if now - self._swept.get(key, -_SWEEP_EVERY_S) < _SWEEP_EVERY_S:
-                return
-            if len(self._swept) >= _MAX_REMEMBERED:
-                self._swept.clear()
-            self._swept[key] = now
-            _sweep(directory)
+            _sweep(place.directory)
 
 
 def _sweep(directory: int) -> None:

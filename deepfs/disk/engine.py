@@ -12,7 +12,7 @@ from deepfs.disk.reading import DEFAULT_LIMITS, Limits, Reading, open_regular, r
 from deepfs.disk.relocation import Relocator
 from deepfs.disk.removal import delete
 from deepfs.disk.resolve import Root, place_of
-from deepfs.disk.trees import list_tree
+from deepfs.disk.trees import ContentId, list_tree
 from deepfs.disk.walking import Choice, FileRun, FoundFile, Listing, list_directory, walk, walk_runs
 from deepfs.disk.writing import Upload, Writer, change_entry
 from deepfs.text.entries import EntryChange, StoragePlace, TreeListing
@@ -45,8 +45,10 @@ class Disk:
 
     Every method raises leaf errors of `deepfs.errors` about the path that it was given; their texts contain no host
     path. When its time is up, a `deadline` ends long reads and scans, and waiting for locks, with DeadlineError; a
-    change without a deadline waits for at most 30 seconds. When it is cancelled, it also ends the work of a change: a
-    file then has the old content or the new, an incomplete copy is removed, a directory may be partly deleted.
+    change without a deadline waits for at most 30 seconds. On a thread of the pool a change waits for no lock, but
+    raises LockHeldError, and can be repeated with the same arguments. When a deadline is cancelled, it also ends the
+    work of a change: a file then has the old content or the new, an incomplete copy is removed, a directory may be
+    partly deleted.
     """
 
     def __init__(
@@ -305,7 +307,15 @@ class Disk:
         """
         change_entry(self._root, change, durable=self._durable)
 
-    def move(self, src: str, dst: str, *, overwrite: bool = False, deadline: Deadline | None = None) -> None:
+    def move(
+        self,
+        src: str,
+        dst: str,
+        *,
+        overwrite: bool = False,
+        deadline: Deadline | None = None,
+        copied: set[ContentId] | None = None,
+    ) -> None:
         """Move a file, a symlink, or a directory; at every instant it exists at `src` or at `dst`.
 
         If both paths name the same entry, such as a symlink and the file that it leads to, nothing changes.
@@ -315,13 +325,15 @@ class Disk:
             dst: Where to; directories above it are made.
             overwrite: Whether a file may replace a file. A directory is never replaced.
             deadline: When to stop waiting for other changes; 30 seconds by default.
+            copied: What this move has copied to another file system. A call that is repeated after LockHeldError gets
+                the same set, and goes on from there.
 
         Raises:
             AlreadyExistsError, IsDirectoryError, NotDirectoryError: The entry at `dst` may not be replaced.
             InvalidPathError: `dst` lies inside `src`.
         """
         self._make_root_of(src, dst)
-        self._relocator.move(src, dst, deadline or Deadline(_WAIT_S), overwrite=overwrite)
+        self._relocator.move(src, dst, deadline or Deadline(_WAIT_S), overwrite=overwrite, copied=copied)
 
     def copy(self, src: str, dst: str, *, overwrite: bool = False, deadline: Deadline | None = None) -> None:
         """Copy a file, a symlink, or a directory with all under it; the copy appears at `dst` once it is complete.

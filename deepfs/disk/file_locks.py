@@ -4,6 +4,9 @@ The lock is on the file itself (`flock`), so a process that dies releases it. A 
 another one. A process that gets the lock therefore checks whether the path still leads to the locked file, and
 otherwise starts again with the file that is there. No process waits for a lock while it holds another one: if one of
 several locks is taken, all are released and tried again, so there are no deadlocks.
+
+Waiting must not keep a thread of the pool from others. There, a change that finds a lock taken ends with LockHeldError
+before it has changed anything; `when_free` makes it again after a pause on the event loop.
 """
 
 import errno
@@ -13,26 +16,31 @@ import random
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from threading import Lock
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
+
+import anyio
 
 from deepfs.disk.os_calls import READ, UPDATE, FileId, file_id, release
 from deepfs.disk.reading import check_regular
 from deepfs.disk.resolve import Place
 from deepfs.threads.deadline import Deadline
+from deepfs.threads.pool import is_worker
 
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["locked_file", "locked_places", "mark_in_use"]
+__all__ = ["LockHeldError", "locked_file", "locked_places", "mark_in_use", "when_free"]
 
 _log = logging.getLogger("deepfs")
 
 _T = TypeVar("_T")
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.01
+_ATTEMPTS_A_SECOND = 1000
+"""The most attempts of all waiting changes of this process together, so that many of them leave room for others."""
 _UNSUPPORTED = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF})
 _MAY_NOT = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ETXTBSY})
 
@@ -56,8 +64,9 @@ class _ProcessLocks:
             return free
 
     def unlock(self, file: FileId) -> None:
-        with self._guard:
-            self._held.discard(file)
+        if self._held:
+            with self._guard:
+                self._held.discard(file)
 
 
 _process_locks = _ProcessLocks()
@@ -88,31 +97,71 @@ def mark_in_use(descriptor: int) -> bool:
 def unlock(descriptor: int, file: FileId) -> None:
     """Release a lock. Closing the descriptor is not enough: a child process forked meanwhile shares the lock."""
     _process_locks.unlock(file)
-    with suppress(OSError):
+    try:  # noqa: SIM105 - as in `release`
         fcntl.flock(descriptor, fcntl.LOCK_UN)
+    except OSError:
+        pass
 
 
-class _Held(NamedTuple):
-    descriptor: int
-    file: FileId
+class LockHeldError(Exception):
+    """Others hold the lock of a file. Raised on threads of the pool instead of waiting; the change can be repeated.
+
+    Args:
+        has_changed: Whether a part of the change has been made, with which the next attempt goes on.
+    """
+
+    def __init__(self, *, has_changed: bool = False) -> None:
+        super().__init__()
+        self.has_changed: bool = has_changed
+
+
+_waiting: set[object] = set()
+
+
+async def when_free(change: Callable[[], Awaitable[_T]]) -> _T:
+    """Await `change` again and again until it does not raise LockHeldError; the pauses occupy no thread."""
+    pause, waiter = _SHORTEST_PAUSE, object()
+    try:
+        while True:
+            with suppress(LockHeldError):
+                return await change()
+            _waiting.add(waiter)
+            await anyio.sleep(max(pause * random.uniform(0.5, 1), len(_waiting) / _ATTEMPTS_A_SECOND))
+            pause = min(pause * 2, _LONGEST_PAUSE)
+    finally:
+        _waiting.discard(waiter)
+
+
+class LockedFile:
+    """A regular file that is open for reading, and locked until the end of a `with` block."""
+
+    __slots__ = ("descriptor", "status")
+
+    def __init__(self, descriptor: int, status: os.stat_result) -> None:
+        self.descriptor: int = descriptor
+        self.status: os.stat_result = status
+        """The status of the file from just before it was locked."""
+
+    def __enter__(self) -> "LockedFile":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.give_back()
 
     def give_back(self) -> None:
-        unlock(*self)
+        """Unlock and close the file."""
+        unlock(self.descriptor, file_id(self.status))
         release(self.descriptor)
 
 
-@contextmanager
-def locked_file(path: str, place: Place, deadline: Deadline) -> Iterator[int]:
+def locked_file(path: str, place: Place, deadline: Deadline) -> LockedFile:
     """Lock the regular file at `place`, which is about to be replaced, and open it for reading.
 
-    Raises OSError if the file does not exist, or may not be written although its directory may, and DeadlineError if
-    the lock is not acquired in time.
+    Raises OSError if the file does not exist, or may not be written although its directory may, DeadlineError if the
+    lock is not acquired in time, and LockHeldError on a thread of the pool, which must not wait.
     """
-    file = _wait(lambda: _try_hold(path, place), path, deadline)
-    try:
-        yield file.descriptor
-    finally:
-        file.give_back()
+    found = [place.found]  # What is known already saves the first attempt a system call.
+    return _wait(lambda: _try_hold(path, place, found.pop() if found else place.lstat()), path, deadline)
 
 
 @contextmanager
@@ -127,34 +176,43 @@ def _wait(attempt: Callable[[], _T | None], path: str, deadline: Deadline) -> _T
     pause = _SHORTEST_PAUSE
     while (result := attempt()) is None:
         deadline.check(path)
+        if is_worker():
+            raise LockHeldError
         time.sleep(pause * random.uniform(0.5, 1))
         pause = min(pause * 2, _LONGEST_PAUSE)
     return result
 
 
-def _try_hold(path: str, place: Place) -> _Held | None:
-    """Lock the file at `place`; None if it is locked already or was just replaced."""
-    status = place.lstat()
+def _try_hold(path: str, place: Place, status: os.stat_result | None) -> LockedFile | None:
+    """Lock the file at `place`, which had `status` just now; None if it is locked already or was just replaced."""
     if status is not None and not stat.S_ISLNK(status.st_mode):
         check_regular(path, status)  # Opening a FIFO would wake its writers, although nothing reads.
     return _try_lock_standing(path, place, place.open(UPDATE))
 
 
-def _try_lock_standing(path: str, place: Place, descriptor: int) -> _Held | None:
+def _try_lock_standing(path: str, place: Place, descriptor: int) -> LockedFile | None:
     """Lock the open file if it is free and still at `place`; otherwise close `descriptor` and return None."""
-    with ExitStack() as undo:
-        undo.callback(release, descriptor)
+    locked = None
+    try:
         status = os.fstat(descriptor)
         check_regular(path, status)
-        if not try_lock(descriptor):
-            return None
-        file = _Held(descriptor, file_id(status))
-        undo.callback(unlock, *file)
-        standing = place.lstat()
-        if standing is None or file_id(standing) != file.file:
-            return None
-        undo.pop_all()
-        return file
+        if try_lock(descriptor):
+            locked = file_id(status)
+            standing = place.lstat()
+            if standing is not None and file_id(standing) == locked:
+                return LockedFile(descriptor, status)
+    except BaseException:
+        _give_back(descriptor, locked)
+        raise
+    _give_back(descriptor, locked)
+    return None
+
+
+def _give_back(descriptor: int, locked: FileId | None) -> None:
+    """Close a descriptor, and before that unlock the file."""
+    if locked is not None:
+        unlock(descriptor, locked)
+    release(descriptor)
 
 
 def _try_hold_all(path: str, places: Sequence[Place]) -> ExitStack | None:
@@ -172,7 +230,7 @@ def _try_hold_all(path: str, places: Sequence[Place]) -> ExitStack | None:
             if file is None:
                 return None
             files.callback(file.give_back)
-            locked.add(file.file)
+            locked.add(file_id(file.status))
         return files.pop_all()
 
 

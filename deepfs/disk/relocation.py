@@ -4,11 +4,11 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from deepfs.disk.atomic import Sweeper, create, discard, link_into_place, replace, sync_directory
-from deepfs.disk.file_locks import locked_places
+from deepfs.disk.file_locks import LockHeldError, locked_places
 from deepfs.disk.judged_trees import check_tree
 from deepfs.disk.os_calls import (
     READ,
@@ -93,8 +93,17 @@ class Relocator:
         self._sweeper = sweeper
         self._durable = durable
 
-    def move(self, src: str, dst: str, deadline: Deadline, *, overwrite: bool) -> None:
-        """Move the entry at `src` to `dst`; a symlink is moved itself, not its target."""
+    def move(
+        self, src: str, dst: str, deadline: Deadline, *, overwrite: bool, copied: set[ContentId] | None = None
+    ) -> None:
+        """Move the entry at `src` to `dst`; a symlink is moved itself, not its target.
+
+        What is copied to another file system is added to `copied`. If it has something already, all has been copied.
+        """
+        copied = set() if copied is None else copied
+        if copied:
+            self._remove_rest(src, dst, copied, deadline)
+            return
         for _ in attempts(dst):
             with self._task(src, dst, overwrite=overwrite, moving=True) as task:
                 if task.is_one_entry:
@@ -105,7 +114,7 @@ class Relocator:
                 with locked_places(src, [task.source, task.target], deadline):
                     current = self._looked_at(src, task.source, dst, task.target)
                     self._check(current, overwrite=overwrite, moving=True)
-                    if current.is_one_entry or self._moved(current, deadline):
+                    if current.is_one_entry or self._moved(current, copied, deadline):
                         sync_directory(task.source.directory, self._durable)
                         return
 
@@ -130,7 +139,7 @@ class Relocator:
             with StorageErrors(dst), self._root.locate_target(dst) as target:
                 task = self._looked_at(src, source, dst, target)
                 self._check(task, overwrite=overwrite, moving=moving)
-                self._sweeper.visit(target.directory)
+                self._sweeper.visit(target)
                 yield task
 
     def _looked_at(self, src: str, source: Place, dst: str, target: Place) -> _Task:
@@ -161,7 +170,7 @@ class Relocator:
         if task.is_dir:
             check_tree(self._root, task.source, task.src, deadline, task.target, task.dst)
 
-    def _moved(self, task: _Task, deadline: Deadline) -> bool:
+    def _moved(self, task: _Task, copied: set[ContentId], deadline: Deadline) -> bool:
         """Move, with the locks held; return False if something appeared at the destination meanwhile."""
         self._check_beneath(task, deadline)
         try:
@@ -174,14 +183,26 @@ class Relocator:
         else:
             sync_directory(task.target.directory, self._durable and moved)
             return moved
-        copied: set[ContentId] = set()
         if not self._copied(task, deadline, copied):
+            copied.clear()
             return False
-        self._remove_copied(task, copied, deadline)
+        self._remove_copied(task.src, task.dst, task.source, copied, deadline, is_dir=task.is_dir)
         return True
 
-    def _remove_copied(self, task: _Task, copied: set[ContentId], deadline: Deadline) -> None:
-        """Remove the source, except files that were written after they were copied; `copied` has their former state."""
+    def _remove_rest(self, src: str, dst: str, copied: set[ContentId], deadline: Deadline) -> None:
+        """Go on with removing a directory that was copied, which stopped where others held a lock."""
+        with suppress(NotFoundError), StorageErrors(src), self._root.locate(src, follow=False) as source:
+            self._remove_copied(src, dst, source, copied, deadline, is_dir=True)
+            sync_directory(source.directory, self._durable)
+
+    def _remove_copied(
+        self, src: str, dst: str, source: Place, copied: set[ContentId], deadline: Deadline, *, is_dir: bool
+    ) -> None:
+        """Remove the source, except files that were written after they were copied; `copied` has their former state.
+
+        Raises LockHeldError if only locks of others keep some of it.
+        """
+        held: list[str] = []
 
         def unlink(directory: int, name: str) -> None:
             if not is_temporary(name) and content_id(os.lstat(name, dir_fd=directory)) not in copied:
@@ -189,17 +210,20 @@ class Relocator:
             os.unlink(name, dir_fd=directory)
 
         def unlink_locked(directory: int, name: str) -> None:
-            with locked_places(task.src, [Place(self._root, directory, [name], [])], deadline):
-                unlink(directory, name)
+            try:
+                with locked_places(src, [Place(self._root, directory, [name], [])], deadline):
+                    unlink(directory, name)
+            except LockHeldError as error:
+                held.append(name)
+                raise OSError(errno.EAGAIN, "others use it") from error
 
         # If the source is a single file, its lock is held already.
-        unlink_entry: Unlink = unlink_locked if task.is_dir else unlink
-        source = task.source
-        stayed = remove_tree(
-            source.directory, source.name, task.src, is_dir=task.is_dir, deadline=deadline, unlink=unlink_entry
-        )
+        unlink_entry: Unlink = unlink_locked if is_dir else unlink
+        stayed = remove_tree(source.directory, source.name, src, is_dir=is_dir, deadline=deadline, unlink=unlink_entry)
+        if held:
+            raise LockHeldError(has_changed=True)
         if stayed:
-            raise _partly_moved(task, stayed)
+            raise _partly_moved(dst, stayed)
 
     def _copied(self, task: _Task, deadline: Deadline, copied: set[ContentId]) -> bool:
         """Copy, with the lock held, and add the files to `copied`; return False if an end changed meanwhile."""
@@ -254,17 +278,17 @@ class Relocator:
         return True
 
 
-def _partly_moved(task: _Task, stayed: Stayed) -> DeepFSError:
+def _partly_moved(dst: str, stayed: Stayed) -> DeepFSError:
     """The error that names what is still at the source, although the destination is complete."""
     first, reason = stayed[0]
     others = f" and {len(stayed) - 1:,} more" if len(stayed) > 1 else ""
     number = errno_of(reason)
     if number == errno.ESTALE:
         what = f"it{others} {'stay' if others else 'stays'}; what was copied is in '{{other}}'"
-        return ConflictError(first, what, task.dst)
+        return ConflictError(first, what, dst)
     why = os.strerror(number) if number else "others use it"
     what = f"it{others} could not be deleted ({why}); all of it is in '{{other}}' as well"
-    return error_about(leaf(reason, first).code, first, what, other=task.dst)
+    return error_about(leaf(reason, first).code, first, what, other=dst)
 
 
 def _check_destination(task: _Task, *, overwrite: bool) -> None:

@@ -56,6 +56,13 @@ def _names(path: str) -> list[str]:
     return [name for name in path.split("/") if name and name != "."]
 
 
+def _lstat(directory: int, name: str) -> os.stat_result | None:
+    try:
+        return os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
 class Place:
     """A name in an open directory, where an entry exists or can be created. The root is the name `.` in itself.
 
@@ -63,12 +70,21 @@ class Place:
     while the path was resolved.
     """
 
-    __slots__ = ("_made", "_root", "directory", "name", "names")
+    __slots__ = ("_made", "_root", "directory", "found", "name", "names")
 
-    def __init__(self, root: "Root", directory: int, names: Sequence[str], made: list[list[str]]) -> None:
+    def __init__(
+        self,
+        root: "Root",
+        directory: int,
+        names: Sequence[str],
+        made: list[list[str]],
+        found: os.stat_result | None = None,
+    ) -> None:
         self._root = root
         self._made = made
         self.directory: int = directory
+        self.found: os.stat_result | None = found
+        """The status of what was here when the path was resolved; None if nothing was, or if it was not looked at."""
         self.names: list[str] = list(names)
         self.name: str = names[-1] if names else "."
 
@@ -87,10 +103,7 @@ class Place:
 
     def lstat(self) -> os.stat_result | None:
         """The status of the entry here, of a symlink itself; None if there is no entry."""
-        try:
-            return os.stat(self.name, dir_fd=self.directory, follow_symlinks=False)
-        except FileNotFoundError:
-            return None
+        return _lstat(self.directory, self.name)
 
     def open(self, flags: int) -> int:
         """Open the entry here; fails if it is a symlink."""
@@ -187,6 +200,12 @@ class Root:
             return os.open(name or ".", flags | NO_FOLLOW, dir_fd=directory)
         finally:
             os.close(directory)
+
+    def open_parent(self, names: list[str]) -> int | None:
+        """Open the directory of the last name in one call; None if that fails, as it does where a name is a symlink."""
+        if len(names) < 2 or ".." in names or self._is_linked:
+            return None
+        return open_unlinked(f"{self.host_path}/{'/'.join(names[:-1])}", SEARCH)
 
     def locate(self, path: str, *, follow: bool = True, role: Role = "source") -> Place:
         """The place of `path`, whose parent directory must exist; `follow` resolves a symlink at the end of `path`.
@@ -401,6 +420,9 @@ class _Resolution:
 
     def _descend(self, names: list[str], follow: bool) -> Place | list[str]:
         """Return the place of the last name; or, at a symlink or `..`, the names to resolve next from the root."""
+        directory = self._root.open_parent(names)
+        if directory is not None:
+            return self._arrive(directory, names, follow)
         directory = self._root.enter(make=self._make)
         try:
             for index, name in enumerate(names):
@@ -413,15 +435,27 @@ class _Resolution:
                     return self._through(directory, names, index)
                 directory, left = child, directory
                 release(left)
-            if follow and names and (target := link_target(directory, names[-1])) is not None:
-                return self._root.through_link(self._path, names[:-1], target)
-            self._check(names)
-            place = Place(self._root, directory, names, self.made)
-            directory = -1
-            return place
+            arrived, directory = directory, -1
+            return self._arrive(arrived, names, follow)
         finally:
             if directory >= 0:
                 release(directory)
+
+    def _arrive(self, directory: int, names: list[str], follow: bool) -> Place | list[str]:
+        """Look at the last name in its open directory, which the place then owns; otherwise the directory is closed."""
+        try:
+            found = _lstat(directory, names[-1] if names else ".") if follow else None
+            if found is not None and stat.S_ISLNK(found.st_mode):
+                target = link_target(directory, names[-1])
+                # If it is no symlink any more, look again.
+                there = names if target is None else self._root.through_link(self._path, names[:-1], target)
+                release(directory)
+                return there
+            self._check(names)
+            return Place(self._root, directory, names, self.made, found)
+        except BaseException:
+            release(directory)
+            raise
 
     def _enter(self, directory: int, names: list[str], index: int) -> int | None:
         """Open the directory `names[index]`, creating it if `make` was given; None if it is no directory."""

@@ -9,8 +9,10 @@ from threading import Lock
 from typing import Any, Final
 
 from deepfs.disk.engine import Disk
+from deepfs.disk.file_locks import LockHeldError
 from deepfs.disk.os_calls import LINK_ERRORS, NO_FOLLOW, READ_DIRECTORY, FileId, file_id, open_as_owner
 from deepfs.disk.resolve import Root
+from deepfs.disk.trees import ContentId
 from deepfs.disk.walking import Descent, OpenDirectory
 from deepfs.disk.writing import Upload
 from deepfs.errors import DeepFSError, NotFoundError, QuotaExceededError
@@ -178,8 +180,13 @@ class DiskUse:
                 raise QuotaExceededError(path, (self._known or 0) + self._pending + size, self.limit)
         try:
             yield
-        finally:
+        except LockHeldError as error:
+            self._settle(size, made=error.has_changed)
+            raise
+        except BaseException:
             self._settle(size)
+            raise
+        self._settle(size)
 
     def _is_taken(self, size: int) -> bool:
         """Take room for a change if the limit is known to allow it."""
@@ -189,12 +196,13 @@ class DiskUse:
             self._pending += size
             return True
 
-    def _settle(self, size: int) -> None:
+    def _settle(self, size: int, *, made: bool = True) -> None:
         with self._lock:
             self._pending -= size
-            self._made += size
-            if self._known is not None:
-                self._known += size
+            if made:
+                self._made += size
+                if self._known is not None:
+                    self._known += size
 
 
 class BoundedDisk(Disk):
@@ -262,9 +270,17 @@ class BoundedDisk(Disk):
         with self._room(change.path, 0) if change.change == "make_directory" else nullcontext():
             super().change_entry(change)
 
-    def move(self, src: str, dst: str, *, overwrite: bool = False, deadline: Deadline | None = None) -> None:
+    def move(
+        self,
+        src: str,
+        dst: str,
+        *,
+        overwrite: bool = False,
+        deadline: Deadline | None = None,
+        copied: set[ContentId] | None = None,
+    ) -> None:
         with _room_above(self._use, self._root, dst, deadline or Deadline()):
-            super().move(src, dst, overwrite=overwrite, deadline=deadline)
+            super().move(src, dst, overwrite=overwrite, deadline=deadline, copied=copied)
 
     def copy(self, src: str, dst: str, *, overwrite: bool = False, deadline: Deadline | None = None) -> None:
         # The copy of a sparse file is not sparse.

@@ -8,6 +8,7 @@ from contextlib import ExitStack, suppress
 from deepfs.disk.atomic import (
     NEW_MODE,
     Sweeper,
+    TemporaryFile,
     check_written,
     copy_group_and_mode,
     create,
@@ -15,10 +16,9 @@ from deepfs.disk.atomic import (
     link_into_place,
     replace,
     sync_directory,
-    temporary,
 )
-from deepfs.disk.file_locks import locked_file
-from deepfs.disk.os_calls import READ, StorageErrors, attempts, release
+from deepfs.disk.file_locks import LockedFile, locked_file
+from deepfs.disk.os_calls import LINK_ERRORS, READ, StorageErrors, attempts, release
 from deepfs.disk.reading import check_regular, is_version, read_descriptor
 from deepfs.disk.resolve import Place, Root
 from deepfs.errors import AlreadyExistsError, ConflictError, NotFoundError, PermissionDeniedError
@@ -52,24 +52,24 @@ class Writer:
     def _written(self, path: str, data: bytes, deadline: Deadline, *, overwrite: bool, if_match: str | None) -> bool:
         """Try once to write; return False if the entry at `path` changed between two steps."""
         with StorageErrors(path), self._root.locate_target(path, make=if_match is None) as place:
-            self._sweeper.visit(place.directory)
-            status = place.lstat()
-            if status is None:
+            self._sweeper.visit(place)
+            if place.found is None:
                 if if_match is not None:
                     raise ConflictError(path)
                 return create(place, fill(data), durable=self._durable)
-            if stat.S_ISLNK(status.st_mode):
-                return False
-            check_regular(path, status)
+            check_regular(path, place.found)
             if not overwrite and if_match is None:
                 raise AlreadyExistsError(path)
-            self._replace(path, place, data, deadline, if_match)
-            return True
+            return self._replaced(path, place, data, deadline, if_match)
 
-    def _replace(self, path: str, place: Place, data: bytes, deadline: Deadline, if_match: str | None) -> None:
-        with locked_file(path, place, deadline) as descriptor:
-            _check_version(path, descriptor, if_match, deadline)
-            replace(place, fill(data), os.fstat(descriptor), durable=self._durable)
+    def _replaced(self, path: str, place: Place, data: bytes, deadline: Deadline, if_match: str | None) -> bool:
+        old = _lock(path, place, deadline)
+        if old is None:
+            return False
+        with old:
+            _check_version(path, old.descriptor, if_match, deadline)
+            replace(place, fill(data), old.status, durable=self._durable)
+        return True
 
     def edit(
         self,
@@ -84,13 +84,22 @@ class Writer:
         with (
             StorageErrors(path),
             self._root.locate(path) as place,
-            locked_file(path, place, deadline) as descriptor,
+            locked_file(path, place, deadline) as old,
         ):
-            self._sweeper.visit(place.directory)
-            _check_version(path, descriptor, if_match, deadline)
-            status = os.fstat(descriptor)
-            data = change(read_descriptor(path, descriptor, status.st_size, limit))
-            replace(place, fill(data), status, durable=self._durable)
+            self._sweeper.visit(place)
+            _check_version(path, old.descriptor, if_match, deadline)
+            data = change(read_descriptor(path, old.descriptor, old.status.st_size, limit))
+            replace(place, fill(data), old.status, durable=self._durable)
+
+
+def _lock(path: str, place: Place, deadline: Deadline) -> LockedFile | None:
+    """Lock the regular file at `place`; None if it has become a symlink since the path was resolved."""
+    try:
+        return locked_file(path, place, deadline)
+    except OSError as error:
+        if error.errno not in LINK_ERRORS:
+            raise
+        return None
 
 
 def _check_version(path: str, descriptor: int, if_match: str | None, deadline: Deadline) -> None:
@@ -109,8 +118,8 @@ class Upload:
         try:
             with StorageErrors(path):
                 self._stage = self._stack.enter_context(_stage(root, path))
-                sweeper.visit(self._stage.directory)
-                self._descriptor, self._name = self._stack.enter_context(temporary(self._stage.directory, NEW_MODE))
+                sweeper.visit(self._stage)
+                self._new = self._stack.enter_context(TemporaryFile(self._stage.directory, NEW_MODE))
         except BaseException:
             self._stack.close()
             raise
@@ -118,12 +127,12 @@ class Upload:
     def write(self, data: bytes) -> None:
         """Append `data`."""
         with StorageErrors(self._path):
-            fill(data)(self._descriptor)
+            fill(data)(self._new.descriptor)
 
     def put(self, deadline: Deadline) -> None:
         """Put the file at its path, replacing a file that is there."""
         with StorageErrors(self._path):
-            check_written(self._descriptor, self._durable)
+            check_written(self._new.descriptor, self._durable)
         for _ in attempts(self._path):
             deadline.check_cancelled(self._path)
             try:
@@ -136,15 +145,15 @@ class Upload:
 
     def _is_put(self, place: Place, deadline: Deadline) -> bool:
         """Try once to put the file in place; return False if the entry at `place` changed between two steps."""
-        status = place.lstat()
-        if status is None:
-            return link_into_place(self._stage.directory, self._name, place)
-        if stat.S_ISLNK(status.st_mode):
+        if place.found is None:
+            return link_into_place(self._stage.directory, self._new.name, place)
+        check_regular(self._path, place.found)
+        old = _lock(self._path, place, deadline)
+        if old is None:
             return False
-        check_regular(self._path, status)
-        with locked_file(self._path, place, deadline) as old:
-            copy_group_and_mode(self._descriptor, os.fstat(old))
-            os.rename(self._name, place.name, src_dir_fd=self._stage.directory, dst_dir_fd=place.directory)
+        with old:
+            copy_group_and_mode(self._new.descriptor, old.status)
+            self._new.rename(place)
         return True
 
     def close(self) -> None:

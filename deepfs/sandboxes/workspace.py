@@ -5,7 +5,7 @@ import os
 import stat
 import weakref
 from abc import abstractmethod
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from secrets import token_hex
@@ -17,6 +17,7 @@ import anyio
 from deepfs import process as commands
 from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol
+from deepfs.disk import Disk, Upload
 from deepfs.disk.os_calls import SEARCH
 from deepfs.disk.removal import remove_tree
 from deepfs.disk.usage import BoundedDisk, DiskUse
@@ -136,7 +137,8 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
         self._check_open()
         if self._is_ephemeral:
             _make_private(self._around)
-            os.makedirs(self._given_root, 0o700, exist_ok=True)
+            if not os.path.isdir(self._given_root):
+                os.makedirs(self._given_root, 0o700, exist_ok=True)
 
     def _prepare_workspace(self) -> None:
         """Make the workspace for a command. Raises NotSupportedError if a command could replace a `read_only` path."""
@@ -145,16 +147,21 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
         _check_outside(self._read_only, self._given_root)
 
     async def _change(self, held: Sequence[str], function: Callable[..., T], *args: Any) -> T:
-        await pool.run(self._make_temporary)
-        return await super()._change(held, function, *args)
+        return await super()._change(held, self._in_workspace, function, *args)
 
-    async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        await pool.run(self._make_temporary)
-        return await super().aupload_files(files)
+    def _in_workspace(self, deadline: Deadline, disk: Disk, function: Callable[..., T], *args: Any) -> T:
+        self._make_temporary()
+        return function(deadline, disk, *args)
 
-    async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
-        await pool.run(self._make_temporary)
-        return await super().aupload_stream(path, chunks)
+    def _upload(
+        self, deadline: Deadline, disk: Disk, files: list[tuple[str, bytes]], done: list[FileUploadResponse]
+    ) -> None:
+        self._make_temporary()
+        super()._upload(deadline, disk, files, done)
+
+    def _begin(self, disk: Disk, path: str, begun: list[Upload]) -> None:
+        self._make_temporary()
+        super()._begin(disk, path, begun)
 
     # --- commands ---
 
@@ -303,7 +310,8 @@ _MOST_LINKS: Final = 40
 
 def _make_private(directory: str) -> None:
     """Make a directory if there is none. Raises BackendError if it is one of others, or open to them."""
-    os.makedirs(directory, 0o700, exist_ok=True)
+    if not os.path.lexists(directory):
+        os.makedirs(directory, 0o700, exist_ok=True)
     status = os.lstat(directory)
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
         raise BackendError(None, "The temporary directory of the sandbox was replaced by somebody else")

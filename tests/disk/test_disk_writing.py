@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deepfs.disk import Deadline, Disk, is_temporary
+from deepfs.disk import Deadline, Disk, is_temporary, resolve
 from deepfs.errors import (
     AlreadyExistsError,
     BackendError,
@@ -515,6 +515,10 @@ def test_a_fifo_is_refused_without_being_opened(
     opened: list[object] = []
     real = os.open
     monkeypatch.setattr(os, "open", lambda name, *args, **kw: opened.append(name) or real(name, *args, **kw))
+    plain = resolve.open_unlinked
+    monkeypatch.setattr(
+        resolve, "open_unlinked", lambda path, *how: opened.extend(path.split("/")) or plain(path, *how)
+    )
     with pytest.raises(PermissionDeniedError, match="not a regular file"):
         change(disk)
     assert opened

@@ -1,11 +1,13 @@
 """BubblewrapSandbox: the shipped suite, what commands can do, and what they cannot."""
 
 import os
+import shutil
 import socket
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -14,6 +16,7 @@ import pytest
 from deepfs.errors import InvalidPathError, NotSupportedError
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox, Limits
 from deepfs.testing import BackendConformance
+from deepfs.threads import pool
 from deepfs.types import ExecuteResponse
 from support.processes import gone, pause
 from support.sandboxes import raw_peek, raw_put
@@ -104,6 +107,26 @@ async def test_the_usual_programs_are_available(box: BubblewrapSandbox) -> None:
     command = "echo x > /tmp/x && cat /tmp/x && python3 -c 'import ssl, json; print(1)' && seq 3 | sort -r | head -1"
     response = await box.aexecute(command)
     assert response == ExecuteResponse("x\n1\n3\n", 0, False, response.not_enforced)
+
+
+async def test_a_change_of_a_file_is_one_call_in_a_worker_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The workspace is made, or made again, by the change itself."""
+    made: list[object] = []
+    submit = pool.WorkerPool.submit
+
+    def counted(workers: pool.WorkerPool, job: pool.Job[Any]) -> None:
+        made.append(job)
+        submit(workers, job)
+
+    async with BubblewrapSandbox() as sandbox:
+        monkeypatch.setattr(pool.WorkerPool, "submit", counted)
+        for _ in range(2):
+            assert (await sandbox.awrite("/a", "text")).ok
+            assert (await sandbox.aedit("/a", "text", "other")).ok
+            assert (await sandbox.aupload_files([("/b", b"")]))[0].error is None
+            assert len(made) == 3
+            await anyio.to_thread.run_sync(shutil.rmtree, sandbox._around)
+            made.clear()
 
 
 async def test_an_ephemeral_workspace_is_deleted_at_the_end() -> None:

@@ -23,7 +23,9 @@ class Request:
     def __init__(self, paths: Iterable[str], shared: Iterable[str] = ()) -> None:
         self.thread: int = threading.get_ident()
         """The thread of the holder, with or without an event loop."""
-        self.claims: dict[str, bool] = dict.fromkeys(shared, False) | _claims(paths)
+        self.claims: dict[str, bool] = _claims(paths)
+        for path in shared:
+            self.claims.setdefault(path, False)
         self.obstacles: set[str] = set()
         """The claimed paths at which an earlier request still blocks this one."""
         self.is_granted: bool = False
@@ -132,7 +134,17 @@ class LockTable:
         return {other.thread for other in before}
 
     def _change(self, change: Callable[[Request], None], request: Request) -> None:
-        self._changes.append((change, request))
+        if self._changes or not self._turn.acquire(blocking=False):
+            self._changes.append((change, request))
+        else:  # The usual case, without the queue.
+            try:
+                change(request)
+            finally:
+                self._turn.release()
+        if self._changes:
+            self._change_queued()
+
+    def _change_queued(self) -> None:
         # Checked again after each release: a thread that found `_turn` taken has left its change to this one.
         while self._changes and self._turn.acquire(blocking=False):
             try:

@@ -38,11 +38,14 @@ async def fetched(store: BaseStore, namespace: Namespace, keys: Sequence[str]) -
         first = await fetched(store, namespace, keys[:_MOST_KEYS])
         return first | await fetched(store, namespace, keys[_MOST_KEYS:])
     answers = await _langgraph.batch(store, [GetOp(namespace, key) for key in keys])
-    given = [item for item in answers if item is not None]
-    if not given:
-        return {}
-    items = _items(_checked_items(given), namespace)
-    return {key: items[key] for key in keys if key in items}
+    found: dict[str, Any] = {}
+    item: Any
+    for item in answers:
+        if item is not None:
+            _check_item(item)
+            if tuple(item.namespace) == namespace:
+                found[item.key] = item.value
+    return {key: found[key] for key in keys if key in found} if found else found
 
 
 async def listed(store: BaseStore, namespace: Namespace) -> dict[Any, Any]:
@@ -131,9 +134,21 @@ async def _page(store: BaseStore, namespace: Namespace, offset: int, limit: int 
 
 def _checked_items(rows: object) -> list[Any]:
     """Return `rows` as a list. Raises BackendError unless they are items: a store may return anything."""
-    if isinstance(rows, list | tuple) and all(map(_is_item, rows)):
-        return list(rows)
-    raise BackendError(None, "The store gave an answer that is no list of items.")
+    if not isinstance(rows, list | tuple):
+        raise _no_items()
+    for row in rows:
+        _check_item(row)
+    return list(rows)
+
+
+def _check_item(given: object) -> None:
+    """Raise BackendError unless `given` is an item."""
+    if not _is_item(given):
+        raise _no_items()
+
+
+def _no_items() -> BackendError:
+    return BackendError(None, "The store gave an answer that is no list of items.")
 
 
 def _is_item(given: object) -> bool:

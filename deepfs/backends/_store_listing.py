@@ -116,10 +116,10 @@ async def values(store: BaseStore, namespace: Namespace, wanted: Sequence[str]) 
         rows: list[Any] = []
         for start in range(0, len(wanted), _MOST_PARAMETERS):
             rows += await table.values(session, wanted[start : start + _MOST_PARAMETERS])
+        if any(lifetime is not None for *_, lifetime in rows):
+            return None
         # Decoded here, so that a malformed value is an error of the store.
-        return (
-            None if any(ttl is not None for *_, ttl in rows) else {key: table.decode(value) for key, value, _ in rows}
-        )
+        return {key: table.decode(value) for key, value, _ in rows}
 
     found = await _langgraph.with_session(store, select)
     if found is None:

@@ -340,7 +340,9 @@ def _apply(terms: Terms, changes: Sequence[Change]) -> Plan[dict[str, Any] | Non
 
 def _place(path: str, *, contents: bool) -> Plan[Found]:
     """The file at `path`, or its stat, if there is one. Raises if no file can be put there."""
-    found = yield from _files([path, *paths.ancestors(path)], contents=contents)
+    found: Found = {}
+    if path != "/":
+        found = yield (Get if contents else Stat)([path, *paths.ancestors(path)])
     if found:
         trees.check_parents(path, found)
     if path not in found and (yield from _is_directory(path)):

@@ -6,8 +6,10 @@ not known here until the next listing. If the database can be read by SQL, listi
 no values.
 """
 
+import os
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from threading import RLock
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -34,6 +36,7 @@ from deepfs.backends.namespace import (
 from deepfs.backends.older_protocols import adapters
 from deepfs.backends.protocol import Capabilities
 from deepfs.errors import BackendError
+from deepfs.sync import is_inline
 from deepfs.text import paths
 from deepfs.text.entries import StoragePlace, flat_place
 from deepfs.text.flat_tree import Change, DecodedFiles, Directories, FileStat, FileTree, StatTree, stats_of
@@ -143,6 +146,32 @@ class _Place:
         self.by_sql = sql.can_list(store)
         self.compares = can_compare(store)
         self.never_suspends = _langgraph.never_suspends(store)
+        self.guard = _guard_of(store) if self.never_suspends else None
+
+
+class _Guard:
+    """The lock of a store that never suspends, which several threads may use at once, each without an event loop."""
+
+    def __init__(self) -> None:
+        self.lock: AbstractContextManager[Any] = RLock()
+        """Reentrant, since a signal handler may interrupt a step of its own thread."""
+
+
+_guards: WeakKeyDictionary[BaseStore, _Guard] = WeakKeyDictionary()
+
+
+def _guard_of(store: BaseStore) -> _Guard:
+    return _guards.get(store) or _guards.setdefault(store, _Guard())
+
+
+def _after_fork() -> None:
+    """Replace the locks in a forked child, where the threads that held them do not exist."""
+    for guard in list(_guards.values()):
+        guard.lock = RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class _StoreFiles(AsyncStorage):
@@ -155,24 +184,30 @@ class _StoreFiles(AsyncStorage):
         self._index = place.index
         self._by_sql = place.by_sql
         self._compares = place.compares
+        self._guard = nullcontext() if place.guard is None else place.guard.lock
         self.apply_waits = not place.never_suspends
 
     async def stat(self, paths: Sequence[str]) -> Mapping[str, FileStat]:
         if self._by_sql:
             return await sql.stats_at(self._store, self._namespace, paths, self._index.known)
-        return stats_of(await self.get(paths))
+        with self._guard:
+            found = await fetched(self._store, self._namespace, paths)
+        return stats_of(DecodedFiles(found)) if found else {}
 
     async def get(self, paths: Sequence[str]) -> DecodedFiles:
-        read = sql.values if self._by_sql else fetched
-        return DecodedFiles(await read(self._store, self._namespace, paths))
+        if self._by_sql:
+            return DecodedFiles(await sql.values(self._store, self._namespace, paths))
+        with self._guard:
+            return DecodedFiles(await fetched(self._store, self._namespace, paths))
 
     async def list(self, prefix: str, limit: int | None = None) -> Listing:
         if limit is not None:
-            return await self._directory(prefix, limit)
+            known = self._index.directories
+            return {} if known is not None and prefix[:-1] not in known else await self._directory(prefix, limit)
         return await self._stats(prefix) if self._by_sql else await self._files()
 
     async def _directory(self, prefix: str, limit: int) -> Listing:
-        """Items of the directory `prefix`, at least one if it exists; not read if the index has no such directory."""
+        """Items of the directory `prefix`, at least one if it exists; not read if no index has such a directory."""
         index = self._index
         if index.directories is None and self._by_sql:
             mark = index.listing_starts()
@@ -195,10 +230,11 @@ class _StoreFiles(AsyncStorage):
         return tree
 
     async def _files(self) -> FileTree:
-        mark = self._index.listing_starts()
-        tree = FileTree(DecodedFiles(await listed(self._store, self._namespace)))
-        self._index.listed(mark, tree.directories)
-        return tree
+        with self._guard:
+            mark = self._index.listing_starts()
+            tree = FileTree(DecodedFiles(await listed(self._store, self._namespace)))
+            self._index.listed(mark, tree.directories)
+            return tree
 
     async def apply(self, changes: Sequence[Change]) -> None:
         records = self._backend._records(changes)
@@ -206,8 +242,9 @@ class _StoreFiles(AsyncStorage):
         index = self._index
         index.known.under_way += 1
         try:
-            await change_items(self._store, self._namespace, puts, compares=self._compares)
-            index.changed(changes)
+            with self._guard:
+                await change_items(self._store, self._namespace, puts, compares=self._compares)
+                index.changed(changes)
         except BaseException:
             index.forget()
             raise
@@ -237,6 +274,7 @@ class StoreBackend(RecordStorageBackend):
     """
 
     capabilities: Capabilities = Capabilities(durable=True)
+    is_synchronous: bool = True
     _reads_before_change = True
 
     def __init__(
@@ -255,6 +293,8 @@ class StoreBackend(RecordStorageBackend):
                 is_risk=True,
             )
         self._given_store = _store_of(store)
+        given = self._given_store
+        self.is_synchronous = type(self).is_synchronous and given is not None and _langgraph.never_suspends(given)
         self._last: _Place | None = None
         self._given_namespace = namespace if namespace is None or callable(namespace) else checked_namespace(namespace)
 
@@ -317,6 +357,9 @@ class StoreBackend(RecordStorageBackend):
         place = self._place()
         if not place.is_identified:
             place = await self._identified(place)
+        if is_inline():
+            with place.locks.hold_blocking(*held):
+                return await _StoreFiles(self, place).carry_out(plan(), "change")
         async with place.locks.hold(*held):
             return await _StoreFiles(self, place).carry_out(plan(), "change")
 

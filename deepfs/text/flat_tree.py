@@ -360,7 +360,7 @@ def stats_of(files: Mapping[str, FileDataV2]) -> Mapping[str, FileStat]:
 
     A malformed record has neither size nor times.
     """
-    return _Stats(files) if files else {}
+    return _Stats(files)
 
 
 class _Stats(Mapping[str, FileStat]):

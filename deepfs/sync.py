@@ -22,6 +22,7 @@ from anyio.lowlevel import RunVar, checkpoint
 
 from deepfs.threads import pool
 from deepfs.threads.background import Call, background_loop
+from deepfs.threads.loop_bridge import finish
 
 __all__ = [
     "OPERATIONS",
@@ -190,25 +191,21 @@ async def shielded(change: Callable[[], Awaitable[T]]) -> T:
 
     So a change that has begun is made as a whole. In a call without an event loop nothing can be cancelled.
     """
-    return await change() if _here.is_inline else await _in_own_task(change, shield=True)
+    return await (change() if _here.is_inline else finish(change))
 
 
-async def _in_own_task(call: Callable[[], Awaitable[T]], *, shield: bool) -> T:
-    """Make an async call in a task of its own, and wait for its end even if this task is cancelled.
-
-    A shield in the caller's task would not do: `asyncio.Task.cancel()`, which LangGraph uses, reaches through it.
-    """
+async def _in_own_task(call: Callable[[], Awaitable[T]]) -> T:
+    """Make an async call in a task of its own, which is cancelled with this one, and wait for its end in any case."""
     outcome: Future[T] = Future()
 
     async def run() -> None:
-        with anyio.CancelScope(shield=shield):
-            try:
-                outcome.set_result(await call())
-            except anyio.get_cancelled_exc_class() as error:
-                outcome.set_exception(error)  # The task group drops it, and it may come from other work.
-                raise
-            except BaseException as error:
-                outcome.set_exception(error)
+        try:
+            outcome.set_result(await call())
+        except anyio.get_cancelled_exc_class() as error:
+            outcome.set_exception(error)  # The task group drops it, and it may come from other work.
+            raise
+        except BaseException as error:
+            outcome.set_exception(error)
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(run)
@@ -253,7 +250,7 @@ async def _in_worker(method: Callable[[], T]) -> T:
     from anyio.to_thread import run_sync as run_in_thread
 
     # Only a task group waits for the thread in every case, even after `asyncio.Task.cancel()`.
-    return await _in_own_task(lambda: run_in_thread(_work, method, limiter=_limiter()), shield=False)
+    return await _in_own_task(lambda: run_in_thread(_work, method, limiter=_limiter()))
 
 
 async def in_thread(method: Callable[[], T]) -> T:

@@ -1,6 +1,7 @@
 """run_sync and the generated sync methods: the threads, event loops and processes in which they work."""
 
 import asyncio
+import gc
 import inspect
 import threading
 import traceback
@@ -17,6 +18,7 @@ from langgraph.store.base import BaseStore
 
 from deepfs import CompositeBackend, MemoryBackend, StoreBackend, run_sync, sync_shims
 from deepfs.backends.wrapper import WrapperBackend
+from deepfs.sync import shielded
 from deepfs.testing import LatencyBackend
 from support.scripts import run_script
 
@@ -510,3 +512,55 @@ class TestInterpreterExit:
             threading.Thread(target=late).start()
         """)
         assert printed.split() == ["True"]
+
+
+class TestShielded:
+    @pytest.mark.anyio
+    async def test_a_cancelled_caller_waits_for_the_end_of_the_change(self) -> None:
+        steps = []
+
+        async def change() -> None:
+            await anyio.sleep(0.05)
+            steps.append("changed")
+
+        with anyio.move_on_after(0.01) as scope:
+            await shielded(change)
+            await anyio.lowlevel.checkpoint()
+            steps.append("not reached")
+        assert scope.cancelled_caught
+        assert steps == ["changed"]
+
+    @pytest.mark.anyio
+    async def test_results_and_errors_are_those_of_the_change(self) -> None:
+        async def fail() -> None:
+            await anyio.lowlevel.checkpoint()
+            raise ValueError("the change failed")
+
+        assert await shielded(current_thread) == threading.get_ident()
+        with pytest.raises(ValueError, match="the change failed"):
+            await shielded(fail)
+
+    def test_a_task_of_asyncio_may_be_cancelled_again_and_again(self) -> None:
+        steps = []
+
+        async def change() -> None:
+            await asyncio.sleep(0.05)
+            steps.append("changed")
+            raise ValueError("an error that nobody waits for")
+
+        async def main() -> None:
+            failures: list[object] = []
+            asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+            task = asyncio.create_task(shielded(change))
+            for _ in range(3):
+                await asyncio.sleep(0.01)
+                assert task.cancel()
+                assert not task.done()
+            await asyncio.wait([task])
+            steps.append("cancelled" if task.cancelled() else "not cancelled")
+            del task
+            gc.collect()
+            assert failures == []
+
+        asyncio.run(main())
+        assert steps == ["changed", "cancelled"]

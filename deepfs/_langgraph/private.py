@@ -5,7 +5,8 @@ It is imported when it is first needed: importing LangGraph takes over a second.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
 
@@ -24,6 +25,7 @@ from deepfs.threads.loop_bridge import call_on, running_asyncio_loop
 
 __all__ = [
     "RunningTask",
+    "Session",
     "batch",
     "connection_of",
     "current_config",
@@ -36,12 +38,12 @@ __all__ = [
     "lists_all",
     "omits_expired",
     "outer_task",
-    "put_with_cursor",
+    "put_statements",
     "reads_plainly",
     "running_task",
     "runs_loop_of",
     "store_loop",
-    "with_cursor",
+    "with_session",
     "writes_plainly",
 ]
 
@@ -181,8 +183,11 @@ def legacy_namespace() -> tuple[str, ...]:
 
 def store_loop(store: BaseStore) -> asyncio.AbstractEventLoop | None:
     """The event loop that `store` is bound to; None if it is bound to none."""
-    loops = (getattr(store, name, None) for name in ("_loop", "loop"))
-    return next((loop for loop in loops if isinstance(loop, asyncio.AbstractEventLoop)), None)
+    for name in ("_loop", "loop"):
+        loop = getattr(store, name, None)
+        if isinstance(loop, asyncio.AbstractEventLoop):
+            return loop
+    return None
 
 
 def runs_loop_of(store: BaseStore) -> bool:
@@ -197,49 +202,81 @@ async def batch(store: BaseStore, operations: Sequence[Op]) -> list[Result]:
     Raises BackendError if the store fails. On its own loop the store is never interrupted: the SQLite store would then
     keep its transaction open.
     """
-
-    async def run() -> list[Result]:
-        return await store.abatch(operations)
-
-    answers = await _run_for_store(store, run)
-    given: object = answers  # A store may return anything.
-    if not isinstance(given, Sequence) or len(given) != len(operations):
-        raise BackendError(None, "The store gave an answer that does not fit what it was asked.")
-    return list(given)
-
-
-async def with_cursor(store: BaseStore, work: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
-    """Run `work` with a cursor of `store`, on the same event loop and with the same errors as `batch`.
-
-    `database_kind` must not return None for the store.
-    """
-
-    async def run() -> T:
-        is_sqlite = database_kind(store) == "sqlite"
-        cursor: Any = cast("Any", store)._cursor
-        async with cursor(transaction=False) if is_sqlite else cursor() as opened:
-            return await work(opened)
-
-    return await _run_for_store(store, run)
-
-
-async def _run_for_store(store: BaseStore, run: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run `run` on the event loop of `store`. Raises BackendError for errors of the store."""
+    given: object  # A store may return anything.
     try:
-        return await _run_on_its_loop(store, run)
+        loop = store_loop(store)
+        given = await (store.abatch(operations) if loop is None else _call_on(loop, lambda: store.abatch(operations)))
     except DeepFSError:
         raise
     except Exception as error:
-        raise BackendError(None, f"The store failed ({type(error).__name__})") from error
+        raise _failure(error) from error
+    if (type(given) is not list and not isinstance(given, Sequence)) or len(given) != len(operations):
+        raise BackendError(None, "The store gave an answer that does not fit what it was asked.")
+    return given if type(given) is list else list(given)
 
 
-async def _run_on_its_loop(store: BaseStore, run: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    loop = store_loop(store)
-    if loop is None:
-        return await run()
+class Session(NamedTuple):
+    """The connection of a store over SQL, which nothing else uses meanwhile."""
+
+    connection: Any
+    rows: Callable[[str, Any], Awaitable[Sequence[Any]]]
+    """Executes one statement with its parameters, and returns the rows of its result."""
+
+
+async def with_session(store: BaseStore, work: Callable[[Session], Coroutine[Any, Any, T]]) -> T:
+    """Run `work` with the connection of `store`, on the same event loop and with the same errors as `batch`.
+
+    `database_kind` must not return None for the store. Shield what leaves a transaction open if it is cancelled.
+    """
+    is_sqlite = database_kind(store) == "sqlite"
+    opened = _sqlite_session if is_sqlite else _postgres_session
+
+    async def run() -> T:
+        async with opened(store) as session:
+            return await work(session)
+
+    # SQLite ends a statement, whoever waits for it. The setup of the store must not be interrupted.
+    finishes = not (is_sqlite and cast("Any", store).is_setup)
+    try:
+        loop = store_loop(store)
+        return await (run() if loop is None else _call_on(loop, run, finishes=finishes))
+    except DeepFSError:
+        raise
+    except Exception as error:
+        raise _failure(error) from error
+
+
+@asynccontextmanager
+async def _sqlite_session(store: Any) -> AsyncIterator[Session]:
+    """Like a cursor of the store, but each statement is one call in the thread of the connection, not four."""
+    if not store.is_setup:
+        await store.setup()
+    async with store.lock:
+        yield Session(store.conn, store.conn.execute_fetchall)
+
+
+@asynccontextmanager
+async def _postgres_session(store: Any) -> AsyncIterator[Session]:
+    async with store._cursor() as cursor:
+
+        async def rows(query: str, parameters: Any) -> Sequence[Any]:
+            await cursor.execute(query, parameters)
+            return [] if cursor.description is None else [tuple(row.values()) for row in await cursor.fetchall()]
+
+        yield Session(cursor.connection, rows)
+
+
+async def _call_on(
+    loop: asyncio.AbstractEventLoop, run: Callable[[], Coroutine[Any, Any, T]], *, finishes: bool = True
+) -> T:
+    """Run `run` on the event loop of a store. Raises BackendError if that loop has ended."""
     if not loop.is_running():
         raise BackendError(None, "The event loop that the store is bound to no longer runs: open the store anew.")
-    return await call_on(loop, run, finishes=True)
+    return await call_on(loop, run, finishes=finishes)
+
+
+def _failure(error: Exception) -> BackendError:
+    return BackendError(None, f"The store failed ({type(error).__name__})")
 
 
 # --- the inside of stores --------------------------------------------------------------------------------------------
@@ -314,6 +351,9 @@ def connection_of(store: BaseStore) -> object:
     return cast("Any", store).conn
 
 
-async def put_with_cursor(store: BaseStore, operations: Sequence[PutOp], cursor: Any) -> None:
-    """Carry out these operations as `store` does, in the transaction of `cursor`."""
-    await cast("Any", store)._batch_put_ops(list(enumerate(operations)), cursor)
+def put_statements(store: BaseStore, operations: Sequence[PutOp]) -> list[tuple[str, Sequence[Any]]]:
+    """The statements, each with its parameters, by which a store over SQLite carries out these operations."""
+    statements: list[tuple[str, Sequence[Any]]] = cast("Any", store)._prepare_batch_PUT_queries(
+        list(enumerate(operations))
+    )[0]
+    return statements

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 from langgraph.store.base import BaseStore, GetOp, Item, PutOp, SearchOp
 
 from deepfs._langgraph import private as _langgraph
-from deepfs.backends._store_tables import OvertakenError, Put, can_compare, put_if_unchanged
+from deepfs.backends._store_tables import OvertakenError, Put, put_if_unchanged
 from deepfs.backends.namespace import Namespace
 from deepfs.errors import BackendError
 from deepfs.text.flat_tree import ChangedError, PartlyDoneError
@@ -38,8 +38,14 @@ async def fetched(store: BaseStore, namespace: Namespace, keys: Sequence[str]) -
         first = await fetched(store, namespace, keys[:_MOST_KEYS])
         return first | await fetched(store, namespace, keys[_MOST_KEYS:])
     answers = await _langgraph.batch(store, [GetOp(namespace, key) for key in keys])
-    items = _items(_checked_items([item for item in answers if item is not None]), namespace)
-    return {key: items[key] for key in keys if key in items}
+    found: dict[str, Any] = {}
+    item: Any
+    for item in answers:
+        if item is not None:
+            _check_item(item)
+            if tuple(item.namespace) == namespace:
+                found[item.key] = item.value
+    return {key: found[key] for key in keys if key in found} if found else found
 
 
 async def listed(store: BaseStore, namespace: Namespace) -> dict[Any, Any]:
@@ -128,9 +134,21 @@ async def _page(store: BaseStore, namespace: Namespace, offset: int, limit: int 
 
 def _checked_items(rows: object) -> list[Any]:
     """Return `rows` as a list. Raises BackendError unless they are items: a store may return anything."""
-    if isinstance(rows, list | tuple) and all(map(_is_item, rows)):
-        return list(rows)
-    raise BackendError(None, "The store gave an answer that is no list of items.")
+    if not isinstance(rows, list | tuple):
+        raise _no_items()
+    for row in rows:
+        _check_item(row)
+    return list(rows)
+
+
+def _check_item(given: object) -> None:
+    """Raise BackendError unless `given` is an item."""
+    if not _is_item(given):
+        raise _no_items()
+
+
+def _no_items() -> BackendError:
+    return BackendError(None, "The store gave an answer that is no list of items.")
 
 
 def _is_item(given: object) -> bool:
@@ -151,14 +169,14 @@ def _items(rows: Iterable[Any], namespace: Namespace) -> dict[Any, Any]:
 # --- changing --------------------------------------------------------------------------------------------------------
 
 
-async def change(store: BaseStore, namespace: Namespace, puts: Sequence[Put]) -> None:
-    """Store the changes, additions before removals; if the table can be reached by SQL, as a whole.
+async def change(store: BaseStore, namespace: Namespace, puts: Sequence[Put], *, compares: bool) -> None:
+    """Store the changes, additions before removals; if the table can be reached by SQL (`compares`), as a whole.
 
     Raises ChangedError, with nothing stored, if the table shows that a record is not the one that was read;
     BackendError if the store failed, and reading it again shows that nothing was stored; PartlyDoneError if some
     changes were stored, or if that is not known. Changes that took effect are a success, even if the store failed.
     """
-    if can_compare(store):
+    if compares:
         try:
             if await _put_compared(store, namespace, puts):
                 return
@@ -193,13 +211,13 @@ async def _put_compared(store: BaseStore, namespace: Namespace, puts: Sequence[P
 
 
 async def _put(store: BaseStore, namespace: Namespace, puts: Sequence[Put]) -> None:
-    added = [put for put in puts if put.after is not None]
     removed = [put for put in puts if put.after is None]
-    for part in filter(None, (added, removed)):
-        try:
-            await _langgraph.batch(store, [PutOp(namespace, put.path, put.after) for put in part])
-        except BackendError as error:
-            await _look(store, namespace, puts, part, error)
+    for part in ([put for put in puts if put.after is not None] if removed else puts, removed):
+        if part:
+            try:
+                await _langgraph.batch(store, [PutOp(namespace, put.path, put.after) for put in part])
+            except BackendError as error:
+                await _look(store, namespace, puts, part, error)
 
 
 async def _look(

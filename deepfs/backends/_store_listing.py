@@ -1,24 +1,27 @@
-"""Listings of a LangGraph store by SQL on its table: keys, sizes and times of the items, without their values.
+"""Reads of a LangGraph store by SQL on its table: values, or keys, sizes and times of the items without their values.
 
-A `BaseStore` lists items with their values only. If the table can be read by SQL, the database computes the sizes, once
-for each version of a row, and transfers no value. The size is cached with an identifier of the row's version, so a
-listing sees the changes of every process. A row whose value is no plain file is fetched, and decoded here.
+Items are read by one call of the connection, where the store itself makes several. A `BaseStore` lists items with their
+values only; here the database computes the sizes, once for each version of a row, and transfers no value. The size is
+cached with an identifier of the row's version, so a listing sees the changes of every process. A row whose value is no
+plain file is fetched, and decoded here.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias
 
+import msgspec
 from langgraph.store.base import BaseStore
 from msgspec import Struct, field
 
 from deepfs._langgraph import private as _langgraph
+from deepfs._langgraph.private import Session
 from deepfs.backends._store_items import fetched
 from deepfs.backends.namespace import Namespace
 from deepfs.text.flat_tree import DecodedFiles, FileStat
 
-__all__ = ["Known", "Moment", "can_list", "keys", "stats", "stats_at"]
+__all__ = ["Known", "Moment", "can_list", "keys", "stats", "stats_at", "values"]
 
 _Stats: TypeAlias = dict[str, FileStat | None]
 """By key; None for a row whose value must be fetched."""
@@ -59,7 +62,8 @@ class Known(Struct):
     def follow(self, keys: Sequence[str]) -> None:
         """Record that this process has changed the rows with these keys, each once."""
         self.changes += len(keys)
-        self.changed |= dict.fromkeys(keys)
+        if self.moment is not None:
+            self.changed |= dict.fromkeys(keys)
 
     def forget(self) -> None:
         """Record that rows may have changed, so that `listing` is not used."""
@@ -94,67 +98,89 @@ async def keys(store: BaseStore, namespace: Namespace, prefix: str = "", limit: 
     """The keys that begin with `prefix`, which ends in `/` or is empty; at most `limit`."""
     table = _table(store, namespace)
 
-    async def select(cursor: Any) -> list[str]:
+    async def select(session: Session) -> list[str]:
         cut = "" if limit is None else f" LIMIT {limit:d}"
-        return [key for (key,) in await table.rows(cursor, f"SELECT key FROM store WHERE {table.where}{cut}", prefix)]
+        return [key for (key,) in await table.rows(session, f"SELECT key FROM store WHERE {table.where}{cut}", prefix)]
 
-    return await _langgraph.with_cursor(store, select)
+    return await _langgraph.with_session(store, select)
+
+
+async def values(store: BaseStore, namespace: Namespace, wanted: Sequence[str]) -> dict[str, Any]:
+    """The values of the `wanted` items that exist, by key.
+
+    If one of them has a lifetime, the store itself reads them: reading may prolong it.
+    """
+    table = _table(store, namespace)
+
+    async def select(session: Session) -> dict[str, Any] | None:
+        rows: list[Any] = []
+        for start in range(0, len(wanted), _MOST_PARAMETERS):
+            rows += await table.values(session, wanted[start : start + _MOST_PARAMETERS])
+        if any(lifetime is not None for *_, lifetime in rows):
+            return None
+        # Decoded here, so that a malformed value is an error of the store.
+        return {key: table.decode(value) for key, value, _ in rows}
+
+    found = await _langgraph.with_session(store, select)
+    if found is None:
+        return await fetched(store, namespace, wanted)
+    return {key: found[key] for key in wanted if key in found}
 
 
 async def stats(store: BaseStore, namespace: Namespace, prefix: str, known: Known) -> dict[str, FileStat]:
     """The sizes and times of the items whose keys begin with `prefix`, which ends in `/` or is empty."""
     table = _table(store, namespace)
 
-    async def select(cursor: Any) -> _Stats:
+    async def select(session: Session) -> _Stats:
         changes = known.changes
         # Read before the listing, so that any later change leads to another moment.
-        moment = await table.moment(cursor)
+        moment = await table.moment(session)
         if known.covers(moment, prefix):
-            listing, listed = await _followed(table, cursor, known), known.prefix
+            listing, listed = await _followed(table, session, known), known.prefix
         else:
-            listing, listed = await _listed(table, cursor, prefix, known), prefix
+            listing, listed = await _listed(table, session, prefix, known), prefix
         known.remember(listing, listed, moment, changes)
         return listing if listed == prefix else {key: listing[key] for key in listing if key.startswith(prefix)}
 
-    return await _with_fetched(store, namespace, await _langgraph.with_cursor(store, select))
+    return await _with_fetched(store, namespace, await _langgraph.with_session(store, select))
 
 
 async def stats_at(store: BaseStore, namespace: Namespace, wanted: Sequence[str], known: Known) -> dict[str, FileStat]:
     """The sizes and times of the `wanted` items that exist."""
     table = _table(store, namespace)
 
-    async def select(cursor: Any) -> _Stats:
-        return await _details(table, cursor, wanted, known)
+    async def select(session: Session) -> _Stats:
+        return await _details(table, session, wanted, known)
 
-    return await _with_fetched(store, namespace, await _langgraph.with_cursor(store, select))
+    return await _with_fetched(store, namespace, await _langgraph.with_session(store, select))
 
 
-async def _followed(table: "_Table", cursor: Any, known: Known) -> _Stats:
+async def _followed(table: "_Table", session: Session, known: Known) -> _Stats:
     """The cached listing, updated with the rows that this process has changed since."""
     changed = known.changed.copy()
     if not changed:
         return known.listing
     kept = {key: stat for key, stat in known.listing.items() if key not in changed}
-    return kept | await _details(table, cursor, [key for key in changed if key.startswith(known.prefix)], known)
+    return kept | await _details(table, session, [key for key in changed if key.startswith(known.prefix)], known)
 
 
-async def _listed(table: "_Table", cursor: Any, prefix: str, known: Known) -> _Stats:
-    states = dict(await table.rows(cursor, f"SELECT key, {table.state} FROM store WHERE {table.where}", prefix))
+async def _listed(table: "_Table", session: Session, prefix: str, known: Known) -> _Stats:
+    states = dict(await table.rows(session, f"SELECT key, {table.state} FROM store WHERE {table.where}", prefix))
     rows = known.rows.copy()
     found: _Stats = {key: rows[key][1] for key, state in states.items() if key in rows and rows[key][0] == state}
     if not prefix:
         known.rows = {key: row for key, row in rows.items() if key in states}
-    found |= await _details(table, cursor, [key for key in states if key not in found], known)
+    found |= await _details(table, session, [key for key in states if key not in found], known)
     return found
 
 
-async def _details(table: "_Table", cursor: Any, wanted: Sequence[str], known: Known) -> _Stats:
+async def _details(table: "_Table", session: Session, wanted: Sequence[str], known: Known) -> _Stats:
     """The sizes and times of these rows. A row is cached if no later change of it can go unnoticed."""
     settled = (datetime.now(UTC) - _SETTLED).strftime("%Y-%m-%d %H:%M:%S")
     found: _Stats = {}
     for start in range(0, len(wanted), _MOST_PARAMETERS):
         for key, state, updated_at, kind, size, others in await table.details(
-            cursor, wanted[start : start + _MOST_PARAMETERS]
+            session, wanted[start : start + _MOST_PARAMETERS]
         ):
             stat = found[key] = _stat_of(kind, size, others)
             if stat is not None and (table.keeps_exact_states or str(updated_at) < settled):
@@ -198,15 +224,23 @@ class _Table:
         self._store = store
         self._namespace = ".".join(namespace)
 
-    async def rows(self, cursor: Any, query: str, prefix: str) -> list[tuple[Any, ...]]:
+    async def rows(self, session: Session, query: str, prefix: str) -> Sequence[Any]:
         """The rows that a query with the condition `where` returns."""
         raise NotImplementedError
 
-    async def details(self, cursor: Any, wanted: Sequence[str]) -> list[tuple[Any, ...]]:
+    async def details(self, session: Session, wanted: Sequence[str]) -> Sequence[Any]:
         """Key, state, `updated_at`, kind of the content, its size in bytes, and the other fields as JSON."""
         raise NotImplementedError
 
-    async def moment(self, cursor: Any) -> Moment | None:
+    async def values(self, session: Session, wanted: Sequence[str]) -> Sequence[Any]:
+        """Key, value, and lifetime if any, of these rows."""
+        raise NotImplementedError
+
+    def decode(self, value: Any) -> Any:
+        """The value of an item, given the value of its row."""
+        return value
+
+    async def moment(self, session: Session) -> Moment | None:
         """Counters that change whenever the database changes; None if the database has none."""
         return None
 
@@ -248,21 +282,26 @@ class _Sqlite(_Table):
     """
     _IGNORED: Final = "replace(replace(replace(replace(content, ' ', ''), char(9), ''), char(10), ''), char(13), '')"
 
-    async def rows(self, cursor: Any, query: str, prefix: str) -> list[tuple[Any, ...]]:
+    async def rows(self, session: Session, query: str, prefix: str) -> Sequence[Any]:
         after = f"{prefix[:-1]}{chr(ord('/') + 1)}" if prefix else "\U0010ffff"
-        await cursor.execute(query, (self._namespace, prefix, after))
-        return list(await cursor.fetchall())
+        return await session.rows(query, (self._namespace, prefix, after))
 
-    async def details(self, cursor: Any, wanted: Sequence[str]) -> list[tuple[Any, ...]]:
+    async def details(self, session: Session, wanted: Sequence[str]) -> Sequence[Any]:
         size = _size("content", "length(CAST(content AS BLOB))", self._IGNORED)
         marks = ",".join("?" * len(wanted))
         query = f"SELECT key, state, updated_at, kind, {size}, others FROM ({self._DETAILS} ({marks}))"
-        await cursor.execute(query, (self._namespace, *wanted))
-        return list(await cursor.fetchall())
+        return await session.rows(query, (self._namespace, *wanted))
 
-    async def moment(self, cursor: Any) -> Moment | None:
-        await cursor.execute("SELECT data_version, total_changes() FROM pragma_data_version")
-        version, changes = await cursor.fetchone()
+    async def values(self, session: Session, wanted: Sequence[str]) -> Sequence[Any]:
+        marks = ",".join("?" * len(wanted))
+        query = f"SELECT key, value, ttl_minutes FROM store WHERE prefix = ? AND key IN ({marks})"
+        return await session.rows(query, (self._namespace, *wanted))
+
+    def decode(self, value: str | bytes) -> Any:
+        return msgspec.json.decode(value)
+
+    async def moment(self, session: Session) -> Moment | None:
+        [(version, changes)] = await session.rows("SELECT data_version, total_changes() FROM pragma_data_version", ())
         return Moment(_langgraph.connection_of(self._store), version, changes)
 
 
@@ -276,11 +315,17 @@ class _Postgres(_Table):
         self._unexpired = "(expires_at IS NULL OR expires_at > NOW())" if omits else "TRUE"
         self.where = f"prefix = %s AND starts_with(key, %s) AND {self._unexpired}"
 
-    async def rows(self, cursor: Any, query: str, prefix: str) -> list[tuple[Any, ...]]:
-        await cursor.execute(query, (self._namespace, prefix))
-        return [_values(row) for row in await cursor.fetchall()]
+    async def rows(self, session: Session, query: str, prefix: str) -> Sequence[Any]:
+        return await session.rows(query, (self._namespace, prefix))
 
-    async def details(self, cursor: Any, wanted: Sequence[str]) -> list[tuple[Any, ...]]:
+    async def values(self, session: Session, wanted: Sequence[str]) -> Sequence[Any]:
+        query = f"""
+            SELECT key, value, ttl_minutes FROM store
+            WHERE prefix = %s AND key = ANY(%s::text[]) AND {self._unexpired}
+        """
+        return await session.rows(query, (self._namespace, list(wanted)))
+
+    async def details(self, session: Session, wanted: Sequence[str]) -> Sequence[Any]:
         size = _size("content", "octet_length(convert_to(content, 'UTF8'))", "translate(content, E' \\t\\r\\n', '')")
         # The result of `value || '{}'` is in memory. Each use of the column itself would read the value again.
         query = f"""
@@ -296,9 +341,4 @@ class _Postgres(_Table):
                 ) AS held OFFSET 0
             ) AS found
         """
-        await cursor.execute(query, (self._namespace, list(wanted)))
-        return [_values(row) for row in await cursor.fetchall()]
-
-
-def _values(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(row.values())
+        return await session.rows(query, (self._namespace, list(wanted)))

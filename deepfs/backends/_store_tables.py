@@ -6,15 +6,17 @@ table provides it: the changes of an operation are made as a whole, if each reco
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, Final
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
+import msgspec
 from langgraph.store.base import BaseStore, PutOp
 from msgspec import Struct
 
 from deepfs._langgraph import private as _langgraph
+from deepfs._langgraph.private import Session
 from deepfs.backends.namespace import Namespace
 from deepfs.text.flat_tree import ChangedError
 from deepfs.threads import pool
@@ -71,9 +73,9 @@ async def identify(store: BaseStore) -> None:
 
 async def _key(store: BaseStore) -> tuple[tuple[object, ...], object]:
     if _langgraph.database_kind(store) == "postgres":
-        row = await _langgraph.with_cursor(store, _postgres_table)
+        row = await _langgraph.with_session(store, _postgres_table)
         return ("postgres", *row), None
-    file = await _langgraph.with_cursor(store, _sqlite_file)
+    file = await _langgraph.with_session(store, _sqlite_file)
     connection = _langgraph.connection_of(store)
     if not file:
         return ("sqlite", id(connection)), connection
@@ -86,15 +88,14 @@ _POSTGRES_TABLE: Final = """
 """
 
 
-async def _postgres_table(cursor: Any) -> tuple[object, ...]:
-    await cursor.execute(_POSTGRES_TABLE)
-    row = await cursor.fetchone()
-    return row["started"], row["name"], row["id"]
+async def _postgres_table(session: Session) -> tuple[object, ...]:
+    [row] = await session.rows(_POSTGRES_TABLE, None)
+    return tuple(row)
 
 
-async def _sqlite_file(cursor: Any) -> str:
-    await cursor.execute("PRAGMA database_list")
-    return next((file or "" for _, name, file in await cursor.fetchall() if name == "main"), "")
+async def _sqlite_file(session: Session) -> str:
+    listed = await session.rows("PRAGMA database_list", ())
+    return next((file or "" for _, name, file in listed if name == "main"), "")
 
 
 # --- conditional changes ---------------------------------------------------------------------------------------------
@@ -116,12 +117,14 @@ async def put_if_unchanged(store: BaseStore, namespace: Namespace, puts: Sequenc
     time, so that it is not known whether the records have changed.
     """
 
-    async def change(cursor: Any) -> str | None:
-        if _langgraph.database_kind(store) == "postgres":
-            return await _postgres(cursor, namespace, puts, omits_expired=_langgraph.omits_expired(store))
-        return await _sqlite(store, cursor, namespace, puts)
+    is_postgres = _langgraph.database_kind(store) == "postgres"
 
-    changed = await _langgraph.with_cursor(store, change)
+    async def change(session: Session) -> str | None:
+        if is_postgres:
+            return await _postgres(store, session, namespace, puts)
+        return await _sqlite(store, session, namespace, puts)
+
+    changed = await _langgraph.with_session(store, change)
     if changed is not None:
         raise ChangedError(changed)
 
@@ -157,57 +160,133 @@ _OVERTAKEN: Final = frozenset({"23505", "40001", "40P01"})
 """SQLSTATE codes after losing to a concurrent change: unique violation, serialization failure, deadlock."""
 
 
-async def _postgres(cursor: Any, namespace: Namespace, puts: Sequence[Put], *, omits_expired: bool) -> str | None:
-    parameters = {
-        "prefix": ".".join(namespace),
-        "keys": [put.path for put in puts],
-        "befores": [_json(put.before) for put in puts],
-        "afters": [_json(put.after) for put in puts],
-        "omits": omits_expired,
-    }
-    connection = cursor.connection
+async def _postgres(store: BaseStore, session: Session, namespace: Namespace, puts: Sequence[Put]) -> str | None:
+    connection = session.connection
     try:
         # If the connection is in a transaction, a failure must not abort it.
         async with nullcontext() if connection.autocommit else connection.transaction():
-            await cursor.execute(_COMPARE_AND_SET, parameters)
-            row = await cursor.fetchone()
+            return await _changed_in_postgres(session, ".".join(namespace), puts, omits=_langgraph.omits_expired(store))
     except Exception as error:
         if getattr(error, "sqlstate", None) in _OVERTAKEN:
             raise OvertakenError(puts[0].path) from error
         raise
-    return None if row is None else str(row["key"])
+
+
+async def _changed_in_postgres(session: Session, prefix: str, puts: Sequence[Put], *, omits: bool) -> str | None:
+    if not omits and await _is_made(session, _SINGLE_POSTGRES, prefix, puts, _json):
+        return None
+    parameters = {
+        "prefix": prefix,
+        "keys": [put.path for put in puts],
+        "befores": [_json(put.before) for put in puts],
+        "afters": [_json(put.after) for put in puts],
+        "omits": omits,
+    }
+    changed = await session.rows(_COMPARE_AND_SET, parameters)
+    return str(changed[0][0]) if changed else None
 
 
 def _json(record: Any) -> str | None:
     return None if record is None else json.dumps(record)
 
 
-async def _sqlite(store: BaseStore, cursor: Any, namespace: Namespace, puts: Sequence[Put]) -> str | None:
+async def _sqlite(store: BaseStore, session: Session, namespace: Namespace, puts: Sequence[Put]) -> str | None:
+    connection = session.connection
+    # Else a single statement would belong to a transaction, which it could not commit.
+    is_alone = connection.isolation_level is None and not connection.in_transaction
+    if is_alone and await _is_made(session, _SINGLE_SQLITE, ".".join(namespace), puts, _stored):
+        return None
     # Lock for writing at once: two transactions that read first and write later would refuse each other.
-    await cursor.execute("BEGIN IMMEDIATE")
+    await session.rows("BEGIN IMMEDIATE", ())
     try:
-        changed = await _changed_in_sqlite(cursor, ".".join(namespace), puts)
+        changed = await _changed_in_sqlite(session, ".".join(namespace), puts)
         if changed is None:
             operations = [PutOp(namespace, put.path, put.after) for put in puts]
-            await _langgraph.put_with_cursor(store, operations, cursor)
+            for statement, parameters in _langgraph.put_statements(store, operations):
+                await session.rows(statement, parameters)
         # This may fail as well, if another process reads for long. The transaction then stays open.
-        await cursor.execute("COMMIT")
+        await session.rows("COMMIT", ())
     except BaseException:
-        if cursor.connection.in_transaction:
-            await cursor.execute("ROLLBACK")
+        if connection.in_transaction:
+            await session.rows("ROLLBACK", ())
         raise
     return changed
 
 
-async def _changed_in_sqlite(cursor: Any, prefix: str, puts: Sequence[Put]) -> str | None:
+def _stored(record: Any) -> bytes | None:
+    """The value of a row, as the store writes it."""
+    return None if record is None else msgspec.json.encode(record)
+
+
+async def _changed_in_sqlite(session: Session, prefix: str, puts: Sequence[Put]) -> str | None:
     found: dict[str, Mapping[str, Any]] = {}
     for start in range(0, len(puts), _MOST_PARAMETERS):
         keys = [put.path for put in puts[start : start + _MOST_PARAMETERS]]
         marks = ",".join("?" * len(keys))
-        await cursor.execute(f"SELECT key, value FROM store WHERE prefix = ? AND key IN ({marks})", (prefix, *keys))
-        found |= {key: json.loads(value) for key, value in await cursor.fetchall()}
+        query = f"SELECT key, value FROM store WHERE prefix = ? AND key IN ({marks})"
+        found |= {key: json.loads(value) for key, value in await session.rows(query, (prefix, *keys))}
     return next((put.path for put in puts if found.get(put.path) != put.before), None)
 
 
 _MOST_PARAMETERS: Final = 900
 """The most parameters of a statement: SQLite may refuse more than 999."""
+
+
+# --- a single change, in one short statement -------------------------------------------------------------------------
+
+
+class _Single(Struct, frozen=True):
+    """The statements that make a single change if the record is the one that was read, and then return a row."""
+
+    create: str
+    replace: str
+    remove: str
+
+
+_SINGLE_POSTGRES: Final = _Single(
+    create="""
+        INSERT INTO store (prefix, key, value, created_at, updated_at, expires_at, ttl_minutes)
+        VALUES (%(prefix)s, %(key)s, %(after)s::jsonb, CURRENT_TIMESTAMP, CURRENT_TIMESTAMP, NULL, NULL)
+        ON CONFLICT (prefix, key) DO NOTHING RETURNING key
+    """,
+    replace="""
+        UPDATE store
+        SET value = %(after)s::jsonb, updated_at = CURRENT_TIMESTAMP, expires_at = NULL, ttl_minutes = NULL
+        WHERE prefix = %(prefix)s AND key = %(key)s AND value = %(before)s::jsonb RETURNING key
+    """,
+    remove="""
+        DELETE FROM store WHERE prefix = %(prefix)s AND key = %(key)s AND value = %(before)s::jsonb RETURNING key
+    """,
+)
+
+_SINGLE_SQLITE: Final = _Single(
+    create="""
+        INSERT INTO store (prefix, key, value, created_at, updated_at, expires_at, ttl_minutes)
+        VALUES (:prefix, :key, :after, CURRENT_TIMESTAMP, CURRENT_TIMESTAMP, NULL, NULL)
+        ON CONFLICT (prefix, key) DO NOTHING RETURNING key
+    """,
+    # As the store replaces a row, which gives it another rowid.
+    replace="""
+        INSERT OR REPLACE INTO store (prefix, key, value, created_at, updated_at, expires_at, ttl_minutes)
+        SELECT :prefix, :key, :after, CURRENT_TIMESTAMP, CURRENT_TIMESTAMP, NULL, NULL
+        WHERE EXISTS (SELECT 1 FROM store WHERE prefix = :prefix AND key = :key AND value = :before) RETURNING key
+    """,
+    remove="DELETE FROM store WHERE prefix = :prefix AND key = :key AND value = :before RETURNING key",
+)
+
+
+async def _is_made(
+    session: Session, single: _Single, prefix: str, puts: Sequence[Put], encode: Callable[[Any], str | bytes | None]
+) -> bool:
+    """Make a single change, and return whether it was made.
+
+    If it was not, as when another program has written the same record in another form, the general statements decide.
+    """
+    [put, *others] = puts
+    if others:
+        return False
+    parameters = {"prefix": prefix, "key": put.path, "after": encode(put.after)}
+    if put.before is None:
+        return bool(await session.rows(single.create, parameters))
+    statement = single.remove if put.after is None else single.replace
+    return bool(await session.rows(statement, {**parameters, "before": encode(put.before)}))

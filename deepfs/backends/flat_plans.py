@@ -150,6 +150,8 @@ def _tree_of(answer: FileTree | Mapping[str, FileStat]) -> FileTree:
 def _is_directory(path: str) -> Plan[bool]:
     """Whether there are files under `path`."""
     answer = yield List(_inside(path), _FEW)
+    if not answer:
+        return path == "/"
     if _tree_of(answer).holds(path):
         return True
     if isinstance(answer, FileTree) or len(answer) < _FEW:
@@ -338,8 +340,11 @@ def _apply(terms: Terms, changes: Sequence[Change]) -> Plan[dict[str, Any] | Non
 
 def _place(path: str, *, contents: bool) -> Plan[Found]:
     """The file at `path`, or its stat, if there is one. Raises if no file can be put there."""
-    found = yield from _files([path, *paths.ancestors(path)], contents=contents)
-    trees.check_parents(path, found)
+    found: Found = {}
+    if path != "/":
+        found = yield (Get if contents else Stat)([path, *paths.ancestors(path)])
+    if found:
+        trees.check_parents(path, found)
     if path not in found and (yield from _is_directory(path)):
         raise IsDirectoryError(path)
     return found

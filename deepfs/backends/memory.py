@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any
 
 from deepfs.backends.flat import StorageBackend
 from deepfs.backends.flat_storage import InlineStorage, Storage
@@ -38,19 +37,6 @@ class _MemoryFiles(InlineStorage):
         self.parents.apply(changes)
 
 
-class _Held(AbstractAsyncContextManager[None]):
-    __slots__ = ("_step",)
-
-    def __init__(self, lock: StepLock) -> None:
-        self._step = lock.hold()
-
-    async def __aenter__(self) -> None:
-        self._step.__enter__()
-
-    async def __aexit__(self, *raised: Any) -> None:
-        self._step.__exit__(*raised)
-
-
 class MemoryBackend(StorageBackend):
     """Files in memory, gone with the object. Safe to share between tasks, event loops and threads.
 
@@ -77,4 +63,4 @@ class MemoryBackend(StorageBackend):
 
     def _hold(self, *held: str) -> AbstractAsyncContextManager[None]:
         # Nothing waits while the lock is held, so one lock serves every path, and callers without an event loop.
-        return _Held(self._lock)
+        return self._lock

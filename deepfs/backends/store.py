@@ -6,10 +6,12 @@ not known here until the next listing. If the database can be read by SQL, listi
 no values.
 """
 
-from collections.abc import AsyncIterator, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from typing import Any
-from weakref import WeakKeyDictionary
+import os
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from threading import RLock
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
@@ -19,9 +21,10 @@ from deepfs._langgraph import private as _langgraph
 from deepfs.backends import _store_listing as sql
 from deepfs.backends._store_items import change as change_items
 from deepfs.backends._store_items import fetched, listed
-from deepfs.backends._store_tables import Put, identify, is_identified, storage_of
+from deepfs.backends._store_tables import Put, can_compare, identify, is_identified, storage_of
 from deepfs.backends.flat import RecordStorageBackend
-from deepfs.backends.flat_storage import AsyncStorage, Listing, Storage
+from deepfs.backends.flat_plans import Plan
+from deepfs.backends.flat_storage import AsyncStorage, Kind, Listing, Storage
 from deepfs.backends.namespace import (
     Namespace,
     NamespaceFactory,
@@ -33,12 +36,16 @@ from deepfs.backends.namespace import (
 from deepfs.backends.older_protocols import adapters
 from deepfs.backends.protocol import Capabilities
 from deepfs.errors import BackendError
+from deepfs.sync import is_inline
 from deepfs.text import paths
 from deepfs.text.entries import StoragePlace, flat_place
 from deepfs.text.flat_tree import Change, DecodedFiles, Directories, FileStat, FileTree, StatTree, stats_of
+from deepfs.threads.locks import path_locks
 from deepfs.types import FileFormat
 
 __all__ = ["NamespaceFactory", "StoreBackend", "StoreIndex", "index_of"]
+
+T = TypeVar("T")
 
 _MAX_NAMESPACES = 1024
 """Namespaces remembered for one storage; the one that was first seen longest ago is forgotten first."""
@@ -76,26 +83,6 @@ class StoreIndex:
             for key in keys:
                 self.directories.add(key)
 
-    @contextmanager
-    def changing(self, changes: Sequence[Change]) -> Iterator[None]:
-        """Record changes that are made within the block. After an error, everything that is known is forgotten.
-
-        Args:
-            changes: The changes.
-
-        Raises:
-            Exception: The error of the block.
-        """
-        self.known.under_way += 1
-        try:
-            yield
-            self.changed(changes)
-        except BaseException:
-            self.forget()
-            raise
-        finally:
-            self.known.under_way -= 1
-
     def changed(self, changes: Sequence[Change]) -> None:
         """Record changes of this process.
 
@@ -114,59 +101,120 @@ class StoreIndex:
         self.known.forget()
 
 
-_indexes: WeakKeyDictionary[Any, dict[Namespace, StoreIndex]] = WeakKeyDictionary()
+class _Indexes:
+    """The indexes of one storage."""
+
+    def __init__(self) -> None:
+        self.recent: dict[Namespace, StoreIndex] = {}
+        """Kept, in the order in which they were first needed."""
+        self.used: WeakValueDictionary[Namespace, StoreIndex] = WeakValueDictionary()
+        """All that are kept here or by a backend: there must not be two for one namespace."""
+
+    def index(self, namespace: Namespace) -> StoreIndex:
+        found = self.used.get(namespace)
+        if found is None:
+            found = self.used.setdefault(namespace, StoreIndex())
+        if namespace not in self.recent:
+            if len(self.recent) >= _MAX_NAMESPACES:
+                self.recent.pop(next(iter(self.recent)))
+            self.recent[namespace] = found
+        return found
+
+
+_indexes: WeakKeyDictionary[Any, _Indexes] = WeakKeyDictionary()
 
 
 def index_of(storage: object, namespace: Namespace) -> StoreIndex:
     """The index that all backends over `storage`, a store or a database, and `namespace` share."""
-    indexes = _indexes.setdefault(storage, {})
-    if namespace not in indexes and len(indexes) >= _MAX_NAMESPACES:
-        indexes.pop(next(iter(indexes)))
-    return indexes.setdefault(namespace, StoreIndex())
+    indexes = _indexes.get(storage)
+    if indexes is None:
+        indexes = _indexes.setdefault(storage, _Indexes())
+    return indexes.index(namespace)
+
+
+class _Place:
+    """A namespace of a store, with what is found out about it once, not for each operation."""
+
+    def __init__(self, store: BaseStore, namespace: Namespace) -> None:
+        self.store = store
+        self.namespace = namespace
+        self.stored_namespace = stored_namespace(namespace)
+        self.is_identified = is_identified(store)
+        storage = storage_of(store)
+        self.locks = path_locks((storage, namespace))
+        self.index = index_of(storage, namespace)
+        self.by_sql = sql.can_list(store)
+        self.compares = can_compare(store)
+        self.never_suspends = _langgraph.never_suspends(store)
+        self.guard = _guard_of(store) if self.never_suspends else None
+
+
+class _Guard:
+    """The lock of a store that never suspends, which several threads may use at once, each without an event loop."""
+
+    def __init__(self) -> None:
+        self.lock: AbstractContextManager[Any] = RLock()
+        """Reentrant, since a signal handler may interrupt a step of its own thread."""
+
+
+_guards: WeakKeyDictionary[BaseStore, _Guard] = WeakKeyDictionary()
+
+
+def _guard_of(store: BaseStore) -> _Guard:
+    return _guards.get(store) or _guards.setdefault(store, _Guard())
+
+
+def _after_fork() -> None:
+    """Replace the locks in a forked child, where the threads that held them do not exist."""
+    for guard in list(_guards.values()):
+        guard.lock = RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class _StoreFiles(AsyncStorage):
     """The items of one namespace of a store, as files."""
 
-    def __init__(self, backend: "StoreBackend") -> None:
+    def __init__(self, backend: "StoreBackend", place: _Place) -> None:
         self._backend = backend
-        self._store = backend._store()
-        self._given_namespace = backend._namespace()
-        self._namespace = stored_namespace(self._given_namespace)
-        self.apply_waits = not _langgraph.never_suspends(self._store)
-
-    @property
-    def _index(self) -> StoreIndex:
-        return index_of(storage_of(self._store), self._given_namespace)
-
-    @property
-    def _by_sql(self) -> bool:
-        return sql.can_list(self._store)
+        self._store = place.store
+        self._namespace = place.stored_namespace
+        self._index = place.index
+        self._by_sql = place.by_sql
+        self._compares = place.compares
+        self._guard = nullcontext() if place.guard is None else place.guard.lock
+        self.apply_waits = not place.never_suspends
 
     async def stat(self, paths: Sequence[str]) -> Mapping[str, FileStat]:
         if self._by_sql:
             return await sql.stats_at(self._store, self._namespace, paths, self._index.known)
-        return stats_of(await self.get(paths))
+        with self._guard:
+            found = await fetched(self._store, self._namespace, paths)
+        return stats_of(DecodedFiles(found)) if found else {}
 
     async def get(self, paths: Sequence[str]) -> DecodedFiles:
-        return DecodedFiles(await fetched(self._store, self._namespace, paths))
+        if self._by_sql:
+            return DecodedFiles(await sql.values(self._store, self._namespace, paths))
+        with self._guard:
+            return DecodedFiles(await fetched(self._store, self._namespace, paths))
 
     async def list(self, prefix: str, limit: int | None = None) -> Listing:
-        if not is_identified(self._store):
-            await identify(self._store)  # Changes identify the store, too: both must use one index.
         if limit is not None:
-            return await self._directory(prefix, limit)
+            known = self._index.directories
+            return {} if known is not None and prefix[:-1] not in known else await self._directory(prefix, limit)
         return await self._stats(prefix) if self._by_sql else await self._files()
 
     async def _directory(self, prefix: str, limit: int) -> Listing:
-        """Items of the directory `prefix`, at least one if it exists; not read if the index has no such directory."""
-        index, by_sql = self._index, self._by_sql
-        if index.directories is None and by_sql:
+        """Items of the directory `prefix`, at least one if it exists; not read if no index has such a directory."""
+        index = self._index
+        if index.directories is None and self._by_sql:
             mark = index.listing_starts()
             index.listed(mark, Directories(await sql.keys(self._store, self._namespace)))
         if index.directories is not None and prefix.rstrip("/") not in index.directories:
             return {}
-        if by_sql:
+        if self._by_sql:
             return dict.fromkeys(await sql.keys(self._store, self._namespace, prefix, limit), FileStat())
         return await self._files()
 
@@ -182,16 +230,26 @@ class _StoreFiles(AsyncStorage):
         return tree
 
     async def _files(self) -> FileTree:
-        mark = self._index.listing_starts()
-        tree = FileTree(DecodedFiles(await listed(self._store, self._namespace)))
-        self._index.listed(mark, tree.directories)
-        return tree
+        with self._guard:
+            mark = self._index.listing_starts()
+            tree = FileTree(DecodedFiles(await listed(self._store, self._namespace)))
+            self._index.listed(mark, tree.directories)
+            return tree
 
     async def apply(self, changes: Sequence[Change]) -> None:
-        records, origins = self._backend._records(changes), {change.path: change.origin for change in changes}
-        puts = [Put(path, origins[path], record) for path, record in records.items()]
-        with self._index.changing(changes):
-            await change_items(self._store, self._namespace, puts)
+        records = self._backend._records(changes)
+        puts = [Put(change.path, change.origin, records[change.path]) for change in changes]
+        index = self._index
+        index.known.under_way += 1
+        try:
+            with self._guard:
+                await change_items(self._store, self._namespace, puts, compares=self._compares)
+                index.changed(changes)
+        except BaseException:
+            index.forget()
+            raise
+        finally:
+            index.known.under_way -= 1
 
 
 class StoreBackend(RecordStorageBackend):
@@ -216,6 +274,7 @@ class StoreBackend(RecordStorageBackend):
     """
 
     capabilities: Capabilities = Capabilities(durable=True)
+    is_synchronous: bool = True
     _reads_before_change = True
 
     def __init__(
@@ -234,6 +293,9 @@ class StoreBackend(RecordStorageBackend):
                 is_risk=True,
             )
         self._given_store = _store_of(store)
+        given = self._given_store
+        self.is_synchronous = type(self).is_synchronous and given is not None and _langgraph.never_suspends(given)
+        self._last: _Place | None = None
         self._given_namespace = namespace if namespace is None or callable(namespace) else checked_namespace(namespace)
 
     def _store(self) -> BaseStore:
@@ -263,17 +325,46 @@ class StoreBackend(RecordStorageBackend):
             return False
         return _langgraph.runs_loop_of(store)
 
-    def _hold(self, *held: str) -> AbstractAsyncContextManager[None]:
-        return super()._hold(*held) if is_identified(self._store()) else self._hold_identified(*held)
+    def _place(self) -> _Place:
+        """The place of one operation; computed anew if the store or the namespace is another than the last one."""
+        store, namespace, last = self._store(), self._namespace(), self._last
+        if last is not None and last.store is store and last.namespace == namespace:
+            return last
+        place = _Place(store, namespace)
+        if place.is_identified:
+            self._last = place
+        return place
+
+    async def _identified(self, place: _Place) -> _Place:
+        """The same place, but with its store identified: all backends over one database share locks and index."""
+        if place.is_identified:
+            return place
+        await identify(place.store)
+        return _Place(place.store, place.namespace)
 
     @asynccontextmanager
-    async def _hold_identified(self, *held: str) -> AsyncIterator[None]:
-        await identify(self._store())
-        async with super()._hold(*held):
+    async def _hold(self, *held: str) -> AsyncIterator[None]:
+        async with (await self._identified(self._place())).locks.hold(*held):
             yield
 
+    async def _look(self, plan: Callable[[], Plan[T]], kind: Kind = "look") -> T:
+        place = self._place()
+        if not place.is_identified:
+            place = await self._identified(place)
+        return await _StoreFiles(self, place).carry_out(plan(), kind)
+
+    async def _attempt(self, plan: Callable[[], Plan[T]], *held: str) -> T:
+        place = self._place()
+        if not place.is_identified:
+            place = await self._identified(place)
+        if is_inline():
+            with place.locks.hold_blocking(*held):
+                return await _StoreFiles(self, place).carry_out(plan(), "change")
+        async with place.locks.hold(*held):
+            return await _StoreFiles(self, place).carry_out(plan(), "change")
+
     def _storage(self) -> Storage:
-        return _StoreFiles(self)
+        return _StoreFiles(self, self._place())
 
 
 def _store_of(given: BaseStore | object | None) -> BaseStore | None:

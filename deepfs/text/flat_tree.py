@@ -189,12 +189,12 @@ class Directories:
             path = directory
 
     def apply(self, changes: Iterable[Change]) -> None:
-        """Apply the changes of an operation."""
+        """Apply the changes of an operation, whose paths are those of files."""
         for change in changes:
             if change.after is None:
-                self.discard(change.path)
+                self._discard(change.path)
             else:
-                self.add(change.path)
+                self._add(change.path)
 
 
 class StoredFiles(Mapping[str, FileDataV2]):
@@ -233,13 +233,17 @@ class TaggedFiles(StoredFiles):
 
 
 class DecodedFiles(StoredFiles):
-    """Stored records by path, each decoded at every access. Access to a malformed one raises InvalidContentError."""
+    """Stored records by path, decoded when they are accessed. Access to a malformed one raises InvalidContentError."""
 
     def __init__(self, records: Mapping[str, Mapping[str, Any]]) -> None:
         self._records = records
+        self._last: tuple[str, FileDataV2] | None = None
 
     def __getitem__(self, path: str) -> FileDataV2:
-        return filedata.decode_file(self._records[path], path)
+        last = self._last
+        if last is None or last[0] != path:
+            last = self._last = path, filedata.decode_file(self._records[path], path)
+        return last[1]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._records)

@@ -3,8 +3,8 @@
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from collections.abc import Callable, Hashable, Iterable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import partial
 from itertools import takewhile
 from operator import is_not
@@ -23,7 +23,9 @@ class Request:
     def __init__(self, paths: Iterable[str], shared: Iterable[str] = ()) -> None:
         self.thread: int = threading.get_ident()
         """The thread of the holder, with or without an event loop."""
-        self.claims: dict[str, bool] = dict.fromkeys(shared, False) | _claims(paths)
+        self.claims: dict[str, bool] = _claims(paths)
+        for path in shared:
+            self.claims.setdefault(path, False)
         self.obstacles: set[str] = set()
         """The claimed paths at which an earlier request still blocks this one."""
         self.is_granted: bool = False
@@ -101,7 +103,8 @@ class LockTable:
     __slots__ = ("_changes", "_lines", "_turn")
 
     def __init__(self) -> None:
-        self._lines: dict[str, _Line] = {}
+        self._lines: dict[str, _Line | Request] = {}
+        """By path, its queue, or the only request there."""
         self._changes: deque[tuple[Callable[[Request], None], Request]] = deque()
         self._turn = threading.Lock()
 
@@ -124,15 +127,30 @@ class LockTable:
         while pending:
             waiting = pending.pop()
             for path in tuple(waiting.obstacles):
-                line = list(self._lines.get(path, ()))
+                line = self.requests(path)
                 # A request that has left meanwhile waits for nothing; its place in the line is not known any more.
                 first = takewhile(partial(is_not, waiting), line) if waiting in line else ()
                 pending += (new := [other for other in first if other not in before])
                 before |= dict.fromkeys(new)
         return {other.thread for other in before}
 
+    def requests(self, path: str) -> list[Request]:
+        """The requests at `path`, granted or waiting, in order of arrival."""
+        line = self._lines.get(path, ())
+        return [line] if isinstance(line, Request) else list(line)
+
     def _change(self, change: Callable[[Request], None], request: Request) -> None:
-        self._changes.append((change, request))
+        if self._changes or not self._turn.acquire(blocking=False):
+            self._changes.append((change, request))
+        else:  # The usual case, without the queue.
+            try:
+                change(request)
+            finally:
+                self._turn.release()
+        if self._changes:
+            self._change_queued()
+
+    def _change_queued(self) -> None:
         # Checked again after each release: a thread that found `_turn` taken has left its change to this one.
         while self._changes and self._turn.acquire(blocking=False):
             try:
@@ -144,20 +162,27 @@ class LockTable:
 
     def _enter(self, request: Request) -> None:
         for path, exclusive in request.claims.items():
-            line = self._lines.get(path)
-            if line is None:
-                line = self._lines[path] = _Line()
-            if not line.join(request, exclusive):
+            line = self._lines.setdefault(path, request)
+            if line is not request and not self._line(path).join(request, exclusive):
                 request.obstacles.add(path)
         request.grant_if_free()
+
+    def _line(self, path: str) -> _Line:
+        """The queue of `path`, which is made when a second request arrives."""
+        line = self._lines[path]
+        if isinstance(line, Request):
+            first, line = line, _Line()
+            line.join(first, first.claims[path])
+            self._lines[path] = line
+        return line
 
     def _leave(self, request: Request) -> None:
         for path in request.claims:
             line = self._lines[path]
-            if len(line) == 1:
+            if line is request or len(line) == 1:  # type: ignore[arg-type]
                 del self._lines[path]
             else:
-                for freed in line.leave(request):
+                for freed in self._line(path).leave(request):
                     freed.advance(path)
 
 
@@ -167,61 +192,62 @@ _SELF_WAIT = (
 )
 
 
-class _Hold:
-    __slots__ = ("_locks", "_request", "_table")
+class _Hold(Request):
+    __slots__ = ("_locks", "_table")
 
     def __init__(self, locks: "PathLocks", paths: Iterable[str], shared: Iterable[str] = ()) -> None:
+        super().__init__(paths, shared)
         self._locks = locks  # Keeps the locks alive: the registry has only weak references.
         self._table = locks.table
-        self._request = Request(paths, shared)
 
     def _enter(self) -> bool:
-        self._table.enter(self._request)
-        return self._request.is_granted
-
-    def _leave(self) -> None:
-        self._table.leave(self._request)
+        self._table.enter(self)
+        return self.is_granted
 
     def _check_wait(self, *threads: int) -> None:
         """Raise RuntimeError if a request that blocks this one belongs to a thread that waits for this call."""
         waiting = waiting_threads.get().union(threads)
-        if waiting and not waiting.isdisjoint(self._table.threads_before(self._request)):
+        if waiting and not waiting.isdisjoint(self._table.threads_before(self)):
             raise RuntimeError(_SELF_WAIT)
 
     def _wait_blocking(self) -> None:
         self._check_wait(threading.get_ident())
         gate = threading.Lock()
         gate.acquire()
-        self._request.notify = gate.release
-        if not self._request.is_granted:
+        self.notify = gate.release
+        if not self.is_granted:
             gate.acquire()
 
 
-class _BlockingHold(_Hold, AbstractContextManager[None]):
+class _BlockingHold(_Hold):
+    __slots__ = ()
+
     def __enter__(self) -> None:
         try:
             if not self._enter():
                 self._wait_blocking()
         except BaseException:
-            self._leave()
+            self._table.leave(self)
             raise
 
     def __exit__(self, *_: object) -> None:
-        self._leave()
+        self._table.leave(self)
 
 
-class _AsyncHold(_Hold, AbstractAsyncContextManager[None]):
+class _AsyncHold(_Hold):
+    __slots__ = ()
+
     async def __aenter__(self) -> None:
         if self._enter():
             return
         try:
             await self._wait()
         except BaseException:
-            self._leave()
+            self._table.leave(self)
             raise
 
     async def __aexit__(self, *_: object) -> None:
-        self._leave()
+        self._table.leave(self)
 
     async def _wait(self) -> None:
         try:
@@ -231,13 +257,13 @@ class _AsyncHold(_Hold, AbstractAsyncContextManager[None]):
             self._wait_blocking()
             return
         self._check_wait()
-        self._request.notify = event.set
-        if not self._request.is_granted:
+        self.notify = event.set
+        if not self.is_granted:
             await event.wait()
 
 
 class StepLock:
-    """A lock between threads, for steps in which the holder waits for nothing else."""
+    """A lock between threads, for steps of a coroutine in which it waits for nothing else."""
 
     __slots__ = ("_inside", "_lock")
 
@@ -246,9 +272,8 @@ class StepLock:
         self._inside: dict[int, None] = {}
         """The threads that hold the lock or wait for it."""
 
-    @contextmanager
-    def hold(self) -> Iterator[None]:
-        """Hold the lock. RuntimeError if this thread, or one that waits for this call, holds it or waits for it."""
+    async def __aenter__(self) -> None:
+        """Take the lock. RuntimeError if this thread, or one that waits for this call, holds it or waits for it."""
         me = threading.get_ident()
         if me in self._inside:
             raise RuntimeError(_SELF_WAIT)
@@ -256,10 +281,15 @@ class StepLock:
         try:
             if not waiting_threads.get().isdisjoint(self._inside):
                 raise RuntimeError(_SELF_WAIT)
-            with self._lock:
-                yield
-        finally:
-            self._inside.pop(me, None)
+            # As a `with` statement does. Nobody holds this lock for long, so an event loop may wait for it.
+            self._lock.__enter__()
+        except BaseException:
+            del self._inside[me]
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self._lock.__exit__(None, None, None)
+        del self._inside[threading.get_ident()]
 
 
 class PathLocks:

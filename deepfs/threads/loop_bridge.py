@@ -33,6 +33,7 @@ __all__ = [
     "LoopCallbacks",
     "ThreadEvent",
     "call_on",
+    "finish",
     "is_stray",
     "loop_callbacks",
     "name_asyncio",
@@ -405,7 +406,7 @@ async def call_on(loop: "AsyncioLoop", call: Callable[[], Coroutine[Any, Any, T]
 
     here = running_asyncio_loop()
     if loop is here:
-        return await (_kept_task(loop, call) if finishes else call())
+        return await (asyncio.shield(_kept_task(loop, call)) if finishes and not _is_kept() else call())
     future = asyncio.run_coroutine_threadsafe(call(), loop)
     try:
         if here is not None:
@@ -417,13 +418,52 @@ async def call_on(loop: "AsyncioLoop", call: Callable[[], Coroutine[Any, Any, T]
             future.cancel()
 
 
-async def _kept_task(loop: "AsyncioLoop", call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+async def finish(call: Callable[[], Awaitable[T]]) -> T:
+    """Make an async call and wait for its end, even if the calling task is cancelled meanwhile.
+
+    On asyncio the call gets a task of its own, since `asyncio.Task.cancel()`, which LangGraph uses, ignores shields.
+    """
+    if _on_trio():
+        with CancelScope(shield=True):
+            return await call()
     import asyncio
 
-    task = loop.create_task(call())
+    task = _kept_task(asyncio.get_running_loop(), call)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await _ended(task)
+        raise
+
+
+async def _ended(task: "asyncio.Task[Any]") -> None:
+    """Wait for the end of `task`, whatever its outcome, even if the calling task is cancelled again."""
+    import asyncio
+
+    with CancelScope(shield=True):
+        while not task.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([task])
+    if not task.cancelled():
+        task.exception()  # Retrieved, or asyncio would log it.
+
+
+def _kept_task(loop: "AsyncioLoop", call: Callable[[], Awaitable[T]]) -> "asyncio.Task[T]":
+    task = loop.create_task(_awaited(call))
     _kept.add(task)
     task.add_done_callback(_kept.discard)
-    return await asyncio.shield(task)
+    return task
+
+
+async def _awaited(call: Callable[[], Awaitable[T]]) -> T:
+    return await call()
+
+
+def _is_kept() -> bool:
+    """Whether the calling task is one that is not cancelled with its caller."""
+    import asyncio
+
+    return asyncio.current_task() in _kept
 
 
 _kept: "set[asyncio.Task[Any]]" = set()

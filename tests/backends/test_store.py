@@ -1,8 +1,14 @@
 """StoreBackend beyond the shipped suite: namespaces, formats, and the source of the store."""
 
+import sys
+import threading
+import time
 import warnings
 from typing import Any, TypedDict
 
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
 import pytest
 from langgraph.graph import START, StateGraph
 from langgraph.runtime import Runtime
@@ -11,6 +17,7 @@ from langgraph.store.memory import InMemoryStore
 from deepfs.backends.namespace import NamespaceFactory
 from deepfs.backends.store import StoreBackend
 from deepfs.errors import ErrorCode
+from deepfs.threads.locks import path_locks
 from support.files import stored
 
 pytestmark = pytest.mark.anyio
@@ -198,3 +205,121 @@ async def test_a_directory_emptied_by_another_process_does_not_exist() -> None:
     assert (await backend.awrite("/d/x.txt", "text")).ok
     await store.adelete(("fs",), "/d/x.txt")
     assert (await backend.awrite("/d", "a file now")).ok
+
+
+# --- one operation ---
+
+
+async def test_an_operation_asks_for_its_namespace_once() -> None:
+    asked = []
+
+    def namespace(_: Any) -> tuple[str, ...]:
+        asked.append(None)
+        return ("tenant", str(len(asked)))
+
+    backend = StoreBackend(InMemoryStore(), namespace=namespace)
+    assert (await backend.awrite("/a", "x")).ok
+    assert (await backend.aread("/a")).code == "file_not_found"
+    assert (await backend.als("/")).entries == []
+    assert len(asked) == 3
+
+
+async def test_backends_share_one_index_however_many_namespaces_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deepfs.backends.store._MAX_NAMESPACES", 4)
+    store = InMemoryStore()
+    first = StoreBackend(store, namespace=("n", "0"))
+    assert (await first.awrite("/a", "x")).ok
+    for number in reversed(range(10)):
+        assert (await StoreBackend(store, namespace=("n", str(number))).awrite(f"/d{number}/x", "x")).ok
+    assert (await first.awrite("/d0", "x")).code == "is_directory"
+
+
+# --- sync calls ---
+
+
+def test_a_sync_call_on_a_store_in_memory_runs_in_the_calling_thread() -> None:
+    threads = []
+
+    class Store(InMemoryStore):
+        def _apply_put_ops(self, put_ops: Any) -> None:
+            threads.append(threading.get_ident())
+            super()._apply_put_ops(put_ops)
+
+    backend = StoreBackend(Store(), namespace=("n",))
+    assert backend.is_synchronous
+    assert backend.write("/a", "one").ok
+    assert backend.edit("/a", "one", "two").ok
+    assert threads.count(threading.get_ident()) == len(threads) > 0
+
+
+def test_a_store_or_a_subclass_that_may_wait_is_not_synchronous() -> None:
+    class Slow(InMemoryStore):
+        async def abatch(self, ops: Any) -> Any:
+            await anyio.lowlevel.checkpoint()
+            return self.batch(ops)
+
+    class Logged(StoreBackend):
+        async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> Any:
+            await anyio.lowlevel.checkpoint()
+            return await super().aread(path, offset, limit)
+
+    for backend in (StoreBackend(Slow(), namespace=("n",)), Logged(InMemoryStore(), namespace=("n",))):
+        assert not backend.is_synchronous
+        assert backend.write("/a", "one").ok
+        assert backend.read("/a").ok
+    assert not StoreBackend(namespace=("n",)).is_synchronous
+
+
+def test_threads_and_an_event_loop_use_one_store_in_memory_at_once() -> None:
+    backend, failures = StoreBackend(InMemoryStore(), namespace=("n",)), list[Any]()
+
+    def in_thread(number: int) -> None:
+        for turn in range(150):
+            results = [
+                backend.write(f"/{number}/{turn}/new", "x"),
+                backend.edit("/log", f"<{number}.{turn}>", f"({number}.{turn})"),
+                backend.ls("/"),
+                backend.delete(f"/{number}/{turn}") if turn % 2 else backend.glob("*"),
+            ]
+            failures.extend(result.error for result in results if result.error)
+
+    async def on_loop() -> None:
+        async with anyio.create_task_group() as tasks:
+            for number in range(4):
+                tasks.start_soon(anyio.to_thread.run_sync, in_thread, number)
+            for turn in range(150):
+                edited = await backend.aedit("/log", f"<4.{turn}>", f"(4.{turn})")
+                failures.extend([edited.error] if edited.error else [])
+                await anyio.lowlevel.checkpoint()
+
+    backend.write("/log", "".join(f"<{number}.{turn}>\n" for number in range(5) for turn in range(150)))
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        anyio.run(on_loop)
+    finally:
+        sys.setswitchinterval(interval)
+    assert failures == []
+    assert backend.read("/log").file_data.content.count("(") == 5 * 150  # type: ignore[union-attr]
+
+
+class TestBlockingOnPurpose:
+    @pytest.fixture(autouse=True)
+    def _no_blocking(self) -> None:
+        """Disable the guard: this test blocks the loop on purpose."""
+
+    async def test_a_sync_call_on_an_event_loop_waits_for_the_lock_of_a_thread(self) -> None:
+        backend = StoreBackend(InMemoryStore(), namespace=("n",))
+        locks, held = path_locks(backend._scope()), threading.Event()
+
+        def hold() -> None:
+            with locks.hold_blocking("/a"):
+                held.set()
+                while len(locks.table.requests("/a")) < 2:
+                    time.sleep(0.001)
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        assert held.wait(10)
+        assert backend.write("/a", "x").ok
+        thread.join()

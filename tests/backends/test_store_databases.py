@@ -8,14 +8,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import aiosqlite
 import anyio
 import pytest
+from aiosqlite import Connection, Cursor
 from langchain_core.embeddings import Embeddings
 from langgraph.store.base import BaseStore, PutOp
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.postgres.aio import AsyncPostgresStore
 from langgraph.store.sqlite.aio import AsyncSqliteStore
-from psycopg import AsyncConnection
+from psycopg import AsyncConnection, AsyncCursor
 from psycopg.rows import dict_row
 
 from deepfs.backends._store_items import change
@@ -240,7 +242,7 @@ async def test_a_database_conflict_raises_changed_error(opener: Opener, where: s
         await connection.execute(FAILING.format(state=state).encode())
     item = await store.aget(SPACE, "/a.txt")
     with pytest.raises(ChangedError):
-        await change(store, SPACE, [Put("/a.txt", item.value, stored(b"two"))])
+        await change(store, SPACE, [Put("/a.txt", item.value, stored(b"two"))], compares=can_compare(store))
     assert await text_in(store, "/a.txt") == "one"
 
 
@@ -318,13 +320,15 @@ async def test_a_store_that_overrides_its_writes_is_not_bypassed(tmp_path: Path)
 
 CHILD = """
 import sys
+import aiosqlite
 import anyio
 from deepfs.backends.store import StoreBackend
 from deepfs.text.flat_tree import ChangedError
 from deepfs.errors import BackendError
 from langgraph.store.postgres.aio import AsyncPostgresStore
 from langgraph.store.sqlite.aio import AsyncSqliteStore
-from psycopg import AsyncConnection
+from aiosqlite import Connection, Cursor
+from psycopg import AsyncConnection, AsyncCursor
 from psycopg.rows import dict_row
 
 async def main(dsn, file, first, count):
@@ -366,3 +370,97 @@ def edit_in_processes(*where: str) -> list[str]:
             process.stdin.write("\n")
             process.stdin.flush()
         return [line for process in processes for line in process.communicate()[0].splitlines()]
+
+
+# --- reads and changes by few statements ---
+
+
+class Statements(list[str]):
+    """The statements that the drivers execute."""
+
+
+@pytest.fixture
+def statements(monkeypatch: pytest.MonkeyPatch) -> Statements:
+    """Record every statement that the drivers execute during the test."""
+    found = Statements()
+    for kind, name in ((Connection, "execute_fetchall"), (Cursor, "execute"), (AsyncCursor, "execute")):
+        whole: Any = getattr(kind, name)
+
+        async def execute(self: Any, statement: Any, *rest: Any, whole: Any = whole, **options: Any) -> Any:
+            found.append(str(statement))
+            return await whole(self, statement, *rest, **options)
+
+        monkeypatch.setattr(kind, name, execute)
+    return found
+
+
+async def test_an_operation_on_one_file_takes_one_statement_to_read_and_one_to_change(
+    opener: Opener, statements: Statements
+) -> None:
+    backend = over(await opener.open())
+    assert (await backend.awrite("/d/first", "x")).ok  # Identifies the database and lists the namespace.
+    counts = {}
+    for name, call in {
+        "create": lambda: backend.awrite("/d/e/a", "one"),
+        "read": lambda: backend.aread("/d/e/a"),
+        "edit": lambda: backend.aedit("/d/e/a", "one", "two"),
+        "overwrite": lambda: backend.awrite("/d/e/a", "three", overwrite=True),
+        "delete": lambda: backend.adelete("/d/e/a"),
+    }.items():
+        statements.clear()
+        assert (await call()).ok  # type: ignore[attr-defined]
+        counts[name] = len(statements)
+    assert counts == {"create": 2, "read": 1, "edit": 2, "overwrite": 2, "delete": 2}
+
+
+async def test_reading_an_item_with_a_lifetime_prolongs_it_as_the_store_does(opener: Opener) -> None:
+    store = await opener.open()
+    store.ttl_config = {"refresh_on_read": True, "omit_expired": False}
+    lives = {}
+    for name in ("by-store", "by-backend", "unread"):
+        await store.aput(SPACE, f"/{name}", stored(b"text"), ttl=5)
+    async with store._cursor() as cursor:
+        await cursor.execute("UPDATE store SET ttl_minutes = 60")
+    assert await store.aget(SPACE, "/by-store") is not None
+    read = await over(store).aread("/by-backend")
+    assert read.file_data is not None
+    assert read.file_data.content == "text"
+    for key, row in (await rows_of(store)).items():
+        lives[key] = str(row["expires_at"])
+    assert lives["/by-backend"] > lives["/unread"]
+    assert lives["/by-backend"][:15] == lives["/by-store"][:15]  # To ten minutes.
+
+
+async def test_a_value_that_is_no_json_is_an_error_of_the_store(tmp_path: Path) -> None:
+    async with AsyncSqliteStore.from_conn_string(str(tmp_path / "store.db")) as store:
+        backend = over(store)
+        assert (await backend.awrite("/a", "text")).ok
+        await store.conn.execute("UPDATE store SET value = 'no JSON'")
+        read, edited = await backend.aread("/a"), await backend.aedit("/a", "text", "other")
+        assert (read.code, edited.code) == ("backend_error", "backend_error")
+
+
+async def test_changes_are_committed_on_a_connection_that_begins_transactions_by_itself(tmp_path: Path) -> None:
+    async with (
+        aiosqlite.connect(tmp_path / "store.db") as connection,
+        AsyncSqliteStore.from_conn_string(str(tmp_path / "store.db")) as other,
+    ):
+        await other.setup()
+        assert connection.isolation_level == ""
+        backend = over(AsyncSqliteStore(connection))
+        assert (await backend.awrite("/a", "one")).ok
+        assert (await backend.aedit("/a", "one", "two")).ok
+        assert not connection.in_transaction
+        assert await text_in(other, "/a") == "two"
+        assert (await backend.adelete("/a")).ok
+        assert await other.aget(SPACE, "/a") is None
+
+
+async def test_nothing_is_stored_within_a_transaction_of_the_caller(tmp_path: Path) -> None:
+    async with AsyncSqliteStore.from_conn_string(str(tmp_path / "store.db")) as store:
+        backend = over(store)
+        assert (await backend.awrite("/a", "one")).ok
+        await store.conn.execute("BEGIN")
+        assert (await backend.aedit("/a", "one", "two")).code == "backend_error"
+        await store.conn.execute("ROLLBACK")
+        assert await text_in(store, "/a") == "one"

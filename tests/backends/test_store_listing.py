@@ -9,7 +9,7 @@ import anyio
 import anyio.to_thread
 import psycopg
 import pytest
-from aiosqlite import Cursor
+from aiosqlite import Connection, Cursor
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
@@ -152,6 +152,13 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> Rows:
 
         monkeypatch.setattr(cursor, "fetchall", fetchall)
         monkeypatch.setattr(cursor, "fetchone", fetchone)
+    whole_statement = Connection.execute_fetchall
+
+    async def execute_fetchall(self: Any, *statement: Any) -> Any:
+        found.extend(given := [*await whole_statement(self, *statement)])
+        return given
+
+    monkeypatch.setattr(Connection, "execute_fetchall", execute_fetchall)
     return found
 
 

@@ -252,6 +252,7 @@ def test_the_private_methods_with_which_database_stores_write(kind: Any) -> None
     parameters = inspect.signature(kind._cursor).parameters
     assert parameters.keys() == ({"self", "transaction"} if kind is AsyncSqliteStore else {"self", "pipeline"})
     assert list(inspect.signature(kind._batch_put_ops).parameters) == ["self", "put_ops", "cur"]
+    assert list(inspect.signature(kind._prepare_batch_PUT_queries).parameters) == ["self", "put_ops"]
 
 
 @pytest.mark.anyio
@@ -261,6 +262,14 @@ async def test_the_internals_of_a_store_over_sqlite() -> None:
         assert _langgraph.writes_plainly(store)
         assert _langgraph.lists_all(store)
         assert _langgraph.connection_of(store) is store.conn
+        [(statement, parameters)] = _langgraph.put_statements(store, [PutOp(("a",), "/b", {"content": "c"})])
+        async with _langgraph._sqlite_session(store) as session:
+            assert store.is_setup
+            assert store.lock.locked()
+            assert await session.rows(statement, parameters) == []
+        item = await store.aget(("a",), "/b")
+        assert item is not None
+        assert item.value == {"content": "c"}
     assert _langgraph.database_kind(InMemoryStore()) is None
     assert not _langgraph.writes_plainly(InMemoryStore())
     assert _langgraph.lists_all(InMemoryStore())

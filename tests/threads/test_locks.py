@@ -152,7 +152,7 @@ def test_a_coroutine_without_a_loop_waits_for_another_thread(locks: PathLocks) -
     def other() -> None:
         with locks.hold_blocking("/a"):
             held.set()
-            while len(locks.table._lines["/a"]) < 2:
+            while len(locks.table.requests("/a")) < 2:
                 pass
             order.append("other")
 

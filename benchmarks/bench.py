@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from benchmarks import harness
 from benchmarks.harness import Contender
-from benchmarks.machine import machine, versions
-from benchmarks.record import Bar, Line, Plot, Race, Record
+from benchmarks.machine import commit, machine, versions
+from benchmarks.record import EDITION, Bar, Line, Plot, Race, Record
 
 __all__ = ["Bench"]
 
@@ -19,7 +19,7 @@ class Bench:
         self.quick = quick
         """Whether the run must be short: fewer rounds, and less work where the work is long."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        self.record = Record(scenario, title, quick, now, 0.0, machine(), versions())
+        self.record = Record(scenario, title, quick, now, 0.0, machine(), versions(), edition=EDITION, commit=commit())
 
     async def race(
         self,

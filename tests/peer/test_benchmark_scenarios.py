@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 from typing import Final
 
-import msgspec
 import pytest
 
 from benchmarks.record import Record
+from benchmarks.runs import load
 
 TREE: Final = Path(__file__).parents[2]
 
@@ -20,7 +20,7 @@ def run(tmp_path: Path, scenario: str) -> Record:
     command = [sys.executable, "-m", "benchmarks", "--quick", "--results", str(tmp_path), scenario]
     done = subprocess.run(command, cwd=TREE, env=env, capture_output=True, encoding="utf-8", check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    return msgspec.json.decode((tmp_path / f"{scenario}.json").read_bytes(), type=Record)
+    return load(tmp_path / f"{scenario}.json")[-1]
 
 
 @pytest.mark.needs("postgresql")

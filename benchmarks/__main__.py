@@ -97,6 +97,8 @@ def _report(chosen: argparse.Namespace, console: Console) -> None:
         text = readme.README.read_text(encoding="utf-8")
         readme.README.write_text(readme.replaced(text, found), encoding="utf-8")
         console.print(f"written to {readme.README}", highlight=False)
+        for work in readme.absent(found):
+            console.print(f"• no stored run has the figures of: {work}", highlight=False, markup=False)
 
 
 def _measure(chosen: argparse.Namespace, console: Console) -> None:

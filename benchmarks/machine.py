@@ -48,9 +48,15 @@ def file_system(path: Path) -> str:
 
 def commit() -> str:
     """The commit of this tree, with a `+` if files of the package have changed since; empty if git does not tell."""
-    command = ["git", "describe", "--always", "--exclude=*", "--abbrev=10", "--dirty=+"]
+    named, changed = _git("rev-parse", "--short=10", "HEAD"), _git("status", "--porcelain", "--", "deepfs")
+    return f"{named}{'+' * bool(changed)}"
+
+
+def _git(*arguments: str) -> str:
+    """What a git command prints about this tree; empty if it fails, as in a tree that is no checkout."""
+    command = ["git", *arguments]
     try:
-        done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False)
     except FileNotFoundError:
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from benchmarks.ranges import BarRange, Figure, Measured, Ratio, bar_ranges, machines, shown, span
 from benchmarks.runs import Run, of_newest_edition
 
-__all__ = ["README", "figures", "replaced"]
+__all__ = ["README", "absent", "figures", "replaced"]
 
 README: Final = Path(__file__).parents[1] / "README.md"
 _BEGIN: Final = "<!-- The figures from here on are written by `nox -s bench -- --readme`. -->\n"
@@ -157,6 +157,11 @@ def figures(runs: Sequence[Run]) -> str:
     peers = sorted({run.record.versions["deepagents"] for run in current})
     head = f"| | against deepagents {', '.join(peers)} | against a limit |\n| --- | --- | --- |\n"
     return f"\nMeasured on:\n\n{measured}\n{head}{table}{_missed(bar_ranges(current))}{_plots(current)}\n"
+
+
+def absent(runs: Sequence[Run]) -> list[str]:
+    """The work of each row that the table lacks, in whole or in part, since no run has its figures."""
+    return [row.work for row in _ROWS if None in (row.peer.render(runs), row.limit.render(runs))]
 
 
 def _missed(bars: Sequence[BarRange]) -> str:

@@ -48,7 +48,7 @@ async def _race(bench: Bench, name: str, root: Path, around: Around) -> None:
 
 async def _turns(bench: Bench, work: str, contenders: list[Contender], noun: str, around: Around) -> None:
     within = [_within(contender, around) for contender in contenders]
-    race = await bench.race(work, within, noun=noun, rounds=7, seconds=4)
+    race = await bench.race(work, within, noun=noun, rounds=7, seconds=5)
     if "grep" not in work:  # There, all wait for the same ripgrep.
         ratios = race.ratios("deepagents", "deepfs")
         bench.at_least(f"{work}: at least 1× deepagents", 1, ratios, reduced=bench.quick)

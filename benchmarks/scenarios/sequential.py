@@ -109,7 +109,7 @@ _LEAST: Final[dict[_Storage, dict[str, float]]] = {
     "AsyncSqliteStore": _DATABASE,
     "AsyncPostgresStore": _DATABASE,
 }
-"""How many times as fast as deepagents deepfs has to be; the scenario `store` has the bars of listings in a database."""
+"""How many times as fast as deepagents deepfs has to be; listings of databases have their bars in `store`."""
 
 
 # --- races -----------------------------------------------------------------------------------------------------------

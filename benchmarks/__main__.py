@@ -118,6 +118,8 @@ def _measure(chosen: argparse.Namespace, console: Console) -> None:
         _draw(record, path.parent)
         console.print(f"written to {path}", highlight=False)
     report.show_verdict(records, console)
+    if not (chosen.results or chosen.quick):
+        console.print("the figures of the README are out of date: --readme writes them anew", highlight=False)
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")
 

@@ -53,7 +53,7 @@ async def _race(bench: Bench, name: str, root: Path) -> None:
     ways = readers(str(root))[:2]
     for work, contenders in (("concurrent", concurrent), ("sequential", sequential)):
         race = f"{name}: {work} reads"
-        await bench.race(race, contenders(ways, str(root), paths), noun="files", rounds=9, seconds=5)
+        await bench.race(race, contenders(ways, str(root), paths), noun="files", rounds=9, seconds=4)
 
 
 # --- tmpfs -----------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ TITLE: Final = "glob **/*.py over Django"
 
 async def measure(bench: Bench) -> None:
     """Race deepfs, deepagents, ripgrep's file list, and pathlib, blocking and through anyio."""
-    race = await bench.race("glob **/*.py", contenders(inputs.django()), noun="files", rounds=21, seconds=20)
+    race = await bench.race("glob **/*.py", contenders(inputs.django()), noun="files", rounds=21, seconds=15)
     bench.at_least("glob **/*.py: at least 9× deepagents", 9, race.ratios("deepagents", "deepfs"))
     bench.at_most("glob **/*.py: at most 1.5× rg --files", 1.5, race.ratios("deepfs", "rg --files"))
     bench.note("deepfs and deepagents return sizes and times besides the paths, which rg and pathlib do not.")

@@ -33,8 +33,8 @@ async def measure(bench: Bench) -> None:
         _bars(
             bench,
             literal,
-            await bench.race(f'grep "{literal}", with ripgrep', fast, noun="lines", seconds=12),
-            await bench.race(f'grep "{literal}", without ripgrep', slow, noun="lines", seconds=12),
+            await bench.race(f'grep "{literal}", with ripgrep', fast, noun="lines", seconds=9),
+            await bench.race(f'grep "{literal}", without ripgrep', slow, noun="lines", seconds=9),
         )
     bench.note(f"Lines are compared up to character {CLIPPED:,}, where deepfs clips them.")
     bench.note("deepagents stops ripgrep after 15 s and a grep after 35 s, and returns what it has.")

@@ -24,11 +24,11 @@ async def measure(bench: Bench) -> None:
     root, paths = str(inputs.django()), list(inputs.python_files())
     ways = readers(root)
     work = f"{len(paths):,} concurrent reads"
-    race = await bench.race(work, concurrent(ways, root, paths), noun="files", seconds=20)
+    race = await bench.race(work, concurrent(ways, root, paths), noun="files", seconds=15)
     _bars(bench, work, race, least=14, most=2.2)
     fewer = paths[: 512 if bench.quick else None]
     work = f"{len(fewer):,} sequential reads"
-    race = await bench.race(work, sequential(ways, root, fewer), noun="files", seconds=20)
+    race = await bench.race(work, sequential(ways, root, fewer), noun="files", seconds=15)
     _bars(bench, work, race, least=12, most=1.8)
     await _in_a_script(bench, root, fewer)
     await _lag(bench, ways[:2], paths)
@@ -59,7 +59,7 @@ async def _in_a_script(bench: Bench, root: str, paths: list[str]) -> None:
     ]
     contenders.append(_script("blocking", "open(path).read()", lambda path: read_text(root + path), paths, str))
     work = f"{len(paths):,} sync reads from a script"
-    _bars(bench, work, await bench.race(work, contenders, noun="files", seconds=10), least=1, most=2.5)
+    _bars(bench, work, await bench.race(work, contenders, noun="files", seconds=6), least=1, most=2.5)
 
 
 def _script(
@@ -99,7 +99,7 @@ async def _lag(bench: Bench, ways: list[Reader], paths: list[str]) -> None:
         for way in ways
     ]
     work = f"{len(paths):,} reads by {_TASKS} tasks, beside a task that ticks"
-    await bench.race(work, contenders, noun="files", rounds=25, seconds=10)
+    await bench.race(work, contenders, noun="files", rounds=25, seconds=6)
     late = percentile(lags["deepfs"], 99) * 1000
     bench.at_most("event-loop lag while 256 tasks read: at most 5 ms, p99", 5, [late], " ms", reduced=bench.quick)
     for name, ticks in lags.items():
@@ -155,7 +155,7 @@ async def _throughput(bench: Bench, ways: list[Reader], paths: list[str]) -> Non
             for way in ways
         ]
         work = f"{len(some):,} reads by {level:,} tasks"
-        race = await bench.race(work, contenders, noun="files", rounds=5, seconds=6, sweep=True)
+        race = await bench.race(work, contenders, noun="files", rounds=5, seconds=4, sweep=True)
         for entry in race.entries:
             points[entry.name].append(point(level, [len(some) / seconds for seconds in entry.timing.seconds]))
     lines = [Line(way.name, way.call, points[way.name]) for way in ways]

@@ -139,7 +139,7 @@ async def _race(bench: Bench, storage: _Storage, operation: _Operation, backends
         if backend is not None
     ]
     work = f"{storage}: {len(paths)} {operation.name}"
-    race = await bench.race(work, contenders, noun="answers", rounds=9, seconds=3)
+    race = await bench.race(work, contenders, noun="answers", rounds=9, seconds=2.5)
     if least := _LEAST.get(storage, {}).get(operation.name):
         claim = f"{storage}: {operation.name}: at least {least:g}× deepagents"
         bench.at_least(claim, least, race.ratios("deepagents", "deepfs"), reduced=bench.quick)

@@ -1,6 +1,8 @@
 """The stored runs of the benchmarks, the ranges over them, and the figures of the README, which are those ranges."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,6 +13,7 @@ from benchmarks import machine, readme
 from benchmarks.ranges import Measured, Ratio, bar_ranges, machines, shown, span
 from benchmarks.record import EDITION, Bar, Entry, Race, Record, Timing
 from benchmarks.runs import RESULTS, Run, machine_name, of_newest_edition, stored, write
+from benchmarks.scenarios import SCENARIOS
 
 BOX: Final = {"processor": "Some(R) Xeon(R) Processor @ 2.80GHz", "cores": "2", "file system": "ext4", "load": "0.1"}
 
@@ -103,6 +106,26 @@ def test_the_readme_tells_the_range_the_machine_and_the_missed_bars(monkeypatch:
     assert "2 cores, Python 3.12, ext4 (2 runs, 2026-01-01: races)" in text
     assert "- a race: at least 2× deepagents; measured 1.50–2.5×\n" in text
     assert "Every run met 1 of the 1 bars" in readme.figures([run(2.5)])
+
+
+def test_rows_without_a_figure_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = readme.Cell("{}×", (RATIO._replace(slower="blocking"),))
+    monkeypatch.setattr(readme, "_ROWS", (readme.Row("a race", readme.Cell("{}×", (RATIO,)), limit),))
+    assert "| a race | 2.0× |  |\n" in readme.figures([run()])
+    assert readme.absent([run()]) == ["a race"]
+
+
+def test_the_rows_of_the_readme_ask_for_scenarios_that_exist() -> None:
+    asked = {figure.scenario for row in readme._ROWS for figure in (*row.peer.figures, *row.limit.figures)}
+    assert asked - {"neighbour"} <= set(SCENARIOS)
+
+
+def test_a_report_measures_nothing_and_tells_the_range_of_every_bar() -> None:
+    command = [sys.executable, "-m", "benchmarks", "--report", "reads"]
+    done = subprocess.run(command, cwd=readme.README.parent, capture_output=True, encoding="utf-8", check=True)
+    assert "Runs in these ranges" in done.stdout
+    assert "2,816 concurrent reads" in done.stdout
+    assert "glob" not in done.stdout
 
 
 def test_figures_are_written_between_their_marks_only() -> None:

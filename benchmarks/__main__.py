@@ -1,6 +1,8 @@
-"""`python -m benchmarks [--quick] [scenario …]`: measure, print, write `results/*.json`, draw `results/*.png`.
+"""`python -m benchmarks [--quick] [scenario …]`: measure, print, store the run, draw its plots.
 
-`python -m benchmarks --compare COMMIT [scenario …]` measures what changed since a commit instead.
+The run is stored in `results/<machine>/`, and replaces earlier ones there; with `--again`, those of its edition stay.
+`--report` prints the ranges over all stored runs, and `--readme` also writes them into the README; nothing is measured.
+`--compare COMMIT [scenario …]` measures what changed since a commit instead.
 """
 
 import argparse
@@ -13,14 +15,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import compare, comparison_report, report
+from benchmarks import compare, comparison_report, ranges, readme, report, runs
 from benchmarks.bench import Bench
 from benchmarks.checkouts import CheckoutError
 from benchmarks.record import Record
 from benchmarks.scenarios import SCENARIOS
 from benchmarks.sides import Plan
-
-RESULTS = Path(__file__).parent / "results"
 
 
 def run(name: str, *, quick: bool) -> Record:
@@ -42,6 +42,8 @@ def main() -> None:
     console = Console(width=160)
     if chosen.compare:
         _compare(parser, chosen, console)
+    elif chosen.report or chosen.readme:
+        _report(chosen, console)
     else:
         _measure(chosen, console)
 
@@ -53,8 +55,11 @@ def _parser() -> argparse.ArgumentParser:
         "--results",
         type=Path,
         metavar="DIRECTORY",
-        help="where to write, by default benchmarks/results; nowhere with --compare",
+        help="where to write, by default benchmarks/results/<this machine>; nowhere with --compare",
     )
+    parser.add_argument("--again", action="store_true", help="keep the stored runs beside this one")
+    parser.add_argument("--report", action="store_true", help="measure nothing; print the ranges of all stored runs")
+    parser.add_argument("--readme", action="store_true", help="the same, and write the ranges into the README")
     parser.add_argument(
         "--compare",
         action="append",
@@ -84,10 +89,21 @@ def _compare(parser: argparse.ArgumentParser, chosen: argparse.Namespace, consol
     sys.exit(0 if comparison.is_passed else 1)
 
 
+def _report(chosen: argparse.Namespace, console: Console) -> None:
+    found = runs.stored()
+    shown = [run for run in found if run.record.scenario in (chosen.scenarios or SCENARIOS)]
+    ranges.show(shown, console)
+    if chosen.readme:
+        text = readme.README.read_text(encoding="utf-8")
+        readme.README.write_text(readme.replaced(text, found), encoding="utf-8")
+        console.print(f"written to {readme.README}", highlight=False)
+        for work in readme.absent(found):
+            console.print(f"• no stored run has the figures of: {work}", highlight=False, markup=False)
+
+
 def _measure(chosen: argparse.Namespace, console: Console) -> None:
     # deepagents warns of searches that it cut short; the tables show these.
     logging.getLogger("deepagents").setLevel(logging.ERROR)
-    directory = chosen.results or (RESULTS / "quick" if chosen.quick else RESULTS)
     records, failed = [], []
     for name in chosen.scenarios or SCENARIOS:
         try:
@@ -98,12 +114,18 @@ def _measure(chosen: argparse.Namespace, console: Console) -> None:
             continue
         records.append(record)
         report.show(record, console)
-        report.write(record, directory)
-        _draw(record, directory)
+        path = runs.write(record, chosen.results or _directory(record), beside=chosen.again)
+        _draw(record, path.parent)
+        console.print(f"written to {path}", highlight=False)
     report.show_verdict(records, console)
-    console.print(f"written to {directory}", highlight=False)
+    if not (chosen.results or chosen.quick):
+        console.print("the figures of the README are out of date: --readme writes them anew", highlight=False)
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")
+
+
+def _directory(record: Record) -> Path:
+    return runs.RESULTS / ("quick" if record.quick else runs.machine_name(record))
 
 
 def _draw(record: Record, directory: Path) -> None:

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from math import inf
 from typing import Any, Literal
 
 from benchmarks import harness
 from benchmarks.harness import Contender
-from benchmarks.machine import machine, versions
-from benchmarks.record import Bar, Line, Plot, Race, Record
+from benchmarks.machine import commit, machine, versions
+from benchmarks.record import EDITION, Bar, Line, Plot, Race, Record
 
 __all__ = ["Bench"]
 
@@ -15,11 +16,14 @@ __all__ = ["Bench"]
 class Bench:
     """Runs the races of one scenario; `record` holds the results so far."""
 
+    is_paired = False
+    """Whether two processes take turns, each with the package of one commit, so that only this one may run races."""
+
     def __init__(self, scenario: str, title: str, *, quick: bool) -> None:
         self.quick = quick
         """Whether the run must be short: fewer rounds, and less work where the work is long."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        self.record = Record(scenario, title, quick, now, 0.0, machine(), versions())
+        self.record = Record(scenario, title, quick, now, 0.0, machine(), versions(), edition=EDITION, commit=commit())
 
     async def race(
         self,
@@ -29,12 +33,13 @@ class Bench:
         noun: str,
         rounds: int = 15,
         seconds: float = 30,
+        patience: float = inf,
         sweep: bool = False,
     ) -> Race:
         """Run a race; a short one in a quick run."""
-        limits: dict[str, Any] = {"rounds": rounds, "seconds": seconds}
+        limits: dict[str, Any] = {"rounds": rounds, "seconds": seconds, "patience": patience}
         if self.quick:
-            limits = {"rounds": min(rounds, 3), "seconds": 0.5, "patience": 1}
+            limits = {"rounds": min(rounds, 3), "seconds": 0.5, "patience": min(patience, 1)}
         race = await harness.race(work, contenders, noun=noun, sweep=sweep, **limits)
         self.record.races.append(race)
         return race

@@ -1,4 +1,4 @@
-"""Draws the plots of a record; `python -m benchmarks.plots results/*.json` draws them again."""
+"""Draws the plots of a record; `python -m benchmarks.plots results/*/*.json` draws them again."""
 
 import sys
 from collections.abc import Iterator
@@ -7,12 +7,12 @@ from math import log10
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from benchmarks.record import Line, Plot, Record
+from benchmarks.runs import load
 
 __all__ = ["draw"]
 
@@ -115,7 +115,7 @@ def _number(value: float, _: int = 0) -> str:
 def main() -> None:
     """Draw the plots of the records that the command line names, into the directories of these files."""
     for name in map(Path, sys.argv[1:]):
-        for path in draw(msgspec.json.decode(name.read_bytes(), type=Record), name.parent):
+        for path in draw(load(name)[-1], name.parent):
             print(path)
 
 

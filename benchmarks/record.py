@@ -2,11 +2,17 @@
 
 from collections.abc import Sequence
 from statistics import median, quantiles
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
-__all__ = ["Bar", "Entry", "Line", "Plot", "Point", "Race", "Record", "Timing", "point"]
+__all__ = ["EDITION", "Bar", "Entry", "Line", "Plot", "Point", "Race", "Record", "Timing", "point"]
+
+EDITION: Final = 2
+"""Raised when the package or a scenario changes so much that earlier runs no longer tell how fast it is.
+
+Ranges hold runs of one edition, the newest that a scenario has; runs of earlier ones are kept, and shown as such.
+"""
 
 
 class Timing(msgspec.Struct, frozen=True):
@@ -87,6 +93,11 @@ class Bar(msgspec.Struct, frozen=True):
         """Whether the bar holds."""
         return self.typical >= self.limit if self.comparison == "at least" else self.typical <= self.limit
 
+    @property
+    def limit_shown(self) -> str:
+        """The limit with its sign and unit."""
+        return f"{'≥' if self.comparison == 'at least' else '≤'} {self.limit:g}{self.unit}"
+
 
 class Point(msgspec.Struct, frozen=True):
     """A value with its spread: the quartiles, or the extremes if there are fewer than four values."""
@@ -140,3 +151,7 @@ class Record(msgspec.Struct):
     bars: list[Bar] = []
     notes: list[str] = []
     plots: list[Plot] = []
+    edition: int = 1
+    """The `EDITION` of the code that ran; 1 in runs from before it was recorded."""
+    commit: str = ""
+    """The commit that was measured, with a `+` if files had changed since; empty if that is unknown."""

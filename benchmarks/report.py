@@ -1,15 +1,12 @@
-"""The record of a scenario as tables and as a file."""
+"""The record of a scenario as tables."""
 
-from pathlib import Path
-
-import msgspec
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from benchmarks.record import Bar, Entry, Plot, Race, Record
 
-__all__ = ["duration", "show", "show_verdict", "write"]
+__all__ = ["duration", "show", "show_verdict"]
 
 
 def show(record: Record, console: Console) -> None:
@@ -88,7 +85,7 @@ def _bar_table(bars: list[Bar]) -> Table:
 def _bar_row(bar: Bar) -> list[str]:
     return [
         bar.claim,
-        f"{'≥' if bar.comparison == 'at least' else '≤'} {bar.limit:g}{bar.unit}",
+        bar.limit_shown,
         f"{bar.typical:.3g}{bar.unit}",
         f"{min(bar.values):.3g}–{max(bar.values):.3g}",
         _verdict(bar),
@@ -110,11 +107,3 @@ def show_verdict(records: list[Record], console: Console) -> None:
         claim, limit, median, spread, verdict = _bar_row(bar)
         table.add_row(verdict, record.scenario, claim, limit, median, spread)
     console.print(table)
-
-
-def write(record: Record, directory: Path) -> Path:
-    """Write the record as JSON, and return the path."""
-    directory.mkdir(parents=True, exist_ok=True)
-    path = directory / f"{record.scenario}.json"
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
-    return path

@@ -51,6 +51,8 @@ class Channel:
 class PairedBench(Bench):
     """Runs turns of a race on command, and only those of deepfs."""
 
+    is_paired = True
+
     def __init__(self, channel: Channel, scenario: str, title: str, *, quick: bool) -> None:
         super().__init__(scenario, title, quick=quick)
         self._channel = channel

@@ -6,6 +6,9 @@ __all__ = ["SCENARIOS"]
 
 SCENARIOS: Final = (
     "reads",
+    "filesystems",
+    "cold",
+    "memory",
     "globs",
     "greps",
     "together",

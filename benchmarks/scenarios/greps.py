@@ -27,33 +27,36 @@ async def measure(bench: Bench) -> None:
     """For each literal, race deepfs and deepagents, with and without ripgrep, and ripgrep itself."""
     root = inputs.django()
     for literal in _LITERALS[1:] if bench.quick else _LITERALS:
-        fast = [*_backends(root, literal, FilesystemBackend(root), with_ripgrep), _bare(root, literal)]
+        fast = by_ripgrep(root, literal)
         slow = _backends(root, literal, FilesystemBackend(root, ripgrep=False), without_ripgrep)
         slow += [] if bench.quick else [_by_line(root, literal)]
         _bars(
             bench,
             literal,
-            await bench.race(f'grep "{literal}", with ripgrep', fast, noun="lines", seconds=20),
-            await bench.race(f'grep "{literal}", without ripgrep', slow, noun="lines", seconds=20),
+            await bench.race(f'grep "{literal}", with ripgrep', fast, noun="lines", seconds=9),
+            await bench.race(f'grep "{literal}", without ripgrep', slow, noun="lines", seconds=9),
         )
     bench.note(f"Lines are compared up to character {CLIPPED:,}, where deepfs clips them.")
     bench.note("deepagents stops ripgrep after 15 s and a grep after 35 s, and returns what it has.")
 
 
 def _bars(bench: Bench, literal: str, fast: Race, slow: Race) -> None:
-    bench.at_most(f'grep "{literal}" with ripgrep: at most 1.5× bare rg', 1.5, fast.ratios("deepfs", "rg -nF"))
-    least = 8 if literal == "import" else 1
+    """Where much is found, deepagents builds the lines one by one; where little is, all wait for ripgrep."""
+    most, least = (1.3, 15) if literal == "import" else (1.15, 1)
+    work = f'grep "{literal}"'
+    bench.at_most(f"{work} with ripgrep: at most {most:g}× bare rg", most, fast.ratios("deepfs", "rg -nF"))
     bench.at_least(
-        f'grep "{literal}" with ripgrep: at least {least}× deepagents with ripgrep',
-        least,
-        fast.ratios("deepagents", "deepfs"),
+        f"{work} with ripgrep: at least {least}× deepagents with ripgrep", least, fast.ratios("deepagents", "deepfs")
     )
-    bench.at_least(
-        f'grep "{literal}" without ripgrep: at least 6× deepagents without', 6, slow.ratios("deepagents", "deepfs")
-    )
+    bench.at_least(f"{work} without ripgrep: at least 7× deepagents without", 7, slow.ratios("deepagents", "deepfs"))
 
 
 # --- contenders ------------------------------------------------------------------------------------------------------
+
+
+def by_ripgrep(root: Path, literal: str) -> list[Contender]:
+    """Both packages with ripgrep, and ripgrep itself."""
+    return [*_backends(root, literal, FilesystemBackend(root), with_ripgrep), _bare(root, literal)]
 
 
 def _backends(

@@ -1,5 +1,6 @@
-"""One file after another, on each kind of storage: uploads, writes, edits, ls and reads."""
+"""One file after another, on each kind of storage: uploads, writes, edits, ls, greps, reads and deletes."""
 
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Hashable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -32,6 +33,8 @@ class _Operation(NamedTuple):
     call: str
     run: Callable[[Any, Paths], Awaitable[list[Any]]]
     row: Callable[[Any], Hashable] = lambda result: (result.path, result.error)
+    before: Callable[[Any, Paths], Awaitable[list[Any]]] | None = None
+    """What restores the files before each turn; it is not timed."""
 
 
 class _Backends(NamedTuple):
@@ -71,7 +74,15 @@ async def _read(backend: Any, paths: Paths) -> list[Any]:
     return [await backend.aread(path) for path in paths]
 
 
-# The reads come last, so that they also compare the texts that the other operations left.
+async def _grep(backend: Any, paths: Paths) -> list[Any]:
+    return [await backend.agrep("line 7 of", _DIRECTORY) for _ in paths]
+
+
+async def _delete(backend: Any, paths: Paths) -> list[Any]:
+    return [await backend.adelete(path) for path in paths]
+
+
+# The reads come after all changes of texts, so that they also compare the texts that these left.
 _OPERATIONS: Final = (
     _Operation("uploads", "aupload_files([(path, data)])", _upload_each),
     _Operation("files in one upload", "aupload_files([(path, data), …])", _upload_all),
@@ -83,8 +94,22 @@ _OPERATIONS: Final = (
         lambda result: (result.path, result.error, result.occurrences),
     ),
     _Operation("ls", f'als("{_DIRECTORY}")', _list, lambda result: tuple(sorted(peers.listed_paths(result)))),
+    _Operation(
+        "greps", f'agrep("line 7 of", "{_DIRECTORY}")', _grep, lambda result: tuple(sorted(peers.grep_rows(result)))
+    ),
     _Operation("reads", "aread(path)", _read, lambda result: (result.error, result.file_data["content"])),
+    _Operation("deletes", "adelete(path)", _delete, lambda result: result.error, before=_upload_all),
 )
+
+_DATABASE: Final = {"writes": 1.0, "edits, there and back": 1.0, "reads": 1.0, "deletes": 1.0, "greps": 1.0}
+_LEAST: Final[dict[_Storage, dict[str, float]]] = {
+    "disk": {"writes": 2.0, "edits, there and back": 2.0, "ls": 5.0, "uploads": 1.5},
+    # There, deepagents checks no tree and holds no lock.
+    "InMemoryStore": {"writes": 0.25, "edits, there and back": 0.3, "reads": 1.5},
+    "AsyncSqliteStore": _DATABASE,
+    "AsyncPostgresStore": _DATABASE,
+}
+"""How many times as fast as deepagents deepfs has to be; listings of databases have their bars in `store`."""
 
 
 # --- races -----------------------------------------------------------------------------------------------------------
@@ -105,15 +130,34 @@ async def _race(bench: Bench, storage: _Storage, operation: _Operation, backends
         Contender(
             name=name,
             call=f"await fs.{operation.call}",
-            run=partial(operation.run, backend, paths),
-            rows=partial(_rows, operation),
+            run=partial(_timed, operation, backend, paths),
+            rows=lambda answer: _rows(operation, answer.results),
+            own_seconds=lambda answer: float(answer.seconds),
             own=name == "deepfs",
         )
         for name, backend in (("deepfs", backends.ours), ("deepagents", backends.theirs))
         if backend is not None
     ]
     work = f"{storage}: {len(paths)} {operation.name}"
-    await bench.race(work, contenders, noun="answers", rounds=9, seconds=6)
+    race = await bench.race(work, contenders, noun="answers", rounds=9, seconds=2.5)
+    if least := _LEAST.get(storage, {}).get(operation.name):
+        claim = f"{storage}: {operation.name}: at least {least:g}× deepagents"
+        bench.at_least(claim, least, race.ratios("deepagents", "deepfs"), reduced=bench.quick)
+
+
+class _Answer(NamedTuple):
+    """The results of a turn, and how long the operations took."""
+
+    seconds: float
+    results: list[Any]
+
+
+async def _timed(operation: _Operation, backend: Any, paths: Paths) -> _Answer:
+    if operation.before is not None:
+        await operation.before(backend, paths)
+    start = time.perf_counter()
+    results = await operation.run(backend, paths)
+    return _Answer(time.perf_counter() - start, results)
 
 
 def _rows(operation: _Operation, results: list[Any]) -> Collection[Hashable]:

@@ -59,7 +59,7 @@ async def _race(bench: Bench, store: BaseStore, operation: str, args: tuple[str,
         )
         for name, backend in backends.items()
     ]
-    return await bench.race(f"{shown}, {_ITEMS:,} items", contenders, noun="rows", rounds=9, seconds=40)
+    return await bench.race(f"{shown}, {_ITEMS:,} items", contenders, noun="rows", rounds=9, seconds=9)
 
 
 # --- the store -------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ SCENARIOS: Final = (
     "globs",
     "greps",
     "together",
+    "neighbour",
     "mounts",
     "state",
     "store",

@@ -148,13 +148,13 @@ class LocalSearch:
         with suppress(DeadlineError):
             ignoring = self._ignoring(root, base, compiling)
         tasks = self._tasks(calls, root, ignoring)
-        if not compiling.is_over:
+        if not compiling.has_ended:
             batch = SearchBatch(
                 self._disk.judged(judge), root, tasks, max_bytes=self._max_bytes, hints=_hints(ignoring)
             )
             self._engine.run(batch)
         for task in tasks:
-            task.has_expired |= compiling.is_over and not task.is_over
+            task.has_expired |= compiling.has_ended and not task.is_over
             task.is_over = True
             task.call.settle(task.result)
 
@@ -195,16 +195,24 @@ class LocalSearch:
 class _CompilingDeadline(Deadline):
     """Passes when the deadlines of all calls have passed: they wait for the same ignore files."""
 
-    __slots__ = ("_calls", "is_over")
+    __slots__ = ("_calls", "has_ended")
 
     def __init__(self, calls: Sequence[BatchedCall[SearchRequest, Any]]) -> None:
         super().__init__()
         self._calls = calls
-        self.is_over: bool = False
+        self.has_ended: bool = False
+
+    @property
+    def parts(self) -> list[Deadline]:
+        return [call.deadline for call in self._calls]
+
+    def is_over(self) -> bool:
+        return all(call.deadline.has_passed for call in self._calls)
 
     def check(self, path: str = "/") -> None:
-        if all(call.deadline.has_passed for call in self._calls):
-            self.is_over = True
+        self.take_turns()
+        if self.is_over():
+            self.has_ended = True
             raise DeadlineError(path, "")
 
 

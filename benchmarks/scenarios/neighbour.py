@@ -38,10 +38,7 @@ async def measure(bench: Bench) -> None:
         rows = {"nothing": await _beside(tenants, [], bench.quick)}
         for name, noise in _NOISES.items():
             rows[name] = await _beside(tenants, [noise], bench.quick)
-        rounds = [
-            await _beside(tenants, [*_NOISES.values()], bench.quick)
-            for _ in range(1 if bench.quick else 3)
-        ]
+        rounds = [await _beside(tenants, [*_NOISES.values()], bench.quick) for _ in range(1 if bench.quick else 3)]
     rows["all of it"] = {kind: [wait for waits in rounds for wait in waits[kind]] for kind in _LIMITS}
     for kind, limit in _LIMITS.items():
         values = [percentile(waits[kind], _PERCENT) * 1000 for waits in rounds]

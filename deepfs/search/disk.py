@@ -1,9 +1,11 @@
 """Engines that search a tree on disk: by reading every file, or only the files that ripgrep does not exclude."""
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from itertools import islice
+from threading import BoundedSemaphore
 from time import monotonic
 from typing import Any, Protocol
 
@@ -14,7 +16,7 @@ from deepfs.search.gitignore import IgnoreOption, Ignoring, compile_rules
 from deepfs.search.request import FileFilter, GrepRequest, SearchRequest
 from deepfs.search.results import MAX_SEARCHED_BYTES, Grep
 from deepfs.search.ripgrep import NO_IGNORE_FILES, RipgrepError, WithRipgrep, find_ripgrep
-from deepfs.search.tasks import AnyTask, GlobTask, GrepTask, SearchBatch, Walk
+from deepfs.search.tasks import AnyTask, BatchDeadline, GlobTask, GrepTask, SearchBatch, Walk
 from deepfs.text import paths
 from deepfs.text.judging import Judge
 from deepfs.threads.deadline import Deadline
@@ -23,6 +25,13 @@ __all__ = ["Automatic", "Engine", "InProcess", "LocalSearch", "WithRipgrep"]
 
 FEW = 300
 """Files of a tree that are searched in this process first: that takes as long as ripgrep takes to start and exit."""
+
+_MOST_PROCESSES = 4
+"""Processes of ripgrep at a time; each has threads for all processors."""
+_process_places = BoundedSemaphore(_MOST_PROCESSES)
+_PATIENCE_S = 0.25
+"""Seconds that a search waits for one of them to end."""
+_LOOK_S = 0.01
 
 _BELIEVED_S = 300.0
 _MOST_ROOTS = 256
@@ -78,12 +87,41 @@ def _finish(batch: SearchBatch, greps: list[GrepTask], steps: Iterator[None]) ->
     """Exhaust `steps`, and carry out `greps` with ripgrep, or in this process if it fails."""
     for group in _alike(greps):
         try:
-            with _with_ripgrep().start(batch, group) as search:
+            with _process_place(BatchDeadline(batch, group), steps), _with_ripgrep().start(batch, group) as search:
                 _exhaust(steps)
                 search.finish()
-        except RipgrepError:
+        except (RipgrepError, DeadlineError):
             _exhaust(Walk(batch, [task for task in group if not task.is_over]).steps())
     _exhaust(steps)
+
+
+@contextmanager
+def _process_place(deadline: Deadline, steps: Iterator[None]) -> Iterator[None]:
+    """Hold one of the places for processes of ripgrep during the block; exhaust `steps` before waiting for one.
+
+    Raises RipgrepError if none gets free soon: then it is sooner done in this process, where searches take turns.
+    """
+    places = _process_places
+    if not places.acquire(blocking=False):
+        _exhaust(steps)
+        until = monotonic() + _PATIENCE_S
+        while not places.acquire(timeout=_LOOK_S):
+            deadline.check()
+            if monotonic() >= until:
+                raise RipgrepError("others use it")
+    try:
+        yield
+    finally:
+        places.release()
+
+
+def _after_fork() -> None:
+    global _process_places
+    _process_places = BoundedSemaphore(_MOST_PROCESSES)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _with_ripgrep() -> WithRipgrep:

@@ -296,29 +296,33 @@ class WorkerPool:
 
     def interrupt(self, turn: _JobTurn) -> bool:
         """Let another job run instead of one whose turn is over; return False if it goes on, since none may run."""
-        job = turn.job
         with self._lock:
-            if turn.has_place and not self._pass_on(turn):
+            self._sort_inbox()
+            if turn.has_place and self._idle:
+                if self._turns:
+                    self._inbox.put(None)
                 return False
             self._placed.discard(turn)
+            self._interrupted[turn.job] = turn
+            self._turns.put_back(turn.job)
+            if turn.has_place and not self._pass_on(turn):
+                self.finish_without_place(turn)
+                self._placed.add(turn)
+                return False
             self._finished += 1
-            self._interrupted[job] = turn
-            self._turns.put_back(job)
-            job.has_thread = True
+            turn.job.has_thread = True
             return True
 
     def _pass_on(self, turn: _JobTurn) -> bool:
-        """Give the place of a worker to the next job, or give it up; return False if it is to go on."""
-        self._sort_inbox()
+        """Give the place of an interrupted job to the next one, or give it up; return False if the job keeps it."""
         if self._is_crowded(turn):
             self._workers -= 1
             return True
-        if self._idle and self._turns:
-            self._inbox.put(None)
-            return False
-        has_thread = self._spare > 0 or self._workers + len(self._interrupted) < self._most_threads
+        has_thread = self._spare > 0 or self._workers + len(self._interrupted) <= self._most_threads
         job = self._turns.pop(inf if has_thread else 0)
-        return job is not None and self._place(job)
+        if job is turn.job:
+            self._turns.put_back(job)
+        return job is not None and job is not turn.job and self._place(job)
 
     def _is_crowded(self, turn: _JobTurn) -> bool:
         """Whether there are more workers than the interpreter can use, apart from those that are stuck."""

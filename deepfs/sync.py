@@ -20,9 +20,9 @@ from typing import Any, Final, ParamSpec, TypeVar, cast, overload
 import anyio
 from anyio.lowlevel import RunVar, checkpoint
 
-from deepfs.threads import pool
 from deepfs.threads.background import Call, background_loop
 from deepfs.threads.loop_bridge import finish
+from deepfs.threads.worker_pool import is_worker
 
 __all__ = [
     "OPERATIONS",
@@ -144,7 +144,7 @@ def _check_may_wait() -> None:
     """Raise RuntimeError if the calling thread would wait for itself, or for threads that no longer run."""
     if background_loop().is_here():
         raise RuntimeError("run_sync was called on deepfs's own event loop: await the async method instead")
-    if pool.is_worker():
+    if is_worker():
         raise RuntimeError("a finaliser called run_sync on a thread that does deepfs's own work")
     if sys.is_finalizing():
         raise RuntimeError("run_sync was called as the interpreter ends, when event loops and threads run no more")

@@ -12,6 +12,7 @@ SCENARIOS: Final = (
     "globs",
     "greps",
     "together",
+    "neighbour",
     "mounts",
     "state",
     "store",

@@ -107,7 +107,10 @@ class StorageBackend(BackendProtocol):
     # --- running plans ---
 
     def _look(self, plan: Callable[[], Plan[T]], kind: Kind = "look") -> Awaitable[T]:
-        return self._storage().look(plan, kind)
+        storage = self._storage()
+        if kind == "search":
+            storage.scope = self._scope()
+        return storage.look(plan, kind)
 
     def _change(self, plan: Callable[[], Plan[T]], *held: str) -> Awaitable[T]:
         """Run a change with the paths `held`, and everything beneath them, locked."""

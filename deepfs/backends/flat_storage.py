@@ -8,7 +8,7 @@ they never wait, from `BlockingStorage` if they block (sqlite3, boto3), from `As
 import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, ClassVar, Final, Literal, TypeAlias, TypeVar
@@ -61,6 +61,9 @@ class Storage(ABC):
     failures: ClassVar[tuple[type[Exception], ...]] = ()
     """The exceptions of the driver that callers get as `backend_error`. Errors of `deepfs.errors` pass unchanged."""
 
+    scope: Hashable = None
+    """Identifies the storage: storages take turns in searching. Set for searches only."""
+
     @abstractmethod
     async def carry_out(self, plan: Plan[T], kind: Kind) -> T:
         """Run a plan to its end.
@@ -84,6 +87,9 @@ class Storage(ABC):
             The result of the operation.
         """
         return self.carry_out(plan(), kind)
+
+    def _searched(self, work: Work) -> Awaitable[Any]:
+        return searched(work.run, deadline=work.deadline, is_short=work.is_short, storage=self.scope)
 
     def failed(self, error: Exception) -> Exception:
         """Return the error to raise for an error of a primitive or a transaction.
@@ -174,7 +180,7 @@ class InlineStorage(_SyncStorage):
             while True:
                 try:
                     if type(request) is Work:
-                        answer = await searched(request.run, deadline=request.deadline, is_short=request.is_short)
+                        answer = await self._searched(request)
                     else:
                         answer = request.ask(self)
                 except Exception as error:
@@ -210,7 +216,7 @@ class BlockingStorage(_SyncStorage):
 
     async def carry_out(self, plan: Plan[T], kind: Kind) -> T:
         if kind == "search":
-            return await pool.run_long(self._in_transaction, plan, kind, deadline=search_deadline())
+            return await pool.run_long(self._in_transaction, plan, kind, deadline=search_deadline(), storage=self.scope)
         return await pool.run(self._in_transaction, Deadline(), plan, kind)
 
     def _in_transaction(self, deadline: Deadline, plan: Plan[T], kind: Kind) -> T:
@@ -274,7 +280,7 @@ class AsyncStorage(Storage):
 
     def _answer(self, request: Request) -> Awaitable[Any]:
         if type(request) is Work:
-            return searched(request.run, deadline=request.deadline, is_short=request.is_short)
+            return self._searched(request)
         if type(request) is Apply and self.apply_waits:
             return shielded(partial(request.ask, self))
         answer: Awaitable[Any] = request.ask(self)

@@ -127,7 +127,7 @@ class LocalShellBackend(FilesystemBackend, SandboxBackendProtocol):
         return os.path.normpath(self._given_root) if os.path.isabs(self._given_root) else self._disk.host_path
 
     async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
-        """Run a shell command. At most 32 per event loop run at once; the timeout of each counts from its start."""
+        """Run a shell command. At most 32 of a backend run at once; the timeout of each counts from its start."""
         return await commands.capture(self._command(command, timeout), self._max_output_bytes)
 
     def astream_execute(self, command: str, *, timeout: float | None = None) -> AbstractAsyncContextManager[Running]:
@@ -148,4 +148,4 @@ class LocalShellBackend(FilesystemBackend, SandboxBackendProtocol):
     def _command(self, command: str, timeout: float | None) -> Command:
         check_text(command, "command")
         seconds = seconds_of(timeout, self._timeout)
-        return Command(["/bin/sh", "-c", command], self._given_root, self._env, seconds)
+        return Command(["/bin/sh", "-c", command], self._given_root, self._env, seconds, backend=self._storage)

@@ -4,7 +4,7 @@ import errno
 import os
 import signal
 import subprocess
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from fcntl import ioctl
 from struct import unpack
@@ -42,6 +42,8 @@ class Command(Struct, frozen=True):
     """The null device that the command has as its stdin."""
     not_enforced: tuple[str, ...] = ()
     """The names of limits that do not hold for this command, which its result repeats."""
+    backend: Hashable = None
+    """Identifies the backend that runs it: backends take turns in starting commands."""
     stop: signal.Signals | None = None
     """The signal that makes the program end at once with all that it started; None to kill its process group."""
 

@@ -1,6 +1,6 @@
 """Running commands: limited in time, output and number, and killed with their process group."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -9,18 +9,23 @@ from anyio.lowlevel import RunVar
 
 from deepfs.process.child import Command, Process, start
 from deepfs.process.output import Captured, Chunk
+from deepfs.threads.fair_queue import FairQueue
 from deepfs.types import ExecuteResponse
 
 __all__ = ["MAX_COMMANDS", "Running", "capture", "running"]
 
 MAX_COMMANDS: Final = 32
-"""The most commands that one event loop runs at once; further ones wait, and are started in order of arrival."""
+"""The most commands that one event loop runs at once; further ones wait. Backends take turns in starting one."""
+_ASSURED: Final = 2
+"""The commands of a backend that start although those of others have taken all places."""
+_MAX_ASSURED: Final = 4 * MAX_COMMANDS
+"""The most commands that run then."""
 
 _NOT_STARTED: Final = 126
 """The exit status of shells for a command that was found and cannot be run."""
 _BY_SIGNAL: Final = 128
 
-_limiter: RunVar[anyio.CapacityLimiter] = RunVar("deepfs_commands")
+_places: RunVar["_Places"] = RunVar("deepfs_commands")
 
 
 class Running:
@@ -102,7 +107,7 @@ async def capture(command: Command, max_output_bytes: int) -> ExecuteResponse:
 
 async def _run(command: Command, sink: Callable[[Chunk], Awaitable[None]]) -> tuple[int | None, str | None]:
     """Run a command; return its return code, and why it was stopped, if it was. Time in the queue does not count."""
-    async with _turn():
+    async with _places_of_loop().place(command.backend):
         process = await start(command)
         try:
             async with anyio.create_task_group() as tasks:
@@ -146,13 +151,57 @@ async def _watched(process: Process, watch: Callable[[int], Awaitable[str]] | No
     return reason
 
 
-def _turn() -> anyio.CapacityLimiter:
+class _Waiting:
+    """A command that waits for its place."""
+
+    def __init__(self, group: Hashable) -> None:
+        self.group: Hashable = group
+        self.may_start = anyio.Event()
+
+
+class _Places:
+    """The places of the commands that one event loop runs, which backends get in rotation."""
+
+    def __init__(self) -> None:
+        self._queue: FairQueue[_Waiting] = FairQueue(MAX_COMMANDS)
+        self._taken = 0
+
+    @asynccontextmanager
+    async def place(self, backend: Hashable) -> AsyncIterator[None]:
+        """Wait for a place for a command of `backend`, and hold it during the block."""
+        command = _Waiting(backend)
+        self._queue.put(command)
+        self._fill()
+        try:
+            await command.may_start.wait()
+            yield
+        finally:
+            self._leave(command)
+
+    def _fill(self) -> None:
+        while self._taken < _MAX_ASSURED:
+            command = self._queue.pop(MAX_COMMANDS if self._taken < MAX_COMMANDS else _ASSURED)
+            if command is None:
+                return
+            self._taken += 1
+            command.may_start.set()
+
+    def _leave(self, command: _Waiting) -> None:
+        if not command.may_start.is_set():
+            self._queue.withdraw(command)
+            return
+        self._queue.ended(command)
+        self._taken -= 1
+        self._fill()
+
+
+def _places_of_loop() -> _Places:
     try:
-        return _limiter.get()
+        return _places.get()
     except LookupError:
-        limiter = anyio.CapacityLimiter(MAX_COMMANDS)
-        _limiter.set(limiter)
-        return limiter
+        places = _Places()
+        _places.set(places)
+        return places
 
 
 def _exit_code(returncode: int | None) -> int | None:

@@ -220,7 +220,7 @@ class BaseSandbox(SandboxBackendProtocol):
         top = files.root
         answer = await self._calls.call("tree", self._inner(top), *_hints(request.pattern), about=top)
         check(answer, top)
-        return await pool.run_long(_globbed, answer, self._root, files, timeout=SEARCH_SECONDS)
+        return await pool.run_long(_globbed, answer, self._root, files, timeout=SEARCH_SECONDS, storage=self.id)
 
     async def arun_grep(self, request: GrepRequest) -> GrepResult:
         grep = Grep(request, FileFilter(request), self._max_bytes)
@@ -230,7 +230,7 @@ class BaseSandbox(SandboxBackendProtocol):
         bound = bound_of(MAX_ENTRIES // 10, most)
         answer = await self._calls.call("grep", self._inner(top), *words, about=top, bound=bound)
         check(answer, top)
-        return await pool.run_long(_grepped, answer, self._root, grep, timeout=SEARCH_SECONDS)
+        return await pool.run_long(_grepped, answer, self._root, grep, timeout=SEARCH_SECONDS, storage=self.id)
 
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
         wanted = [_valid(path) for path in paths]

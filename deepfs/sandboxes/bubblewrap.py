@@ -102,6 +102,7 @@ class BubblewrapSandbox(WorkspaceSandbox):
                 partial(self._watch, run),
                 join_new_keyring,
                 null,
+                backend=self._storage,
                 not_enforced=self._not_enforced(run.groups),
             )
         finally:

@@ -201,6 +201,7 @@ class LandlockSandbox(WorkspaceSandbox):
             seconds,
             [description, *rulesets],
             partial(self._watch, groups, DiskUse(temporary, self._allowed.temporary)),
+            backend=self._storage,
             stop=signal.SIGTERM,
             not_enforced=self._not_enforced(groups),
         )

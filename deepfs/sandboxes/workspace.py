@@ -196,7 +196,7 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
         return paths.normalize(full[len(root) :])
 
     async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
-        """Run a confined shell command; each event loop runs at most 32 at once.
+        """Run a confined shell command; at most 32 of a backend run at once.
 
         Raises NotSupportedError if this machine, or the account of this process, has not what confining it takes, or if
         a path in `read_only` lies in the workspace.

@@ -1,9 +1,11 @@
 """Engines that search a tree on disk: by reading every file, or only the files that ripgrep does not exclude."""
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from itertools import islice
+from threading import BoundedSemaphore
 from time import monotonic
 from typing import Any, Protocol
 
@@ -14,7 +16,7 @@ from deepfs.search.gitignore import IgnoreOption, Ignoring, compile_rules
 from deepfs.search.request import FileFilter, GrepRequest, SearchRequest
 from deepfs.search.results import MAX_SEARCHED_BYTES, Grep
 from deepfs.search.ripgrep import NO_IGNORE_FILES, RipgrepError, WithRipgrep, find_ripgrep
-from deepfs.search.tasks import AnyTask, GlobTask, GrepTask, SearchBatch, Walk
+from deepfs.search.tasks import AnyTask, BatchDeadline, GlobTask, GrepTask, SearchBatch, Walk
 from deepfs.text import paths
 from deepfs.text.judging import Judge
 from deepfs.threads.deadline import Deadline
@@ -23,6 +25,13 @@ __all__ = ["Automatic", "Engine", "InProcess", "LocalSearch", "WithRipgrep"]
 
 FEW = 300
 """Files of a tree that are searched in this process first: that takes as long as ripgrep takes to start and exit."""
+
+_MOST_PROCESSES = 4
+"""Processes of ripgrep at a time; each has threads for all processors."""
+_process_places = BoundedSemaphore(_MOST_PROCESSES)
+_PATIENCE_S = 0.25
+"""Seconds that a search waits for one of them to end."""
+_LOOK_S = 0.01
 
 _BELIEVED_S = 300.0
 _MOST_ROOTS = 256
@@ -78,12 +87,41 @@ def _finish(batch: SearchBatch, greps: list[GrepTask], steps: Iterator[None]) ->
     """Exhaust `steps`, and carry out `greps` with ripgrep, or in this process if it fails."""
     for group in _alike(greps):
         try:
-            with _with_ripgrep().start(batch, group) as search:
+            with _process_place(BatchDeadline(batch, group), steps), _with_ripgrep().start(batch, group) as search:
                 _exhaust(steps)
                 search.finish()
-        except RipgrepError:
+        except (RipgrepError, DeadlineError):
             _exhaust(Walk(batch, [task for task in group if not task.is_over]).steps())
     _exhaust(steps)
+
+
+@contextmanager
+def _process_place(deadline: Deadline, steps: Iterator[None]) -> Iterator[None]:
+    """Hold one of the places for processes of ripgrep during the block; exhaust `steps` before waiting for one.
+
+    Raises RipgrepError if none gets free soon: then it is sooner done in this process, where searches take turns.
+    """
+    places = _process_places
+    if not places.acquire(blocking=False):
+        _exhaust(steps)
+        until = monotonic() + _PATIENCE_S
+        while not places.acquire(timeout=_LOOK_S):
+            deadline.check()
+            if monotonic() >= until:
+                raise RipgrepError("others use it")
+    try:
+        yield
+    finally:
+        places.release()
+
+
+def _after_fork() -> None:
+    global _process_places
+    _process_places = BoundedSemaphore(_MOST_PROCESSES)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _with_ripgrep() -> WithRipgrep:
@@ -148,13 +186,13 @@ class LocalSearch:
         with suppress(DeadlineError):
             ignoring = self._ignoring(root, base, compiling)
         tasks = self._tasks(calls, root, ignoring)
-        if not compiling.is_over:
+        if not compiling.has_ended:
             batch = SearchBatch(
                 self._disk.judged(judge), root, tasks, max_bytes=self._max_bytes, hints=_hints(ignoring)
             )
             self._engine.run(batch)
         for task in tasks:
-            task.has_expired |= compiling.is_over and not task.is_over
+            task.has_expired |= compiling.has_ended and not task.is_over
             task.is_over = True
             task.call.settle(task.result)
 
@@ -195,16 +233,24 @@ class LocalSearch:
 class _CompilingDeadline(Deadline):
     """Passes when the deadlines of all calls have passed: they wait for the same ignore files."""
 
-    __slots__ = ("_calls", "is_over")
+    __slots__ = ("_calls", "has_ended")
 
     def __init__(self, calls: Sequence[BatchedCall[SearchRequest, Any]]) -> None:
         super().__init__()
         self._calls = calls
-        self.is_over: bool = False
+        self.has_ended: bool = False
+
+    @property
+    def parts(self) -> list[Deadline]:
+        return [call.deadline for call in self._calls]
+
+    def is_over(self) -> bool:
+        return all(call.deadline.has_passed for call in self._calls)
 
     def check(self, path: str = "/") -> None:
-        if all(call.deadline.has_passed for call in self._calls):
-            self.is_over = True
+        self.take_turns()
+        if self.is_over():
+            self.has_ended = True
             raise DeadlineError(path, "")
 
 

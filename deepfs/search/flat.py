@@ -1,6 +1,6 @@
 """Searches over the files of a flat storage, as work for a worker thread: they check a deadline and never wait."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from deepfs.errors import DeadlineError, InvalidContentError
@@ -30,18 +30,25 @@ def search_deadline() -> Deadline:
     return Deadline(SEARCH_SECONDS)
 
 
-async def searched(work: Callable[[Deadline], T], *, deadline: Deadline | None = None, is_short: bool = False) -> T:
+async def searched(
+    work: Callable[[Deadline], T],
+    *,
+    deadline: Deadline | None = None,
+    is_short: bool = False,
+    storage: Hashable = None,
+) -> T:
     """Carry out a search: in a worker thread, or directly if it is short or no event loop is running.
 
     Args:
         work: The search.
         deadline: Its deadline; by default 60 seconds from when it begins.
         is_short: Whether it takes less time than handing it to a worker thread.
+        storage: Identifies the storage: storages take turns in searching.
     """
     await yield_to_loop()
     if is_short or is_inline():
         return work(deadline or search_deadline())
-    return await pool.run_long(work, timeout=SEARCH_SECONDS, deadline=deadline)
+    return await pool.run_long(work, timeout=SEARCH_SECONDS, deadline=deadline, storage=storage)
 
 
 def is_short(tree: FileTree) -> bool:

@@ -272,11 +272,20 @@ class BatchDeadline(Deadline):
         self._tasks = tasks
         self._next = 0.0
 
+    @property
+    def parts(self) -> list[Deadline]:
+        return [task.call.deadline for task in self._batch.tasks if not task.is_over]
+
+    def is_over(self) -> bool:
+        self._batch.end_expired()
+        return all(task.is_over for task in self._batch.tasks)
+
     def check(self, path: str = "/") -> None:
         now = monotonic()
         if now < self._next:
             return
         self._next = now + _CHECK_S
+        self.take_turns()
         self._batch.end_expired()
         if all(task.is_over for task in self._tasks):
             raise DeadlineError(path, "")

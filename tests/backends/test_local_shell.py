@@ -209,6 +209,17 @@ async def test_concurrent_commands_are_bounded_and_first_come_first_served(tmp_p
             assert await begun(len(expected)) == expected
 
 
+async def test_long_commands_of_one_backend_do_not_hold_up_another(tmp_path: Path) -> None:
+    busy, other = LocalShellBackend(tmp_path / "busy"), LocalShellBackend(tmp_path / "other")
+    async with anyio.create_task_group() as tasks:
+        for _ in range(MAX_COMMANDS + 1):
+            tasks.start_soon(busy.aexecute, "sleep 100.375")
+        await anyio.wait_all_tasks_blocked()
+        with anyio.fail_after(60):
+            assert (await other.aexecute("echo")).output == "\n"
+        tasks.cancel_scope.cancel()
+
+
 def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 

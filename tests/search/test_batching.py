@@ -59,7 +59,7 @@ async def held_lane() -> AsyncIterator[Callable[[], None]]:
         held.append(None)
         gate.wait(20)
 
-    limit = pool._pools.long._limit
+    limit = pool._pools.long._core
     for _ in range(limit):
         pool.start_long(None, hold)
     await until(lambda: len(held) == limit)

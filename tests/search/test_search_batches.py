@@ -4,6 +4,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,12 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deepfs.disk import Disk, FoundFile
-from deepfs.errors import DeepFSError
+from deepfs.errors import DeadlineError, DeepFSError
 from deepfs.search import disk as engines
 from deepfs.search.disk import Automatic, Engine, InProcess, LocalSearch
 from deepfs.search.gitignore import IgnoreOption
 from deepfs.search.request import GlobRequest, GrepRequest, SearchRequest
 from deepfs.search.ripgrep import Ripgrep, RipgrepError, Run, find_ripgrep
+from deepfs.threads.deadline import Deadline
 from support import trees
 from support.searches import Collecting as CollectingCall
 from support.searches import one_by_one, run_alone
@@ -192,6 +194,41 @@ def test_if_ripgrep_fails_settled_results_stay(tmp_path: Path, monkeypatch: pyte
 
 
 # --- each file once --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("all_by_ripgrep")
+def test_a_search_does_without_ripgrep_while_others_use_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in "abc":
+        (tmp_path / name).write_text("needle")
+    started: list[Run] = []
+    start = Run.__enter__
+
+    def counted(run: Run) -> Run:
+        started.append(run)
+        return start(run)
+
+    monkeypatch.setattr(Run, "__enter__", counted)
+    monkeypatch.setattr(engines, "_PATIENCE_S", 0)
+    searcher, search = local_search(tmp_path, Automatic()), GrepRequest("needle")
+    for _ in range(2):  # A place is given back.
+        with ExitStack() as others:
+            for _ in range(engines._MOST_PROCESSES):
+                others.enter_context(engines._process_place(Deadline(), iter(())))
+            found = alone(searcher, search)
+            assert not started
+        assert alone(searcher, search) == found
+        assert started.pop()
+    assert len(found[0]) == 3  # type: ignore[arg-type]
+
+
+def test_a_search_that_waits_for_ripgrep_can_be_cancelled() -> None:
+    deadline = Deadline()
+    deadline.cancel()
+    with ExitStack() as others:
+        for _ in range(engines._MOST_PROCESSES):
+            others.enter_context(engines._process_place(Deadline(), iter(())))
+        with pytest.raises(DeadlineError):
+            others.enter_context(engines._process_place(deadline, iter(())))
 
 
 def test_each_file_has_one_read_and_one_stat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

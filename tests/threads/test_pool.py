@@ -386,7 +386,7 @@ async def test_two_long_calls_always_run_concurrently() -> None:
 
 
 async def test_a_storage_that_does_not_answer_blocks_only_its_own_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool._pools, "waiting", WorkerPool("test", core=2, limit=5, most=2))
+    monkeypatch.setattr(pool._pools, "long", WorkerPool("test", core=2, limit=5, most=2, threads=20))
     stuck = [Gate() for _ in range(6)]
     try:
         for number, gate in enumerate(stuck):
@@ -407,8 +407,8 @@ async def test_a_storage_that_does_not_answer_blocks_only_its_own_calls(monkeypa
 
 
 async def test_many_jobs_of_few_storages_all_run_within_the_limit_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    workers = WorkerPool("test", core=2, limit=16, most=2)
-    monkeypatch.setattr(pool._pools, "waiting", workers)
+    workers = WorkerPool("test", core=2, limit=16, most=2, threads=64)
+    monkeypatch.setattr(pool._pools, "long", workers)
     running: list[str] = []
     most: list[int] = []
     left = threading.Semaphore(0)
@@ -425,7 +425,7 @@ async def test_many_jobs_of_few_storages_all_run_within_the_limit_of_each(monkey
     for _ in range(600):
         await until(lambda: left.acquire(blocking=False))
     assert max(most) <= 2
-    await until(lambda: not workers._turns._running)
+    await until(lambda: not workers._turns._served)
 
 
 # --- loops, forks, exit ----------------------------------------------------------------------------------------------

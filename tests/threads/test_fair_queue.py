@@ -1,0 +1,127 @@
+"""The order in which a fair queue serves groups, checked by counting."""
+
+from collections import Counter
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deepfs.threads.fair_queue import FairQueue
+
+
+class Item(NamedTuple):
+    group: str
+    number: int
+
+
+def items(text: str) -> list[Item]:
+    return [Item(name[0], int(name[1:])) for name in text.split()]
+
+
+def filled(text: str, most: float = 100) -> FairQueue[Item]:
+    queue: FairQueue[Item] = FairQueue(most)
+    for item in items(text):
+        queue.put(item)
+    return queue
+
+
+def served(queue: FairQueue[Item], most: float = 100) -> list[Item]:
+    """All that the queue serves until nothing may be served, while nothing ends."""
+    found = []
+    while (item := queue.pop(most)) is not None:
+        found.append(item)
+    return found
+
+
+def test_groups_are_served_in_rotation() -> None:
+    assert served(filled("a1 a2 a3 b1 b2 c1")) == items("a1 b1 c1 a2 b2 a3")
+
+
+def test_a_group_that_comes_back_is_served_last() -> None:
+    queue = filled("a1 b1 b2 c1")
+    assert queue.pop() == Item("a", 1)
+    queue.put(Item("a", 2))
+    assert served(queue) == items("b1 c1 a2 b2")
+
+
+def test_a_group_at_its_limit_holds_up_no_other() -> None:
+    queue = filled("a1 a2 a3 b1 b2 b3", most=2)
+    assert served(queue) == items("a1 b1 a2 b2")
+    assert not queue
+    queue.ended(Item("a", 1))
+    assert queue
+    assert served(queue) == items("a3")
+
+
+def test_interrupted_items_come_before_new_ones_of_their_group_and_count_as_served() -> None:
+    queue = filled("a1 a2 a3 b1", most=2)
+    assert [queue.pop() for _ in range(3)] == items("a1 b1 a2")
+    for item in items("a2 a1 b1"):
+        queue.put_back(item)
+    assert served(queue) == items("a2 b1 a1")
+    for item in items("a1 a2 b1"):
+        queue.ended(item)
+    assert served(queue) == items("a3")
+
+
+def test_only_groups_with_few_served_items_are_served_beyond_a_limit() -> None:
+    queue = filled("a1 a2 a3 b1 b2")
+    assert [queue.pop() for _ in range(3)] == items("a1 b1 a2")
+    assert queue.pop(1) is None
+    assert served(queue, 2) == items("b2")
+    queue.put_back(Item("a", 1))
+    assert served(queue, 0) == items("a1")
+
+
+def test_items_can_be_taken_out() -> None:
+    queue = filled("a1 a2 b1")
+    assert queue.pop() == Item("a", 1)
+    queue.put_back(Item("a", 1))
+    queue.remove(Item("a", 1))
+    queue.withdraw(Item("b", 1))
+    assert served(queue) == items("a2")
+    for take_out in (queue.remove, queue.withdraw):
+        with pytest.raises(ValueError, match="not in deque"):
+            take_out(Item("b", 1))
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from(["put", "pop", "put back", "end"]))),
+    st.sampled_from([1, 2, float("inf")]),
+)
+def test_no_item_is_lost_or_served_twice_and_no_group_waits_for_more_than_the_others(
+    steps: list[tuple[str, str]], most: float
+) -> None:
+    queue: FairQueue[Item] = FairQueue(most)
+    waiting: set[Item] = set()
+    active: list[Item] = []
+    interrupted: set[Item] = set()
+    passed: Counter[str] = Counter()
+    for number, (group, step) in enumerate(steps):
+        if step == "put":
+            queue.put(item := Item(group, number))
+            waiting.add(item)
+        elif step == "pop":
+            may = {
+                item.group
+                for item in waiting
+                if sum(item.group == other.group for other in [*active, *interrupted]) < most
+            }
+            may |= {item.group for item in interrupted}
+            assert bool(queue) == bool(may)
+            found = queue.pop()
+            assert (found is not None) == bool(may)
+            if found is not None:
+                assert found.group in may
+                (interrupted if found in interrupted else waiting).remove(found)
+                active.append(found)
+                passed = Counter({each: passed[each] + 1 for each in may - {found.group}})
+                assert max(passed.values(), default=0) <= 3
+        elif active:
+            item = active.pop(0)
+            if step == "put back":
+                queue.put_back(item)
+                interrupted.add(item)
+            else:
+                queue.ended(item)

@@ -1,0 +1,292 @@
+"""Long calls take turns: the order of their steps; cancellation, errors and clocks of interrupted calls; threads."""
+
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import anyio
+import pytest
+
+from deepfs import FilesystemBackend
+from deepfs.search.request import GrepRequest
+from deepfs.threads import deadline as module_of_deadline
+from deepfs.threads import pool, worker_pool
+from deepfs.threads.deadline import Deadline
+from deepfs.threads.worker_pool import WorkerPool
+
+pytestmark = pytest.mark.anyio
+
+
+class Gate:
+    """A call that holds its worker, since it checks no deadline."""
+
+    def __init__(self) -> None:
+        self.begun, self.opened = threading.Event(), threading.Event()
+
+    def __call__(self, _: Deadline | None = None) -> None:
+        self.begun.set()
+        assert self.opened.wait(20)
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    gate = Gate()
+    yield gate
+    gate.opened.set()
+
+
+@pytest.fixture
+def workers(monkeypatch: pytest.MonkeyPatch) -> WorkerPool:
+    """A pool with one worker, whose turns are over at each check of a deadline."""
+    monkeypatch.setattr(worker_pool, "_TURN_S", 0)
+    workers = WorkerPool("test", core=1, limit=1, most=2, threads=4)
+    monkeypatch.setattr(pool._pools, "long", workers)
+    return workers
+
+
+async def until(condition: Callable[[], object]) -> None:
+    with anyio.fail_after(10):
+        while True:
+            if condition():
+                return
+            await anyio.sleep(0.001)
+
+
+def is_at_rest(workers: WorkerPool) -> bool:
+    """Whether all places are given back."""
+    counts = workers._workers, workers._idle, workers._interrupted, workers._placed, workers._turns._served
+    return counts == (1, 1, {}, set(), {})
+
+
+def walk(log: list[str], name: str, steps: int, deadline: Deadline) -> str:
+    for _ in range(steps):
+        log.append(name)
+        deadline.check()
+    return name
+
+
+class Calls:
+    """Submits calls in order, while the only worker is held by a gate."""
+
+    def __init__(self, gate: Gate) -> None:
+        self.log: list[str] = []
+        self.results: dict[str, object] = {}
+        self._gate = gate
+
+    async def run(self, *calls: tuple[str, str, int]) -> None:
+        """Run calls of a storage, each with its name and number of steps."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(pool.run_long, self._gate)
+            await until(self._gate.begun.is_set)
+            for storage, name, steps in calls:
+                tasks.start_soon(self._call, storage, name, steps)
+                await anyio.wait_all_tasks_blocked()
+            self._gate.opened.set()
+
+    async def _call(self, storage: str, name: str, steps: int) -> None:
+        self.results[name] = await pool.run_long(
+            lambda deadline: walk(self.log, name, steps, deadline), storage=storage
+        )
+
+
+async def test_storages_take_turns(workers: WorkerPool, gate: Gate) -> None:
+    calls = Calls(gate)
+    await calls.run(("a", "a", 3), ("b", "b", 3), ("c", "c", 2))
+    assert "".join(calls.log) == "abcabcab"
+    assert calls.results == {name: name for name in "abc"}
+    await until(lambda: is_at_rest(workers))
+
+
+async def test_many_calls_of_one_storage_have_one_turn_together(workers: WorkerPool, gate: Gate) -> None:
+    calls = Calls(gate)
+    await calls.run(*[("many", f"m{number}", 2) for number in range(6)], ("one", "x", 5))
+    # A call takes its last turn to end.
+    assert calls.log[:9] == ["m0", "x", "m0", "x", "x", "m1", "x", "m1", "x"]
+    assert calls.log[9:] == [name for number in range(2, 6) for name in [f"m{number}"] * 2]
+
+
+async def test_a_call_without_competition_is_not_interrupted(workers: WorkerPool, gate: Gate) -> None:
+    gate.opened.set()
+    threads = threading.active_count()
+    assert await pool.run_long(lambda deadline: walk([], "a", 100, deadline)) == "a"
+    assert threading.active_count() <= threads + 1
+
+
+async def test_no_more_calls_begin_than_there_may_be_threads(workers: WorkerPool, gate: Gate) -> None:
+    calls = Calls(gate)
+    await calls.run(*[(name, name, 3) for name in "abcdef"])
+    first = "".join(calls.log)
+    assert first.startswith("abcd" * 2)
+    assert sorted(first) == sorted("abcdef" * 3)
+    await until(lambda: is_at_rest(workers))
+
+
+async def test_an_error_after_an_interruption_reaches_the_caller(workers: WorkerPool, gate: Gate) -> None:
+    def fail(deadline: Deadline) -> None:
+        deadline.check()
+        raise ValueError("odd")
+
+    async def call() -> None:
+        with pytest.raises(ValueError, match="odd"):
+            await pool.run_long(fail, storage="failing")
+
+    calls = Calls(gate)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(calls.run, ("a", "a", 2), ("b", "b", 4))
+        await until(gate.begun.is_set)
+        tasks.start_soon(call)
+    assert calls.results == {"a": "a", "b": "b"}
+    await until(lambda: is_at_rest(workers))
+
+
+class Interrupted:
+    """A call that is interrupted by a gate, which then holds the worker."""
+
+    def __init__(self, gate: Gate, deadline: Deadline) -> None:
+        self.deadline, self.begun = deadline, threading.Event()
+        self._gate = gate
+
+    def _work(self, deadline: Deadline) -> bool:
+        self.begun.set()
+        while not self._gate.begun.is_set():
+            deadline.check()
+        deadline.check()
+        return deadline.has_passed
+
+    async def run(self) -> bool:
+        return await pool.run_long(self._work, deadline=self.deadline, storage="interrupted")
+
+    async def wait(self, workers: WorkerPool) -> None:
+        await until(self.begun.is_set)
+        pool.start_long("gate", self._gate)
+        await until(lambda: self._gate.begun.is_set() and workers._interrupted)
+
+
+async def test_an_interrupted_call_ends_at_once_when_its_caller_is_cancelled(workers: WorkerPool, gate: Gate) -> None:
+    call = Interrupted(gate, Deadline())
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(call.run)
+            await call.wait(workers)
+            tasks.cancel_scope.cancel()
+    assert not gate.opened.is_set()
+    assert not workers._turns
+    gate.opened.set()
+    await until(lambda: is_at_rest(workers))
+    assert await pool.run_long(lambda _: 1) == 1
+
+
+async def test_the_time_of_an_interruption_does_not_count(
+    workers: WorkerPool, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1e12]
+    monkeypatch.setattr(module_of_deadline, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    found: list[bool] = []
+
+    async def run() -> None:
+        found.append(await call.run())
+
+    call = Interrupted(gate, Deadline(30))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run)
+        await call.wait(workers)
+        await until(lambda: call.deadline._due is None)
+        now[0] += 100
+        assert not call.deadline.has_passed
+        gate.opened.set()
+    assert found == [False]
+    now[0] += 29
+    assert not call.deadline.has_passed
+    now[0] += 2
+    assert call.deadline.has_passed
+
+
+async def test_a_call_goes_on_if_no_thread_can_be_started_for_another(
+    workers: WorkerPool, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    calls = Calls(gate)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(pool.run_long, lambda _: None)
+        await until(lambda: workers._workers)
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        tasks.start_soon(calls.run, ("a", "a", 3), ("b", "b", 3))
+    assert "".join(calls.log) == "aaabbb"
+    await until(lambda: is_at_rest(workers))
+
+
+async def test_workers_beyond_the_first_ones_give_up_their_places_while_the_interpreter_is_busy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    workers = WorkerPool("test", core=1, limit=3, most=2, threads=10)
+    workers._has_watcher = workers._is_watched = True  # It would say whether the interpreter is busy.
+    monkeypatch.setattr(pool._pools, "long", workers)
+    monkeypatch.setattr(worker_pool, "_TURN_S", 0.001)
+    stopped, steps = threading.Event(), dict.fromkeys("abc", 0)
+
+    def work(name: str, deadline: Deadline) -> None:
+        while not stopped.is_set():
+            steps[name] += 1
+            deadline.check()
+
+    async with anyio.create_task_group() as tasks:
+        for name in steps:
+            tasks.start_soon(lambda name=name: pool.run_long(partial(work, name), storage=name))
+        await until(lambda: workers._workers)
+        workers._hire()
+        workers._hire()
+        await until(lambda: len(workers._placed) == 3)
+        workers._is_contended = True
+        await until(lambda: workers._workers == 1)
+        before = {**steps}
+        await until(lambda: all(steps[name] > before[name] for name in steps))
+        stopped.set()
+    await until(lambda: is_at_rest(workers))
+
+
+# --- searches on disk ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    for number in range(20):
+        (tmp_path / f"{number:02}.txt").write_text("a line with ab")
+    return tmp_path
+
+
+async def test_one_of_two_searches_of_an_interrupted_batch_can_be_cancelled(
+    workers: WorkerPool, gate: Gate, tree: Path
+) -> None:
+    backend, begun, found = FilesystemBackend(tree, ripgrep=False), threading.Event(), dict[str, int]()
+
+    def hidden(path: str, *, is_dir: bool) -> bool:
+        begun.set()
+        assert is_dir or path <= "/05.txt" or gate.begun.wait(20)
+        return threading.Event().wait(0.002)  # So a check at each file looks at the deadline.
+
+    async def search(pattern: str, scope: anyio.CancelScope) -> None:
+        with scope:
+            found[pattern] = len((await backend.arun_grep(GrepRequest(pattern, hidden=hidden))).matches or ())
+
+    first, second = anyio.CancelScope(), anyio.CancelScope()
+    async with anyio.create_task_group() as tasks, anyio.create_task_group() as both:
+        tasks.start_soon(pool.run_long, held := Gate())
+        await until(held.begun.is_set)
+        both.start_soon(search, "a", first)
+        both.start_soon(search, "b", second)
+        await anyio.wait_all_tasks_blocked()
+        held.opened.set()
+        await until(begun.is_set)
+        pool.start_long("gate", gate)
+        await until(lambda: workers._interrupted and gate.begun.is_set())
+        first.cancel()
+        with anyio.fail_after(10):
+            await until(lambda: first.cancelled_caught)
+        assert not gate.opened.is_set()
+        gate.opened.set()
+    assert found == {"b": 20}
+    await until(lambda: is_at_rest(workers))

@@ -4,7 +4,6 @@ import os
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -13,7 +12,7 @@ from msgspec.structs import replace as replace_fields
 from deepfs.backends.operations import CHUNK_BYTES
 from deepfs.backends.protocol import BackendProtocol, Capabilities
 from deepfs.backends.transfer import MAX_HELD_BYTES
-from deepfs.disk import Disk, FilesInMemory, Limits, Reading, Upload, is_shortage, modified_at, when_free
+from deepfs.disk import Disk, FilesInMemory, Limits, Reading, Upload, modified_at, when_free
 from deepfs.errors import BinaryFileError, DeepFSError, InvalidPathError
 from deepfs.search.batching import BatchedCall, Batcher
 from deepfs.search.disk import Automatic, InProcess, LocalSearch
@@ -156,16 +155,7 @@ class FilesystemBackend(BackendProtocol):
         return await pool.run(self._real_paths, paths, abandon_on_cancel=True)
 
     def _real_paths(self, given: list[str]) -> list[str | None]:
-        found: list[str | None] = []
-        # Paths that are resolved together, such as those that a search finds, are mostly in few directories.
-        for directory, group in groupby(map(self._normal, given), _parent):
-            if directory is None:
-                found += group
-                continue
-            beside = list(filter(None, group))
-            are_real = self._disk.are_real(directory, [paths.name(path) for path in beside])
-            found += [path if is_real else self.real_path(path) for path, is_real in zip(beside, are_real, strict=True)]
-        return found
+        return self._disk.real_paths([self._normal(path) for path in given])
 
     def _normal(self, path: str) -> str | None:
         try:
@@ -185,12 +175,8 @@ class FilesystemBackend(BackendProtocol):
         Raises:
             DeepFSError: The machine lacks a resource, such as file descriptors. No access check may pass then.
         """
-        try:
-            return self._disk.real_path(self._path(path))
-        except DeepFSError as error:
-            if is_shortage(error):
-                raise  # Access rules check the result; without one nothing may pass.
-            return None
+        [real] = self._real_paths([path])
+        return real
 
     async def astorage_place(self, path: str) -> StoragePlace:
         return await pool.run(self._place, path, abandon_on_cancel=True)
@@ -444,10 +430,6 @@ def _prepared(deadline: Deadline, disk: Disk, function: Callable[..., T], *args:
     """Run a read, and prepare for reads in memory."""
     disk.in_memory.prepare()
     return function(deadline, disk, *args)
-
-
-def _parent(path: str | None) -> str | None:
-    return None if path is None else paths.parent(path)
 
 
 def _start(request: SearchRequest) -> str:

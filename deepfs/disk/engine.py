@@ -1,8 +1,9 @@
 """Every operation on the files below one host directory. The methods block: call them in a worker thread."""
 
 import os
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable
 from copy import copy
+from itertools import groupby
 from typing import BinaryIO
 
 from deepfs.disk.atomic import Sweeper
@@ -17,6 +18,7 @@ from deepfs.disk.walking import Choice, FileRun, FoundFile, Listing, list_direct
 from deepfs.disk.writing import Upload, Writer, change_entry
 from deepfs.text.entries import EntryChange, StoragePlace, TreeListing
 from deepfs.text.judging import Judge
+from deepfs.text.paths import name, parent
 from deepfs.threads.deadline import Deadline
 
 __all__ = ["Disk"]
@@ -152,9 +154,21 @@ class Disk:
         with StorageErrors(path):
             return self._root.real_path(path)
 
-    def are_real(self, directory: str, names: Sequence[str]) -> list[bool]:
-        """For each of `names` in `directory` whether its path is certainly the real one, for a few system calls."""
-        return self._root.are_real(directory, names)
+    def real_paths(self, paths: Iterable[str | None]) -> list[str | None]:
+        """The path of each of `paths` with all symlinks resolved; None if it cannot be resolved, or leads outside.
+
+        Raises DeepFSError if the system is short of file descriptors or memory.
+        """
+        found: list[str | None] = []
+        # Paths that are resolved together, such as those that a search finds, are mostly in few directories.
+        for directory, group in groupby(paths, lambda path: None if path is None else parent(path)):
+            if directory is None:
+                found += group
+                continue
+            beside = list(filter(None, group))
+            are_real = self._root.are_real(directory, list(map(name, beside)))
+            found += [path if is_real else self.real_path(path) for path, is_real in zip(beside, are_real, strict=True)]
+        return found
 
     def place(self, path: str) -> StoragePlace:
         """The identity of what `path` leads to on this host; it need not exist yet.

@@ -357,15 +357,10 @@ class FilesystemBackend(BackendProtocol):
     def _change_entries(
         self, deadline: Deadline, disk: Disk, changes: Sequence[EntryChange]
     ) -> list[FileUploadResponse]:
-        return [FileUploadResponse(change.path, self._change_entry(disk, change)) for change in changes]
+        return [FileUploadResponse(change.path, _error_code(self._change_entry, disk, change)) for change in changes]
 
-    def _change_entry(self, disk: Disk, change: EntryChange) -> str | None:
-        """Make one change. Returns the error code, or None."""
-        try:
-            disk.change_entry(replace_fields(change, path=self._path(change.path)))
-        except DeepFSError as error:
-            return error.code.value
-        return None
+    def _change_entry(self, disk: Disk, change: EntryChange) -> None:
+        disk.change_entry(replace_fields(change, path=self._path(change.path)))
 
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         done: list[FileUploadResponse] = []
@@ -401,16 +396,11 @@ class FilesystemBackend(BackendProtocol):
         The deadline starts anew for each file.
         """
         for path, content in files[len(done) : len(done) + _UPLOADS_A_HOP]:
-            done.append(FileUploadResponse(path, self._put(deadline, disk, path, content)))
+            done.append(FileUploadResponse(path, _error_code(self._put, deadline, disk, path, content)))
             deadline.restart()
 
-    def _put(self, deadline: Deadline, disk: Disk, path: str, content: bytes) -> str | None:
-        """Write one file. Returns the error code, or None."""
-        try:
-            disk.write_file(self._path(path), content, overwrite=True, deadline=deadline)
-        except DeepFSError as error:
-            return error.code.value
-        return None
+    def _put(self, deadline: Deadline, disk: Disk, path: str, content: bytes) -> None:
+        disk.write_file(self._path(path), content, overwrite=True, deadline=deadline)
 
 
 async def _in_memory(disk: Disk, function: Callable[..., T], *args: Any) -> T | None:
@@ -435,6 +425,15 @@ def _prepared(deadline: Deadline, disk: Disk, function: Callable[..., T], *args:
 def _start(request: SearchRequest) -> str:
     """The path where a search starts. The root is the empty path, which stands for `root_dir` in both modes."""
     return "" if request.path is None or request.path == "/" else request.path
+
+
+def _error_code(change: Callable[..., None], *args: Any) -> str | None:
+    """Make one change. Returns the error code, or None."""
+    try:
+        change(*args)
+    except DeepFSError as error:
+        return error.code.value
+    return None
 
 
 def _put(deadline: Deadline, _: Disk, upload: Upload) -> None:

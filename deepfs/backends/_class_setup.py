@@ -235,7 +235,8 @@ def complete(cls: type[Any], protocol: type) -> None:
 def _judges_results(cls: type[Any]) -> bool:
     """Whether `judges_results` is declared, and not for operations that `cls` or a base of it overrides."""
     declared = _mro_index(cls, "judges_results")
-    return cls.judges_results and all(declared <= _mro_index(cls, name) for name in ("als", "arun_glob", "arun_grep"))
+    relied_on = "als", "arun_glob", "arun_grep", "aresolve_paths"
+    return cls.judges_results and all(declared <= _mro_index(cls, name) for name in relied_on)
 
 
 def _declare_deletes(cls: type[Any], protocol: type[Any]) -> None:

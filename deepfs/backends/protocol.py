@@ -104,8 +104,8 @@ class BackendProtocol(Operations):
     False, since a move would bypass its `write`."""
     judges_results: bool = False
     """Whether `ls`, `glob` and `grep` themselves leave out what the rules of a policy refuse, links followed, so that
-    the policy need not resolve each path that they return. A class that overrides one of them gets False unless it
-    declares this again."""
+    the policy need not resolve each path that they return. A class that overrides one of them, or `aresolve_paths`,
+    gets False unless it declares this again."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -166,6 +166,7 @@ class _Level(OpenDirectory):
     __slots__ = ("directories", "files", "links", "prefix")
 
     def __init__(self, name: str, descriptor: int, prefix: str) -> None:
+        # Without `super`, since a search makes one for each directory.
         self.name = name
         self.descriptor = descriptor
         self.borrowed = False
@@ -247,7 +248,8 @@ class FileRun:
     def infos(self, names: Iterable[str], deadline: Deadline) -> list[FileInfo]:
         """The listing entries of the files `names`, each from one look at the file."""
         directory = -1 if self._level is None else self._level.descriptor
-        prefix, check, found = self.prefix, deadline.check, list[FileInfo]()
+        prefix, check = self.prefix, deadline.check
+        found: list[FileInfo] = []
         for name in names:
             check(prefix)
             try:

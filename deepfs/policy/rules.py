@@ -136,12 +136,13 @@ _MAX_KNOWN = 8192
 
 
 class CompiledRules:
-    """Rules for many decisions; recent decisions are kept, since a search asks about each path several times."""
+    """Rules for many decisions; recent decisions are kept, since a search asks about each path several times.
+
+    Args:
+        rules: The rules, in order.
+    """
 
     def __init__(self, rules: Sequence[FilesystemPermission]) -> None:
-        """Args:
-        rules: The rules, in the order in which they decide.
-        """
         # A rule with several patterns is as good as several rules in a row with one each.
         self._about: dict[FilesystemOperation, list[tuple[Mode, Tree]]] = {
             operation: [
@@ -158,7 +159,7 @@ class CompiledRules:
         """The mode for a path.
 
         Args:
-            operation: What is to be done there.
+            operation: The operation.
             path: The path, perhaps one from a storage, with names that are not valid in paths of deepfs.
         """
         mode = self._known.get((operation, path))
@@ -185,9 +186,9 @@ class CompiledRules:
         """Whether everything beneath a directory has a mode in `refused`; True is certain, False is not.
 
         Args:
-            operation: What is to be done there.
-            directory: The path of the directory, without links.
-            refused: The modes that count.
+            operation: The operation.
+            directory: The normalised path of the directory.
+            refused: The modes.
         """
         for mode, tree in self._about[operation]:
             if tree.covers(directory):

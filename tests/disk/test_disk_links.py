@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deepfs.disk import Disk
+from deepfs.disk import Deadline, Disk
 from deepfs.errors import (
     ConflictError,
     DeepFSError,
@@ -352,3 +352,95 @@ def test_resolution_agrees_with_the_kernel(
         found = None
     assert found == kernel_reads(root, path)
     assert open_descriptors() == before
+
+
+# --- judges ----------------------------------------------------------------------------------------------------------
+
+
+class Guard:
+    """Refuses what lies beneath `/a`; keeps what it was asked about."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def check(self, path: str, role: str, shown: str) -> None:
+        self.asked.append(path)
+        if path.startswith("/a/"):
+            raise PermissionDeniedError(shown, "it is guarded")
+
+
+@pytest.mark.parametrize("confined", [True, False])
+def test_a_judged_disk_reads_nothing_that_the_judge_refuses(root: Path, confined: bool) -> None:
+    (root / "to-deep").symlink_to("a/b/file")
+    (root / "to-top").symlink_to("top")
+    prefix = "" if confined else str(root)
+
+    class Placed(Guard):
+        def check(self, path: str, role: str, shown: str) -> None:
+            super().check(path.removeprefix(prefix), role, shown)
+
+    guard = Placed()
+    disk = Disk(str(root), confined=confined).judged(guard)
+    for path in ("/a/b/file", "/to-deep"):
+        with pytest.raises(PermissionDeniedError, match="guarded"):
+            disk.read_file(prefix + path)
+    guard.asked.clear()
+    assert [disk.read_file(prefix + path)[0] for path in ("/top", "/to-top")] == [b"top", b"top"]
+    assert set(guard.asked) == {"/top", "/to-top"}
+    assert guard.asked.count("/top") == 2
+
+
+def test_a_judged_walk_and_listing_leave_out_what_the_judge_refuses(root: Path) -> None:
+    (root / "b").mkdir()
+    (root / "b" / "up").symlink_to("..")
+    (root / "b" / "to-deep").symlink_to("../a/b/file")
+    (root / "b" / "to-missing").symlink_to("../a/missing")
+    (root / "b" / "outside").symlink_to("../../elsewhere")
+    disk = Disk(str(root)).judged(Guard())
+    found = [file.path for file in disk.walk("/")]
+    assert "/top" in found
+    assert [path for path in found if path.startswith(("/a/", "/b/"))] == []
+    assert "/b/up/top" in [file.path for file in disk.walk("/b/up")]
+    assert [file.path for file in disk.walk("/b/up") if file.path.startswith("/b/up/a/")] == []
+    assert [entry.path for entry in disk.list_directory("/b").entries] == ["/b/outside", "/b/up/"]
+    assert disk.list_directory("/b/up/a").entries == []
+
+
+def test_a_judge_is_only_asked_about_the_chosen_files_of_a_walk(root: Path) -> None:
+    class Tops:
+        def files(self, _: str, names: list[str], __: Deadline) -> list[str]:
+            return [name for name in names if name == "top"]
+
+        def directories(self, _: str, names: list[str], __: Deadline) -> list[str]:
+            return names
+
+    guard = Guard()
+    for name in "xyz":
+        (root / name).touch()
+    runs = Disk(str(root)).judged(guard).walk_runs("/", Tops())
+    assert [file.path for run in runs for file in run] == ["/top"]
+    assert guard.asked == ["/top"]
+
+
+# --- real paths ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_paths_without_links_are_known_to_be_real(root: Path, linked: bool) -> None:
+    (root / "a" / "to-b").symlink_to("b")
+    (root / "a" / "dangling").symlink_to("nothing")
+    if linked:
+        (root.parent / "linked").symlink_to(root)
+    disk = Disk(str(root.parent / "linked" if linked else root))
+    names = ["b", "to-b", "dangling", "missing"]
+    assert disk.are_real("/a", names) == [True, False, False, True]
+    assert [disk.real_path(f"/a/{name}") == f"/a/{name}" for name in names] == [True, False, False, True]
+    assert (
+        disk.are_real("/a/to-b", ["file"])
+        == disk.are_real("/missing", ["x"])
+        == disk.are_real("/top", ["x"])
+        == [False]
+    )
+    free = Disk(str(root), confined=False)
+    assert free.are_real(f"{root}/a", names) == [True, False, False, True]
+    assert free.are_real(f"{root}/a/to-b", ["file"]) == [False]

@@ -492,6 +492,8 @@ def test_what_a_disk_has_judged_is_not_resolved_again(root: Path) -> None:
     resolved: list[str] = []
 
     class Disk(FilesystemBackend):
+        judges_results = True
+
         async def aresolve_paths(self, paths: list[str]) -> list[str | None]:
             resolved.extend(paths)
             return await super().aresolve_paths(paths)
@@ -532,6 +534,11 @@ def test_an_override_that_judges_nothing_reveals_nothing(root: Path) -> None:
     class Derived(Globbing):
         pass
 
+    class Resolving(FilesystemBackend):
+        async def aresolve_paths(self, paths: list[str]) -> list[str | None]:
+            return await super().aresolve_paths(paths)
+
+    assert not Resolving.judges_results
     assert FilesystemBackend.judges_results
     shown = ["/open/file", "/open/to_file"]
     for kind in (Globbing, Mixed, Derived):

@@ -2,9 +2,9 @@
 
 `run` and `run_each` are for short operations: each call makes a whole operation (open, read and close), not a single
 system call. One worker makes these calls one by one, since with tiny calls a second thread costs more in contention for
-the interpreter than it gains; if calls turn out slow, workers are added. Three functions use separate threads:
+the interpreter than it gains; if calls turn out slow, workers are added. Four functions use separate threads:
 `run_long` is for scans of data in memory, `start_long` for searches that wait for a storage and could get stuck there,
-and `run_resident` for calls that need a thread that never ends.
+`call_together` for flushes, and `run_resident` for calls that need a thread that never ends.
 
 Callers are served fairly: the calls that a loop submits in one turn form a group, and the groups are served in
 rotation, one call each. Functions do not see the caller's context variables. Results for a loop that has ended are
@@ -17,6 +17,7 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Iterable
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from math import inf
 from queue import Empty, SimpleQueue
@@ -32,6 +33,7 @@ from deepfs.threads.loop_bridge import Claim, Countdown, LoopCallbacks, ThreadEv
 __all__ = [
     "Job",
     "WorkerPool",
+    "call_together",
     "is_worker",
     "run",
     "run_each",
@@ -352,6 +354,8 @@ class _Pools:
         self.long = WorkerPool("long", core=2, limit=2)
         # These calls may wait for a device, or forever; workers are added then, but at most two calls run per storage.
         self.waiting = WorkerPool("waiting", core=2, limit=16, most=2)
+        # The system combines flushes that wait at the same time.
+        self.flushing = WorkerPool("flushing", core=32, limit=32)
         self.resident = WorkerPool("resident", core=1, limit=1)
         self.isolated = WorkerPool("isolated", core=1, limit=1)
 
@@ -507,6 +511,26 @@ def start_long(storage: Hashable, function: Callable[[*ArgsT], object], *args: *
         args: The arguments of the function.
     """
     _pools.waiting.submit(Job(storage, _nothing, function, args))
+
+
+def call_together(function: Callable[[ItemT], T], items: Iterable[ItemT]) -> list[T]:
+    """Call a function with each item, on several threads, and wait in this thread for all results.
+
+    Args:
+        function: Waits for a device. Must not raise.
+        items: The items.
+    """
+    ended: SimpleQueue[None] = SimpleQueue()
+    jobs: list[Job[T]] = [Job(None, partial(ended.put, None), function, (item,)) for item in items]
+    for job in jobs:
+        try:
+            _pools.flushing.submit(job)
+        except RuntimeError:  # No thread can be started.
+            job.run()
+            ended.put(None)
+    for _ in jobs:
+        ended.get()
+    return [job.result() for job in jobs]
 
 
 def _nothing() -> None:

@@ -108,9 +108,14 @@ class Change(Generic[T]):
 
 def finish(steps: Steps[T]) -> T:
     """Carry out a change by itself."""
-    change = Change(lambda: steps)
-    finish_together([change])
-    return change.result()
+    try:
+        asked = next(steps)
+        while True:
+            failure = _failure(asked)
+            asked = next(steps) if failure is None else steps.throw(failure)
+    except StopIteration as end:
+        value: T = end.value
+        return value
 
 
 def finish_together(changes: Sequence[Change[Any]]) -> None:

@@ -1,7 +1,7 @@
 """Real files below a directory of this machine."""
 
 import os
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,20 @@ from msgspec.structs import replace as replace_fields
 from deepfs.backends.operations import CHUNK_BYTES
 from deepfs.backends.protocol import BackendProtocol, Capabilities
 from deepfs.backends.transfer import MAX_HELD_BYTES
-from deepfs.disk import Disk, FilesInMemory, Limits, Reading, Upload, modified_at, when_free
+from deepfs.disk import (
+    Change,
+    Disk,
+    FilesInMemory,
+    Limits,
+    Reading,
+    Steps,
+    Upload,
+    carry_out,
+    finish,
+    finish_together,
+    modified_at,
+    when_free,
+)
 from deepfs.errors import BinaryFileError, DeepFSError, InvalidPathError
 from deepfs.search.batching import BatchedCall, Batcher
 from deepfs.search.disk import Automatic, InProcess, LocalSearch
@@ -103,6 +116,7 @@ class FilesystemBackend(BackendProtocol):
         self._given_root = directory_given("root_dir", root_dir) if root_dir is not None else "."
         self._storage = "disk", self._given_root
         self._virtual = virtual_mode
+        self._durable = durable
         self._disk = Disk(self._given_root, confined=virtual_mode, durable=durable)
         self._max_bytes = bytes_of(max_file_size_mb)
         self._limits = Limits(binary=self._max_bytes)
@@ -111,6 +125,7 @@ class FilesystemBackend(BackendProtocol):
         self._searches: Batcher[tuple[str, Judge | None], SearchRequest, Any] = Batcher(
             self._run_searches, self._storage, timeout=search_timeout
         )
+        self._flushes: Batcher[None, Callable[[], Steps[Any]], Any] = Batcher(_carry_out, ("flush", self._storage))
 
     # --- paths and threads ---
 
@@ -135,6 +150,15 @@ class FilesystemBackend(BackendProtocol):
             deadline = Deadline(_WAIT_S)
             change = partial(pool.run, function, deadline, self._files(), *args, deadline=deadline)
             return await when_free(change)
+
+    async def _store(self, held: Sequence[str], function: Callable[..., Steps[T]], *args: Any) -> T:
+        """Like `_change`, for a change in steps. Durable changes that come at the same time are flushed together."""
+        if not self._durable or is_inline():
+            return await self._change(held, _finished, function, *args)
+        async with self._hold(*_lockable(held)):
+            change = partial(function, Deadline(_WAIT_S), self._files(), *args)
+            stored: T = await when_free(partial(self._flushes.ask, None, change))
+            return stored
 
     @property
     def cwd(self) -> Path:
@@ -293,37 +317,27 @@ class FilesystemBackend(BackendProtocol):
         self, path: str, content: str, *, overwrite: bool = False, if_match: str | None = None
     ) -> WriteResult:
         check_text(content)
-        return await self._change([path], self._write, path, content.encode(), overwrite, if_match)
+        return await self._store([path], self._write, path, content.encode(), overwrite, if_match)
 
     def _write(
         self, deadline: Deadline, disk: Disk, path: str, content: bytes, overwrite: bool, if_match: str | None
-    ) -> WriteResult:
+    ) -> Steps[WriteResult]:
         path = self._path(path)
-        disk.write_file(path, content, overwrite=overwrite, if_match=if_match, deadline=deadline)
+        yield from disk.writing(path, content, overwrite=overwrite, if_match=if_match, deadline=deadline)
         return WriteResult(path=path)
 
     async def aedit(
         self, path: str, old: str, new: str, replace_all: bool = False, *, if_match: str | None = None
     ) -> EditResult:
-        return await self._change([path], self._edit, path, old, new, replace_all, if_match)
+        return await self._store([path], self._edit, path, old, new, replace_all, if_match)
 
     def _edit(
         self, deadline: Deadline, disk: Disk, path: str, old: str, new: str, replace_all: bool, if_match: str | None
-    ) -> EditResult:
+    ) -> Steps[EditResult]:
         path = self._path(path)
-        occurrences = 0
-
-        def changed(data: bytes) -> bytes:
-            nonlocal occurrences
-            content = None if media.is_binary_name(path) else decode(data)
-            if content is None:
-                raise BinaryFileError(path)
-            done = replace(path, content, old, new, replace_all)
-            occurrences = done.occurrences
-            return done.content.encode()
-
-        disk.edit_file(path, changed, if_match=if_match, limit=MAX_HELD_BYTES, deadline=deadline)
-        return EditResult(path=path, occurrences=occurrences)
+        change = _Replacement(path, old, new, replace_all)
+        yield from disk.editing(path, change, if_match=if_match, limit=MAX_HELD_BYTES, deadline=deadline)
+        return EditResult(path=path, occurrences=change.occurrences)
 
     async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
         return await self._change([path], self._delete, path, if_match)
@@ -391,16 +405,24 @@ class FilesystemBackend(BackendProtocol):
     def _upload(
         self, deadline: Deadline, disk: Disk, files: list[tuple[str, bytes]], done: list[FileUploadResponse]
     ) -> None:
-        """Write the next files, in order, since a later one may have the path of an earlier one, or one beneath it.
-
-        The deadline starts anew for each file.
-        """
-        for path, content in files[len(done) : len(done) + _UPLOADS_A_HOP]:
-            done.append(FileUploadResponse(path, _error_code(self._put, deadline, disk, path, content)))
+        """Write the next files, in order, and add the outcomes to `done`. The deadline starts anew for each file."""
+        hop = files[len(done) : len(done) + _UPLOADS_A_HOP]
+        changes: list[Change[FileUploadResponse]] = []
+        for path, content in _together(hop) if self._durable else hop:
+            changes.append(Change(partial(self._put, deadline, disk, path, content)))
+            if changes[-1].error is not None:
+                break
             deadline.restart()
+        finish_together(changes)
+        done.extend(change.result() for change in changes)
 
-    def _put(self, deadline: Deadline, disk: Disk, path: str, content: bytes) -> None:
-        disk.write_file(self._path(path), content, overwrite=True, deadline=deadline)
+    def _put(self, deadline: Deadline, disk: Disk, path: str, content: bytes) -> Steps[FileUploadResponse]:
+        """Write one file."""
+        try:
+            yield from disk.writing(self._path(path), content, overwrite=True, deadline=deadline)
+        except DeepFSError as error:
+            return FileUploadResponse(path, error.code.value)
+        return FileUploadResponse(path)
 
 
 async def _in_memory(disk: Disk, function: Callable[..., T], *args: Any) -> T | None:
@@ -436,6 +458,10 @@ def _error_code(change: Callable[..., None], *args: Any) -> str | None:
     return None
 
 
+def _finished(deadline: Deadline, disk: Disk, function: Callable[..., Steps[T]], *args: Any) -> T:
+    return finish(function(deadline, disk, *args))
+
+
 def _put(deadline: Deadline, _: Disk, upload: Upload) -> None:
     upload.put(deadline)
 
@@ -443,6 +469,46 @@ def _put(deadline: Deadline, _: Disk, upload: Upload) -> None:
 def _close(opened: Iterable[BinaryIO | Upload]) -> None:
     for each in opened:
         each.close()
+
+
+class _Replacement:
+    """Changes the content of a file as an edit asks for."""
+
+    def __init__(self, path: str, *arguments: Any) -> None:
+        self._path = path
+        self._arguments = arguments
+        self.occurrences: int = 0
+
+    def __call__(self, data: bytes) -> bytes:
+        content = None if media.is_binary_name(self._path) else decode(data)
+        if content is None:
+            raise BinaryFileError(self._path)
+        done = replace(self._path, content, *self._arguments)
+        self.occurrences = done.occurrences
+        return done.content.encode()
+
+
+def _carry_out(_: None, calls: Sequence[BatchedCall[Callable[[], Steps[Any]], Any]]) -> None:
+    for call, change in zip(calls, carry_out([call.request for call in calls]), strict=True):
+        call.settle(change.result)
+
+
+def _are_related(path: str, other: str) -> bool:
+    return path == other or paths.is_beneath(path, other) or paths.is_beneath(other, path)
+
+
+def _together(files: Sequence[tuple[str, bytes]]) -> Iterator[tuple[str, bytes]]:
+    """Yield the first files that can be flushed together: none has the path of another, or one beneath it.
+
+    Only the first on a thread that would wait for locks: it could wait for one that the flush has to release.
+    """
+    known: set[str] = set()
+    for path, content in files if pool.is_worker() else files[:1]:
+        for place in _lockable([path]):
+            if any(_are_related(place, other) for other in known):
+                return
+            known.add(place)
+        yield path, content
 
 
 def _lockable(given: Iterable[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from deepfs.disk.engine import Disk
 from deepfs.disk.file_locks import when_free
+from deepfs.disk.flushing import Change, Steps, carry_out, finish, finish_together
 from deepfs.disk.in_memory import FilesInMemory
 from deepfs.disk.os_calls import is_shortage, is_temporary, leaf
 from deepfs.disk.reading import Limits, Reading, modified_at
@@ -12,6 +13,7 @@ from deepfs.threads.deadline import Deadline
 
 __all__ = [
     "BoundedDisk",
+    "Change",
     "Deadline",
     "Disk",
     "FileRun",
@@ -20,7 +22,11 @@ __all__ = [
     "Limits",
     "Listing",
     "Reading",
+    "Steps",
     "Upload",
+    "carry_out",
+    "finish",
+    "finish_together",
     "is_shortage",
     "is_temporary",
     "leaf",

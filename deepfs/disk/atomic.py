@@ -8,13 +8,13 @@ process in a directory, and then at most every ten minutes.
 import errno
 import os
 import stat
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import islice
 
 from deepfs.disk.file_locks import mark_in_use
+from deepfs.disk.flushing import Steps, ToFlush
 from deepfs.disk.os_calls import (
     NEW,
     NO_FOLLOW,
@@ -26,9 +26,6 @@ from deepfs.disk.os_calls import (
 )
 from deepfs.disk.removal import remove_tree
 from deepfs.disk.resolve import Place
-
-if sys.platform == "darwin":
-    import fcntl
 
 __all__ = [
     "NEW_MODE",
@@ -42,8 +39,6 @@ __all__ = [
     "fill",
     "link_into_place",
     "replace",
-    "sync",
-    "sync_directory",
 ]
 
 NEW_MODE = 0o666
@@ -126,25 +121,31 @@ def _unlinked(directory: int, name: str) -> bool:
     return True
 
 
-def create(place: Place, write: Fill, *, mode: int = NEW_MODE, durable: bool) -> bool:
+def create(place: Place, write: Fill, *, mode: int = NEW_MODE, durable: bool) -> Steps[bool]:
     """Create a file at `place`. If something exists there already, change nothing and return False."""
     with TemporaryFile(place.directory, mode) as new:
         write(new.descriptor)
-        check_written(new.descriptor, durable)
+        if durable:
+            yield ToFlush(new.descriptor)
+        check_written(new.descriptor)
         if not link_into_place(place.directory, new.name, place):
             return False
-    sync_directory(place.directory, durable)
+    if durable:
+        yield ToFlush(place.directory, is_directory=True)
     return True
 
 
-def replace(place: Place, write: Fill, old: os.stat_result, *, durable: bool) -> None:
+def replace(place: Place, write: Fill, old: os.stat_result, *, durable: bool) -> Steps[None]:
     """Replace the file at `place`, whose status is `old`; keep its mode, without set-id bits, and its group."""
     with TemporaryFile(place.directory, 0o600) as new:
         write(new.descriptor)
         copy_group_and_mode(new.descriptor, old)
-        check_written(new.descriptor, durable)
+        if durable:
+            yield ToFlush(new.descriptor)
+        check_written(new.descriptor)
         new.rename(place)
-    sync_directory(place.directory, durable)
+    if durable:
+        yield ToFlush(place.directory, is_directory=True)
 
 
 def link_into_place(directory: int, name: str, place: Place) -> bool:
@@ -195,30 +196,10 @@ def copy_group_and_mode(descriptor: int, old: os.stat_result) -> None:
         os.fchmod(descriptor, mode)
 
 
-def check_written(descriptor: int, durable: bool) -> None:
+def check_written(descriptor: int) -> None:
     """Raise every pending write error now, before the file is put in place."""
-    if durable:
-        sync(descriptor)
     # Network file systems report a full disk when a descriptor of the file is closed; any of its descriptors will do.
     os.close(os.dup(descriptor))
-
-
-def sync(descriptor: int) -> None:
-    """Flush a file to the disk; on macOS `fsync` alone leaves the data in the drive's cache."""
-    if sys.platform == "darwin":
-        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
-    else:
-        os.fsync(descriptor)
-
-
-def sync_directory(directory: int, durable: bool) -> None:
-    """Flush the entries of `directory` to the disk, if `durable`."""
-    if durable:
-        descriptor = os.open(".", READ_DIRECTORY, dir_fd=directory)
-        try:
-            os.fsync(descriptor)
-        finally:
-            release(descriptor)
 
 
 class Sweeper:

@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import BinaryIO
 
 from deepfs.disk.atomic import Sweeper
+from deepfs.disk.flushing import Steps, finish
 from deepfs.disk.in_memory import FilesInMemory
 from deepfs.disk.os_calls import StorageErrors, release
 from deepfs.disk.reading import DEFAULT_LIMITS, Limits, Reading, open_regular, read_descriptor, read_whole, read_window
@@ -264,7 +265,19 @@ class Disk:
             NotDirectoryError: A parent of `path` is a file.
             PermissionDeniedError: The file may not be written.
         """
-        self._writer.write(path, data, deadline or Deadline(_WAIT_S), overwrite=overwrite, if_match=if_match)
+        finish(self.writing(path, data, overwrite=overwrite, if_match=if_match, deadline=deadline))
+
+    def writing(
+        self,
+        path: str,
+        data: bytes,
+        *,
+        overwrite: bool = False,
+        if_match: str | None = None,
+        deadline: Deadline | None = None,
+    ) -> Steps[None]:
+        """Like `write_file`, in steps, so that several changes can be flushed together."""
+        return self._writer.write(path, data, deadline or Deadline(_WAIT_S), overwrite=overwrite, if_match=if_match)
 
     def upload(self, path: str) -> Upload:
         """Start a file that is written in parts and then put at `path`; the caller closes it."""
@@ -292,8 +305,20 @@ class Disk:
             ConflictError: The file does not have the version `if_match`.
             TooLargeError: The file is over `limit`.
         """
+        finish(self.editing(path, change, if_match=if_match, limit=limit, deadline=deadline))
+
+    def editing(
+        self,
+        path: str,
+        change: Callable[[bytes], bytes],
+        *,
+        if_match: str | None = None,
+        limit: int | None = None,
+        deadline: Deadline | None = None,
+    ) -> Steps[None]:
+        """Like `edit_file`, in steps, so that several changes can be flushed together."""
         self._make_root_of(path)
-        self._writer.edit(path, change, deadline or Deadline(_WAIT_S), if_match=if_match, limit=limit)
+        return self._writer.edit(path, change, deadline or Deadline(_WAIT_S), if_match=if_match, limit=limit)
 
     def delete(self, path: str, deadline: Deadline | None = None, *, if_match: str | None = None) -> None:
         """Delete a file, a symlink, or a directory with all under it; the target of a symlink stays.

@@ -48,6 +48,7 @@ __all__ = [
     "open_directory_in",
     "open_unlinked",
     "release",
+    "start_writeback",
     "temporary_name",
 ]
 
@@ -134,6 +135,28 @@ def _system_call() -> _Call | None:
 
     is_known = call(_NOWHERE, ".", _how(os.O_RDONLY, 0)) is None and ctypes.get_errno() == errno.EBADF
     return call if is_known else None
+
+
+def start_writeback(descriptor: int) -> None:
+    """Have the system begin to write a file to the disk, where it can; a flush waits for the end."""
+    call = _writeback_call()
+    if call is not None:
+        call(descriptor, 0, 0, _WRITE)
+
+
+_WRITE = 2  # SYNC_FILE_RANGE_WRITE
+
+
+@cache
+def _writeback_call() -> Callable[[int, int, int, int], int] | None:
+    if sys.platform != "linux":
+        return None
+    import ctypes
+
+    call = getattr(ctypes.CDLL(None), "sync_file_range", None)
+    if call is not None:
+        call.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+    return call
 
 
 _EFFECTIVE_IDS = os.access in os.supports_effective_ids

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-from deepfs.disk.atomic import Sweeper, create, discard, link_into_place, replace, sync_directory
+from deepfs.disk.atomic import Sweeper, create, discard, link_into_place, replace
 from deepfs.disk.file_locks import LockHeldError, locked_places
+from deepfs.disk.flushing import finish, sync_directory
 from deepfs.disk.judged_trees import check_tree
 from deepfs.disk.os_calls import (
     READ,
@@ -247,9 +248,9 @@ class Relocator:
     def _copied_file(self, task: _Task, source: int, status: os.stat_result, deadline: Deadline) -> bool:
         write = fill_from(task.src, source, deadline)
         if task.existing is None:
-            return create(task.target, write, mode=stat.S_IMODE(status.st_mode) & 0o777, durable=self._durable)
+            return finish(create(task.target, write, mode=stat.S_IMODE(status.st_mode) & 0o777, durable=self._durable))
         _check_writable(task.target)
-        replace(task.target, write, task.existing, durable=self._durable)
+        finish(replace(task.target, write, task.existing, durable=self._durable))
         return True
 
     def _copied_link(self, task: _Task) -> bool:

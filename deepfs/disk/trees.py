@@ -5,8 +5,9 @@ import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from deepfs.disk.atomic import Fill, sync
+from deepfs.disk.atomic import Fill
 from deepfs.disk.file_locks import mark_in_use
+from deepfs.disk.flushing import sync
 from deepfs.disk.os_calls import (
     NEW,
     NO_FOLLOW,

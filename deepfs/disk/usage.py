@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from deepfs.disk.engine import Disk
 from deepfs.disk.file_locks import LockHeldError
+from deepfs.disk.flushing import Steps
 from deepfs.disk.os_calls import LINK_ERRORS, NO_FOLLOW, READ_DIRECTORY, FileId, file_id, open_as_owner
 from deepfs.disk.resolve import Root
 from deepfs.disk.trees import ContentId
@@ -217,7 +218,7 @@ class BoundedDisk(Disk):
         super().__init__(root)
         self._use = use
 
-    def write_file(
+    def writing(
         self,
         path: str,
         data: bytes,
@@ -225,9 +226,9 @@ class BoundedDisk(Disk):
         overwrite: bool = False,
         if_match: str | None = None,
         deadline: Deadline | None = None,
-    ) -> None:
+    ) -> Steps[None]:
         with self._room(path, len(data), deadline):
-            super().write_file(path, data, overwrite=overwrite, if_match=if_match, deadline=deadline)
+            yield from super().writing(path, data, overwrite=overwrite, if_match=if_match, deadline=deadline)
 
     def _room(self, path: str, size: int, deadline: Deadline | None = None) -> AbstractContextManager[None]:
         """Room for `size` bytes at `path`: they replace a file, or take at least a page, as does each new directory."""
@@ -243,7 +244,7 @@ class BoundedDisk(Disk):
             return 0
         return status.st_blocks * _BLOCK if status.st_nlink == 1 and stat.S_ISREG(status.st_mode) else 0
 
-    def edit_file(
+    def editing(
         self,
         path: str,
         change: Callable[[bytes], bytes],
@@ -251,7 +252,7 @@ class BoundedDisk(Disk):
         if_match: str | None = None,
         limit: int | None = None,
         deadline: Deadline | None = None,
-    ) -> None:
+    ) -> Steps[None]:
         with ExitStack() as rooms:
 
             def changed(data: bytes) -> bytes:
@@ -260,7 +261,7 @@ class BoundedDisk(Disk):
                 rooms.enter_context(self._use.room(path, growth, deadline or Deadline()))
                 return content
 
-            super().edit_file(path, changed, if_match=if_match, limit=limit, deadline=deadline)
+            yield from super().editing(path, changed, if_match=if_match, limit=limit, deadline=deadline)
 
     def upload(self, path: str) -> Upload:
         with self._use.room(path, 1, Deadline()):

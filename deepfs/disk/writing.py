@@ -15,9 +15,9 @@ from deepfs.disk.atomic import (
     fill,
     link_into_place,
     replace,
-    sync_directory,
 )
 from deepfs.disk.file_locks import LockedFile, locked_file
+from deepfs.disk.flushing import Steps, sync, sync_directory
 from deepfs.disk.os_calls import LINK_ERRORS, READ, StorageErrors, attempts, release
 from deepfs.disk.reading import check_regular, is_version, read_descriptor
 from deepfs.disk.resolve import Place, Root
@@ -37,38 +37,42 @@ class Writer:
         self._sweeper = sweeper
         self._durable = durable
 
-    def write(self, path: str, data: bytes, deadline: Deadline, *, overwrite: bool, if_match: str | None) -> None:
+    def write(
+        self, path: str, data: bytes, deadline: Deadline, *, overwrite: bool, if_match: str | None
+    ) -> Steps[None]:
         """Put `data` at `path`, making the directories above it."""
         for _ in attempts(path):
             deadline.check_cancelled(path)
             try:
-                if self._written(path, data, deadline, overwrite=overwrite, if_match=if_match):
+                if (yield from self._written(path, data, deadline, overwrite=overwrite, if_match=if_match)):
                     return
             except NotFoundError as error:
                 # The file, or a parent directory, was deleted between two steps.
                 if if_match is not None:
                     raise ConflictError(path) from error
 
-    def _written(self, path: str, data: bytes, deadline: Deadline, *, overwrite: bool, if_match: str | None) -> bool:
+    def _written(
+        self, path: str, data: bytes, deadline: Deadline, *, overwrite: bool, if_match: str | None
+    ) -> Steps[bool]:
         """Try once to write; return False if the entry at `path` changed between two steps."""
         with StorageErrors(path), self._root.locate_target(path, make=if_match is None) as place:
             self._sweeper.visit(place)
             if place.found is None:
                 if if_match is not None:
                     raise ConflictError(path)
-                return create(place, fill(data), durable=self._durable)
+                return (yield from create(place, fill(data), durable=self._durable))
             check_regular(path, place.found)
             if not overwrite and if_match is None:
                 raise AlreadyExistsError(path)
-            return self._replaced(path, place, data, deadline, if_match)
+            return (yield from self._replaced(path, place, data, deadline, if_match))
 
-    def _replaced(self, path: str, place: Place, data: bytes, deadline: Deadline, if_match: str | None) -> bool:
+    def _replaced(self, path: str, place: Place, data: bytes, deadline: Deadline, if_match: str | None) -> Steps[bool]:
         old = _lock(path, place, deadline)
         if old is None:
             return False
         with old:
             _check_version(path, old.descriptor, if_match, deadline)
-            replace(place, fill(data), old.status, durable=self._durable)
+            yield from replace(place, fill(data), old.status, durable=self._durable)
         return True
 
     def edit(
@@ -79,7 +83,7 @@ class Writer:
         *,
         if_match: str | None,
         limit: int | None,
-    ) -> None:
+    ) -> Steps[None]:
         """Replace the content of the file at `path` by `change(content)`, with the file locked."""
         with (
             StorageErrors(path),
@@ -89,7 +93,7 @@ class Writer:
             self._sweeper.visit(place)
             _check_version(path, old.descriptor, if_match, deadline)
             data = change(read_descriptor(path, old.descriptor, old.status.st_size, limit))
-            replace(place, fill(data), old.status, durable=self._durable)
+            yield from replace(place, fill(data), old.status, durable=self._durable)
 
 
 def _lock(path: str, place: Place, deadline: Deadline) -> LockedFile | None:
@@ -132,7 +136,9 @@ class Upload:
     def put(self, deadline: Deadline) -> None:
         """Put the file at its path, replacing a file that is there."""
         with StorageErrors(self._path):
-            check_written(self._new.descriptor, self._durable)
+            if self._durable:
+                sync(self._new.descriptor)
+            check_written(self._new.descriptor)
         for _ in attempts(self._path):
             deadline.check_cancelled(self._path)
             try:

@@ -3,7 +3,8 @@
 `run` and `run_each` are for short operations: each call makes a whole operation (open, read and close), not a single
 system call. One worker makes these calls one by one, since with tiny calls a second thread costs more in contention for
 the interpreter than it gains; if calls turn out slow, workers are added. `run_long` and `start_long` are for searches,
-which may take long or get stuck, and `run_resident` is for calls that need a thread that never ends.
+which may take long or get stuck, `call_together` is for flushes, and `run_resident` for calls that need a thread that
+never ends.
 
 Callers are served fairly. Of short calls, those that a loop submits in one turn form a group; of long ones, those for
 one storage. The groups are served in rotation, one call each, and long calls take turns: whenever they check their
@@ -13,8 +14,10 @@ that has ended are dropped.
 
 import os
 from collections.abc import Awaitable, Callable, Hashable, Iterable
+from functools import partial
 from itertools import islice
 from math import inf
+from queue import SimpleQueue
 from typing import TypeVar, TypeVarTuple
 
 from anyio import current_effective_deadline
@@ -27,6 +30,7 @@ from deepfs.threads.worker_pool import Job, WorkerPool, is_worker
 __all__ = [
     "Job",
     "WorkerPool",
+    "call_together",
     "is_worker",
     "run",
     "run_each",
@@ -52,6 +56,8 @@ class _Pools:
         # Searches keep the interpreter busy: each further worker makes an event loop wait longer for its turn. They may
         # wait for a device, or forever; workers are added then, but at most two calls for a storage have begun.
         self.long = WorkerPool("long", core=2, limit=16, most=2, threads=64)
+        # The system combines flushes that wait at the same time.
+        self.flushing = WorkerPool("flushing", core=32, limit=32)
         self.resident = WorkerPool("resident", core=1, limit=1)
         self.isolated = WorkerPool("isolated", core=1, limit=1)
 
@@ -211,6 +217,26 @@ def start_long(storage: Hashable, function: Callable[[*ArgsT], object], *args: *
         args: The arguments of the function.
     """
     _pools.long.submit(Job(storage, _nothing, function, args))
+
+
+def call_together(function: Callable[[ItemT], T], items: Iterable[ItemT]) -> list[T]:
+    """Call a function with each item, on several threads, and wait in this thread for all results.
+
+    Args:
+        function: Waits for a device. Must not raise.
+        items: The items.
+    """
+    ended: SimpleQueue[None] = SimpleQueue()
+    jobs: list[Job[T]] = [Job(None, partial(ended.put, None), function, (item,)) for item in items]
+    for job in jobs:
+        try:
+            _pools.flushing.submit(job)
+        except RuntimeError:  # No thread can be started.
+            job.run()
+            ended.put(None)
+    for _ in jobs:
+        ended.get()
+    return [job.result() for job in jobs]
 
 
 def _nothing() -> None:

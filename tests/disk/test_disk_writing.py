@@ -5,6 +5,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -231,6 +232,26 @@ def test_without_file_locks_threads_still_exclude_each_other(
     monkeypatch.setattr("deepfs.disk.file_locks._process_locks._told", False)
     assert edits_by_threads(root, 4, 25) == 100
     assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+def test_a_change_makes_as_few_system_calls_in_deep_directories(root: Path, disk: Disk) -> None:
+    made: list[str] = []
+    names = ("open", "close", "stat", "fstat", "readlink", "unlink", "rename", "fchmod", "scandir")
+    for path in ("/dir/file", "/dir/a/b/c/d/file"):
+        disk.write_file(path, b"old")
+        with pytest.MonkeyPatch.context() as patch:
+            for name in names:
+                patch.setattr(os, name, partial(noted, made, name, getattr(os, name)))
+            disk.write_file(path, b"new", overwrite=True)
+            disk.edit_file(path, bytes.upper)
+    half = len(made) // 2
+    assert made[:half] == made[half:]
+    assert half <= 32
+
+
+def noted(made: list[str], name: str, call: Callable[..., object], *args: object, **where: int) -> object:
+    made.append(name)
+    return call(*args, **where)
 
 
 def test_durable_changes_sync_the_file_and_its_directory(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

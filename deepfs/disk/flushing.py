@@ -1,0 +1,179 @@
+"""Flushing to the disk, by itself or together with other changes that wait for it at the same time."""
+
+import os
+import sys
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from deepfs.disk.os_calls import READ_DIRECTORY, file_id, is_shortage, release, start_writeback
+from deepfs.threads import pool
+
+if sys.platform == "darwin":
+    import fcntl
+
+__all__ = [
+    "Change",
+    "Steps",
+    "ToFlush",
+    "carry_out",
+    "finish",
+    "finish_together",
+    "sync",
+    "sync_directory",
+]
+
+T = TypeVar("T")
+
+_MOST_TOGETHER = 40
+"""The most changes that are flushed together; each has three descriptors open until then."""
+
+
+def sync(descriptor: int) -> None:
+    """Flush a file to the disk; on macOS `fsync` alone leaves the data in the drive's cache."""
+    if sys.platform == "darwin":
+        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+    else:
+        os.fsync(descriptor)
+
+
+def sync_directory(directory: int, durable: bool) -> None:
+    """Flush the entries of `directory` to the disk, if `durable`."""
+    if durable:
+        descriptor = os.open(".", READ_DIRECTORY, dir_fd=directory)
+        try:
+            os.fsync(descriptor)
+        finally:
+            release(descriptor)
+
+
+class ToFlush(NamedTuple):
+    """An open file or directory that must be on the disk before a change goes on."""
+
+    descriptor: int
+    is_directory: bool = False
+
+    def flush(self) -> None:
+        """Wait until it is on the disk."""
+        if self.is_directory:
+            sync_directory(self.descriptor, durable=True)
+        else:
+            sync(self.descriptor)
+
+
+Steps = Generator[ToFlush, None, T]
+"""A change that stops where something has to be flushed, so that several changes can be flushed together."""
+
+
+class Change(Generic[T]):
+    """A change that has begun: it runs to where it needs a flush, and `finish_together` takes it on from there.
+
+    Args:
+        start: Starts the change.
+    """
+
+    _value: T
+
+    def __init__(self, start: Callable[[], Steps[T]]) -> None:
+        self.waits_for: ToFlush | None = None
+        """What has to be flushed next; None once the change has ended."""
+        self.error: BaseException | None = None
+        """Why the change failed."""
+        try:
+            self._steps = start()
+            self.waits_for = next(self._steps)
+        except StopIteration as end:
+            self._value = end.value
+        except BaseException as error:
+            self.error = error
+
+    def go_on(self, failure: BaseException | None) -> None:
+        """Continue after the flush, or after its failure."""
+        self.waits_for = None
+        try:
+            self.waits_for = next(self._steps) if failure is None else self._steps.throw(failure)
+        except StopIteration as end:
+            self._value = end.value
+        except BaseException as error:
+            self.error = error
+
+    def result(self) -> T:
+        """Return what the change returned, or raise what it raised."""
+        if self.error is None:
+            return self._value
+        try:
+            raise self.error
+        finally:
+            del self  # The traceback holds this frame: no cycle through the change.
+
+
+def finish(steps: Steps[T]) -> T:
+    """Carry out a change by itself."""
+    try:
+        asked = next(steps)
+        while True:
+            failure = _failure(asked)
+            asked = next(steps) if failure is None else steps.throw(failure)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+
+
+def finish_together(changes: Sequence[Change[Any]]) -> None:
+    """Take changes to their ends; what several of them wait for is flushed at once, and a shared directory only once.
+
+    The changes must not depend on one another.
+    """
+    while waiting := [(change, change.waits_for) for change in changes if change.waits_for is not None]:
+        failures = _flush_all([asked for _, asked in waiting])
+        for (change, _), failure in zip(waiting, failures, strict=True):
+            change.go_on(failure)
+
+
+def _flush_all(asked: Sequence[ToFlush]) -> list[BaseException | None]:
+    """Flush each file and directory, a directory only once; returns the failure of each, or None."""
+    if len(asked) == 1:
+        return [_failure(asked[0])]
+    for each in asked:
+        if not each.is_directory:
+            start_writeback(each.descriptor)
+    keys = [_key(each) for each in asked]
+    unique = dict(zip(keys, asked, strict=True))
+    failures = dict(zip(unique, pool.call_together(_failure, unique.values()), strict=True))
+    return [failures[key] for key in keys]
+
+
+def _key(asked: ToFlush) -> object:
+    try:
+        return file_id(os.fstat(asked.descriptor)) if asked.is_directory else asked
+    except OSError:
+        return asked
+
+
+def _failure(asked: ToFlush) -> BaseException | None:
+    try:
+        asked.flush()
+    except BaseException as error:
+        return error
+    return None
+
+
+def carry_out(starts: Sequence[Callable[[], Steps[Any]]]) -> Iterator[Change[Any]]:
+    """Carry out changes that do not depend on one another, flushing up to 40 together.
+
+    Args:
+        starts: Starts the changes.
+
+    Yields:
+        The changes, in order, each when it has ended.
+    """
+    begun = 0
+    while begun < len(starts):
+        changes: list[Change[Any]] = []
+        for start in starts[begun : begun + _MOST_TOGETHER]:
+            change = Change(start)
+            if changes and is_shortage(change.error):
+                break  # The changes that have begun give their descriptors back when they end.
+            changes.append(change)
+        begun += len(changes)
+        finish_together(changes)
+        yield from changes

@@ -34,6 +34,7 @@ __all__ = [
     "current_store",
     "database_kind",
     "empty_channel",
+    "get_in_batch",
     "legacy_namespace",
     "lists_all",
     "omits_expired",
@@ -202,17 +203,15 @@ async def batch(store: BaseStore, operations: Sequence[Op]) -> list[Result]:
     Raises BackendError if the store fails. On its own loop the store is never interrupted: the SQLite store would then
     keep its transaction open.
     """
-    given: object  # A store may return anything.
-    try:
-        loop = store_loop(store)
-        given = await (store.abatch(operations) if loop is None else _call_on(loop, lambda: store.abatch(operations)))
-    except DeepFSError:
-        raise
-    except Exception as error:
-        raise _failure(error) from error
+    given: object = await _asked(store, partial(store.abatch, operations))  # A store may return anything.
     if (type(given) is not list and not isinstance(given, Sequence)) or len(given) != len(operations):
         raise BackendError(None, "The store gave an answer that does not fit what it was asked.")
     return given if type(given) is list else list(given)
+
+
+async def get_in_batch(store: BaseStore, namespace: tuple[str, ...], key: str) -> object:
+    """Get an item by the queue of an async store, which makes one batch of what its callers want at the same time."""
+    return await _asked(store, lambda: store.aget(namespace, key), finishes=False)
 
 
 class Session(NamedTuple):
@@ -236,14 +235,7 @@ async def with_session(store: BaseStore, work: Callable[[Session], Coroutine[Any
             return await work(session)
 
     # SQLite ends a statement, whoever waits for it. The setup of the store must not be interrupted.
-    finishes = not (is_sqlite and cast("Any", store).is_setup)
-    try:
-        loop = store_loop(store)
-        return await (run() if loop is None else _call_on(loop, run, finishes=finishes))
-    except DeepFSError:
-        raise
-    except Exception as error:
-        raise _failure(error) from error
+    return await _asked(store, run, finishes=not (is_sqlite and cast("Any", store).is_setup))
 
 
 @asynccontextmanager
@@ -266,17 +258,22 @@ async def _postgres_session(store: Any) -> AsyncIterator[Session]:
         yield Session(cursor.connection, rows)
 
 
-async def _call_on(
-    loop: asyncio.AbstractEventLoop, run: Callable[[], Coroutine[Any, Any, T]], *, finishes: bool = True
-) -> T:
-    """Run `run` on the event loop of a store. Raises BackendError if that loop has ended."""
-    if not loop.is_running():
-        raise BackendError(None, "The event loop that the store is bound to no longer runs: open the store anew.")
-    return await call_on(loop, run, finishes=finishes)
+async def _asked(store: BaseStore, call: Callable[[], Coroutine[Any, Any, T]], *, finishes: bool = True) -> T:
+    """Make a call on the event loop of `store`, or here if it has none. Raises BackendError for errors of the store.
 
-
-def _failure(error: Exception) -> BackendError:
-    return BackendError(None, f"The store failed ({type(error).__name__})")
+    With `finishes`, the call runs to its end if the store has a loop, even if the caller is cancelled.
+    """
+    try:
+        loop = store_loop(store)
+        if loop is None:
+            return await call()
+        if loop.is_running():
+            return await call_on(loop, call, finishes=finishes)
+    except DeepFSError:
+        raise
+    except Exception as error:
+        raise BackendError(None, f"The store failed ({type(error).__name__})") from error
+    raise BackendError(None, "The event loop that the store is bound to no longer runs: open the store anew.")
 
 
 # --- the inside of stores --------------------------------------------------------------------------------------------

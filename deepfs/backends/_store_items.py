@@ -17,7 +17,7 @@ from deepfs.backends.namespace import Namespace
 from deepfs.errors import BackendError
 from deepfs.text.flat_tree import ChangedError, PartlyDoneError
 
-__all__ = ["change", "fetched", "listed"]
+__all__ = ["change", "fetched", "fetched_in_batch", "listed"]
 
 _ALL: Final = 2**31 - 1
 """The page size: one page holds everything, if the store allows it. Paging by offset loses rows while others write."""
@@ -46,6 +46,15 @@ async def fetched(store: BaseStore, namespace: Namespace, keys: Sequence[str]) -
             if tuple(item.namespace) == namespace:
                 found[item.key] = item.value
     return {key: found[key] for key in keys if key in found} if found else found
+
+
+async def fetched_in_batch(store: BaseStore, namespace: Namespace, key: str) -> dict[str, Any]:
+    """The value of one item by its key, read together with others; empty if the item is missing."""
+    item: Any = await _langgraph.get_in_batch(store, namespace, key)
+    if item is None:
+        return {}
+    _check_item(item)
+    return {key: item.value} if item.key == key and tuple(item.namespace) == namespace else {}
 
 
 async def listed(store: BaseStore, namespace: Namespace) -> dict[Any, Any]:

@@ -1,4 +1,4 @@
-"""The database of a LangGraph store, reached by the store's own cursor: its identity, and conditional changes.
+"""The database of a LangGraph store, reached by the store's own connection: its identity, and conditional changes.
 
 A `BaseStore` has no compare-and-set, and two store objects over one database know nothing of each other. SQL on the
 table provides it: the changes of an operation are made as a whole, if each record is still the one that was read.
@@ -6,6 +6,7 @@ table provides it: the changes of an operation are made as a whole, if each reco
 
 import json
 import os
+import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, Final
@@ -194,7 +195,7 @@ async def _sqlite(store: BaseStore, session: Session, namespace: Namespace, puts
     connection = session.connection
     # Else a single statement would belong to a transaction, which it could not commit.
     is_alone = connection.isolation_level is None and not connection.in_transaction
-    if is_alone and await _is_made(session, _SINGLE_SQLITE, ".".join(namespace), puts, _stored):
+    if is_alone and _RETURNS and await _is_made(session, _SINGLE_SQLITE, ".".join(namespace), puts, _stored):
         return None
     # Lock for writing at once: two transactions that read first and write later would refuse each other.
     await session.rows("BEGIN IMMEDIATE", ())
@@ -228,6 +229,8 @@ async def _changed_in_sqlite(session: Session, prefix: str, puts: Sequence[Put])
     return next((put.path for put in puts if found.get(put.path) != put.before), None)
 
 
+_RETURNS: Final = sqlite3.sqlite_version_info >= (3, 35)
+"""Whether SQLite knows `RETURNING`."""
 _MOST_PARAMETERS: Final = 900
 """The most parameters of a statement: SQLite may refuse more than 999."""
 

@@ -20,7 +20,7 @@ from deepfs._deprecated import warn_deprecated
 from deepfs._langgraph import private as _langgraph
 from deepfs.backends import _store_listing as sql
 from deepfs.backends._store_items import change as change_items
-from deepfs.backends._store_items import fetched, listed
+from deepfs.backends._store_items import fetched, fetched_in_batch, listed
 from deepfs.backends._store_tables import Put, can_compare, identify, is_identified, storage_of
 from deepfs.backends.flat import RecordStorageBackend
 from deepfs.backends.flat_plans import Plan
@@ -47,6 +47,8 @@ __all__ = ["NamespaceFactory", "StoreBackend", "StoreIndex", "index_of"]
 
 T = TypeVar("T")
 
+_MOST_IN_BATCH = 500
+"""The most single reads that are made together: each is a parameter of one statement, and databases limit these."""
 _MAX_NAMESPACES = 1024
 """Namespaces remembered for one storage; the one that was first seen longest ago is forgotten first."""
 
@@ -145,6 +147,8 @@ class _Place:
         self.index = index_of(storage, namespace)
         self.by_sql = sql.can_list(store)
         self.compares = can_compare(store)
+        self.reads: list[None] = []
+        """An item for each read by SQL that is under way."""
         self.never_suspends = _langgraph.never_suspends(store)
         self.guard = _guard_of(store) if self.never_suspends else None
 
@@ -184,6 +188,7 @@ class _StoreFiles(AsyncStorage):
         self._index = place.index
         self._by_sql = place.by_sql
         self._compares = place.compares
+        self._reads = place.reads
         self._guard = nullcontext() if place.guard is None else place.guard.lock
         self.apply_waits = not place.never_suspends
 
@@ -196,9 +201,22 @@ class _StoreFiles(AsyncStorage):
 
     async def get(self, paths: Sequence[str]) -> DecodedFiles:
         if self._by_sql:
-            return DecodedFiles(await sql.values(self._store, self._namespace, paths))
+            return DecodedFiles(await self._values(paths))
         with self._guard:
             return DecodedFiles(await fetched(self._store, self._namespace, paths))
+
+    async def _values(self, paths: Sequence[str]) -> dict[str, Any]:
+        """The values at `paths`; a single one is read together with others if others are being read."""
+        reads = self._reads
+        if len(paths) == 1 and 0 < len(reads) < _MOST_IN_BATCH:
+            read = fetched_in_batch(self._store, self._namespace, paths[0])
+        else:
+            read = sql.values(self._store, self._namespace, paths)
+        reads.append(None)  # Atomic, as is the removal: several threads may use the store.
+        try:
+            return await read
+        finally:
+            reads.pop()
 
     async def list(self, prefix: str, limit: int | None = None) -> Listing:
         if limit is not None:

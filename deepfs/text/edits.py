@@ -75,8 +75,10 @@ def replace(
         _check_place(path, content, old, searched, old, replace_all)
         return _Mixed(path, content, searched, old, limit).replaced(new, "\r\n" if crlf > lf else "\n")
     wanted, wanted_new = (_with_crlf(old), _with_crlf(new)) if crlf else (old, new)
-    _check_place(path, content, old, content, wanted, replace_all)
-    return _replace_literal(path, content, wanted, wanted_new, limit)
+    place = _check_place(path, content, old, content, wanted, replace_all)
+    if replace_all:
+        return _replace_literal(path, content, wanted, wanted_new, limit)
+    return _replace_once(path, content, Span(place, place + len(wanted), wanted_new), limit)
 
 
 def _line_ends(content: str, old: str, new: str) -> tuple[int, int]:
@@ -91,13 +93,17 @@ def _with_crlf(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\n", "\r\n")
 
 
-def _check_place(path: str, content: str, old: str, searched: str, wanted: str, replace_all: bool) -> None:
-    """Raise unless `wanted`, which is `old` as spelt in `searched`, occurs once, or at all with `replace_all`."""
+def _check_place(path: str, content: str, old: str, searched: str, wanted: str, replace_all: bool) -> int:
+    """The first place of `wanted`, which is `old` as spelt in `searched`.
+
+    Raises unless it occurs once, or at all with `replace_all`.
+    """
     first = searched.find(wanted)
     if first < 0:
         raise NoMatchError(path, hint(content, old))
     if not replace_all and searched.find(wanted, first + 1) >= 0:
         raise AmbiguousMatchError(path, _count(searched, wanted))
+    return first
 
 
 def _count(text: str, old: str) -> int:
@@ -123,11 +129,19 @@ def _size(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
 
 
-def _replace_literal(path: str, content: str, old: str, new: str, limit: int) -> Replacement:
-    occurrences = content.count(old)
-    growth = occurrences * (_size(new) - _size(old))
+def _check_growth(path: str, content: str, growth: int, limit: int) -> None:
     if growth > 0 and (size := _size(content) + growth) > limit:
         raise TooLargeError(path, size, limit)
+
+
+def _replace_once(path: str, content: str, span: Span, limit: int) -> Replacement:
+    _check_growth(path, content, _size(span.text) - _size(content[span.start : span.end]), limit)
+    return Replacement(f"{content[: span.start]}{span.text}{content[span.end :]}", 1, [span])
+
+
+def _replace_literal(path: str, content: str, old: str, new: str, limit: int) -> Replacement:
+    occurrences = content.count(old)
+    _check_growth(path, content, occurrences * (_size(new) - _size(old)), limit)
     result = content.replace(old, new)
     if occurrences > MAX_SPANS:
         last_end = content.rfind(old) + len(old)

@@ -464,3 +464,26 @@ async def test_nothing_is_stored_within_a_transaction_of_the_caller(tmp_path: Pa
         assert (await backend.aedit("/a", "one", "two")).code == "backend_error"
         await store.conn.execute("ROLLBACK")
         assert await text_in(store, "/a") == "one"
+
+
+async def test_reads_at_once_share_statements_and_none_is_disturbed_by_another(
+    opener: Opener, statements: Statements
+) -> None:
+    store = await opener.open()
+    backend = over(store)
+    names = [f"/d/{number}" for number in range(60)]
+    uploads = await backend.aupload_files([(name, name.encode()) for name in names])
+    assert {upload.error for upload in uploads} == {None}
+    await store.aput(SPACE, "/d/0", {"content": 1})
+    statements.clear()
+    reads = await gather([lambda name=name: backend.aread(name) for name in [*names, "/d", "/none"]])
+    assert len(statements) < 20
+    assert [read.code for read in reads] == ["invalid_content", *[None] * 59, "is_directory", "file_not_found"]
+    assert [read.file_data.content for read in reads[1:60]] == names[1:]
+    async with anyio.create_task_group() as tasks:
+        for name in names:
+            tasks.start_soon(backend.aread, name)
+        await anyio.lowlevel.checkpoint()
+        tasks.cancel_scope.cancel()
+    assert (await backend.aread("/d/1")).ok
+    assert backend._place().reads == []

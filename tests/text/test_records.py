@@ -1,8 +1,8 @@
 import json
 from base64 import b64encode
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta, tzinfo
-from types import MappingProxyType
+from datetime import UTC, datetime, timedelta
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -97,14 +97,19 @@ def test_timestamps_are_utc_with_microseconds() -> None:
     assert abs(datetime.now(UTC) - now) < timedelta(minutes=1)
 
 
-def test_a_timestamp_has_six_digits_even_on_the_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Clock(datetime):
-        @classmethod
-        def now(cls, tz: tzinfo | None = None) -> "Clock":
-            return cls(2026, 1, 2, 3, 4, 5, tzinfo=tz)
-
-    monkeypatch.setattr(filedata, "datetime", Clock)
-    assert timestamp() == "2026-01-02T03:04:05.000000+00:00"
+@given(
+    st.lists(
+        st.datetimes(datetime(1970, 1, 1), datetime(2200, 1, 1))
+        | st.integers(0, 2_000_000).map(lambda more: datetime(2026, 1, 2, 3, 4, 5) + timedelta(microseconds=more))
+    )
+)
+def test_a_timestamp_has_six_digits_whatever_the_time(times: list[datetime]) -> None:
+    since = datetime(1970, 1, 1)
+    for now in [datetime(2026, 1, 2, 3, 4, 5), *times]:
+        with pytest.MonkeyPatch.context() as patch:
+            clock = SimpleNamespace(time_ns=lambda now=now: (now - since) // timedelta(microseconds=1) * 1000 + 999)
+            patch.setattr(filedata, "time", clock)
+            assert timestamp() == now.isoformat(timespec="microseconds") + "+00:00"
 
 
 @given(contents)

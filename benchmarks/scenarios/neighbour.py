@@ -13,7 +13,7 @@ import anyio
 from benchmarks import inputs
 from benchmarks.bench import Bench
 from benchmarks.lag import percentile
-from deepfs.backends import FilesystemBackend, LocalShellBackend
+from deepfs.backends import FilesystemBackend, LocalShellBackend, MemoryBackend
 
 TITLE: Final = "A tenant beside a noisy one"
 
@@ -21,6 +21,8 @@ _LOCKS: Final = 60
 _GREPS: Final = 6
 _COMMANDS: Final = 32
 _FILES: Final = 100
+_IN_MEMORY: Final = 600
+"""So many files are not searched on the event loop."""
 _TREE: Final = 20
 """Files of 2 MB in each tree that is searched for long."""
 _PATTERN: Final = r"[a-q ].{300}[0-9]"
@@ -46,11 +48,12 @@ async def measure(bench: Bench) -> None:
     bench.note(_table(rows))
     bench.note(
         f"Locks: {_LOCKS} edits of files that another process has locked. Greps: {_GREPS} regular expressions over "
-        f"trees of {_TREE} × 2 MB, each of a backend of its own. Commands: {_COMMANDS} × `sleep 60`."
+        f"trees of {_TREE} × 2 MB, each of a backend of its own, and as many of one backend in memory. "
+        f"Commands: {_COMMANDS} × `sleep 60`."
     )
 
 
-_LIMITS: Final = {"read": 50, f"grep of {_FILES} files": 500, "echo": 1000}
+_LIMITS: Final = {"read": 50, f"grep of {_FILES} files": 500, "grep in memory": 500, "echo": 1000}
 """The bars, in milliseconds, of what the neighbour does."""
 
 
@@ -63,6 +66,9 @@ class _Tenants:
         self.neighbour = inputs.write_tree(root / "neighbour", inputs.flat_files(_FILES))
         inputs.write_tree(self.locked, {f"/{number}.txt": "free\n" for number in range(_LOCKS)})
         text = "\n".join(inputs.random_texts(2_000, 1_000))
+        self.memory = MemoryBackend()
+        self.memory.upload_files([(f"/{number}.txt", b"short\n") for number in range(_IN_MEMORY)])
+        self.memory.upload_files([(f"/long/{number}.txt", text.encode()) for number in range(_TREE)])
         inputs.write_tree(self.trees[0], {f"/{number:03}.txt": text for number in range(_TREE)})
         for tree in self.trees[1:]:
             tree.mkdir()
@@ -97,6 +103,8 @@ async def _greps(tenants: _Tenants) -> None:
     async with anyio.create_task_group() as tasks:
         for tree in tenants.trees:
             tasks.start_soon(_again, partial(FilesystemBackend(tree).agrep, _PATTERN, regex=True))
+        for _ in range(_GREPS):
+            tasks.start_soon(_again, partial(tenants.memory.agrep, _PATTERN, regex=True))
 
 
 async def _commands(tenants: _Tenants) -> None:
@@ -119,10 +127,12 @@ _NOISES: Final[dict[str, Noise]] = {"locks": _locks, "greps": _greps, "commands"
 
 async def _beside(tenants: _Tenants, noises: Sequence[Noise], quick: bool) -> Waits:
     """The seconds that each call of the neighbour took beside the noise."""
-    backend = LocalShellBackend(tenants.neighbour)
+    backend, memory = LocalShellBackend(tenants.neighbour), MemoryBackend()
+    await memory.aupload_files([(f"/{number}.txt", b"a needle\n") for number in range(_IN_MEMORY)])
     calls: dict[str, tuple[float, Callable[[], Awaitable[Any]]]] = {
         "read": (0.005, partial(backend.aread, "/d0000/f00.txt")),
         f"grep of {_FILES} files": (0.05, partial(backend.agrep, "needle")),
+        "grep in memory": (0.05, partial(memory.agrep, "needle")),
         "echo": (0.05, partial(backend.aexecute, "echo")),
     }
     waits: Waits = {kind: [] for kind in calls}
@@ -148,12 +158,12 @@ async def _repeat(call: Callable[[], Awaitable[Any]], pause: float, end: float, 
 
 
 def _table(rows: dict[str, Waits]) -> str:
-    """The median, the 99th percentile and the longest of the waits, beside each kind of noise."""
-    lines = [f"{'beside':12}" + "".join(f"{f'{kind}: p50, p99, max (ms)':>42}" for kind in _LIMITS)]
+    """The median, the 99th percentile and the longest of the waits in milliseconds, beside each kind of noise."""
+    lines = [f"{'beside (ms)':12}" + "".join(f"{f'{kind}: p50, p99, max':>36}" for kind in _LIMITS)]
     for name, waits in rows.items():
         cells = (
-            "  ".join(f"{percentile(waits[kind], percent) * 1000:8.1f}" for percent in (50.0, _PERCENT, 100.0))
+            "  ".join(f"{percentile(waits[kind], percent) * 1000:9.1f}" for percent in (50.0, _PERCENT, 100.0))
             for kind in _LIMITS
         )
-        lines.append(f"{name:12}" + "".join(f"{cell:>42}" for cell in cells))
+        lines.append(f"{name:12}" + "".join(f"{cell:>36}" for cell in cells))
     return "\n".join(lines)

@@ -83,7 +83,8 @@ class FilesystemBackend(BackendProtocol):
         virtual_mode: Whether to confine all operations to `root_dir`.
         max_file_size_mb: The largest file, in units of 1,048,576 bytes, that is read whole or searched.
         durable: Whether a change returns only when the disk has stored it.
-        search_timeout: Seconds after which a search ends with what it found, `truncated`.
+        search_timeout: Seconds after which a search ends with what it found, `truncated`. Waiting for other searches
+            does not count.
         ignore: What searches leave out: `"git"` for what the `.gitignore` files from `root_dir` down say, a list of
             patterns in the syntax of such a file, or None for nothing. The directory that a search starts in is
             searched in any case, and other operations ignore nothing. A `.gitignore` that is no regular file, or is

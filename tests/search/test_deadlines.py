@@ -18,6 +18,7 @@ from deepfs.search.request import GlobRequest, GrepRequest, SearchRequest
 from deepfs.threads import deadline as module_of_deadline
 from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
+from deepfs.threads.worker_pool import WorkerPool
 from support.processes import children
 from support.sandboxes import LocalSandbox
 from support.search_options import BACKENDS
@@ -169,6 +170,13 @@ def test_check_cancelled_ignores_the_time() -> None:
         late.check("/a")
 
 
+@pytest.fixture
+def two_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace the pool for long calls by one that adds no workers, so that two calls hold up all others."""
+    monkeypatch.setattr(pool._pools, "long", WorkerPool("test", core=2, limit=2, most=2, threads=64))
+
+
+@pytest.mark.usefixtures("two_workers")
 async def test_time_in_the_queue_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     release = threading.Event()
     now = [0.0]
@@ -189,6 +197,7 @@ async def test_time_in_the_queue_does_not_count(monkeypatch: pytest.MonkeyPatch)
     assert found == [False]
 
 
+@pytest.mark.usefixtures("two_workers")
 @pytest.mark.parametrize("kind", ["memory", "store"])
 async def test_time_in_the_queue_does_not_count_for_searches_of_flat_files(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -180,13 +180,7 @@ class FilesystemBackend(BackendProtocol):
         return await pool.run(self._real_paths, paths, abandon_on_cancel=True)
 
     def _real_paths(self, given: list[str]) -> list[str | None]:
-        return self._disk.real_paths([self._normal(path) for path in given])
-
-    def _normal(self, path: str) -> str | None:
-        try:
-            return self._path(path)
-        except InvalidPathError:
-            return None
+        return self._disk.real_paths([_valid(self._path, path) for path in given])
 
     def real_path(self, path: str) -> str | None:
         """Resolve the links of one path, by system calls in the calling thread.
@@ -514,8 +508,12 @@ def _together(files: Sequence[tuple[str, bytes]]) -> Iterator[tuple[str, bytes]]
 
 def _lockable(given: Iterable[str]) -> list[str]:
     """The normal forms of the valid paths in `given`. Operations on invalid paths fail before they change anything."""
-    held = []
-    for path in given:
-        with suppress(DeepFSError):
-            held.append(paths.normalize(path))
-    return held
+    return [path for path in (_valid(paths.normalize, path) for path in given) if path is not None]
+
+
+def _valid(normalize: Callable[[str], str], path: str) -> str | None:
+    """What `normalize` makes of a path; None if the path is not valid."""
+    try:
+        return normalize(path)
+    except InvalidPathError:
+        return None

@@ -3,6 +3,7 @@
 from deepfs.disk.engine import Disk
 from deepfs.disk.os_calls import is_shortage, is_temporary, leaf
 from deepfs.disk.reading import Limits, Reading, modified_at
+from deepfs.disk.unchanged import UnchangedFiles
 from deepfs.disk.usage import BoundedDisk
 from deepfs.disk.walking import Entry, FoundFile, Listing
 from deepfs.disk.writing import Upload
@@ -17,6 +18,7 @@ __all__ = [
     "Limits",
     "Listing",
     "Reading",
+    "UnchangedFiles",
     "Upload",
     "is_shortage",
     "is_temporary",

@@ -60,12 +60,16 @@ class Grep:
         if hits is None:
             return
         self.skipped += hits.skipped
-        self.matches += hits.matches
-        if len(hits.matches) > room:
+        self.add(hits.matches, len(content))
+
+    def add(self, matches: list[GrepMatch], most_chars: int) -> None:
+        """Add the matches of one file, of whose texts it is known that they have at most `most_chars` characters."""
+        room = self.max_count - len(self.matches)
+        self.matches += matches
+        if len(matches) > room:
             del self.matches[self.max_count :]
             self.truncated = True
-        longest = min(len(content), len(hits.matches) * self.query.max_line)
-        self._most_chars += longest * self._times_shown
+        self._most_chars += min(most_chars, len(matches) * self.query.max_line) * self._times_shown
         if self._most_chars > MAX_GREP_CHARS:
             self._cut_long()
 

@@ -23,7 +23,7 @@ from deepfs.search.gitignore import Ignoring
 from deepfs.search.request import FileFilter, SearchRequest
 from deepfs.search.results import MAX_GLOB_CHARS, MAX_GLOB_MATCHES, Grep, glob_result
 from deepfs.threads.deadline import Deadline
-from deepfs.types import FileInfo, GlobResult, GrepResult, carrying
+from deepfs.types import FileInfo, GlobResult, GrepMatch, GrepResult, carrying
 
 __all__ = ["AnyTask", "BatchDeadline", "GlobTask", "GrepTask", "NamedFile", "SearchBatch", "VisitedFile", "Walk"]
 
@@ -210,6 +210,11 @@ class GrepTask(_Task[GrepResult]):
                 self.grep.skip()
         else:
             self.grep.scan(file.path, content)
+
+    def take(self, path: str, matches: list[GrepMatch], most_chars: int) -> None:
+        """Add the matches of a file that was searched elsewhere, unless it was searched before."""
+        if not self.is_over and path > self.done:
+            self.grep.add(matches, most_chars)
 
     def miss(self, path: str, error: OSError) -> None:
         if path > self.done and not self.lack(path, error):

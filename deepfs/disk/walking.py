@@ -23,6 +23,7 @@ from deepfs.disk.os_calls import (
     file_id,
     is_shortage,
     is_temporary,
+    leaf,
     release,
 )
 from deepfs.disk.reading import check_regular, modified_at, open_regular, read_descriptor, regular_descriptor
@@ -166,6 +167,9 @@ class _Level(OpenDirectory):
         self.children: Iterator[tuple[str, os.DirEntry[str]]] = iter(())
 
 
+_READ_ENTRY = READ | NO_FOLLOW
+
+
 class FoundFile:
     """A file found by a walk, for use in the thread of the walk; access is fastest before the walk continues."""
 
@@ -211,8 +215,25 @@ class FoundFile:
 
     def read(self, limit: int | None = None) -> bytes:
         """The content; TooLargeError if it is over `limit` bytes."""
+        # Searches read every file here, so this calls little else.
+        level, entry = self._level, self._entry
+        if entry is None or level is None or level.descriptor < 0:
+            return self._read_by_path(limit)
+        try:
+            descriptor = os.open(entry.name, _READ_ENTRY, dir_fd=level.descriptor)
+            try:
+                status = os.fstat(descriptor)
+                if not stat.S_ISREG(status.st_mode):
+                    check_regular(self.path, status)
+                return read_descriptor(self.path, descriptor, status.st_size, limit)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise leaf(error, self.path) from error
+
+    def _read_by_path(self, limit: int | None) -> bytes:
         with StorageErrors(self.path):
-            descriptor, status = self._open()
+            descriptor, status = open_regular(self._root, self.path)
             try:
                 return read_descriptor(self.path, descriptor, status.st_size, limit)
             finally:

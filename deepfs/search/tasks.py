@@ -58,11 +58,10 @@ class NamedFile:
 class VisitedFile:
     """A file that the searches of a batch visit; it is read once for all of them."""
 
-    __slots__ = ("_content", "_file", "_info", "_max_bytes", "path")
+    __slots__ = ("_content", "_file", "_info", "path")
 
-    def __init__(self, file: FoundFile | NamedFile, max_bytes: int) -> None:
+    def __init__(self, file: FoundFile | NamedFile) -> None:
         self._file = file
-        self._max_bytes = max_bytes
         self._content: bytes | DeepFSError | None = None
         self._info: FileInfo | None = None
         self.path: str = file.path
@@ -73,16 +72,19 @@ class VisitedFile:
             self._info = _info(self._file)
         return self._info
 
-    def content(self) -> bytes:
-        """Return the content. Raises DeepFSError if it cannot be read, or is too large to be searched."""
+    def read(self, limit: int) -> bytes:
+        """Return the content. Raises DeepFSError if it cannot be read, or has more than `limit` bytes."""
         if self._content is None:
             try:
-                self._content = self._file.read(self._max_bytes)
+                self._content = self._file.read(limit)
             except DeepFSError as error:
                 self._content = error
         if isinstance(self._content, DeepFSError):
             raise self._content
         return self._content
+
+
+AnyFile: TypeAlias = FoundFile | NamedFile | VisitedFile
 
 
 def _info(file: FoundFile | NamedFile) -> FileInfo:
@@ -107,7 +109,7 @@ class _Task(ABC, Generic[ResultT]):
         self.shortage: DeepFSError | None = None
         """The first error from a lack of system resources, for which a part of the tree was not searched."""
 
-    def visit(self, file: VisitedFile) -> bool:
+    def visit(self, file: AnyFile) -> bool:
         """Search a file unless it was searched before. Returns whether the search needs no more files."""
         if not self.is_over and file.path > self.done:
             try:
@@ -122,7 +124,7 @@ class _Task(ABC, Generic[ResultT]):
         """Whether more files would not change the result."""
 
     @abstractmethod
-    def _search(self, file: VisitedFile) -> None: ...
+    def _search(self, file: AnyFile) -> None: ...
 
     def start_in_file(self) -> bool:
         """Note that the path where the search starts is a file. Returns whether that ends the search."""
@@ -167,8 +169,8 @@ class GlobTask(_Task[GlobResult]):
     def has_enough(self) -> bool:
         return len(self._matches) > MAX_GLOB_MATCHES or self._chars > MAX_GLOB_CHARS
 
-    def _search(self, file: VisitedFile) -> None:
-        self._matches.append(file.info())
+    def _search(self, file: AnyFile) -> None:
+        self._matches.append(file.info() if isinstance(file, VisitedFile) else _info(file))
         self._chars += len(file.path)
 
     def start_in_file(self) -> bool:
@@ -200,9 +202,9 @@ class GrepTask(_Task[GrepResult]):
     def has_enough(self) -> bool:
         return self.grep.truncated
 
-    def _search(self, file: VisitedFile) -> None:
+    def _search(self, file: AnyFile) -> None:
         try:
-            content = file.content()
+            content = file.read(self.grep.max_bytes)
         except NotFoundError:
             return
         except DeepFSError as error:
@@ -257,9 +259,9 @@ class SearchBatch:
                 # The search of one file may take long; meanwhile, other tasks of the batch must end at their deadlines.
                 task.grep.deadline = BatchDeadline(self, [task])
 
-    def search(self, file: FoundFile | NamedFile, tasks: Iterable[AnyTask]) -> list[AnyTask]:
+    def search(self, file: FoundFile | NamedFile, tasks: Sequence[AnyTask]) -> list[AnyTask]:
         """Search one file for `tasks`, which want it. Returns the tasks that need no more files."""
-        visited = VisitedFile(file, self.max_bytes)
+        visited = file if len(tasks) == 1 else VisitedFile(file)
         finished = [task for task in tasks if task.visit(visited)]
         if finished:
             self.end([task for task in finished if task.has_expired])
@@ -342,8 +344,7 @@ class Walk:
                 deadline.check(file.path)
                 if file.path == self._batch.root:
                     self._start_in_file()
-                wanting = [task for files, group in self._groups.items() if file.path in files for task in group]
-                if wanting:
+                if wanting := self._wanting(file.path):
                     ended = self._batch.search(file, wanting)
                     self._last = file.path
                     if ended:
@@ -353,6 +354,12 @@ class Walk:
                         return
             # Other tasks of the batch may go on with ripgrep.
             self._end([*self.tasks])
+
+    def _wanting(self, path: str) -> Sequence[AnyTask]:
+        if len(self._groups) == 1:
+            for files, group in self._groups.items():
+                return group if path in files else ()
+        return [task for files, group in self._groups.items() if path in files for task in group]
 
     def _start_in_file(self) -> None:
         self._end([task for task in self.tasks if task.start_in_file()])

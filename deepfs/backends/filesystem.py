@@ -153,25 +153,7 @@ class FilesystemBackend(BackendProtocol):
         return self._max_bytes
 
     async def aresolve_paths(self, paths: list[str]) -> list[str | None]:
-        return await pool.run(self._real_paths, paths, abandon_on_cancel=True)
-
-    def _real_paths(self, given: list[str]) -> list[str | None]:
-        found: list[str | None] = []
-        # Paths that are resolved together, such as those that a search finds, are mostly in few directories.
-        for directory, group in groupby(map(self._normal, given), _parent):
-            if directory is None:
-                found += group
-                continue
-            beside = list(filter(None, group))
-            are_real = self._disk.are_real(directory, [paths.name(path) for path in beside])
-            found += [path if is_real else self.real_path(path) for path, is_real in zip(beside, are_real, strict=True)]
-        return found
-
-    def _normal(self, path: str) -> str | None:
-        try:
-            return self._path(path)
-        except InvalidPathError:
-            return None
+        return await pool.run(_real_paths, self._disk, paths, self._path, self.real_path, abandon_on_cancel=True)
 
     def real_path(self, path: str) -> str | None:
         """Resolve the links of one path, by system calls in the calling thread.
@@ -444,6 +426,29 @@ def _prepared(deadline: Deadline, disk: Disk, function: Callable[..., T], *args:
     """Run a read, and prepare for reads in memory."""
     disk.in_memory.prepare()
     return function(deadline, disk, *args)
+
+
+def _real_paths(
+    disk: Disk, given: Iterable[str], normal: Callable[[str], str], real_path: Callable[[str], str | None]
+) -> list[str | None]:
+    """The real paths of `given`; those that lie in the same directory are looked at together."""
+    found: list[str | None] = []
+    # Paths that are resolved together, such as those that a search finds, are mostly in few directories.
+    for directory, group in groupby((_valid(path, normal) for path in given), _parent):
+        if directory is None:
+            found += group
+            continue
+        beside = list(filter(None, group))
+        are_real = disk.are_real(directory, [paths.name(path) for path in beside])
+        found += [path if is_real else real_path(path) for path, is_real in zip(beside, are_real, strict=True)]
+    return found
+
+
+def _valid(path: str, normal: Callable[[str], str]) -> str | None:
+    try:
+        return normal(path)
+    except InvalidPathError:
+        return None
 
 
 def _parent(path: str | None) -> str | None:

@@ -5,6 +5,7 @@ from deepfs.disk.file_locks import when_free
 from deepfs.disk.in_memory import FilesInMemory
 from deepfs.disk.os_calls import is_shortage, is_temporary, leaf
 from deepfs.disk.reading import Limits, Reading, modified_at
+from deepfs.disk.unchanged import UnchangedFiles
 from deepfs.disk.usage import BoundedDisk
 from deepfs.disk.walking import FileRun, FoundFile, Listing
 from deepfs.disk.writing import Upload
@@ -20,6 +21,7 @@ __all__ = [
     "Limits",
     "Listing",
     "Reading",
+    "UnchangedFiles",
     "Upload",
     "is_shortage",
     "is_temporary",

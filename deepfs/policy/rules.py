@@ -136,7 +136,11 @@ _MAX_KNOWN = 8192
 
 
 class CompiledRules:
-    """Rules for many decisions; recent decisions are kept, since a search asks about each path several times."""
+    """Rules for many decisions; recent decisions are kept, since a search asks about each path several times.
+
+    Args:
+        rules: The rules. The first one that matches a path decides.
+    """
 
     def __init__(self, rules: Sequence[FilesystemPermission]) -> None:
         # A rule with several patterns is as good as several rules in a row with one each.
@@ -152,7 +156,12 @@ class CompiledRules:
         self._known: dict[tuple[FilesystemOperation, str], Mode] = {}
 
     def mode(self, operation: FilesystemOperation, path: str) -> Mode:
-        """The mode for a path, perhaps one from a storage, with names that are not valid in paths of deepfs."""
+        """The mode for a path.
+
+        Args:
+            operation: What is to be done with the path.
+            path: The path, perhaps one from a storage, with names that are not valid in paths of deepfs.
+        """
         mode = self._known.get((operation, path))
         if mode is None:
             if len(self._known) >= _MAX_KNOWN:
@@ -174,7 +183,13 @@ class CompiledRules:
         return ALLOWED.mode
 
     def hides(self, operation: FilesystemOperation, directory: str, refused: Container[Mode]) -> bool:
-        """Whether everything beneath a directory has a mode in `refused`; True is certain, False is not."""
+        """Whether everything beneath a directory has a mode in `refused`; True is certain, False is not.
+
+        Args:
+            operation: What is to be done with the paths.
+            directory: Its path.
+            refused: The modes.
+        """
         for mode, tree in self._about[operation]:
             if tree.covers(directory):
                 return mode in refused

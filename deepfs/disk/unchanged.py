@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterable
 from typing import Final
 
-from deepfs.disk.os_calls import NO_FOLLOW, READ, SEARCH, file_system_type, release
+from deepfs.disk.os_calls import READ, SEARCH, file_system_type, release
 from deepfs.disk.resolve import Root
 from deepfs.errors import DeepFSError
 from deepfs.text import paths as texts
@@ -41,6 +41,7 @@ class UnchangedFiles:
 
     def __init__(self, root: Root) -> None:
         self._root = root
+        self._host_path = root.host_path.rstrip("/")
         self._last = time.time_ns() - _SLACK_NS
         self._clock = _clock()
         self._device = _local_device(root, self._last)
@@ -63,41 +64,55 @@ class UnchangedFiles:
         """
         if abs(_clock() - self._clock) > _CLOCK_ERROR_NS:
             return set()
-        names: dict[str, list[str]] = {}
-        for file in files:
-            names.setdefault(texts.parent(file), []).append(file)
-        above = {each for directory in names for each in (directory, *texts.ancestors(directory), "/")}
-        # Children come before their parents.
-        found = {each: self._selected(each, names.get(each, ()), limit, deadline) for each in _upwards(above)}
-        return {file for each in _unchanged(found) for file in found[each] or ()}
+        selected = [file for file in files if self._is_plain(file, limit, deadline)]
+        directories = {texts.parent(file) for file in selected}
+        directories.update([each for directory in directories for each in texts.ancestors(directory)], "/")
+        unchanged = self._unchanged(directories, deadline)
+        return {file for file in selected if texts.parent(file) in unchanged}
 
-    def _selected(self, directory: str, files: Iterable[str], limit: int, deadline: Deadline) -> list[str] | None:
-        """Select from the `files` in a directory; None if the directory has changed."""
-        deadline.check(directory)
+    def _is_plain(self, file: str, limit: int, deadline: Deadline) -> bool:
+        """Whether a file is unchanged and plain, if the directories above it turn out to be unchanged."""
+        deadline.check(file)
         try:
-            descriptor = self._root.open(directory, SEARCH)
-        except (OSError, DeepFSError):
-            return None
-        try:
-            selected = [file for file in files if self._is_plain(descriptor, file, limit, deadline)]
-            status = os.fstat(descriptor)
-        finally:
-            release(descriptor)
-        return selected if status.st_ctime_ns < self._last and status.st_dev == self._device else None
-
-    def _is_plain(self, directory: int, file: str, limit: int, deadline: Deadline) -> bool:
-        name = file[file.rfind("/") + 1 :]
-        try:
-            status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+            status = os.lstat(self._host_path + file)
             if status.st_ctime_ns >= self._last or status.st_size > limit or not stat.S_ISREG(status.st_mode):
                 return False
             key = _key(status)
-            if (known := _plain.get(key)) is None:
-                deadline.check(file)
-                known = _remember(key, _content(directory, name, key))
+            known = _plain.get(key)
+            return _remember(key, self._content(file, key)) if known is None else known
+        except (OSError, UnicodeEncodeError, DeepFSError):
+            return False
+
+    def _content(self, file: str, key: "_Key") -> bytes | None:
+        """The content of a file; None if it is not the one with this key."""
+        descriptor = self._root.open(file, READ)
+        try:
+            status = os.fstat(descriptor)
+            if _key(status) != key:
+                return None
+            content = os.read(descriptor, status.st_size + 1)
+            return content if _key(os.fstat(descriptor)) == key and len(content) == status.st_size else None
+        finally:
+            release(descriptor)
+
+    def _unchanged(self, directories: Iterable[str], deadline: Deadline) -> set[str]:
+        """The directories that have not changed, and neither have those above, which must be among them."""
+        # From the bottom up: if a name above leads elsewhere while a directory is looked at, what is above has changed.
+        alike = {each: self._is_unchanged(each, deadline) for each in sorted(directories, reverse=True)}
+        unchanged: set[str] = set()
+        for directory in reversed(alike):
+            if alike[directory] and (directory == "/" or texts.parent(directory) in unchanged):
+                unchanged.add(directory)
+        return unchanged
+
+    def _is_unchanged(self, directory: str, deadline: Deadline) -> bool:
+        deadline.check(directory)
+        try:
+            status = os.lstat(self._host_path + directory)
         except (OSError, UnicodeEncodeError):
             return False
-        return known
+        is_old = status.st_ctime_ns < self._last and status.st_dev == self._device
+        return is_old and stat.S_ISDIR(status.st_mode)
 
 
 _Key = tuple[int, int, int]
@@ -119,17 +134,6 @@ def _remember(key: _Key, content: bytes | None) -> bool:
     return is_plain
 
 
-def _content(directory: int, name: str, key: _Key) -> bytes | None:
-    """The content of a file; None if it is not the one with this key."""
-    descriptor = os.open(name, READ | NO_FOLLOW, dir_fd=directory)
-    try:
-        status = os.fstat(descriptor)
-        content = os.read(descriptor, status.st_size + 1)
-        return content if _key(os.fstat(descriptor)) == key and len(content) == status.st_size else None
-    finally:
-        release(descriptor)
-
-
 def _clock() -> int:
     """The difference between the clock that files get their times from and one that nobody can set."""
     return time.time_ns() - time.monotonic_ns()
@@ -146,16 +150,3 @@ def _local_device(root: Root, last: int) -> int | None:
         return status.st_dev if status.st_ctime_ns < last and file_system_type(descriptor) in _LOCAL else None
     finally:
         release(descriptor)
-
-
-def _upwards(directories: Iterable[str]) -> list[str]:
-    return sorted(directories, reverse=True)
-
-
-def _unchanged(found: dict[str, list[str] | None]) -> set[str]:
-    """The directories that have not changed, and neither have those above."""
-    unchanged: set[str] = set()
-    for directory in reversed(found):
-        if found[directory] is not None and (directory == "/" or texts.parent(directory) in unchanged):
-            unchanged.add(directory)
-    return unchanged

@@ -66,7 +66,7 @@ class Grep:
         self.add(hits.matches, len(content))
 
     def add(self, matches: list[GrepMatch], most_chars: int) -> None:
-        """Add the matches of one file, of whose texts it is known that they have at most `most_chars` characters."""
+        """Add matches; without lines beside them, their texts together have at most `most_chars` characters."""
         room = self.max_count - len(self.matches)
         self.matches += matches
         if len(matches) > room:

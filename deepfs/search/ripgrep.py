@@ -7,6 +7,7 @@ parsed is not used.
 
 import os
 import re
+import select
 import shutil
 import subprocess
 import sysconfig
@@ -14,7 +15,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from functools import lru_cache
 from pathlib import Path
-from selectors import EVENT_READ, DefaultSelector
 from types import TracebackType
 from typing import NamedTuple
 
@@ -53,9 +53,11 @@ _LINES = (
 """Of a line with more bytes, ripgrep shows as many characters at least, of which only `MAX_LINE` are used."""
 
 _CHUNK = 1024 * 1024
-"""Bytes in a pipe, and read from it at once. Where a pipe is smaller, ripgrep waits more often."""
+"""Bytes in the pipe, and read from it at once. Where a pipe is smaller, ripgrep waits more often."""
 _MAX_LOG = 1024 * 1024
 """Bytes of log after which ripgrep is not worth it: leaving out a file costs it three times searching one."""
+_GATHER_MS = 3
+"""For how long output is gathered: each use of it has a cost of its own."""
 _LOOK_UP_S = 0.02
 _TRIAL_S = 5.0
 """Seconds within which ripgrep must search a few tiny files; a program that hangs must not block the first search."""
@@ -111,12 +113,12 @@ class Run:
                         stdout=subprocess.PIPE,
                         stderr=subprocess.PIPE,
                         bufsize=0,
-                        pipesize=_CHUNK,
                     )
                 )
             except OSError as error:
                 raise RipgrepError(f"it cannot be run: {error.strerror}") from error
             undo.callback(self._process.kill)
+            self._enlarge_pipe()
             self._ask()
             self._undo = undo.pop_all()
         return self
@@ -136,6 +138,15 @@ class Run:
         if self._process.returncode == 2 and not self.left_out:
             raise RipgrepError("it failed and does not say why")
 
+    def _enlarge_pipe(self) -> None:
+        """Let ripgrep write much without waiting, where that is possible."""
+        assert self._process.stdout is not None
+        # Only Linux can; and users have a limit for all their pipes.
+        with suppress(ImportError, AttributeError, OSError):
+            import fcntl
+
+            fcntl.fcntl(self._process.stdout, fcntl.F_SETPIPE_SZ, _CHUNK)
+
     def _ask(self) -> None:
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # It exited at once; its log says why.
@@ -150,21 +161,33 @@ class Run:
             self._deadline.check()
 
     def _output(self) -> Iterator[bytes]:
-        """Yield the output of ripgrep as it arrives, and collect its log."""
-        with DefaultSelector() as selector:
-            for stream in (self._process.stdout, self._process.stderr):
-                assert stream is not None
-                selector.register(stream, EVENT_READ)
-            while selector.get_map():
-                for key, _ in selector.select(_LOOK_UP_S):
-                    chunk = os.read(key.fd, _CHUNK)
-                    if not chunk:
-                        selector.unregister(key.fileobj)
-                    elif key.fileobj is self._process.stdout:
-                        yield chunk
-                    else:
-                        self._put_aside(chunk)
-                self._deadline.check()
+        """Yield the output of ripgrep, a few milliseconds' worth at a time, and collect its log."""
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        output, log = self._process.stdout.fileno(), self._process.stderr.fileno()
+        waiting = select.poll()
+        opened = {output, log}
+        for each in opened:
+            waiting.register(each, select.POLLIN)
+        while opened:
+            for ready, _ in waiting.poll(_LOOK_UP_S * 1000):
+                chunk = os.read(ready, _CHUNK)
+                if not chunk:
+                    opened.remove(ready)
+                    waiting.unregister(ready)
+                elif ready == log:
+                    self._put_aside(chunk)
+                else:
+                    yield chunk
+                    self._let_gather()
+            self._deadline.check()
+
+    def _let_gather(self) -> None:
+        """Wait for more output, since each piece costs time, but not after its end."""
+        assert self._process.stdout is not None
+        ended = select.poll()
+        ended.register(self._process.stdout, 0)
+        ended.poll(_GATHER_MS)
 
     def _put_aside(self, log: bytes) -> None:
         self._log += log

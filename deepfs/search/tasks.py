@@ -1,9 +1,9 @@
 """Searches of a tree on disk that are carried out together: the filters, results and deadlines of each."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
-from itertools import repeat
+from itertools import chain, repeat
 from operator import attrgetter
 from time import monotonic
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -195,10 +195,14 @@ class GrepTask(_Task[GrepResult]):
         else:
             self.grep.scan(file.path, content)
 
-    def take(self, path: str, matches: list[GrepMatch], most_chars: int) -> None:
-        """Add the matches of a file that was searched elsewhere, unless it was searched before."""
-        if not self.is_over and path > self.done:
-            self.grep.add(matches, most_chars)
+    def take(self, found: Mapping[str, list[GrepMatch]], most_chars: int) -> None:
+        """Add the matches of files that were searched elsewhere, except those that were searched before.
+
+        Their texts together have at most `most_chars` characters.
+        """
+        if not self.is_over:
+            new = (matches for path, matches in found.items() if path > self.done)
+            self.grep.add([*chain.from_iterable(new)], most_chars)
 
     def miss(self, path: str, error: OSError) -> None:
         if path > self.done and not self.lack(path, error):

@@ -19,6 +19,7 @@ from deepfs.search.tasks import BatchDeadline, GrepTask, NamedFile, SearchBatch
 from deepfs.text import paths
 from deepfs.text.lines import BOM
 from deepfs.text.media import is_binary_name
+from deepfs.types import GrepMatch
 
 __all__ = ["WithRipgrep"]
 
@@ -122,24 +123,16 @@ class RipgrepSearch:
             yield found
         yield dict.fromkeys(place for place in self._left_out() if place not in seen)
 
-    def _without_lines(self, found: dict[str, bytes | None]) -> Iterable[str]:
+    def _without_lines(self, found: dict[str, bytes | None]) -> Sequence[str]:
         """Give the lines that ripgrep found to the tasks, and return the files that must be searched."""
-        with_lines = [path for path, lines in found.items() if lines is not None]
+        with_lines = {path: lines for path, lines in found.items() if lines is not None}
         if self._unchanged is None or not with_lines:
-            return found
+            return [*found]
         usable = self._unchanged.select_plain(with_lines, self._batch.max_bytes, self._deadline)
-        return [path for path, lines in found.items() if path not in usable or not self._take(path, lines)]
-
-    def _take(self, path: str, lines: bytes | None) -> bool:
-        """Give the lines of a file to the tasks. Returns False if they cannot be used."""
-        if lines is None or is_binary_name(path) or lines.count(b"\n") > 2 * _MOST_LINES:
-            return False
-        matches = numbered_matches(path, lines)
-        if matches is None:
-            return False
+        matches = {path: _matches(path, with_lines[path]) for path in sorted(usable)}
         for task in self._tasks:
-            task.take(path, matches, len(lines))
-        return True
+            task.take(matches, sum(map(len, with_lines.values())))
+        return [path for path in found if not matches.get(path)]
 
     def _left_out(self) -> list[str]:
         """The wanted files at or beneath the paths that ripgrep left out, and the unreadable directories there."""
@@ -195,6 +188,13 @@ def _paths(root: str, found: Iterable[Found | tuple[bytes, None]]) -> Iterable[t
             yield paths.join(root, name.decode()), lines
         except UnicodeDecodeError:
             continue
+
+
+def _matches(path: str, lines: bytes) -> list[GrepMatch]:
+    """The matches in the lines of a file that ripgrep found; none if the file must be searched instead."""
+    if is_binary_name(path) or lines.count(b"\n") > 2 * _MOST_LINES:
+        return []
+    return numbered_matches(path, lines) or []
 
 
 def _can_use_lines(tasks: Sequence[GrepTask]) -> bool:

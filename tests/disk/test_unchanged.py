@@ -1,6 +1,7 @@
 """Which files have not changed since a moment: each way to change a file, or where its path leads, counts."""
 
 import os
+import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -105,17 +106,21 @@ def test_changed_files_are_not_selected(root: Path, change: Callable[[Path], obj
     assert select(since) == FILES - changed
 
 
-def test_a_change_while_files_are_looked_at_counts(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is beneath a directory is looked at before the directory itself."""
-    since = begun(root)
+@pytest.mark.parametrize("is_looked_at", [stat.S_ISREG, stat.S_ISDIR])
+def test_a_change_while_paths_are_looked_at_counts(
+    root: Path, monkeypatch: pytest.MonkeyPatch, is_looked_at: Callable[[int], bool]
+) -> None:
+    """The root is looked at last, so a change of what its names lead to is seen there."""
+    since, real = begun(root), os.lstat
 
-    def swapping(*args: object) -> bool:
-        monkeypatch.undo()
-        swap(root)
-        return True
+    def swapping(path: str) -> os.stat_result:
+        status = real(path)
+        if is_looked_at(status.st_mode):
+            monkeypatch.undo()
+            swap(root)
+        return status
 
-    unchanged._plain.clear()
-    monkeypatch.setattr(unchanged, "has_plain_lines", swapping)
+    monkeypatch.setattr(os, "lstat", swapping)
     assert select(since) == set()
 
 
@@ -182,6 +187,7 @@ def test_the_start_must_be_without_links_and_judges(root: Path, tmp_path: Path) 
     assert disk.unchanged("/c/link") is None
     assert disk.unchanged("/c/link/b") is None
     assert Disk(str(tmp_path / "none")).unchanged("/") is None
+    assert begun(root).select_plain(["/a/one", "/c/link/one", "/c/link/b/three"], 100, Deadline()) == {"/a/one"}
 
     class Permissive:
         def check(self, path: str, role: Role, shown: str) -> None:

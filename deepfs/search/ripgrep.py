@@ -306,6 +306,7 @@ class Ripgrep:
         """Look for `needles`, which must have no line breaks, in the files of up to `max_bytes` beneath `directory`.
 
         A file is found if it contains any of them. `options` are options of ripgrep that say which files to leave out.
+        With `with_lines`, the lines that contain one are shown as well; otherwise a file is read up to its first match.
         """
         shown = _LINES if with_lines else _NAMES
         command = (self._program, *_OPTIONS, *shown, f"--max-filesize={max_bytes}", *options, "--", "./")

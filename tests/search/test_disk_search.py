@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from deepfs.disk import Disk, unchanged
 from deepfs.errors import DeadlineError, NotDirectoryError, NotFoundError, PermissionDeniedError
 from deepfs.search import disk as engines
+from deepfs.search import results
 from deepfs.search.disk import Automatic, Engine, InProcess, LocalSearch, WithRipgrep
 from deepfs.search.gitignore import IgnoreOption
 from deepfs.search.query import FileHits, compile_query, is_plain, search, search_plain
@@ -340,10 +341,14 @@ def test_few_files_are_searched_without_ripgrep(tmp_path: Path, watched: Watched
     assert watched.runs == 0
 
 
-def test_many_files_are_begun_in_process_and_finished_by_ripgrep(tmp_path: Path, watched: Watched) -> None:
+@pytest.mark.parametrize("trusts", [False, True])
+def test_many_files_are_begun_in_process_and_finished_by_ripgrep(
+    tmp_path: Path, watched: Watched, trusts: bool
+) -> None:
     root = many(tmp_path, 1000)
     expected = grep(root, "needle", engine=InProcess())
-    assert fields_of(grep(root, "needle", engine=Automatic())) == fields_of(expected)
+    with trusted(trusts):
+        assert fields_of(grep(root, "needle", engine=Automatic())) == fields_of(expected)
     assert watched.runs == 1
     for max_count in (1, 59, 60, 61, 199, 200, 201):
         expected = grep(root, "needle", engine=InProcess(), max_count=max_count)
@@ -367,6 +372,31 @@ def test_ripgrep_is_not_started_if_enough_is_found_before(tmp_path: Path, watche
     root = many(tmp_path, 1000)
     assert grep(root, "needle", engine=Automatic(), max_count=10).truncated
     assert watched.runs == 0
+
+
+def test_equal_greps_share_the_lines_of_ripgrep(tmp_path: Path, watched: Watched) -> None:
+    root, cancelled = many(tmp_path, 50), Deadline()
+    cancelled.cancel()
+    expected = grep(root, "needle", engine=InProcess())
+    request = GrepRequest("needle")
+    calls = [Collecting(request), Collecting(request, cancelled), Collecting(request)]
+    with trusted():
+        LocalSearch(Disk(str(root)), engine=WithRipgrep(watched)).run_batch(calls, "/")  # type: ignore[arg-type]
+    assert [fields_of(call.result()) for call in calls[::2]] == [fields_of(expected)] * 2
+    assert calls[1].result().truncated
+    assert watched.runs == 1
+
+
+def test_too_many_lines_of_ripgrep_are_cut_as_by_a_walk(
+    tmp_path: Path, watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = many(tmp_path, 400)
+    for limit, most in (("MAX_GREP_LINES", 50), ("MAX_GREP_CHARS", 300)):
+        with monkeypatch.context() as patched, trusted():
+            patched.setattr(results, limit, most)
+            expected = grep(root, "needle", engine=InProcess())
+            assert expected.truncated
+            assert fields_of(grep(root, "needle", engine=Automatic())) == fields_of(expected)
 
 
 @pytest.mark.parametrize("max_count", [None, 150])

@@ -121,14 +121,14 @@ class FileInfo(Record, frozen=True, eq=False):
     """ISO 8601, UTC."""
 
 
-class ContextLine(Record, frozen=True, eq=False):
+class ContextLine(Record, frozen=True, eq=False, gc=False):
     """A line beside a match; `line` counts from 1."""
 
     line: int
     text: str
 
 
-class GrepMatch(Record, frozen=True, eq=False):
+class GrepMatch(Record, frozen=True, eq=False, gc=False):
     """A line that matched; `line` counts from 1, `text` has no terminator and may be clipped.
 
     `start` and `end` say where in `text` the first match stands, in characters from 0, the end exclusive. They are None

@@ -6,6 +6,7 @@ from deepfs.disk.flushing import Change, Steps, carry_out, finish, finish_togeth
 from deepfs.disk.in_memory import FilesInMemory
 from deepfs.disk.os_calls import is_shortage, is_temporary, leaf
 from deepfs.disk.reading import Limits, Reading, modified_at
+from deepfs.disk.unchanged import UnchangedFiles
 from deepfs.disk.usage import BoundedDisk
 from deepfs.disk.walking import FileRun, FoundFile, Listing
 from deepfs.disk.writing import Upload
@@ -23,6 +24,7 @@ __all__ = [
     "Listing",
     "Reading",
     "Steps",
+    "UnchangedFiles",
     "Upload",
     "carry_out",
     "finish",

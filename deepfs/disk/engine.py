@@ -15,6 +15,7 @@ from deepfs.disk.relocation import Relocator
 from deepfs.disk.removal import delete
 from deepfs.disk.resolve import Root, place_of
 from deepfs.disk.trees import ContentId, list_tree
+from deepfs.disk.unchanged import UnchangedFiles
 from deepfs.disk.walking import Choice, FileRun, FoundFile, Listing, list_directory, walk, walk_runs
 from deepfs.disk.writing import Upload, Writer, change_entry
 from deepfs.text.entries import EntryChange, StoragePlace, TreeListing
@@ -237,6 +238,17 @@ class Disk:
     ) -> Generator[FileRun, None, None]:
         """Like `walk`, many files at a time, and only the files that `choice` chooses."""
         return walk_runs(self._root, path, deadline or Deadline(), choice=choice, unreadable=unreadable)
+
+    def unchanged(self, path: str) -> UnchangedFiles | None:
+        """What selects the files beneath `path` that do not change from now on.
+
+        None if it cannot tell: `path` leads through a symlink, access is judged, the root changed just now, or its file
+        system is not known to tell when files change.
+        """
+        if self._root.judge is not None or self.real_path(path) != path:
+            return None
+        unchanged = UnchangedFiles(self._root)
+        return unchanged if unchanged.is_possible else None
 
     # --- changing ---
 

@@ -18,7 +18,7 @@ from errno import EOPNOTSUPP
 from functools import cache
 from typing import Final, NamedTuple
 
-from deepfs.disk.os_calls import PREFIX, READ, SEARCH, release
+from deepfs.disk.os_calls import PREFIX, READ, SEARCH, file_system_type, release
 from deepfs.disk.reading import DEFAULT_LIMITS, Limits, Reading, Versioning, fstat, of_whole
 from deepfs.disk.resolve import Root
 from deepfs.errors import DeepFSError
@@ -163,7 +163,7 @@ def _start_of(root: Root) -> _Start | None:
     path, openat2 = os.fsencode(root.host_path), _openat2()
     directory = os.open(path, SEARCH)
     try:
-        if _file_system(directory) not in _TESTED:
+        if file_system_type(directory) not in _TESTED:
             return None
         device = os.fstat(directory).st_dev
     finally:
@@ -214,17 +214,3 @@ def _openat2() -> Callable[[int, bytes, bytes], int]:
         return descriptor
 
     return call
-
-
-_STATFS_BYTES = 256
-
-
-def _file_system(descriptor: int) -> int:
-    """The number of the file system's type."""
-    import ctypes
-
-    status = ctypes.create_string_buffer(_STATFS_BYTES)
-    if ctypes.CDLL(None).fstatfs(descriptor, status) != 0:
-        return 0
-    number: int = struct.unpack_from("l", status)[0]
-    return number

@@ -39,6 +39,7 @@ __all__ = [
     "attempts",
     "errno_of",
     "file_id",
+    "file_system_type",
     "is_shortage",
     "is_temporary",
     "leaf",
@@ -158,6 +159,20 @@ def _writeback_call() -> Callable[[int, int, int, int], int] | None:
         call.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
     return call
 
+
+def file_system_type(descriptor: int) -> int | None:
+    """The number of the type of file system that an open file is on (`fstatfs`); None if the system does not tell."""
+    if sys.platform != "linux":
+        return None
+    import ctypes
+
+    found = ctypes.create_string_buffer(_STATFS_BYTES)
+    failed = ctypes.CDLL(None).fstatfs(descriptor, found)
+    return None if failed else int(struct.unpack_from("@l", found)[0])
+
+
+_STATFS_BYTES = 512
+"""More than any machine's `struct statfs` takes; the type comes first."""
 
 _EFFECTIVE_IDS = os.access in os.supports_effective_ids
 

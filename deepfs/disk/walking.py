@@ -24,9 +24,10 @@ from deepfs.disk.os_calls import (
     file_id,
     is_shortage,
     is_temporary,
+    leaf,
     release,
 )
-from deepfs.disk.reading import check_regular, modified_at, open_regular, read_descriptor, regular_descriptor
+from deepfs.disk.reading import check_regular, modified_at, open_regular, read_descriptor
 from deepfs.disk.resolve import Root
 from deepfs.errors import DeepFSError, NotDirectoryError, NotFoundError
 from deepfs.text import paths
@@ -181,6 +182,9 @@ class _Level(OpenDirectory):
         """Those of them that are symlinks."""
 
 
+_READ_ENTRY = READ | NO_FOLLOW
+
+
 class FoundFile:
     """A file found by a walk, for use in the thread of the walk; access is fastest before the walk continues."""
 
@@ -192,29 +196,28 @@ class FoundFile:
         self._level = level
         self.path: str = path
 
-    @property
-    def _directory(self) -> int:
-        """The descriptor of its directory; negative if that is closed, and for a file found through a symlink."""
-        return -1 if self._level is None else self._level.descriptor
-
-    def open(self) -> tuple[int, os.stat_result]:
-        """Open the file for reading; returns a descriptor, to be closed by the caller, and the status.
-
-        Raises IsDirectoryError or PermissionDeniedError if the file was replaced by something else.
-        """
-        with StorageErrors(self.path):
-            return self._open()
-
-    def _open(self) -> tuple[int, os.stat_result]:
-        if (directory := self._directory) < 0:
-            return open_regular(self._root, self.path)
-        descriptor = os.open(self._name, READ | NO_FOLLOW, dir_fd=directory)
-        return descriptor, regular_descriptor(self.path, descriptor)
-
     def read(self, limit: int | None = None) -> bytes:
         """The content; TooLargeError if it is over `limit` bytes."""
+        # Searches read every file here, so this calls little else.
+        level = self._level
+        if level is None or level.descriptor < 0:
+            return self._read_by_path(limit)
+        try:
+            descriptor = os.open(self._name, _READ_ENTRY, dir_fd=level.descriptor)
+            try:
+                status = os.fstat(descriptor)
+                if not stat.S_ISREG(status.st_mode):
+                    check_regular(self.path, status)
+                return read_descriptor(self.path, descriptor, status.st_size, limit)
+            finally:
+                release(descriptor)
+        except OSError as error:
+            raise leaf(error, self.path) from error
+
+    def _read_by_path(self, limit: int | None) -> bytes:
+        """`read` where the directory is closed, and for a file found through a symlink."""
         with StorageErrors(self.path):
-            descriptor, status = self._open()
+            descriptor, status = open_regular(self._root, self.path)
             try:
                 return read_descriptor(self.path, descriptor, status.st_size, limit)
             finally:

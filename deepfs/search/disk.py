@@ -15,8 +15,9 @@ from deepfs.search.batching import BatchedCall
 from deepfs.search.gitignore import IgnoreOption, Ignoring, compile_rules
 from deepfs.search.request import FileFilter, GrepRequest, SearchRequest
 from deepfs.search.results import MAX_SEARCHED_BYTES, Grep
-from deepfs.search.ripgrep import NO_IGNORE_FILES, RipgrepError, WithRipgrep, find_ripgrep
+from deepfs.search.ripgrep import NO_IGNORE_FILES, RipgrepError, find_ripgrep
 from deepfs.search.tasks import AnyTask, BatchDeadline, GlobTask, GrepTask, SearchBatch, Walk
+from deepfs.search.with_ripgrep import WithRipgrep
 from deepfs.text import paths
 from deepfs.text.judging import Judge
 from deepfs.threads.deadline import Deadline

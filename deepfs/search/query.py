@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from importlib import import_module
-from itertools import islice
+from itertools import islice, repeat
 from typing import AnyStr, Generic, NamedTuple, Protocol
 
 from msgspec import Struct
@@ -33,6 +33,7 @@ __all__ = [
     "check_search",
     "compile_query",
     "is_plain",
+    "numbered_matches",
     "search",
     "search_plain",
 ]
@@ -386,3 +387,15 @@ def _matches(query: Query, path: str, text: str, limit: int | None, deadline: De
         number, start = number + 1, end + 1
         place = find(needle, start)
     return matches
+
+
+def numbered_matches(path: str, lines: bytes) -> list[GrepMatch] | None:
+    """The matches for pairs of lines, a number and a text each; None if there is something else."""
+    try:
+        parts = lines.decode().split("\n")
+        numbers, texts = map(int, parts[::2]), parts[1::2]
+        if len(lines) > MAX_LINE:
+            texts = [text[:MAX_LINE] for text in texts]
+        return list(map(GrepMatch, repeat(path), numbers, texts)) if len(parts) % 2 == 0 else None
+    except ValueError:
+        return None

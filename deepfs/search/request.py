@@ -148,14 +148,15 @@ class FileFilter:
         self._start = len(paths.join(self.root, "_")) - 1
 
     def __contains__(self, path: str) -> bool:
-        relative = path[self._start :]
-        if self.glob is None and not is_visible(relative):
-            return False
-        if self.glob is not None and not self.glob.matches(relative or paths.name(self.root)):
+        # Every file of a search passes here.
+        if self.glob is None:
+            if "/." in path and not is_visible(path[self._start :]):
+                return False
+        elif not self.glob.matches(path[self._start :] or paths.name(self.root)):
             return False
         if self._hidden is not None and self._hidden(path, is_dir=False):
             return False
-        return self._ignored is None or not relative or not self._ignored(path, is_dir=False)
+        return self._ignored is None or path == self.root or not self._ignored(path, is_dir=False)
 
     @property
     def is_everything(self) -> bool:

@@ -42,6 +42,7 @@ class Grep:
         self.truncated: bool = False
         self.deadline = Deadline()
         self._is_plain = is_plain(self.query)
+        self._required = self.query.required
         # Most results are known to be short enough by the sizes of their files, and are not measured.
         self._times_shown = 1 + 2 * request.context_lines
         self._most_chars = 0
@@ -52,6 +53,8 @@ class Grep:
         if len(content) > self.max_bytes:
             self.skipped += 1
             return
+        if self._required and type(content) is bytes and self._required not in content:
+            return  # Most files end here.
         room = self.max_count - len(self.matches)
         if self._is_plain:
             hits = search_plain(self.query, path, content, room + 1, self.deadline)
@@ -60,12 +63,16 @@ class Grep:
         if hits is None:
             return
         self.skipped += hits.skipped
-        self.matches += hits.matches
-        if len(hits.matches) > room:
+        self.add(hits.matches, len(content))
+
+    def add(self, matches: list[GrepMatch], most_chars: int) -> None:
+        """Add matches; without lines beside them, their texts together have at most `most_chars` characters."""
+        room = self.max_count - len(self.matches)
+        self.matches += matches
+        if len(matches) > room:
             del self.matches[self.max_count :]
             self.truncated = True
-        longest = min(len(content), len(hits.matches) * self.query.max_line)
-        self._most_chars += longest * self._times_shown
+        self._most_chars += min(most_chars, len(matches) * self.query.max_line) * self._times_shown
         if self._most_chars > MAX_GREP_CHARS:
             self._cut_long()
 

@@ -1,9 +1,4 @@
-"""Greps with the help of ripgrep, which only reports which files contain some text, and which paths it left out.
-
-All engines read and search files with the same code, so they cannot differ in what they find: ripgrep only excludes
-the files that it searched without finding any of the texts. It opens files by name, so a process that swaps a directory
-for a symlink during the search may lead it elsewhere. Nothing from there is reported or counted, since every file that
-ripgrep finds is opened again from the root.
+"""Runs ripgrep, which reports which files contain some text, in which lines, and what it left out.
 
 ripgrep searches the raw bytes of every file: it guesses no encoding, and treats no file as binary. The paths that it
 leaves out (dot-names, links, large files, ignored files) appear only in its log, so a program whose log cannot be
@@ -12,22 +7,22 @@ parsed is not used.
 
 import os
 import re
+import select
 import shutil
 import subprocess
 import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, suppress
 from functools import lru_cache
 from pathlib import Path
-from selectors import EVENT_READ, DefaultSelector
 from types import TracebackType
+from typing import NamedTuple
 
 from deepfs.errors import DeadlineError
-from deepfs.search.tasks import BatchDeadline, GrepTask, NamedFile, SearchBatch
-from deepfs.text import paths
+from deepfs.search.query import MAX_LINE
 from deepfs.threads.deadline import Deadline
 
-__all__ = ["MAX_NEEDLE", "NO_IGNORE_FILES", "Ripgrep", "RipgrepError", "Run", "WithRipgrep", "find_ripgrep"]
+__all__ = ["MAX_NEEDLE", "NO_IGNORE_FILES", "Found", "Ripgrep", "RipgrepError", "Run", "find_ripgrep"]
 
 MAX_NEEDLE = 4096
 """The longest text to search for, in bytes; it is passed through a pipe, where no other process sees it."""
@@ -39,7 +34,6 @@ _OPTIONS = (
     "--no-config",
     "--debug",
     "--color=never",
-    "--files-with-matches",
     "--null",
     "--fixed-strings",
     "--case-sensitive",
@@ -48,9 +42,22 @@ _OPTIONS = (
     "--no-mmap",
     "--file=-",
 )
-_CHUNK = 64 * 1024
+_NAMES = ("--files-with-matches",)
+_LINES = (
+    "--heading",
+    "--line-number",
+    "--field-match-separator=\\n",
+    f"--max-columns={MAX_LINE * 4}",
+    "--max-columns-preview",
+)
+"""Of a line with more bytes, ripgrep shows as many characters at least, of which only `MAX_LINE` are used."""
+
+_CHUNK = 1024 * 1024
+"""Bytes in the pipe, and read from it at once. Where a pipe is smaller, ripgrep waits more often."""
 _MAX_LOG = 1024 * 1024
 """Bytes of log after which ripgrep is not worth it: leaving out a file costs it three times searching one."""
+_GATHER_MS = 3
+"""For how long output is gathered: each use of it has a cost of its own."""
 _LOOK_UP_S = 0.02
 _TRIAL_S = 5.0
 """Seconds within which ripgrep must search a few tiny files; a program that hangs must not block the first search."""
@@ -64,11 +71,18 @@ class RipgrepError(Exception):
     """ripgrep did not run to its end, or its output cannot be parsed; the files that it found so far do not count."""
 
 
+class Found(NamedTuple):
+    """A file that ripgrep found, and its lines with matches, each as two: its number and its text; None if unknown."""
+
+    name: bytes
+    lines: bytes | None
+
+
 class Run:
     """One run of ripgrep; leaving the context ends it.
 
     Iteration yields lists of the files found, in no order, while the search goes on. After it, `left_out` holds the
-    files and directories that ripgrep did not search. All are byte strings relative to the directory.
+    files and directories that ripgrep did not search. All names are byte strings relative to the directory.
     """
 
     def __init__(
@@ -77,8 +91,11 @@ class Run:
         needles: Iterable[bytes],
         directory: str,
         deadline: Deadline,
+        *,
+        with_lines: bool,
     ) -> None:
         self.left_out: set[bytes] = set()
+        self._parser = _Lines() if with_lines else _Names()
         self._command = command
         self._needles = needles
         self._directory = directory
@@ -101,6 +118,7 @@ class Run:
             except OSError as error:
                 raise RipgrepError(f"it cannot be run: {error.strerror}") from error
             undo.callback(self._process.kill)
+            self._enlarge_pipe()
             self._ask()
             self._undo = undo.pop_all()
         return self
@@ -110,16 +128,24 @@ class Run:
     ) -> None:
         self._undo.close()
 
-    def __iter__(self) -> Iterator[list[bytes]]:
-        begun = b""
+    def __iter__(self) -> Iterator[list[Found]]:
         for chunk in self._output():
-            *names, begun = (begun + chunk).split(b"\0")
-            yield [name.removeprefix(b"./") for name in names]
-        if self._end() not in (0, 1, 2) or begun:
+            yield self._parser.feed(chunk)
+        if self._end() not in (0, 1, 2):
             raise RipgrepError("it was stopped")
+        yield self._parser.end()
         self.left_out = set(_left_out(bytes(self._log)))
         if self._process.returncode == 2 and not self.left_out:
             raise RipgrepError("it failed and does not say why")
+
+    def _enlarge_pipe(self) -> None:
+        """Let ripgrep write much without waiting, where that is possible."""
+        assert self._process.stdout is not None
+        # Only Linux can; and users have a limit for all their pipes.
+        with suppress(ImportError, AttributeError, OSError):
+            import fcntl
+
+            fcntl.fcntl(self._process.stdout, fcntl.F_SETPIPE_SZ, _CHUNK)
 
     def _ask(self) -> None:
         assert self._process.stdin is not None
@@ -135,26 +161,108 @@ class Run:
             self._deadline.check()
 
     def _output(self) -> Iterator[bytes]:
-        """Yield the output of ripgrep as it arrives, and collect its log."""
-        with DefaultSelector() as selector:
-            for stream in (self._process.stdout, self._process.stderr):
-                assert stream is not None
-                selector.register(stream, EVENT_READ)
-            while selector.get_map():
-                for key, _ in selector.select(_LOOK_UP_S):
-                    chunk = os.read(key.fd, _CHUNK)
-                    if not chunk:
-                        selector.unregister(key.fileobj)
-                    elif key.fileobj is self._process.stdout:
-                        yield chunk
-                    else:
-                        self._put_aside(chunk)
-                self._deadline.check()
+        """Yield the output of ripgrep, a few milliseconds' worth at a time, and collect its log."""
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        output, log = self._process.stdout.fileno(), self._process.stderr.fileno()
+        waiting = select.poll()
+        opened = {output, log}
+        for each in opened:
+            waiting.register(each, select.POLLIN)
+        while opened:
+            for ready, _ in waiting.poll(_LOOK_UP_S * 1000):
+                chunk = os.read(ready, _CHUNK)
+                if not chunk:
+                    opened.remove(ready)
+                    waiting.unregister(ready)
+                elif ready == log:
+                    self._put_aside(chunk)
+                else:
+                    yield chunk
+                    self._let_gather()
+            self._deadline.check()
+
+    def _let_gather(self) -> None:
+        """Wait for more output, since each piece costs time, but not after its end."""
+        assert self._process.stdout is not None
+        ended = select.poll()
+        ended.register(self._process.stdout, 0)
+        ended.poll(_GATHER_MS)
 
     def _put_aside(self, log: bytes) -> None:
         self._log += log
         if len(self._log) > _MAX_LOG:
             raise RipgrepError("it leaves out too much")
+
+
+class _Names:
+    """Parses names, each ended by NUL."""
+
+    def __init__(self) -> None:
+        self._begun = b""
+
+    def feed(self, chunk: bytes) -> list[Found]:
+        """Return the files that are complete with this piece of output."""
+        *names, self._begun = (self._begun + chunk).split(b"\0")
+        return [Found(name.removeprefix(b"./"), None) for name in names]
+
+    def end(self) -> list[Found]:
+        """Return the last file. Raises RipgrepError if the output was cut off."""
+        if self._begun:
+            raise RipgrepError("it was stopped")
+        return []
+
+
+class _Lines:
+    """Parses names, each ended by NUL and followed by lines; an empty line stands between two files.
+
+    Neither numbers nor texts are empty, so the first empty line ends a file. A NUL before it is in a line: the file is
+    binary.
+    """
+
+    def __init__(self) -> None:
+        self._begun: list[bytes] = []
+        """The output since the last NUL, in pieces."""
+        self._name: bytes | None = None
+        self._is_binary = False
+
+    def feed(self, chunk: bytes) -> list[Found]:
+        """Return the files that are complete with this piece of output."""
+        first, *more = chunk.split(b"\0")
+        self._begun.append(first)
+        if not more:
+            return []
+        *whole, last = [b"".join(self._begun), *more]
+        self._begun = [last]
+        found: list[Found] = []
+        for piece in whole:
+            self._take(piece, found)
+        return found
+
+    def _take(self, piece: bytes, found: list[Found]) -> None:
+        """Use the output between two NULs."""
+        if self._name is None:
+            self._name = piece
+            return
+        lines, is_end, name = piece.partition(b"\n\n")
+        if is_end:
+            found.append(self._found(lines))
+            self._name, self._is_binary = name, False
+        else:
+            self._is_binary = True
+
+    def _found(self, lines: bytes) -> Found:
+        assert self._name is not None
+        return Found(self._name.removeprefix(b"./"), None if self._is_binary else lines)
+
+    def end(self) -> list[Found]:
+        """Return the last file. Raises RipgrepError if the output was cut off."""
+        last = b"".join(self._begun)
+        if self._name is None and not last:
+            return []
+        if self._name is None or not last.endswith(b"\n"):
+            raise RipgrepError("it was stopped")
+        return [self._found(last[:-1])]
 
 
 def _left_out(log: bytes) -> Iterator[bytes]:
@@ -193,13 +301,16 @@ class Ripgrep:
         max_bytes: int,
         options: Sequence[str] = NO_IGNORE_FILES,
         deadline: Deadline,
+        with_lines: bool = False,
     ) -> Run:
         """Look for `needles`, which must have no line breaks, in the files of up to `max_bytes` beneath `directory`.
 
         A file is found if it contains any of them. `options` are options of ripgrep that say which files to leave out.
+        With `with_lines`, the lines that contain one are shown as well; otherwise a file is read up to its first match.
         """
-        command = (self._program, *_OPTIONS, f"--max-filesize={max_bytes}", *options, "--", "./")
-        return Run(command, needles, directory, deadline)
+        shown = _LINES if with_lines else _NAMES
+        command = (self._program, *_OPTIONS, *shown, f"--max-filesize={max_bytes}", *options, "--", "./")
+        return Run(command, needles, directory, deadline, with_lines=with_lines)
 
     def is_understood(self) -> bool:
         """Whether the program leaves out the right files and logs them as expected, tried on a small directory."""
@@ -210,24 +321,31 @@ class Ripgrep:
             for file, content in _TRIAL.items():
                 (directory / file).write_bytes(content)
             (directory / "link").symlink_to("found")
-            run = self.search(
-                [b"needle"],
-                name,
-                max_bytes=20,
-                options=(*NO_IGNORE_FILES, "--glob=!ignored"),
-                deadline=Deadline(_TRIAL_S),
-            )
-            with run:
-                found = [file for files in run for file in files]
-            return found == [b"found"] and run.left_out == {b".hidden", b"ignored", b"large", b"link"}
+            return self._finds(name, Found(b"found", None)) and self._finds(name, _TRIAL_LINES, with_lines=True)
         return False
 
+    def _finds(self, directory: str, expected: Found, *, with_lines: bool = False) -> bool:
+        options = (*NO_IGNORE_FILES, "--glob=!ignored")
+        run = self.search(
+            [b"needle"], directory, max_bytes=40, options=options, deadline=Deadline(_TRIAL_S), with_lines=with_lines
+        )
+        with run:
+            found = [file for files in run for file in files]
+        return sorted(found) == [Found(b"binary", None), expected] and run.left_out == {
+            b".hidden",
+            b"ignored",
+            b"large",
+            b"link",
+        }
 
+
+_TRIAL_LINES = Found(b"found", b"1\n\xff\xfe\rneedle\n3\nneedle\r")
 _TRIAL = {
     ".hidden": b"needle",
-    "found": b"\xff\xfe\0\rneedle",
+    "binary": b"needle\n\0needle",
+    "found": b"\xff\xfe\rneedle\n\nneedle\r",
     "ignored": b"needle",
-    "large": b"needle, and more text",
+    "large": b"needle" + 40 * b" ",
     "without": b"nothing",
 }
 
@@ -244,148 +362,3 @@ def _find(path: str) -> Ripgrep | None:
     found = (shutil.which("rg", path=place) for place in (absolute, sysconfig.get_path("scripts")))
     usable = (Ripgrep(program) for program in found if program is not None)
     return next((ripgrep for ripgrep in usable if ripgrep.is_understood()), None)
-
-
-# --- greps -----------------------------------------------------------------------------------------------------------
-
-
-class WithRipgrep:
-    """An engine that reads only the files that ripgrep does not exclude."""
-
-    def __init__(self, ripgrep: Ripgrep) -> None:
-        self._ripgrep = ripgrep
-
-    @staticmethod
-    def serves(task: GrepTask) -> bool:
-        """Whether ripgrep can help with `task`: it excludes no file that matches, and searches few unwanted files."""
-        return 0 < len(task.grep.query.required) <= MAX_NEEDLE and task.files.glob is None
-
-    def run(self, batch: SearchBatch) -> None:
-        """Carry out all greps of the batch."""
-        with self.start(batch, [task for task in batch.tasks if isinstance(task, GrepTask)]) as search:
-            search.finish()
-
-    def start(self, batch: SearchBatch, tasks: Sequence[GrepTask]) -> "RipgrepSearch":
-        """Return a context that runs ripgrep for `tasks`, all of which it serves and which have the same filter."""
-        return RipgrepSearch(self._ripgrep, batch, tasks)
-
-
-class RipgrepSearch:
-    """Greps with the help of one run of ripgrep; leaving the context ends it.
-
-    Raises RipgrepError if ripgrep fails. The tasks that are not over are then reset to their state before the search.
-    """
-
-    def __init__(self, ripgrep: Ripgrep, batch: SearchBatch, tasks: Sequence[GrepTask]) -> None:
-        self._batch = batch
-        self._tasks = tasks
-        [self._files] = {task.files for task in tasks}
-        self._deadline = BatchDeadline(batch, tasks)
-        self._before = [(task, len(task.grep.matches), task.grep.skipped, task.shortage) for task in tasks]
-        self._missed: dict[str, OSError] = {}
-        """The directories that could not be read, with `/` at the end."""
-        needles = {task.grep.query.required for task in tasks}
-        directory = _directory(batch)
-        self._run = ripgrep.search(
-            needles, directory, max_bytes=batch.max_bytes, options=batch.hints, deadline=self._deadline
-        )
-
-    def __enter__(self) -> "RipgrepSearch":
-        self._run.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._run.__exit__(kind, error, trace)
-        if isinstance(error, RipgrepError):
-            self._discard_results()
-
-    def _discard_results(self) -> None:
-        """Reset each task that is not over to its state before this search."""
-        for task, matches, skipped, shortage in self._before:
-            if not task.is_over:
-                task.grep.forget(matches, skipped)
-                task.shortage = shortage
-
-    def finish(self) -> None:
-        """Search the files that ripgrep finds or leaves out, until none is left or the tasks are over."""
-        with suppress(DeadlineError):
-            self._finish()
-
-    def _finish(self) -> None:
-        # Only with a limit does it matter which matches come first.
-        unlimited = [task for task in self._tasks if not task.grep.is_limited]
-        limited = [task for task in self._tasks if task.grep.is_limited]
-        later: list[str] = []
-        for places in self._places():
-            self._search(places, unlimited)
-            later += places if limited else ()
-            if any(task.has_enough for task in unlimited):
-                raise RipgrepError("it finds more than a result has; which lines come first, a walk tells")
-        for place in sorted(later):
-            self._search([place], [task for task in limited if not task.has_enough])
-
-    def _places(self) -> Iterator[list[str]]:
-        """Yield the paths to search, in no order, as ripgrep finds them; then those that it left out."""
-        seen: set[str] = set()
-        for names in self._run:
-            found = [path for path in _paths(self._batch.root, names) if path in self._files]
-            seen.update(found)
-            yield found
-        yield [place for place in self._left_out() if place not in seen]
-
-    def _left_out(self) -> list[str]:
-        """The wanted files at or beneath the paths that ripgrep left out, and the unreadable directories there."""
-        left_out = set(_paths(self._batch.root, self._run.left_out))
-        wanted = self._files
-        inside = {path for path in self._in_time(left_out) if path in wanted or wanted.may_enter(path)}
-        if not inside:
-            return []
-        above = {directory for path in inside for directory in paths.ancestors(path)}
-
-        def enter(directory: str) -> bool:
-            self._deadline.check(directory)
-            if directory not in inside and paths.parent(directory) in inside:
-                inside.add(directory)
-            return (directory in inside or directory in above) and wanted.may_enter(directory)
-
-        walk = self._batch.disk.walk(self._batch.root, enter=enter, unreadable=self._miss, deadline=self._deadline)
-        with closing(walk):
-            files = [file.path for file in walk if file.path in inside or paths.parent(file.path) in inside]
-        return [*(path for path in self._in_time(files) if path in wanted), *self._missed]
-
-    def _miss(self, directory: str, error: OSError) -> None:
-        self._missed[f"{directory}/"] = error
-
-    def _in_time(self, names: Iterable[str]) -> Iterator[str]:
-        for name in names:
-            self._deadline.check(name)
-            yield name
-
-    def _search(self, places: Iterable[str], tasks: Sequence[GrepTask]) -> None:
-        if not tasks:
-            return
-        for place in self._in_time(places):
-            if place in self._missed:
-                for task in tasks:
-                    task.miss(place, self._missed[place])
-            else:
-                self._batch.search(NamedFile(self._batch.disk, place), tasks)
-
-
-def _directory(batch: SearchBatch) -> str:
-    """Return the host path where the search starts, without symlinks: ripgrep would follow one to the outside."""
-    path = batch.disk.real_path(batch.root)
-    if path is None:
-        raise RipgrepError("what it is to search is not inside")
-    return os.path.join(batch.disk.host_path, path[1:])
-
-
-def _paths(root: str, names: Iterable[bytes]) -> Iterable[str]:
-    """Yield the paths of `names` beneath the root; names that are not UTF-8 are left out."""
-    for name in names:
-        try:
-            yield paths.join(root, name.decode())
-        except UnicodeDecodeError:
-            continue

@@ -1,8 +1,9 @@
 """Searches of a tree on disk that are carried out together: the filters, results and deadlines of each."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
+from itertools import chain, repeat
 from operator import attrgetter
 from time import monotonic
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -23,7 +24,7 @@ from deepfs.search.request import FileFilter, SearchRequest
 from deepfs.search.results import MAX_GLOB_CHARS, MAX_GLOB_MATCHES, Grep, glob_result
 from deepfs.text import paths
 from deepfs.threads.deadline import Deadline
-from deepfs.types import FileInfo, GlobResult, GrepResult, carrying
+from deepfs.types import FileInfo, GlobResult, GrepMatch, GrepResult, carrying
 
 __all__ = ["AnyTask", "BatchDeadline", "GlobTask", "GrepTask", "NamedFile", "SearchBatch", "VisitedFile", "Walk"]
 
@@ -52,26 +53,28 @@ class NamedFile:
 
 
 class VisitedFile:
-    """A file that the greps of a batch visit; it is read once for all of them."""
+    """A file that several greps of a batch visit; it is read once for all of them."""
 
-    __slots__ = ("_content", "_file", "_max_bytes", "path")
+    __slots__ = ("_content", "_file", "path")
 
-    def __init__(self, file: FoundFile | NamedFile, max_bytes: int) -> None:
+    def __init__(self, file: FoundFile | NamedFile) -> None:
         self._file = file
-        self._max_bytes = max_bytes
         self._content: bytes | DeepFSError | None = None
         self.path: str = file.path
 
-    def content(self) -> bytes:
-        """Return the content. Raises DeepFSError if it cannot be read, or is too large to be searched."""
+    def read(self, limit: int) -> bytes:
+        """Return the content. Raises DeepFSError if it cannot be read, or has more than `limit` bytes."""
         if self._content is None:
             try:
-                self._content = self._file.read(self._max_bytes)
+                self._content = self._file.read(limit)
             except DeepFSError as error:
                 self._content = error
         if isinstance(self._content, DeepFSError):
             raise self._content
         return self._content
+
+
+AnyFile: TypeAlias = FoundFile | NamedFile | VisitedFile
 
 
 class _Task(ABC, Generic[ResultT]):
@@ -172,7 +175,7 @@ class GrepTask(_Task[GrepResult]):
     def has_enough(self) -> bool:
         return self.grep.truncated
 
-    def visit(self, file: VisitedFile) -> bool:
+    def visit(self, file: AnyFile) -> bool:
         """Search a file unless it was searched before. Returns whether the search needs no more files."""
         if not self.is_over and file.path > self.done:
             try:
@@ -181,9 +184,9 @@ class GrepTask(_Task[GrepResult]):
                 self.has_expired = True
         return self.is_over or self.has_expired or self.has_enough
 
-    def _search(self, file: VisitedFile) -> None:
+    def _search(self, file: AnyFile) -> None:
         try:
-            content = file.content()
+            content = file.read(self.grep.max_bytes)
         except NotFoundError:
             return
         except DeepFSError as error:
@@ -191,6 +194,15 @@ class GrepTask(_Task[GrepResult]):
                 self.grep.skip()
         else:
             self.grep.scan(file.path, content)
+
+    def take(self, found: Mapping[str, list[GrepMatch]], most_chars: int) -> None:
+        """Add the matches of files that were searched elsewhere, except those that were searched before.
+
+        Their texts together have at most `most_chars` characters.
+        """
+        if not self.is_over:
+            new = (matches for path, matches in found.items() if path > self.done)
+            self.grep.add([*chain.from_iterable(new)], most_chars)
 
     def miss(self, path: str, error: OSError) -> None:
         if path > self.done and not self.lack(path, error):
@@ -233,9 +245,9 @@ class SearchBatch:
                 # The search of one file may take long; meanwhile, other tasks of the batch must end at their deadlines.
                 task.grep.deadline = BatchDeadline(self, [task])
 
-    def search(self, file: FoundFile | NamedFile, tasks: Iterable[GrepTask]) -> list[GrepTask]:
+    def search(self, file: FoundFile | NamedFile, tasks: Sequence[GrepTask]) -> list[GrepTask]:
         """Search one file for `tasks`, which want it. Returns the tasks that need no more files."""
-        visited = VisitedFile(file, self.max_bytes)
+        visited = file if len(tasks) == 1 else VisitedFile(file)
         finished = [task for task in tasks if task.visit(visited)]
         if finished:
             self.end([task for task in finished if task.has_expired])
@@ -307,8 +319,6 @@ class Walk:
         self._last = ""
         self._start = len(paths.join(batch.root, "_")) - 1
         self._deadline = BatchDeadline(batch, self.tasks)
-        self._left: set[AnyTask] = set()
-        """The tasks that were left out since the last files were chosen."""
         self._globs: dict[FileFilter, list[GlobTask]] = {}
         self._greps: dict[FileFilter, list[GrepTask]] = {}
         for task in self.tasks:
@@ -328,7 +338,6 @@ class Walk:
         """Continue the walk without `tasks`."""
         for task in tasks:
             task.done = max(task.done, self._last)
-            self._left.add(task)
             self.tasks.remove(task)
             groups: dict[FileFilter, list[Any]] = self._globs if isinstance(task, GlobTask) else self._greps
             groups[task.files].remove(task)
@@ -386,20 +395,27 @@ class Walk:
                 self._end(ended)
 
     def _grep(self, run: FileRun, chosen: dict[FileFilter, list[str]]) -> Generator[None, None, None]:
-        wanting: dict[str, list[GrepTask]] = {}
-        for files, group in self._greps.items():
-            for name in chosen[files]:
-                wanting.setdefault(name, []).extend(group)
-        self._left.clear()
-        for name in [name for name in run.names if name in wanting]:
+        for name, tasks in self._wanting(run, chosen):
             self._deadline.check(run.prefix)
-            if tasks := [task for task in wanting[name] if task not in self._left]:
+            if tasks:
                 file = run.file(name)
                 ended = self._batch.search(file, tasks)
                 self._last = file.path
                 if ended:
                     self._end(ended)
                 yield
+
+    def _wanting(self, run: FileRun, chosen: dict[FileFilter, list[str]]) -> Iterable[tuple[str, Sequence[GrepTask]]]:
+        """The files of `run`, each with the greps that want it and are not left out until it is searched."""
+        if len(self._greps) == 1:
+            # `leave_out` changes this list.
+            [(files, group)] = self._greps.items()
+            return zip(chosen[files], repeat(group), strict=False)
+        wanting: dict[str, list[list[GrepTask]]] = {}
+        for files, group in self._greps.items():
+            for name in chosen[files]:
+                wanting.setdefault(name, []).append(group)
+        return ((name, [task for group in wanting[name] for task in group]) for name in run.names if name in wanting)
 
     def _end(self, tasks: Sequence[AnyTask]) -> None:
         self.leave_out(tasks)

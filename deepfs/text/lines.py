@@ -17,6 +17,7 @@ __all__ = [
     "check_window",
     "decode",
     "digest",
+    "has_plain_lines",
     "is_text",
     "line_count",
     "version",
@@ -25,6 +26,7 @@ __all__ = [
 
 BOM = "\ufeff"
 
+_BOM_BYTES = BOM.encode()
 _BLOCK = 4096
 
 
@@ -50,6 +52,13 @@ def decode(data: bytes | bytearray) -> str | None:
         return data.decode("utf-8")
     except UnicodeDecodeError:
         return None
+
+
+def has_plain_lines(data: bytes) -> bool:
+    """Whether `data` is text in which everyone finds the same lines: without carriage returns and BOM."""
+    if b"\r" in data or b"\0" in data or data.startswith(_BOM_BYTES):
+        return False
+    return data.isascii() or decode(data) is not None
 
 
 def is_text(content: str) -> bool:

@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from deepfs.disk import Disk
+from deepfs.disk import Disk, unchanged
 from deepfs.errors import DeadlineError, NotDirectoryError, NotFoundError, PermissionDeniedError
 from deepfs.search import disk as engines
+from deepfs.search import results
 from deepfs.search.disk import Automatic, Engine, InProcess, LocalSearch, WithRipgrep
 from deepfs.search.gitignore import IgnoreOption
 from deepfs.search.query import FileHits, compile_query, is_plain, search, search_plain
 from deepfs.search.request import GlobRequest, GrepRequest
-from deepfs.search.ripgrep import Ripgrep, RipgrepError, find_ripgrep
+from deepfs.search.ripgrep import Found, Ripgrep, RipgrepError, find_ripgrep
 from deepfs.search.tasks import SearchBatch
 from deepfs.threads.deadline import Deadline
 from deepfs.types import GlobResult, GrepResult
@@ -109,13 +110,22 @@ SEARCHES = [
 ]
 
 
+@contextmanager
+def trusted(wanted: bool = True) -> Iterator[None]:
+    """Within the block, whether every file counts as one that has not changed, so that ripgrep's own lines are used."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(unchanged, "_SLACK_NS", -(10**12) if wanted else 10**12)
+        yield
+
+
 @pytest.mark.parametrize("ignore", [None, "git", ["*.txt", "!plain.txt", "sub/a"]], ids=str)
-@pytest.mark.parametrize("context_lines", [0, 2])
-def test_ripgrep_changes_no_result(trap: Path, ignore: IgnoreOption, context_lines: int) -> None:
+@pytest.mark.parametrize(("context_lines", "trusts"), [(0, False), (2, False), (0, True)])
+def test_ripgrep_changes_no_result(trap: Path, ignore: IgnoreOption, context_lines: int, trusts: bool) -> None:
     for needle, path, max_count in SEARCHES:
         options = {"max_count": max_count, "ignore": ignore, "context_lines": context_lines}
         expected = grep(trap, needle, path, engine=InProcess(), **options)
-        found = grep(trap, needle, path, engine=with_ripgrep(), **options)
+        with trusted(trusts):
+            found = grep(trap, needle, path, engine=with_ripgrep(), **options)
         assert fields_of(found) == fields_of(expected), (needle, path, max_count)
 
 
@@ -155,9 +165,10 @@ def _is_served(needle: str, pattern: str | None, **options: Any) -> bool:
     return served == [True]
 
 
-_WORDS = [b"needle", b"needle", b"Needle", b"nee", b"dle", b" ", b"x" * 300, "é".encode(), "😀".encode()]
-_MARKS = [b"\n", b"\n", b"\r\n", b"\r", b"\0", b"\xff", b"\xef\xbb\xbf", "needle".encode("utf-16")]
-_PIECE = st.sampled_from([*_WORDS, *_MARKS])
+_WORDS = [b"needle", b"needle", b"7:needle", b"needle" * 9, b"Needle", b"nee", b"dle", b" ", b"x" * 300]
+_MARKS = [b"\n", b"\n", b"\r\n", b"\r", b"\0", b"\xff", b"\xef\xbb\xbf"]
+_OTHER = ["é".encode(), "😀".encode(), "needle".encode("utf-16")]
+_PIECE = st.sampled_from([*_WORDS, *_MARKS, *_OTHER])
 _CONTENT = st.lists(_PIECE, max_size=8).map(b"".join)
 _NAME = st.sampled_from([b"a", b"b.txt", b"c.png", b".d", b"e: 5 bytes", b"\xff", "é".encode(), b"a-", b"a0", b"i.log"])
 _PATH = st.lists(_NAME, min_size=1, max_size=3).map(b"/".join)
@@ -189,12 +200,14 @@ def test_the_engines_agree_on_random_trees(
         _attempt(lambda target=top + b"/" + name, content=content: _put(target, content))
     for name, target in links:
         _attempt(lambda name=name, target=target: os.symlink(top + b"/" + target, top + b"/" + name))
+    ignore: IgnoreOption = "git" if ignores else None
     results = [
-        grep(root, needle, engine=engine, max_count=max_count, ignore="git" if ignores else None, max_bytes=700)
+        grep(root, needle, engine=engine, max_count=max_count, ignore=ignore, max_bytes=700)
         for engine in (InProcess(), with_ripgrep(), Automatic())
     ]
-    assert fields_of(results[1]) == fields_of(results[0])
-    assert fields_of(results[2]) == fields_of(results[0])
+    with trusted():
+        results.append(grep(root, needle, engine=with_ripgrep(), max_count=max_count, max_bytes=700, ignore=ignore))
+    assert [fields_of(result) for result in results[1:]] == [fields_of(results[0])] * 3
 
 
 def _put(target: bytes, content: bytes) -> None:
@@ -293,7 +306,7 @@ class _Failing:
     def __exit__(self, *error: Any) -> None:
         self._run.__exit__(*error)
 
-    def __iter__(self) -> Iterator[list[bytes]]:
+    def __iter__(self) -> Iterator[list[Found]]:
         yield from self._run
         raise RipgrepError("told to fail")
 
@@ -307,16 +320,35 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
     return watched
 
 
+def test_lines_of_ripgrep_are_used_for_one_plain_text_without_limit(tmp_path: Path, watched: Watched) -> None:
+    root = many(tmp_path, 20)
+    asked: list[bool] = []
+    real = watched.search
+    watched.search = lambda *args, **options: asked.append(options["with_lines"]) or real(*args, **options)  # type: ignore[method-assign]
+    for options in ({}, {"max_count": 5}, {"context_lines": 1}):
+        for pattern in ("needle", "needle\r", "\ufeffneedle"):
+            with trusted():
+                grep(root, pattern, engine=WithRipgrep(watched), **options)
+    assert asked == [True, *[False] * 8]
+    with trusted(False):
+        grep(root, "needle", engine=WithRipgrep(watched))
+    assert not asked[-1]
+
+
 def test_few_files_are_searched_without_ripgrep(tmp_path: Path, watched: Watched) -> None:
     root = many(tmp_path, engines.FEW - 1)
     assert len(grep(root, "needle", engine=Automatic()).matches or ()) == 60
     assert watched.runs == 0
 
 
-def test_many_files_are_begun_in_process_and_finished_by_ripgrep(tmp_path: Path, watched: Watched) -> None:
+@pytest.mark.parametrize("trusts", [False, True])
+def test_many_files_are_begun_in_process_and_finished_by_ripgrep(
+    tmp_path: Path, watched: Watched, trusts: bool
+) -> None:
     root = many(tmp_path, 1000)
     expected = grep(root, "needle", engine=InProcess())
-    assert fields_of(grep(root, "needle", engine=Automatic())) == fields_of(expected)
+    with trusted(trusts):
+        assert fields_of(grep(root, "needle", engine=Automatic())) == fields_of(expected)
     assert watched.runs == 1
     for max_count in (1, 59, 60, 61, 199, 200, 201):
         expected = grep(root, "needle", engine=InProcess(), max_count=max_count)
@@ -340,6 +372,31 @@ def test_ripgrep_is_not_started_if_enough_is_found_before(tmp_path: Path, watche
     root = many(tmp_path, 1000)
     assert grep(root, "needle", engine=Automatic(), max_count=10).truncated
     assert watched.runs == 0
+
+
+def test_equal_greps_share_the_lines_of_ripgrep(tmp_path: Path, watched: Watched) -> None:
+    root, cancelled = many(tmp_path, 50), Deadline()
+    cancelled.cancel()
+    expected = grep(root, "needle", engine=InProcess())
+    request = GrepRequest("needle")
+    calls = [Collecting(request), Collecting(request, cancelled), Collecting(request)]
+    with trusted():
+        LocalSearch(Disk(str(root)), engine=WithRipgrep(watched)).run_batch(calls, "/")  # type: ignore[arg-type]
+    assert [fields_of(call.result()) for call in calls[::2]] == [fields_of(expected)] * 2
+    assert calls[1].result().truncated
+    assert watched.runs == 1
+
+
+def test_too_many_lines_of_ripgrep_are_cut_as_by_a_walk(
+    tmp_path: Path, watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = many(tmp_path, 400)
+    for limit, most in (("MAX_GREP_LINES", 50), ("MAX_GREP_CHARS", 300)):
+        with monkeypatch.context() as patched, trusted():
+            patched.setattr(results, limit, most)
+            expected = grep(root, "needle", engine=InProcess())
+            assert expected.truncated
+            assert fields_of(grep(root, "needle", engine=Automatic())) == fields_of(expected)
 
 
 @pytest.mark.parametrize("max_count", [None, 150])
@@ -552,6 +609,12 @@ def test_a_search_ends_at_its_timeout(tmp_path: Path, slow: WithRipgrep) -> None
     result = grep(root, "needle", engine=slow, timeout=0.3)
     assert (paths_of(result), result.truncated) == (["/0/a.txt"], True)
     assert children() == before
+    with_lines = "printf './0/a.txt\\0001\\nneedle\\n\\n./1/a.txt\\0001\\n'"
+    (tmp_path / "rg").write_text(f"#!/bin/sh\n{with_lines}\nexec sleep 60\n")
+    with trusted():
+        result = grep(root, "needle", engine=slow, timeout=0.3)
+    assert (paths_of(result), result.truncated) == (["/0/a.txt"], True)
+    assert children() == before
     assert grep(root, "needle", engine=InProcess(), timeout=0).truncated
     assert run_alone(LocalSearch(Disk(str(root))), GlobRequest("*"), Deadline(0)).truncated
 
@@ -587,6 +650,69 @@ def test_swapped_symlinks_reveal_nothing_outside(tmp_path: Path, engine: Callabl
     texts = {match.text for result in found for match in result.matches or ()}
     assert texts <= {"needle inside"}
     assert {result.skipped for result in found} == {0}
+
+
+@pytest.fixture
+def quickly_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files count as unchanged a moment after they were written, and after the clock of the file system has ticked."""
+    monkeypatch.setattr(unchanged, "_SLACK_NS", 20_000_000)
+
+
+@pytest.mark.usefixtures("quickly_trusted")
+def test_lines_from_outside_are_not_used_with_swapped_symlinks(tmp_path: Path) -> None:
+    names = [f"top/dir/{n}/{m}.txt" for n in range(4) for m in range(5)]
+    root = write(tmp_path / "root", dict.fromkeys([*names, "other/a.txt"], b"needle inside"))
+    write(tmp_path / "outside", dict.fromkeys([name[8:] for name in names], b"needle outside"))
+    with Swapping(root / "top" / "dir", tmp_path / "outside") as swapping:
+        time.sleep(0.1)
+        found = [grep(root, "needle", engine=with_ripgrep()) for _ in range(40)]
+    assert swapping.count > 0
+    assert {match.text for result in found for match in result.matches or ()} == {"needle inside"}
+    assert {result.skipped for result in found} == {0}
+
+
+MEANWHILE = {
+    "nothing happens": ("", ["made up"]),
+    "the file is written": ("echo needle again > a/b/c.txt", ["needle again"]),
+    "its directory leads elsewhere": ("mv a/b a/d; ln -s ../../outside a/b; rm a/b; mv a/d a/b", ["needle inside"]),
+    "the one above leads elsewhere": ("mv a d; ln -s ../outside a; rm a; mv d a", ["needle inside"]),
+    "it is gone": ("rm a/b/c.txt", []),
+    "it is no longer text": ("printf 'needle\\0' > a/b/c.txt", []),
+}
+
+
+@pytest.mark.parametrize(("script", "expected"), MEANWHILE.values(), ids=MEANWHILE)
+@pytest.mark.usefixtures("quickly_trusted")
+def test_what_ripgrep_says_counts_only_if_nothing_changed(tmp_path: Path, script: str, expected: list[str]) -> None:
+    root = write(tmp_path / "root", {"a/b/c.txt": b"needle inside"})
+    program = tmp_path / "rg"
+    program.write_text(f"#!/bin/sh\n{script}\nprintf './a/b/c.txt\\0001\\nmade up\\n'\n")
+    program.chmod(0o755)
+    time.sleep(0.1)
+    result = grep(root, "needle", engine=WithRipgrep(Ripgrep(str(program))))
+    assert [match.text for match in result.matches or ()] == expected
+
+
+SAID = {
+    "a line": (b"1\nmade up", ["made up"]),
+    "no number": (b"x\nmade up", ["needle inside"]),
+    "a number alone": (b"1\nmade up\n2", ["needle inside"]),
+    "not UTF-8": (b"1\n\xff", ["needle inside"]),
+    "a NUL": (b"1\nmade\0up", ["needle inside"]),
+    "too many lines": (b"1\nmade up\n" * 10_000 + b"2\nmore", ["needle inside"]),
+}
+
+
+@pytest.mark.parametrize(("lines", "expected"), SAID.values(), ids=SAID)
+def test_lines_of_another_form_are_not_used(tmp_path: Path, lines: bytes, expected: list[str]) -> None:
+    root = write(tmp_path / "root", {"a.txt": b"needle inside"})
+    (tmp_path / "said").write_bytes(b"./a.txt\0" + lines + b"\n")
+    program = tmp_path / "rg"
+    program.write_text(f"#!/bin/sh\ncat '{tmp_path}/said'\n")
+    program.chmod(0o755)
+    with trusted():
+        result = grep(root, "needle", engine=WithRipgrep(Ripgrep(str(program))))
+    assert [match.text for match in result.matches or ()] == expected
 
 
 @pytest.mark.parametrize("engine", [InProcess, Automatic])

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from deepfs.errors import DeadlineError
 from deepfs.search import ripgrep as module
-from deepfs.search.ripgrep import NO_IGNORE_FILES, Ripgrep, RipgrepError, find_ripgrep
+from deepfs.search.ripgrep import NO_IGNORE_FILES, Found, Ripgrep, RipgrepError, find_ripgrep
 from deepfs.threads.deadline import Deadline
 from support.disks import open_descriptors, public_directory, seen_by_nobody
 from support.processes import children
@@ -56,7 +58,7 @@ def search(
         deadline=deadline or Deadline(),
     )
     with run:
-        found = {name for names in run for name in names}
+        found = {file.name for files in run for file in files}
     return found, run.left_out
 
 
@@ -115,6 +117,71 @@ def test_the_configuration_of_the_user_is_ignored(
     (tmp_path / ".ignore").write_text("sub\n")
     found, left_out = search(ripgrep, tmp_path)
     assert (found, left_out) == ({b"sub/file"}, {b".hidden", b".ignore"})
+
+
+# --- lines -----------------------------------------------------------------------------------------------------------
+
+
+def lines_of(ripgrep: Ripgrep, root: Path, needle: bytes = b"needle") -> dict[bytes, bytes | None]:
+    """The files found, with the lines found in each."""
+    run = ripgrep.search([needle], str(root), max_bytes=10_000_000, deadline=Deadline(), with_lines=True)
+    with run:
+        found = [file for files in run for file in files]
+    assert len(dict(found)) == len(found)
+    return dict(found)
+
+
+def test_lines_have_numbers(ripgrep: Ripgrep, tmp_path: Path) -> None:
+    contents = {
+        "one": (b"needle", b"1\nneedle"),
+        "two": (b"\na needle\nno\n7:needle\n\n", b"2\na needle\n4\n7:needle"),
+        "returns": (b"needle\r\n\r\nneedle\r", b"1\nneedle\r\n3\nneedle\r"),
+        "latin": (b"\xe9 needle", b"1\n\xe9 needle"),
+        "new\n\nline": (b"needle\n", b"1\nneedle"),
+        "nul": (b"needle\nneedle\0\n\nneedle", None),
+        "nul and a name": (b"needle\0./one\0001\nneedle\n\n./two\0001\nneedle", None),
+        "first nul": (b"\0needle", None),
+    }
+    for name, (content, _) in contents.items():
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "without").write_bytes(b"nothing")
+    assert lines_of(ripgrep, tmp_path) == {name.encode(): lines for name, (_, lines) in contents.items()}
+
+
+@pytest.mark.parametrize("text", ["x" * 30_000, "é" * 9000, "e\u0301" * 20_000, "😀" * 6000])
+def test_enough_is_shown_of_long_lines(ripgrep: Ripgrep, tmp_path: Path, text: str) -> None:
+    (tmp_path / "long").write_text(f"{text}needle{text}\n")
+    (tmp_path / "short").write_text(f"{text[:4990]}needle\n")
+    shown = lines_of(ripgrep, tmp_path)
+    assert (shown[b"long"] or b"").decode()[2:5002] == f"{text}needle{text}"[:5000]
+    assert (shown[b"short"] or b"").decode()[2:] == f"{text[:4990]}needle"
+    (tmp_path / "long").write_text("needle" + "x" * 5_000_000)
+    assert len(lines_of(ripgrep, tmp_path)[b"long"] or b"") < 30_000
+
+
+_NAME = st.sampled_from([b"a", b"b/c", b"new\n\n", b"\xff", b"x\n\n.", b"1\n2"])
+_LINE = st.sampled_from([b"1\nneedle", b"12\n3:4", b"7\n./a"])
+_FOUND = st.lists(st.tuples(_NAME, st.lists(_LINE, min_size=1, max_size=3).map(b"\n".join), st.booleans()), max_size=5)
+
+
+@given(found=_FOUND, cuts=st.lists(st.integers(1, 9), max_size=40))
+def test_output_is_parsed_wherever_it_is_cut(found: list[tuple[bytes, bytes, bool]], cuts: list[int]) -> None:
+    files = [Found(name, None if has_nul else lines) for name, lines, has_nul in found]
+    shown = [lines + (b"\n1\n\0" if has_nul else b"") + b"\n" for _, lines, has_nul in found]
+    output = b"\n".join(b"./%b\0%b" % (name, lines) for (name, _, _), lines in zip(found, shown, strict=True))
+    parser, parsed = module._Lines(), []
+    for cut in cuts:
+        parsed += parser.feed(output[:cut])
+        output = output[cut:]
+    assert parsed + parser.feed(output) + parser.end() == files
+
+
+@pytest.mark.parametrize("output", [b"./a", b"./a\0", b"./a\0001\nneedle", b"./a\0001\nneedle\n\n./b"])
+def test_output_that_is_cut_off_raises(output: bytes) -> None:
+    parser = module._Lines()
+    parser.feed(output)
+    with pytest.raises(RipgrepError):
+        parser.end()
 
 
 # --- files left out --------------------------------------------------------------------------------------------------
@@ -246,8 +313,8 @@ def test_the_process_blocks_while_its_output_is_not_read(program: Callable[[str]
     talking = Ripgrep(str(program("yes ./a | tr '\\n' '\\0' & echo $! > pid; wait")))
     run = talking.search([b"x"], str(tmp_path), max_bytes=1, deadline=Deadline())
     with run:
-        names = iter(run)
-        assert set(next(names)) == {b"a"}
+        files = iter(run)
+        assert set(next(files)) == {Found(b"a", None)}
         time.sleep(0.2)
         writer = (tmp_path / "pid").read_text().strip()
         assert "S" in Path(f"/proc/{writer}/stat").read_text().split()[2]
@@ -297,7 +364,7 @@ def test_a_program_in_a_relative_directory_is_not_used(
     [
         "exit 1",
         "printf './found\\0'",
-        "printf './found\\0'; for a in .gitignore .hidden ignored large; "
+        "printf './found\\0./binary\\0'; for a in .gitignore .hidden ignored large; "
         'do echo "rg: DEBUG|x: ignoring ./$a: 20 bytes" >&2; done',
         "exit 101",
     ],

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
-from itertools import chain, repeat
+from itertools import chain
 from operator import attrgetter
 from time import monotonic
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -319,6 +319,10 @@ class Walk:
         self._last = ""
         self._start = len(paths.join(batch.root, "_")) - 1
         self._deadline = BatchDeadline(batch, self.tasks)
+        self._selected: dict[FileFilter, list[str]] = {}
+        """What each filter selected of the files that the walk asked about last."""
+        self._left: set[AnyTask] = set()
+        """The tasks that were left out since the last files were chosen."""
         self._globs: dict[FileFilter, list[GlobTask]] = {}
         self._greps: dict[FileFilter, list[GrepTask]] = {}
         for task in self.tasks:
@@ -338,6 +342,7 @@ class Walk:
         """Continue the walk without `tasks`."""
         for task in tasks:
             task.done = max(task.done, self._last)
+            self._left.add(task)
             self.tasks.remove(task)
             groups: dict[FileFilter, list[Any]] = self._globs if isinstance(task, GlobTask) else self._greps
             groups[task.files].remove(task)
@@ -346,11 +351,19 @@ class Walk:
         self._set_filters()
 
     def _wanted_files(self, directory: str, names: list[str], deadline: Deadline) -> list[str]:
-        wanted = {name for files in self._filters for name in files.files(directory, names, deadline)}
+        self._selected = {files: files.files(directory, names, deadline) for files in self._filters}
+        longest = max(self._selected.values(), key=len, default=names)
+        if len(longest) == len(names):
+            return names
+        wanted = set(chain.from_iterable(self._selected.values()))
         return [name for name in names if name in wanted]
 
     def _wanted_directories(self, directory: str, names: list[str], deadline: Deadline) -> list[str]:
-        wanted = {name for files in self._filters for name in files.directories(directory, names, deadline)}
+        wanted: set[str] = set()
+        for files in self._filters:
+            wanted.update(files.directories(directory, names, deadline))
+            if len(wanted) == len(names):
+                return names
         return [name for name in names if name in wanted]
 
     def steps(self) -> Generator[None, None, None]:
@@ -362,8 +375,7 @@ class Walk:
             for run in walk:
                 self._deadline.check(run.prefix)
                 chosen = self._chosen(run)
-                if self._globs:
-                    self._glob(run, chosen)
+                if self._globs and self._glob(run, chosen):
                     yield
                 if self._greps:
                     yield from self._grep(run, chosen)
@@ -379,24 +391,36 @@ class Walk:
             return {files: run.names if self._batch.root in files else [] for files in self._filters}
         if len(self._filters) == 1:
             return {self._filters[0]: run.names}
-        return {files: files.files(run.prefix, run.names, self._deadline) for files in self._filters}
+        # A walk yields files just after it had them chosen. It leaves out those that a judge refuses, and some links.
+        found = set(run.names)
+        return {files: [name for name in names if name in found] for files, names in self._selected.items()}
 
-    def _glob(self, run: FileRun, chosen: dict[FileFilter, list[str]]) -> None:
-        """Add the files of `run` to the globs that want them, after one look at each."""
-        names = run.names
-        if len(self._filters) > 1:
-            wanted = {name for files in self._globs for name in chosen[files]}
-            names = [name for name in names if name in wanted]
+    def _glob(self, run: FileRun, chosen: dict[FileFilter, list[str]]) -> bool:
+        """Add the files of `run` to the globs that want them, after one look at each; returns whether there are any."""
+        if len(self._filters) == 1:
+            names = run.names
+        else:
+            wanted = set(chain.from_iterable(chosen[files] for files in self._globs))
+            names = [name for name in run.names if name in wanted]
         infos = run.infos(names, self._deadline)
         by_name = dict(zip(names, infos, strict=True)) if len(self._globs) > 1 else {}
         for files, group in [*self._globs.items()]:
             found = [by_name[name] for name in chosen[files]] if by_name else infos
             if ended := [task for task in group if task.add(found)]:
                 self._end(ended)
+        return bool(names)
 
     def _grep(self, run: FileRun, chosen: dict[FileFilter, list[str]]) -> Generator[None, None, None]:
-        for name, tasks in self._wanting(run, chosen):
+        wanting: dict[str, list[GrepTask]] = {}
+        for files, group in self._greps.items():
+            for name in chosen[files]:
+                wanting.setdefault(name, []).extend(group)
+        self._left.clear()
+        for name in run.names if len(wanting) == len(run.names) else sorted(wanting):
             self._deadline.check(run.prefix)
+            tasks = wanting[name]
+            if self._left:
+                tasks = [task for task in tasks if task not in self._left]
             if tasks:
                 file = run.file(name)
                 ended = self._batch.search(file, tasks)
@@ -404,18 +428,6 @@ class Walk:
                 if ended:
                     self._end(ended)
                 yield
-
-    def _wanting(self, run: FileRun, chosen: dict[FileFilter, list[str]]) -> Iterable[tuple[str, Sequence[GrepTask]]]:
-        """The files of `run`, each with the greps that want it and are not left out until it is searched."""
-        if len(self._greps) == 1:
-            # `leave_out` changes this list.
-            [(files, group)] = self._greps.items()
-            return zip(chosen[files], repeat(group), strict=False)
-        wanting: dict[str, list[list[GrepTask]]] = {}
-        for files, group in self._greps.items():
-            for name in chosen[files]:
-                wanting.setdefault(name, []).append(group)
-        return ((name, [task for group in wanting[name] for task in group]) for name in run.names if name in wanting)
 
     def _end(self, tasks: Sequence[AnyTask]) -> None:
         self.leave_out(tasks)

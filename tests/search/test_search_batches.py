@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deepfs.disk import Disk, FoundFile
-from deepfs.errors import DeadlineError, DeepFSError
+from deepfs.errors import DeadlineError, DeepFSError, PermissionDeniedError
 from deepfs.search import disk as engines
 from deepfs.search.disk import Automatic, Engine, InProcess, LocalSearch
 from deepfs.search.gitignore import IgnoreOption
@@ -120,6 +120,31 @@ def test_random_batches_find_the_same_as_alone(trap: Path, searches: list[Search
     if is_known:
         engine._remember("/")
     assert together(searcher, searches) == [alone(local_search(trap, InProcess()), search) for search in searches]
+
+
+@dataclass(frozen=True)
+class RefusesEverySecond:
+    """A judge that refuses about half of the files, links to them included."""
+
+    def check(self, path: str, role: str, shown: str) -> None:
+        if len(path) % 2:
+            raise PermissionDeniedError(shown)
+
+
+def test_a_batch_under_a_judge_finds_the_same_as_alone(trap: Path) -> None:
+    searcher, judge = local_search(trap, InProcess()), RefusesEverySecond()
+
+    def judged(*searches: SearchRequest) -> list[tuple[object, ...]]:
+        calls = [Collecting(search) for search in searches]
+        searcher.run_batch(calls, "/", judge=judge)  # type: ignore[arg-type]
+        return [call.answer for call in calls]
+
+    expected = [judged(search)[0] for search in [*GREPS, *GLOBS]]
+    assert judged(*GREPS, *GLOBS) == expected
+    assert expected != together(searcher, [*GREPS, *GLOBS])
+    found = [info.path for call in GLOBS for info in judged(call)[0][0]]  # type: ignore[attr-defined]
+    assert found
+    assert [path for path in found if len(path) % 2 and not (trap / path[1:]).is_symlink()] == []
 
 
 def test_path_filters_need_not_be_hashable(trap: Path) -> None:

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, I
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, Literal, TypeVar
 
 from msgspec.structs import replace as replace_fields
 
@@ -343,21 +343,18 @@ class FilesystemBackend(BackendProtocol):
         return DeleteResult(path=path)
 
     async def amove(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
-        return await self._change([src, dst], self._move, src, dst, overwrite, set())
+        move = partial(self._relocate, "move", overwrite=overwrite, copied=set())
+        return await self._change([src, dst], move, src, dst)
 
     async def acopy(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
-        return await self._change([src, dst], self._copy, src, dst, overwrite)
+        return await self._change([src, dst], partial(self._relocate, "copy", overwrite=overwrite), src, dst)
 
-    def _move(
-        self, deadline: Deadline, disk: Disk, src: str, dst: str, overwrite: bool, copied: set[Any]
+    def _relocate(
+        self, how: Literal["move", "copy"], deadline: Deadline, disk: Disk, src: str, dst: str, **options: Any
     ) -> WriteResult:
         src, dst = self._path(src), self._path(dst)
-        disk.move(src, dst, overwrite=overwrite, deadline=deadline, copied=copied)
-        return WriteResult(path=dst)
-
-    def _copy(self, deadline: Deadline, disk: Disk, src: str, dst: str, overwrite: bool) -> WriteResult:
-        src, dst = self._path(src), self._path(dst)
-        disk.copy(src, dst, overwrite=overwrite, deadline=deadline)
+        relocate: Callable[..., None] = disk.move if how == "move" else disk.copy
+        relocate(src, dst, deadline=deadline, **options)
         return WriteResult(path=dst)
 
     async def achange_entries(self, changes: Sequence[EntryChange]) -> list[FileUploadResponse]:
@@ -366,10 +363,7 @@ class FilesystemBackend(BackendProtocol):
     def _change_entries(
         self, deadline: Deadline, disk: Disk, changes: Sequence[EntryChange]
     ) -> list[FileUploadResponse]:
-        return [FileUploadResponse(change.path, _error_code(self._change_entry, disk, change)) for change in changes]
-
-    def _change_entry(self, disk: Disk, change: EntryChange) -> None:
-        disk.change_entry(replace_fields(change, path=self._path(change.path)))
+        return [FileUploadResponse(change.path, _change_entry(self._path, disk, change)) for change in changes]
 
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         done: list[FileUploadResponse] = []
@@ -404,20 +398,12 @@ class FilesystemBackend(BackendProtocol):
         hop = files[len(done) : len(done) + _UPLOADS_A_HOP]
         changes: list[Change[FileUploadResponse]] = []
         for path, content in _together(hop) if self._durable else hop:
-            changes.append(Change(partial(self._put, deadline, disk, path, content)))
+            changes.append(Change(partial(_put_file, self._path, deadline, disk, path, content)))
             if changes[-1].error is not None:
                 break
             deadline.restart()
         finish_together(changes)
         done.extend(change.result() for change in changes)
-
-    def _put(self, deadline: Deadline, disk: Disk, path: str, content: bytes) -> Steps[FileUploadResponse]:
-        """Write one file."""
-        try:
-            yield from disk.writing(self._path(path), content, overwrite=True, deadline=deadline)
-        except DeepFSError as error:
-            return FileUploadResponse(path, error.code.value)
-        return FileUploadResponse(path)
 
 
 async def _in_memory(disk: Disk, function: Callable[..., T], *args: Any) -> T | None:
@@ -444,15 +430,6 @@ def _start(request: SearchRequest) -> str:
     return "" if request.path is None or request.path == "/" else request.path
 
 
-def _error_code(change: Callable[..., None], *args: Any) -> str | None:
-    """Make one change. Returns the error code, or None."""
-    try:
-        change(*args)
-    except DeepFSError as error:
-        return error.code.value
-    return None
-
-
 def _finished(deadline: Deadline, disk: Disk, function: Callable[..., Steps[T]], *args: Any) -> T:
     return finish(function(deadline, disk, *args))
 
@@ -464,6 +441,26 @@ def _put(deadline: Deadline, _: Disk, upload: Upload) -> None:
 def _close(opened: Iterable[BinaryIO | Upload]) -> None:
     for each in opened:
         each.close()
+
+
+def _change_entry(normal: Callable[[str], str], disk: Disk, change: EntryChange) -> str | None:
+    """Make one change. Returns the error code, or None."""
+    try:
+        disk.change_entry(replace_fields(change, path=normal(change.path)))
+    except DeepFSError as error:
+        return error.code.value
+    return None
+
+
+def _put_file(
+    normal: Callable[[str], str], deadline: Deadline, disk: Disk, path: str, content: bytes
+) -> Steps[FileUploadResponse]:
+    """Write one file of an upload."""
+    try:
+        yield from disk.writing(normal(path), content, overwrite=True, deadline=deadline)
+    except DeepFSError as error:
+        return FileUploadResponse(path, error.code.value)
+    return FileUploadResponse(path)
 
 
 class _Replacement:

@@ -2,7 +2,8 @@
 
 import os
 import sys
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from deepfs.disk.os_calls import READ_DIRECTORY, file_id, is_shortage, release, start_writeback
@@ -123,23 +124,26 @@ def finish_together(changes: Sequence[Change[Any]]) -> None:
 
     The changes must not depend on one another.
     """
-    while waiting := [(change, change.waits_for) for change in changes if change.waits_for is not None]:
-        failures = _flush_all([asked for _, asked in waiting])
-        for (change, _), failure in zip(waiting, failures, strict=True):
-            change.go_on(failure)
+    while waiting := [change for change in changes if change.waits_for is not None]:
+        if len(waiting) == 1:
+            _go_on({}, waiting[0])
+            continue
+        asked = [change.waits_for for change in waiting if change.waits_for is not None]
+        for each in asked:
+            if not each.is_directory:
+                start_writeback(each.descriptor)
+        directories = {_key(each): each for each in asked if each.is_directory}
+        flushed = dict(zip(directories, pool.call_together(_failure, directories.values()), strict=True))
+        # What comes next may wait for the disk as well.
+        pool.call_together(partial(_go_on, flushed), waiting)
 
 
-def _flush_all(asked: Sequence[ToFlush]) -> list[BaseException | None]:
-    """Flush each file and directory, a directory only once; returns the failure of each, or None."""
-    if len(asked) == 1:
-        return [_failure(asked[0])]
-    for each in asked:
-        if not each.is_directory:
-            start_writeback(each.descriptor)
-    keys = [_key(each) for each in asked]
-    unique = dict(zip(keys, asked, strict=True))
-    failures = dict(zip(unique, pool.call_together(_failure, unique.values()), strict=True))
-    return [failures[key] for key in keys]
+def _go_on(flushed: Mapping[object, BaseException | None], change: Change[Any]) -> None:
+    """Take a change on, after its flush, unless the failure of that, or None, is among those of what is `flushed`."""
+    asked = change.waits_for
+    assert asked is not None
+    key = _key(asked)
+    change.go_on(flushed[key] if key in flushed else _failure(asked))
 
 
 def _key(asked: ToFlush) -> object:

@@ -57,7 +57,7 @@ class _Pools:
         # wait for a device, or forever; workers are added then, but at most two calls for a storage have begun.
         self.long = WorkerPool("long", core=2, limit=16, most=2, threads=64)
         # The system combines flushes that wait at the same time.
-        self.flushing = WorkerPool("flushing", core=32, limit=32)
+        self.flushing = WorkerPool("flushing", core=12, limit=12)
         self.resident = WorkerPool("resident", core=1, limit=1)
         self.isolated = WorkerPool("isolated", core=1, limit=1)
 
@@ -220,7 +220,7 @@ def start_long(storage: Hashable, function: Callable[[*ArgsT], object], *args: *
 
 
 def call_together(function: Callable[[ItemT], T], items: Iterable[ItemT]) -> list[T]:
-    """Call a function with each item, on several threads, and wait in this thread for all results.
+    """Call a function with each item, on up to 12 threads, and wait in this thread for all results.
 
     Args:
         function: Waits for a device. Must not raise.

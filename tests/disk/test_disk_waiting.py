@@ -197,7 +197,7 @@ async def test_a_change_that_waits_for_a_lock_can_be_cancelled(
 ) -> None:
     await backend.aread("/file")
     before, opened = await off_loop(partial(tree, root)), await off_loop(open_descriptors)
-    async with anyio.create_task_group() as tasks, held(root / "file"):
+    async with held(root / "file"), anyio.create_task_group() as tasks:
         tasks.start_soon(change, backend)
         await until(lambda: len(attempts) > 2)
         tasks.cancel_scope.cancel()

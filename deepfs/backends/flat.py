@@ -267,6 +267,14 @@ class _FetchedFiles(AsyncStorage):
         return self._backend._files_update(changes)
 
 
+def records_of(changes: Sequence[Change], file_format: FileFormat) -> dict[str, dict[str, Any] | None]:
+    """What to store at each path; None removes a file. Raises InvalidContentError if the format cannot hold it."""
+    return {
+        change.path: None if change.after is None else filedata.encode_file(change.after, file_format, change.path)
+        for change in changes
+    }
+
+
 class RecordStorageBackend(StorageBackend):
     """A backend that writes one of the two file formats, and reads both.
 
@@ -283,15 +291,6 @@ class RecordStorageBackend(StorageBackend):
         if file_format not in ("v1", "v2"):
             raise ValueError(f"file_format is 'v1' or 'v2', not {file_format!r}")
         self._file_format: FileFormat = file_format
-
-    def _records(self, changes: Sequence[Change]) -> dict[str, dict[str, Any] | None]:
-        """What to store at each path; None removes a file. Raises InvalidContentError if the format cannot hold it."""
-        return {
-            change.path: None
-            if change.after is None
-            else filedata.encode_file(change.after, self._file_format, change.path)
-            for change in changes
-        }
 
     def _check_storable(self, path: str, data: FileDataV2) -> None:
         if self._file_format == "v1":

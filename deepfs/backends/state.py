@@ -7,7 +7,7 @@ from typing import Any
 from deepfs._deprecated import warn_deprecated
 from deepfs._langgraph.channel import FileConflicts, Files, FilesystemState
 from deepfs._langgraph.task_files import TaskFiles, task_files
-from deepfs.backends.flat import RecordStorageBackend
+from deepfs.backends.flat import RecordStorageBackend, records_of
 from deepfs.backends.flat_storage import InlineStorage, Storage
 from deepfs.text import paths
 from deepfs.text.entries import StoragePlace, flat_place
@@ -57,7 +57,7 @@ class _StateFiles(InlineStorage):
     def apply(self, changes: Sequence[Change]) -> dict[str, Any]:
         with self._task_files as task:
             task.commit(changes, self._backend._file_format)
-        return dict(self._backend._records(changes))
+        return dict(records_of(changes, self._backend._file_format))
 
 
 class StateBackend(RecordStorageBackend):

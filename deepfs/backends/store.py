@@ -22,7 +22,7 @@ from deepfs.backends import _store_listing as sql
 from deepfs.backends._store_items import change as change_items
 from deepfs.backends._store_items import fetched, fetched_in_batch, listed
 from deepfs.backends._store_tables import Put, can_compare, identify, is_identified, storage_of
-from deepfs.backends.flat import RecordStorageBackend
+from deepfs.backends.flat import RecordStorageBackend, records_of
 from deepfs.backends.flat_plans import Plan
 from deepfs.backends.flat_storage import AsyncStorage, Kind, Listing, Storage
 from deepfs.backends.namespace import (
@@ -134,38 +134,23 @@ def index_of(storage: object, namespace: Namespace) -> StoreIndex:
     return indexes.index(namespace)
 
 
-class _Place:
-    """A namespace of a store, with what is found out about it once, not for each operation."""
-
-    def __init__(self, store: BaseStore, namespace: Namespace) -> None:
-        self.store = store
-        self.namespace = namespace
-        self.stored_namespace = stored_namespace(namespace)
-        self.is_identified = is_identified(store)
-        storage = storage_of(store)
-        self.locks = path_locks((storage, namespace))
-        self.index = index_of(storage, namespace)
-        self.by_sql = sql.can_list(store)
-        self.compares = can_compare(store)
-        self.reads: list[None] = []
-        """An item for each read by SQL that is under way."""
-        self.never_suspends = _langgraph.never_suspends(store)
-        self.guard = _guard_of(store) if self.never_suspends else None
-
-
 class _Guard:
     """The lock of a store that never suspends, which several threads may use at once, each without an event loop."""
 
-    def __init__(self) -> None:
-        self.lock: AbstractContextManager[Any] = RLock()
-        """Reentrant, since a signal handler may interrupt a step of its own thread."""
+    lock: AbstractContextManager[Any] = nullcontext()
+    """Reentrant, since a signal handler may interrupt a step of its own thread."""
 
 
 _guards: WeakKeyDictionary[BaseStore, _Guard] = WeakKeyDictionary()
 
 
 def _guard_of(store: BaseStore) -> _Guard:
-    return _guards.get(store) or _guards.setdefault(store, _Guard())
+    guard = _guards.get(store)
+    if guard is None:
+        guard = _Guard()
+        guard.lock = RLock()
+        guard = _guards.setdefault(store, guard)
+    return guard
 
 
 def _after_fork() -> None:
@@ -179,39 +164,44 @@ if hasattr(os, "register_at_fork"):
 
 
 class _StoreFiles(AsyncStorage):
-    """The items of one namespace of a store, as files."""
+    """The items of one namespace of a store, as files; what is found out here would cost too much in each operation."""
 
-    def __init__(self, backend: "StoreBackend", place: _Place) -> None:
-        self._backend = backend
-        self._store = place.store
-        self._namespace = place.stored_namespace
-        self._index = place.index
-        self._by_sql = place.by_sql
-        self._compares = place.compares
-        self._reads = place.reads
-        self._guard = nullcontext() if place.guard is None else place.guard.lock
-        self.apply_waits = not place.never_suspends
+    def __init__(self, store: BaseStore, namespace: Namespace, file_format: FileFormat) -> None:
+        storage = storage_of(store)
+        self.store = store
+        self.namespace = namespace
+        self.is_identified = is_identified(store)
+        self.locks = path_locks((storage, namespace))
+        self.apply_waits = not _langgraph.never_suspends(store)
+        self._index = index_of(storage, namespace)
+        self._stored_namespace = stored_namespace(namespace)
+        self._format = file_format
+        self._by_sql = sql.can_list(store)
+        self._compares = can_compare(store)
+        self._guard = _Guard() if self.apply_waits else _guard_of(store)
+        self._reads: list[None] = []
+        """An item for each read by SQL that is under way."""
 
     async def stat(self, paths: Sequence[str]) -> Mapping[str, FileStat]:
         if self._by_sql:
-            return await sql.stats_at(self._store, self._namespace, paths, self._index.known)
-        with self._guard:
-            found = await fetched(self._store, self._namespace, paths)
+            return await sql.stats_at(self.store, self._stored_namespace, paths, self._index.known)
+        with self._guard.lock:
+            found = await fetched(self.store, self._stored_namespace, paths)
         return stats_of(DecodedFiles(found)) if found else {}
 
     async def get(self, paths: Sequence[str]) -> DecodedFiles:
         if self._by_sql:
             return DecodedFiles(await self._values(paths))
-        with self._guard:
-            return DecodedFiles(await fetched(self._store, self._namespace, paths))
+        with self._guard.lock:
+            return DecodedFiles(await fetched(self.store, self._stored_namespace, paths))
 
     async def _values(self, paths: Sequence[str]) -> dict[str, Any]:
         """The values at `paths`; a single one is read together with others if others are being read."""
         reads = self._reads
         if len(paths) == 1 and 0 < len(reads) < _MOST_IN_BATCH:
-            read = fetched_in_batch(self._store, self._namespace, paths[0])
+            read = fetched_in_batch(self.store, self._stored_namespace, paths[0])
         else:
-            read = sql.values(self._store, self._namespace, paths)
+            read = sql.values(self.store, self._stored_namespace, paths)
         reads.append(None)  # Atomic, as is the removal: several threads may use the store.
         try:
             return await read
@@ -229,17 +219,17 @@ class _StoreFiles(AsyncStorage):
         index = self._index
         if index.directories is None and self._by_sql:
             mark = index.listing_starts()
-            index.listed(mark, Directories(await sql.keys(self._store, self._namespace)))
+            index.listed(mark, Directories(await sql.keys(self.store, self._stored_namespace)))
         if index.directories is not None and prefix.rstrip("/") not in index.directories:
             return {}
         if self._by_sql:
-            return dict.fromkeys(await sql.keys(self._store, self._namespace, prefix, limit), FileStat())
+            return dict.fromkeys(await sql.keys(self.store, self._stored_namespace, prefix, limit), FileStat())
         return await self._files()
 
     async def _stats(self, prefix: str) -> FileTree:
         mark = self._index.listing_starts()
         # At the root, keys that are no paths must be listed as well.
-        found = await sql.stats(self._store, self._namespace, "" if prefix == "/" else prefix, self._index.known)
+        found = await sql.stats(self.store, self._stored_namespace, "" if prefix == "/" else prefix, self._index.known)
         tree = StatTree(found)
         if prefix == "/":
             self._index.listed(mark, tree.directories)
@@ -248,20 +238,20 @@ class _StoreFiles(AsyncStorage):
         return tree
 
     async def _files(self) -> FileTree:
-        with self._guard:
+        with self._guard.lock:
             mark = self._index.listing_starts()
-            tree = FileTree(DecodedFiles(await listed(self._store, self._namespace)))
+            tree = FileTree(DecodedFiles(await listed(self.store, self._stored_namespace)))
             self._index.listed(mark, tree.directories)
             return tree
 
     async def apply(self, changes: Sequence[Change]) -> None:
-        records = self._backend._records(changes)
+        records = records_of(changes, self._format)
         puts = [Put(change.path, change.origin, records[change.path]) for change in changes]
         index = self._index
         index.known.under_way += 1
         try:
-            with self._guard:
-                await change_items(self._store, self._namespace, puts, compares=self._compares)
+            with self._guard.lock:
+                await change_items(self.store, self._stored_namespace, puts, compares=self._compares)
                 index.changed(changes)
         except BaseException:
             index.forget()
@@ -313,7 +303,7 @@ class StoreBackend(RecordStorageBackend):
         self._given_store = _store_of(store)
         given = self._given_store
         self.is_synchronous = type(self).is_synchronous and given is not None and _langgraph.never_suspends(given)
-        self._last: _Place | None = None
+        self._last: _StoreFiles | None = None
         self._given_namespace = namespace if namespace is None or callable(namespace) else checked_namespace(namespace)
 
     def _store(self) -> BaseStore:
@@ -343,46 +333,46 @@ class StoreBackend(RecordStorageBackend):
             return False
         return _langgraph.runs_loop_of(store)
 
-    def _place(self) -> _Place:
-        """The place of one operation; computed anew if the store or the namespace is another than the last one."""
+    def _files(self) -> _StoreFiles:
+        """The files of one operation: those of the last one, if it had the same store and namespace."""
         store, namespace, last = self._store(), self._namespace(), self._last
         if last is not None and last.store is store and last.namespace == namespace:
             return last
-        place = _Place(store, namespace)
-        if place.is_identified:
-            self._last = place
-        return place
+        files = _StoreFiles(store, namespace, self._file_format)
+        if files.is_identified:
+            self._last = files
+        return files
 
-    async def _identified(self, place: _Place) -> _Place:
-        """The same place, but with its store identified: all backends over one database share locks and index."""
-        if place.is_identified:
-            return place
-        await identify(place.store)
-        return _Place(place.store, place.namespace)
+    async def _identified(self, files: _StoreFiles) -> _StoreFiles:
+        """The same files, but with their store identified: all backends over one database share locks and index."""
+        if files.is_identified:
+            return files
+        await identify(files.store)
+        return _StoreFiles(files.store, files.namespace, self._file_format)
 
     @asynccontextmanager
     async def _hold(self, *held: str) -> AsyncIterator[None]:
-        async with (await self._identified(self._place())).locks.hold(*held):
+        async with (await self._identified(self._files())).locks.hold(*held):
             yield
 
     async def _look(self, plan: Callable[[], Plan[T]], kind: Kind = "look") -> T:
-        place = self._place()
-        if not place.is_identified:
-            place = await self._identified(place)
-        return await _StoreFiles(self, place).carry_out(plan(), kind)
+        files = self._files()
+        if not files.is_identified:
+            files = await self._identified(files)
+        return await files.carry_out(plan(), kind)
 
     async def _attempt(self, plan: Callable[[], Plan[T]], *held: str) -> T:
-        place = self._place()
-        if not place.is_identified:
-            place = await self._identified(place)
+        files = self._files()
+        if not files.is_identified:
+            files = await self._identified(files)
         if is_inline():
-            with place.locks.hold_blocking(*held):
-                return await _StoreFiles(self, place).carry_out(plan(), "change")
-        async with place.locks.hold(*held):
-            return await _StoreFiles(self, place).carry_out(plan(), "change")
+            with files.locks.hold_blocking(*held):
+                return await files.carry_out(plan(), "change")
+        async with files.locks.hold(*held):
+            return await files.carry_out(plan(), "change")
 
     def _storage(self) -> Storage:
-        return _StoreFiles(self, self._place())
+        return self._files()
 
 
 def _store_of(given: BaseStore | object | None) -> BaseStore | None:

@@ -107,6 +107,8 @@ def window(text: str, offset: int, limit: int, total: int | None = None) -> Wind
     if total == 0:
         return Window("", None, None, 0, None)
     offset, limit = max(offset, 0), max(limit, 0)
+    if offset == 0 and limit >= total:
+        return Window(text.removeprefix(BOM), 1, total, total, None)
     if offset >= total:
         raise InvalidContentError(None, f"Line offset {offset} exceeds file length ({total} lines)")
     if limit == 0:

@@ -186,7 +186,8 @@ async def run_long(
 ) -> T:
     """Call a blocking function that may take long, with a deadline that it must check every millisecond or so.
 
-    While others wait, a check of the deadline may take long as well: calls for other storages then have their turns.
+    While others wait, a check of the deadline may take long as well: calls for other storages then have their turns. So
+    the function must hold no lock during a check.
 
     If the caller is cancelled, so is the deadline, and the caller continues when the function has ended.
 

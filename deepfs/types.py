@@ -242,57 +242,11 @@ class ReadResult(Result):
     no_lines_requested: bool = False
     """No line is shown because none was requested; the file may have lines."""
     version: str | None = None
-    """Of a file that is shown whole, computed on first use; what reads fields without attributes sees None before."""
 
     def __post_init__(self) -> None:
         self.file_data = _record(self.file_data, FileDataV2)
         if self.start_line is None and self.next_offset is not None:
             self.no_lines_requested = True
-
-    def __eq__(self, other: object) -> bool:
-        _version_of(self)
-        if isinstance(other, ReadResult):
-            _version_of(other)
-        return super().__eq__(other)
-
-    def __repr__(self) -> str:
-        _version_of(self)
-        return super().__repr__()
-
-    def __copy__(self) -> "ReadResult":
-        _version_of(self)
-        return replace(self)
-
-    def __reduce__(self) -> Any:
-        _version_of(self)
-        return super().__reduce__()
-
-
-_stored_version: Any = ReadResult.version
-_CONTENT = "_content"
-"""The attribute with the function that computes the version of a result, and the content to compute it of."""
-
-
-def with_version_of(result: ReadResult, content: str, compute: Callable[[str], str]) -> ReadResult:
-    """Let the version of `result` be `compute(content)`, called when it is first used; returns `result`."""
-    vars(result)[_CONTENT] = compute, content
-    return result
-
-
-def _version_of(result: ReadResult) -> str | None:
-    if (pending := vars(result).get(_CONTENT)) is not None:
-        compute, content = pending
-        _set_version(result, _stored_version.__get__(result) or compute(content))
-    version: str | None = _stored_version.__get__(result)
-    return version
-
-
-def _set_version(result: ReadResult, version: str | None) -> None:
-    _stored_version.__set__(result, version)
-    vars(result).pop(_CONTENT, None)  # Last: another thread may ask for the version meanwhile.
-
-
-ReadResult.version = property(_version_of, _set_version)  # type: ignore[assignment]
 
 
 class ReadRawResult(Result):
@@ -421,8 +375,6 @@ def renamed(result: ResultT, error: DeepFSError, name: Callable[[str], str]) -> 
 def replaced(result: ResultT, **fields: Any) -> ResultT:
     """A copy of `result` with other values of `fields`, which carries the same error."""
     error = error_behind(result)
-    if isinstance(result, ReadResult):
-        _version_of(result)
     copied = replace(result, **fields)
     return copied if error is None else carrying(copied, error)
 

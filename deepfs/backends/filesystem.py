@@ -245,7 +245,7 @@ class FilesystemBackend(BackendProtocol):
         if isinstance(read.shown, bytes):
             return self._binary(path, read)
         text = FileDataV2(read.shown.text, "utf-8", None, modified_at(read.status), mime_type)
-        return filedata.read_window(text, read.shown, read.hashed)
+        return filedata.read_window(text, read.shown, read.version)
 
     def _binary(self, path: str, read: Reading) -> ReadResult:
         assert isinstance(read.shown, bytes)

@@ -134,26 +134,20 @@ class Versioning:
         self.known: Known = _NOTHING if self._key is None else _known.get(self._key, _NOTHING)
         """What is cached."""
 
-    def of(self, descriptor: int, content: bytes | bytearray) -> str:
-        """The version of `content`, the whole content of the file."""
-        return self.known.version or self.remember(descriptor, text.version(content))
+    def of(self, descriptor: int, content: bytes | bytearray, lines: int | None = None) -> str:
+        """The version of `content`, the whole content of the file, which has so many `lines`."""
+        known = self.known
+        if known.version is not None and (known.lines is not None or lines is None):
+            return known.version
+        return self.remember(descriptor, known.version or text.version(content), lines)
 
-    def remember(self, descriptor: int, version: str) -> str:
-        """Cache and return `version`, the hash of all that was read."""
-        self._remember(descriptor, Known(version, self.known.lines))
-        return version
-
-    def remember_lines(self, descriptor: int, lines: int | None) -> None:
-        """Cache the number of lines of all that was read, if that is not cached yet."""
-        if self._key is not None and self.known.lines is None:
-            self._remember(descriptor, Known(self.known.version, lines))
-
-    def _remember(self, descriptor: int, known: "Known") -> None:
-        # Not if the file has changed since it was opened: other content may have been read then.
+    def remember(self, descriptor: int, version: str, lines: int | None = None) -> str:
+        """Cache and return `version`, the hash of all that was read; not cached if the file changed meanwhile."""
         if self._key is not None and _settled_key(fstat(descriptor)) == self._key:
             if len(_known) >= _MAX_REMEMBERED:
                 _known.clear()
-            _known[self._key] = self.known = known
+            _known[self._key] = Known(version, self.known.lines if lines is None else lines)
+        return version
 
     def of_unread(self) -> str:
         """A version for a file that is too large to be read whole, made of its inode, size and times."""
@@ -246,14 +240,8 @@ class Reading(NamedTuple):
     """The result of reading: a window of text, or the whole of a binary file."""
 
     status: os.stat_result
-    hashed: str | None
-    """The version of the file; None if `shown` is the whole content, and was not hashed."""
+    version: str
     shown: text.Window | bytes
-
-    @property
-    def version(self) -> str:
-        """The version of the file."""
-        return self.hashed or text.version(self.shown if isinstance(self.shown, bytes) else self.shown.text)
 
 
 class _NotTextError(Exception):
@@ -302,9 +290,7 @@ def of_whole(
     if content is None:
         return Reading(status, versioning.of(descriptor, data), bytes(data))
     shown = text.window(content, offset, limit, versioning.known.lines)
-    versioning.remember_lines(descriptor, shown.total_lines)
-    is_all = len(shown.text) == len(content)
-    return Reading(status, versioning.known.version if is_all else versioning.of(descriptor, data), shown)
+    return Reading(status, versioning.of(descriptor, data, shown.total_lines), shown)
 
 
 def _scanned_version(scan: "_Scan", versioning: Versioning, descriptor: int) -> str:

@@ -11,7 +11,7 @@ from msgspec.structs import asdict
 from deepfs.errors import InvalidContentError, TooLargeError, quoted
 from deepfs.text import media
 from deepfs.text.lines import Window, check_text, decode, is_text, version, window
-from deepfs.types import Encoding, FileDataV1, FileDataV2, FileFormat, ReadResult, with_version_of
+from deepfs.types import Encoding, FileDataV1, FileDataV2, FileFormat, ReadResult
 
 __all__ = [
     "MAX_BINARY_BYTES",
@@ -245,15 +245,12 @@ def read_text(path: str, text: str, offset: int, limit: int, *, at: FileDataV2) 
     if len(shown.text) > MAX_WINDOW_BYTES // _LONGEST_CHARACTER and _bytes_in(shown.text) > MAX_WINDOW_BYTES:
         raise TooLargeError(path, _bytes_in(text), MAX_WINDOW_BYTES)
     data = FileDataV2(shown.text, "utf-8", at.created_at, at.modified_at, media.mime_type(path))
-    return read_window(data, shown, None if len(shown.text) == len(text) else version(text))
+    return read_window(data, shown, version(text))
 
 
-def read_window(data: FileDataV2, shown: Window, content_version: str | None) -> ReadResult:
-    """The result of a read of the window `shown`, whose lines `data` holds.
-
-    Without a `content_version` the window is the whole content, and its version is computed on first use.
-    """
-    result = ReadResult(
+def read_window(data: FileDataV2, shown: Window, content_version: str) -> ReadResult:
+    """The result of a read of the window `shown`, whose lines `data` holds."""
+    return ReadResult(
         file_data=data,
         start_line=shown.start_line,
         end_line=shown.end_line,
@@ -261,7 +258,6 @@ def read_window(data: FileDataV2, shown: Window, content_version: str | None) ->
         next_offset=shown.next_offset,
         version=content_version,
     )
-    return result if content_version is not None else with_version_of(result, shown.text, version)
 
 
 def read_binary(path: str, content: bytes, *, at: FileDataV2, content_version: str, limit: int) -> ReadResult:

@@ -1,9 +1,7 @@
 """Files in the system's memory are read on the event loop, with the same results; all else goes to a worker thread."""
 
-import copy
 import errno
 import os
-import pickle
 import socket
 import threading
 import time
@@ -25,7 +23,6 @@ from deepfs.disk.os_calls import PREFIX
 from deepfs.errors import DeepFSError, PermissionDeniedError
 from deepfs.text.lines import version
 from deepfs.threads import loop_bridge, pool
-from deepfs.types import ReadResult, replaced
 from support.disks import open_descriptors
 
 pytestmark = [pytest.mark.anyio, pytest.mark.needs("ext4")]
@@ -255,11 +252,15 @@ def test_another_file_system_is_left_to_a_worker() -> None:
 
 
 def test_a_refusal_of_the_file_system_is_remembered(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: Any) -> int:
+    asked: list[int] = []
+
+    def refused(descriptor: int, *_: Any) -> int:
+        asked.append(descriptor)
         raise OSError(errno.EOPNOTSUPP, "not supported")
 
     monkeypatch.setattr(os, "preadv", refused)
-    assert in_memory(disk, "/dir/file.txt") is None
+    while not asked:
+        assert in_memory(disk, "/dir/file.txt") is None
     monkeypatch.undo()
     disk.in_memory.prepare()
     assert not disk.in_memory.is_ready
@@ -417,36 +418,3 @@ async def test_a_cancelled_reader_leaves_the_queue_to_the_others(root: Path, mon
         for scope in scopes[1::2]:
             scope.cancel()
     assert set(served) >= set(range(0, 30, 2))
-
-
-# --- versions on first use -------------------------------------------------------------------------------------------
-
-
-def pickled(read: ReadResult) -> object:
-    return pickle.loads(pickle.dumps(read))
-
-
-@pytest.mark.parametrize(
-    "use", [pytest.param(lambda read: read, id="itself"), copy.copy, copy.deepcopy, pickled, replaced]
-)
-def test_the_version_of_a_whole_file_is_that_of_its_content(
-    root: Path, use: Callable[[ReadResult], ReadResult]
-) -> None:
-    backend = FilesystemBackend(root)
-    assert use(backend.read("/dir/file.txt")).version == version(TEXT)
-    assert version(TEXT) in repr(backend.read("/dir/file.txt"))
-    assert backend.read("/dir/file.txt") == backend.read("/dir/file.txt")
-
-
-def test_equal_windows_of_different_versions_are_not_equal(root: Path) -> None:
-    backend = FilesystemBackend(root)
-    before = backend.read("/dir/file.txt")
-    other = replaced(backend.read("/dir/file.txt"), version="other")
-    assert before != other
-    assert other.version == "other"
-
-
-def test_a_version_can_be_set_and_is_computed_once(root: Path) -> None:
-    read = FilesystemBackend(root).read("/dir/file.txt")
-    read.version = None
-    assert read.version is None

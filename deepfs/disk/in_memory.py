@@ -160,6 +160,8 @@ def _start_of(root: Root) -> _Start | None:
     """Where the lookup of the files of `root` starts; None if they cannot be read without waiting. Blocks."""
     if sys.platform != "linux" or not _NO_WAIT or sys.getfilesystemencoding() != "utf-8":
         return None
+    if root.starts_in_working_directory:  # Making a path absolute takes a system call then.
+        return None
     path, openat2 = os.fsencode(root.host_path), _openat2()
     directory = os.open(path, SEARCH)
     try:

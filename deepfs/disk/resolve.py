@@ -140,6 +140,11 @@ class Root:
         if self.judge is not None:
             self.judge.check(path, role, shown)
 
+    @property
+    def starts_in_working_directory(self) -> bool:
+        """Whether paths are those of the host, and relative ones start in the working directory of the process."""
+        return not self._confined and not os.path.isabs(self._base)
+
     @cached_property
     def host_path(self) -> str:
         """The absolute path of the directory on the host; a relative one is resolved from the current directory."""

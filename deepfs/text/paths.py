@@ -169,5 +169,6 @@ def host_path(path: str, root: str) -> str:
         path.encode()
     except UnicodeEncodeError as error:
         raise InvalidPathError(path, "it holds a lone surrogate, which is not text") from error
-    absolute = os.path.normpath(os.path.join(os.path.abspath(root), path))
+    # Making a relative root absolute takes a system call, which may not be made on an event loop.
+    absolute = os.path.normpath(os.path.join(root if os.path.isabs(root) else os.path.abspath(root), path))
     return f"/{absolute.lstrip('/')}"

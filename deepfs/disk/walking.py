@@ -170,9 +170,9 @@ class _Level(OpenDirectory):
         # Without `super`, since a search makes one for each directory.
         self.name = name
         self.descriptor = descriptor
-        self.borrowed = False
-        self.lost = None
-        self._id = None
+        self.borrowed: bool = False
+        self.lost: OSError | None = None
+        self._id: FileId | None = None
         self.prefix: str = prefix
         self.directories: Iterator[str] | None = None
         """The names of the child directories to enter, sorted by path; None if there are none."""

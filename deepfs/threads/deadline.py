@@ -30,7 +30,7 @@ class _Current(threading.local):
     turn: Turn | None = None
 
 
-current = _Current()
+current: _Current = _Current()
 """The turn of the work that runs on the calling thread; None if it need not share its thread."""
 
 

@@ -1,7 +1,8 @@
 """Real files below a directory of this machine."""
 
 import os
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator, Sequence
+import unicodedata
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
@@ -397,7 +398,7 @@ class FilesystemBackend(BackendProtocol):
         """Write the next files, in order, and add the outcomes to `done`. The deadline starts anew for each file."""
         hop = files[len(done) : len(done) + _UPLOADS_A_HOP]
         changes: list[Change[FileUploadResponse]] = []
-        for path, content in _together(hop) if self._durable else hop:
+        for path, content in hop[: self._count_together(hop)]:
             changes.append(Change(partial(_put_file, self._path, deadline, disk, path, content)))
             if changes[-1].error is not None:
                 break
@@ -405,16 +406,31 @@ class FilesystemBackend(BackendProtocol):
         finish_together(changes)
         done.extend(change.result() for change in changes)
 
+    def _count_together(self, files: Sequence[tuple[str, bytes]]) -> int:
+        """How many of `files`, from the first on, do not depend on one another, so that they can be flushed together.
+
+        Only one on a thread that would wait for locks: it could wait for one that the flush has to release.
+        """
+        if not self._durable:
+            return len(files)
+        if not pool.is_worker():
+            return 1
+        targets = [_valid(self._path, path) for path, _ in files]
+        return _count_unrelated(targets, self._disk.real_paths(targets))
+
 
 async def _in_memory(disk: Disk, function: Callable[..., T], *args: Any) -> T | None:
     """Read a file that is in the system's memory, in this thread; None if it is not."""
     files = disk.in_memory
     if not files.is_ready:
         return None
-    if not is_inline() and not (loop := loop_callbacks()).has_time():
-        await loop.next_turn()
     try:
-        return function(_NO_DEADLINE, files, *args)
+        if is_inline():
+            return function(_NO_DEADLINE, files, *args)
+        loop = loop_callbacks()
+        if not loop.has_time():
+            await loop.next_turn()
+        return loop.work(function, _NO_DEADLINE, files, *args)
     except BlockingIOError:
         return None
 
@@ -489,18 +505,21 @@ def _are_related(path: str, other: str) -> bool:
     return path == other or paths.is_beneath(path, other) or paths.is_beneath(other, path)
 
 
-def _together(files: Sequence[tuple[str, bytes]]) -> Iterator[tuple[str, bytes]]:
-    """Yield the first files that can be flushed together: none has the path of another, or one beneath it.
+def _count_unrelated(targets: Sequence[str | None], real: Sequence[str | None]) -> int:
+    """How many of `targets`, from the first on, lead to different files; `real` are their paths without links.
 
-    Only the first on a thread that would wait for locks: it could wait for one that the flush has to release.
+    None is a path that leads nowhere. A path with a link is counted only alone, since the link may change.
     """
-    known: set[str] = set()
-    for path, content in files if pool.is_worker() else files[:1]:
-        for place in _lockable([path]):
-            if any(_are_related(place, other) for other in known):
-                return
-            known.add(place)
-        yield path, content
+    known: list[str] = []
+    for count, target in enumerate(targets):
+        # A directory may ignore case, and how accents are written.
+        name = None if target is None else unicodedata.normalize("NFKD", target.casefold())
+        if name is None:
+            continue
+        if target != real[count] or any(_are_related(name, other) for other in known):
+            return max(count, 1)
+        known.append(name)
+    return len(targets)
 
 
 def _lockable(given: Iterable[str]) -> list[str]:

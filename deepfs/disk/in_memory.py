@@ -71,9 +71,8 @@ class FilesInMemory:
         """Like `Disk.read_whole`."""
         descriptor, status = self._open(path, limit)
         try:
-            versioning = Versioning(status)
             data = bytes(self._read(descriptor, status.st_size))
-            return Reading(status, versioning.of(descriptor, data), data)
+            return Reading(status, Versioning(status).of(descriptor, data), data)
         finally:
             release(descriptor)
 
@@ -83,9 +82,7 @@ class FilesInMemory:
         """Like `Disk.read_window`."""
         descriptor, status = self._open(path, limits.window)
         try:
-            versioning = Versioning(status)
-            data = self._read(descriptor, status.st_size)
-            return of_whole(status, versioning, data, offset, limit, descriptor)
+            return of_whole(status, self._read(descriptor, status.st_size), offset, limit, descriptor)
         finally:
             release(descriptor)
 

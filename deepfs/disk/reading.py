@@ -43,10 +43,10 @@ fstat: Callable[[int], os.stat_result] = os.fstat
 
 
 # Two changes within one tick of a file system's clock leave the same times; the coarsest clock in use ticks every two
-# seconds. So facts are cached only if the last change is older than that, and is valid while the status is the same.
+# seconds. So a version is cached only if the last change is older than that, and is valid while the status is the same.
 _SETTLED_NS = 2_000_000_000
-_WORTH_REMEMBERING = 1024
-_MAX_REMEMBERED = 16 * 1024
+_WORTH_REMEMBERING = 16 * 1024
+_MAX_REMEMBERED = 4096
 
 
 def check_regular(path: str, status: os.stat_result) -> None:
@@ -122,8 +122,8 @@ def blocks(descriptor: int, first: bytes = b"") -> Iterator[bytes]:
 class Versioning:
     """The version of the content of an open file; `status` must be taken before anything is read.
 
-    The version is a hash of the content, the same in every backend. For a file that has not changed for two seconds,
-    the hash and the number of lines are cached until the identity, size or times of the file change.
+    The version is a hash of the content, the same in every backend. For a large file that has not changed for two
+    seconds, the hash is cached until the identity, size or times of the file change.
     """
 
     __slots__ = ("_key", "_status", "known")
@@ -131,22 +131,19 @@ class Versioning:
     def __init__(self, status: os.stat_result) -> None:
         self._status = status
         self._key = _settled_key(status)
-        self.known: Known = _NOTHING if self._key is None else _known.get(self._key, _NOTHING)
-        """What is cached."""
+        self.known: str | None = None if self._key is None else _versions.get(self._key)
+        """The cached version; None if the content must be hashed."""
 
-    def of(self, descriptor: int, content: bytes | bytearray, lines: int | None = None) -> str:
-        """The version of `content`, the whole content of the file, which has so many `lines`."""
-        known = self.known
-        if known.version is not None and (known.lines is not None or lines is None):
-            return known.version
-        return self.remember(descriptor, known.version or text.version(content), lines)
+    def of(self, descriptor: int, content: bytes) -> str:
+        """The version of `content`, the whole content of the file."""
+        return self.known or self.remember(descriptor, text.version(content))
 
-    def remember(self, descriptor: int, version: str, lines: int | None = None) -> str:
+    def remember(self, descriptor: int, version: str) -> str:
         """Cache and return `version`, the hash of all that was read; not cached if the file changed meanwhile."""
         if self._key is not None and _settled_key(fstat(descriptor)) == self._key:
-            if len(_known) >= _MAX_REMEMBERED:
-                _known.clear()
-            _known[self._key] = Known(version, self.known.lines if lines is None else lines)
+            if len(_versions) >= _MAX_REMEMBERED:
+                _versions.clear()
+            _versions[self._key] = version
         return version
 
     def of_unread(self) -> str:
@@ -154,16 +151,8 @@ class Versioning:
         return _status_version(self._status)
 
 
-class Known(NamedTuple):
-    """What is known of the content of a file; None is unknown."""
-
-    version: str | None
-    lines: int | None
-
-
 _Key = tuple[int, int, int, int, int]
-_known: dict[_Key, Known] = {}
-_NOTHING = Known(None, None)
+_versions: dict[_Key, str] = {}
 
 
 def _settled_key(status: os.stat_result) -> _Key | None:
@@ -254,11 +243,11 @@ def read_window(
     """Read at most `limit` lines from line `offset` of a text file, or the whole file if it is binary."""
     descriptor, status = open_regular(root, path)
     try:
-        versioning = Versioning(status)
         if status.st_size <= MAX_WHOLE:
             data = read_descriptor(path, descriptor, status.st_size, limits.window)
-            return of_whole(status, versioning, data, offset, limit, descriptor)
-        is_hashed = versioning.known.version is None and status.st_size <= limits.judged
+            return of_whole(status, data, offset, limit, descriptor)
+        versioning = Versioning(status)
+        is_hashed = versioning.known is None and status.st_size <= limits.judged
         scan = _Scan(path, status, offset, limit, limits, text.digest() if is_hashed else None)
         try:
             scan.run(descriptor, deadline or Deadline())
@@ -282,20 +271,19 @@ def read_whole(root: Root, path: str, limit: int) -> Reading:
         release(descriptor)
 
 
-def of_whole(
-    status: os.stat_result, versioning: Versioning, data: bytes | bytearray, offset: int, limit: int, descriptor: int
-) -> Reading:
+def of_whole(status: os.stat_result, data: bytes | bytearray, offset: int, limit: int, descriptor: int) -> Reading:
     """The reading of an open file with the content `data`: of the window if it is text, else of all of it."""
     content = text.decode(data)
     if content is None:
-        return Reading(status, versioning.of(descriptor, data), bytes(data))
-    shown = text.window(content, offset, limit, versioning.known.lines)
-    return Reading(status, versioning.of(descriptor, data, shown.total_lines), shown)
+        binary = bytes(data)
+        return Reading(status, Versioning(status).of(descriptor, binary), binary)
+    facts = text.facts(content)
+    return Reading(status, facts.version, text.window(content, offset, limit, facts.lines))
 
 
 def _scanned_version(scan: "_Scan", versioning: Versioning, descriptor: int) -> str:
-    if versioning.known.version is not None:
-        return versioning.known.version
+    if versioning.known is not None:
+        return versioning.known
     made = scan.version
     return versioning.of_unread() if made is None else versioning.remember(descriptor, made)
 

@@ -17,12 +17,13 @@ from deepfs.search.query import is_plain, numbered_matches
 from deepfs.search.ripgrep import MAX_NEEDLE, Found, Ripgrep, RipgrepError
 from deepfs.search.tasks import BatchDeadline, GrepTask, NamedFile, SearchBatch
 from deepfs.text import paths
-from deepfs.text.lines import BOM
+from deepfs.text.lines import BOM, has_plain_lines
 from deepfs.text.media import is_binary_name
 from deepfs.types import GrepMatch
 
 __all__ = ["WithRipgrep"]
 
+_BOM = BOM.encode()
 _MOST_LINES = 10_000
 """The most lines of a file that are taken from ripgrep: a few milliseconds of work, during which no deadline is
 checked."""
@@ -193,6 +194,8 @@ def _paths(root: str, found: Iterable[Found | tuple[bytes, None]]) -> Iterable[t
 def _matches(path: str, lines: bytes) -> list[GrepMatch]:
     """The matches in the lines of a file that ripgrep found; none if the file must be searched instead."""
     if is_binary_name(path) or lines.count(b"\n") > 2 * _MOST_LINES:
+        return []
+    if _BOM in lines or not has_plain_lines(lines):  # A program has changed the file through its memory just now.
         return []
     return numbered_matches(path, lines) or []
 

@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 
 from deepfs.errors import InvalidContentError, TooLargeError, quoted
 from deepfs.text import media
-from deepfs.text.lines import Window, check_text, decode, is_text, version, window
+from deepfs.text.lines import Window, check_text, decode, facts, is_text, version, window
 from deepfs.types import Encoding, FileDataV1, FileDataV2, FileFormat, ReadResult
 
 __all__ = [
@@ -241,11 +241,12 @@ def read_text(path: str, text: str, offset: int, limit: int, *, at: FileDataV2) 
 
     Raises TooLargeError if they are over `MAX_WINDOW_BYTES`.
     """
-    shown = window(text, offset, limit)
+    known = facts(text)
+    shown = window(text, offset, limit, known.lines)
     if len(shown.text) > MAX_WINDOW_BYTES // _LONGEST_CHARACTER and _bytes_in(shown.text) > MAX_WINDOW_BYTES:
         raise TooLargeError(path, _bytes_in(text), MAX_WINDOW_BYTES)
     data = FileDataV2(shown.text, "utf-8", at.created_at, at.modified_at, media.mime_type(path))
-    return read_window(data, shown, version(text))
+    return read_window(data, shown, known.version)
 
 
 def read_window(data: FileDataV2, shown: Window, content_version: str) -> ReadResult:

@@ -44,7 +44,8 @@ __all__ = [
 
 T = TypeVar("T")
 
-_WORK_S = 0.002
+_WORK_S = 0.001
+"""Seconds of its own work that a loop does before it runs other tasks."""
 
 waiting_threads: Final[ContextVar[frozenset[int]]] = ContextVar("deepfs_waiting_threads", default=frozenset())
 """The threads, by `threading.get_ident`, that wait for the current code; waiting for one of them would never end."""
@@ -133,7 +134,7 @@ class LoopCallbacks(ABC):
         self._sent: deque[Callable[[], object]] = deque()
         self._called = False
         self._turn: object | None = None
-        self._began = 0.0
+        self._worked = 0.0
         self._works = 0
         self._waiting: deque[ThreadEvent] = deque()
 
@@ -172,19 +173,26 @@ class LoopCallbacks(ABC):
         """A token of the loop's current turn: all that runs before the loop next polls for events gets the same one."""
         if self._turn is None:
             self._turn = object()
-            self._began = perf_counter()
             self._call_soon(self._end_turn)
         return self._turn
 
     def has_time(self) -> bool:
-        """Whether the loop itself may do some work in its current turn; if not, await `next_turn` before.
+        """Whether `work` may be called in the current turn; if not, await `next_turn` before.
 
-        A turn has two milliseconds for such work, so that other tasks are not held up.
+        A turn has a millisecond for such work, so that other tasks are not held up. What they do does not count.
         """
-        if self._waiting or (self.turn() and perf_counter() - self._began > _WORK_S):
-            return False
+        return not self._waiting and self._worked < _WORK_S
+
+    def work(self, function: Callable[..., T], *args: Any) -> T:
+        """Make a call that does some work on the loop, and never waits."""
+        if self._turn is None:
+            self.turn()
         self._works += 1
-        return True
+        began = perf_counter()
+        try:
+            return function(*args)
+        finally:
+            self._worked += perf_counter() - began
 
     async def next_turn(self) -> None:
         """Wait until the loop may do some work. Callers that wait are served in their order."""
@@ -194,13 +202,13 @@ class LoopCallbacks(ABC):
         await event.wait()
 
     def _end_turn(self) -> None:
-        took, self._turn = perf_counter() - self._began, None
-        works = int(self._works * _WORK_S / (took or _WORK_S))  # As many as would have fit in.
-        self._works = min(len(self._waiting), max(works, 1))
-        for _ in range(self._works):
-            self._waiting.popleft().fire()
-        if self._works:
+        self._turn = None
+        if self._waiting:
+            fitting = self._works * _WORK_S // self._worked if self._works else 1
+            for _ in range(min(len(self._waiting), max(int(fitting), 1))):
+                self._waiting.popleft().fire()
             self.turn()
+        self._worked, self._works = 0.0, 0
 
     def _run_sent(self) -> None:
         # Cleared before counting: a callback that is sent after this line schedules another run.

@@ -3,7 +3,7 @@
 import errno
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,7 +12,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from deepfs.backends.filesystem import FilesystemBackend
+from deepfs.backends.filesystem import FilesystemBackend, _count_unrelated
 from deepfs.disk import Disk, carry_out, is_temporary
 from deepfs.disk.flushing import Change, finish_together
 from deepfs.errors import NotDirectoryError
@@ -167,6 +167,51 @@ async def test_two_names_of_one_file_in_an_upload_do_not_wait_for_each_other(
         outcomes = await backend.aupload_files([("/file", b"1"), ("/link", b"2"), ("/other", b"3")])
     assert [each.error for each in outcomes] == [None] * 3
     assert await off_loop((tmp_path / "file").read_bytes) == b"2"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "at"),
+    [
+        ("/alias/new", "/dir/new", "dir/new"),
+        ("/dir/new", "/alias/new", "dir/new"),
+        ("/dangling", "/target", "target"),
+        ("/target", "/dangling", "target"),
+    ],
+)
+async def test_of_two_names_of_one_new_file_in_an_upload_the_last_one_counts(
+    backend: FilesystemBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, second: str, at: str
+) -> None:
+    def backwards(function: Callable[[T], object], items: Iterable[T]) -> list[object]:
+        return [function(item) for item in [*items][::-1]][::-1]
+
+    def make() -> None:
+        (tmp_path / "dir").mkdir()
+        (tmp_path / "alias").symlink_to("dir")
+        (tmp_path / "dangling").symlink_to("target")
+
+    await off_loop(make)
+    monkeypatch.setattr(pool, "call_together", backwards)  # Each thread is scheduled as the system likes.
+    outcomes = await backend.aupload_files([(first, b"first"), (second, b"second"), ("/other", b"")])
+    assert [each.error for each in outcomes] == [None] * 3
+    assert await off_loop((tmp_path / at).read_bytes) == b"second"
+
+
+@pytest.mark.parametrize(
+    ("targets", "count"),
+    [
+        (["/a", "/b", "/dir/c"], 3),
+        (["/a", None, "/b", "/a"], 3),
+        (["/Name", "/name"], 1),
+        (["/caf\u00e9", "/cafe\u0301"], 1),
+        (["/a", "/A/b"], 1),
+        (["/a", "/link", "/b"], 1),
+        (["/link", "/a"], 1),
+        ([None, "/link", "/a"], 1),
+    ],
+)
+def test_only_files_that_are_certainly_different_are_flushed_together(targets: list[str | None], count: int) -> None:
+    real = ["/target" if target == "/link" else target for target in targets]
+    assert _count_unrelated(targets, real) == count
 
 
 async def test_a_cancelled_change_among_others_is_made_or_not(

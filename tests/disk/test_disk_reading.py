@@ -1,3 +1,4 @@
+import mmap
 import os
 import socket
 import time
@@ -332,6 +333,19 @@ def test_an_old_file_that_changes_has_another_version(root: Path, disk: Disk, la
     assert version(disk) == version(disk) == text.version(b"a" * size)
     (root / "file").write_bytes(b"b" * size)
     assert version(disk) == text.version(b"b" * size)
+
+
+def test_what_a_program_changes_through_its_memory_is_read_as_it_is(root: Path, disk: Disk, later: None) -> None:
+    (root / "file").write_bytes(b"line\n" * 1000)
+    with (root / "file").open("r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
+        memory[:1] = b"L"  # From here on, the kernel sets no new times until it stores the page.
+        assert disk.read_window("/file", 0, 10).shown.total_lines == 1000
+        before = os.stat(root / "file")
+        memory[:2500] = b"x" * 2500
+        changed = disk.read_window("/file", 0, 900)
+        assert os.stat(root / "file") == before
+        assert changed.shown == text.Window("x" * 2500 + "line\n" * 500, 1, 500, 500, None)
+        assert changed.version == text.version(bytes(memory))
 
 
 def test_a_version_computed_while_the_file_changes_is_not_cached(

@@ -375,17 +375,26 @@ async def test_many_reads_at_once_leave_turns_to_other_tasks_and_are_served_in_o
     assert sorted(served) == list(range(50))
 
 
-async def test_who_comes_later_waits_behind_those_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, woken = 0.0, list[int]()
-    monkeypatch.setattr(loop_bridge, "perf_counter", lambda: now)
-    loop = loop_bridge.loop_callbacks()
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time in seconds, in a list of one, which does not go on by itself."""
+    now = [100.0]
+    monkeypatch.setattr(loop_bridge, "perf_counter", lambda: now[0])
+    return now
+
+
+async def test_who_comes_later_waits_behind_those_who_wait(clock: list[float]) -> None:
+    woken, loop = list[int](), loop_bridge.loop_callbacks()
+
+    def work(seconds: float) -> None:
+        clock[0] += seconds
 
     async def wait(number: int) -> None:
         await loop.next_turn()
         woken.append(number)
 
     assert loop.has_time()
-    now = 1.0  # This turn has taken far too long, so the next one has time for one task.
+    loop.work(work, 1)  # This turn has taken far too long, so the next one has time for one task.
     assert not loop.has_time()
     async with anyio.create_task_group() as tasks:
         for number in range(5):
@@ -396,6 +405,29 @@ async def test_who_comes_later_waits_behind_those_who_wait(monkeypatch: pytest.M
     assert not loop.has_time()
     loop._waiting.clear()
     assert loop.has_time()
+
+
+async def test_the_time_of_other_tasks_leaves_that_for_reads_as_it_is(clock: list[float]) -> None:
+    loop, turns, served = loop_bridge.loop_callbacks(), 0, 0
+
+    def work() -> None:
+        nonlocal served
+        clock[0] += loop_bridge._WORK_S / 10
+        served += 1
+
+    async def read() -> None:
+        if not loop.has_time():
+            await loop.next_turn()
+        loop.work(work)
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(100):
+            tasks.start_soon(read)
+        while served < 100:
+            clock[0] += 1  # Another task computes for a second in each turn.
+            turns += 1
+            await anyio.lowlevel.checkpoint()
+    assert turns <= 25
 
 
 async def test_a_task_that_reads_on_and_on_lets_others_run(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -699,6 +699,8 @@ SAID = {
     "a number alone": (b"1\nmade up\n2", ["needle inside"]),
     "not UTF-8": (b"1\n\xff", ["needle inside"]),
     "a NUL": (b"1\nmade\0up", ["needle inside"]),
+    "a carriage return": (b"1\nmade up\r", ["needle inside"]),
+    "a BOM": (b"1\n\xef\xbb\xbfmade up", ["needle inside"]),
     "too many lines": (b"1\nmade up\n" * 10_000 + b"2\nmore", ["needle inside"]),
 }
 

@@ -194,12 +194,12 @@ class LoopCallbacks(ABC):
         finally:
             self._worked += perf_counter() - began
 
-    async def next_turn(self) -> None:
+    def next_turn(self) -> Awaitable[None]:
         """Wait until the loop may do some work. Callers that wait are served in their order."""
         event = self.event()
         self._waiting.append(event)
         self.turn()
-        await event.wait()
+        return event.wait()
 
     def _end_turn(self) -> None:
         self._turn = None
@@ -256,8 +256,11 @@ class _AsyncioEvent(ThreadEvent):
 
 class _AsyncioCallbacks(LoopCallbacks):
     def __init__(self, loop: "asyncio.AbstractEventLoop") -> None:
+        from asyncio import current_task, get_running_loop
+
         super().__init__()
         self._loop = ref(loop)
+        self._running_loop, self._current_task = get_running_loop, current_task
 
     def event(self) -> ThreadEvent:
         loop = self._loop()
@@ -266,13 +269,12 @@ class _AsyncioCallbacks(LoopCallbacks):
         return _AsyncioEvent(self, loop)
 
     def is_here(self) -> bool:
-        import asyncio
-
         # Without a current task, the caller may be in a trio loop that runs as a guest of this one.
         try:
-            return asyncio.current_task() is not None and asyncio.get_running_loop() is self._loop()
+            loop = self._running_loop()
         except RuntimeError:
             return False
+        return loop is self._loop() and self._current_task(loop) is not None
 
     def _call(self, callback: Callable[[], object]) -> None:
         if loop := self._loop():

@@ -66,6 +66,8 @@ T = TypeVar("T")
 _WAIT_S = 30.0
 """Seconds that a change waits for other processes."""
 _UPLOADS_A_HOP = 16
+_FEW = 8
+"""The most paths that are resolved on the event loop, one by one; more of them share steps."""
 _NO_DEADLINE = Deadline()
 """For reads that end at once."""
 
@@ -178,10 +180,14 @@ class FilesystemBackend(BackendProtocol):
         return self._max_bytes
 
     async def aresolve_paths(self, paths: list[str]) -> list[str | None]:
-        return await pool.run(self._real_paths, paths, abandon_on_cancel=True)
+        found = await _in_memory(self._disk, self._resolve, paths) if len(paths) <= _FEW else None
+        if found is None:
+            resolve = partial(_prepared, _NO_DEADLINE, self._disk, self._resolve)
+            found = await pool.run(resolve, paths, abandon_on_cancel=True)
+        return found
 
-    def _real_paths(self, given: list[str]) -> list[str | None]:
-        return self._disk.real_paths([_valid(self._path, path) for path in given])
+    def _resolve(self, _: Deadline, disk: Disk | FilesInMemory, given: list[str]) -> list[str | None]:
+        return disk.real_paths([_valid(self._path, path) for path in given])
 
     def real_path(self, path: str) -> str | None:
         """Resolve the links of one path, by system calls in the calling thread.
@@ -195,7 +201,7 @@ class FilesystemBackend(BackendProtocol):
         Raises:
             DeepFSError: The machine lacks a resource, such as file descriptors. No access check may pass then.
         """
-        [real] = self._real_paths([path])
+        [real] = self._resolve(_NO_DEADLINE, self._disk, [path])
         return real
 
     async def astorage_place(self, path: str) -> StoragePlace:

@@ -12,7 +12,7 @@ import os
 import stat
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from errno import EOPNOTSUPP
 from functools import cache
@@ -85,6 +85,14 @@ class FilesInMemory:
             return of_whole(status, self._read(descriptor, status.st_size), offset, limit, descriptor)
         finally:
             release(descriptor)
+
+    def real_paths(self, paths: Iterable[str | None]) -> list[str | None]:
+        """Like `Disk.real_paths`. What does not exist is looked up there."""
+        found = list(paths)
+        for path in found:
+            if path is not None:
+                release(self._find(path))
+        return found
 
     def _open(self, path: str, limit: int) -> tuple[int, os.stat_result]:
         """Open the file at `path`, if it has at most `limit` bytes. Anything but a regular file is not opened."""

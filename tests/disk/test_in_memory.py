@@ -350,6 +350,43 @@ def test_a_window_is_the_same_as_from_a_worker(
         assert attempted(lambda: disk.in_memory.read_whole("/file", 1 << 20)).version == version(content)
 
 
+@pytest.mark.parametrize("confined", [True, False])
+async def test_paths_without_links_are_resolved_without_a_thread(
+    root: Path, confined: bool, no_threads: Callable[[], None]
+) -> None:
+    backend, above = FilesystemBackend(root, virtual_mode=confined), "" if confined else str(root)
+    given = [f"{above}{path}" for path in ("/dir/file.txt", "/dir/", "/dir/../..")]
+    expected = [f"{above}/dir/file.txt", f"{above}/dir", None if confined else str(root.parent)]
+    assert await backend.aresolve_paths(given) == expected
+    assert await backend.aresolve_paths([]) == []
+    no_threads()
+    assert await without_threads(lambda: backend.aresolve_paths(given[:2])) == expected[:2]
+
+
+@pytest.fixture
+def linked(root: Path) -> Path:
+    link_to(root / "link", Path("dir"))
+    link_to(root / "dangling", Path("nothing"))
+    link_to(root / "outside", root.parent)
+    return root
+
+
+@pytest.mark.parametrize(
+    "path", ["/link", "/link/file.txt", "/dangling", "/outside", "/missing", "/dir/file.txt/x", "\0"]
+)
+async def test_paths_with_links_or_without_a_file_are_resolved_as_ever(linked: Path, path: str) -> None:
+    backend = FilesystemBackend(linked)
+    expected = {
+        "/link": "/dir",
+        "/link/file.txt": "/dir/file.txt",
+        "/dangling": "/nothing",
+        "/outside": None,
+        "\0": None,
+    }
+    for _ in range(2):
+        assert await backend.aresolve_paths(["/dir", path]) == ["/dir", expected.get(path, path)]
+
+
 # --- turns of the loop -----------------------------------------------------------------------------------------------
 
 

@@ -444,6 +444,20 @@ async def test_who_comes_later_waits_behind_those_who_wait(clock: list[float]) -
     assert loop.has_time()
 
 
+async def test_the_work_of_a_turn_adds_up(clock: list[float]) -> None:
+    loop = loop_bridge.loop_callbacks()
+
+    def work() -> None:
+        clock[0] += 0.4 * loop_bridge._WORK_S
+
+    for _ in range(3):
+        assert loop.has_time()
+        loop.work(work)
+    assert not loop.has_time()
+    await loop.next_turn()
+    assert loop.has_time()
+
+
 async def test_the_time_of_other_tasks_leaves_that_for_reads_as_it_is(clock: list[float]) -> None:
     loop, turns, served = loop_bridge.loop_callbacks(), 0, 0
 

@@ -211,10 +211,11 @@ async def _sqlite(store: BaseStore, session: Session, namespace: Namespace, puts
 @asynccontextmanager
 async def _sqlite_transaction(session: Session) -> AsyncIterator[None]:
     """A transaction, which is rolled back if it is left by an error or a cancellation."""
-    is_within_another = session.connection.in_transaction  # It is the caller's, and makes BEGIN fail.
+    is_within_another = session.connection.in_transaction  # Of the caller, as it seems. BEGIN then fails.
     try:
         # Lock for writing at once: two transactions that read first and write later would refuse each other.
         await session.rows("BEGIN IMMEDIATE", ())
+        is_within_another = False
         yield
         # This may fail as well, if another process reads for long. The transaction then stays open.
         await session.rows("COMMIT", ())

@@ -222,10 +222,17 @@ class Session(NamedTuple):
     """Executes one statement with its parameters, and returns the rows of its result."""
 
 
-async def with_session(store: BaseStore, work: Callable[[Session], Coroutine[Any, Any, T]]) -> T:
+async def with_session(
+    store: BaseStore, work: Callable[[Session], Coroutine[Any, Any, T]], *, changes: bool = False
+) -> T:
     """Run `work` with the connection of `store`, on the same event loop and with the same errors as `batch`.
 
-    `database_kind` must not return None for the store. Shield what leaves a transaction open if it is cancelled.
+    `database_kind` must not return None for the store.
+
+    Args:
+        store: The store.
+        work: Must end its transactions also if it is cancelled, as at the end of the event loop.
+        changes: Whether `work` may begin a transaction. It then runs to its end, even if the caller is cancelled.
     """
     is_sqlite = database_kind(store) == "sqlite"
     opened = _sqlite_session if is_sqlite else _postgres_session
@@ -235,7 +242,8 @@ async def with_session(store: BaseStore, work: Callable[[Session], Coroutine[Any
             return await work(session)
 
     # SQLite ends a statement, whoever waits for it. The setup of the store must not be interrupted.
-    return await _asked(store, run, finishes=not (is_sqlite and cast("Any", store).is_setup))
+    is_harmless = is_sqlite and not changes and cast("Any", store).is_setup
+    return await _asked(store, run, finishes=not is_harmless)
 
 
 @asynccontextmanager

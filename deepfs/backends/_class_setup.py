@@ -3,6 +3,7 @@
 import functools
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
@@ -37,7 +38,7 @@ from deepfs.types import (
     replaced,
 )
 
-__all__ = ["Parameters", "bound_operations", "complete", "limited", "made_by_overrides"]
+__all__ = ["Parameters", "bound_operations", "complete", "judges_own_results", "limited", "made_by_overrides"]
 
 ClassT = TypeVar("ClassT", bound=type)
 
@@ -225,18 +226,37 @@ def complete(cls: type[Any], protocol: type) -> None:
     _add_requests(cls)
     add_v1_names(cls)
     _declare_deletes(cls, protocol)
-    if "judges_results" not in vars(cls):
-        cls.judges_results = _judges_results(cls)
+    _declare_judging(cls)
     if "offers_move" not in vars(cls):
         # The `amove` of the protocol itself calls the other operations, so it does not bypass an `awrite`.
         cls.offers_move = cls.amove is protocol.amove or _mro_index(cls, "amove") <= _mro_index(cls, "awrite")  # type: ignore[attr-defined]
 
 
-def _judges_results(cls: type[Any]) -> bool:
-    """Whether `judges_results` is declared, and not for operations that `cls` or a base of it overrides."""
-    declared = _mro_index(cls, "judges_results")
-    relied_on = "als", "arun_glob", "arun_grep", "aresolve_paths"
-    return cls.judges_results and all(declared <= _mro_index(cls, name) for name in relied_on)
+_JUDGING: Final = "als", "arun_glob", "arun_grep", "aresolve_paths"
+"""The operations that `judges_results` is about."""
+_judging_methods: Final = attrgetter(*_JUDGING)
+
+
+def _declare_judging(cls: type[Any]) -> None:
+    """Set `judges_results`, and the methods for which it is declared.
+
+    A declaration that is inherited counts only for the same methods: none of them is overridden by `cls` or by another
+    of its bases.
+    """
+    if "judges_results" in vars(cls):
+        cls._judges_by = _judging_methods(cls) if cls.judges_results else ()
+    else:
+        cls.judges_results = cls.judges_results and _judging_methods(cls) == cls._judges_by
+
+
+def judges_own_results(backend: Any) -> bool:
+    """Whether `judges_results` is True and none of the methods that it is about was replaced since, by assignment."""
+    cls = type(backend)
+    return (
+        backend.judges_results
+        and _judging_methods(cls) == cls._judges_by
+        and not any(name in vars(backend) for name in _JUDGING)
+    )
 
 
 def _declare_deletes(cls: type[Any], protocol: type[Any]) -> None:

@@ -7,8 +7,9 @@ table provides it: the changes of an operation are made as a whole, if each reco
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, nullcontext, suppress
+from functools import partial
 from typing import Any, Final
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -21,6 +22,7 @@ from deepfs._langgraph.private import Session
 from deepfs.backends.namespace import Namespace
 from deepfs.text.flat_tree import ChangedError
 from deepfs.threads import pool
+from deepfs.threads.loop_bridge import finish
 
 __all__ = ["OvertakenError", "Put", "can_compare", "identify", "is_identified", "put_if_unchanged", "storage_of"]
 
@@ -125,7 +127,7 @@ async def put_if_unchanged(store: BaseStore, namespace: Namespace, puts: Sequenc
             return await _postgres(store, session, namespace, puts)
         return await _sqlite(store, session, namespace, puts)
 
-    changed = await _langgraph.with_session(store, change)
+    changed = await _langgraph.with_session(store, change, changes=True)
     if changed is not None:
         raise ChangedError(changed)
 
@@ -197,21 +199,36 @@ async def _sqlite(store: BaseStore, session: Session, namespace: Namespace, puts
     is_alone = connection.isolation_level is None and not connection.in_transaction
     if is_alone and _RETURNS and await _is_made(session, _SINGLE_SQLITE, ".".join(namespace), puts, _stored):
         return None
-    # Lock for writing at once: two transactions that read first and write later would refuse each other.
-    await session.rows("BEGIN IMMEDIATE", ())
-    try:
+    async with _sqlite_transaction(session):
         changed = await _changed_in_sqlite(session, ".".join(namespace), puts)
         if changed is None:
             operations = [PutOp(namespace, put.path, put.after) for put in puts]
             for statement, parameters in _langgraph.put_statements(store, operations):
                 await session.rows(statement, parameters)
+    return changed
+
+
+@asynccontextmanager
+async def _sqlite_transaction(session: Session) -> AsyncIterator[None]:
+    """A transaction, which is rolled back if it is left by an error or a cancellation."""
+    is_within_another = session.connection.in_transaction  # Of the caller, as it seems. BEGIN then fails.
+    try:
+        # Lock for writing at once: two transactions that read first and write later would refuse each other.
+        await session.rows("BEGIN IMMEDIATE", ())
+        is_within_another = False
+        yield
         # This may fail as well, if another process reads for long. The transaction then stays open.
         await session.rows("COMMIT", ())
     except BaseException:
-        if connection.in_transaction:
-            await session.rows("ROLLBACK", ())
+        if not is_within_another:
+            await finish(partial(_roll_back, session))
         raise
-    return changed
+
+
+async def _roll_back(session: Session) -> None:
+    # A cancelled statement is still executed. So only SQLite knows whether a transaction is open; if not, this fails.
+    with suppress(Exception):
+        await session.rows("ROLLBACK", ())
 
 
 def _stored(record: Any) -> bytes | None:

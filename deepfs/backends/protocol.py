@@ -105,7 +105,10 @@ class BackendProtocol(Operations):
     judges_results: bool = False
     """Whether `ls`, `glob` and `grep` themselves leave out what the rules of a policy refuse, links followed, so that
     the policy need not resolve each path that they return. A class that overrides one of them, or `aresolve_paths`,
-    gets False unless it declares this again."""
+    gets False unless its body declares this again. If `als`, `arun_glob`, `arun_grep` or `aresolve_paths` is replaced
+    later, on the class or on an object, policies resolve the paths in any case."""
+    _judges_by: tuple[object, ...] = ()
+    """The methods for which `judges_results` is declared to be True."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
+from deepfs.backends._class_setup import judges_own_results
 from deepfs.backends.operations import CHUNK_BYTES
 from deepfs.backends.protocol import BackendProtocol, Capabilities
 from deepfs.backends.wrapper import WrapperBackend
@@ -249,7 +250,7 @@ class PermissionedBackend(WrapperBackend):
         """
         places = dict.fromkeys(map(_place, found))
         plain = [path for path in places if self._may(["read"], path)]
-        if self.inner.judges_results:
+        if judges_own_results(self.inner):
             visible = set(plain)
             return [record for record in found if _place(record) in visible]
         real = await self.inner.aresolve_paths(plain) if plain else []
@@ -346,7 +347,7 @@ class PermissionedBackend(WrapperBackend):
 
     async def _visibly_skipped(self, skipped: int, request: GrepRequest, path: str) -> int:
         """How many of the files that `inner` skipped may be read; 0 if that cannot be found out."""
-        if self.inner.judges_results:
+        if judges_own_results(self.inner):
             return skipped
         looked_at = GlobRequest(request.glob or "**", path, hidden=request.hidden)
         listed = await self.inner.arun_glob(looked_at)

@@ -263,9 +263,13 @@ class WorkerPool:
             job = self._turns.pop()
             if job is not None and job.has_thread:
                 self._resume(job)
-            if self._idle and self._turns and self._workers - self._idle < self._core:
-                self._inbox.put(None)
+            self._wake_worker()
             return job
+
+    def _wake_worker(self) -> None:
+        """Have an idle worker take the next job, if one may run and fewer than `core` workers are busy."""
+        if self._idle and self._turns and self._workers - self._idle < self._core:
+            self._inbox.put(None)
 
     def _sort_inbox(self) -> None:
         for _ in range(self._inbox.qsize()):
@@ -281,6 +285,8 @@ class WorkerPool:
     def _wait(self) -> bool:
         """Wait until there may be a job; return False, which ends the worker, if enough workers wait already."""
         with self._lock:
+            if self._turns:  # Since `_next`, when this worker was not idle yet and could not be woken.
+                return True
             if self._idle >= self._core:
                 self._workers -= 1
                 return False
@@ -311,6 +317,8 @@ class WorkerPool:
                 return False
             self._finished += 1
             turn.job.has_thread = True
+            if not turn.has_place:  # Its place went to another, which may be idle now.
+                self._wake_worker()
             return True
 
     def _pass_on(self, turn: _JobTurn) -> bool:
@@ -365,6 +373,7 @@ class WorkerPool:
             self._placed.discard(turn)
             if not turn.has_place:
                 self._turns.ended(job)
+                self._wake_worker()  # For a job of the same group.
         return turn.has_place
 
     def _spare_job(self) -> Job[Any] | None:

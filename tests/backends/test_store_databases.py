@@ -461,8 +461,10 @@ async def test_nothing_is_stored_within_a_transaction_of_the_caller(tmp_path: Pa
         backend = over(store)
         assert (await backend.awrite("/a", "one")).ok
         await store.conn.execute("BEGIN")
+        await store.conn.execute("CREATE TABLE of_the_caller (id)")
         assert (await backend.aedit("/a", "one", "two")).code == "backend_error"
-        await store.conn.execute("ROLLBACK")
+        await store.conn.execute("COMMIT")
+        assert await (await store.conn.execute("SELECT * FROM of_the_caller")).fetchall() == []
         assert await text_in(store, "/a") == "one"
 
 

@@ -15,13 +15,14 @@ from deepfs import (
     PermissionedBackend,
     run_sync,
 )
+from deepfs.backends._class_setup import judges_own_results
 from deepfs.backends.protocol import BackendProtocol, SandboxBackendProtocol, supports_execute
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import BackendError
 from deepfs.policy import ApprovalNeededError, DeniedError, approved, decide, decide_beneath
 from deepfs.search.request import GlobRequest, PathFilter
 from deepfs.search.results import Grep
-from deepfs.types import ExecuteResponse, FileInfo, GlobResult, GrepResult, LsResult
+from deepfs.types import ExecuteResponse, FileInfo, GlobResult, GrepMatch, GrepResult, LsResult
 
 pytestmark = pytest.mark.anyio
 
@@ -545,6 +546,94 @@ def test_an_override_that_judges_nothing_reveals_nothing(root: Path) -> None:
         assert not kind.judges_results
         assert [info.path for info in PermissionedBackend(kind(root), [SECRET]).glob("*").matches or ()] == shown
     assert [info.path for info in PermissionedBackend(Listing(root), [SECRET]).ls("/open").entries or ()] == shown
+
+
+class Unjudged(FilesystemBackend):
+    """Searches by itself, and looks at no rule."""
+
+    async def aglob(self, pattern: str, path: str | None = "/") -> GlobResult:
+        return GlobResult(matches=[FileInfo(f"/open/{name}", False) for name in ("file", "to_file", "to_key")])
+
+
+class Inheriting(FilesystemBackend):
+    """Has the declaration of its base."""
+
+
+class Declaring(FilesystemBackend):
+    judges_results = True
+
+
+class Denying(FilesystemBackend):
+    judges_results = False
+
+
+class DeclaringUnjudged(Unjudged):
+    judges_results = True
+
+
+@pytest.mark.parametrize(
+    ("bases", "judges"),
+    [
+        ((Inheriting,), True),
+        ((Inheriting, Declaring), True),
+        ((Inheriting, Unjudged), False),
+        ((Declaring, Unjudged), False),
+        ((Unjudged, Declaring), False),
+        ((Inheriting, Denying), False),
+        ((DeclaringUnjudged,), True),
+        ((Inheriting, DeclaringUnjudged), True),
+    ],
+)
+def test_a_declaration_counts_only_for_the_methods_it_was_made_for(
+    bases: tuple[type, ...], judges: bool, root: Path
+) -> None:
+    kind: Any = type("Kind", bases, {})
+    assert (kind.judges_results, judges_own_results(kind(root))) == (judges, judges)
+    if not judges and kind.arun_glob is Unjudged.arun_glob:
+        found = PermissionedBackend(kind(root), [SECRET]).glob("*").matches or ()
+        assert [info.path for info in found] == ["/open/file", "/open/to_file"]
+
+
+@pytest.mark.parametrize("where", ["base", "class", "object"])
+def test_methods_that_are_assigned_judge_nothing(where: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Base(FilesystemBackend):
+        judges_results = True
+
+    class Disk(Base):
+        pass
+
+    backend, shown = Disk(root), ["/open/file", "/open/to_file"]
+    target = {"base": Base, "class": Disk, "object": backend}[where]
+    everything = [FileInfo(f"/open/{name}", False) for name in ("file", "to_file", "to_key")]
+    resolved: list[str] = []
+
+    async def listing(*_: object) -> LsResult:
+        return LsResult(entries=everything)
+
+    async def globbing(*_: object) -> GlobResult:
+        return GlobResult(matches=everything)
+
+    async def grepping(*_: object) -> GrepResult:
+        return GrepResult(matches=[GrepMatch(info.path, 1, "needle") for info in everything])
+
+    async def resolving(*given: Any) -> list[str | None]:
+        resolved.extend(given[-1])
+        return [*given[-1]]
+
+    policy = PermissionedBackend(backend, [SECRET])
+    for name, method, found in (
+        ("als", listing, lambda: policy.ls("/open").entries),
+        ("arun_glob", globbing, lambda: policy.glob("*").matches),
+        ("arun_grep", grepping, lambda: policy.grep("needle").matches),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(target, name, method)
+            assert [record.path for record in found() or ()] == shown  # type: ignore[attr-defined, no-untyped-call]
+    with monkeypatch.context() as patch:
+        patch.setattr(target, "aresolve_paths", resolving)
+        assert policy.glob("file", "/open").ok
+    assert "/open/file" in resolved
+    assert judges_own_results(backend)
 
 
 def test_equal_filters_are_one_object(root: Path) -> None:

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ import anyio
 import pytest
 
 from deepfs import FilesystemBackend
+from deepfs.errors import DeadlineError
 from deepfs.search.request import GrepRequest
 from deepfs.threads import deadline as module_of_deadline
 from deepfs.threads import pool, worker_pool
@@ -225,7 +227,6 @@ async def test_workers_beyond_the_first_ones_give_up_their_places_while_the_inte
     workers = WorkerPool("test", core=1, limit=3, most=2, threads=10)
     workers._has_watcher = workers._is_watched = True  # It would say whether the interpreter is busy.
     monkeypatch.setattr(pool._pools, "long", workers)
-    monkeypatch.setattr(worker_pool, "_TURN_S", 0.001)
     stopped, steps = threading.Event(), dict.fromkeys("abc", 0)
 
     def work(name: str, deadline: Deadline) -> None:
@@ -245,6 +246,100 @@ async def test_workers_beyond_the_first_ones_give_up_their_places_while_the_inte
         before = {**steps}
         await until(lambda: all(steps[name] > before[name] for name in steps))
         stopped.set()
+    await until(lambda: is_at_rest(workers))
+
+
+# --- calls that go on without a place ---------------------------------------------------------------------------------
+
+
+class Unplaced:
+    """A call that was interrupted, then cancelled, and goes on without a place while the only worker has no call."""
+
+    def __init__(self, workers: WorkerPool, gate: Gate) -> None:
+        self.begun, self.cancelled, self.resumed = threading.Event(), threading.Event(), threading.Event()
+        self.deadline = Deadline()
+        self._workers, self._gate = workers, gate
+
+    def work(self) -> None:
+        self.begun.set()
+        with suppress(DeadlineError):
+            while True:
+                self.deadline.check()
+        self.cancelled.set()
+        assert self.resumed.wait(20)
+
+    async def run(self, call: Callable[[], None], *others: Callable[[], None]) -> None:
+        """Start a call that calls `work` of this object, and `others` of its storage, and cancel it."""
+        pool.start_long("unplaced", call)
+        await until(self.begun.is_set)
+        pool.start_long("gate", self._gate)
+        await until(lambda: self._gate.begun.is_set() and self._workers._interrupted)
+        for other in others:
+            pool.start_long("unplaced", other)
+        self.deadline.cancel()
+        await until(self.cancelled.is_set)
+        self._gate.opened.set()
+
+
+class Waiting:
+    """Holds a worker that has found no call, before it waits for one."""
+
+    def __init__(self, workers: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun, self.allowed = threading.Event(), threading.Event()
+        self._wait = workers._wait
+        monkeypatch.setattr(workers, "_wait", self)
+
+    def __call__(self) -> bool:
+        self.begun.set()
+        assert self.allowed.wait(20)
+        return self._wait()
+
+
+@pytest.fixture
+def one_each(workers: WorkerPool) -> WorkerPool:
+    """One call of a storage has begun at a time."""
+    workers._turns._most = 1
+    return workers
+
+
+@pytest.mark.parametrize("is_idle", [True, False])
+async def test_a_call_takes_the_place_in_its_storage_of_one_that_ends_without_a_worker(
+    one_each: WorkerPool, gate: Gate, monkeypatch: pytest.MonkeyPatch, is_idle: bool
+) -> None:
+    call, waiting, other = Unplaced(one_each, gate), Waiting(one_each, monkeypatch), threading.Event()
+    await call.run(call.work, other.set)
+    await until(waiting.begun.is_set)
+    assert not one_each._turns
+    if is_idle:
+        waiting.allowed.set()
+        await until(lambda: one_each._idle)
+    call.resumed.set()
+    await until(lambda: one_each._spare)
+    waiting.allowed.set()
+    await until(other.is_set)
+    await until(lambda: is_at_rest(one_each))
+
+
+@pytest.mark.parametrize("is_idle", [True, False])
+async def test_a_call_that_is_interrupted_again_has_its_turn(
+    workers: WorkerPool, gate: Gate, monkeypatch: pytest.MonkeyPatch, is_idle: bool
+) -> None:
+    call, waiting, ended = Unplaced(workers, gate), Waiting(workers, monkeypatch), threading.Event()
+
+    def work() -> None:
+        call.work()
+        Deadline().check()  # Of other work of the same call, which is not cancelled.
+        ended.set()
+
+    await call.run(work)
+    await until(waiting.begun.is_set)
+    if is_idle:
+        waiting.allowed.set()
+        await until(lambda: workers._idle)
+    call.resumed.set()
+    await until(lambda: workers._interrupted or ended.is_set())
+    waiting.allowed.set()
+    await until(ended.is_set)
     await until(lambda: is_at_rest(workers))
 
 

@@ -1,0 +1,140 @@
+"""Changes of an SQLite store that are cancelled at each of their statements: they are whole, and block nobody."""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+from langgraph.store.base import BaseStore
+from langgraph.store.sqlite.aio import AsyncSqliteStore
+
+from deepfs.backends._store_tables import Put, put_if_unchanged
+from deepfs.backends.store import StoreBackend
+from support.files import stored
+from support.stores import open_sqlite_store
+
+SPACE = ("tenant", "files")
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class Interruption:
+    """Calls `function` when the connection is given its statement of a number, which lasts until `ended` is set."""
+
+    function: Callable[[], object]
+
+    def __init__(self, store: AsyncSqliteStore, number: int) -> None:
+        self.ended = asyncio.Event()
+        self._left, self._execute = number, store.conn.execute_fetchall
+
+    async def execute(self, statement: str, parameters: Any) -> Any:
+        self._left -= 1
+        if self._left:
+            return await self._execute(statement, parameters)
+        self.function()
+        rows = await self._execute(statement, parameters)
+        await self.ended.wait()
+        return rows
+
+    @property
+    def has_come(self) -> bool:
+        return self._left <= 0
+
+
+@contextmanager
+def interruption(store: Any, number: int) -> Iterator[Interruption]:
+    found = Interruption(store, number)
+    store.conn.execute_fetchall = found.execute
+    try:
+        yield found
+    finally:
+        del store.conn.execute_fetchall
+
+
+async def put_two(store: BaseStore, name: str) -> None:
+    """Make a change that needs a transaction."""
+    await put_if_unchanged(store, SPACE, [Put(f"/{name}/{part}", None, stored(b"x")) for part in "ab"])
+
+
+async def is_made(store: BaseStore, file: Path, name: str) -> bool:
+    """Whether the change `name` was made. Checks that it is whole, and that this connection and others can write."""
+    await put_two(store, f"after-{name}")
+    await anyio.to_thread.run_sync(write_with_another_connection, file)
+    items = [await store.aget(SPACE, f"/{name}/{part}") for part in "ab"]
+    assert items.count(None) in (0, 2)
+    return None not in items
+
+
+def write_with_another_connection(file: Path) -> None:
+    with closing(sqlite3.connect(file, timeout=5)) as connection, connection:
+        connection.execute("UPDATE store SET updated_at = updated_at")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("cancelled", ["task", "scope", "every task"])
+async def test_a_cancelled_change_leaves_no_open_transaction(cancelled: str, tmp_path: Path) -> None:
+    """An event loop that ends cancels every task, also the one that the change runs in."""
+
+    async def put(name: str, scope: anyio.CancelScope) -> None:
+        with scope:
+            await put_two(store, name)
+
+    async with open_sqlite_store(tmp_path / "store.db") as store:
+        others = asyncio.all_tasks()
+        for number in count(1):
+            scope = anyio.CancelScope()
+            task = asyncio.create_task(put(str(number), scope))
+            with interruption(store, number) as found:
+                found.function = {
+                    "task": task.cancel,
+                    "scope": scope.cancel,
+                    "every task": lambda: [each.cancel() for each in asyncio.all_tasks() - others],
+                }[cancelled]
+                await asyncio.wait([task])
+                found.ended.set()
+            made = await is_made(store, tmp_path / "store.db", str(number))
+            if not found.has_come:
+                break
+            assert task.cancelled() or scope.cancelled_caught
+            # A change that has begun runs to its end, if its loop does. A cancelled statement is executed.
+            assert made is (cancelled != "every task" or number == 4)
+    assert number == 5  # After BEGIN, SELECT, INSERT and COMMIT.
+
+
+@contextmanager
+def store_elsewhere(file: Path) -> Iterator[tuple[AsyncSqliteStore, BlockingPortal]]:
+    """A store on the event loop of another thread."""
+    with (
+        start_blocking_portal("asyncio") as portal,
+        portal.wrap_async_context_manager(open_sqlite_store(file)) as store,
+    ):
+        yield store, portal
+
+
+def test_a_loop_that_ends_leaves_no_open_transaction_in_a_store_of_another_loop(tmp_path: Path) -> None:
+    async def upload(name: str, found: Interruption) -> None:
+        """Return at the interruption, so that the loop ends."""
+        loop, interrupted = asyncio.get_running_loop(), asyncio.Event()
+        found.function = lambda: loop.call_soon_threadsafe(interrupted.set)
+        backend = StoreBackend(store, namespace=SPACE)
+        calls = backend.aupload_files([(f"/{name}/{part}", b"x") for part in "ab"]), interrupted.wait()
+        await asyncio.wait(map(asyncio.create_task, calls), return_when=asyncio.FIRST_COMPLETED)
+
+    with store_elsewhere(tmp_path / "store.db") as (store, portal):
+        for number in count(1):
+            with interruption(store, number) as found:
+                asyncio.run(upload(str(number), found))
+                portal.call(found.ended.set)
+            portal.call(is_made, store, tmp_path / "store.db", str(number))
+            if not found.has_come:
+                break
+    assert number > 4

@@ -146,6 +146,145 @@ class TestSignalHandlers:
         assert printed.split() == ["True", "True", "True"]
 
 
+_STEPS = dedent("""
+    import weakref
+    from deepfs.threads import locks as _locks
+    from deepfs.threads.locks import path_locks
+
+    def at_each_step(interrupted, calls):
+        # Make each of `calls`, as a handler would, at each step that `interrupted` makes in the code of the locks.
+        for call in calls:
+            number = 0
+            while at_step(number, interrupted, call):
+                number += 1
+            print(number > 50)
+
+    def at_step(number, interrupted, call):
+        left = [number, None]  # The second is dropped at the step.
+
+        def trace(frame, event, argument):
+            if frame.f_code.co_filename not in (_locks.__file__, weakref.__file__) or len(left) == 1:
+                return None
+            frame.f_trace_opcodes = True
+            if left[0] == 0:
+                left.pop()
+                attempt(call)
+            left[0] -= 1
+            return trace
+
+        sys.settrace(trace)
+        try:
+            interrupted()
+        finally:
+            sys.settrace(None)
+        return len(left) == 1
+""")
+
+
+class TestInterruptedLocks:
+    """A signal handler or finaliser runs while its thread changes the table of locks."""
+
+    def test_at_each_step_of_a_hold_a_call_works_or_is_refused(self) -> None:
+        printed = with_handler(
+            _STEPS
+            + dedent("""
+            import anyio
+
+            locks = path_locks("storage")
+
+            def interrupted():
+                with locks.hold_blocking("/a"):
+                    pass
+                assert (len(locks.table), len(locks.table._changes)) == (0, 0)
+
+            async def hold():
+                async with locks.hold("/b"):
+                    return "held"
+
+            def hold_blocking():
+                with locks.hold_blocking("/b"):
+                    return "held"
+
+            at_each_step(interrupted, [hold_blocking, lambda: run_sync(hold), lambda: anyio.run(hold)])
+            print(len(worked) > 200, len(refused) > 200, all("itself" in why for why in refused))
+        """)
+        )
+        assert printed.split() == ["True"] * 6
+
+    def test_at_each_step_of_the_search_for_locks_the_same_ones_are_found(self) -> None:
+        printed = with_handler(
+            _STEPS
+            + dedent("""
+            kept = []
+
+            def interrupted():
+                found = path_locks("storage")
+                assert all(each is found for each in kept)
+                kept.clear()
+
+            def find():
+                kept.append(path_locks("storage"))
+
+            async def find_there():
+                find()
+
+            at_each_step(interrupted, [find, lambda: run_sync(find_there)])
+            print(len(worked) > 100, refused)
+        """)
+        )
+        assert printed.split() == ["True", "True", "True", "[]"]
+
+    @pytest.mark.parametrize("place", ["_enter", "_leave"])
+    @pytest.mark.parametrize("by", ["handler", "finaliser"])
+    def test_a_call_that_would_wait_for_the_interrupted_change_is_refused(
+        self, tmp_path: Path, place: str, by: str
+    ) -> None:
+        printed = with_handler(
+            f"""
+            import anyio
+            from deepfs.threads import locks as _locks
+
+            backend = FilesystemBackend({str(tmp_path)!r})
+            assert backend.write("/a.txt", "0").ok and backend.write("/b.txt", "0").ok
+            interrupting = []
+            change = _locks.LockTable.{place}
+
+            def call():
+                return backend.edit("/b.txt", "0", "1").ok
+
+            class Careless:
+                def __del__(self):
+                    attempt(call)
+
+            def interrupt():
+                if {by!r} == "handler":
+                    signal.raise_signal(signal.SIGUSR1)
+                else:
+                    Careless()
+
+            def interrupted(self, request):
+                if interrupting:
+                    interrupting.pop()
+                    interrupt()
+                change(self, request)
+
+            async def edit():
+                assert (await backend.aedit("/a.txt", "0", "1")).ok
+                interrupting.append(True)
+                assert (await backend.aedit("/a.txt", "1", "2")).ok
+
+            signal.signal(signal.SIGUSR1, lambda *_: attempt(call))
+            _locks.LockTable.{place} = interrupted
+            anyio.run(edit)
+            table = backend._locks.table
+            print(["itself" in why for why in refused], worked, len(table), len(table._changes))
+            interrupt()
+            print(worked, backend.read("/a.txt").file_data.content, backend.read("/b.txt").file_data.content)
+        """
+        )
+        assert printed.splitlines() == ["[True] [] 0 0", "[True] 2 1"]
+
+
 class TestFinalisers:
     def test_a_finaliser_at_interpreter_exit_works_or_is_refused_at_once(self, tmp_path: Path) -> None:
         printed = run_script(f"""

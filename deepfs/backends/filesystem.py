@@ -119,6 +119,7 @@ class FilesystemBackend(BackendProtocol):
             check_bool(name, given)
         self._given_root = directory_given("root_dir", root_dir) if root_dir is not None else "."
         self._storage = "disk", self._given_root
+        self._locks = path_locks(self._storage)
         self._virtual = virtual_mode
         self._durable = durable
         self._disk = Disk(self._given_root, confined=virtual_mode, durable=durable)
@@ -139,7 +140,7 @@ class FilesystemBackend(BackendProtocol):
 
     def _hold(self, *held: str) -> AbstractAsyncContextManager[None]:
         # The disk's own locks exclude other processes; these let tasks of this process wait without a thread.
-        return path_locks(self._storage).hold(*held)
+        return self._locks.hold(*held)
 
     def _files(self) -> Disk:
         """The files for one operation: every path that it uses is judged, where a policy left its judge."""

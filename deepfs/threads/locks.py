@@ -3,12 +3,12 @@
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Set
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import partial
 from itertools import takewhile
 from operator import is_not
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, ref
 
 from deepfs.threads.loop_bridge import loop_callbacks, waiting_threads
 
@@ -30,7 +30,10 @@ class Request:
         """The claimed paths at which an earlier request still blocks this one."""
         self.is_granted: bool = False
         self.notify: Callable[[], object] | None = None
-        """Called in any thread when the request is granted; must not block. Check `is_granted` after setting it."""
+        """Called once, in any thread, when the request is granted, or enters the queues late; must not block.
+
+        Check `is_granted` and what the request waits for after setting it.
+        """
 
     def advance(self, path: str) -> None:
         """Note that no earlier request blocks this one at `path`; grant it if that was the last."""
@@ -41,8 +44,13 @@ class Request:
         if self.obstacles or self.is_granted:
             return
         self.is_granted = True
-        if self.notify is not None:
-            self.notify()
+        self.wake()
+
+    def wake(self) -> None:
+        """Call `notify`, and forget it."""
+        if (notify := self.notify) is not None:
+            self.notify = None  # Before the call, since the waiter may set it again as soon as it is woken.
+            notify()
 
 
 def _claims(paths: Iterable[str]) -> dict[str, bool]:
@@ -97,16 +105,18 @@ class LockTable:
     there is no starvation and no deadlock.
 
     Changes of the table are queued, and the thread that finds the table free carries out all of them. So no thread
-    blocks, not even in a finaliser that interrupts a change.
+    blocks, not even in a signal handler or a finaliser that interrupts a change; but it must not wait for the change
+    that it interrupted: see `is_changed_by`.
     """
 
-    __slots__ = ("_changes", "_lines", "_turn")
+    __slots__ = ("_changes", "_lines", "_turns")
 
     def __init__(self) -> None:
         self._lines: dict[str, _Line | Request] = {}
         """By path, its queue, or the only request there."""
         self._changes: deque[tuple[Callable[[Request], None], Request]] = deque()
-        self._turn = threading.Lock()
+        self._turns: dict[None, tuple[int]] = {}
+        """The thread that changes the table; taken and named in one atomic step, since a handler can run after each."""
 
     def __len__(self) -> int:
         """The number of paths that are held or waited for."""
@@ -139,26 +149,33 @@ class LockTable:
         line = self._lines.get(path, ())
         return [line] if isinstance(line, Request) else list(line)
 
+    def is_changed_by(self, threads: Set[int]) -> bool:
+        """Whether the queued changes are left to one of `threads`, which is changing the table."""
+        turn = self._turns.get(None)
+        return turn is not None and turn[0] in threads
+
     def _change(self, change: Callable[[Request], None], request: Request) -> None:
-        if self._changes or not self._turn.acquire(blocking=False):
+        turn = (threading.get_ident(),)  # An object of this call: the thread may have been interrupted in another one.
+        if self._changes or self._turns.setdefault(None, turn) is not turn:
             self._changes.append((change, request))
         else:  # The usual case, without the queue.
             try:
                 change(request)
             finally:
-                self._turn.release()
+                del self._turns[None]
         if self._changes:
-            self._change_queued()
+            self._change_queued(turn)
 
-    def _change_queued(self) -> None:
-        # Checked again after each release: a thread that found `_turn` taken has left its change to this one.
-        while self._changes and self._turn.acquire(blocking=False):
+    def _change_queued(self, turn: tuple[int]) -> None:
+        # Checked again after each turn: a thread that found the turn taken has left its change to this one.
+        while self._changes and self._turns.setdefault(None, turn) is turn:
             try:
                 while self._changes:
                     change, request = self._changes.popleft()
                     change(request)
+                    request.wake()  # What it waits for is known only now.
             finally:
-                self._turn.release()
+                del self._turns[None]
 
     def _enter(self, request: Request) -> None:
         for path, exclusive in request.claims.items():
@@ -205,17 +222,24 @@ class _Hold(Request):
         return self.is_granted
 
     def _check_wait(self, *threads: int) -> None:
-        """Raise RuntimeError if a request that blocks this one belongs to a thread that waits for this call."""
-        waiting = waiting_threads.get().union(threads)
+        """Raise RuntimeError if this request waits for a thread that waits for this call, or for this very code."""
+        waiting = waiting_threads.get()
+        if self._table.is_changed_by(waiting | {threading.get_ident()}):
+            raise RuntimeError(_SELF_WAIT)
+        waiting = waiting.union(threads)
         if waiting and not waiting.isdisjoint(self._table.threads_before(self)):
             raise RuntimeError(_SELF_WAIT)
 
+    def _must_wait(self, notify: Callable[[], object], *threads: int) -> bool:
+        """Have `notify` called when there is news of this request; return whether it is still to be granted."""
+        self.notify = notify
+        self._check_wait(*threads)
+        return not self.is_granted
+
     def _wait_blocking(self) -> None:
-        self._check_wait(threading.get_ident())
         gate = threading.Lock()
         gate.acquire()
-        self.notify = gate.release
-        if not self.is_granted:
+        while self._must_wait(gate.release, threading.get_ident()):
             gate.acquire()
 
 
@@ -251,14 +275,12 @@ class _AsyncHold(_Hold):
 
     async def _wait(self) -> None:
         try:
-            event = loop_callbacks().event()
+            callbacks = loop_callbacks()
         except RuntimeError:
             # This coroutine is driven without an event loop, so the thread itself must wait.
             self._wait_blocking()
             return
-        self._check_wait()
-        self.notify = event.set
-        if not self.is_granted:
+        while self._must_wait((event := callbacks.event()).set):
             await event.wait()
 
 
@@ -323,24 +345,41 @@ def _name(place: Hashable) -> str:
     return f"/{hash(place)}"
 
 
-_known: WeakValueDictionary[Hashable, PathLocks] = WeakValueDictionary()
-_known_lock = threading.RLock()
+class _SharedLocks(PathLocks):
+    """The locks of a scope, as a weak key: while they are referenced they equal those of equal scopes, then nothing."""
+
+    __slots__ = ("_scope",)
+
+    def __init__(self, scope: Hashable) -> None:
+        super().__init__()
+        self._scope = scope
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _SharedLocks) and self._scope == other._scope
+
+    def __hash__(self) -> int:
+        return hash(self._scope)
+
+    def __reduce__(self) -> tuple[Callable[[Hashable], PathLocks], tuple[Hashable]]:
+        # A copy of a backend uses the same storage.
+        return path_locks, (self._scope,)
+
+
+_known: WeakKeyDictionary[_SharedLocks, ref[PathLocks]] = WeakKeyDictionary()
 
 
 def path_locks(scope: Hashable) -> PathLocks:
     """The locks of the storage `scope`: the same object for equal scopes, for as long as it is referenced."""
-    with _known_lock:
-        found = _known.get(scope)
-        if found is None:
-            found = _known[scope] = PathLocks()
-        return found
+    # Atomic, so that no lock is needed here: a signal handler that interrupts its holder could not get it.
+    new = _SharedLocks(scope)
+    while (found := _known.setdefault(new, ref(new))()) is None:
+        pass  # Another thread has just dropped them.
+    return found
 
 
 def _after_fork() -> None:
     """Reset all locks in a forked child: the threads that held them do not exist there and cannot release them."""
-    global _known_lock
-    _known_lock = threading.RLock()
-    for locks in list(_known.values()):
+    for locks in list(_known):
         locks.table = LockTable()
 
 

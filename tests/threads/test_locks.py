@@ -1,6 +1,8 @@
 """Locks on paths: which paths exclude each other, the order of grants, and that released locks are removed."""
 
+import copy
 import gc
+import pickle
 import random
 import subprocess
 import sys
@@ -10,6 +12,7 @@ import weakref
 from collections.abc import Coroutine, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -18,8 +21,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deepfs import FilesystemBackend
 from deepfs.threads.locks import LockTable, PathLocks, Request, path_locks
-from deepfs.threads.loop_bridge import LoopCallbacks, loop_callbacks
+from deepfs.threads.loop_bridge import LoopCallbacks, loop_callbacks, waiting_threads
 
 pytestmark = pytest.mark.anyio
 
@@ -347,6 +351,63 @@ def test_mutual_exclusion_across_loops_and_threads(locks: PathLocks) -> None:
     assert watch.entries > 400
 
 
+@pytest.mark.parametrize("kind", ["asyncio", "trio", "blocking"])
+def test_a_request_that_enters_the_queues_late_does_not_wait_for_its_caller(
+    locks: PathLocks, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """A third thread is changing the table, so what the request waits for is known only when it waits already."""
+    changing, go_on = threading.Event(), threading.Event()
+    enter = LockTable._enter
+    refused: list[str] = []
+
+    def slowly(table: LockTable, request: Request) -> None:
+        if "/slow" in request.claims:
+            changing.set()
+            assert go_on.wait(20)
+        enter(table, request)
+
+    def change() -> None:
+        with locks.hold_blocking("/slow"):
+            pass
+
+    async def hold() -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(go_on_when_waiting)
+            async with locks.hold("/a"):
+                pytest.fail("held twice")
+
+    async def go_on_when_waiting() -> None:
+        await anyio.wait_all_tasks_blocked()
+        go_on.set()
+
+    def hold_blocking() -> None:
+        threading.Timer(0.1, go_on.set).start()
+        with locks.hold_blocking("/a"):
+            pytest.fail("held twice")
+
+    def call(caller: int) -> None:
+        waiting_threads.set(frozenset([caller]))
+        try:
+            hold_blocking() if kind == "blocking" else anyio.run(hold, backend=kind)
+        except* RuntimeError as group:
+            refused.extend(map(str, leaves(group)))
+
+    monkeypatch.setattr(LockTable, "_enter", slowly)
+    with locks.hold_blocking("/a"):
+        threads = [threading.Thread(target=change), threading.Thread(target=call, args=(threading.get_ident(),))]
+        threads[0].start()
+        assert changing.wait(20)
+        threads[1].start()
+        for thread in threads:
+            thread.join(20)
+    assert ["itself" in why for why in refused] == [True]
+
+
+def leaves(group: BaseExceptionGroup[Any]) -> list[BaseException]:
+    nested = (leaves(each) if isinstance(each, BaseExceptionGroup) else [each] for each in group.exceptions)
+    return [each for leaf in nested for each in leaf]
+
+
 # --- scopes ----------------------------------------------------------------------------------------------------------
 
 
@@ -358,6 +419,12 @@ async def test_equal_scopes_share_their_locks() -> None:
         assert waited.cancelled_caught
         async with path_locks(("disk", "/srv/other")).hold("/a"):
             pass
+
+
+def test_copies_of_a_backend_share_its_locks(tmp_path: Path) -> None:
+    backend = FilesystemBackend(tmp_path)
+    for copied in (copy.copy(backend), copy.deepcopy(backend), pickle.loads(pickle.dumps(backend))):
+        assert copied._locks is backend._locks is path_locks(("disk", str(tmp_path)))
 
 
 def test_locks_do_not_keep_their_scope_alive() -> None:

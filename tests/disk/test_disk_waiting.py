@@ -20,6 +20,7 @@ from deepfs.disk.usage import BoundedDisk, DiskUse
 from deepfs.threads import pool
 from deepfs.types import ErrorCode
 from support.disks import open_descriptors, tree
+from support.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -81,12 +82,6 @@ def attempts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 
     monkeypatch.setattr(file_locks, "try_lock", counted)
     return made
-
-
-async def until(ready: Callable[[], bool]) -> None:
-    with anyio.fail_after(20):
-        while not ready():  # noqa: ASYNC110
-            await anyio.sleep(0.001)
 
 
 async def content(file: Path) -> str | None:

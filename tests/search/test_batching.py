@@ -14,6 +14,7 @@ import pytest
 from deepfs.search.batching import BatchedCall, Batcher
 from deepfs.threads import pool
 from deepfs.threads.loop_bridge import loop_callbacks
+from support.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -65,14 +66,6 @@ async def held_lane() -> AsyncIterator[Callable[[], None]]:
     await until(lambda: len(held) == limit)
     yield gate.set
     gate.set()
-
-
-async def until(condition: Callable[[], object]) -> None:
-    with anyio.fail_after(10):
-        while True:
-            if condition():
-                return
-            await anyio.sleep(0.001)
 
 
 async def answers(answering: Answering, *questions: tuple[str, int]) -> list[object]:

@@ -22,6 +22,7 @@ from deepfs.threads.worker_pool import WorkerPool
 from support.processes import children
 from support.sandboxes import LocalSandbox
 from support.search_options import BACKENDS
+from support.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -171,13 +172,14 @@ def test_check_cancelled_ignores_the_time() -> None:
 
 
 @pytest.fixture
-def two_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+def two_workers(monkeypatch: pytest.MonkeyPatch) -> WorkerPool:
     """Replace the pool for long calls by one that adds no workers, so that two calls hold up all others."""
-    monkeypatch.setattr(pool._pools, "long", WorkerPool("test", core=2, limit=2, most=2, threads=64))
+    workers = WorkerPool("test", core=2, limit=2, most=2, threads=64)
+    monkeypatch.setattr(pool._pools, "long", workers)
+    return workers
 
 
-@pytest.mark.usefixtures("two_workers")
-async def test_time_in_the_queue_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_time_in_the_queue_does_not_count(two_workers: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> None:
     release = threading.Event()
     now = [0.0]
     monkeypatch.setattr(module_of_deadline, "time", SimpleNamespace(monotonic=lambda: now[0]))
@@ -190,17 +192,17 @@ async def test_time_in_the_queue_does_not_count(monkeypatch: pytest.MonkeyPatch)
         for _ in range(2):
             tasks.start_soon(pool.run_long, lambda deadline: release.wait(20))
         await anyio.wait_all_tasks_blocked()
+        await until(lambda: two_workers._inbox.qsize() == 0)
         tasks.start_soon(late)
-        await anyio.wait_all_tasks_blocked()
+        await until(lambda: two_workers._inbox.qsize() == 1)
         now[0] = 100.0
         release.set()
     assert found == [False]
 
 
-@pytest.mark.usefixtures("two_workers")
 @pytest.mark.parametrize("kind", ["memory", "store"])
 async def test_time_in_the_queue_does_not_count_for_searches_of_flat_files(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, tmp_path: Path, two_workers: WorkerPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release = threading.Event()
     now = [0.0]
@@ -219,9 +221,10 @@ async def test_time_in_the_queue_does_not_count_for_searches_of_flat_files(
             for _ in range(2):
                 tasks.start_soon(pool.run_long, lambda deadline: release.wait(20))
             await anyio.wait_all_tasks_blocked()
+            await until(lambda: two_workers._inbox.qsize() == 0)
             tasks.start_soon(glob)
             tasks.start_soon(grep)
-            await anyio.wait_all_tasks_blocked()
+            await until(lambda: two_workers._inbox.qsize() == 2)
             now[0] = 100.0
             release.set()
     assert found == {"glob": False, "grep": False}

@@ -17,6 +17,7 @@ from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
 from deepfs.threads.loop_bridge import loop_callbacks
 from deepfs.threads.pool import WorkerPool
+from support.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -56,14 +57,6 @@ def one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
 def fresh_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the pool for short calls by one without threads yet."""
     monkeypatch.setattr(pool._pools, "short", WorkerPool("test", core=1, limit=40))
-
-
-async def until(condition: Callable[[], object]) -> None:
-    with anyio.fail_after(10):
-        while True:
-            if condition():
-                return
-            await anyio.sleep(0.001)
 
 
 def fail(error: BaseException) -> None:

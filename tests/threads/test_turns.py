@@ -17,6 +17,7 @@ from deepfs.threads import deadline as module_of_deadline
 from deepfs.threads import pool, worker_pool
 from deepfs.threads.deadline import Deadline
 from deepfs.threads.worker_pool import WorkerPool
+from support.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -46,14 +47,6 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> WorkerPool:
     workers = WorkerPool("test", core=1, limit=1, most=2, threads=4)
     monkeypatch.setattr(pool._pools, "long", workers)
     return workers
-
-
-async def until(condition: Callable[[], object]) -> None:
-    with anyio.fail_after(10):
-        while True:
-            if condition():
-                return
-            await anyio.sleep(0.001)
 
 
 def is_at_rest(workers: WorkerPool) -> bool:

@@ -30,11 +30,13 @@ FEW = 300
 _MOST_PROCESSES = 4
 """Processes of ripgrep at a time; each has threads for all processors."""
 _process_places = BoundedSemaphore(_MOST_PROCESSES)
-_PATIENCE_S = 0.25
+_PLACE_WAIT_S = 0.25
 """Seconds that a search waits for one of them to end."""
-_LOOK_S = 0.01
+_PLACE_CHECK_S = 0.01
+"""Seconds between two checks of the deadline meanwhile."""
 
-_BELIEVED_S = 300.0
+_LARGE_FOR_S = 300.0
+"""Seconds for which a root counts as large after a search that had many files."""
 _MOST_ROOTS = 256
 
 
@@ -77,7 +79,7 @@ class Automatic:
     def _remember(self, root: str) -> None:
         if len(self._large) >= _MOST_ROOTS:
             self._large.clear()
-        self._large[root] = monotonic() + _BELIEVED_S
+        self._large[root] = monotonic() + _LARGE_FOR_S
 
 
 def _served(tasks: Iterable[AnyTask]) -> list[GrepTask]:
@@ -105,8 +107,8 @@ def _process_place(deadline: Deadline, steps: Iterator[None]) -> Iterator[None]:
     places = _process_places
     if not places.acquire(blocking=False):
         _exhaust(steps)
-        until = monotonic() + _PATIENCE_S
-        while not places.acquire(timeout=_LOOK_S):
+        until = monotonic() + _PLACE_WAIT_S
+        while not places.acquire(timeout=_PLACE_CHECK_S):
             deadline.check()
             if monotonic() >= until:
                 raise RipgrepError("others use it")

@@ -37,6 +37,7 @@ __all__ = [
     "get_in_batch",
     "legacy_namespace",
     "lists_all",
+    "never_suspends",
     "omits_expired",
     "outer_task",
     "put_statements",

@@ -18,6 +18,7 @@ from msgspec import Struct, field
 from deepfs._langgraph import private as _langgraph
 from deepfs._langgraph.private import Session
 from deepfs.backends._store_items import fetched
+from deepfs.backends._store_tables import MOST_PARAMETERS
 from deepfs.backends.namespace import Namespace
 from deepfs.text.flat_tree import DecodedFiles, FileStat
 
@@ -26,8 +27,6 @@ __all__ = ["Known", "Moment", "can_list", "keys", "stats", "stats_at", "values"]
 _Stats: TypeAlias = dict[str, FileStat | None]
 """By key; None for a row whose value must be fetched."""
 
-_MOST_PARAMETERS: Final = 900
-"""The most parameters of a statement: SQLite may refuse more than 999."""
 _SETTLED: Final = timedelta(seconds=2)
 """The age from which no further change of a row can get the same `updated_at`: SQLite keeps times in whole seconds."""
 
@@ -114,8 +113,8 @@ async def values(store: BaseStore, namespace: Namespace, wanted: Sequence[str]) 
 
     async def select(session: Session) -> dict[str, Any] | None:
         rows: list[Any] = []
-        for start in range(0, len(wanted), _MOST_PARAMETERS):
-            rows += await table.values(session, wanted[start : start + _MOST_PARAMETERS])
+        for start in range(0, len(wanted), MOST_PARAMETERS):
+            rows += await table.values(session, wanted[start : start + MOST_PARAMETERS])
         if any(lifetime is not None for *_, lifetime in rows):
             return None
         # Decoded here, so that a malformed value is an error of the store.
@@ -178,9 +177,9 @@ async def _details(table: "_Table", session: Session, wanted: Sequence[str], kno
     """The sizes and times of these rows. A row is cached if no later change of it can go unnoticed."""
     settled = (datetime.now(UTC) - _SETTLED).strftime("%Y-%m-%d %H:%M:%S")
     found: _Stats = {}
-    for start in range(0, len(wanted), _MOST_PARAMETERS):
+    for start in range(0, len(wanted), MOST_PARAMETERS):
         for key, state, updated_at, kind, size, others in await table.details(
-            session, wanted[start : start + _MOST_PARAMETERS]
+            session, wanted[start : start + MOST_PARAMETERS]
         ):
             stat = found[key] = _stat_of(kind, size, others)
             if stat is not None and (table.keeps_exact_states or str(updated_at) < settled):

@@ -24,7 +24,19 @@ from deepfs.text.flat_tree import ChangedError
 from deepfs.threads import pool
 from deepfs.threads.loop_bridge import finish
 
-__all__ = ["OvertakenError", "Put", "can_compare", "identify", "is_identified", "put_if_unchanged", "storage_of"]
+__all__ = [
+    "MOST_PARAMETERS",
+    "OvertakenError",
+    "Put",
+    "can_compare",
+    "identify",
+    "is_identified",
+    "put_if_unchanged",
+    "storage_of",
+]
+
+MOST_PARAMETERS: Final = 900
+"""The most parameters of a statement: SQLite may refuse more than 999."""
 
 
 class Put(Struct, frozen=True):
@@ -119,7 +131,6 @@ async def put_if_unchanged(store: BaseStore, namespace: Namespace, puts: Sequenc
     Raises ChangedError with the path of a record that is another one, OvertakenError if another change came at the same
     time, so that it is not known whether the records have changed.
     """
-
     is_postgres = _langgraph.database_kind(store) == "postgres"
 
     async def change(session: Session) -> str | None:
@@ -238,8 +249,8 @@ def _stored(record: Any) -> bytes | None:
 
 async def _changed_in_sqlite(session: Session, prefix: str, puts: Sequence[Put]) -> str | None:
     found: dict[str, Mapping[str, Any]] = {}
-    for start in range(0, len(puts), _MOST_PARAMETERS):
-        keys = [put.path for put in puts[start : start + _MOST_PARAMETERS]]
+    for start in range(0, len(puts), MOST_PARAMETERS):
+        keys = [put.path for put in puts[start : start + MOST_PARAMETERS]]
         marks = ",".join("?" * len(keys))
         query = f"SELECT key, value FROM store WHERE prefix = ? AND key IN ({marks})"
         found |= {key: json.loads(value) for key, value in await session.rows(query, (prefix, *keys))}
@@ -248,8 +259,6 @@ async def _changed_in_sqlite(session: Session, prefix: str, puts: Sequence[Put])
 
 _RETURNS: Final = sqlite3.sqlite_version_info >= (3, 35)
 """Whether SQLite knows `RETURNING`."""
-_MOST_PARAMETERS: Final = 900
-"""The most parameters of a statement: SQLite may refuse more than 999."""
 
 
 # --- a single change, in one short statement -------------------------------------------------------------------------

@@ -65,7 +65,8 @@ T = TypeVar("T")
 
 _WAIT_S = 30.0
 """Seconds that a change waits for other processes."""
-_UPLOADS_A_HOP = 16
+_UPLOADS_A_CALL = 16
+"""The most files of an upload that one call in a worker thread writes, so that other calls get their turns."""
 _FEW = 8
 """The most paths that are resolved on the event loop, one by one; more of them share steps."""
 _NO_DEADLINE = Deadline()
@@ -377,9 +378,9 @@ class FilesystemBackend(BackendProtocol):
         done: list[FileUploadResponse] = []
         async with self._hold(*_lockable(path for path, _ in files)):
             deadline = Deadline(_WAIT_S)
-            hop = partial(pool.run, self._upload, deadline, self._files(), files, done, deadline=deadline)
+            upload = partial(pool.run, self._upload, deadline, self._files(), files, done, deadline=deadline)
             while len(done) < len(files):
-                await when_free(hop)
+                await when_free(upload)
         return done
 
     async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
@@ -403,14 +404,15 @@ class FilesystemBackend(BackendProtocol):
         self, deadline: Deadline, disk: Disk, files: list[tuple[str, bytes]], done: list[FileUploadResponse]
     ) -> None:
         """Write the next files, in order, and add the outcomes to `done`. The deadline starts anew for each file."""
-        hop = files[len(done) : len(done) + _UPLOADS_A_HOP]
+        following = files[len(done) : len(done) + _UPLOADS_A_CALL]
         changes: list[Change[FileUploadResponse]] = []
-        for path, content in hop[: self._count_together(hop)]:
+        for path, content in following[: self._count_together(following)]:
             changes.append(Change(partial(_put_file, self._path, deadline, disk, path, content)))
             if changes[-1].error is not None:
                 break
             deadline.restart()
         finish_together(changes)
+        # If the last result raises, as with LockHeldError, those before it are kept; the next call goes on from there.
         done.extend(change.result() for change in changes)
 
     def _count_together(self, files: Sequence[tuple[str, bytes]]) -> int:

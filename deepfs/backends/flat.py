@@ -47,7 +47,6 @@ __all__ = [
     "FlatBackend",
     "InlineStorage",
     "Kind",
-    "RecordBackend",
     "RecordStorageBackend",
     "StorageBackend",
 ]
@@ -295,7 +294,3 @@ class RecordStorageBackend(StorageBackend):
     def _check_storable(self, path: str, data: FileDataV2) -> None:
         if self._file_format == "v1":
             filedata.to_v1(data, path)
-
-
-class RecordBackend(RecordStorageBackend, FlatBackend):
-    """A `FlatBackend` that writes one of the two file formats, and reads both."""

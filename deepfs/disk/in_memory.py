@@ -5,12 +5,11 @@ the work. `openat2` with RESOLVE_CACHED fails if a name on the path is not in me
 part of the file is not. Neither covers the opening of a file, for which some file systems ask a server; so files are
 read here only on file systems that were tested.
 
-Sources: the manual pages openat2(2), statx(2), statfs(2) and readv(2) of Linux.
+Sources: the manual pages openat2(2), statfs(2) and readv(2) of Linux.
 """
 
 import os
 import stat
-import struct
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -18,7 +17,20 @@ from errno import EOPNOTSUPP
 from functools import cache
 from typing import Final, NamedTuple
 
-from deepfs.disk.os_calls import PREFIX, READ, SEARCH, file_system_type, release
+from deepfs.disk.os_calls import (
+    BENEATH,
+    HOW_BYTES,
+    NO_SYMLINKS,
+    NOWHERE,
+    OPENAT2,
+    PREFIX,
+    READ,
+    SEARCH,
+    file_system_type,
+    open_how,
+    release,
+    syscall_of,
+)
 from deepfs.disk.reading import DEFAULT_LIMITS, Limits, Reading, Versioning, fstat, of_whole
 from deepfs.disk.resolve import Root
 from deepfs.errors import DeepFSError
@@ -31,7 +43,8 @@ MAX_BYTES: Final = 256 * 1024
 """The largest file that is read here, which bounds the time of a call."""
 
 _TESTED: Final = frozenset({0xEF53})
-"""The file systems that open a file without waiting, by the number that `statfs` gives them: ext4."""
+"""The file systems that open a file without waiting, by the number that `statfs` gives them: ext4, and ext2 and ext3,
+which share its number."""
 
 
 class FilesInMemory:
@@ -116,8 +129,8 @@ class FilesInMemory:
         if self._root.judge is not None:
             self._judge(self._root.judge, path)
         if start.device is None:
-            return start.openat2(_NOWHERE, start.root + path.encode(), _FIND)
-        directory = start.openat2(_NOWHERE, start.root, _ENTER)
+            return start.openat2(NOWHERE, start.root + path.encode(), _FIND)
+        directory = start.openat2(NOWHERE, start.root, _ENTER)
         try:
             if fstat(directory).st_dev != start.device:
                 self._start = None  # Something else is mounted there now.
@@ -150,8 +163,11 @@ class FilesInMemory:
 # --- where a lookup starts -------------------------------------------------------------------------------------------
 
 
+_OpenAt2 = Callable[[int, bytes, bytes], int]
+
+
 class _Start(NamedTuple):
-    openat2: Callable[[int, bytes, bytes], int]
+    openat2: _OpenAt2
     root: bytes
     """The host path of the root; empty if that is `/`."""
     device: int | None
@@ -178,9 +194,9 @@ def _start_of(root: Root) -> _Start | None:
     return _Start(openat2, b"" if path == b"/" else path, None if _is_direct(openat2, path) else device)
 
 
-def _is_direct(openat2: Callable[[int, bytes, bytes], int], path: bytes) -> bool:
+def _is_direct(openat2: _OpenAt2, path: bytes) -> bool:
     try:
-        release(openat2(_NOWHERE, path, _how(_O_PATH, _NO_OTHER_MOUNT | _NO_SYMLINKS)))
+        release(openat2(NOWHERE, path, open_how(_O_PATH, _NO_OTHER_MOUNT | NO_SYMLINKS)))
     except BlockingIOError:
         return False
     return True
@@ -190,32 +206,26 @@ def _is_direct(openat2: Callable[[int, bytes, bytes], int], path: bytes) -> bool
 
 _open = os.open  # Bound here, as `fstat` is: what is opened is in memory.
 
-_OPENAT2, _HOW_BYTES, _NOWHERE = 437, 24, -1
-_NO_OTHER_MOUNT, _NO_SYMLINKS, _BENEATH, _CACHED = 0x01, 0x04, 0x08, 0x20
+_NO_OTHER_MOUNT, _CACHED = 0x01, 0x20  # RESOLVE_NO_XDEV, RESOLVE_CACHED
 _O_PATH: Final[int] = getattr(os, "O_PATH", 0)
 _NO_WAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
 
 
-def _how(flags: int, resolve: int) -> bytes:
-    return struct.pack("QQQ", flags | getattr(os, "O_CLOEXEC", 0), 0, resolve)
-
-
-_ENTER = _how(SEARCH, _CACHED)
-_FIND = _how(_O_PATH, _CACHED | _NO_OTHER_MOUNT | _NO_SYMLINKS)
-_FIND_BENEATH = _how(_O_PATH, _CACHED | _NO_OTHER_MOUNT | _NO_SYMLINKS | _BENEATH)
+_ENTER = open_how(SEARCH, _CACHED)
+_FIND = open_how(_O_PATH, _CACHED | _NO_OTHER_MOUNT | NO_SYMLINKS)
+_FIND_BENEATH = open_how(_O_PATH, _CACHED | _NO_OTHER_MOUNT | NO_SYMLINKS | BENEATH)
 
 
 @cache
-def _openat2() -> Callable[[int, bytes, bytes], int]:
+def _openat2() -> _OpenAt2:
+    """`openat2`, which raises BlockingIOError if it fails."""
     import ctypes  # Imported late: the import takes ten milliseconds.
 
     # The call keeps the interpreter's lock: it never waits, but might wait long to get the lock back.
-    syscall = ctypes.PyDLL(None).syscall
-    syscall.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t)
-    syscall.restype = ctypes.c_long
+    syscall = syscall_of(ctypes.PyDLL(None))
 
     def call(start: int, path: bytes, how: bytes) -> int:
-        descriptor: int = syscall(_OPENAT2, start, path, how, _HOW_BYTES)
+        descriptor = syscall(OPENAT2, start, path, how, HOW_BYTES)
         if descriptor < 0:
             raise BlockingIOError
         return descriptor

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from types import TracebackType
+from typing import TYPE_CHECKING, Any, cast
 
 from deepfs.errors import (
     AlreadyExistsError,
@@ -21,12 +22,20 @@ from deepfs.errors import (
     PermissionDeniedError,
 )
 
+if TYPE_CHECKING:
+    import ctypes
+
 __all__ = [
+    "BENEATH",
+    "HOW_BYTES",
     "LINK_ERRORS",
     "MAX_RACES",
     "NEW",
     "NOT_REGULAR",
+    "NOWHERE",
     "NO_FOLLOW",
+    "NO_SYMLINKS",
+    "OPENAT2",
     "OUTSIDE",
     "PREFIX",
     "READ",
@@ -47,9 +56,11 @@ __all__ = [
     "may_change",
     "open_as_owner",
     "open_directory_in",
+    "open_how",
     "open_unlinked",
     "release",
     "start_writeback",
+    "syscall_of",
     "temporary_name",
 ]
 
@@ -91,12 +102,26 @@ def is_temporary(name: str) -> bool:
 
 # --- calls -----------------------------------------------------------------------------------------------------------
 
-_OPENAT2 = 437
-_NO_SYMLINKS, _BENEATH = 0x04, 0x08
-_HOW_BYTES = 24
-_NOWHERE = -1  # In place of a directory descriptor, for absolute paths.
+OPENAT2, HOW_BYTES = 437, 24
+NO_SYMLINKS, BENEATH = 0x04, 0x08  # RESOLVE_NO_SYMLINKS, RESOLVE_BENEATH
+NOWHERE = -1
+"""In place of a directory descriptor, for absolute paths."""
 
 _Call = Callable[[int, str, bytes], int | None]
+
+
+def syscall_of(library: "ctypes.CDLL") -> Callable[[int, int, bytes, bytes, int], int]:
+    """The function `syscall` of the C library, for `openat2`.
+
+    It takes `OPENAT2`, a directory, a path, what `open_how` returns, and `HOW_BYTES`. The result is negative if the
+    call fails.
+    """
+    from ctypes import c_char_p, c_int, c_long, c_size_t
+
+    syscall: Any = library.syscall
+    syscall.argtypes = (c_long, c_int, c_char_p, c_char_p, c_size_t)
+    syscall.restype = c_long
+    return cast("Callable[[int, int, bytes, bytes, int], int]", syscall)
 
 
 def open_unlinked(path: str, flags: int, beneath: int | None = None) -> int | None:
@@ -105,36 +130,35 @@ def open_unlinked(path: str, flags: int, beneath: int | None = None) -> int | No
     With `beneath`, `path` is relative to that open directory and must not leave it. Returns None if the call fails, or
     if the system does not have it; opening the path name by name then shows the reason.
     """
-    call = _system_call()
+    call = _openat2()
     if call is None:
         return None
     if beneath is None:
-        return call(_NOWHERE, path, _how(flags, _NO_SYMLINKS))
-    return call(beneath, path, _how(flags, _NO_SYMLINKS | _BENEATH))
+        return call(NOWHERE, path, open_how(flags, NO_SYMLINKS))
+    return call(beneath, path, open_how(flags, NO_SYMLINKS | BENEATH))
 
 
 @cache
-def _how(flags: int, resolve: int) -> bytes:
-    return struct.pack("QQQ", flags | os.O_CLOEXEC, 0, resolve)
+def open_how(flags: int, resolve: int) -> bytes:
+    """The argument of `openat2` (`struct open_how`) with these flags of `open` and of the resolution of the path."""
+    return struct.pack("QQQ", flags | getattr(os, "O_CLOEXEC", 0), 0, resolve)
 
 
 @cache
-def _system_call() -> _Call | None:
+def _openat2() -> _Call | None:
     """A function that calls `openat2`; None if the system does not have the call, or nothing can be imported."""
     if sys.platform != "linux" or sys.is_finalizing():
         return None
     # Imported late: the import takes ten milliseconds.
     import ctypes
 
-    syscall = ctypes.CDLL(None, use_errno=True).syscall
-    syscall.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t)
-    syscall.restype = ctypes.c_long
+    syscall = syscall_of(ctypes.CDLL(None, use_errno=True))
 
     def call(directory: int, path: str, how: bytes) -> int | None:
-        descriptor: int = syscall(_OPENAT2, directory, os.fsencode(path), how, _HOW_BYTES)
+        descriptor = syscall(OPENAT2, directory, os.fsencode(path), how, HOW_BYTES)
         return None if descriptor < 0 else descriptor
 
-    is_known = call(_NOWHERE, ".", _how(os.O_RDONLY, 0)) is None and ctypes.get_errno() == errno.EBADF
+    is_known = call(NOWHERE, ".", open_how(os.O_RDONLY, 0)) is None and ctypes.get_errno() == errno.EBADF
     return call if is_known else None
 
 

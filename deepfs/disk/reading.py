@@ -46,6 +46,7 @@ fstat: Callable[[int], os.stat_result] = os.fstat
 # seconds. So a version is cached only if the last change is older than that, and is valid while the status is the same.
 _SETTLED_NS = 2_000_000_000
 _WORTH_REMEMBERING = 16 * 1024
+"""The smallest file, in bytes, whose version is cached; a smaller one is hashed each time."""
 _MAX_REMEMBERED = 4096
 
 

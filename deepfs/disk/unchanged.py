@@ -28,6 +28,7 @@ _SECOND: Final = 1_000_000_000
 _SLACK_NS: Final = 2 * _SECOND
 """How long before the start the last change must be. Some of the file systems store whole seconds."""
 _CLOCK_ERROR_NS: Final = _SECOND // 2
+"""By how much the clock may be corrected during a search; if it was by more, no file counts as unchanged."""
 
 _LOCAL: Final = frozenset({0xEF53, 0x58465342, 0x9123683E, 0xF2F52010, 0x01021994, 0x794C7630})
 """The types of ext2 to ext4, XFS, Btrfs, F2FS, tmpfs and overlayfs."""
@@ -98,10 +99,10 @@ class UnchangedFiles:
     def _unchanged(self, directories: Iterable[str], deadline: Deadline) -> set[str]:
         """The directories that have not changed, and neither have those above, which must be among them."""
         # From the bottom up: if a name above leads elsewhere while a directory is looked at, what is above has changed.
-        alike = {each: self._is_unchanged(each, deadline) for each in sorted(directories, reverse=True)}
+        is_unchanged = {each: self._is_unchanged(each, deadline) for each in sorted(directories, reverse=True)}
         unchanged: set[str] = set()
-        for directory in reversed(alike):
-            if alike[directory] and (directory == "/" or texts.parent(directory) in unchanged):
+        for directory in reversed(is_unchanged):
+            if is_unchanged[directory] and (directory == "/" or texts.parent(directory) in unchanged):
                 unchanged.add(directory)
         return unchanged
 

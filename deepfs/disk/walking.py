@@ -250,6 +250,7 @@ class FileRun:
 
     def infos(self, names: Iterable[str], deadline: Deadline) -> list[FileInfo]:
         """The listing entries of the files `names`, each from one look at the file."""
+        # Looking a file up in a directory that is closed (-1) fails: `_info` then does it by path.
         directory = -1 if self._level is None else self._level.descriptor
         prefix, check = self.prefix, deadline.check
         found: list[FileInfo] = []

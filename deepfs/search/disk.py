@@ -15,14 +15,14 @@ from deepfs.search.batching import BatchedCall
 from deepfs.search.gitignore import IgnoreOption, Ignoring, compile_rules
 from deepfs.search.request import FileFilter, GrepRequest, SearchRequest
 from deepfs.search.results import MAX_SEARCHED_BYTES, Grep
-from deepfs.search.ripgrep import NO_IGNORE_FILES, RipgrepError, find_ripgrep
+from deepfs.search.ripgrep import MAX_NEEDLE, NO_IGNORE_FILES, RipgrepError, find_ripgrep
 from deepfs.search.tasks import AnyTask, BatchDeadline, GlobTask, GrepTask, SearchBatch, Walk
 from deepfs.search.with_ripgrep import WithRipgrep
 from deepfs.text import paths
 from deepfs.text.judging import Judge
 from deepfs.threads.deadline import Deadline
 
-__all__ = ["Automatic", "Engine", "InProcess", "LocalSearch", "WithRipgrep"]
+__all__ = ["Automatic", "Engine", "InProcess", "LocalSearch", "WithRipgrep", "served_by_ripgrep"]
 
 FEW = 300
 """Files of a tree that are searched in this process first: that takes as long as ripgrep takes to start and exit."""
@@ -30,11 +30,13 @@ FEW = 300
 _MOST_PROCESSES = 4
 """Processes of ripgrep at a time; each has threads for all processors."""
 _process_places = BoundedSemaphore(_MOST_PROCESSES)
-_PATIENCE_S = 0.25
+_PLACE_WAIT_S = 0.25
 """Seconds that a search waits for one of them to end."""
-_LOOK_S = 0.01
+_PLACE_CHECK_S = 0.01
+"""Seconds between two checks of the deadline meanwhile."""
 
-_BELIEVED_S = 300.0
+_LARGE_FOR_S = 300.0
+"""Seconds for which a root counts as large after a search that had many files."""
 _MOST_ROOTS = 256
 
 
@@ -53,7 +55,7 @@ class InProcess:
 
 
 class Automatic:
-    """Starts in this process; if there are many files and ripgrep is installed, the greps that it serves go on with it.
+    """Starts in this process; if there are many files and ripgrep is installed, the greps that it can help with use it.
 
     If a recent search of the same root had many files, a grep without `max_count` starts with ripgrep.
     """
@@ -63,25 +65,27 @@ class Automatic:
         """Roots of searches that had many files, with the time at which each entry expires."""
 
     def run(self, batch: SearchBatch) -> None:
-        unlimited = [task for task in _served(batch.tasks) if not task.grep.is_limited]
+        unlimited = [task for task in served_by_ripgrep(batch.tasks) if not task.grep.is_limited]
         greps = unlimited if monotonic() < self._large.get(batch.root, 0) and find_ripgrep() else []
         walk = Walk(batch, [task for task in batch.tasks if task not in greps])
         with closing(walk.steps()) as steps:
-            if _served(walk.tasks) and sum(1 for _ in islice(steps, FEW)) == FEW:
+            if served_by_ripgrep(walk.tasks) and sum(1 for _ in islice(steps, FEW)) == FEW:
                 self._remember(batch.root)
                 if find_ripgrep():
-                    greps += (late := _served(walk.tasks))
+                    greps += (late := served_by_ripgrep(walk.tasks))
                     walk.leave_out(late)
             _finish(batch, greps, steps)
 
     def _remember(self, root: str) -> None:
         if len(self._large) >= _MOST_ROOTS:
             self._large.clear()
-        self._large[root] = monotonic() + _BELIEVED_S
+        self._large[root] = monotonic() + _LARGE_FOR_S
 
 
-def _served(tasks: Iterable[AnyTask]) -> list[GrepTask]:
-    return [task for task in tasks if isinstance(task, GrepTask) and WithRipgrep.serves(task)]
+def served_by_ripgrep(tasks: Iterable[AnyTask]) -> list[GrepTask]:
+    """The greps that ripgrep can help with: it excludes no file that matches, and searches few unwanted files."""
+    greps = [task for task in tasks if isinstance(task, GrepTask) and task.files.glob is None]
+    return [task for task in greps if 0 < len(task.grep.query.required) <= MAX_NEEDLE]
 
 
 def _finish(batch: SearchBatch, greps: list[GrepTask], steps: Iterator[None]) -> None:
@@ -105,8 +109,8 @@ def _process_place(deadline: Deadline, steps: Iterator[None]) -> Iterator[None]:
     places = _process_places
     if not places.acquire(blocking=False):
         _exhaust(steps)
-        until = monotonic() + _PATIENCE_S
-        while not places.acquire(timeout=_LOOK_S):
+        until = monotonic() + _PLACE_WAIT_S
+        while not places.acquire(timeout=_PLACE_CHECK_S):
             deadline.check()
             if monotonic() >= until:
                 raise RipgrepError("others use it")

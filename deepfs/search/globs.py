@@ -12,6 +12,7 @@ from functools import cached_property, lru_cache
 from itertools import pairwise
 
 from deepfs.errors import InvalidPatternError
+from deepfs.text.paths import is_visible, visible_in
 
 __all__ = [
     "MAX_ALTERNATIVES",
@@ -22,8 +23,6 @@ __all__ = [
     "Tree",
     "compile_glob",
     "compile_tree",
-    "is_visible",
-    "visible_in",
 ]
 
 MAX_PATTERN = 4096
@@ -299,16 +298,6 @@ def _compile_tree(expressions: Iterable[str]) -> _Test:
 
 def _is_ending_only(segments: list[str]) -> bool:
     return len(segments) == 2 and segments[0] == _ANY and segments[1] == f"*{_ending(segments[1])}"
-
-
-def is_visible(relative: str) -> bool:
-    """Whether no name in `relative` starts with a dot."""
-    return not (relative.startswith(".") or "/." in relative)
-
-
-def visible_in(relative_directory: str, names: Iterable[str]) -> list[str]:
-    """Those of the `names` in a directory that make a visible path."""
-    return [name for name in names if name[0] != "."] if is_visible(relative_directory) else []
 
 
 def _path_expression(segments: list[str]) -> str:

@@ -10,9 +10,10 @@ from typing import Any, ClassVar, Protocol, Self
 from msgspec import Struct
 from msgspec.structs import fields, replace
 
-from deepfs.search.globs import Glob, compile_glob, is_visible, visible_in
+from deepfs.search.globs import Glob, compile_glob
 from deepfs.search.query import Query, check_search, compile_query
 from deepfs.text import paths
+from deepfs.text.paths import is_visible, visible_in
 from deepfs.threads.deadline import Deadline
 
 __all__ = ["FileFilter", "GlobRequest", "GrepRequest", "PathFilter", "SearchRequest", "option_types"]

@@ -58,7 +58,8 @@ _MAX_LOG = 1024 * 1024
 """Bytes of log after which ripgrep is not worth it: leaving out a file costs it three times searching one."""
 _GATHER_MS = 3
 """For how long output is gathered: each use of it has a cost of its own."""
-_LOOK_UP_S = 0.02
+_CHECK_S = 0.02
+"""Seconds between two checks of the deadline while there is no output."""
 _TRIAL_S = 5.0
 """Seconds within which ripgrep must search a few tiny files; a program that hangs must not block the first search."""
 
@@ -157,7 +158,7 @@ class Run:
     def _end(self) -> int:
         while True:
             with suppress(subprocess.TimeoutExpired):
-                return self._process.wait(_LOOK_UP_S)
+                return self._process.wait(_CHECK_S)
             self._deadline.check()
 
     def _output(self) -> Iterator[bytes]:
@@ -170,13 +171,13 @@ class Run:
         for each in opened:
             waiting.register(each, select.POLLIN)
         while opened:
-            for ready, _ in waiting.poll(_LOOK_UP_S * 1000):
+            for ready, _ in waiting.poll(_CHECK_S * 1000):
                 chunk = os.read(ready, _CHUNK)
                 if not chunk:
                     opened.remove(ready)
                     waiting.unregister(ready)
                 elif ready == log:
-                    self._put_aside(chunk)
+                    self._collect_log(chunk)
                 else:
                     yield chunk
                     self._let_gather()
@@ -189,7 +190,7 @@ class Run:
         ended.register(self._process.stdout, 0)
         ended.poll(_GATHER_MS)
 
-    def _put_aside(self, log: bytes) -> None:
+    def _collect_log(self, log: bytes) -> None:
         self._log += log
         if len(self._log) > _MAX_LOG:
             raise RipgrepError("it leaves out too much")

@@ -14,7 +14,7 @@ from types import TracebackType
 
 from deepfs.errors import DeadlineError
 from deepfs.search.query import is_plain, numbered_matches
-from deepfs.search.ripgrep import MAX_NEEDLE, Found, Ripgrep, RipgrepError
+from deepfs.search.ripgrep import Found, Ripgrep, RipgrepError
 from deepfs.search.tasks import BatchDeadline, GrepTask, NamedFile, SearchBatch
 from deepfs.text import paths
 from deepfs.text.lines import BOM, has_plain_lines
@@ -35,18 +35,13 @@ class WithRipgrep:
     def __init__(self, ripgrep: Ripgrep) -> None:
         self._ripgrep = ripgrep
 
-    @staticmethod
-    def serves(task: GrepTask) -> bool:
-        """Whether ripgrep can help with `task`: it excludes no file that matches, and searches few unwanted files."""
-        return 0 < len(task.grep.query.required) <= MAX_NEEDLE and task.files.glob is None
-
     def run(self, batch: SearchBatch) -> None:
         """Carry out all greps of the batch."""
         with self.start(batch, [task for task in batch.tasks if isinstance(task, GrepTask)]) as search:
             search.finish()
 
     def start(self, batch: SearchBatch, tasks: Sequence[GrepTask]) -> "RipgrepSearch":
-        """Return a context that runs ripgrep for `tasks`, all of which it serves and which have the same filter."""
+        """Return a context that runs ripgrep for `tasks`, which have the same filter and each a required text."""
         return RipgrepSearch(self._ripgrep, batch, tasks)
 
 

@@ -32,6 +32,7 @@ BOM = "\ufeff"
 _BOM_BYTES = BOM.encode()
 _BLOCK = 4096
 _WORTH_REMEMBERING: Final = 1024
+"""The shortest text, in characters, whose facts are cached."""
 _MAX_REMEMBERED: Final = 16_384
 
 

@@ -6,7 +6,7 @@ Names are compared as they are: case matters, and no Unicode normalisation takes
 
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from deepfs.errors import InvalidPathError
@@ -20,11 +20,13 @@ __all__ = [
     "host_path",
     "is_beneath",
     "is_normal",
+    "is_visible",
     "join",
     "name",
     "normalize",
     "parent",
     "relative",
+    "visible_in",
 ]
 
 MAX_NAME_BYTES = 255
@@ -158,6 +160,16 @@ def relative(path: str, directory: str) -> str:
     if not is_beneath(path, directory):
         raise ValueError(f"{path!r} is not beneath {directory!r}")
     return path[1:] if directory == "/" else path[len(directory) + 1 :]
+
+
+def is_visible(relative: str) -> bool:
+    """Whether no name in the relative path `relative` starts with a dot."""
+    return not (relative.startswith(".") or "/." in relative)
+
+
+def visible_in(relative_directory: str, names: Iterable[str]) -> list[str]:
+    """Those of the `names` in a directory that make a visible path; `relative_directory` may end in `/`."""
+    return [name for name in names if name[0] != "."] if is_visible(relative_directory) else []
 
 
 def host_path(path: str, root: str) -> str:

@@ -14,7 +14,6 @@ from deepfs.text.lines import Window, check_text, decode, facts, is_text, versio
 from deepfs.types import Encoding, FileDataV1, FileDataV2, FileFormat, ReadResult
 
 __all__ = [
-    "MAX_BINARY_BYTES",
     "content_bytes",
     "decode_file",
     "described",
@@ -230,7 +229,6 @@ def _malformed(path: str, field: str, expected: str, value: object) -> InvalidCo
     return InvalidContentError(path, f"it is malformed: {field} is {found}, not {expected}.")
 
 
-MAX_BINARY_BYTES = 10 * 1024 * 1024
 MAX_WINDOW_BYTES = 10 * 1024 * 1024
 """The largest window of text that a read returns."""
 _LONGEST_CHARACTER = 4

@@ -204,6 +204,7 @@ class LoopCallbacks(ABC):
     def _end_turn(self) -> None:
         self._turn = None
         if self._waiting:
+            # As many as fit into the next turn if they take as long on average as those of this one.
             fitting = self._works * _WORK_S // self._worked if self._works else 1
             for _ in range(min(len(self._waiting), max(int(fitting), 1))):
                 self._waiting.popleft().fire()

@@ -3,8 +3,8 @@
 `run` and `run_each` are for short operations: each call makes a whole operation (open, read and close), not a single
 system call. One worker makes these calls one by one, since with tiny calls a second thread costs more in contention for
 the interpreter than it gains; if calls turn out slow, workers are added. `run_long` and `start_long` are for searches,
-which may take long or get stuck, `call_together` is for flushes, and `run_resident` for calls that need a thread that
-never ends.
+which may take long or get stuck, `call_together` is for flushes, and `run_resident` and `run_isolated` for calls that
+need a thread that never ends.
 
 Callers are served fairly. Of short calls, those that a loop submits in one turn form a group; of long ones, those for
 one storage. The groups are served in rotation, one call each, and long calls take turns: whenever they check their

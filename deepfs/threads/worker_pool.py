@@ -168,10 +168,11 @@ class WorkerPool:
         self._spare = 0
         self._for_spare: SimpleQueue[Job[Any]] = SimpleQueue()
         self._unwoken: dict[LoopCallbacks, None] = {}
-        # The watcher wakes the loops if a job takes long.
+        # Wake-ups are put off only where a watcher wakes the loops if a job takes long, and jobs are mostly short.
         self._hold_back = _HOLD_BACK if limit > core and not threads else 0.0
         self._finished = 0  # An estimate, since it is counted without the lock.
         self._is_contended = False
+        # A pool that adds no workers needs no watcher: it counts as started, and as called.
         self._has_watcher = limit == core
         self._is_watched = limit == core
         self._alarm: SimpleQueue[None] = SimpleQueue()

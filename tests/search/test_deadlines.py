@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import anyio
 import anyio.to_thread
 import pytest
+from anyio.abc import TaskGroup
 
 from deepfs import BackendProtocol, FilesystemBackend, MemoryBackend
 from deepfs.backends.wrapper import WrapperBackend
@@ -179,6 +180,19 @@ def two_workers(monkeypatch: pytest.MonkeyPatch) -> WorkerPool:
     return workers
 
 
+async def hold_up(tasks: TaskGroup, release: threading.Event) -> None:
+    """Have both workers wait for `release`; each has begun, so neither takes further calls from the inbox."""
+    begun: list[None] = []
+
+    def wait(_: Deadline) -> None:
+        begun.append(None)
+        release.wait(20)
+
+    for _ in range(2):
+        tasks.start_soon(pool.run_long, wait)
+    await until(lambda: len(begun) == 2)
+
+
 async def test_time_in_the_queue_does_not_count(two_workers: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> None:
     release = threading.Event()
     now = [0.0]
@@ -189,10 +203,7 @@ async def test_time_in_the_queue_does_not_count(two_workers: WorkerPool, monkeyp
         found.append(await pool.run_long(lambda deadline: deadline.has_passed, timeout=30))
 
     async with anyio.create_task_group() as tasks:
-        for _ in range(2):
-            tasks.start_soon(pool.run_long, lambda deadline: release.wait(20))
-        await anyio.wait_all_tasks_blocked()
-        await until(lambda: two_workers._inbox.qsize() == 0)
+        await hold_up(tasks, release)
         tasks.start_soon(late)
         await until(lambda: two_workers._inbox.qsize() == 1)
         now[0] = 100.0
@@ -218,10 +229,7 @@ async def test_time_in_the_queue_does_not_count_for_searches_of_flat_files(
             found["grep"] = (await backend.agrep("alpha")).truncated
 
         async with anyio.create_task_group() as tasks:
-            for _ in range(2):
-                tasks.start_soon(pool.run_long, lambda deadline: release.wait(20))
-            await anyio.wait_all_tasks_blocked()
-            await until(lambda: two_workers._inbox.qsize() == 0)
+            await hold_up(tasks, release)
             tasks.start_soon(glob)
             tasks.start_soon(grep)
             await until(lambda: two_workers._inbox.qsize() == 2)

@@ -23,7 +23,7 @@ from deepfs.search.gitignore import IgnoreOption
 from deepfs.search.query import FileHits, compile_query, is_plain, search, search_plain
 from deepfs.search.request import GlobRequest, GrepRequest
 from deepfs.search.ripgrep import Found, Ripgrep, RipgrepError, find_ripgrep
-from deepfs.search.tasks import SearchBatch
+from deepfs.search.tasks import GrepTask, SearchBatch
 from deepfs.threads.deadline import Deadline
 from deepfs.types import GlobResult, GrepResult
 from support import trees
@@ -155,14 +155,14 @@ def test_ripgrep_serves_only_plain_literal_searches() -> None:
 
 
 def _is_served(needle: str, pattern: str | None, **options: Any) -> bool:
-    served = []
+    served: list[GrepTask] = []
 
     class Asking:
         def run(self, batch: SearchBatch) -> None:
-            served.extend(map(WithRipgrep.serves, batch.tasks))
+            served.extend(engines.served_by_ripgrep(batch.tasks))
 
     run_alone(LocalSearch(Disk("/none"), engine=Asking()), GrepRequest(needle, "/", pattern, **options))
-    return served == [True]
+    return len(served) == 1
 
 
 _WORDS = [b"needle", b"needle", b"7:needle", b"needle" * 9, b"Needle", b"nee", b"dle", b" ", b"x" * 300]

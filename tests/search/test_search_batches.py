@@ -233,7 +233,7 @@ def test_a_search_does_without_ripgrep_while_others_use_it(tmp_path: Path, monke
         return start(run)
 
     monkeypatch.setattr(Run, "__enter__", counted)
-    monkeypatch.setattr(engines, "_PATIENCE_S", 0)
+    monkeypatch.setattr(engines, "_PLACE_WAIT_S", 0)
     searcher, search = local_search(tmp_path, Automatic()), GrepRequest("needle")
     for _ in range(2):  # A place is given back.
         with ExitStack() as others:

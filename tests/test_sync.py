@@ -543,12 +543,14 @@ class TestShielded:
     def test_a_task_of_asyncio_may_be_cancelled_again_and_again(self) -> None:
         steps = []
 
-        async def change() -> None:
-            await asyncio.sleep(0.05)
-            steps.append("changed")
-            raise ValueError("an error that nobody waits for")
-
         async def main() -> None:
+            cancelled = asyncio.Event()
+
+            async def change() -> None:
+                await cancelled.wait()
+                steps.append("changed")
+                raise ValueError("an error that nobody waits for")
+
             failures: list[object] = []
             asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
             task = asyncio.create_task(shielded(change))
@@ -556,6 +558,7 @@ class TestShielded:
                 await asyncio.sleep(0.01)
                 assert task.cancel()
                 assert not task.done()
+            cancelled.set()
             await asyncio.wait([task])
             steps.append("cancelled" if task.cancelled() else "not cancelled")
             del task

@@ -121,6 +121,47 @@ class TestSignalHandlers:
         )
         assert printed.splitlines() == ["True []"]
 
+    @pytest.mark.parametrize("call", ["memory.write('/a', 'x', overwrite=True)", "hold(number)"])
+    def test_a_handler_that_raises_blocks_no_later_calls(self, call: str) -> None:
+        """Raise as Ctrl-C does, at each place in the locks where Python runs a handler: before and after calls."""
+        printed = with_handler(
+            f"""
+            from deepfs.threads import locks
+
+            memory, paths, raised = MemoryBackend(), locks.path_locks("a scope"), []
+
+            def hold(name):
+                with paths.hold_blocking(f"/a/{{name}}", f"/{{name}}"):
+                    pass
+
+            def interrupted_at(number):
+                left = [number]
+
+                def profile(frame, event, argument):
+                    if frame.f_code.co_filename == locks.__file__ and frame.f_code.co_name != "__del__":
+                        left[0] -= event in ("call", "c_return")
+                        if not left[0]:
+                            sys.setprofile(None)
+                            raise KeyboardInterrupt
+
+                sys.setprofile(profile)
+                try:
+                    {call}
+                except KeyboardInterrupt:
+                    raised.append(number)
+                sys.setprofile(None)
+                return not left[0]
+
+            signal.alarm(10)  # A lock that is left is waited for.
+            number = 1
+            while interrupted_at(number):
+                number += 1
+                {call}
+            print(len(raised) == number - 1 > 10)
+        """
+        )
+        assert printed.split() == ["True"]
+
     def test_a_handler_does_not_take_part_in_the_interrupted_operation(self) -> None:
         """All writes of the handler and all writes of the program are kept."""
         printed = with_handler(

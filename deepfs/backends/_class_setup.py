@@ -250,10 +250,14 @@ def _declare_judging(cls: type[Any]) -> None:
 
 
 def judges_own_results(backend: Any) -> bool:
-    """Whether `judges_results` is True and none of the methods that it is about was replaced since, by assignment."""
+    """Whether `judges_results` is True and none of the methods that it is about was replaced since, by assignment.
+
+    A proxy that only passes for a backend may replace any of them.
+    """
     cls = type(backend)
     return (
-        backend.judges_results
+        cls is backend.__class__
+        and backend.judges_results
         and _judging_methods(cls) == cls._judges_by
         and not any(name in vars(backend) for name in _JUDGING)
     )

@@ -226,13 +226,18 @@ async def _sqlite_transaction(session: Session) -> AsyncIterator[None]:
     try:
         # Lock for writing at once: two transactions that read first and write later would refuse each other.
         await session.rows("BEGIN IMMEDIATE", ())
-        is_within_another = False
+    except Exception:
+        raise  # Nothing was begun: if a transaction is open, the caller began it just before.
+    except BaseException:  # A cancelled statement is still executed.
+        if not is_within_another:
+            await finish(partial(_roll_back, session))
+        raise
+    try:
         yield
         # This may fail as well, if another process reads for long. The transaction then stays open.
         await session.rows("COMMIT", ())
     except BaseException:
-        if not is_within_another:
-            await finish(partial(_roll_back, session))
+        await finish(partial(_roll_back, session))
         raise
 
 

@@ -63,4 +63,4 @@ class MemoryBackend(StorageBackend):
 
     def _hold(self, *held: str) -> AbstractAsyncContextManager[None]:
         # Nothing waits while the lock is held, so one lock serves every path, and callers without an event loop.
-        return self._lock
+        return self._lock.hold()

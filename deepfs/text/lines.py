@@ -3,6 +3,7 @@
 A line ends at LF; a CR before it belongs to the terminator, and nothing else ends a line.
 """
 
+import sys
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
@@ -31,8 +32,8 @@ BOM = "\ufeff"
 
 _BOM_BYTES = BOM.encode()
 _BLOCK = 4096
-_WORTH_REMEMBERING: Final = 1024
-"""The shortest text, in characters, whose facts are cached."""
+_WORTH_REMEMBERING: Final = 1024 if sys.hash_info.width >= 64 else sys.maxsize
+"""The shortest text, in characters, whose facts are cached: none where Python's hashes are too short to identify it."""
 _MAX_REMEMBERED: Final = 16_384
 
 
@@ -103,8 +104,9 @@ def line_count(text: str) -> int:
 def facts(text: str) -> Facts:
     """The number of lines and the version of `text`.
 
-    They are cached by Python's hash of a text, which takes a fifth of the time. It has 64 bits and a secret key, so two
-    texts do not get the same one by chance or on purpose. Changes compare versions that are computed anew.
+    They are cached by Python's hash of a text, which takes a fifth of the time. It has 64 bits and a key that is secret,
+    unless PYTHONHASHSEED tells it; so two texts do not get the same one by chance or on purpose. Changes compare
+    versions that are computed anew.
     """
     if len(text) < _WORTH_REMEMBERING:
         return Facts(line_count(text), version(text))

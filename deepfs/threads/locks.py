@@ -82,9 +82,12 @@ class _Line(dict[Request, bool]):
 
     def leave(self, request: Request) -> Iterable[Request]:
         """Remove `request`; return the requests that nothing blocks now and that it may have blocked."""
-        if self.pop(request):
+        if self.get(request):
+            # In this order and without a call, after which a signal handler could raise.
+            del self[request]
             self.exclusives -= 1
             return self._front()
+        self.pop(request, None)
         return self._front() if self.exclusives and next(iter(self.values())) else ()
 
     def _front(self) -> list[Request]:
@@ -127,8 +130,12 @@ class LockTable:
         self._change(self._enter, request)
 
     def leave(self, request: Request) -> None:
-        """Remove `request`, granted or not, from the queues."""
-        self._change(self._leave, request)
+        """Remove `request`, granted or not, from the queues in which it is."""
+        try:
+            self._change(self._leave, request)
+        except BaseException:  # A signal handler raised. What is not removed would be locked for ever.
+            self._change(self._leave, request)
+            raise
 
     def threads_before(self, request: Request) -> set[int]:
         """The threads of all requests that `request` waits for, directly or indirectly."""
@@ -156,26 +163,37 @@ class LockTable:
 
     def _change(self, change: Callable[[Request], None], request: Request) -> None:
         turn = (threading.get_ident(),)  # An object of this call: the thread may have been interrupted in another one.
-        if self._changes or self._turns.setdefault(None, turn) is not turn:
-            self._changes.append((change, request))
-        else:  # The usual case, without the queue.
-            try:
+        try:
+            if self._changes or self._turns.setdefault(None, turn) is not turn:
+                self._changes.append((change, request))
+            else:  # The usual case, without the queue.
                 change(request)
-            finally:
-                del self._turns[None]
+        finally:
+            # Also if a signal handler raised as soon as the turn was taken; without a call, after which one could.
+            try:
+                if self._turns[None] is turn:
+                    del self._turns[None]
+            except KeyError:
+                pass
         if self._changes:
             self._change_queued(turn)
 
     def _change_queued(self, turn: tuple[int]) -> None:
         # Checked again after each turn: a thread that found the turn taken has left its change to this one.
-        while self._changes and self._turns.setdefault(None, turn) is turn:
-            try:
+        try:
+            while self._changes and self._turns.setdefault(None, turn) is turn:
                 while self._changes:
                     change, request = self._changes.popleft()
                     change(request)
                     request.wake()  # What it waits for is known only now.
-            finally:
                 del self._turns[None]
+        finally:
+            # Also if a signal handler raised as soon as the turn was taken; without a call, after which one could.
+            try:
+                if self._turns[None] is turn:
+                    del self._turns[None]
+            except KeyError:
+                pass
 
     def _enter(self, request: Request) -> None:
         for path, exclusive in request.claims.items():
@@ -195,11 +213,11 @@ class LockTable:
 
     def _leave(self, request: Request) -> None:
         for path in request.claims:
-            line = self._lines[path]
-            if line is request or len(line) == 1:  # type: ignore[arg-type]
+            line = self._lines.get(path)
+            if line is request or (isinstance(line, _Line) and len(line) == 1 and request in line):
                 del self._lines[path]
-            else:
-                for freed in self._line(path).leave(request):
+            elif isinstance(line, _Line):
+                for freed in line.leave(request):
                     freed.advance(path)
 
 
@@ -262,10 +280,9 @@ class _AsyncHold(_Hold):
     __slots__ = ()
 
     async def __aenter__(self) -> None:
-        if self._enter():
-            return
         try:
-            await self._wait()
+            if not self._enter():
+                await self._wait()
         except BaseException:
             self._table.leave(self)
             raise
@@ -290,28 +307,60 @@ class StepLock:
     __slots__ = ("_inside", "_lock")
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._inside: dict[int, None] = {}
         """The threads that hold the lock or wait for it."""
 
+    def hold(self) -> AbstractAsyncContextManager[None]:
+        """Take the lock for an `async with`.
+
+        RuntimeError if this thread, or one that waits for this call, holds it or waits for it.
+        """
+        return _Step(self._lock, self._inside)
+
+
+class _Step:
+    """Holds a `StepLock`, at the latest until this object is dropped: a signal handler may raise before `__aexit__`."""
+
+    _thread: int | None = None
+    """The thread that holds the lock or waits for it. On the class, for an object whose making was interrupted."""
+
+    def __init__(self, lock: "threading.RLock", inside: dict[int, None]) -> None:
+        self._lock = lock
+        self._inside = inside
+
     async def __aenter__(self) -> None:
-        """Take the lock. RuntimeError if this thread, or one that waits for this call, holds it or waits for it."""
         me = threading.get_ident()
         if me in self._inside:
             raise RuntimeError(_SELF_WAIT)
+        self._thread = me
         self._inside[me] = None
         try:
             if not waiting_threads.get().isdisjoint(self._inside):
                 raise RuntimeError(_SELF_WAIT)
-            # As a `with` statement does. Nobody holds this lock for long, so an event loop may wait for it.
-            self._lock.__enter__()
+            # Nobody holds this lock for long, so an event loop may wait for it.
+            self._lock.acquire()
         except BaseException:
-            del self._inside[me]
+            self._end()
             raise
 
     async def __aexit__(self, *_: object) -> None:
-        self._lock.__exit__(None, None, None)
-        del self._inside[threading.get_ident()]
+        self._end()
+
+    def __del__(self) -> None:
+        if self._thread is not None:
+            self._end()
+
+    def _end(self) -> None:
+        """Release what is held. If a signal handler raises in between, it can be called again."""
+        if self._thread is None:
+            return
+        try:  # noqa: SIM105 -- faster
+            self._lock.release()
+        except RuntimeError:  # Not taken, or released already.
+            pass
+        self._inside.pop(self._thread, None)
+        self._thread = None
 
 
 class PathLocks:

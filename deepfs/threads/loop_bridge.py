@@ -172,8 +172,8 @@ class LoopCallbacks(ABC):
     def turn(self) -> object:
         """A token of the loop's current turn: all that runs before the loop next polls for events gets the same one."""
         if self._turn is None:
+            self._call_soon(self._end_turn)  # First: a signal handler may raise before the next line.
             self._turn = object()
-            self._call_soon(self._end_turn)
         return self._turn
 
     def has_time(self) -> bool:
@@ -205,7 +205,7 @@ class LoopCallbacks(ABC):
         self._turn = None
         if self._waiting:
             # As many as fit into the next turn if they take as long on average as those of this one.
-            fitting = self._works * _WORK_S // self._worked if self._works else 1
+            fitting = self._works * _WORK_S // self._worked if self._worked else 1
             for _ in range(min(len(self._waiting), max(int(fitting), 1))):
                 self._waiting.popleft().fire()
             self.turn()

@@ -16,6 +16,7 @@ from langgraph.store.sqlite.aio import AsyncSqliteStore
 
 from deepfs.backends._store_tables import Put, put_if_unchanged
 from deepfs.backends.store import StoreBackend
+from deepfs.errors import BackendError
 from support.files import stored
 from support.stores import open_sqlite_store
 
@@ -138,3 +139,28 @@ def test_a_loop_that_ends_leaves_no_open_transaction_in_a_store_of_another_loop(
             if not found.has_come:
                 break
     assert number > 4
+
+
+@pytest.mark.anyio
+async def test_a_transaction_that_the_caller_begins_at_the_same_time_is_not_rolled_back(tmp_path: Path) -> None:
+    async with open_sqlite_store(tmp_path / "store.db") as store:
+        # Queued for the thread of the connection before the change, but perhaps not carried out yet.
+        begun = asyncio.create_task(run_all(store, "CREATE TABLE own(x)", "BEGIN", "INSERT INTO own VALUES(1)"))
+        execute = store.conn.execute_fetchall
+
+        async def execute_after_begin(statement: str, parameters: Any) -> Any:
+            await begun
+            return await execute(statement, parameters)
+
+        store.conn.execute_fetchall = execute_after_begin  # type: ignore[method-assign, assignment]
+        with pytest.raises(BackendError):
+            await put_two(store, "refused")
+        del store.conn.execute_fetchall
+        assert store.conn.in_transaction
+        await store.conn.commit()
+        assert [tuple(row) for row in await execute("SELECT x FROM own", ())] == [(1,)]
+
+
+async def run_all(store: AsyncSqliteStore, *statements: str) -> None:
+    for statement in statements:
+        await store.conn.execute(statement)

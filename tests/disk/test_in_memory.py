@@ -518,3 +518,27 @@ async def test_a_cancelled_reader_leaves_the_queue_to_the_others(root: Path, mon
         for scope in scopes[1::2]:
             scope.cancel()
     assert set(served) >= set(range(0, 30, 2))
+
+
+async def test_a_turn_ends_whatever_a_signal_handler_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = loop_bridge.loop_callbacks()
+
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "_call_soon", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            loop.work(int)
+    with anyio.fail_after(10):
+        await loop.next_turn()
+
+
+async def test_work_that_takes_no_time_by_the_clock_lets_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = loop_bridge.loop_callbacks()
+    await loop.next_turn()
+    with monkeypatch.context() as patch:
+        patch.setattr(loop_bridge, "perf_counter", lambda: 1.0)
+        loop.work(int)
+    with anyio.fail_after(10):
+        await loop.next_turn()

@@ -636,6 +636,25 @@ def test_methods_that_are_assigned_judge_nothing(where: str, root: Path, monkeyp
     assert judges_own_results(backend)
 
 
+def test_what_proxies_return_is_resolved(root: Path) -> None:
+    class Proxy:
+        """Passes for a backend of another class, as the proxies of `wrapt` do."""
+
+        __class__ = FilesystemBackend  # type: ignore[assignment]
+
+        def __init__(self) -> None:
+            self._inner = FilesystemBackend(root)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._inner, name)
+
+        async def arun_glob(self, request: GlobRequest) -> GlobResult:
+            return GlobResult(matches=[FileInfo(f"/open/{name}", False) for name in ("file", "to_file", "to_key")])
+
+    policy = PermissionedBackend(Proxy(), [SECRET])  # type: ignore[arg-type]
+    assert [info.path for info in policy.glob("*").matches or ()] == ["/open/file", "/open/to_file"]
+
+
 def test_equal_filters_are_one_object(root: Path) -> None:
     """Searches that are carried out together ask each filter once."""
     asked: list[PathFilter | None] = []

@@ -104,9 +104,9 @@ def line_count(text: str) -> int:
 def facts(text: str) -> Facts:
     """The number of lines and the version of `text`.
 
-    They are cached by Python's hash of a text, which takes a fifth of the time. It has 64 bits and a key that is secret,
-    unless PYTHONHASHSEED tells it; so two texts do not get the same one by chance or on purpose. Changes compare
-    versions that are computed anew.
+    They are cached by Python's hash of a text, which takes a fifth of the time. It has 64 bits and a secret key, unless
+    PYTHONHASHSEED tells the key; so two texts do not get the same one by chance or on purpose. Changes compare versions
+    that are computed anew.
     """
     if len(text) < _WORTH_REMEMBERING:
         return Facts(line_count(text), version(text))

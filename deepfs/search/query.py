@@ -6,7 +6,7 @@ at worst, unless a single line is longer.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import cache, partial
 from importlib import import_module
 from itertools import islice, repeat
@@ -389,13 +389,24 @@ def _matches(query: Query, path: str, text: str, limit: int | None, deadline: De
     return matches
 
 
-def numbered_matches(path: str, lines: bytes) -> list[GrepMatch] | None:
-    """The matches for pairs of lines, a number and a text each; None if there is something else."""
+def numbered_matches(path: str, lines: bytes, needles: Collection[str]) -> dict[str, list[GrepMatch]] | None:
+    """The matches of each needle for pairs of lines, a number and a text each; None if there is something else.
+
+    Each of the texts must contain one of the needles.
+    """
     try:
-        parts = lines.decode().split("\n")
-        numbers, texts = map(int, parts[::2]), parts[1::2]
-        if len(lines) > MAX_LINE:
-            texts = [text[:MAX_LINE] for text in texts]
-        return list(map(GrepMatch, repeat(path), numbers, texts)) if len(parts) % 2 == 0 else None
+        content = lines.decode()
+        parts = content.split("\n")
+        numbers, texts = list(map(int, parts[::2])), parts[1::2]
     except ValueError:
         return None
+    if len(numbers) != len(texts):
+        return None
+    shown = [text[:MAX_LINE] for text in texts] if len(lines) > MAX_LINE else texts
+    present = [needle for needle in needles if needle in content]
+    if len(present) == 1:  # Then every line contains it.
+        return {present[0]: list(map(GrepMatch, repeat(path), numbers, shown))}
+    rows = list(zip(numbers, texts, shown, strict=True))
+    return {
+        needle: [GrepMatch(path, number, line) for number, text, line in rows if needle in text] for needle in present
+    }

@@ -195,7 +195,7 @@ class GrepTask(_Task[GrepResult]):
         else:
             self.grep.scan(file.path, content)
 
-    def take(self, found: Mapping[str, list[GrepMatch]], most_chars: int) -> None:
+    def take(self, found: Mapping[str, Iterable[GrepMatch]], most_chars: int) -> None:
         """Add the matches of files that were searched elsewhere, except those that were searched before.
 
         Their texts together have at most `most_chars` characters.

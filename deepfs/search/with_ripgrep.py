@@ -8,7 +8,7 @@ searches everything without ripgrep. So no engine differs from another in what i
 """
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from types import TracebackType
 
@@ -125,9 +125,11 @@ class RipgrepSearch:
         if self._unchanged is None or not with_lines:
             return [*found]
         usable = self._unchanged.select_plain(with_lines, self._batch.max_bytes, self._deadline)
-        matches = {path: _matches(path, with_lines[path]) for path in sorted(usable)}
+        needles = {task.grep.query.pattern for task in self._tasks}
+        matches = {path: _matches(path, with_lines[path], needles) for path in self._in_time(sorted(usable))}
         for task in self._tasks:
-            task.take(matches, sum(map(len, with_lines.values())))
+            own = {path: by_needle.get(task.grep.query.pattern, ()) for path, by_needle in matches.items()}
+            task.take(own, sum(map(len, with_lines.values())))
         return [path for path in found if not matches.get(path)]
 
     def _left_out(self) -> list[str]:
@@ -186,22 +188,21 @@ def _paths(root: str, found: Iterable[Found | tuple[bytes, None]]) -> Iterable[t
             continue
 
 
-def _matches(path: str, lines: bytes) -> list[GrepMatch]:
-    """The matches in the lines of a file that ripgrep found; none if the file must be searched instead."""
+def _matches(path: str, lines: bytes, needles: Collection[str]) -> Mapping[str, list[GrepMatch]]:
+    """The matches of each needle in the lines that ripgrep found in a file; none if it must be searched instead."""
     if is_binary_name(path) or lines.count(b"\n") > 2 * _MOST_LINES:
-        return []
+        return {}
     if _BOM in lines or not has_plain_lines(lines):  # A program has changed the file through its memory just now.
-        return []
-    return numbered_matches(path, lines) or []
+        return {}
+    return numbered_matches(path, lines, needles) or {}
 
 
 def _can_use_lines(tasks: Sequence[GrepTask]) -> bool:
-    """Whether all `tasks` want the lines with one and the same literal text, and those only.
+    """Whether each of the `tasks` wants all lines with a literal text, and those only.
 
     ripgrep drops a carriage return or a BOM at an end of the text that it is to search for. It then finds more.
     """
     queries = {task.grep.query for task in tasks}
-    if len(queries) != 1 or any(task.grep.is_limited for task in tasks):
-        return False
-    [query] = queries
-    return is_plain(query) and "\r" not in query.pattern and BOM not in query.pattern
+    return not any(task.grep.is_limited for task in tasks) and all(
+        is_plain(query) and "\r" not in query.pattern and BOM not in query.pattern for query in queries
+    )

@@ -20,7 +20,7 @@ from deepfs.search import disk as engines
 from deepfs.search import results
 from deepfs.search.disk import Automatic, Engine, InProcess, LocalSearch, WithRipgrep
 from deepfs.search.gitignore import IgnoreOption
-from deepfs.search.query import FileHits, compile_query, is_plain, search, search_plain
+from deepfs.search.query import MAX_LINE, FileHits, compile_query, is_plain, search, search_plain
 from deepfs.search.request import GlobRequest, GrepRequest
 from deepfs.search.ripgrep import Found, Ripgrep, RipgrepError, find_ripgrep
 from deepfs.search.tasks import GrepTask, SearchBatch
@@ -387,6 +387,27 @@ def test_equal_greps_share_the_lines_of_ripgrep(tmp_path: Path, watched: Watched
     assert watched.runs == 1
 
 
+def test_greps_for_several_texts_share_the_lines_of_ripgrep(
+    tmp_path: Path, watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = b"x" * MAX_LINE
+    contents = {
+        "a.txt": b"needle\nboth: needle, other\nother\n",
+        "b.txt": b"other 1\n%s needle\n%s1\n" % (long, long),
+        "c.txt": b"1\nneedle\n" * 3,
+        "d.txt": b"none\n",
+    }
+    root = write(tmp_path / "root", contents)
+    patterns = ["needle", "other", "1", "needle", "missing"]
+    calls = [Collecting(GrepRequest(pattern)) for pattern in patterns]
+    expected = [grep(root, pattern, engine=InProcess()) for pattern in patterns]
+    monkeypatch.setattr(SearchBatch, "search", lambda *_: pytest.fail("a file was searched again"))
+    with trusted():
+        LocalSearch(Disk(str(root)), engine=WithRipgrep(watched)).run_batch(calls, "/")  # type: ignore[arg-type]
+    assert [fields_of(call.result()) for call in calls] == [fields_of(each) for each in expected]
+    assert [len(each.matches or ()) for each in expected] == [6, 3, 5, 6, 0]
+
+
 def test_too_many_lines_of_ripgrep_are_cut_as_by_a_walk(
     tmp_path: Path, watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -672,7 +693,7 @@ def test_lines_from_outside_are_not_used_with_swapped_symlinks(tmp_path: Path) -
 
 
 MEANWHILE = {
-    "nothing happens": ("", ["made up"]),
+    "nothing happens": ("", ["made-up needle"]),
     "the file is written": ("echo needle again > a/b/c.txt", ["needle again"]),
     "its directory leads elsewhere": ("mv a/b a/d; ln -s ../../outside a/b; rm a/b; mv a/d a/b", ["needle inside"]),
     "the one above leads elsewhere": ("mv a d; ln -s ../outside a; rm a; mv d a", ["needle inside"]),
@@ -686,7 +707,7 @@ MEANWHILE = {
 def test_what_ripgrep_says_counts_only_if_nothing_changed(tmp_path: Path, script: str, expected: list[str]) -> None:
     root = write(tmp_path / "root", {"a/b/c.txt": b"needle inside"})
     program = tmp_path / "rg"
-    program.write_text(f"#!/bin/sh\n{script}\nprintf './a/b/c.txt\\0001\\nmade up\\n'\n")
+    program.write_text(f"#!/bin/sh\n{script}\nprintf './a/b/c.txt\\0001\\nmade-up needle\\n'\n")
     program.chmod(0o755)
     time.sleep(0.1)
     result = grep(root, "needle", engine=WithRipgrep(Ripgrep(str(program))))
@@ -694,14 +715,16 @@ def test_what_ripgrep_says_counts_only_if_nothing_changed(tmp_path: Path, script
 
 
 SAID = {
-    "a line": (b"1\nmade up", ["made up"]),
-    "no number": (b"x\nmade up", ["needle inside"]),
-    "a number alone": (b"1\nmade up\n2", ["needle inside"]),
-    "not UTF-8": (b"1\n\xff", ["needle inside"]),
-    "a NUL": (b"1\nmade\0up", ["needle inside"]),
-    "a carriage return": (b"1\nmade up\r", ["needle inside"]),
-    "a BOM": (b"1\n\xef\xbb\xbfmade up", ["needle inside"]),
-    "too many lines": (b"1\nmade up\n" * 10_000 + b"2\nmore", ["needle inside"]),
+    "a line": (b"1\nmade-up needle", ["made-up needle"]),
+    "no needle": (b"1\nmade up", ["needle inside"]),
+    "a needle in the number": (b"needle\nmade up", ["needle inside"]),
+    "no number": (b"x\nmade-up needle", ["needle inside"]),
+    "a number alone": (b"1\nmade-up needle\n2", ["needle inside"]),
+    "not UTF-8": (b"1\nneedle\xff", ["needle inside"]),
+    "a NUL": (b"1\nneedle\0up", ["needle inside"]),
+    "a carriage return": (b"1\nmade-up needle\r", ["needle inside"]),
+    "a BOM": (b"1\n\xef\xbb\xbfmade-up needle", ["needle inside"]),
+    "too many lines": (b"1\nmade-up needle\n" * 10_000 + b"2\nmore", ["needle inside"]),
 }
 
 

@@ -392,7 +392,7 @@ def _matches(query: Query, path: str, text: str, limit: int | None, deadline: De
 def numbered_matches(path: str, lines: bytes, needles: Collection[str]) -> dict[str, list[GrepMatch]] | None:
     """The matches of each needle for pairs of lines, a number and a text each; None if there is something else.
 
-    Each of the texts must contain one of the needles.
+    Each of the texts must contain one of the needles, but one of more than `MAX_LINE` characters may be cut after them.
     """
     try:
         content = lines.decode()
@@ -403,6 +403,8 @@ def numbered_matches(path: str, lines: bytes, needles: Collection[str]) -> dict[
     if len(numbers) != len(texts):
         return None
     shown = [text[:MAX_LINE] for text in texts] if len(lines) > MAX_LINE else texts
+    if len(needles) > 1 and any(len(text) == MAX_LINE for text in shown):
+        return None  # What is cut off may contain another needle.
     present = [needle for needle in needles if needle in content]
     if len(present) == 1:  # Then every line contains it.
         return {present[0]: list(map(GrepMatch, repeat(path), numbers, shown))}

@@ -390,7 +390,7 @@ def test_equal_greps_share_the_lines_of_ripgrep(tmp_path: Path, watched: Watched
 def test_greps_for_several_texts_share_the_lines_of_ripgrep(
     tmp_path: Path, watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    long = b"x" * MAX_LINE
+    long = b"x" * (MAX_LINE - 10)
     contents = {
         "a.txt": b"needle\nboth: needle, other\nother\n",
         "b.txt": b"other 1\n%s needle\n%s1\n" % (long, long),
@@ -406,6 +406,18 @@ def test_greps_for_several_texts_share_the_lines_of_ripgrep(
         LocalSearch(Disk(str(root)), engine=WithRipgrep(watched)).run_batch(calls, "/")  # type: ignore[arg-type]
     assert [fields_of(call.result()) for call in calls] == [fields_of(each) for each in expected]
     assert [len(each.matches or ()) for each in expected] == [6, 3, 5, 6, 0]
+
+
+@pytest.mark.parametrize("size", [MAX_LINE - 1, MAX_LINE, 4 * MAX_LINE, 5 * MAX_LINE])
+def test_greps_for_several_texts_find_those_far_behind_in_long_lines(tmp_path: Path, size: int) -> None:
+    root = write(
+        tmp_path / "root", {"a.txt": b"needle %s other\n" % (b"x" * size), "b.txt": b"needle\nother\nomitted\n"}
+    )
+    calls = [Collecting(GrepRequest(pattern)) for pattern in ("needle", "other", "omitted")]
+    with trusted():
+        LocalSearch(Disk(str(root)), engine=with_ripgrep()).run_batch(calls, "/")  # type: ignore[arg-type]
+    found = [[match.path for match in call.result().matches] for call in calls]
+    assert found == [["/a.txt", "/b.txt"], ["/a.txt", "/b.txt"], ["/b.txt"]]
 
 
 def test_too_many_lines_of_ripgrep_are_cut_as_by_a_walk(

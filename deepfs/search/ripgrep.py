@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from functools import lru_cache
 from pathlib import Path
+from time import sleep
 from types import TracebackType
 from typing import NamedTuple
 
@@ -60,6 +61,8 @@ _GATHER_MS = 3
 """For how long output is gathered: each use of it has a cost of its own."""
 _CHECK_S = 0.02
 """Seconds between two checks of the deadline while there is no output."""
+_EXIT_S = 0.0001
+"""Seconds between two looks whether ripgrep, which has closed its output, has ended. It does so at once."""
 _TRIAL_S = 5.0
 """Seconds within which ripgrep must search a few tiny files; a program that hangs must not block the first search."""
 
@@ -156,10 +159,10 @@ class Run:
         self._process.stdin.close()
 
     def _end(self) -> int:
-        while True:
-            with suppress(subprocess.TimeoutExpired):
-                return self._process.wait(_CHECK_S)
+        while (status := self._process.poll()) is None:
+            sleep(_EXIT_S)
             self._deadline.check()
+        return status
 
     def _output(self) -> Iterator[bytes]:
         """Yield the output of ripgrep, a few milliseconds' worth at a time, and collect its log."""

@@ -118,7 +118,7 @@ async def values(store: BaseStore, namespace: Namespace, wanted: Sequence[str]) 
         if any(lifetime is not None for *_, lifetime in rows):
             return None
         # Decoded here, so that a malformed value is an error of the store.
-        return {key: table.decode(value) for key, value, _ in rows}
+        return {key: msgspec.json.decode(value) for key, value, _ in rows}
 
     found = await _langgraph.with_session(store, select)
     if found is None:
@@ -232,12 +232,8 @@ class _Table:
         raise NotImplementedError
 
     async def values(self, session: Session, wanted: Sequence[str]) -> Sequence[Any]:
-        """Key, value, and lifetime if any, of these rows."""
+        """Key, value as JSON, and lifetime if any, of these rows."""
         raise NotImplementedError
-
-    def decode(self, value: Any) -> Any:
-        """The value of an item, given the value of its row."""
-        return value
 
     async def moment(self, session: Session) -> Moment | None:
         """Counters that change whenever the database changes; None if the database has none."""
@@ -296,9 +292,6 @@ class _Sqlite(_Table):
         query = f"SELECT key, value, ttl_minutes FROM store WHERE prefix = ? AND key IN ({marks})"
         return await session.rows(query, (self._namespace, *wanted))
 
-    def decode(self, value: str | bytes) -> Any:
-        return msgspec.json.decode(value)
-
     async def moment(self, session: Session) -> Moment | None:
         [(version, changes)] = await session.rows("SELECT data_version, total_changes() FROM pragma_data_version", ())
         return Moment(_langgraph.connection_of(self._store), version, changes)
@@ -318,8 +311,9 @@ class _Postgres(_Table):
         return await session.rows(query, (self._namespace, prefix))
 
     async def values(self, session: Session, wanted: Sequence[str]) -> Sequence[Any]:
+        # As text: the driver decodes it several times slower.
         query = f"""
-            SELECT key, value, ttl_minutes FROM store
+            SELECT key, value::text, ttl_minutes FROM store
             WHERE prefix = %s AND key = ANY(%s::text[]) AND {self._unexpired}
         """
         return await session.rows(query, (self._namespace, list(wanted)))

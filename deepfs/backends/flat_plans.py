@@ -300,8 +300,10 @@ def grep(terms: Terms, request: GrepRequest, files: FileFilter) -> Plan[GrepResu
     grep, root, deadline = Grep(request, files, terms._max_bytes), files.root, search_deadline()
     tree = yield from _listed(root)
     if tree.contents is None and root != "/":
-        # The listing has the files beneath the root of the search. The root may be a file itself.
-        tree = StatTree({**(yield Stat([root])), **tree.files})  # type: ignore[dict-item]
+        # The listing has the files beneath the root of the search. The root may be a file itself, and even beside them:
+        # it is then fetched with them.
+        single = {root: FileStat()} if tree.holds(root) else (yield Stat([root]))
+        tree = StatTree({**single, **tree.files})  # type: ignore[dict-item]
     if root not in tree.files and not tree.holds(root):
         raise NotFoundError(root)
     search = BatchedGrep(tree, grep)

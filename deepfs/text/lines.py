@@ -32,7 +32,7 @@ BOM = "\ufeff"
 
 _BOM_BYTES = BOM.encode()
 _BLOCK = 4096
-_WORTH_REMEMBERING: Final = 1024 if sys.hash_info.width >= 64 else sys.maxsize
+_WORTH_REMEMBERING: Final = 256 if sys.hash_info.width >= 64 else sys.maxsize
 """The shortest text, in characters, whose facts are cached: none where Python's hashes are too short to identify it."""
 _MAX_REMEMBERED: Final = 16_384
 

@@ -431,17 +431,21 @@ class FilesystemBackend(BackendProtocol):
 async def _in_memory(disk: Disk, function: Callable[..., T], *args: Any) -> T | None:
     """Read a file that is in the system's memory, in this thread; None if it is not."""
     files = disk.in_memory
-    if not files.is_ready:
+    if not files.is_worth_trying():
         return None
     try:
         if is_inline():
-            return function(_NO_DEADLINE, files, *args)
-        loop = loop_callbacks()
-        if not loop.has_time():
-            await loop.next_turn()
-        return loop.work(function, _NO_DEADLINE, files, *args)
+            found = function(_NO_DEADLINE, files, *args)
+        else:
+            loop = loop_callbacks()
+            if not loop.has_time():
+                await loop.next_turn()
+            found = loop.work(function, _NO_DEADLINE, files, *args)
     except BlockingIOError:
+        files.missed()
         return None
+    files.misses = 0
+    return found
 
 
 def _prepared(deadline: Deadline, disk: Disk, function: Callable[..., T], *args: Any) -> T:

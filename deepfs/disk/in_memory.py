@@ -42,6 +42,8 @@ __all__ = ["MAX_BYTES", "FilesInMemory"]
 MAX_BYTES: Final = 256 * 1024
 """The largest file that is read here, which bounds the time of a call."""
 
+_MOST_MISSES: Final = 6
+"""How many failures in a row are counted; up to 63 reads are then passed over."""
 _TESTED: Final = frozenset({0xEF53})
 """The file systems that open a file without waiting, by the number that `statfs` gives them: ext4, and ext2 and ext3,
 which share its number."""
@@ -59,11 +61,26 @@ class FilesInMemory:
         self._root = root
         self._start: _Start | None = None
         self._is_refused = False
+        self._passed_over = 0
+        self.misses: int = 0
+        """The reads in a row that failed here, up to `_MOST_MISSES`; set it to 0 after one that was done."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether it is worth trying; False until `prepare` was called."""
+        """Whether files can be read here; False until `prepare` was called."""
         return self._start is not None
+
+    def is_worth_trying(self) -> bool:
+        """Whether to try the next read here. Where the last ones failed, some are passed over."""
+        if self._passed_over:
+            self._passed_over -= 1
+            return False
+        return self._start is not None
+
+    def missed(self) -> None:
+        """Note that a read could not be done here. So a tree that is not in memory is read nearly as fast without."""
+        self.misses = min(self.misses + 1, _MOST_MISSES)
+        self._passed_over = 2**self.misses - 1
 
     def prepare(self) -> None:
         """Find out how these files can be read; blocks."""

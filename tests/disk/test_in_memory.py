@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from deepfs import FilesystemBackend
 from deepfs.disk import Disk
-from deepfs.disk.in_memory import MAX_BYTES
+from deepfs.disk.in_memory import MAX_BYTES, FilesInMemory
 from deepfs.disk.os_calls import PREFIX
 from deepfs.errors import DeepFSError, PermissionDeniedError
 from deepfs.text.lines import version
@@ -385,6 +385,22 @@ async def test_paths_with_links_or_without_a_file_are_resolved_as_ever(linked: P
     }
     for _ in range(2):
         assert await backend.aresolve_paths(["/dir", path]) == ["/dir", expected.get(path, path)]
+
+
+async def test_where_reads_fail_they_are_tried_less_and_less_until_one_is_done(
+    linked: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend, tried, find = FilesystemBackend(linked), list[int](), FilesInMemory._find
+    assert (await backend.aread("/dir/file.txt")).ok
+    for number in range(1, 201):
+        monkeypatch.setattr(FilesInMemory, "_find", lambda *args, number=number: tried.append(number) or find(*args))
+        assert (await backend.aread("/link/file.txt")).ok
+    assert tried == [1, 3, 7, 15, 31, 63, 127, 191]
+    for _ in range(ATTEMPTS):
+        assert (await backend.aread("/dir/file.txt")).ok
+        if backend._disk.in_memory.misses == 0:
+            return
+    pytest.fail("reads are not tried again")
 
 
 # --- turns of the loop -----------------------------------------------------------------------------------------------

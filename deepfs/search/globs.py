@@ -173,7 +173,7 @@ class Glob:
         return not relative_directory or bool(self._leads_on(f"{relative_directory}/"))
 
     def matching(self, relative_directory: str, names: Iterable[str]) -> list[str]:
-        """Those of the files `names` that the pattern matches; `relative_directory`, where they are, ends in `/`."""
+        """The files `names` of `relative_directory`, which ends in `/`, that the pattern matches."""
         ending = self._ending
         found = [name for name in names if name.endswith(ending)]
         if not found:

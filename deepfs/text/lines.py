@@ -38,7 +38,7 @@ _MAX_REMEMBERED: Final = 16_384
 
 
 class Facts(NamedTuple):
-    """What every read tells about the whole of a text."""
+    """The number of lines of a text, and the version of its content."""
 
     lines: int
     version: str

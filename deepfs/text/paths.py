@@ -168,7 +168,7 @@ def is_visible(relative: str) -> bool:
 
 
 def visible_in(relative_directory: str, names: Iterable[str]) -> list[str]:
-    """Those of the `names` in a directory that make a visible path; `relative_directory` may end in `/`."""
+    """The `names` in `relative_directory` on whose path no name starts with a dot; the directory may end in `/`."""
     return [name for name in names if name[0] != "."] if is_visible(relative_directory) else []
 
 

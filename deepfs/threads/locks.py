@@ -162,12 +162,20 @@ class LockTable:
         return turn is not None and turn[0] in threads
 
     def _change(self, change: Callable[[Request], None], request: Request) -> None:
+        if self._changes or not self._in_turn(change, request):  # The usual case needs no queue.
+            self._changes.append((change, request))
+        # Checked again after each turn: a thread that found the turn taken has left its change to this one.
+        while self._changes and self._in_turn(self._change_queued):
+            pass
+
+    def _in_turn(self, work: Callable[..., None], *args: Request) -> bool:
+        """Do `work` on the table and return True; return False if the table is being changed."""
         turn = (threading.get_ident(),)  # An object of this call: the thread may have been interrupted in another one.
         try:
-            if self._changes or self._turns.setdefault(None, turn) is not turn:
-                self._changes.append((change, request))
-            else:  # The usual case, without the queue.
-                change(request)
+            if self._turns.setdefault(None, turn) is not turn:
+                return False
+            work(*args)
+            return True
         finally:
             # Also if a signal handler raised as soon as the turn was taken; without a call, after which one could.
             try:
@@ -175,25 +183,12 @@ class LockTable:
                     del self._turns[None]
             except KeyError:
                 pass
-        if self._changes:
-            self._change_queued(turn)
 
-    def _change_queued(self, turn: tuple[int]) -> None:
-        # Checked again after each turn: a thread that found the turn taken has left its change to this one.
-        try:
-            while self._changes and self._turns.setdefault(None, turn) is turn:
-                while self._changes:
-                    change, request = self._changes.popleft()
-                    change(request)
-                    request.wake()  # What it waits for is known only now.
-                del self._turns[None]
-        finally:
-            # Also if a signal handler raised as soon as the turn was taken; without a call, after which one could.
-            try:
-                if self._turns[None] is turn:
-                    del self._turns[None]
-            except KeyError:
-                pass
+    def _change_queued(self) -> None:
+        while self._changes:
+            change, request = self._changes.popleft()
+            change(request)
+            request.wake()  # What it waits for is known only now.
 
     def _enter(self, request: Request) -> None:
         for path, exclusive in request.claims.items():
@@ -348,7 +343,7 @@ class _Step:
         self._end()
 
     def __del__(self) -> None:
-        if self._thread is not None:
+        if self._thread is not None:  # No call in vain: what a signal handler raises within a finaliser is lost.
             self._end()
 
     def _end(self) -> None:
@@ -395,7 +390,7 @@ def _name(place: Hashable) -> str:
 
 
 class _SharedLocks(PathLocks):
-    """The locks of a scope, as a weak key: while they are referenced they equal those of equal scopes, then nothing."""
+    """The locks of a scope. Those of equal scopes are equal, so that `_known`, which does not keep them, finds them."""
 
     __slots__ = ("_scope",)
 

@@ -20,7 +20,13 @@ from modules import Function, Module, source_of
 
 INNER: Final = (
     *("core", "disk", "_langgraph", "process", "search", "text", "threads"),
-    *("backends.flat_plans", "sandboxes.answers", "sandboxes.loop_affinity", "sandboxes.responses"),
+    *(
+        "backends.flat_plans",
+        "backends.flat_requests",
+        "sandboxes.answers",
+        "sandboxes.loop_affinity",
+        "sandboxes.responses",
+    ),
     *("sandboxes.script", "sandboxes.wire"),
 )
 """Subpackages and modules whose classes are not for users; only older checkouts have `core`."""

@@ -55,7 +55,7 @@ FIGURES: Final = (
     Figure("functions over 40 lines, with docstrings"),
     Figure("bodies over 40 lines", goal=(0, 0)),
     Figure("classes over 300 lines", goal=(0, 0)),
-    Figure("modules with one importer", goal=(0, 20)),
+    Figure("modules with one importer", goal=(0, 20), today=(0, 26)),
     Figure("modules in the largest circle of imports", goal=(0, 0)),
     Figure("public methods"),
     Figure("… with an argument not described", goal=(0, 0)),

@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
 from deepfs.backends import flat_plans as plans
-from deepfs.backends.flat_plans import Plan
+from deepfs.backends.flat_requests import Plan
 from deepfs.backends.flat_storage import (
     AsyncStorage,
     BlockingStorage,
@@ -14,9 +14,9 @@ from deepfs.backends.flat_storage import (
     Kind,
     Listing,
     Storage,
-    until_accepted,
 )
 from deepfs.backends.protocol import BackendProtocol
+from deepfs.backends.retries import RetryPolicy, until_accepted
 from deepfs.errors import DeepFSError, ErrorCode
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
 from deepfs.text import paths
@@ -68,6 +68,12 @@ class StorageBackend(BackendProtocol):
 
     _reads_before_change = False
     """Whether a change needs the content of the file that it replaces, because the storage has no tag to compare."""
+    _asks_together = False
+    """Whether it takes less time to ask the storage several things at once than one after the other."""
+    _finds = False
+    _retries = RetryPolicy()
+    """How long a change is planned anew, and how often requests are sent again."""
+    """Whether the storage finds candidates of a search by itself (`Storage.find`), so that nothing is listed."""
 
     def __init__(self, *, max_file_size_mb: int = 10) -> None:
         self._max_bytes = bytes_of(max_file_size_mb)
@@ -113,7 +119,7 @@ class StorageBackend(BackendProtocol):
 
     def _change(self, plan: Callable[[], Plan[T]], *held: str) -> Awaitable[T]:
         """Run a change with the paths `held`, and everything beneath them, locked."""
-        return until_accepted(lambda: self._attempt(plan, *held))
+        return until_accepted(lambda: self._attempt(plan, *held), self._retries.contention)
 
     async def _attempt(self, plan: Callable[[], Plan[T]], *held: str) -> T:
         async with self._hold(*held):
@@ -142,7 +148,7 @@ class StorageBackend(BackendProtocol):
 
     async def arun_glob(self, request: GlobRequest) -> GlobResult:
         files = FileFilter(request)
-        return await self._look(lambda: plans.glob(files), "search")
+        return await self._look(lambda: plans.glob(self, request, files), "search")
 
     async def arun_grep(self, request: GrepRequest) -> GrepResult:
         files = FileFilter(request)

@@ -1,17 +1,14 @@
 """The operations on a tree of flat files as plans, which do no I/O and never wait.
 
-A plan is a generator. It yields requests to the storage (`Stat`, `Get`, `List`, `Apply`), or `Work` that takes long,
-receives the answers, and returns the result of the operation. The runners in `flat_storage.py` decide whether the
-storage is called inline, in a worker thread, or awaited. If the storage raises ChangedError, the operation starts again
-with a new plan.
+The requests that a plan yields, and what a plan is, are in `flat_requests.py`; the runners are in `flat_storage.py`.
 """
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Protocol, TypeAlias, TypeVar, final
+from itertools import zip_longest
+from typing import Any, Final, TypeVar
 
-from msgspec import Struct
-
+from deepfs.backends.flat_requests import Apply, Children, Find, Get, List, Page, Plan, Stat, Terms, Together, Work
 from deepfs.errors import (
     BinaryFileError,
     DeepFSError,
@@ -20,8 +17,8 @@ from deepfs.errors import (
     NotFoundError,
     PermissionDeniedError,
 )
-from deepfs.search.flat import BatchedGrep, glob_tree, is_short, search_deadline
-from deepfs.search.request import FileFilter, GrepRequest
+from deepfs.search.flat import BatchedGlob, BatchedGrep, glob_tree, is_short, search_deadline
+from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
 from deepfs.search.results import Grep
 from deepfs.text import flat_tree as trees
 from deepfs.text import paths, records
@@ -43,92 +40,7 @@ from deepfs.types import (
     WriteResult,
 )
 
-__all__ = ["Apply", "Get", "List", "Plan", "Primitive", "Primitives", "Request", "Stat", "Terms", "Work"]
-
 T = TypeVar("T")
-
-
-# --- requests --------------------------------------------------------------------------------------------------------
-
-
-class Primitives(Protocol):
-    """The methods of a storage that plans use; those of an async storage return awaitables."""
-
-    def stat(self, paths: Sequence[str], /) -> Any: ...
-
-    def get(self, paths: Sequence[str], /) -> Any: ...
-
-    def list(self, prefix: str, limit: int | None = None, /) -> Any: ...
-
-    def apply(self, changes: Sequence[Change], /) -> Any: ...
-
-
-class Stat(Struct, frozen=True):
-    """Asks for the files at these paths without content. The answer has a `FileStat` for each path with a file."""
-
-    paths: Sequence[str]
-
-    def ask(self, storage: Primitives) -> Any:
-        return storage.stat(self.paths)
-
-
-class Get(Struct, frozen=True):
-    """Asks for the files at these paths. The answer has the file of each path that has one."""
-
-    paths: Sequence[str]
-
-    def ask(self, storage: Primitives) -> Any:
-        return storage.get(self.paths)
-
-
-class List(Struct, frozen=True):
-    """Asks for the files whose paths begin with `prefix`, or for the first `limit` of them.
-
-    The answer is a mapping of path to `FileStat`, or a `FileTree`. It may hold other files as well.
-    """
-
-    prefix: str
-    limit: int | None = None
-
-    def ask(self, storage: Primitives) -> Any:
-        return storage.list(self.prefix, self.limit)
-
-
-class Apply(Struct, frozen=True):
-    """Asks to store all changes of an operation, additions before removals. The answer is the `files_update`, if any.
-
-    The storage raises ChangedError, and stores nothing, if the condition of a change does not hold.
-    """
-
-    changes: Sequence[Change]
-
-    def ask(self, storage: Primitives) -> Any:
-        return storage.apply(self.changes)
-
-
-@final
-class Work(Struct, frozen=True):
-    """A search of files in memory. It checks its deadline, and belongs off the event loop unless it is short."""
-
-    run: Callable[[Deadline], Any]
-    deadline: Deadline
-    is_short: bool = False
-
-
-Primitive: TypeAlias = Stat | Get | List | Apply
-Request: TypeAlias = Primitive | Work
-Plan: TypeAlias = Generator[Request, Any, T]
-
-
-class Terms(Protocol):
-    """The parts of a backend that its plans use."""
-
-    _max_bytes: int
-    _reads_before_change: bool
-
-    def _check_storable(self, path: str, data: FileDataV2) -> None: ...
-
-    def _before_apply(self, changes: Sequence[Change]) -> Sequence[Change]: ...
 
 
 # --- looking ---------------------------------------------------------------------------------------------------------
@@ -149,7 +61,11 @@ def _tree_of(answer: FileTree | Mapping[str, FileStat]) -> FileTree:
 
 def _is_directory(path: str) -> Plan[bool]:
     """Whether there are files under `path`."""
-    answer = yield List(_inside(path), _FEW)
+    return (yield from _shows_directory(path, (yield List(_inside(path), _FEW))))
+
+
+def _shows_directory(path: str, answer: FileTree | Mapping[str, FileStat]) -> Plan[bool]:
+    """Whether there are files under `path`, by a listing of a few keys there."""
     if not answer:
         return path == "/"
     if _tree_of(answer).holds(path):
@@ -217,7 +133,7 @@ def _subtree(path: str, *, contents: bool) -> Plan[tuple[Found, list[str]]]:
 
 def ls(path: str) -> Plan[LsResult]:
     """The plan of `als`."""
-    tree = _tree_of((yield List(_inside(path))))
+    tree = _tree_of((yield Children(_inside(path))))
     if path not in tree.directories:
         raise (yield from _no_directory(path))
     return LsResult(entries=tree.entries(path))
@@ -286,8 +202,10 @@ def _downloaded(given: str, path: str | DeepFSError, found: Mapping[str, FileDat
 # --- searching -------------------------------------------------------------------------------------------------------
 
 
-def glob(files: FileFilter) -> Plan[GlobResult]:
+def glob(terms: Terms, request: GlobRequest, files: FileFilter) -> Plan[GlobResult]:
     """The plan of `aglob`, which needs names only."""
+    if terms._finds:
+        return (yield from _find_names(request, files))
     tree = yield from _listed(files.root)
     if not tree.holds(files.root):
         raise NotDirectoryError(files.root) if files.root in tree.files else (yield from _no_directory(files.root))
@@ -295,9 +213,23 @@ def glob(files: FileFilter) -> Plan[GlobResult]:
     return result
 
 
+def _find_names(request: GlobRequest, files: FileFilter) -> Plan[GlobResult]:
+    """The plan of `aglob` where the storage finds candidates by itself."""
+    search, deadline, page = BatchedGlob(files), search_deadline(), Page({}, "")
+    while page.last is not None and not search.has_enough:
+        page = yield Find(request, files, page.last or None)
+        yield Work(partial(search.add, StatTree(page.files)), deadline, is_short(StatTree(page.files)))
+        search.is_late |= page.truncated
+    if not search.matches and not (yield from _is_directory(files.root)):
+        raise (yield from _no_directory(files.root))
+    return search.result()
+
+
 def grep(terms: Terms, request: GrepRequest, files: FileFilter) -> Plan[GrepResult]:
     """The plan of `agrep`. If the listing has no contents, it fetches the files that the glob admits, in batches."""
     grep, root, deadline = Grep(request, files, terms._max_bytes), files.root, search_deadline()
+    if terms._finds:
+        return (yield from _find_lines(terms, request, grep))
     tree = yield from _listed(root)
     if tree.contents is None and root != "/":
         # The listing has the files beneath the root of the search. The root may be a file itself, and even beside them:
@@ -310,11 +242,37 @@ def grep(terms: Terms, request: GrepRequest, files: FileFilter) -> Plan[GrepResu
     if tree.contents is not None:
         yield Work(search.scan_all, deadline)
         return search.result()
-    chosen: list[tuple[str, int]] = yield Work(search.choose, deadline)
-    for batch in _batches(chosen):
-        if not (yield Work(partial(search.scan, batch, (yield Get(batch))), deadline)):
-            break
+    yield from _scan(terms, search, deadline)
     return search.result()
+
+
+def _find_lines(terms: Terms, request: GrepRequest, grep: Grep) -> Plan[GrepResult]:
+    """The plan of `agrep` where the storage finds candidates by itself."""
+    files, deadline, page = grep.files, search_deadline(), Page({}, "")
+    seen = 0
+    while page.last is not None:
+        page = yield Find(request, files, page.last or None)
+        grep.skipped += page.skipped
+        seen += len(page.files)
+        wants_more = yield from _scan(terms, BatchedGrep(StatTree(page.files), grep), deadline)
+        if page.truncated:
+            grep.truncated = True
+        if not wants_more or page.truncated:
+            break
+    if not seen and files.root != "/" and not (yield Stat([files.root])) and not (yield from _is_directory(files.root)):
+        raise NotFoundError(files.root)
+    return grep.result()
+
+
+def _scan(terms: Terms, search: BatchedGrep, deadline: Deadline) -> Plan[bool]:
+    """Search the files of a listing without contents. Returns whether the search needs more files."""
+    chosen: list[tuple[str, int]] = yield Work(search.choose, deadline)
+    ahead = tuple(path for path, _ in chosen) if terms._asks_together else ()
+    for batch in _batches(chosen):
+        ahead = ahead[len(batch) :]
+        if not (yield Work(partial(search.scan, batch, (yield Get(batch, ahead))), deadline)):
+            return False
+    return True
 
 
 def _batches(chosen: Iterable[tuple[str, int]]) -> Iterable[list[str]]:
@@ -340,14 +298,22 @@ def _apply(terms: Terms, changes: Sequence[Change]) -> Plan[dict[str, Any] | Non
     return update
 
 
-def _place(path: str, *, contents: bool) -> Plan[Found]:
+def _place(terms: Terms, path: str, *, contents: bool) -> Plan[Found]:
     """The file at `path`, or its stat, if there is one. Raises if no file can be put there."""
     found: Found = {}
-    if path != "/":
-        found = yield (Get if contents else Stat)([path, *paths.ancestors(path)])
+    if path == "/":
+        raise IsDirectoryError(path)
+    seen = (Get if contents else Stat)([path, *paths.ancestors(path)])
+    if terms._asks_together:
+        found, beneath = yield Together((seen, List(_inside(path), _FEW)))
+    else:
+        found, beneath = (yield seen), None
     if found:
         trees.check_parents(path, found)
-    if path not in found and (yield from _is_directory(path)):
+    if path in found:
+        return found
+    is_directory = _is_directory(path) if beneath is None else _shows_directory(path, beneath)
+    if (yield from is_directory):
         raise IsDirectoryError(path)
     return found
 
@@ -355,7 +321,7 @@ def _place(path: str, *, contents: bool) -> Plan[Found]:
 def write(terms: Terms, path: str, content: str, *, overwrite: bool, if_match: str | None) -> Plan[WriteResult]:
     """The plan of `awrite`."""
     needs_before = if_match is not None or (overwrite and terms._reads_before_change)
-    found = yield from _place(path, contents=needs_before)
+    found = yield from _place(terms, path, contents=needs_before)
     trees.check_replaceable(path, found, overwrite=overwrite, if_match=if_match)
     after = records.new_file(content, created_at=trees.created_at(found, path))
     update = yield from _apply(terms, [trees.change_of(path, found, after)])
@@ -448,9 +414,14 @@ def _occupied(terms: Terms, targets: list[str]) -> Plan[tuple[Found, set[str]]]:
     """The files at and above `targets`, or their stats, and those of `targets` that are directories."""
     wanted = _unique([*targets, *(up for path in targets for up in paths.ancestors(path))])
     found = yield from _files(wanted, contents=terms._reads_before_change)
+    missing = [path for path in targets if path not in found]
+    answers: Sequence[Any] = []
+    if terms._asks_together:
+        answers = yield Together([List(_inside(path), _FEW) for path in missing])
     directories = set()
-    for path in targets:
-        if path not in found and (yield from _is_directory(path)):
+    for path, answer in zip_longest(missing, answers):
+        is_directory = _is_directory(path) if answer is None else _shows_directory(path, answer)
+        if (yield from is_directory):
             directories.add(path)
     return found, directories
 

@@ -5,54 +5,31 @@ they never wait, from `BlockingStorage` if they block (sqlite3, boto3), from `As
 (asyncpg). `StorageBackend` in `flat.py` builds every operation of the contract on a storage.
 """
 
-import random
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, ClassVar, Final, Literal, TypeAlias, TypeVar
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import anyio
 
-from deepfs.backends.flat_plans import Apply, Plan, Request, Work
+from deepfs.backends.flat_requests import Apply, Plan, Primitive, Request, Together, Work
+from deepfs.backends.retries import until_accepted
 from deepfs.errors import BackendError, DeepFSError
 from deepfs.search.flat import search_deadline, searched
-from deepfs.sync import is_inline, shielded
-from deepfs.text.flat_tree import Change, ChangedError, FileStat, FileTree
+from deepfs.search.request import FileFilter, SearchRequest
+from deepfs.sync import shielded
+from deepfs.text.flat_tree import Change, FileStat, FileTree
 from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
 from deepfs.types import FileDataV2
 
-__all__ = ["AsyncStorage", "BlockingStorage", "InlineStorage", "Kind", "Listing", "Storage", "until_accepted"]
+__all__ = ["AsyncStorage", "BlockingStorage", "InlineStorage", "Kind", "Listing", "Storage"]
 
 T = TypeVar("T")
 
 Kind: TypeAlias = Literal["look", "search", "change"]
 Listing: TypeAlias = Mapping[str, FileStat] | FileTree
-
-
-_SECONDS: Final = 30.0
-"""How long an operation is retried while others change the same files."""
-_PAUSE: Final = 0.02
-"""The longest pause before a retry, in seconds."""
-
-
-async def until_accepted(attempt: Callable[[], Awaitable[T]]) -> T:
-    """Run an operation; run it again while it raises ChangedError, for up to 30 seconds."""
-    deadline = time.monotonic() + _SECONDS
-    while True:
-        try:
-            return await attempt()
-        except ChangedError:
-            if time.monotonic() > deadline:
-                raise
-        # The pause is random, so that two attempts that collided do not collide again.
-        pause = random.uniform(0, _PAUSE)
-        if is_inline():
-            time.sleep(pause)  # noqa: ASYNC251  # There is no event loop to wait on.
-        else:
-            await anyio.sleep(pause)
 
 
 class Storage(ABC):
@@ -129,6 +106,18 @@ class Storage(ABC):
             The file at each path that has one; `TaggedFiles` if each file has a tag.
         """
 
+    def get_first(self, paths: Sequence[str], ahead: Sequence[str]) -> Any:
+        """Fetch files, and perhaps begin to fetch others. By default only the former.
+
+        Args:
+            paths: The paths of the files to return.
+            ahead: The paths that are probably asked for next, in this order.
+
+        Returns:
+            What `get` returns for `paths`.
+        """
+        return self.get(paths)
+
     @abstractmethod
     def list(self, prefix: str, limit: int | None = None) -> Any:
         """List files without fetching content.
@@ -140,6 +129,37 @@ class Storage(ABC):
         Returns:
             A `FileStat` for each file by path. A storage that already has the contents returns a `FileTree` of them.
         """
+
+    def children(self, prefix: str) -> Any:
+        """List what is directly in a directory. By default this is what `list` returns.
+
+        Args:
+            prefix: The path of the directory, with `/` at the end.
+
+        Returns:
+            What `list` returns, but of the files deeper down it needs only one for each directory in this one. That
+            need not be a path that exists, and its stat does not matter.
+        """
+        return self.list(prefix)
+
+    def find(self, request: SearchRequest, files: FileFilter, after: str | None) -> Any:
+        """Name the next files that a search may find; for backends that declare `_finds`.
+
+        The files come in the order of their paths, in pages of a size that the storage chooses. A file that the search
+        would find must not be left out, while the others need not be.
+
+        Args:
+            request: The search, a `GlobRequest` or a `GrepRequest`.
+            files: The files that it selects, by path. For a grep, `files.root` may be a file itself.
+            after: The last path of the page before; None asks for the first page.
+
+        Returns:
+            A `Page`.
+
+        Raises:
+            NotImplementedError: By default.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def apply(self, changes: Sequence[Change]) -> Any:
@@ -169,6 +189,11 @@ class _SyncStorage(Storage):
     @abstractmethod
     def apply(self, changes: Sequence[Change]) -> dict[str, Any] | None: ...
 
+    def _answer_now(self, request: Primitive | Together) -> Any:
+        if type(request) is Together:
+            return [each.ask(self) for each in request.requests]
+        return request.ask(self)
+
 
 class InlineStorage(_SyncStorage):
     """A storage whose primitives never wait: only a search suspends, or the pause before a retry."""
@@ -182,7 +207,7 @@ class InlineStorage(_SyncStorage):
                     if type(request) is Work:
                         answer = await self._searched(request)
                     else:
-                        answer = request.ask(self)
+                        answer = self._answer_now(request)
                 except Exception as error:
                     request = plan.throw(self.failed(error))
                 else:
@@ -235,7 +260,7 @@ class BlockingStorage(_SyncStorage):
             while True:
                 deadline.check_cancelled()
                 try:
-                    answer = request.run(deadline) if type(request) is Work else request.ask(self)
+                    answer = request.run(deadline) if type(request) is Work else self._answer_now(request)
                 except Exception as error:
                     request = plan.throw(self.failed(error))
                 else:
@@ -281,7 +306,24 @@ class AsyncStorage(Storage):
     def _answer(self, request: Request) -> Awaitable[Any]:
         if type(request) is Work:
             return self._searched(request)
+        if type(request) is Together:
+            return self._answers(request.requests)
         if type(request) is Apply and self.apply_waits:
             return shielded(partial(request.ask, self))
         answer: Awaitable[Any] = request.ask(self)
         return answer
+
+    async def _answers(self, requests: Sequence[Primitive]) -> Any:
+        """The answers to several requests at once; raises the first error."""
+        answers: list[Any] = [None] * len(requests)
+
+        async def ask(number: int, request: Primitive) -> None:
+            answers[number] = await request.ask(self)
+
+        try:
+            async with anyio.create_task_group() as tasks:
+                for number, request in enumerate(requests):
+                    tasks.start_soon(ask, number, request)
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from None
+        return answers

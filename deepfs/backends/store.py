@@ -23,7 +23,7 @@ from deepfs.backends._store_items import change as change_items
 from deepfs.backends._store_items import fetched, fetched_in_batch, listed
 from deepfs.backends._store_tables import Put, can_compare, identify, is_identified, storage_of
 from deepfs.backends.flat import RecordStorageBackend, records_of
-from deepfs.backends.flat_plans import Plan
+from deepfs.backends.flat_requests import Plan
 from deepfs.backends.flat_storage import AsyncStorage, Kind, Listing, Storage
 from deepfs.backends.namespace import (
     Namespace,

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
-from deepfs.errors import DeadlineError, InvalidContentError
+from deepfs.errors import DeadlineError, InvalidContentError, NotFoundError
 from deepfs.search.request import FileFilter
 from deepfs.search.results import MAX_GLOB_MATCHES, SEARCH_SECONDS, Grep, glob_result
 from deepfs.sync import is_inline, yield_to_loop
@@ -13,7 +13,16 @@ from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
 from deepfs.types import FileDataV2, FileInfo, GlobResult, GrepResult
 
-__all__ = ["BatchedGrep", "glob_tree", "grep_tree", "is_short", "scan_stored", "search_deadline", "searched"]
+__all__ = [
+    "BatchedGlob",
+    "BatchedGrep",
+    "glob_tree",
+    "grep_tree",
+    "is_short",
+    "scan_stored",
+    "search_deadline",
+    "searched",
+]
 
 T = TypeVar("T")
 
@@ -58,16 +67,48 @@ def is_short(tree: FileTree) -> bool:
 
 def glob_tree(tree: FileTree, files: FileFilter, deadline: Deadline) -> GlobResult:
     """The files of `tree` that the filter chooses; the tree must not change during the call."""
-    matches: list[FileInfo] = []
+    search = BatchedGlob(files)
+    search.add(tree, deadline)
+    return search.result()
+
+
+class BatchedGlob:
+    """A glob that gets the names of the files in batches, in the order of their paths."""
+
+    def __init__(self, files: FileFilter) -> None:
+        self._files = files
+        self.matches: list[FileInfo] = []
+        self.is_late: bool = False
+        """Whether the search ended before all files were considered."""
+
+    @property
+    def has_enough(self) -> bool:
+        """Whether more files would not change the result."""
+        return self.is_late or len(self.matches) > MAX_GLOB_MATCHES
+
+    def add(self, tree: FileTree, deadline: Deadline) -> None:
+        """Add the files of `tree` that match; the tree must not change during the call."""
+        files, matches = self._files, self.matches
+        try:
+            for path in _in_time(_beneath(tree, files.root), deadline):
+                if path in files and path != files.root:  # Foreign data may have a file there as well.
+                    matches.append(tree.info(path))
+                    if len(matches) > MAX_GLOB_MATCHES:
+                        break
+        except DeadlineError:
+            self.is_late = True
+
+    def result(self) -> GlobResult:
+        """The matches so far."""
+        return glob_result(self.matches, is_late=self.is_late)
+
+
+def _beneath(tree: FileTree, root: str) -> list[str]:
+    """The sorted paths of the files at or under `root`; none if a batch of files has none there."""
     try:
-        for path in _in_time(tree.beneath(files.root), deadline):
-            if path in files and path != files.root:  # Foreign data may have a file there as well.
-                matches.append(tree.info(path))
-                if len(matches) > MAX_GLOB_MATCHES:
-                    break
-    except DeadlineError:
-        return glob_result(matches, is_late=True)
-    return glob_result(matches)
+        return tree.beneath(root)
+    except NotFoundError:
+        return []
 
 
 def _in_time(paths: list[str], deadline: Deadline) -> Iterator[str]:
@@ -95,7 +136,7 @@ class BatchedGrep:
         """The paths of the files to search, in order, with their sizes in bytes (0 if unknown)."""
         chosen: list[tuple[str, int]] = []
         try:
-            for path in _in_time(self._tree.beneath(self._grep.files.root), deadline):
+            for path in _in_time(_beneath(self._tree, self._grep.files.root), deadline):
                 if path in self._grep.files:
                     self._choose(path, chosen)
         except DeadlineError:

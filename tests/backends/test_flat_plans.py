@@ -9,7 +9,7 @@ import pytest
 
 from deepfs.backends import flat_plans as plans
 from deepfs.backends.flat import AsyncStorage, BlockingStorage, InlineStorage, StorageBackend
-from deepfs.backends.flat_plans import Apply, Get, List, Plan, Stat, Work
+from deepfs.backends.flat_requests import Apply, Children, Get, List, Plan, Stat, Work
 from deepfs.errors import BackendError, DeepFSError, NotDirectoryError, NotFoundError, PermissionDeniedError
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
 from deepfs.testing import BackendConformance
@@ -63,6 +63,8 @@ class Terms:
 
     _max_bytes = 10 * MIB
     _reads_before_change = False
+    _asks_together = False
+    _finds = False
 
     def _check_storable(self, path: str, data: FileDataV2) -> None:
         """Anything can be stored."""
@@ -71,7 +73,7 @@ class Terms:
         return changes
 
 
-def grep_plan(path: str, glob: str | None = None, max_count: int | None = None) -> plans.Plan[Any]:
+def grep_plan(path: str, glob: str | None = None, max_count: int | None = None) -> Plan[Any]:
     request = GrepRequest("x", path, glob, max_count=max_count)
     return plans.grep(Terms(), request, FileFilter(request))
 
@@ -87,7 +89,7 @@ def played(plan: Plan[Any], storage: Tagged) -> tuple[Any, list[Any]]:
                 answer = request.run(Deadline())
             else:
                 asked.append(request)
-                answer = request.ask(storage)
+                answer = storage._answer_now(request)
     except StopIteration as end:
         return end.value, asked
 
@@ -103,9 +105,10 @@ def holding(*paths: str, size: int = 1) -> Tagged:
 
 def test_listing_and_globbing_fetch_no_content() -> None:
     storage = holding("/d/a.txt", "/d/e/b.txt")
-    assert played(plans.ls("/d"), storage)[1] == [List("/d/")]
+    assert played(plans.ls("/d"), storage)[1] == [Children("/d/")]
     assert played(plans.list_tree("/d"), storage)[1] == [Stat(["/d"]), List("/d/")]
-    found, asked = played(plans.glob(FileFilter(GlobRequest("*.txt", "/d"))), storage)
+    request = GlobRequest("*.txt", "/d")
+    found, asked = played(plans.glob(Terms(), request, FileFilter(request)), storage)
     assert ([info.path for info in found.matches], asked) == (["/d/a.txt", "/d/e/b.txt"], [List("/d/")])
 
 
@@ -186,10 +189,12 @@ def test_a_glob_lists_foreign_files_beneath_a_file(has_contents: bool) -> None:
 
     storage = WithContents() if has_contents else Tagged()
     storage.files = holding("/x", "/x/y", "/z").files
-    result, _ = played(plans.glob(FileFilter(GlobRequest("**", "/x"))), storage)
+    request = GlobRequest("**", "/x")
+    result, _ = played(plans.glob(Terms(), request, FileFilter(request)), storage)
     assert [match.path for match in result.matches] == ["/x/y"]
+    of_file = GlobRequest("**", "/z")
     with pytest.raises(NotDirectoryError):
-        played(plans.glob(FileFilter(GlobRequest("**", "/z"))), storage)
+        played(plans.glob(Terms(), of_file, FileFilter(of_file)), storage)
 
 
 def test_a_malformed_record_is_found_without_decoding_it() -> None:

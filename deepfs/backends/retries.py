@@ -1,0 +1,158 @@
+"""How backends behave towards a server that is slow, fails or is contended: one policy for all of them."""
+
+import random
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import anyio
+from msgspec import Struct
+
+from deepfs.errors import BackendError
+from deepfs.sync import is_inline
+from deepfs.text.flat_tree import ChangedError
+
+__all__ = ["Requests", "RetryPolicy", "until_accepted"]
+
+T = TypeVar("T")
+
+
+class RetryPolicy(Struct, frozen=True, kw_only=True):
+    """When a request is tried again, and when requests are refused without being sent.
+
+    Args:
+        attempts: How often a request is sent at most, if it fails for a reason that may pass.
+        timeout: Seconds that one attempt may take.
+        first_delay: Seconds to wait before the second attempt, at most. The wait is random, and its limit doubles with
+            each further attempt.
+        longest_delay: The limit at which that doubling ends, in seconds.
+        contention: Seconds for which an operation is planned anew while others change the same files.
+        failures_to_open: After so many failures in a row, of all operations together, requests are refused at once.
+        open_seconds: For how many seconds they are refused. The next request is then sent; if it fails, requests are
+            refused again.
+
+    Raises:
+        ValueError: For a number that is not positive.
+    """
+
+    attempts: int = 5
+    timeout: float = 30.0
+    first_delay: float = 0.05
+    longest_delay: float = 2.0
+    contention: float = 30.0
+    failures_to_open: int = 20
+    open_seconds: float = 2.0
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be positive, not {getattr(self, name)!r}")
+
+    def delay(self, failed: int) -> float:
+        """Return for how long to wait after a failed attempt.
+
+        Args:
+            failed: How many attempts have failed.
+
+        Returns:
+            A random number of seconds, so that clients that failed together do not come back together.
+        """
+        return random.uniform(0, min(self.longest_delay, self.first_delay * 2.0 ** (failed - 1)))
+
+
+class Requests:
+    """Sends the requests of one backend to its server, by a policy.
+
+    Args:
+        policy: The policy.
+        is_transient: Whether an error of the driver is one that may pass, such as a lost connection.
+    """
+
+    def __init__(self, policy: RetryPolicy, is_transient: Callable[[Exception], bool]) -> None:
+        self.policy: RetryPolicy = policy
+        self._is_transient = is_transient
+        self._failures = 0
+        self._open_until = 0.0
+
+    async def send(self, attempt: Callable[[], Awaitable[T]], *, attempts: int | None = None) -> T:
+        """Send a request; send it again if it fails for a reason that may pass.
+
+        Args:
+            attempt: Sends the request. It is called once for each attempt.
+            attempts: How often it is sent at most; None is the number of the policy. A request that must not be
+                carried out twice is sent once.
+
+        Returns:
+            What `attempt` returns.
+
+        Raises:
+            BackendError: The server has failed so often that nothing was sent.
+            Exception: The error of the last attempt; TimeoutError if it took too long.
+        """
+        most = attempts or self.policy.attempts
+        for failed in range(1, most + 1):
+            self._check_circuit()
+            try:
+                with anyio.fail_after(self.policy.timeout):
+                    answer = await attempt()
+            except Exception as error:
+                if not self.has_failed(error):
+                    raise
+                if failed == most:
+                    raise
+            else:
+                self._failures = 0
+                return answer
+            await anyio.sleep(self.policy.delay(failed))
+        raise AssertionError("unreachable")
+
+    def has_failed(self, error: Exception) -> bool:
+        """Record the outcome of an attempt that raised.
+
+        Args:
+            error: What it raised.
+
+        Returns:
+            Whether the server failed, so that its answer is missing; otherwise `error` is its answer.
+        """
+        if not isinstance(error, TimeoutError) and not self._is_transient(error):
+            self._failures = 0
+            return False
+        self._failures += 1
+        if self._failures >= self.policy.failures_to_open:
+            self._open_until = time.monotonic() + self.policy.open_seconds
+        return True
+
+    def _check_circuit(self) -> None:
+        if self._failures < self.policy.failures_to_open:
+            return
+        remaining = self._open_until - time.monotonic()
+        if remaining > 0:
+            raise BackendError(
+                None, f"The storage failed {self._failures} times in a row; it is asked again in {remaining:.1f} s"
+            )
+        # One caller tries whether the server is back; the others are refused until its request has ended.
+        self._open_until = time.monotonic() + self.policy.open_seconds
+
+
+_CONTENTION = 30.0
+"""How long an operation is retried while others change the same files, in seconds."""
+_PAUSE = 0.02
+"""The longest pause before such a retry, in seconds."""
+
+
+async def until_accepted(attempt: Callable[[], Awaitable[T]], seconds: float = _CONTENTION) -> T:
+    """Run an operation; run it again while it raises ChangedError, for up to `seconds`."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return await attempt()
+        except ChangedError:
+            if time.monotonic() > deadline:
+                raise
+        # The pause is random, so that two attempts that collided do not collide again.
+        pause = random.uniform(0, _PAUSE)
+        if is_inline():
+            time.sleep(pause)  # noqa: ASYNC251  # There is no event loop to wait on.
+        else:
+            await anyio.sleep(pause)

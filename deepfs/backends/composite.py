@@ -123,6 +123,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
             executes=self._executor.capabilities.executes,
             deletes=any(backend.capabilities.deletes for backend in everywhere),
             watches=any(backend.capabilities.watches for backend in everywhere),
+            atomic_between_processes=all(backend.capabilities.atomic_between_processes for backend in everywhere),
         )
 
     @property

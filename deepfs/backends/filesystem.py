@@ -101,7 +101,9 @@ class FilesystemBackend(BackendProtocol):
         ValueError: For a number or an `ignore` that cannot be used.
     """
 
-    capabilities: Capabilities = Capabilities(keeps_empty_directories=True, keeps_created_at=False, durable=True)
+    capabilities: Capabilities = Capabilities(
+        keeps_empty_directories=True, keeps_created_at=False, durable=True, atomic_between_processes=True
+    )
     judges_results: bool = True
 
     def __init__(

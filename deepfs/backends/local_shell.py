@@ -52,7 +52,11 @@ class LocalShellBackend(FilesystemBackend, SandboxBackendProtocol):
     """
 
     capabilities: Capabilities = Capabilities(
-        keeps_empty_directories=True, keeps_created_at=False, durable=True, executes=True
+        keeps_empty_directories=True,
+        keeps_created_at=False,
+        durable=True,
+        executes=True,
+        atomic_between_processes=True,
     )
 
     def __init__(

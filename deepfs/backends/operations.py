@@ -43,6 +43,9 @@ class Capabilities(Struct, frozen=True):
     """The backend deletes files (`adelete`). For a class that defines no `adelete` this is set to False."""
     watches: bool = False
     """The backend reports changes as they happen (`awatch`)."""
+    atomic_between_processes: bool = False
+    """Create-only writes, edits and `if_match` hold also against other processes, on this machine and on others that
+    use the storage."""
 
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
 """How backends behave towards a server that is slow, fails or is contended: one policy for all of them."""
 
 import random
-import time
 from collections.abc import Awaitable, Callable
+from time import monotonic, sleep
 from typing import TypeVar
 
 import anyio
@@ -120,19 +120,19 @@ class Requests:
             return False
         self._failures += 1
         if self._failures >= self.policy.failures_to_open:
-            self._open_until = time.monotonic() + self.policy.open_seconds
+            self._open_until = monotonic() + self.policy.open_seconds
         return True
 
     def _check_circuit(self) -> None:
         if self._failures < self.policy.failures_to_open:
             return
-        remaining = self._open_until - time.monotonic()
+        remaining = self._open_until - monotonic()
         if remaining > 0:
             raise BackendError(
                 None, f"The storage failed {self._failures} times in a row; it is asked again in {remaining:.1f} s"
             )
         # One caller tries whether the server is back; the others are refused until its request has ended.
-        self._open_until = time.monotonic() + self.policy.open_seconds
+        self._open_until = monotonic() + self.policy.open_seconds
 
 
 _CONTENTION = 30.0
@@ -143,16 +143,16 @@ _PAUSE = 0.02
 
 async def until_accepted(attempt: Callable[[], Awaitable[T]], seconds: float = _CONTENTION) -> T:
     """Run an operation; run it again while it raises ChangedError, for up to `seconds`."""
-    deadline = time.monotonic() + seconds
+    deadline = monotonic() + seconds
     while True:
         try:
             return await attempt()
         except ChangedError:
-            if time.monotonic() > deadline:
+            if monotonic() > deadline:
                 raise
         # The pause is random, so that two attempts that collided do not collide again.
         pause = random.uniform(0, _PAUSE)
         if is_inline():
-            time.sleep(pause)  # noqa: ASYNC251  # There is no event loop to wait on.
+            sleep(pause)  # noqa: ASYNC251  # There is no event loop to wait on.
         else:
             await anyio.sleep(pause)

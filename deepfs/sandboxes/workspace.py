@@ -64,7 +64,11 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
     _kind: str
     """The first word of `id`."""
     capabilities: Capabilities = Capabilities(
-        keeps_empty_directories=True, keeps_created_at=False, durable=True, executes=True
+        keeps_empty_directories=True,
+        keeps_created_at=False,
+        durable=True,
+        executes=True,
+        atomic_between_processes=True,
     )
 
     def __init__(

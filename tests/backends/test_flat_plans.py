@@ -9,9 +9,16 @@ import pytest
 
 from deepfs.backends import flat_plans as plans
 from deepfs.backends.flat import AsyncStorage, BlockingStorage, InlineStorage, StorageBackend
-from deepfs.backends.flat_requests import Apply, Children, Get, List, Plan, Stat, Work
-from deepfs.errors import BackendError, DeepFSError, NotDirectoryError, NotFoundError, PermissionDeniedError
-from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
+from deepfs.backends.flat_requests import Apply, Children, Find, Get, List, Page, Plan, Stat, Together, Work
+from deepfs.errors import (
+    BackendError,
+    DeepFSError,
+    IsDirectoryError,
+    NotDirectoryError,
+    NotFoundError,
+    PermissionDeniedError,
+)
+from deepfs.search.request import FileFilter, GlobRequest, GrepRequest, SearchRequest
 from deepfs.testing import BackendConformance
 from deepfs.testing.tasks import gather
 from deepfs.text.flat_tree import Change, ChangedError, DecodedFiles, FileStat, FileTree, TaggedFiles, stat_of, stats_of
@@ -461,3 +468,150 @@ def test_stat_of_a_file_and_the_type_of_changed_error() -> None:
     assert stat_of(file_of(b"\0abc")).size == 4
     assert issubclass(ChangedError, DeepFSError)
     assert not issubclass(ChangedError, BackendError)
+
+
+# --- candidates, and several requests at once ---
+
+
+class Finding(Tagged):
+    """Names the files of a search in pages of two; those whose path has `hint` are candidates of any search."""
+
+    hint = ""
+    gives_up_after: str | None = None
+
+    def find(self, request: SearchRequest, files: FileFilter, after: str | None) -> Page:
+        candidates = [path for path in sorted(self.files) if path > (after or "") and self.hint in path][:2]
+        gives_up = self.gives_up_after is not None and self.gives_up_after in candidates
+        last = candidates[-1] if len(candidates) == 2 else None
+        return Page(self.stat(candidates), last, skipped=1, truncated=gives_up)
+
+
+class FindingTerms(Terms):
+    _finds = True
+
+
+def finding(*paths: str) -> Finding:
+    storage = Finding()
+    storage.files = holding(*paths).files
+    return storage
+
+
+def found(storage: Finding, request: GlobRequest | GrepRequest) -> tuple[Any, list[type]]:
+    plan: Any = plans.glob if isinstance(request, GlobRequest) else plans.grep
+    result, asked = played(plan(FindingTerms(), request, FileFilter(request)), storage)
+    return result, [type(each) for each in asked]
+
+
+def test_candidates_come_in_pages_and_are_checked() -> None:
+    storage = finding("/d/a.txt", "/d/b.md", "/d/c.txt", "/d/sub/d.txt", "/e.txt")
+    result, asked = found(storage, GlobRequest("*.txt", "/d"))
+    assert ([info.path for info in result.matches], result.truncated) == (
+        ["/d/a.txt", "/d/c.txt", "/d/sub/d.txt"],
+        False,
+    )
+    assert asked == [Find, Find, Find]
+    result, asked = found(storage, GrepRequest("x", "/d", "*.txt"))
+    assert [match.path for match in result.matches] == ["/d/a.txt", "/d/c.txt", "/d/sub/d.txt"]
+    assert (result.skipped, result.truncated) == (3, False)
+    assert asked == [Find, Get, Find, Get, Find]
+
+
+def test_a_search_that_has_enough_asks_for_no_more_pages() -> None:
+    storage = finding(*(f"/{number}" for number in range(8)))
+    result, asked = found(storage, GrepRequest("x", max_count=1))
+    assert ([match.path for match in result.matches], result.truncated, asked) == (["/0"], True, [Find, Get])
+
+
+def test_a_storage_that_gives_up_truncates_the_result() -> None:
+    storage = finding(*(f"/{number}" for number in range(8)))
+    storage.gives_up_after = "/2"
+    for request in (GlobRequest("*"), GrepRequest("x")):
+        result, asked = found(storage, request)
+        assert ([match.path for match in result.matches], result.truncated) == (["/0", "/1", "/2", "/3"], True)
+        assert asked.count(Find) == 2
+
+
+def test_a_search_without_candidates_still_says_what_is_missing() -> None:
+    storage = finding("/d/a.txt", "/f")
+    storage.hint = "no candidate"
+    for request in (GlobRequest("*", "/d"), GrepRequest("x", "/d"), GlobRequest("*"), GrepRequest("x")):
+        assert found(storage, request)[0].matches == []
+    for missing in (GlobRequest("*", "/gone"), GrepRequest("x", "/gone")):
+        with pytest.raises(NotFoundError):
+            found(storage, missing)
+    with pytest.raises(NotDirectoryError):
+        found(storage, GlobRequest("*", "/f"))
+    assert found(storage, GrepRequest("y", "/f"))[0].matches == []
+
+
+class TogetherTerms(Terms):
+    _asks_together = True
+
+
+def test_what_can_be_asked_at_once_is_asked_at_once() -> None:
+    def kinds(plan: Plan[Any]) -> list[type]:
+        return [type(request) for request in played(plan, holding("/d/a.txt", "/b.txt"))[1]]
+
+    terms = TogetherTerms()
+    assert kinds(plans.write(terms, "/n/x", "", overwrite=False, if_match=None)) == [Together, Apply]
+    assert kinds(plans.write(terms, "/b.txt", "", overwrite=True, if_match=None)) == [Together, Apply]
+    uploads = [("/n", b"1"), ("/b.txt", b"2"), ("/m", b"3")]
+    targets = plans.upload_targets(uploads)
+    assert kinds(plans.upload(terms, uploads, targets)) == [Stat, Together, Apply]
+    for path in ("/d", "/"):
+        with pytest.raises(IsDirectoryError):
+            kinds(plans.write(terms, path, "", overwrite=True, if_match=None))
+    [refused], _ = played(plans.upload(terms, [("/d", b"")], ["/d"]), holding("/d/a.txt"))
+    assert isinstance(refused, IsDirectoryError)
+
+
+def test_batches_name_the_files_that_are_asked_for_next() -> None:
+    storage = holding(*(f"/{number:04}" for number in range(600)))
+    request = GrepRequest("x")
+    _, asked = played(plans.grep(TogetherTerms(), request, FileFilter(request)), storage)
+    gets = [each for each in asked if isinstance(each, Get)]
+    assert [(len(each.paths), len(each.ahead)) for each in gets] == [(256, 344), (256, 88), (88, 0)]
+    assert list(gets[0].ahead[:88]) == list(gets[1].paths[:88])
+
+
+class Slow(AsyncStorage):
+    """Answers only once `together` primitives wait at the same time."""
+
+    def __init__(self, together: int) -> None:
+        self._waiting, self._together, self._all = 0, together, anyio.Event()
+
+    async def _meet(self) -> None:
+        self._waiting += 1
+        if self._waiting == self._together:
+            self._all.set()
+        await self._all.wait()
+
+    async def stat(self, paths: Sequence[str]) -> Mapping[str, FileStat]:
+        await self._meet()
+        if "/bad" in paths:
+            raise BackendError("/bad", "It failed.")
+        return {}
+
+    async def get(self, paths: Sequence[str]) -> Mapping[str, FileDataV2]:
+        raise NotImplementedError
+
+    async def list(self, prefix: str, limit: int | None = None) -> Mapping[str, FileStat]:
+        await self._meet()
+        return {}
+
+    async def apply(self, changes: Sequence[Change]) -> None:
+        """Stores nothing."""
+
+
+class Concurrent(StorageBackend):
+    _asks_together = True
+
+    def _storage(self) -> Slow:
+        return Slow(together=2)
+
+
+@pytest.mark.anyio
+async def test_an_async_storage_is_asked_at_once_and_its_error_is_the_result() -> None:
+    with anyio.fail_after(10):
+        assert (await Concurrent().awrite("/a", "x")).ok
+        assert (await Concurrent().awrite("/bad", "x")).code == "backend_error"

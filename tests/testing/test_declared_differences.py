@@ -15,7 +15,10 @@ from deepfs.testing import BackendConformance, BackendStateMachine, BackendSuite
 
 SOURCES: Final = sorted(Path(next(iter(deepfs.testing.__path__))).rglob("*.py"))
 
-DECLARED: Final = {"keeps_empty_directories", "keeps_created_at", "durable", "executes", "deletes", "watches"}
+DECLARED: Final = {
+    *("keeps_empty_directories", "keeps_created_at", "durable", "executes", "deletes", "watches"),
+    "atomic_between_processes",
+}
 STREAMS: Final = {"adownload_stream", "aupload_stream"}
 TREES: Final = {"alist_tree", "achange_entries"}
 """Needed of both backends in a transfer between them."""
@@ -38,9 +41,9 @@ def read_of(source: Path, owner: str) -> Iterator[str]:
                 yield node.attr
 
 
-def test_there_are_six_capabilities() -> None:
+def test_there_are_seven_capabilities() -> None:
     assert set(Capabilities.__struct_fields__) == DECLARED
-    assert len(Capabilities.__struct_fields__) == 6
+    assert len(Capabilities.__struct_fields__) == 7
     assert all(field.type is bool for field in msgspec.structs.fields(Capabilities))
 
 

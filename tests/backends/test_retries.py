@@ -1,0 +1,135 @@
+"""The policy by which requests to a server are sent again, and refused."""
+
+import anyio
+import pytest
+
+from deepfs.backends import retries
+from deepfs.backends.retries import Requests, RetryPolicy
+from deepfs.errors import BackendError
+
+pytestmark = pytest.mark.anyio
+
+QUICK = RetryPolicy(attempts=3, first_delay=1e-6, longest_delay=1e-6, timeout=60, failures_to_open=4, open_seconds=60)
+
+
+class LostError(Exception):
+    """A connection was lost."""
+
+
+class RefusedError(Exception):
+    """The server refused the request."""
+
+
+class Server:
+    """Answers with each of `outcomes` in turn: an error is raised."""
+
+    def __init__(self, *outcomes: Exception | str) -> None:
+        self.outcomes = list(outcomes)
+        self.asked = 0
+
+    async def __call__(self) -> str:
+        self.asked += 1
+        outcome = self.outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+
+def requests(policy: RetryPolicy = QUICK) -> Requests:
+    return Requests(policy, lambda error: isinstance(error, LostError))
+
+
+async def test_what_may_pass_is_tried_again_and_an_answer_is_not() -> None:
+    server = Server(LostError(), LostError(), "here")
+    assert await requests().send(server) == "here"
+    server = Server(RefusedError(), "here")
+    with pytest.raises(RefusedError):
+        await requests().send(server)
+    assert server.asked == 1
+
+
+async def test_the_last_error_is_raised() -> None:
+    server = Server(LostError(1), LostError(2), LostError(3), "here")
+    with pytest.raises(LostError, match="3"):
+        await requests().send(server)
+    server = Server(LostError(1), "here")
+    with pytest.raises(LostError, match="1"):
+        await requests().send(server, attempts=1)
+
+
+async def test_an_attempt_ends_at_its_timeout() -> None:
+    started: list[int] = []
+
+    async def hangs() -> str:
+        started.append(len(started))
+        if len(started) < 2:
+            await anyio.sleep_forever()
+        return "here"
+
+    policy = RetryPolicy(attempts=2, timeout=0.01, first_delay=1e-6)
+    assert await requests(policy).send(hangs) == "here"
+    started.clear()
+    with pytest.raises(TimeoutError):
+        await requests(policy).send(hangs, attempts=1)
+
+
+async def test_after_many_failures_nothing_is_sent_until_one_request_succeeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(retries, "monotonic", lambda: now)
+    sender = requests()
+    server = Server(*[LostError() for _ in range(4)], LostError(), "here", "there")
+    for _ in range(4):
+        with pytest.raises(LostError):
+            await sender.send(server, attempts=1)
+    with pytest.raises(BackendError, match="failed 4 times in a row; it is asked again in 60"):
+        await sender.send(server)
+    assert server.asked == 4
+    now += 61
+    with pytest.raises(LostError):  # One caller tries; then the circuit is open again.
+        await sender.send(server, attempts=1)
+    with pytest.raises(BackendError, match="failed 5 times"):
+        await sender.send(server)
+    now += 61
+    assert await sender.send(server) == "here"
+    assert await sender.send(server) == "there"
+
+
+async def test_an_answer_of_the_server_closes_the_circuit() -> None:
+    sender = requests()
+    server = Server(*[LostError() for _ in range(3)], RefusedError(), *[LostError() for _ in range(3)], "here")
+    for error in (*[LostError] * 3, RefusedError, *[LostError] * 3):
+        with pytest.raises(error):
+            await sender.send(server, attempts=1)
+    assert await sender.send(server) == "here"
+
+
+async def test_while_one_caller_tries_the_others_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(retries, "monotonic", lambda: now)
+    sender = requests()
+    for _ in range(4):
+        with pytest.raises(LostError):
+            await sender.send(Server(LostError()), attempts=1)
+    now += 61
+
+    async def asks_within() -> str:
+        with pytest.raises(BackendError):
+            await sender.send(Server("never"))
+        return "here"
+
+    assert await sender.send(asks_within) == "here"
+
+
+def test_pauses_grow_to_a_limit_and_are_random() -> None:
+    policy = RetryPolicy(first_delay=1, longest_delay=4)
+    longest = [max(policy.delay(failed) for _ in range(2000)) for failed in (1, 2, 3, 4, 9)]
+    assert [round(most, 1) for most in longest] == [1.0, 2.0, 4.0, 4.0, 4.0]
+    assert min(policy.delay(3) for _ in range(2000)) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("attempts", 0), ("timeout", 0), ("first_delay", -1), ("contention", float("nan"))]
+)
+def test_numbers_must_be_positive(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be positive"):
+        RetryPolicy(**{name: value})

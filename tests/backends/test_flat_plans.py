@@ -25,6 +25,7 @@ from deepfs.text.flat_tree import Change, ChangedError, DecodedFiles, FileStat, 
 from deepfs.text.records import size_of
 from deepfs.threads.deadline import Deadline
 from deepfs.types import FileDataV2
+from support.flat_trees import FileAndDirectory
 from support.raw import file_of, raw_bytes
 
 MIB = 1024 * 1024
@@ -249,7 +250,7 @@ class TaggedBackend(StorageBackend):
         return RemoteFiles(self.tagged)
 
 
-class TestTaggedBackend(BackendConformance):
+class TestTaggedBackend(BackendConformance, FileAndDirectory):
     """The suite, on a storage whose listings have no contents and that compares only tags."""
 
     @pytest.fixture

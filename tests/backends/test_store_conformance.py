@@ -7,6 +7,7 @@ from langgraph.store.base import Op, Result
 from langgraph.store.memory import InMemoryStore
 
 from deepfs.backends.store import StoreBackend
+from support.flat_trees import FileAndDirectory
 from support.store_suite import NAMESPACE, StoreConformance
 
 
@@ -17,7 +18,7 @@ class AsyncOnlyStore(InMemoryStore):
         raise AssertionError("a sync method of the store was called")
 
 
-class TestInMemoryStore(StoreConformance):
+class TestInMemoryStore(StoreConformance, FileAndDirectory):
     @pytest.fixture
     def backend(self) -> StoreBackend:
         self.store = AsyncOnlyStore()

@@ -14,6 +14,7 @@ import pytest
 from deepfs.testing import BackendConformance, BackendStateMachine
 from deepfs.text.records import size_of
 from deepfs.types import FileDataV2
+from support.flat_trees import FileAndDirectory
 from support.processes import started
 from support.raw import file_of, raw_bytes
 
@@ -50,7 +51,7 @@ def _peek(file: Path, path: str) -> bytes | None:
     return raw_bytes(row and FileDataV2(*row))
 
 
-class TestSqliteExample(BackendConformance, BackendStateMachine):
+class TestSqliteExample(BackendConformance, BackendStateMachine, FileAndDirectory):
     """The suite; raw access uses the driver directly."""
 
     @pytest.fixture

@@ -5,11 +5,12 @@ import pytest
 from deepfs.backends.composite import CompositeBackend
 from deepfs.backends.memory import MemoryBackend
 from deepfs.testing import BackendConformance, BackendStateMachine
+from support.flat_trees import FileAndDirectory
 from support.raw import RawMemory
 from support.rooted import RootedBackend
 
 
-class TestMemory(RawMemory, BackendConformance, BackendStateMachine):
+class TestMemory(RawMemory, BackendConformance, BackendStateMachine, FileAndDirectory):
     """The memory backend alone."""
 
     @pytest.fixture

@@ -198,6 +198,16 @@ class Glob:
         return _joined(list(dict.fromkeys(rests)))
 
     @cached_property
+    def literals(self) -> tuple[tuple[str, ...], ...]:
+        """For each alternative, the texts before, between and after its wildcards, in this order.
+
+        They are about matching paths with a `/` before them: such a path starts with the first text of one of the
+        alternatives, contains all its texts and ends with the last one. A text may be empty, but the first starts with
+        `/`.
+        """
+        return tuple(tuple(_literals(segments)) for segments in self._alternatives)
+
+    @cached_property
     def _leads_on(self) -> _Test:
         return _compile(map(_way_expression, self._alternatives))
 
@@ -285,6 +295,18 @@ def _ending(segment: str) -> str:
     """The literal text at the end of every name that `segment` matches."""
     *_, last = _tokens(segment)
     return last["text"] or last["escaped"] or ""
+
+
+def _literals(segments: list[str]) -> list[str]:
+    texts = [""]
+    for segment in segments:
+        texts[-1] += "/"
+        for token in _tokens(segment):
+            if token["stars"] or token["any"] or token["members"]:
+                texts.append("")
+            else:
+                texts[-1] += token["escaped"] or token[0]
+    return texts
 
 
 def _compile(expressions: Iterable[str]) -> _Test:

@@ -1,0 +1,469 @@
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from deepfs.errors import InvalidPatternError
+from deepfs.search.globs import MAX_PATTERN, compile_glob
+from deepfs.search.literals import (
+    Clause,
+    PathNeeds,
+    folds_beyond_ascii,
+    folds_case,
+    required_path,
+    required_text,
+)
+from deepfs.search.query import search
+from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
+
+KELVIN, LONG_S, BOM = "\u212a", "\u017f", "\ufeff"
+
+
+def clauses_of(pattern: str, *, ignore_case: bool = False) -> tuple[Clause, ...]:
+    return required_text(GrepRequest(pattern, regex=True, ignore_case=ignore_case))
+
+
+# --- what content must contain ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pattern", "ignore_case", "clauses"),
+    [
+        ("TODO(me)", False, (("TODO(me)",),)),
+        ("TODO(me)", True, (("todo(me)",),)),
+        ("", False, ()),
+        ("größer", False, (("größer",),)),
+        ("größer", True, (("gr",), ("er",))),
+        ("ÄÖ", True, ()),
+        ("a\rb", False, (("a",), ("b",))),
+        (f"{BOM}a", False, (("a",),)),
+        ("\r", False, ()),
+        ("x" * 300 + "y" * 300, False, (("x" * 256,), ("x" * 44 + "y" * 212,), ("y" * 88,))),
+    ],
+)
+def test_literal_patterns(pattern: str, ignore_case: bool, clauses: tuple[Clause, ...]) -> None:
+    assert required_text(GrepRequest(pattern, ignore_case=ignore_case)) == clauses
+
+
+@pytest.mark.parametrize(
+    ("pattern", "clauses"),
+    [
+        # runs, and what ends them
+        ("import os", (("import os",),)),
+        (r"^def \w+\(", (("def ",), ("(",))),
+        (r"\bfoo\b", (("foo",),)),
+        (r"\Afoo$\z\B", (("foo",),)),
+        ("foo.bar", (("foo",), ("bar",))),
+        (r"foo\Cbar\dbaz\pNqux\P{Greek}x", (("foo",), ("bar",), ("baz",), ("qux",), ("x",))),
+        ("größer", (("größer",),)),
+        ("a-z]}", (("a-z]}",),)),
+        # repetition
+        ("fo+bar", (("fo",), ("bar",))),
+        ("fo*bar", (("f",), ("bar",))),
+        ("colou?r", (("colo",), ("r",))),
+        ("a{3}b{0,2}cc{1,}?d{0}e", (("a",), ("cc",), ("e",))),
+        ("(foo)+bar(x)*", (("foo",), ("bar",))),
+        ("(a+)*", ()),
+        ("a+(?i)*", ()),
+        ("x{ y{", (("x{ y{",),)),
+        # groups and alternatives
+        ("foo|bar", (("foo", "bar"),)),
+        ("foo|bar|", ()),
+        ("foo|.*", ()),
+        ("foo|a+long b", (("foo", "long b"),)),
+        ("a(b|c)d", (("abd", "acd"),)),
+        ("(?P<size>a)(?<i>b)(?:c)(?s:d)(?U-m)e(?)", (("abcde",),)),
+        ("x(a|b.*|)y", (("x",), ("y",))),
+        ("(foo|bar|ba[rz]t)+", (("foo", "bar", "bazt"),)),
+        (r"class\s+(Foo|Bar)\b", (("class",), ("Foo", "Bar"))),
+        ("((a|b)(c|d)|e)f", (("acf", "adf", "bcf", "bdf", "ef"),)),
+        # sets
+        ("[a]b", (("ab",),)),
+        ("[Ff]oo", (("Foo", "foo"),)),
+        (r"[]\]x-]", (("-", "]", "x"),)),
+        (r"[\x41\n]b", (("b",),)),
+        ("x[^a]y[a-c]z[[:alpha:]]u[\\d]v[abcde]w", (("x",), ("y",), ("z",), ("u",), ("v",), ("w",))),
+        # escapes
+        (r"a\.b\*\_\-", (("a.b*_-",),)),
+        (r"\x41\x{1F600}\101\012b\t", (("A\U0001f600A",), ("b\t",))),
+        (r"\Qa.b\E*c\Q(d", (("a.",), ("c(d",))),
+        (r"\Qa.b", (("a.b",),)),
+        (r"a\rb\x{FEFF}c\x{D800}d\x00e", (("a",), ("b",), ("c",), ("d",), ("e",))),
+        # case
+        ("(?i)FooäBAR", (("foo",), ("bar",))),
+        ("(?i:a)Bä", (("ab",),)),
+        ("(?-i)Bä", (("Bä",),)),
+        ("(?i)[Ff]oo[kK]", (("fook",),)),
+        # unknown or beyond the limits
+        (r"foo\Z", ()),
+        (r"foo\1", ()),
+        (r"foo\x{110000}", ()),
+        (r"foo\x{FFFFFFFFFFFF}", ()),
+        ("foo{,5}", ()),
+        ("foo{02}", ()),
+        ("(?=foo)", ()),
+        ("(foo", ()),
+        ("foo)", ()),
+        ("foo[", ()),
+        ("x" * 2049, ()),
+        ("|".join(f"n{number}" for number in range(65)), ()),
+        ("a" * 257 + "b", (("a" * 256,), ("ab",))),
+    ],
+)
+def test_regular_expressions(pattern: str, clauses: tuple[Clause, ...]) -> None:
+    assert clauses_of(pattern) == clauses
+
+
+def test_there_are_few_clauses_and_alternatives() -> None:
+    clauses = clauses_of(".".join(f"{'x' * (number % 20)}{number}" for number in range(100)))
+    assert len(clauses) == 16
+    assert min(len(clause[0]) for clause in clauses) == 18  # The longest are kept.
+    clauses = clauses_of("[ab]" * 20)
+    assert {len(clause) for clause in clauses} <= {2**6, 2**2}
+    assert {len(text) for clause in clauses for text in clause} <= {6, 2}
+
+
+@pytest.mark.parametrize(
+    ("request_", "folds"),
+    [
+        (GrepRequest("a"), False),
+        (GrepRequest("a", ignore_case=True), True),
+        (GrepRequest("a", regex=True), False),
+        (GrepRequest("(?-i)a", regex=True, ignore_case=True), True),
+        (GrepRequest("(?i)a"), False),
+        (GrepRequest("(?i)a", regex=True), True),
+        (GrepRequest("b(?s:(?mi-U:a))", regex=True), True),
+        (GrepRequest("(?P<i>a)(?s-i:b)", regex=True), False),
+    ],
+)
+def test_case_is_folded_if_a_part_ignores_it(request_: GrepRequest, folds: bool) -> None:
+    assert folds_case(request_) is folds
+
+
+@pytest.mark.parametrize(
+    ("clauses", "folds"),
+    [((), False), ((("abc",),), False), ((("abc",), ("a", "xkx")), True), ((("S",),), True), ((("K",),), True)],
+)
+def test_k_and_s_match_letters_beyond_ascii(clauses: tuple[Clause, ...], folds: bool) -> None:
+    assert folds_beyond_ascii(clauses) is folds
+
+
+def test_no_other_ascii_letter_matches_letters_beyond_ascii() -> None:
+    everything = "".join(map(chr, [*range(0x80, 0xD800), *range(0xE000, 0x110000)]))
+    for letter in "abcdefghijklmnopqrstuvwxyz":
+        found = search(GrepRequest(letter, ignore_case=True).query(), "/f", everything).matches
+        assert bool(found) is folds_beyond_ascii(((letter,),)), letter
+
+
+def check(request: GrepRequest, content: bytes) -> bool:
+    """Check the clauses if the request finds a match; returns whether it does."""
+    clauses = required_text(request)
+    try:
+        hits = search(request.query(), "/f", content)
+    except InvalidPatternError:
+        return False
+    if not hits.matches and not hits.skipped:
+        return False
+    folds = folds_case(request)
+    if folds and folds_beyond_ascii(clauses) and any(letter.encode() in content for letter in (KELVIN, LONG_S)):
+        return True
+    stored = content.lower() if folds else content  # Only ASCII letters of bytes change.
+    for clause in clauses:
+        assert any(text.encode() in stored for text in clause), (request.pattern, clauses, content)
+    return True
+
+
+Matching = tuple[str, str]
+"""A pattern, and a text that it most likely matches."""
+
+LETTERS = "abkKsSé{}],-_Ä😀" + KELVIN + LONG_S
+TEXTS = st.text(LETTERS, max_size=3)
+
+ATOMS: st.SearchStrategy[Matching] = st.one_of(
+    TEXTS.map(lambda text: (text, text)),
+    TEXTS.map(lambda text: (rf"\Q{text}.\E", f"{text}.")),
+    st.sampled_from(
+        [
+            (r"\x41", "A"),
+            (r"\x{6b}", "k"),
+            (r"\x{000e9}", "é"),
+            (r"\x{FEFF}", BOM),
+            (r"\101", "A"),
+            (r"\0101", "\x081"),
+            (r"\t\r", "\t\r"),
+            ("\r", "\r"),
+            (r"\.\*\_\{", ".*_{"),
+            (".", "x"),
+            (r"\d\s\w\W", "1 a-"),
+            (r"\D\S", "x."),
+            (r"\pN\p{Greek}\P{^Lu}\PN", "1αAx"),
+            (r"\C", "x"),
+            (r"\b", ""),
+            (r"\B", ""),
+            ("^", ""),
+            ("$", ""),
+            (r"\A", ""),
+            (r"\z", ""),
+            ("(?i)", ""),
+            ("(?s-i)", ""),
+            (r"\Q\E", ""),
+            ("()", ""),
+            ("{x", "{x"),
+            ("[a]", "a"),
+            ("[Kk]", "K"),
+            ("[ab-]", "b"),
+            ("[a-c]", "c"),
+            ("[^a]", "k"),
+            ("[]x]", "]"),
+            ("[^]x]", "["),
+            (r"[\]a\\]", "\\"),
+            (r"[\d\x41[:alpha:]]", "7"),
+            ("[[:^alpha:]é]", "é"),
+            ("[[:]", ":"),
+            ("[é]", "É"),
+        ]
+    ),
+)
+SUFFIXES = [("+", 1, 3), ("*", 0, 2), ("?", 0, 1), ("{2}", 2, 2), ("{0,2}", 0, 2), ("{1,}", 1, 2), ("{0}", 0, 0)]
+OPENINGS = ["(", "(?:", "(?P<ik>", "(?<s>", "(?i:", "(?-i:", "(?sU:"]
+
+
+@st.composite
+def repeated(draw: st.DrawFn, inner: st.SearchStrategy[Matching]) -> Matching:
+    pattern, text = draw(inner)
+    suffix, least, most = draw(st.sampled_from(SUFFIXES))
+    pattern = f"{draw(st.sampled_from(OPENINGS))}{pattern})" if draw(st.booleans()) else pattern
+    last = text if pattern.endswith(")") else text[-1:]
+    times = draw(st.integers(least, most))
+    return f"{pattern}{suffix}{draw(st.sampled_from(['', '?']))}", text.removesuffix(last) + last * times
+
+
+def concatenated(parts: list[Matching]) -> Matching:
+    return "".join(pattern for pattern, _ in parts), "".join(text for _, text in parts)
+
+
+@st.composite
+def either(draw: st.DrawFn, inner: st.SearchStrategy[Matching]) -> Matching:
+    parts = draw(st.lists(inner, min_size=2, max_size=3))
+    pattern = "|".join(pattern for pattern, _ in parts)
+    return f"{draw(st.sampled_from(OPENINGS))}{pattern})", draw(st.sampled_from(parts))[1]
+
+
+EXPRESSIONS: st.SearchStrategy[Matching] = st.recursive(
+    ATOMS,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4).map(concatenated),
+        repeated(inner),
+        either(inner),
+    ),
+    max_leaves=12,
+)
+CHANGES: list[Callable[[str], str]] = [
+    str,
+    str.upper,
+    str.lower,
+    str.swapcase,
+    lambda text: text.replace("k", KELVIN).replace("s", LONG_S),
+    lambda text: text.replace(KELVIN, "k").replace(LONG_S, "S"),
+]
+SURROUNDINGS = [b"%s", b"\xef\xbb\xbf%s", b"a\r\n%s\r\nb", b"a\n%s\r\r\nk", b"\xff\0%s", b"x %s y"]
+
+
+@given(EXPRESSIONS, st.sampled_from(CHANGES), st.sampled_from(SURROUNDINGS), st.booleans())
+@example(("(?:ab|)+c", "c"), str, b"%s", False)
+@example((r"a\Q\E*b", "b"), str, b"%s", False)
+@example(("a*(?i)+b", "b"), str, b"%s", False)
+def test_a_match_holds_all_clauses(
+    expression: Matching, change: Callable[[str], str], surroundings: bytes, ignore_case: bool
+) -> None:
+    pattern, text = expression
+    request = GrepRequest(pattern, regex=True, ignore_case=ignore_case)
+    check(request, surroundings % change(text).encode())
+
+
+SYNTAX = r"ab|()*+?[]^-\QE.{}01,ixskpd:P<>&"
+
+
+@given(
+    st.text(SYNTAX, max_size=12),
+    st.lists(st.text("ab" + SYNTAX, max_size=12), min_size=1, max_size=8),
+    st.booleans(),
+)
+def test_any_expression_that_matches_holds_all_clauses(pattern: str, lines: list[str], ignore_case: bool) -> None:
+    request = GrepRequest(pattern, regex=True, ignore_case=ignore_case)
+    for line in ["", *lines]:
+        check(request, line.encode())
+
+
+@given(
+    st.text(LETTERS + "\r" + BOM, max_size=6), st.sampled_from(CHANGES), st.sampled_from(SURROUNDINGS), st.booleans()
+)
+def test_a_literal_match_holds_all_clauses(
+    pattern: str, change: Callable[[str], str], surroundings: bytes, ignore_case: bool
+) -> None:
+    check(GrepRequest(pattern, ignore_case=ignore_case), surroundings % change(pattern).encode())
+
+
+def test_most_of_the_examples_match() -> None:
+    """The properties above would say nothing about expressions that match nothing."""
+    checked: list[bool] = []
+
+    @settings(derandomize=True, max_examples=200, database=None)
+    @given(EXPRESSIONS)
+    def count(expression: Matching) -> None:
+        checked.append(check(GrepRequest(expression[0], regex=True), expression[1].encode()))
+
+    count()
+    assert sum(checked) * 4 > len(checked)
+
+
+# --- bounds ----------------------------------------------------------------------------------------------------------
+
+SETS = "[ab]" * 6
+HOSTILE = [
+    "(" * 2048,
+    "(" * 1_000_000,
+    "(" * 1000 + "a" + ")" * 1000,
+    "(a." * 500 + ")" * 500,
+    "(a|b." * 300 + ")" * 300,
+    "(a|" * 680,
+    "a" * 1_000_000,
+    "a." * 1024,
+    "[ab]" * 512,
+    (SETS + "x" * 20) * 46,
+    ".".join([SETS + "y" * 26] * 40),
+    f"({'|'.join(f'ab{number:02}' for number in range(64))}){'y' * 1600}",
+    "|".join("abc" for _ in range(500)),
+    "[" * 2048,
+    "[[:a:]" * 341,
+    r"\Q" * 1024,
+    r"\Q\E" * 512,
+    rf"\x{{{'0' * 2000}41}}",
+    rf"\x{{{'f' * 2000}}}",
+    "{" * 2048,
+    "(?" * 1024,
+    "(?P<" + "a" * 2000,
+    "(?" + "i" * 2000,
+    "a+" * 1024,
+]
+
+
+def steps_of(operation: Callable[[], object]) -> int:
+    """The number of calls that an operation makes."""
+    steps = 0
+
+    def count(_frame: FrameType, _event: str, _argument: Any) -> None:
+        nonlocal steps
+        steps += 1
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        operation()
+    finally:
+        sys.setprofile(before)
+    return steps
+
+
+@pytest.mark.parametrize("pattern", HOSTILE, ids=lambda pattern: f"{pattern[:12]}…{len(pattern)}")
+def test_hostile_patterns_take_few_steps(pattern: str) -> None:
+    for request in (GrepRequest(pattern, regex=True), GrepRequest(pattern)):
+        assert steps_of(lambda request=request: required_text(request)) < 400_000  # type: ignore[misc]
+        assert steps_of(lambda request=request: folds_case(request)) < 100  # type: ignore[misc]
+
+
+# --- what paths must have --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("glob", "root", "needs"),
+    [
+        (None, "/", PathNeeds("/")),
+        (None, "/src", PathNeeds("/src/")),
+        ("*", "/src", PathNeeds("/src/")),
+        ("**", "/", PathNeeds("/")),
+        ("**/name.py", "/", PathNeeds("/", (("/name.py",),), ("/name.py",))),
+        ("name.py", "/src", PathNeeds("/src/", (("/name.py",),), ("/name.py",))),
+        ("*.py", "/", PathNeeds("/", ((".py",),), (".py",))),
+        ("test_*", "/a/b", PathNeeds("/a/b/", (("/test_",),))),
+        ("/te*.py", "/src", PathNeeds("/src/te", ((".py",),), (".py",))),
+        ("/a.py", "/src", PathNeeds("/src/a.py", (), ("/a.py",))),
+        ("src/**", "/", PathNeeds("/src/")),
+        ("src/**/a?b[cd]e*", "/", PathNeeds("/src/", (("/a",), ("b",), ("e",)))),
+        ("*.{py,js}", "/", PathNeeds("/", ((".py", ".js"),), (".py", ".js"))),
+        (
+            "{src,lib}/**/*.{py,js}",
+            "/",
+            PathNeeds("/", (("/src/", "/lib/"), (".py", ".js")), (".py", ".js")),
+        ),
+        ("src/{aa,ab}/*_x*", "/", PathNeeds("/src/a", (("_x",), ("/src/aa/", "/src/ab/")))),
+        ("{*.py,README*}", "/", PathNeeds("/", ((".py", "/README"),))),
+        ("{*.py,*}", "/", PathNeeds("/")),
+        (r"\*x{\,,\{}[]]", "/", PathNeeds("/", (("/*x,", "/*x{"),))),
+        ("{" + ",".join(f"*{number}" for number in range(65)) + "}", "/", PathNeeds("/")),
+        ("*" + "x" * 300, "/", PathNeeds("/", (("x" * 256,),), ("x" * 256,))),
+    ],
+)
+def test_paths(glob: str | None, root: str, needs: PathNeeds) -> None:
+    assert required_path(FileFilter(GrepRequest("x", root, glob))) == needs
+
+
+@pytest.mark.parametrize(
+    ("pattern", "literals"),
+    [
+        ("*.py", (("/", "/", ".py"),)),
+        ("a/**/b", (("/a/", "/b"),)),
+        ("/a?[bc]", (("/a", "", ""),)),
+        (r"/{a,\*}x", (("/ax",), ("/*x",))),
+    ],
+)
+def test_the_literals_of_a_glob(pattern: str, literals: tuple[tuple[str, ...], ...]) -> None:
+    assert compile_glob(pattern).literals == literals
+
+
+GLOB_PARTS = [
+    ("a", "a"),
+    ("Ab", "Ab"),
+    (".x", ".x"),
+    ("*", ""),
+    ("*", "ab"),
+    ("?", "b"),
+    ("[ab]", "b"),
+    ("[!a]", "b"),
+    ("[]a]", "]"),
+    (r"\*", "*"),
+    (r"\,", ","),
+    ("{a,b}", "b"),
+    ("{a*,}", ""),
+    ("{a*,.b}", "ab"),
+    ("{a/b,b}", "a/b"),
+    ("{a/**/b,b/*}", "a/b"),
+]
+NAMES = st.lists(st.sampled_from(GLOB_PARTS), min_size=1, max_size=4).map(concatenated)
+ANY_DIRECTORIES = st.sampled_from([("**/", ""), ("**/", "a/"), ("**/", "b/Ab/"), ("/", "")])
+GLOBS = st.lists(st.one_of(ANY_DIRECTORIES, NAMES.map(lambda name: (f"{name[0]}/", f"{name[1]}/"))), max_size=3)
+
+
+@given(GLOBS, NAMES, st.sampled_from(["/", "/a", "/a/*"]))
+def test_a_selected_path_has_what_is_needed(directories: list[Matching], name: Matching, root: str) -> None:
+    pattern, text = concatenated([*directories, name])
+    try:
+        files = FileFilter(GlobRequest(pattern, root))
+    except InvalidPatternError:
+        return
+    path = f"{root.rstrip('/')}/{text}"
+    if path in files:
+        needs = required_path(files)
+        assert path.startswith(needs.prefix)
+        assert all(any(text in path for text in clause) for clause in needs.clauses)
+        assert not needs.suffix or path.endswith(needs.suffix)
+
+
+def test_the_largest_globs_take_few_steps() -> None:
+    for pattern in ["{a,b}" * 9 + "*x", f"{{{','.join('*a?' for _ in range(1000))}}}", "a*" * (MAX_PATTERN // 2)]:
+        files = FileFilter(GlobRequest(pattern))
+        assert steps_of(lambda files=files: required_path(files)) < 500_000  # type: ignore[misc]

@@ -222,7 +222,9 @@ def _find_names(request: GlobRequest, files: FileFilter) -> Plan[GlobResult]:
         search.is_late |= page.truncated
     if not search.matches and not (yield from _is_directory(files.root)):
         raise (yield from _no_directory(files.root))
-    return search.result()
+    result = search.result()
+    result.as_of = page.as_of
+    return result
 
 
 def grep(terms: Terms, request: GrepRequest, files: FileFilter) -> Plan[GrepResult]:
@@ -261,7 +263,9 @@ def _find_lines(terms: Terms, request: GrepRequest, grep: Grep) -> Plan[GrepResu
             break
     if not seen and files.root != "/" and not (yield Stat([files.root])) and not (yield from _is_directory(files.root)):
         raise NotFoundError(files.root)
-    return grep.result()
+    result = grep.result()
+    result.as_of = page.as_of
+    return result
 
 
 def _scan(terms: Terms, search: BatchedGrep, deadline: Deadline) -> Plan[bool]:

@@ -272,14 +272,14 @@ def _scan(terms: Terms, search: BatchedGrep, deadline: Deadline) -> Plan[bool]:
     """Search the files of a listing without contents. Returns whether the search needs more files."""
     chosen: list[tuple[str, int]] = yield Work(search.choose, deadline)
     ahead = tuple(path for path, _ in chosen) if terms._asks_together else ()
-    for batch in _batches(chosen):
+    for batch in batches(chosen):
         ahead = ahead[len(batch) :]
         if not (yield Work(partial(search.scan, batch, (yield Get(batch, ahead))), deadline)):
             return False
     return True
 
 
-def _batches(chosen: Iterable[tuple[str, int]]) -> Iterable[list[str]]:
+def batches(chosen: Iterable[tuple[str, int]]) -> Iterable[list[str]]:
     """The paths in batches, limited by number and by total size."""
     batch: list[str] = []
     held = 0

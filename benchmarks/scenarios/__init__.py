@@ -16,6 +16,7 @@ SCENARIOS: Final = (
     "mounts",
     "state",
     "store",
+    "processes",
     "sequential",
     "listing",
     "boxes",

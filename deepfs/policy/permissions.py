@@ -1,6 +1,6 @@
 """A wrapper that enforces rules on every operation of a backend."""
 
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Container, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Container, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -479,6 +479,9 @@ class PermissionedBackend(WrapperBackend):
             async for event in events:
                 if await self._refused(event.path, "read") is None:
                     yield event
+                elif event.kind == "resync":
+                    async for above in _resync_above(event, path, self._hidden(None), self._refused):
+                        yield above
 
     async def _refused(self, path: str, operation: FilesystemOperation) -> ErrorCode | None:
         try:
@@ -486,6 +489,24 @@ class PermissionedBackend(WrapperBackend):
         except DeepFSError as error:
             return error.code
         return None
+
+
+async def _resync_above(
+    event: ChangeEvent,
+    top: str,
+    hidden: PathFilter | None,
+    refused: Callable[[str, FilesystemOperation], Awaitable[ErrorCode | None]],
+) -> AsyncGenerator[ChangeEvent, None]:
+    """Tell the `resync` of a path that may not be read at the next path above it that may; `top` may in any case.
+
+    Nothing is told where everything at and beneath the path is certainly hidden.
+    """
+    path = event.path
+    if hidden is not None and hidden(path, is_dir=True):
+        return
+    while path != top and await refused(path, "read") is not None:
+        path = paths.parent(path)
+    yield replace(event, path=path)
 
 
 def _place(record: FileInfo | GrepMatch) -> str:

@@ -1,6 +1,6 @@
 """A wrapper that enforces rules on every operation of a backend."""
 
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Container, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Container, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -477,11 +477,8 @@ class PermissionedBackend(WrapperBackend):
         path = await self._checked(path, "read")
         async with aclosing(super().awatch(path)) as events:
             async for event in events:
-                if await self._refused(event.path, "read") is None:
-                    yield event
-                elif event.kind == "resync":
-                    async for above in _resync_above(event, path, self._hidden(None), self._refused):
-                        yield above
+                for readable in await _readable(self, event, path):
+                    yield readable
 
     async def _refused(self, path: str, operation: FilesystemOperation) -> ErrorCode | None:
         try:
@@ -491,22 +488,21 @@ class PermissionedBackend(WrapperBackend):
         return None
 
 
-async def _resync_above(
-    event: ChangeEvent,
-    top: str,
-    hidden: PathFilter | None,
-    refused: Callable[[str, FilesystemOperation], Awaitable[ErrorCode | None]],
-) -> AsyncGenerator[ChangeEvent, None]:
-    """Tell the `resync` of a path that may not be read at the next path above it that may; `top` may in any case.
+async def _readable(backend: PermissionedBackend, event: ChangeEvent, top: str) -> list[ChangeEvent]:
+    """`event` of a watch of `top`, if its path may be read; otherwise nothing.
 
-    Nothing is told where everything at and beneath the path is certainly hidden.
+    The `resync` of a path that may not be read is one of the next path above it that may, unless certainly nothing at
+    and beneath the path may be read. `top` may be read.
     """
     path = event.path
-    if hidden is not None and hidden(path, is_dir=True):
-        return
-    while path != top and await refused(path, "read") is not None:
+    if await backend._refused(path, "read") is None:
+        return [event]
+    hidden = backend._hidden(None)
+    if event.kind != "resync" or (hidden is not None and hidden(path, is_dir=True)):
+        return []
+    while path != top and await backend._refused(path, "read") is not None:
         path = paths.parent(path)
-    yield replace(event, path=path)
+    return [replace(event, path=path)]
 
 
 def _place(record: FileInfo | GrepMatch) -> str:

@@ -43,7 +43,7 @@ __all__ = [
 
 Encoding: TypeAlias = Literal["utf-8", "base64"]
 FileFormat: TypeAlias = Literal["v1", "v2"]
-ChangeKind: TypeAlias = Literal["created", "modified", "deleted"]
+ChangeKind: TypeAlias = Literal["created", "modified", "deleted", "resync"]
 TruncationReason: TypeAlias = Literal["unreadable", "transport", "budget"]
 
 
@@ -326,10 +326,15 @@ class ExecuteResponse(Struct):
 
 
 class ChangeEvent(Struct, frozen=True):
-    """A change of a file, as `awatch` reports it."""
+    """A change of a file, as `awatch` reports it.
+
+    `kind` is `"created"`, `"modified"` or `"deleted"`. After `"resync"`, changes at and under `path` may have been
+    missed: look again. `version` is that of the content, to be given as `if_match`, or None if it is not known.
+    """
 
     path: str
     kind: ChangeKind
+    version: str | None = None
 
 
 class FileUploadResponse(Struct):

@@ -357,6 +357,6 @@ def _character(token: re.Match[str]) -> str:
     digits = token["hex"] or token["code"]
     if not digits:
         return token["escaped"] or token["plain"]
-    if len(digits.lstrip("0")) > 6 or int(digits, 16) > sys.maxunicode:
+    if int(digits, 16) > sys.maxunicode:
         raise _UnknownSyntaxError
     return chr(int(digits, 16))

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, S
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, TypeVar
+from typing import Any, BinaryIO, Final, Literal, TypeVar
 
 from msgspec.structs import replace as replace_fields
 
@@ -59,7 +59,7 @@ from deepfs.types import (
     WriteResult,
 )
 
-__all__ = ["FilesystemBackend"]
+__all__ = ["ON_DISK", "FilesystemBackend"]
 
 T = TypeVar("T")
 
@@ -71,6 +71,11 @@ _FEW = 8
 """The most paths that are resolved on the event loop, one by one; more of them share steps."""
 _NO_DEADLINE = Deadline()
 """For reads that end at once."""
+
+
+ON_DISK: Final = Capabilities(
+    keeps_empty_directories=True, keeps_created_at=False, durable=True, atomic_between_processes=True
+)
 
 
 class FilesystemBackend(BackendProtocol):
@@ -101,9 +106,7 @@ class FilesystemBackend(BackendProtocol):
         ValueError: For a number or an `ignore` that cannot be used.
     """
 
-    capabilities: Capabilities = Capabilities(
-        keeps_empty_directories=True, keeps_created_at=False, durable=True, atomic_between_processes=True
-    )
+    capabilities: Capabilities = ON_DISK
     judges_results: bool = True
 
     def __init__(

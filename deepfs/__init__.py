@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from deepfs.backends.flat import FlatBackend
     from deepfs.backends.memory import MemoryBackend
     from deepfs.backends.protocol import BackendProtocol, Capabilities, SandboxBackendProtocol, supports_execute
+    from deepfs.backends.sqlite import SqliteBackend
     from deepfs.backends.state import FilesystemState, StateBackend
     from deepfs.backends.store import StoreBackend
     from deepfs.compat.adapters import adapt_backend_protocol, adapt_sandbox_protocol
@@ -77,6 +78,7 @@ __all__ = [
     "ReadRawResult",
     "ReadResult",
     "SandboxBackendProtocol",
+    "SqliteBackend",
     "StateBackend",
     "StoreBackend",
     "SubAgent",
@@ -103,6 +105,7 @@ if not TYPE_CHECKING:  # Type checkers see the imports above, and report other n
             "backends.flat": ["FlatBackend"],
             "backends.memory": ["MemoryBackend"],
             "backends.protocol": ["BackendProtocol", "Capabilities", "SandboxBackendProtocol", "supports_execute"],
+            "backends.sqlite": ["SqliteBackend"],
             "backends.state": ["FilesystemState", "StateBackend"],
             "backends.store": ["StoreBackend"],
             "compat.adapters": ["adapt_backend_protocol", "adapt_sandbox_protocol"],

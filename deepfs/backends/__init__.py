@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from deepfs.backends.local_shell import LocalShellBackend
     from deepfs.backends.memory import MemoryBackend
     from deepfs.backends.protocol import BackendProtocol
+    from deepfs.backends.sqlite import SqliteBackend
     from deepfs.backends.state import StateBackend
     from deepfs.backends.store import NamespaceFactory, StoreBackend
     from deepfs.compat.factories import BackendContext
@@ -36,6 +37,7 @@ __all__ = [
     "MemoryBackend",
     "ModalSandbox",
     "NamespaceFactory",
+    "SqliteBackend",
     "StateBackend",
     "StoreBackend",
 ]
@@ -50,6 +52,7 @@ if not TYPE_CHECKING:  # Type checkers use the imports above, and report unknown
             "local_shell": ["LocalShellBackend"],
             "memory": ["MemoryBackend"],
             "protocol": ["BackendProtocol"],
+            "sqlite": ["SqliteBackend"],
             "state": ["StateBackend"],
             "store": ["NamespaceFactory", "StoreBackend"],
             "deepfs.compat.factories": ["BackendContext"],

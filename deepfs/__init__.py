@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from deepfs.backends.composite import CompositeBackend
     from deepfs.backends.filesystem import FilesystemBackend
     from deepfs.backends.flat import FlatBackend
+    from deepfs.backends.fsspec import FsspecBackend
     from deepfs.backends.memory import MemoryBackend
     from deepfs.backends.protocol import BackendProtocol, Capabilities, SandboxBackendProtocol, supports_execute
     from deepfs.backends.sqlite import SqliteBackend
@@ -68,6 +69,7 @@ __all__ = [
     "FilesystemPermission",
     "FilesystemState",
     "FlatBackend",
+    "FsspecBackend",
     "GlobResult",
     "GrepMatch",
     "GrepResult",
@@ -103,6 +105,7 @@ if not TYPE_CHECKING:  # Type checkers see the imports above, and report other n
             "backends.composite": ["CompositeBackend"],
             "backends.filesystem": ["FilesystemBackend"],
             "backends.flat": ["FlatBackend"],
+            "backends.fsspec": ["FsspecBackend"],
             "backends.memory": ["MemoryBackend"],
             "backends.protocol": ["BackendProtocol", "Capabilities", "SandboxBackendProtocol", "supports_execute"],
             "backends.sqlite": ["SqliteBackend"],

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from deepfs.backends.composite import CompositeBackend
     from deepfs.backends.filesystem import FilesystemBackend
     from deepfs.backends.flat import FlatBackend
+    from deepfs.backends.fsspec import FsspecBackend
     from deepfs.backends.local_shell import LocalShellBackend
     from deepfs.backends.memory import MemoryBackend
     from deepfs.backends.protocol import BackendProtocol
@@ -32,6 +33,7 @@ __all__ = [
     "DenoSandbox",
     "FilesystemBackend",
     "FlatBackend",
+    "FsspecBackend",
     "LandlockSandbox",
     "LocalShellBackend",
     "MemoryBackend",
@@ -49,6 +51,7 @@ if not TYPE_CHECKING:  # Type checkers use the imports above, and report unknown
             "composite": ["CompositeBackend"],
             "filesystem": ["FilesystemBackend"],
             "flat": ["FlatBackend"],
+            "fsspec": ["FsspecBackend"],
             "local_shell": ["LocalShellBackend"],
             "memory": ["MemoryBackend"],
             "protocol": ["BackendProtocol"],

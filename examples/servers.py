@@ -18,12 +18,12 @@ from langgraph.graph import START, StateGraph
 from steps import Steps
 
 from deepfs import CompositeBackend, FilesystemState, PostgresBackend, S3Backend, StateBackend
-from deepfs.types import EditResult
 
 # The servers are started as for the tests.
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
-from support.postgres import running_server
 from support.s3 import running_s3
+
+from support.postgres import running_server
 
 NAMESPACE = ("demo", "memories")
 EDITS = 50
@@ -57,7 +57,7 @@ def nodes(tree: CompositeBackend, other: PostgresBackend) -> list[Any]:
 
     async def edit_from_two_sides(state: FilesystemState) -> None:
         names = [f"task {number:02}" for number in range(EDITS)]
-        edited: list[EditResult] = []
+        edited: list[Any] = []
 
         async def finish(number: int, name: str) -> None:
             backend, path = (tree, "/memories/board.md") if number % 2 else (other, "/board.md")
@@ -73,13 +73,13 @@ def nodes(tree: CompositeBackend, other: PostgresBackend) -> list[Any]:
             await steps.call(tree.agrep, ": done", "/memories/board.md")
 
     async def watch(state: FilesystemState) -> None:
-        with Steps("4. See what the other client changes") as steps:
-            with steps.timed("async for event in tree.awatch('/memories'): …") as answer:
-                async with aclosing(tree.awatch("/memories")) as events:
-                    answer.append(f"{(await anext(events)).kind}: the watch has begun")
-                    await other.awrite("/from-elsewhere.md", "hello\n")
-                    event = await anext(events)
-                    answer.append(f"{event.kind}: {event.path}")
+        title, call = "4. See what the other client changes", "async for event in tree.awatch('/memories'): …"
+        with Steps(title) as steps, steps.timed(call) as answer:
+            async with aclosing(tree.awatch("/memories")) as events:
+                answer.append(f"{(await anext(events)).kind}: the watch has begun")
+                await other.awrite("/from-elsewhere.md", "hello\n")
+                event = await anext(events)
+                answer.append(f"{event.kind}: {event.path}")
 
     return [store, search, edit_from_two_sides, watch]
 

@@ -53,13 +53,16 @@ _SCHEMA: Final = (
     )
     """,
     f"CREATE INDEX unindexed_files ON files (namespace, path) WHERE {_UNINDEXED}",
-    "CREATE TABLE last_version (value INTEGER NOT NULL)",
-    "INSERT INTO last_version VALUES (0)",
+    "CREATE TABLE state (last_version INTEGER NOT NULL, defers_index INTEGER NOT NULL)",
+    "INSERT INTO state VALUES (0, 0)",
 )
 
-_INDEXED_CONTENT: Final = "{row}.content IS NOT NULL AND {row}.size <= " + str(INDEXED_BYTES)
-_NEW: Final = _INDEXED_CONTENT.format(row="new")
-_OLD: Final = _INDEXED_CONTENT.format(row="old")
+# The triggers are for programs that change files by themselves. FTS5 stores what a trigger adds by itself, and merges it
+# with the rest later; so a transaction of deepfs sets `defers_index`, and adds everything to the index at its end.
+_AT_ONCE: Final = "(SELECT defers_index FROM state) = 0"
+_INDEXED: Final = "{row}.content IS NOT NULL AND {row}.size <= " + str(INDEXED_BYTES)
+_NEW: Final = _INDEXED.format(row="new")
+_OLD: Final = _INDEXED.format(row="old")
 
 # `detail = none` makes the smallest index. It cannot tell where trigrams are, so the query has all of those of a text.
 _INDEX: Final = (
@@ -75,34 +78,22 @@ _INDEX: Final = (
         path, content = 'files', content_rowid = 'id', tokenize = 'trigram', detail = 'none', columnsize = 0
     )
     """,
-    """
-    CREATE TRIGGER path_inserted AFTER INSERT ON files BEGIN
+    f"""
+    CREATE TRIGGER file_inserted AFTER INSERT ON files WHEN {_AT_ONCE} BEGIN
         INSERT INTO path_index (rowid, path) VALUES (new.id, new.path);
+        INSERT INTO content_index (rowid, content) SELECT new.id, new.content WHERE {_NEW};
     END
     """,
-    """
-    CREATE TRIGGER path_deleted AFTER DELETE ON files BEGIN
+    f"""
+    CREATE TRIGGER file_deleted AFTER DELETE ON files WHEN {_AT_ONCE} BEGIN
         INSERT INTO path_index (path_index, rowid, path) VALUES ('delete', old.id, old.path);
+        INSERT INTO content_index (content_index, rowid, content) SELECT 'delete', old.id, old.content WHERE {_OLD};
     END
     """,
-    """
-    CREATE TRIGGER path_updated AFTER UPDATE OF id, path ON files BEGIN
+    f"""
+    CREATE TRIGGER file_updated AFTER UPDATE OF id, path, content, size ON files WHEN {_AT_ONCE} BEGIN
         INSERT INTO path_index (path_index, rowid, path) VALUES ('delete', old.id, old.path);
         INSERT INTO path_index (rowid, path) VALUES (new.id, new.path);
-    END
-    """,
-    f"""
-    CREATE TRIGGER content_inserted AFTER INSERT ON files WHEN {_NEW} BEGIN
-        INSERT INTO content_index (rowid, content) VALUES (new.id, new.content);
-    END
-    """,
-    f"""
-    CREATE TRIGGER content_deleted AFTER DELETE ON files WHEN {_OLD} BEGIN
-        INSERT INTO content_index (content_index, rowid, content) VALUES ('delete', old.id, old.content);
-    END
-    """,
-    f"""
-    CREATE TRIGGER content_updated AFTER UPDATE OF id, content, size ON files BEGIN
         INSERT INTO content_index (content_index, rowid, content) SELECT 'delete', old.id, old.content WHERE {_OLD};
         INSERT INTO content_index (rowid, content) SELECT new.id, new.content WHERE {_NEW};
     END

@@ -14,7 +14,7 @@ from deepfs.search.literals import Clause, folds_beyond_ascii, folds_case, requi
 from deepfs.search.request import FileFilter, GrepRequest, SearchRequest
 from deepfs.text.flat_tree import FileStat
 
-__all__ = ["STAT_COLUMNS", "Candidates", "behind", "end_of", "marks", "padded", "stat_rows"]
+__all__ = ["STAT_COLUMNS", "Candidates", "IndexChanges", "behind", "end_of", "marks", "padded", "stat_rows"]
 
 STAT_COLUMNS: Final = "path, size, modified_at, created_at, version, mime_type"
 
@@ -29,6 +29,7 @@ _SHORT_WALK: Final = 1000
 """The number of files that are walked in less time than the index takes."""
 _MOST_CANDIDATES: Final = 20_000
 """If the index names more files, all are walked."""
+_FEW_CANDIDATES: Final = 1000
 _CANDIDATES_IN_PAGE: Final = 512
 _MOST_TRIGRAMS: Final = 12
 """How many trigrams of one text the query has: with more, it takes longer but names hardly fewer files."""
@@ -73,6 +74,41 @@ class _Test(NamedTuple):
     parameters: tuple[object, ...] = ()
 
 
+class IndexChanges:
+    """What a transaction changes in the search index. It is stored at the end, when all changes of files are made."""
+
+    def __init__(self) -> None:
+        self._removed_paths: dict[int, str] = {}
+        self._added_paths: dict[int, str] = {}
+        self._removed: list[tuple[int, str]] = []
+        self._added: list[tuple[int, str]] = []
+
+    def remove(self, number: int, path: str, size: int, content: str | None) -> None:
+        """Remove the file with this number in the database, which was there before."""
+        self._removed_paths[number] = path
+        if content is not None and size <= INDEXED_BYTES:
+            self._removed.append((number, content))
+
+    def add(self, number: int, path: str, size: int, content: str | None) -> None:
+        """Add a file with its number in the database."""
+        if self._removed_paths.get(number) == path:
+            del self._removed_paths[number]
+        else:
+            self._added_paths[number] = path
+        if content is not None and size <= INDEXED_BYTES:
+            self._added.append((number, content))
+
+    def store(self, session: Session) -> None:
+        """Make the changes."""
+        many = session.connection.executemany
+        remove = "INSERT INTO {0}_index ({0}_index, rowid, {0}) VALUES ('delete', ?, ?)"
+        add = "INSERT INTO {0}_index (rowid, {0}) VALUES (?, ?)"
+        many(remove.format("path"), self._removed_paths.items())
+        many(remove.format("content"), self._removed)
+        many(add.format("path"), self._added_paths.items())
+        many(add.format("content"), self._added)
+
+
 class Candidates:
     """The files that one search may find, page by page.
 
@@ -101,6 +137,7 @@ class Candidates:
         self._walked_at_once = _SAMPLE
         self._scanned = 0
         self._is_sampled = False
+        self._most = _MOST_CANDIDATES
         self._indexed: _Indexed | None = None
         self._clauses: tuple[Clause, ...] = ()
         self._path_clauses = (*needs.clauses, *((needs.suffix,) if needs.suffix else ()))
@@ -108,6 +145,8 @@ class Candidates:
         self._tests_contents = isinstance(request, GrepRequest)
         if isinstance(request, GrepRequest):
             self._clauses = required_text(request)
+            if request.max_count is not None:  # Then a few of many candidates are enough, and a walk soon finds these.
+                self._most = min(_MOST_CANDIDATES, max(_FEW_CANDIDATES, 20 * request.max_count))
             self._test = _content_test(self._clauses, min(max_bytes, INDEXED_BYTES), folds=folds_case(request))
         self._uses_index = session.has_index and max_bytes >= INDEXED_BYTES
         self._query = _query(self._clauses)
@@ -189,8 +228,8 @@ class Candidates:
 
     def _ids(self, index: str, query: str) -> list[int] | None:
         statement = f"SELECT rowid FROM {index} WHERE {index} MATCH ? LIMIT ?"
-        ids = [row[0] for row in self._session.execute(statement, (query, _MOST_CANDIDATES + 1))]
-        return ids if len(ids) <= _MOST_CANDIDATES else None
+        ids = [row[0] for row in self._session.execute(statement, (query, self._most + 1))]
+        return ids if len(ids) <= self._most else None
 
     def _rows(self, ids: Sequence[int]) -> Iterator[tuple[str, FileStat]]:
         for at in range(0, len(ids), _IDS_AT_ONCE):

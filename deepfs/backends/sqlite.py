@@ -9,7 +9,16 @@ from os import PathLike, fspath
 from typing import Any, Final, TypeAlias, TypeVar
 
 from deepfs.backends._sqlite_database import Database, Durability, Session, database_at, error_for
-from deepfs.backends._sqlite_search import STAT_COLUMNS, Candidates, behind, end_of, marks, padded, stat_rows
+from deepfs.backends._sqlite_search import (
+    STAT_COLUMNS,
+    Candidates,
+    IndexChanges,
+    behind,
+    end_of,
+    marks,
+    padded,
+    stat_rows,
+)
 from deepfs.backends.flat import StorageBackend
 from deepfs.backends.flat_requests import Page
 from deepfs.backends.flat_storage import BlockingStorage, Kind
@@ -34,7 +43,10 @@ Rows: TypeAlias = list[Sequence[Any]]
 
 _MOST_AT_ONCE: Final = 256
 """How many files one statement names."""
+_Row: TypeAlias = tuple[int, int, str | None, str | None, str | None, str | None, bytes | None]
 _ROW: Final = "size, version, created_at, modified_at, mime_type, content, bytes"
+_INSERT: Final = f"INSERT INTO files ({_ROW}, namespace, path) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_UPDATE: Final = f"UPDATE files SET ({_ROW}) = (?, ?, ?, ?, ?, ?, ?) WHERE id = ?"
 
 
 class _SqliteFiles(BlockingStorage):
@@ -125,49 +137,49 @@ class _SqliteFiles(BlockingStorage):
 
     def apply(self, changes: Sequence[Change]) -> None:
         try:
-            version = self._next_version()
+            session = self._session
+            session.execute("UPDATE state SET last_version = last_version + 1, defers_index = ?", (session.has_index,))
+            [version] = session.execute("SELECT last_version FROM state").fetchone()
+            index = IndexChanges()
             for change in changes:
-                if change.after is None:
-                    self._delete(change)
-                else:
-                    self._store(change, version, change.after)
+                self._apply(change, version, index)
+            if session.has_index:
+                index.store(session)
+                session.execute("UPDATE state SET defers_index = 0")
         except BaseException:
             # The plan may go on after an error, and must not commit a part of the changes.
             self._session.roll_back()
             raise
 
-    def _next_version(self) -> int:
-        self._session.execute("UPDATE last_version SET value = value + 1")
-        [version] = self._session.execute("SELECT value FROM last_version").fetchone()
-        return int(version)
+    def _apply(self, change: Change, version: int, index: IndexChanges) -> None:
+        query = "SELECT id, version, size, content FROM files WHERE namespace = ? AND path = ?"
+        before = self._session.execute(query, (self._namespace, change.path)).fetchone()
+        _check_condition(change, None if before is None else before[1])
+        if before is not None:
+            index.remove(before[0], change.path, before[2], before[3])
+        if change.after is not None:
+            row = _row(change.path, change.after, version)
+            number = self._store(change.path, row, None if before is None else before[0])
+            index.add(number, change.path, row[0], row[5])
+        elif before is not None:
+            self._session.execute("DELETE FROM files WHERE id = ?", before[:1])
 
-    def _delete(self, change: Change) -> None:
-        where, values = self._place(change)
-        self._check(self._session.execute(f"DELETE FROM files WHERE {where}", values), change)
+    def _store(self, path: str, row: _Row, number: int | None) -> int:
+        """Insert a row, or update the one with this number. Return its number."""
+        if number is not None:
+            self._session.execute(_UPDATE, (*row, number))
+            return number
+        inserted = self._session.execute(_INSERT, (*row, self._namespace, path)).lastrowid
+        assert inserted is not None
+        return inserted
 
-    def _store(self, change: Change, version: int, data: FileDataV2) -> None:
-        row = _row(change.path, data, version)
-        columns = "(namespace, path, " + _ROW + ")"
-        insert = f"INSERT INTO files {columns} VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
-        if change.condition == "version":
-            where, values = self._place(change)
-            statement = f"UPDATE files SET ({_ROW}) = (?, ?, ?, ?, ?, ?, ?) WHERE {where}"
-            self._check(self._session.execute(statement, (*row, *values)), change)
-        elif change.condition == "replace":
-            new = ", ".join(f"{column} = excluded.{column}" for column in _ROW.split(", "))
-            statement = f"{insert} ON CONFLICT (namespace, path) DO UPDATE SET {new}"
-            self._session.execute(statement, (self._namespace, change.path, *row))
-        else:
-            statement = f"{insert} ON CONFLICT (namespace, path) DO NOTHING"
-            self._check(self._session.execute(statement, (self._namespace, change.path, *row)), change)
 
-    def _place(self, change: Change) -> tuple[str, tuple[object, ...]]:
-        where, values = "namespace = ? AND path = ?", (self._namespace, change.path)
-        return (where, values) if change.origin is None else (f"{where} AND version = ?", (*values, change.origin))
-
-    def _check(self, done: sqlite3.Cursor, change: Change) -> None:
-        if done.rowcount != 1 and change.condition != "replace":
-            raise ChangedError(change.path)
+def _check_condition(change: Change, version: int | None) -> None:
+    """Raise ChangedError if the condition of a change does not hold where a file has this version, or there is none."""
+    if change.condition == "create" and version is not None:
+        raise ChangedError(change.path)
+    if change.condition == "version" and version != change.origin:
+        raise ChangedError(change.path)
 
 
 _FIRST_CHILDREN: Final = 100
@@ -196,17 +208,16 @@ def _file(
     return FileDataV2(b64encode(data or b"").decode("ascii"), "base64", created_at, modified_at, mime_type)
 
 
-def _row(path: str, data: FileDataV2, version: int) -> tuple[object, ...]:
+def _row(path: str, data: FileDataV2, version: int) -> _Row:
     """The values of the columns `_ROW`: content that is no text is stored as bytes."""
     if data.encoding == "utf-8" and "\0" not in data.content:
         try:
-            size, content, raw = len(data.content.encode()), data.content, None
+            size = len(data.content.encode())
         except UnicodeEncodeError as error:
             raise InvalidContentError(path, "it holds half a surrogate pair, which is not text") from error
-    else:
-        raw = records.content_bytes(data, path)
-        size, content = len(raw), None
-    return size, version, data.created_at, data.modified_at, data.mime_type, content, raw
+        return size, version, data.created_at, data.modified_at, data.mime_type, data.content, None
+    raw = records.content_bytes(data, path)
+    return len(raw), version, data.created_at, data.modified_at, data.mime_type, None, raw
 
 
 class SqliteBackend(StorageBackend):

@@ -7,19 +7,23 @@
 import errno
 import io
 import re
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import datetime
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final, TypeVar
 
 from fsspec import AbstractFileSystem, register_implementation
 
+from deepfs.backends.composite import CompositeBackend
+from deepfs.backends.memory import MemoryBackend
 from deepfs.backends.protocol import BackendProtocol, as_backend
-from deepfs.errors import DeepFSError, ErrorCode
+from deepfs.errors import DeepFSError, ErrorCode, PermissionDeniedError
 from deepfs.sync import call_sync
 from deepfs.text import media
+from deepfs.text.arguments import check_string
 from deepfs.text.entries import EntryChange, TreeEntry
+from deepfs.text.flat_tree import Change
 from deepfs.text.lines import decode
 from deepfs.types import FileInfo, Result
 
@@ -45,9 +49,10 @@ def register_backend(name: str, backend: BackendProtocol) -> None:
         TypeError: `backend` is no backend.
         ValueError: For another name.
     """
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not _NAME.fullmatch(check_string("name", name)):
         raise ValueError(f"a name has letters, digits, '.', '_' and '-' only, not {name!r:.100}")
     _backends[name] = as_backend(backend)
+    _registered.cache_clear()
     # In case the package was not installed with its entry points.
     register_implementation(PROTOCOL, DeepFSFileSystem, clobber=True)
 
@@ -59,6 +64,20 @@ def unregister_backend(name: str) -> None:
         name: Its name; one that is not registered is ignored.
     """
     _backends.pop(name, None)
+    _registered.cache_clear()
+
+
+class _Names(MemoryBackend):
+    """What is beside the registered backends: nothing, and nothing can be stored there."""
+
+    def _before_apply(self, changes: Sequence[Change]) -> Sequence[Change]:
+        raise PermissionDeniedError(changes[0].path, "no backend is registered by this name")
+
+
+@cache
+def _registered() -> BackendProtocol:
+    """The registered backends as one tree."""
+    return CompositeBackend(_Names(), {f"/{name}/": backend for name, backend in _backends.items()})
 
 
 _ERRORS: Final[Mapping[ErrorCode, int]] = {
@@ -90,7 +109,7 @@ def _checked(result: ResultT, path: str) -> ResultT:
     return result
 
 
-class DeepFSFileSystem(AbstractFileSystem):
+class DeepFSFileSystem(AbstractFileSystem):  # type: ignore[misc]
     """The files of a backend, for libraries that use fsspec.
 
     A file that is opened is read as a whole. What is written is stored when the file is closed, as a whole; not if an
@@ -98,55 +117,46 @@ class DeepFSFileSystem(AbstractFileSystem):
     elsewhere making one does nothing.
 
     Args:
-        name: The name of a registered backend, as in `deepfs://name/path`.
-        backend: The backend, instead of a name.
+        backend: The backend. Without one, the filesystem has a directory for each registered backend.
         **storage_options: What fsspec passes to every filesystem.
 
     Raises:
         TypeError: `backend` is no backend.
-        ValueError: There is neither a backend nor the name of one.
     """
 
     protocol = PROTOCOL
-    root_marker = "/"
     # An instance costs nothing, and fsspec's cache would keep its backend.
     cachable = False
 
-    def __init__(self, name: str = "", backend: BackendProtocol | None = None, **storage_options: Any) -> None:
+    def __init__(self, backend: BackendProtocol | None = None, **storage_options: Any) -> None:
         super().__init__(**storage_options)
-        if backend is None and name not in _backends:
-            raise ValueError(f"no backend is registered as {name!r:.100}: call deepfs.backends.register_backend")
-        self.name: str = name
-        self.backend: BackendProtocol = _backends[name] if backend is None else as_backend(backend)
+        self._given = None if backend is None else as_backend(backend)
 
-    # --- names ---
+    @property
+    def backend(self) -> BackendProtocol:
+        """The backend, whose path `/a` is the name `a` here."""
+        return _registered() if self._given is None else self._given
+
+    def _keeps_directories(self, name: str) -> bool:
+        """Whether an empty directory of this name would be kept."""
+        owner = _backends.get(name.partition("/")[0]) if self._given is None else self._given
+        return owner is not None and owner.capabilities.keeps_empty_directories
 
     @classmethod
     def _strip_protocol(cls, path: Any) -> Any:
         if isinstance(path, list):
             return [cls._strip_protocol(each) for each in path]
-        given = str(super()._strip_protocol(path))
-        if _has_protocol(path):
-            given = given.partition("/")[2]
-        return f"/{given.strip('/')}" if given.startswith("/") or given else cls.root_marker
-
-    @staticmethod
-    def _get_kwargs_from_urls(path: str) -> dict[str, Any]:
-        name = path.removeprefix(f"{PROTOCOL}://").partition("/")[0] if _has_protocol(path) else ""
-        return {"name": name} if name else {}
-
-    def unstrip_protocol(self, name: str) -> str:
-        return f"{PROTOCOL}://{self.name}{self._strip_protocol(name)}"
+        return str(super()._strip_protocol(path)).strip("/")
 
     @property
     def fsid(self) -> str:
-        return f"{PROTOCOL}_{self.name or id(self.backend)}"
+        return PROTOCOL if self._given is None else f"{PROTOCOL}_{id(self._given)}"
 
     # --- looking ---
 
     def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
         path = self._strip_protocol(path)
-        listed = self.backend.ls(path)
+        listed = self.backend.ls(f"/{path}")
         if listed.code == ErrorCode.NOT_A_DIRECTORY and (found := self._entry(path)) is not None:
             infos = [found]
         else:
@@ -155,9 +165,7 @@ class DeepFSFileSystem(AbstractFileSystem):
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
         path = self._strip_protocol(path)
-        if path == "/":
-            return _directory(path)
-        found = self._entry(path)
+        found = self._entry(path) if path else _directory(path)
         if found is None:
             raise _os_error(ErrorCode.FILE_NOT_FOUND, f"File {path!r} not found", path)
         return found
@@ -165,7 +173,7 @@ class DeepFSFileSystem(AbstractFileSystem):
     def _entry(self, path: str) -> dict[str, Any] | None:
         """What the listing of its directory says about `path`."""
         parent = self._parent(path)
-        listed = self.backend.ls(parent)
+        listed = self.backend.ls(f"/{parent}")
         if listed.code in (ErrorCode.FILE_NOT_FOUND, ErrorCode.NOT_A_DIRECTORY):
             return None
         infos = [_info(entry) for entry in _checked(listed, parent).entries or ()]
@@ -186,15 +194,14 @@ class DeepFSFileSystem(AbstractFileSystem):
         path = self._strip_protocol(path)
         found = {info["name"]: info for info in self._tree(path) if withdirs or info["type"] == "file"}
         if maxdepth is not None:
-            most = maxdepth + (0 if path == "/" else path.count("/"))
-            found = {name: info for name, info in found.items() if name == path or name.count("/") <= most}
-        if path == "/":
-            found.pop(path, None)
+            most = maxdepth + (path.count("/") if path else -1)
+            found = {name: info for name, info in found.items() if name.count("/") <= most}
+        found.pop("", None)
         return dict(sorted(found.items())) if detail else sorted(found)
 
     def _tree(self, path: str) -> Iterable[dict[str, Any]]:
         try:
-            listing = self._called(partial(self.backend.alist_tree, path), "find", path)
+            listing = self._called(partial(self.backend.alist_tree, f"/{path}"), "find", path)
         except (FileNotFoundError, NotADirectoryError):
             return ()
         return filter(None, map(_tree_info, listing.entries))
@@ -210,17 +217,17 @@ class DeepFSFileSystem(AbstractFileSystem):
         path = self._strip_protocol(path)
         if end is None or end < 0 or (start or 0) < 0:
             return self._content(path)[start:end]
-        return self._called(partial(_range, self.backend, path, start or 0, end), "cat_file", path)
+        return self._called(partial(_range, self.backend, f"/{path}", start or 0, end), "cat_file", path)
 
     def _content(self, path: str) -> bytes:
-        [answer] = self.backend.download_files([path])
+        [answer] = self.backend.download_files([f"/{path}"])
         if answer.error is not None or answer.content is None:
             raise _os_error(answer.error, "The file cannot be read", path)
         return answer.content
 
     def created(self, path: str) -> datetime:
         path = self._strip_protocol(path)
-        data = _checked(self.backend.read_raw(path), path).data
+        data = _checked(self.backend.read_raw(f"/{path}"), path).data
         return _time(None if data is None else data.created_at, path)
 
     def modified(self, path: str) -> datetime:
@@ -239,7 +246,7 @@ class DeepFSFileSystem(AbstractFileSystem):
             OSError: The file cannot be read.
         """
         path = self._strip_protocol(path)
-        read = self.backend.read(path, 0, 1)
+        read = self.backend.read(f"/{path}", 0, 1)
         return read.version if read.ok and read.version is not None else str(super().ukey(path))
 
     def checksum(self, path: str) -> int:
@@ -274,13 +281,13 @@ class DeepFSFileSystem(AbstractFileSystem):
         # Only a write of text is refused by the storage itself where there is a file.
         text = None if media.is_binary_name(path) else decode(content)
         if text is not None:
-            _checked(self.backend.write(path, text), path)
+            _checked(self.backend.write(f"/{path}", text), path)
             return None
         self._check_writable(path, "xb")
         return self._upload(path, content)
 
     def _upload(self, path: str, content: bytes) -> None:
-        [answer] = self.backend.upload_files([(path, content)])
+        [answer] = self.backend.upload_files([(f"/{path}", content)])
         if answer.error is not None:
             raise _os_error(answer.error, "The file cannot be stored", path)
 
@@ -288,7 +295,7 @@ class DeepFSFileSystem(AbstractFileSystem):
         path = self._strip_protocol(path)
         if self.info(path)["type"] == "directory":
             return self.rmdir(path)
-        _checked(self.backend.delete(path), path)
+        _checked(self.backend.delete(f"/{path}"), path)
         return None
 
     def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
@@ -298,7 +305,7 @@ class DeepFSFileSystem(AbstractFileSystem):
         for each in self.expand_path(path):
             info = self.info(each)
             if info["type"] != "directory" or recursive:
-                _checked(self.backend.delete(info["name"]), each)
+                _checked(self.backend.delete(f"/{info['name']}"), each)
             else:
                 self.rmdir(each)
 
@@ -307,18 +314,16 @@ class DeepFSFileSystem(AbstractFileSystem):
         if self.isdir(path1):
             self.makedirs(path2, exist_ok=True)
         else:
-            _checked(self.backend.copy(path1, path2, overwrite=True), path1)
+            _checked(self.backend.copy(f"/{path1}", f"/{path2}", overwrite=True), path1)
 
-    def mv(
-        self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, **kwargs: Any
-    ) -> None:
+    def mv(self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, **kwargs: Any) -> None:
         if not _is_one(path1) or not isinstance(path2, str) or maxdepth is not None:
             super().mv(path1, path2, recursive=recursive, maxdepth=maxdepth, **kwargs)
             return
         source, target = self._strip_protocol(path1), self._strip_protocol(path2)
         if source != target and (path2.endswith("/") or self.isdir(target)):
-            target = f"{target.rstrip('/')}/{source.rpartition('/')[2]}"
-        _checked(self.backend.move(source, target, overwrite=not self.isdir(source)), source)
+            target = f"{target}/{source.rpartition('/')[2]}".lstrip("/")
+        _checked(self.backend.move(f"/{source}", f"/{target}", overwrite=not self.isdir(source)), source)
 
     # --- directories ---
 
@@ -327,10 +332,10 @@ class DeepFSFileSystem(AbstractFileSystem):
         parent = self._parent(path)
         if self.exists(path):
             raise _os_error(ErrorCode.ALREADY_EXISTS, f"{path!r} already exists", path)
-        if create_parents and parent != "/":
+        if create_parents and parent:
             self.makedirs(parent, exist_ok=True)
-        if self.backend.capabilities.keeps_empty_directories:
-            self._change(EntryChange(path, "make_directory"))
+        if self._keeps_directories(path):
+            self._change(EntryChange(f"/{path}", "make_directory"))
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
         path = self._strip_protocol(path)
@@ -341,10 +346,10 @@ class DeepFSFileSystem(AbstractFileSystem):
 
     def rmdir(self, path: str) -> None:
         path = self._strip_protocol(path)
-        if _checked(self.backend.ls(path), path).entries:
+        if _checked(self.backend.ls(f"/{path}"), path).entries:
             raise OSError(errno.ENOTEMPTY, "The directory is not empty", path)
-        if self.backend.capabilities.keeps_empty_directories and path != "/":
-            self._change(EntryChange(path, "remove_directory"))
+        if path and self._keeps_directories(path):
+            self._change(EntryChange(f"/{path}", "remove_directory"))
 
     def _change(self, change: EntryChange) -> None:
         [answer] = self._called(partial(self.backend.achange_entries, [change]), "mkdir", change.path)
@@ -373,6 +378,8 @@ class _ReadFile(io.BytesIO):
 
 class _WrittenFile(io.BytesIO):
     """An open file that is stored when it is closed, or with the transaction that it belongs to."""
+
+    mode: str
 
     def __init__(self, fs: DeepFSFileSystem, path: str, mode: str, *, autocommit: bool) -> None:
         super().__init__()
@@ -424,10 +431,6 @@ class _WrittenFile(io.BytesIO):
 # --- values ----------------------------------------------------------------------------------------------------------
 
 
-def _has_protocol(path: Any) -> bool:
-    return str(path).startswith(f"{PROTOCOL}://")
-
-
 def _is_one(path: Any) -> bool:
     """Whether `path` names one file or directory, and not what is in it or what matches."""
     return isinstance(path, str) and not path.endswith("/") and not any(sign in path for sign in "*?[")
@@ -439,15 +442,15 @@ def _directory(path: str) -> dict[str, Any]:
 
 def _info(entry: FileInfo) -> dict[str, Any]:
     if entry.is_dir:
-        return _directory(entry.path.rstrip("/"))
-    return {"name": entry.path, "size": entry.size, "type": "file", "modified": entry.modified_at}
+        return _directory(entry.path.strip("/"))
+    return {"name": entry.path[1:], "size": entry.size, "type": "file", "modified": entry.modified_at}
 
 
 def _tree_info(entry: TreeEntry) -> dict[str, Any] | None:
     kind = entry.leads_to if entry.kind == "link" else entry.kind
     if kind == "directory":
-        return _directory(entry.path) if entry.kind == "directory" else None
-    return {"name": entry.path, "size": entry.size, "type": "file"} if kind == "file" else None
+        return _directory(entry.path[1:]) if entry.kind == "directory" else None
+    return {"name": entry.path[1:], "size": entry.size, "type": "file"} if kind == "file" else None
 
 
 def _time(given: str | None, path: str) -> datetime:

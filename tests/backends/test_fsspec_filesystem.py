@@ -1,11 +1,9 @@
 """`deepfs://`: fsspec's own suites, URLs, and the libraries that read them."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.tests.abstract import (
@@ -18,7 +16,6 @@ from fsspec.tests.abstract import (
 )
 
 from deepfs import FilesystemBackend, MemoryBackend
-from deepfs.backends import register_backend, unregister_backend
 from deepfs.backends.fsspec_filesystem import DeepFSFileSystem
 
 
@@ -29,7 +26,7 @@ class _Fixtures(BaseAbstractFixtures):
 
     @pytest.fixture
     def fs_path(self) -> str:
-        return "/scenario"
+        return "scenario"
 
     @pytest.fixture
     def local_fs(self) -> LocalFileSystem:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from deepfs.backends.filesystem import FilesystemBackend
     from deepfs.backends.flat import FlatBackend
     from deepfs.backends.fsspec import FsspecBackend
+    from deepfs.backends.fsspec_filesystem import register_backend, unregister_backend
     from deepfs.backends.local_shell import LocalShellBackend
     from deepfs.backends.memory import MemoryBackend
     from deepfs.backends.protocol import BackendProtocol
@@ -42,6 +43,8 @@ __all__ = [
     "SqliteBackend",
     "StateBackend",
     "StoreBackend",
+    "register_backend",
+    "unregister_backend",
 ]
 
 if not TYPE_CHECKING:  # Type checkers use the imports above, and report unknown names.
@@ -52,6 +55,7 @@ if not TYPE_CHECKING:  # Type checkers use the imports above, and report unknown
             "filesystem": ["FilesystemBackend"],
             "flat": ["FlatBackend"],
             "fsspec": ["FsspecBackend"],
+            "fsspec_filesystem": ["register_backend", "unregister_backend"],
             "local_shell": ["LocalShellBackend"],
             "memory": ["MemoryBackend"],
             "protocol": ["BackendProtocol"],

@@ -8,12 +8,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypeVar
 
+import anyio
 from msgspec.structs import replace as replace_fields
 
 from deepfs.backends.operations import CHUNK_BYTES
 from deepfs.backends.protocol import BackendProtocol, Capabilities
 from deepfs.backends.transfer import MAX_HELD_BYTES
+from deepfs.backends.watching import ChangeBuffer
 from deepfs.disk import (
+    CAN_WATCH,
     Change,
     Disk,
     FilesInMemory,
@@ -46,6 +49,7 @@ from deepfs.threads.deadline import Deadline
 from deepfs.threads.locks import path_locks
 from deepfs.threads.loop_bridge import loop_callbacks
 from deepfs.types import (
+    ChangeEvent,
     DeleteResult,
     EditResult,
     FileDataV2,
@@ -101,7 +105,9 @@ class FilesystemBackend(BackendProtocol):
         ValueError: For a number or an `ignore` that cannot be used.
     """
 
-    capabilities: Capabilities = Capabilities(keeps_empty_directories=True, keeps_created_at=False, durable=True)
+    capabilities: Capabilities = Capabilities(
+        keeps_empty_directories=True, keeps_created_at=False, durable=True, watches=CAN_WATCH
+    )
     judges_results: bool = True
 
     def __init__(
@@ -396,6 +402,25 @@ class FilesystemBackend(BackendProtocol):
         finally:
             await shielded(partial(pool.run, _close, begun))
         return FileUploadResponse(path)
+
+    async def awatch(self, path: str = "/") -> AsyncGenerator[ChangeEvent, None]:
+        if not self.capabilities.watches:
+            async for event in super().awatch(path):
+                yield event
+        start = await pool.run(self._path, "" if path == "/" else path)
+        watch, buffer = self._disk.watch(start), ChangeBuffer(start)
+        try:
+            await pool.run_long(watch.start)
+            yield ChangeEvent(start, "resync")
+            while True:
+                await anyio.wait_readable(watch.descriptor)
+                deadline = Deadline()
+                for event in await pool.run(watch.changes, deadline, deadline=deadline):
+                    buffer.add(event)
+                while (told := buffer.pop()) is not None:
+                    yield told
+        finally:
+            await shielded(partial(pool.run, watch.close))
 
     def _begin(self, disk: Disk, path: str, begun: list[Upload]) -> None:
         begun.append(disk.upload(self._path(path)))

@@ -8,6 +8,7 @@ from secrets import token_hex
 from deepfs import process as commands
 from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol
+from deepfs.disk import CAN_WATCH
 from deepfs.errors import InvalidPathError
 from deepfs.process import Command, Running
 from deepfs.search.gitignore import IgnoreOption
@@ -52,7 +53,7 @@ class LocalShellBackend(FilesystemBackend, SandboxBackendProtocol):
     """
 
     capabilities: Capabilities = Capabilities(
-        keeps_empty_directories=True, keeps_created_at=False, durable=True, executes=True
+        keeps_empty_directories=True, keeps_created_at=False, durable=True, executes=True, watches=CAN_WATCH
     )
 
     def __init__(

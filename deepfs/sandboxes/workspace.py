@@ -17,7 +17,7 @@ import anyio
 from deepfs import process as commands
 from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol
-from deepfs.disk import Disk, Upload
+from deepfs.disk import CAN_WATCH, Disk, Upload
 from deepfs.disk.os_calls import SEARCH
 from deepfs.disk.removal import remove_tree
 from deepfs.disk.usage import BoundedDisk, DiskUse
@@ -64,7 +64,7 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
     _kind: str
     """The first word of `id`."""
     capabilities: Capabilities = Capabilities(
-        keeps_empty_directories=True, keeps_created_at=False, durable=True, executes=True
+        keeps_empty_directories=True, keeps_created_at=False, durable=True, executes=True, watches=CAN_WATCH
     )
 
     def __init__(

@@ -13,6 +13,7 @@ import stat
 import struct
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from typing import Any, Final, Literal, NamedTuple, NoReturn, TypeAlias
 
@@ -290,6 +291,7 @@ class DiskWatch:
                 is_parent = False
         try:
             watch = self._watch_above(directory, name) if name else None
+            self._watch_moves(above)
             if not is_parent:
                 return None if os.path.lexists(os.path.join(above, name)) else -1
         finally:
@@ -299,14 +301,25 @@ class DiskWatch:
         except FileNotFoundError:
             return -1 if watch is not None else self._refuse()
 
-    def _watch_above(self, directory: int, name: str) -> int | None:
-        """Watch for changes of `name` in an open directory; None if the directory may not be read."""
+    def _watch_moves(self, path: str) -> None:
+        """Watch a directory of the host and all above it for being moved away, where they may be read."""
+        while path != "/":
+            with suppress(OSError):
+                directory = os.open(path, SEARCH)
+                try:
+                    self._watch_above(directory, "", 0)
+                finally:
+                    release(directory)
+            path = os.path.dirname(path)
+
+    def _watch_above(self, directory: int, name: str, mask: int = _NAMES) -> int | None:
+        """Watch for changes of `name` in an open directory, and of itself; None if the directory may not be read."""
         assert self._inotify is not None
         try:
-            watch = self._inotify.add(directory, _NAMES)
+            watch = self._inotify.add(directory, mask)
         except PermissionError:
             return None
-        self._above.setdefault(watch, set()).add(name)
+        self._above.setdefault(watch, set()).update([name] if name else [])
         return watch
 
     def _open_directory(self, path: str, watch: int | None) -> int:

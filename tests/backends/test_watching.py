@@ -6,6 +6,7 @@ from contextlib import aclosing, contextmanager
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import pytest
 from hypothesis import given
@@ -204,7 +205,7 @@ class Failing(AsyncStorage):
         return {path: stat_of(data) for path, data in self.files.items()}
 
     async def apply(self, changes: Sequence[Change]) -> None:
-        await anyio.sleep(0)
+        await anyio.lowlevel.checkpoint()
         before, self.before = self.before, None
         if before is not None:
             raise before

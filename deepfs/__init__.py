@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from deepfs.backends.filesystem import FilesystemBackend
     from deepfs.backends.flat import FlatBackend
     from deepfs.backends.memory import MemoryBackend
+    from deepfs.backends.postgres import PostgresBackend
     from deepfs.backends.protocol import BackendProtocol, Capabilities, SandboxBackendProtocol, supports_execute
     from deepfs.backends.state import FilesystemState, StateBackend
     from deepfs.backends.store import StoreBackend
@@ -74,6 +75,7 @@ __all__ = [
     "MemoryBackend",
     "MemoryMiddleware",
     "PermissionedBackend",
+    "PostgresBackend",
     "ReadRawResult",
     "ReadResult",
     "SandboxBackendProtocol",
@@ -104,6 +106,7 @@ if not TYPE_CHECKING:  # Type checkers see the imports above, and report other n
             "backends.memory": ["MemoryBackend"],
             "backends.protocol": ["BackendProtocol", "Capabilities", "SandboxBackendProtocol", "supports_execute"],
             "backends.state": ["FilesystemState", "StateBackend"],
+            "backends.postgres": ["PostgresBackend"],
             "backends.store": ["StoreBackend"],
             "compat.adapters": ["adapt_backend_protocol", "adapt_sandbox_protocol"],
             "graph": ["create_deep_agent"],

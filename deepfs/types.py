@@ -43,7 +43,7 @@ __all__ = [
 
 Encoding: TypeAlias = Literal["utf-8", "base64"]
 FileFormat: TypeAlias = Literal["v1", "v2"]
-ChangeKind: TypeAlias = Literal["created", "modified", "deleted"]
+ChangeKind: TypeAlias = Literal["created", "modified", "deleted", "resync"]
 TruncationReason: TypeAlias = Literal["unreadable", "transport", "budget"]
 
 
@@ -323,6 +323,7 @@ class ChangeEvent(Struct, frozen=True):
 
     path: str
     kind: ChangeKind
+    version: str | None = None
 
 
 class FileUploadResponse(Struct):

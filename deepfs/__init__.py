@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from deepfs.backends.flat import FlatBackend
     from deepfs.backends.fsspec import FsspecBackend
     from deepfs.backends.memory import MemoryBackend
+    from deepfs.backends.postgres import PostgresBackend
     from deepfs.backends.protocol import BackendProtocol, Capabilities, SandboxBackendProtocol, supports_execute
     from deepfs.backends.sqlite import SqliteBackend
     from deepfs.backends.state import FilesystemState, StateBackend
@@ -77,6 +78,7 @@ __all__ = [
     "MemoryBackend",
     "MemoryMiddleware",
     "PermissionedBackend",
+    "PostgresBackend",
     "ReadRawResult",
     "ReadResult",
     "SandboxBackendProtocol",
@@ -110,6 +112,7 @@ if not TYPE_CHECKING:  # Type checkers see the imports above, and report other n
             "backends.protocol": ["BackendProtocol", "Capabilities", "SandboxBackendProtocol", "supports_execute"],
             "backends.sqlite": ["SqliteBackend"],
             "backends.state": ["FilesystemState", "StateBackend"],
+            "backends.postgres": ["PostgresBackend"],
             "backends.store": ["StoreBackend"],
             "compat.adapters": ["adapt_backend_protocol", "adapt_sandbox_protocol"],
             "graph": ["create_deep_agent"],

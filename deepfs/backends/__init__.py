@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from deepfs.backends.fsspec_filesystem import register_backend, unregister_backend
     from deepfs.backends.local_shell import LocalShellBackend
     from deepfs.backends.memory import MemoryBackend
+    from deepfs.backends.postgres import PostgresBackend
     from deepfs.backends.protocol import BackendProtocol
     from deepfs.backends.sqlite import SqliteBackend
     from deepfs.backends.state import StateBackend
@@ -40,6 +41,7 @@ __all__ = [
     "MemoryBackend",
     "ModalSandbox",
     "NamespaceFactory",
+    "PostgresBackend",
     "SqliteBackend",
     "StateBackend",
     "StoreBackend",
@@ -58,6 +60,7 @@ if not TYPE_CHECKING:  # Type checkers use the imports above, and report unknown
             "fsspec_filesystem": ["register_backend", "unregister_backend"],
             "local_shell": ["LocalShellBackend"],
             "memory": ["MemoryBackend"],
+            "postgres": ["PostgresBackend"],
             "protocol": ["BackendProtocol"],
             "sqlite": ["SqliteBackend"],
             "state": ["StateBackend"],

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from deepfs.backends.filesystem import FilesystemBackend
     from deepfs.backends.flat import FlatBackend
     from deepfs.backends.memory import MemoryBackend
+    from deepfs.backends.object_store import ObjectStoreBackend, S3Backend
     from deepfs.backends.protocol import BackendProtocol, Capabilities, SandboxBackendProtocol, supports_execute
     from deepfs.backends.state import FilesystemState, StateBackend
     from deepfs.backends.store import StoreBackend
@@ -73,9 +74,11 @@ __all__ = [
     "LsResult",
     "MemoryBackend",
     "MemoryMiddleware",
+    "ObjectStoreBackend",
     "PermissionedBackend",
     "ReadRawResult",
     "ReadResult",
+    "S3Backend",
     "SandboxBackendProtocol",
     "StateBackend",
     "StoreBackend",
@@ -102,6 +105,7 @@ if not TYPE_CHECKING:  # Type checkers see the imports above, and report other n
             "backends.filesystem": ["FilesystemBackend"],
             "backends.flat": ["FlatBackend"],
             "backends.memory": ["MemoryBackend"],
+            "backends.object_store": ["ObjectStoreBackend", "S3Backend"],
             "backends.protocol": ["BackendProtocol", "Capabilities", "SandboxBackendProtocol", "supports_execute"],
             "backends.state": ["FilesystemState", "StateBackend"],
             "backends.store": ["StoreBackend"],

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from deepfs.backends.flat import FlatBackend
     from deepfs.backends.local_shell import LocalShellBackend
     from deepfs.backends.memory import MemoryBackend
+    from deepfs.backends.object_store import ObjectStoreBackend, S3Backend
     from deepfs.backends.protocol import BackendProtocol
     from deepfs.backends.state import StateBackend
     from deepfs.backends.store import NamespaceFactory, StoreBackend
@@ -36,6 +37,8 @@ __all__ = [
     "MemoryBackend",
     "ModalSandbox",
     "NamespaceFactory",
+    "ObjectStoreBackend",
+    "S3Backend",
     "StateBackend",
     "StoreBackend",
 ]
@@ -49,6 +52,7 @@ if not TYPE_CHECKING:  # Type checkers use the imports above, and report unknown
             "flat": ["FlatBackend"],
             "local_shell": ["LocalShellBackend"],
             "memory": ["MemoryBackend"],
+            "object_store": ["ObjectStoreBackend", "S3Backend"],
             "protocol": ["BackendProtocol"],
             "state": ["StateBackend"],
             "store": ["NamespaceFactory", "StoreBackend"],

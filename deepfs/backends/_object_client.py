@@ -10,7 +10,7 @@ import anyio
 
 from deepfs.backends._object_keys import Keys, Place
 from deepfs.backends.retries import Requests, RetryPolicy
-from deepfs.errors import BackendError, DeepFSError, NotSupportedError
+from deepfs.errors import BackendError, DeepFSError, NotSupportedError, quoted
 from deepfs.text import media, records
 from deepfs.text.flat_tree import ChangedError, FileStat
 from deepfs.text.lines import version as content_version
@@ -115,6 +115,7 @@ def metadata(path: str, created_at: str | None, change: str, before: Tag | None,
 
 # --- failures --------------------------------------------------------------------------------------------------------
 
+_find_key: Final = re.compile(r'Path "(.*?)"(?: contained|: Encountered)', re.DOTALL).search
 _find_status: Final = re.compile(r"status code: (\d{3})\b").search
 _PASSING: Final = frozenset({408, 429, 500, 502, 503, 504})
 _MISSING: Final = 404
@@ -130,7 +131,6 @@ _REASONS: Final = {
     "PermissionDeniedError": "The object store refused access",
     "UnauthenticatedError": "The object store did not accept the credentials",
     "TimeoutError": "The object store did not answer in time",
-    "InvalidPathError": "The object store has a key there that its driver cannot list, such as one with '//'",
 }
 
 
@@ -165,6 +165,10 @@ def failure_of(error: Exception) -> DeepFSError:
     kind = _kind(error)
     if kind == "NotImplementedError":
         return NotSupportedError(None, "The object store does not support the request")
+    if kind == "InvalidPathError":
+        found = _find_key(str(error))
+        key = quoted(found.group(1)) if found else "one with an empty name"
+        return BackendError(None, f"The object store has a key that its driver cannot list: {key}. Rename that object.")
     status = _status(error)
     return BackendError(None, _REASONS.get(kind) or f"The object store failed ({status or kind})")
 

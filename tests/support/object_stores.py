@@ -15,15 +15,17 @@ from deepfs.backends.object_store import S3Backend
 __all__ = ["BUCKET", "S3Server", "running_s3"]
 
 BUCKET: Final = "bucket"
+# One request at a time, since moto's conditional puts are not atomic between threads.
 _SERVER: Final = """
 import logging
 import sys
+from threading import Thread
 logging.getLogger("werkzeug").disabled = True
-from moto.server import ThreadedMotoServer
-from moto.s3.models import s3_backends
-server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-server.start()
-print(server.get_host_and_port()[1], flush=True)
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import make_server
+server = make_server("127.0.0.1", 0, DomainDispatcherApplication(create_backend_app))
+Thread(target=server.serve_forever, daemon=True).start()
+print(server.server_port, flush=True)
 sys.stdin.read()
 """
 

@@ -146,7 +146,7 @@ def _kind(error: Exception) -> str:
 def is_driver_error(error: Exception) -> bool:
     """Whether the driver raised `error`."""
     return isinstance(error, FileNotFoundError | ValueError | TimeoutError) or type(error).__module__.startswith(
-        "obstore"
+        ("obstore", "pyo3_")
     )
 
 

@@ -203,6 +203,7 @@ class _ObjectFiles(AsyncStorage):
         return await _on_asyncio(partial(self._carry_out, plan, kind))
 
     async def _carry_out(self, plan: Plan[T], kind: Kind) -> T:
+        self._listings = anyio.Semaphore(_IN_FLIGHT)  # Made here, on the loop that uses it.
         if kind != "search":
             return await super().carry_out(plan, kind)
         outcome: T | Exception
@@ -259,11 +260,12 @@ class _ObjectFiles(AsyncStorage):
         listed: dict[str, FileStat] = {}
         if not self._keys.fits(prefix):
             return listed
-        async for page in self._client.pages(self._keys.key(prefix)):
-            self._add(listed, page, prefix)
-            if limit is not None and len(listed) >= limit and await self._without_markers(listed):
-                break
-        await self._without_markers(listed)
+        async with self._listings:  # An upload of many files asks for as many listings at once.
+            async for page in self._client.pages(self._keys.key(prefix)):
+                self._add(listed, page, prefix)
+                if limit is not None and len(listed) >= limit and await self._without_markers(listed):
+                    break
+            await self._without_markers(listed)
         self._sizes = listed
         return listed
 
@@ -391,8 +393,15 @@ def _raise_partly(failures: Sequence[DeepFSError], done: Any) -> None:
     """Raise for the failures of some changes: the first one if nothing is `done`."""
     if not done:
         raise next((error for error in failures if not isinstance(error, ChangedError)), failures[0])
-    first = failures[0]
-    raise PartlyDoneError("The object store stored only a part of the changes", done, first)
+    has_failed = any(not isinstance(error, ChangedError) for error in failures)
+    kind = PartlyDoneError if has_failed else _PartlyChangedError
+    raise kind("The object store stored only a part of the changes", done, failures[0])
+
+
+class _PartlyChangedError(PartlyDoneError):
+    """The other files changed after they were looked at."""
+
+    code = ErrorCode.CONFLICT
 
 
 async def _hand_over(parts: Parts, start: bytes, rest: AsyncIterator[bytes]) -> None:
@@ -420,7 +429,8 @@ class ObjectStoreBackend(StorageBackend):
     process made it. At the first change it checks that the store keeps these conditions. Deleting has no condition in
     the driver: a file is looked at just before.
 
-    Needs the extra `objectstore`. Keys over 1,024 bytes are refused.
+    Needs the extra `objectstore`. Keys over 1,024 bytes are refused. Empty objects that only mark a directory (`a/`)
+    are not shown as files; `ls` shows the directory that they mark.
 
     Args:
         store: A URL (`s3://bucket/prefix`, `gs://bucket`, `az://container`, `memory://`), or a store of obstore, which

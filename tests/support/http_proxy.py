@@ -53,6 +53,8 @@ class HttpProxy:
     requests: list[Request] = field(default_factory=list)
     sent: int = 0
     """How many bytes of answers were sent."""
+    _serving: set[object] = field(default_factory=set)
+    """The tasks of connections: asyncio holds them only weakly."""
 
     @property
     def url(self) -> str:
@@ -64,7 +66,8 @@ class HttpProxy:
         return [request.method for request in requests]
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError, asyncio.IncompleteReadError):
+        self._serving.add(task := asyncio.current_task())
+        with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             while (request := await _received(reader)) is not None:
                 self.requests.append(request)
                 answer = await self._answer(request)
@@ -74,6 +77,7 @@ class HttpProxy:
                 if answer.is_last:
                     break
         writer.close()
+        self._serving.discard(task)
 
     async def _answer(self, request: Request) -> "_Answer":
         fault = self.fault(request) or Fault()
@@ -118,17 +122,21 @@ def running_proxy(upstream: int) -> Iterator[HttpProxy]:
     proxy, ready = HttpProxy(upstream), Event()
     loop = asyncio.new_event_loop()
 
-    async def start() -> None:
-        server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
+    ended = asyncio.Event()
+
+    async def serve() -> None:
+        server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0, backlog=1000)
         proxy.port = server.sockets[0].getsockname()[1]
         ready.set()
+        await ended.wait()
+        server.close()
+        connections = asyncio.all_tasks() - {asyncio.current_task()}
+        for connection in connections:
+            connection.cancel()
+        await asyncio.gather(*connections, return_exceptions=True)
 
     def run() -> None:
-        loop.run_until_complete(start())
-        loop.run_forever()
-        for task in asyncio.all_tasks(loop):
-            task.cancel()
-        loop.run_until_complete(asyncio.sleep(0.01))
+        loop.run_until_complete(serve())
         loop.close()
 
     thread = Thread(target=run, name="proxy")
@@ -137,5 +145,5 @@ def running_proxy(upstream: int) -> Iterator[HttpProxy]:
     try:
         yield proxy
     finally:
-        loop.call_soon_threadsafe(loop.stop)
+        loop.call_soon_threadsafe(ended.set)
         thread.join(30)

@@ -12,13 +12,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import cache
 from logging import getLogger
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, TypeVar
 from weakref import WeakSet, WeakValueDictionary
 
 from deepfs.errors import BackendError, PermissionDeniedError
 from deepfs.text.flat_tree import ChangedError
 
 __all__ = ["INDEXED_BYTES", "SCHEMA_VERSION", "Database", "Durability", "Session", "database_at", "error_for"]
+
+T = TypeVar("T")
 
 _log = getLogger("deepfs")
 
@@ -57,8 +59,8 @@ _SCHEMA: Final = (
     "INSERT INTO state VALUES (0, 0)",
 )
 
-# The triggers are for programs that change files by themselves. FTS5 stores what a trigger adds by itself, and merges it
-# with the rest later; so a transaction of deepfs sets `defers_index`, and adds everything to the index at its end.
+# The triggers are for programs that change files by themselves. FTS5 stores what each trigger adds separately, and must
+# merge it; so a transaction of deepfs sets `defers_index`, and adds everything to the index at its end.
 _AT_ONCE: Final = "(SELECT defers_index FROM state) = 0"
 _INDEXED: Final = "{row}.content IS NOT NULL AND {row}.size <= " + str(INDEXED_BYTES)
 _NEW: Final = _INDEXED.format(row="new")
@@ -343,30 +345,31 @@ def _check_sqlite() -> None:
 
 def _prepare(connection: sqlite3.Connection) -> bool:
     """Bring the schema up to date. Return whether there is a search index that this SQLite can use."""
-    if _schema_version(connection) == 0:
+    if not _in_transaction(connection, "BEGIN", _schema_version):
         [mode] = connection.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":
             raise BackendError(None, "The database cannot be shared where its file is: it must be on a local disk")
-        _in_transaction(connection, _create)
+        _in_transaction(connection, "BEGIN IMMEDIATE", _create)
     has_index = _has_index(connection)
     if not has_index and _offers_trigrams():
-        _in_transaction(connection, _create_index)
+        _in_transaction(connection, "BEGIN IMMEDIATE", _create_index)
         has_index = True
     if not has_index:
         _say_slower()
     return has_index
 
 
-def _in_transaction(connection: sqlite3.Connection, change: Callable[[sqlite3.Connection], None]) -> None:
-    # Locked before anything is read, so of several processes that start at once one makes the change.
-    connection.execute("BEGIN IMMEDIATE")
+def _in_transaction(connection: sqlite3.Connection, begin: str, step: Callable[[sqlite3.Connection], T]) -> T:
+    # A change locks the database before it reads, so of several processes that start at once one makes it.
+    connection.execute(begin)
     try:
-        change(connection)
+        result = step(connection)
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+    return result
 
 
 def _schema_version(connection: sqlite3.Connection) -> int:

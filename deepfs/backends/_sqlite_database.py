@@ -142,6 +142,8 @@ def error_for(error: sqlite3.Error) -> Exception:
 _CACHE_KB: Final = 8192
 _WAL_BYTES: Final = 4 * 1024 * 1024
 """The size of the write-ahead log from which its pages are copied into the database."""
+_SMALLEST: Final = 512
+"""The size of the smallest page of a database."""
 _MOST_IDLE: Final = 8
 """How many unused connections are kept."""
 
@@ -219,6 +221,8 @@ class Database:
 
     def _open(self) -> Session:
         _check_sqlite()
+        if 0 < _size(self.file) < _SMALLEST:  # SQLite would take it for an empty database, and overwrite it.
+            raise BackendError(None, _REASONS[sqlite3.SQLITE_NOTADB])
         # Operations on a connection are one after another, on whichever thread makes them.
         connection = sqlite3.connect(self.file, timeout=0, isolation_level=None, check_same_thread=False)
         try:

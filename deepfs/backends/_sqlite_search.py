@@ -16,7 +16,7 @@ from deepfs.text.flat_tree import FileStat
 
 __all__ = ["STAT_COLUMNS", "Candidates", "IndexChanges", "behind", "end_of", "marks", "padded", "stat_rows"]
 
-STAT_COLUMNS: Final = "path, size, modified_at, created_at, version"
+STAT_COLUMNS: Final = "path, size, modified_at, created_at, version, mime_type"
 
 _SAMPLE: Final = 200
 """How many files are tested before it is decided how to search."""
@@ -64,7 +64,7 @@ def marks(items: Sequence[Any]) -> str:
 
 def stat_rows(rows: Iterable[Sequence[Any]]) -> dict[str, FileStat]:
     """The stats of rows that have `STAT_COLUMNS`."""
-    return {row[0]: FileStat(*row[1:5]) for row in rows}
+    return {row[0]: FileStat(*row[1:6]) for row in rows}
 
 
 class _Test(NamedTuple):
@@ -193,7 +193,7 @@ class Candidates:
         rows = self._session.execute(query, values).fetchall()
         self._scanned += len(rows)
         files = self._files
-        found = {row[0]: FileStat(*row[1:5]) for row in rows if row[5] and row[0] in files}
+        found = {row[0]: FileStat(*row[1:6]) for row in rows if row[6] and row[0] in files}
         if len(rows) < count:
             return Page(found)
         self._adapt(rows)
@@ -243,7 +243,7 @@ class Candidates:
             )
             for row in self._session.execute(query, (*part, self._namespace, self._start, self._end)):
                 if row[0] in self._files:
-                    yield row[0], FileStat(*row[1:5])
+                    yield row[0], FileStat(*row[1:6])
 
     def unindexed(self, start: str) -> list[Sequence[Any]]:
         """The first binary and large files from the path `start` on, which are not in the index of contents."""
@@ -281,8 +281,8 @@ class _Indexed:
             last = paths[-1] if last is None else min(last, paths[-1])
         found = {path: self._chosen[path] for path in paths if last is None or path <= last}
         for row in rows:
-            if row[5] and (last is None or row[0] <= last) and self._search.selects(row[0]):
-                found[row[0]] = FileStat(*row[1:5])
+            if row[6] and (last is None or row[0] <= last) and self._search.selects(row[0]):
+                found[row[0]] = FileStat(*row[1:6])
         return Page(dict(sorted(found.items())), last)
 
 

@@ -196,7 +196,7 @@ def _take_children(prefix: str, rows: Sequence[Sequence[Any]], found: dict[str, 
             continue
         at = path.find("/", len(prefix))
         directory = path[: at + 1] if at > 0 else ""
-        found[f"{directory}_" if directory else path] = FileStat() if directory else FileStat(*row[1:5])
+        found[f"{directory}_" if directory else path] = FileStat() if directory else FileStat(*row[1:6])
     return end_of(directory) if directory else behind(rows[-1][0])
 
 

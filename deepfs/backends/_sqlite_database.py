@@ -4,11 +4,12 @@ Connections are kept open and used by one operation at a time. A forked child do
 file was replaced by another one, connections to the former are closed.
 """
 
+import atexit
 import os
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import cache
 from logging import getLogger
@@ -17,6 +18,7 @@ from weakref import WeakSet, WeakValueDictionary
 
 from deepfs.errors import BackendError, PermissionDeniedError
 from deepfs.text.flat_tree import ChangedError
+from deepfs.threads import pool
 
 __all__ = ["INDEXED_BYTES", "SCHEMA_VERSION", "Database", "Durability", "Session", "database_at", "error_for"]
 
@@ -249,6 +251,15 @@ class Database:
                 return
             _close(session)
 
+    def __del__(self) -> None:
+        idle = list(self._idle)
+        if not idle:
+            return
+        try:
+            pool.start_long(self.file, _close_all, idle)  # The last connection copies the log, which may take long.
+        except RuntimeError:  # No thread can be started.
+            _close_all(idle)
+
     def forget_inherited(self) -> None:
         """Leave the connections of the parent process alone, in a forked child: they may not even be closed there."""
         self._inherited += [*self._idle, *self._used]
@@ -331,6 +342,11 @@ def _size(file: str) -> int:
         return os.stat(file).st_size
     except OSError:
         return 0
+
+
+def _close_all(sessions: Iterable[Session]) -> None:
+    for session in sessions:
+        _close(session)
 
 
 def _close(session: Session) -> None:
@@ -439,6 +455,13 @@ def database_at(file: str, durability: Durability) -> Database:
     key = os.path.realpath(file), durability
     found = _databases.get(key)
     return _databases.setdefault(key, Database(*key)) if found is None else found
+
+
+@atexit.register
+def _close_databases() -> None:
+    """Close what is open, so that the log of a database is in its file when the process has ended."""
+    for database in list(_opened):
+        database.close()
 
 
 _kept: list[Database] = []

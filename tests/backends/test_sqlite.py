@@ -4,6 +4,7 @@ import logging
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -18,6 +19,7 @@ from deepfs.backends import _sqlite_database as databases
 from deepfs.backends import _sqlite_search as planner
 from deepfs.backends.retries import RetryPolicy
 from deepfs.errors import BackendError
+from deepfs.threads import pool
 from support.raw_sqlite import RawSqlite, rows
 
 CHANGES: list[Callable[[SqliteBackend], Any]] = [
@@ -370,6 +372,19 @@ def test_a_closed_backend_opens_the_database_again(backend: SqliteBackend) -> No
     assert backend.read("/a.txt").ok
     backend.close()
     backend.close()
+
+
+def test_a_forgotten_backend_closes_its_connections(file: Path) -> None:
+    backend = SqliteBackend(file)
+    assert backend.write("/a.txt", "x").ok
+    assert file.with_name("files.db-wal").exists()
+    del backend
+    for _ in range(500):
+        if not file.with_name("files.db-wal").exists():
+            return
+        run_sync(pool.run, int)  # A worker thread refers to its last call until the next one.
+        time.sleep(0.01)
+    pytest.fail("the database is still open")
 
 
 def test_a_file_that_was_replaced_is_opened_again(backend: SqliteBackend, file: Path) -> None:

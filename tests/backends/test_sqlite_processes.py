@@ -176,3 +176,10 @@ print("passed")
 def test_a_forked_child_opens_connections_of_its_own(file: Path) -> None:
     with started(_FORKING, file) as process:
         assert process.communicate()[0] == "passed\n"
+
+
+def test_a_process_that_ends_leaves_one_file(file: Path) -> None:
+    script = "import sys\nfrom deepfs import SqliteBackend\nassert SqliteBackend(sys.argv[1]).write('/a.txt', 'x').ok"
+    with started(script, file) as process:
+        assert process.communicate()[0] == ""
+    assert [path.name for path in file.parent.iterdir()] == [file.name]

@@ -17,9 +17,11 @@ import pytest
 from deepfs import SqliteBackend, run_sync
 from deepfs.backends import _sqlite_database as databases
 from deepfs.backends import _sqlite_search as planner
+from deepfs.backends import flat_storage
 from deepfs.backends.retries import RetryPolicy
 from deepfs.errors import BackendError
 from deepfs.threads import pool
+from deepfs.threads.deadline import Deadline
 from support.raw_sqlite import RawSqlite, rows
 
 CHANGES: list[Callable[[SqliteBackend], Any]] = [
@@ -331,6 +333,14 @@ def test_a_walk_is_bounded_where_no_index_helps(file: Path) -> None:
         assert backend.glob("*t").truncated
         assert not backend.grep("text").truncated
         assert not backend.grep("q", path="/300.txt").truncated
+
+
+def test_a_search_that_finds_nothing_ends_when_its_time_is_up(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with SqliteBackend(file) as backend:
+        backend.upload_files([(f"/{number:03}.txt", b"text") for number in range(400)])
+        monkeypatch.setattr(flat_storage, "search_deadline", lambda: Deadline(0.0))
+        assert backend.grep("q").truncated
+        assert backend.glob("*.q").truncated
 
 
 # --- copies -----------------------------------------------------------------------------------------------------------

@@ -46,15 +46,15 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 def test_the_second_run_finds_the_memories_of_the_first(runs: Runs) -> None:
     assert "run-002" not in runs.first
-    assert "1 run remembered in .demo/memories.sqlite" in runs.first
+    assert "1 run remembered in .demo/memories.db" in runs.first
     assert "first: /memories/run-001.md" in runs.second
     assert "awrite('/memories/run-002.md'" in runs.second
-    assert "2 runs remembered in .demo/memories.sqlite" in runs.second
+    assert "2 runs remembered in .demo/memories.db" in runs.second
 
 
 def test_the_demo_stores_its_memories_in_the_printed_directory(runs: Runs) -> None:
     assert [path.name for path in runs.directory.iterdir()] == [".demo"]
-    assert (runs.directory / ".demo" / "memories.sqlite").is_file()
+    assert (runs.directory / ".demo" / "memories.db").is_file()
 
 
 def test_searches_cover_every_mount(runs: Runs) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from langgraph.store.postgres.aio import AsyncPostgresStore
     from langgraph.store.sqlite.aio import AsyncSqliteStore
 
+    from support.object_stores import S3Server
     from support.postgres import PostgresServer
 
 __all__ = ["pytest_make_collect_report", "pytest_runtest_makereport"]
@@ -87,6 +88,15 @@ def postgres_server() -> "Iterator[PostgresServer]":
 
 
 @pytest.fixture(scope="session")
+def s3_server() -> "Iterator[S3Server]":
+    """An S3 server for this test worker, with a bucket."""
+    from support.object_stores import running_s3
+
+    with running_s3() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
 def busybox(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A directory with the tools of busybox and nothing else."""
     return busybox_tools(tmp_path_factory.mktemp("busybox"))
@@ -95,6 +105,13 @@ def busybox(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 def postgres_dsn(postgres_server: "PostgresServer") -> Iterator[str]:
     """The DSN of a fresh database."""
+    with postgres_server.database() as name:
+        yield postgres_server.dsn(name)
+
+
+@pytest.fixture(scope="session")
+def postgres_files_dsn(postgres_server: "PostgresServer") -> Iterator[str]:
+    """The DSN of a database that the tests of PostgresBackend share; each uses a namespace of its own."""
     with postgres_server.database() as name:
         yield postgres_server.dsn(name)
 

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
     from deepfs.backends.fsspec_filesystem import register_backend, unregister_backend
     from deepfs.backends.local_shell import LocalShellBackend
     from deepfs.backends.memory import MemoryBackend
+    from deepfs.backends.object_store import ObjectStoreBackend, S3Backend
+    from deepfs.backends.postgres import PostgresBackend
     from deepfs.backends.protocol import BackendProtocol
+    from deepfs.backends.sqlite import SqliteBackend
     from deepfs.backends.state import StateBackend
     from deepfs.backends.store import NamespaceFactory, StoreBackend
     from deepfs.compat.factories import BackendContext
@@ -39,6 +42,10 @@ __all__ = [
     "MemoryBackend",
     "ModalSandbox",
     "NamespaceFactory",
+    "ObjectStoreBackend",
+    "PostgresBackend",
+    "S3Backend",
+    "SqliteBackend",
     "StateBackend",
     "StoreBackend",
     "register_backend",
@@ -56,7 +63,10 @@ if not TYPE_CHECKING:  # Type checkers use the imports above, and report unknown
             "fsspec_filesystem": ["register_backend", "unregister_backend"],
             "local_shell": ["LocalShellBackend"],
             "memory": ["MemoryBackend"],
+            "object_store": ["ObjectStoreBackend", "S3Backend"],
+            "postgres": ["PostgresBackend"],
             "protocol": ["BackendProtocol"],
+            "sqlite": ["SqliteBackend"],
             "state": ["StateBackend"],
             "store": ["NamespaceFactory", "StoreBackend"],
             "deepfs.compat.factories": ["BackendContext"],

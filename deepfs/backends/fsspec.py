@@ -115,7 +115,8 @@ class FsspecBackend(StorageBackend):
         return isinstance(calls, AwaitedCalls) and calls.runs_here()
 
     async def aclose(self) -> None:
-        self._source.close()
+        # The finalizers of a filesystem may wait for its connections to be closed.
+        await pool.run(self._source.close)
 
 
 # --- the storage -----------------------------------------------------------------------------------------------------

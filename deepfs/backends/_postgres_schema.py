@@ -72,7 +72,7 @@ def _identifier(name: str) -> str:
 
 def _text(value: str) -> str:
     """A literal of SQL, whatever the server takes a backslash for."""
-    return "'" + value.replace("'", "''") + "'" if "\\" not in value else "E'" + value.replace("\\", "\\\\") + "'"
+    return " E'" + value.replace("\\", "\\\\").replace("'", "''") + "'"
 
 
 class Abilities(Struct, frozen=True):

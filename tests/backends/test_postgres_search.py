@@ -179,7 +179,7 @@ async def test_searches_give_the_answers_of_the_model(
     if way == "always by index":
         monkeypatch.setattr(search, "_FEW", 2.0)
         monkeypatch.setattr(search, "_FIRST_STEP", 1)
-        monkeypatch.setattr(search, "_PAGE", 40)
+        monkeypatch.setattr(search, "_PAGE", 400)
     if way == "never by index":
         monkeypatch.setattr(search, "_TOO_MANY", 0)
     async with PostgresBackend(*(plain if way == "plain" else indexed)) as backend:

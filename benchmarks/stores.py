@@ -1,10 +1,7 @@
 """LangGraph stores to measure with; a PostgreSQL server is started for the one that needs it."""
 
-import importlib.util
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from pathlib import Path
-from types import ModuleType
 from typing import Final, Literal, NamedTuple
 
 from langgraph.store.base import BaseStore
@@ -12,7 +9,7 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.store.postgres.aio import AsyncPostgresStore
 from langgraph.store.sqlite.aio import AsyncSqliteStore
 
-from benchmarks import inputs
+from benchmarks import inputs, servers
 
 __all__ = ["STORES", "Kind", "Opened", "postgres_store"]
 
@@ -45,21 +42,10 @@ async def _sqlite_store() -> AsyncIterator[Opened]:
 @asynccontextmanager
 async def postgres_store() -> AsyncIterator[Opened]:
     """A store in a PostgreSQL server of its own."""
-    with _postgres().running_server() as server:
+    with servers.of_the_tests("postgres").running_server() as server:
         async with AsyncPostgresStore.from_conn_string(server.dsn()) as store:
             await store.setup()
             yield Opened(store, str(server.directory))
-
-
-def _postgres() -> ModuleType:
-    """The module of the tests that starts a PostgreSQL server."""
-    source = Path(__file__).parents[1] / "tests" / "support" / "postgres.py"
-    spec = importlib.util.spec_from_file_location("_postgres_server", source)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 STORES: Final[dict[Kind, Callable[[], AbstractAsyncContextManager[Opened]]]] = {

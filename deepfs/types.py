@@ -259,11 +259,16 @@ class ReadRawResult(Result):
 
 
 class GrepResult(Result):
-    """Matches sorted by path, then line; `skipped` counts the files that could not be searched."""
+    """Matches sorted by path, then line; `skipped` counts the files that could not be searched.
+
+    `as_of` is set where an index named the files to search: the time of the listing that the index rests on, as ISO
+    8601. Later changes by others may be missing.
+    """
 
     matches: list[GrepMatch] | None = None
     truncated: bool = False
     skipped: int = 0
+    as_of: str | None = None
 
     def __post_init__(self) -> None:
         self.matches = _records(self.matches, GrepMatch)
@@ -273,12 +278,14 @@ class GlobResult(Result):
     """Files sorted by path; `truncated` says that there are more.
 
     `truncation_reason` says why: the time or a limit was reached (`"budget"`), a directory could not be read
-    (`"unreadable"`), or a response was cut in transit (`"transport"`). It is None if the reason is not known.
+    (`"unreadable"`), or a response was cut in transit (`"transport"`). It is None if the reason is not known. `as_of`
+    is as in `GrepResult`.
     """
 
     matches: list[FileInfo] | None = None
     truncated: bool = False
     truncation_reason: TruncationReason | None = None
+    as_of: str | None = None
 
     def __post_init__(self) -> None:
         self.matches = _records(self.matches, FileInfo)
@@ -319,7 +326,11 @@ class ExecuteResponse(Struct):
 
 
 class ChangeEvent(Struct, frozen=True):
-    """A change of a file, as `awatch` reports it."""
+    """A change of a file, as `awatch` reports it.
+
+    `kind` is `"created"`, `"modified"` or `"deleted"`. After `"resync"`, changes at and under `path` may have been
+    missed: look again. `version` is that of the content, to be given as `if_match`, or None if it is not known.
+    """
 
     path: str
     kind: ChangeKind

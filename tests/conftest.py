@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from langgraph.store.postgres.aio import AsyncPostgresStore
     from langgraph.store.sqlite.aio import AsyncSqliteStore
 
+    from support.object_stores import S3Server
     from support.postgres import PostgresServer
 
 __all__ = ["pytest_make_collect_report", "pytest_runtest_makereport"]
@@ -83,6 +84,15 @@ def postgres_server() -> "Iterator[PostgresServer]":
     from support.postgres import running_server
 
     with running_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> "Iterator[S3Server]":
+    """An S3 server for this test worker, with a bucket."""
+    from support.object_stores import running_s3
+
+    with running_s3() as server:
         yield server
 
 

@@ -16,6 +16,8 @@ SCENARIOS: Final = (
     "mounts",
     "state",
     "store",
+    "processes",
+    "postgres",
     "sequential",
     "listing",
     "boxes",

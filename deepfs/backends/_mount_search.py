@@ -163,7 +163,7 @@ def _merged_greps(
     limit = len(matches) if max_count is None else max_count
     truncated = len(matches) > limit or any(result.truncated for result in came) or len(came) < len(results)
     skipped = sum(result.skipped for result in came)
-    merged = GrepResult(matches=matches[:limit], truncated=truncated, skipped=skipped)
+    merged = GrepResult(matches=matches[:limit], truncated=truncated, skipped=skipped, as_of=_oldest(came))
     return _with_failures(merged, queries, results)
 
 
@@ -179,8 +179,14 @@ def _merged_globs(queries: Sequence[MountQuery[Any]], results: Sequence[GlobResu
         truncated=bool(reasons),
         # The reason "unreadable" comes before limits, since no narrower search would show what cannot be read.
         truncation_reason=next((reason for reason in get_args(TruncationReason) if reason in reasons), None),
+        as_of=_oldest(came),
     )
     return _with_failures(merged, queries, results)
+
+
+def _oldest(results: Sequence[GrepResult] | Sequence[GlobResult]) -> str | None:
+    """The time of the oldest listing that one of `results` rests on."""
+    return min((result.as_of for result in results if result.as_of is not None), default=None)
 
 
 def _with_failures(merged: ResultT, queries: Sequence[MountQuery[Any]], results: Sequence[Result | None]) -> ResultT:

@@ -24,6 +24,7 @@ from deepfs.backends.protocol import (
     supports_execute,
 )
 from deepfs.backends.transfer import copy_tree, move_tree
+from deepfs.backends.watching import merged_watches
 from deepfs.errors import (
     DeepFSError,
     InvalidPathError,
@@ -122,7 +123,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
             durable=all(backend.capabilities.durable for backend in everywhere),
             executes=self._executor.capabilities.executes,
             deletes=any(backend.capabilities.deletes for backend in everywhere),
-            watches=any(backend.capabilities.watches for backend in everywhere),
+            watches=all(backend.capabilities.watches for backend in everywhere),
             atomic_between_processes=all(backend.capabilities.atomic_between_processes for backend in everywhere),
         )
 
@@ -355,14 +356,24 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         return replace(await mount.ask(mount.backend.aupload_stream, inner, chunks), path=path)
 
     async def awatch(self, path: str = "/") -> AsyncGenerator[ChangeEvent, None]:
-        """Watch `path` in its backend. Raises NotSupportedError if mounts lie beneath `path`: watch each of them."""
+        """Watch all mounts at and under `path`. Raises NotSupportedError unless each of them declares `watches`."""
         mount, inner, path = self._route(path)
-        if self._table.beneath(path):
-            raise NotSupportedError(path, "backends are mounted beneath it: watch each of them")
+        parts = [(mount, inner), *((each, "/") for each in self._table.beneath(path))]
+        if not all(each.backend.capabilities.watches for each, _ in parts):
+            raise NotSupportedError(path, "not all backends at and under it tell of changes (`watches`)")
+        sources = [partial(self._watch_mount, each, start) for each, start in parts]
+        async with aclosing(merged_watches(path, sources) if len(sources) > 1 else sources[0]()) as events:
+            async for event in events:
+                yield event
+
+    async def _watch_mount(self, mount: Mount, inner: str) -> AsyncGenerator[ChangeEvent, None]:
+        """The events of one mount with paths of the composite, without those of files that other mounts hide."""
         try:
             async with aclosing(mount.backend.awatch(inner)) as events:
                 async for event in events:
-                    yield replace(event, path=mount.outer(event.path))
+                    event = replace(event, path=mount.outer(event.path))
+                    if self._table.owns(mount, event.path):
+                        yield event
         except DeepFSError as error:
             raise mount.outer_error(error, inner) from error
 

@@ -1,8 +1,8 @@
 """Backends over flat storage, which maps path → file: every operation of the contract, planned over four primitives."""
 
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing
 from typing import Any, TypeVar
 
 from deepfs.backends import flat_plans as plans
@@ -17,6 +17,7 @@ from deepfs.backends.flat_storage import (
 )
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.retries import RetryPolicy, until_accepted
+from deepfs.backends.watching import is_watched, reported, watch_storage
 from deepfs.errors import DeepFSError, ErrorCode
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
 from deepfs.text import paths
@@ -27,6 +28,7 @@ from deepfs.text.flat_tree import Change, Directories, FileStat, FileTree, stats
 from deepfs.text.lines import check_text
 from deepfs.threads.locks import path_locks
 from deepfs.types import (
+    ChangeEvent,
     DeleteResult,
     EditResult,
     FileDataV2,
@@ -61,6 +63,10 @@ class StorageBackend(BackendProtocol):
     under locks on their paths, shared by every backend object with an equal scope, so that edits in one process do not
     overwrite each other. If the storage refuses a change with ChangedError, the operation is planned anew, for up to 30
     seconds.
+
+    A subclass that declares `watches` in its `capabilities` has `awatch`, which tells what backend objects with an
+    equal scope store in this process. Declare it only where nobody else changes the storage. If the storage itself
+    tells of changes, override `awatch` as well.
 
     Args:
         max_file_size_mb: The largest file, in units of 1,048,576 bytes, that is read whole or searched.
@@ -123,7 +129,13 @@ class StorageBackend(BackendProtocol):
 
     async def _attempt(self, plan: Callable[[], Plan[T]], *held: str) -> T:
         async with self._hold(*held):
-            return await self._storage().carry_out(plan(), "change")
+            return await self._carry_out(self._storage(), plan())
+
+    def _carry_out(self, storage: Storage, plan: Plan[T]) -> Awaitable[T]:
+        """Run the plan of a change, whose paths are locked, and tell those who watch."""
+        if is_watched():
+            return reported(self._scope(), lambda noted: storage.carry_out(noted, "change"), plan)
+        return storage.carry_out(plan, "change")
 
     # --- looking ---
 
@@ -199,6 +211,18 @@ class StorageBackend(BackendProtocol):
         outcomes = {"make_directory": ErrorCode.UNSUPPORTED.value}
         return [FileUploadResponse(change.path, outcomes.get(change.change)) for change in changes]
 
+    # --- watching ---
+
+    async def awatch(self, path: str = "/") -> AsyncGenerator[ChangeEvent, None]:
+        path = paths.normalize(path)
+        if self.capabilities.watches:
+            events = watch_storage(self._scope, path, self._hold(path))
+        else:
+            events = super().awatch(path)
+        async with aclosing(events):
+            async for event in events:
+                yield event
+
 
 class FlatBackend(StorageBackend):
     """A backend over a storage of whole files. A subclass defines `_fetch`, `_fetch_all` and `_commit`.
@@ -242,7 +266,7 @@ class FlatBackend(StorageBackend):
             return await change()
 
     async def _attempt(self, plan: Callable[[], Plan[T]], *held: str) -> T:
-        return await self._changing(lambda: self._storage().carry_out(plan(), "change"), *held)
+        return await self._changing(lambda: self._carry_out(self._storage(), plan()), *held)
 
     def _storage(self) -> Storage:
         return _FetchedFiles(self)

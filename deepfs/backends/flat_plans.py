@@ -222,7 +222,9 @@ def _find_names(request: GlobRequest, files: FileFilter) -> Plan[GlobResult]:
         search.is_late |= page.truncated
     if not search.matches and not (yield from _is_directory(files.root)):
         raise (yield from _no_directory(files.root))
-    return search.result()
+    result = search.result()
+    result.as_of = page.as_of
+    return result
 
 
 def grep(terms: Terms, request: GrepRequest, files: FileFilter) -> Plan[GrepResult]:
@@ -261,21 +263,23 @@ def _find_lines(terms: Terms, request: GrepRequest, grep: Grep) -> Plan[GrepResu
             break
     if not seen and files.root != "/" and not (yield Stat([files.root])) and not (yield from _is_directory(files.root)):
         raise NotFoundError(files.root)
-    return grep.result()
+    result = grep.result()
+    result.as_of = page.as_of
+    return result
 
 
 def _scan(terms: Terms, search: BatchedGrep, deadline: Deadline) -> Plan[bool]:
     """Search the files of a listing without contents. Returns whether the search needs more files."""
     chosen: list[tuple[str, int]] = yield Work(search.choose, deadline)
     ahead = tuple(path for path, _ in chosen) if terms._asks_together else ()
-    for batch in _batches(chosen):
+    for batch in batches(chosen):
         ahead = ahead[len(batch) :]
         if not (yield Work(partial(search.scan, batch, (yield Get(batch, ahead))), deadline)):
             return False
     return True
 
 
-def _batches(chosen: Iterable[tuple[str, int]]) -> Iterable[list[str]]:
+def batches(chosen: Iterable[tuple[str, int]]) -> Iterable[list[str]]:
     """The paths in batches, limited by number and by total size."""
     batch: list[str] = []
     held = 0

@@ -111,6 +111,8 @@ class Page(Struct, frozen=True):
     """How many other files up to there could not be searched."""
     truncated: bool = False
     """Whether the storage gave up, at a limit of its own, before all files were considered."""
+    as_of: str | None = None
+    """The time of the listing that the answer rests on; None if the storage itself was asked."""
 
 
 class Find(Struct, frozen=True):

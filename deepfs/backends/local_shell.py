@@ -5,8 +5,10 @@ from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from secrets import token_hex
 
+from msgspec.structs import replace
+
 from deepfs import process as commands
-from deepfs.backends.filesystem import FilesystemBackend
+from deepfs.backends.filesystem import ON_DISK, FilesystemBackend
 from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol
 from deepfs.errors import InvalidPathError
 from deepfs.process import Command, Running
@@ -51,13 +53,7 @@ class LocalShellBackend(FilesystemBackend, SandboxBackendProtocol):
         ValueError: For a number, a name in `env` or an `ignore` that cannot be used.
     """
 
-    capabilities: Capabilities = Capabilities(
-        keeps_empty_directories=True,
-        keeps_created_at=False,
-        durable=True,
-        executes=True,
-        atomic_between_processes=True,
-    )
+    capabilities: Capabilities = replace(ON_DISK, executes=True)
 
     def __init__(
         self,

@@ -5,6 +5,7 @@ from contextlib import AbstractAsyncContextManager
 
 from deepfs.backends.flat import StorageBackend
 from deepfs.backends.flat_storage import InlineStorage, Storage
+from deepfs.backends.protocol import Capabilities
 from deepfs.text import paths
 from deepfs.text.entries import StoragePlace, flat_place
 from deepfs.text.flat_tree import Change, Directories, FileStat, FileTree, stat_of
@@ -44,6 +45,7 @@ class MemoryBackend(StorageBackend):
         max_file_size_mb: The largest file, in units of 1,048,576 bytes, that is read whole or searched.
     """
 
+    capabilities: Capabilities = Capabilities(watches=True)
     is_synchronous = True
     _reads_before_change = True
 

@@ -367,9 +367,9 @@ class StoreBackend(RecordStorageBackend):
             files = await self._identified(files)
         if is_inline():
             with files.locks.hold_blocking(*held):
-                return await files.carry_out(plan(), "change")
+                return await self._carry_out(files, plan())
         async with files.locks.hold(*held):
-            return await files.carry_out(plan(), "change")
+            return await self._carry_out(files, plan())
 
     def _storage(self) -> Storage:
         return self._files()

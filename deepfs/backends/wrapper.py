@@ -262,6 +262,7 @@ def _taking_arguments(
         made = type(request).called_with(placed, options)
         # If `dispatch` changed the start path, the filter `hidden` may not fit the paths there.
         hidden = request.hidden if made.path == request.path else None
-        return await run(made if hidden is None else replace(made, hidden=hidden))
+        is_plain = hidden is None and not request.fresh
+        return await run(made if is_plain else replace(made, hidden=hidden, fresh=request.fresh))
 
     return search

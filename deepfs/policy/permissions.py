@@ -477,8 +477,8 @@ class PermissionedBackend(WrapperBackend):
         path = await self._checked(path, "read")
         async with aclosing(super().awatch(path)) as events:
             async for event in events:
-                if await self._refused(event.path, "read") is None:
-                    yield event
+                for readable in await _readable(self, event, path):
+                    yield readable
 
     async def _refused(self, path: str, operation: FilesystemOperation) -> ErrorCode | None:
         try:
@@ -486,6 +486,23 @@ class PermissionedBackend(WrapperBackend):
         except DeepFSError as error:
             return error.code
         return None
+
+
+async def _readable(backend: PermissionedBackend, event: ChangeEvent, top: str) -> list[ChangeEvent]:
+    """`event` of a watch of `top`, if its path may be read; otherwise nothing.
+
+    The `resync` of a path that may not be read is one of the next path above it that may, unless certainly nothing at
+    and beneath the path may be read. `top` may be read.
+    """
+    path = event.path
+    if await backend._refused(path, "read") is None:
+        return [event]
+    hidden = backend._hidden(None)
+    if event.kind != "resync" or (hidden is not None and hidden(path, is_dir=True)):
+        return []
+    while path != top and await backend._refused(path, "read") is not None:
+        path = paths.parent(path)
+    return [replace(event, path=path)]
 
 
 def _place(record: FileInfo | GrepMatch) -> str:

@@ -13,9 +13,10 @@ from time import perf_counter
 from typing import Any, Final, TypeVar
 
 import anyio
+from msgspec.structs import replace
 
 from deepfs import process as commands
-from deepfs.backends.filesystem import FilesystemBackend
+from deepfs.backends.filesystem import ON_DISK, FilesystemBackend
 from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol
 from deepfs.disk import Disk, Upload
 from deepfs.disk.os_calls import SEARCH
@@ -63,13 +64,7 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
 
     _kind: str
     """The first word of `id`."""
-    capabilities: Capabilities = Capabilities(
-        keeps_empty_directories=True,
-        keeps_created_at=False,
-        durable=True,
-        executes=True,
-        atomic_between_processes=True,
-    )
+    capabilities: Capabilities = replace(ON_DISK, executes=True)
 
     def __init__(
         self,

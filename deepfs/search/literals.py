@@ -1,7 +1,8 @@
 r"""The literal texts that every match of a search contains, so that an index can name the files to search.
 
 All answers are conservative: what is not understood yields no text, and so more candidates. The query and the file
-filter must still check each candidate.
+filter must still check each candidate. A file that is not text can match too, and then counts as skipped; so an index
+that has only text must name all other files.
 
 A text without a line break that is found in content after `\r\n` became `\n` and the BOM was removed stands in the
 stored content as well. Yet indexes may store such characters differently, so no text contains a carriage return or a
@@ -357,6 +358,6 @@ def _character(token: re.Match[str]) -> str:
     digits = token["hex"] or token["code"]
     if not digits:
         return token["escaped"] or token["plain"]
-    if len(digits.lstrip("0")) > 6 or int(digits, 16) > sys.maxunicode:
+    if int(digits, 16) > sys.maxunicode:
         raise _UnknownSyntaxError
     return chr(int(digits, 16))

@@ -5,7 +5,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Final, Protocol, Self
 
 from msgspec import Struct
 from msgspec.structs import fields, replace
@@ -17,6 +17,9 @@ from deepfs.text.paths import is_visible, visible_in
 from deepfs.threads.deadline import Deadline
 
 __all__ = ["FileFilter", "GlobRequest", "GrepRequest", "PathFilter", "SearchRequest", "option_types"]
+
+
+_NO_PARAMETERS: Final = frozenset({"hidden", "fresh"})
 
 
 class PathFilter(Protocol):
@@ -34,22 +37,24 @@ class _Search(Struct, frozen=True):
 class SearchRequest(_Search, frozen=True, kw_only=True):
     """The arguments of a call of `aglob` or `agrep`. The fields have the names and defaults of the parameters.
 
-    `hidden` is not a parameter: it selects paths that the caller of a backend will not show, so that the search need
-    not look there. It is only a hint, which a wrapper may drop, so the caller must also filter the result.
+    Two fields are not parameters. `hidden` selects paths that the caller of a backend will not show, so that the search
+    need not look there. It is only a hint, which a wrapper may drop, so the caller must also filter the result. `fresh`
+    makes a backend that searches by an index bring that up to date first; the others always search what is there.
     """
 
     placed: ClassVar[tuple[str, ...]]
     """The positional parameters. All others are options."""
 
     hidden: PathFilter | None = None
+    fresh: bool = False
 
     @classmethod
     def called_with(cls, placed: Sequence[Any], options: Mapping[str, Any]) -> Self:
         """Make the request from the arguments of the operation. Raises TypeError if it has no such parameters."""
         if len(placed) > len(cls.placed):
             raise TypeError(f"a search takes {len(cls.placed)} arguments by position, but {len(placed)} were given")
-        if "hidden" in options:
-            raise TypeError("a search has no parameter 'hidden'")
+        for name in _NO_PARAMETERS & options.keys():
+            raise TypeError(f"a search has no parameter {name!r}")
         return cls(*placed, **options)
 
     @property
@@ -124,7 +129,7 @@ class GrepRequest(SearchRequest, frozen=True):
 
 def option_types(request: type[SearchRequest]) -> dict[str, Any]:
     """The options of an operation by name, each with its type."""
-    return {each.name: each.type for each in fields(request) if each.name not in (*request.placed, "hidden")}
+    return {each.name: each.type for each in fields(request) if each.name not in {*request.placed, *_NO_PARAMETERS}}
 
 
 @cache

@@ -61,7 +61,7 @@ __all__ = [
 
 
 class FileStat(Struct, frozen=True):
-    """The size, times and version of a file, without its content; None is what the storage does not know."""
+    """The size, times, version and type of a file, without its content; None is what the storage does not know."""
 
     size: int | None = None
     """Bytes."""
@@ -69,6 +69,7 @@ class FileStat(Struct, frozen=True):
     created_at: str | None = None
     tag: Any = None
     """Identifies this version of the file, such as a revision number or an ETag."""
+    mime_type: str | None = None
 
 
 Found: TypeAlias = Mapping[str, FileDataV2] | Mapping[str, FileStat]

@@ -20,7 +20,7 @@ from deepfs.threads.loop_bridge import Claim, LoopCallbacks, loop_callbacks, nam
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-__all__ = ["BackgroundLoop", "Call", "background_loop"]
+__all__ = ["BackgroundLoop", "Call", "background_loop", "on_background_loop"]
 
 T = TypeVar("T")
 
@@ -234,6 +234,60 @@ class Call(Generic[T]):
 
     def _cancel(self) -> None:
         self._scope.cancel()
+
+
+class _AwaitedCall(Call[T]):
+    """A call that a task of another loop awaits, so that no thread waits for it."""
+
+    def __init__(self, function: Callable[[], Awaitable[T]]) -> None:
+        self._ended = loop_callbacks().event()
+        waiting = waiting_threads.get()
+        super().__init__(function)
+        self.context.run(waiting_threads.set, waiting)
+
+    async def result(self, running: _Running) -> T:
+        """Await the call. If the awaiting task is cancelled, the call is cancelled, and its end is awaited."""
+        try:
+            await self._ended.wait()
+        except BaseException:
+            if self._claim.take() is None and not self._is_done:
+                running.send(self._cancel)
+                await self._ended.wait_shielded()
+            raise
+        finally:
+            running.forget(self)
+        try:
+            if self._error is not None:
+                raise self._error
+            return self._value
+        finally:
+            del self  # As in `wait`.
+
+    def _open(self) -> None:
+        self._is_done = True
+        self._ended.set()
+
+
+async def on_background_loop(function: Callable[[], Awaitable[T]]) -> T:
+    """Await an async call on the background loop, which is an asyncio loop, from a task of any loop.
+
+    So drivers that need asyncio serve callers on trio. If the caller is cancelled, so is the call, and its end is
+    awaited: what it has shielded is then done.
+
+    Args:
+        function: Makes the call.
+
+    Returns:
+        What the call returns.
+
+    Raises:
+        RuntimeError: The loop cannot be started, as at interpreter shutdown, or it ended before the call did.
+    """
+    call = _AwaitedCall(function)
+    running = background_loop().take(call)
+    if running is None:
+        raise RuntimeError("deepfs's event loop cannot be started any more")
+    return await call.result(running)
 
 
 _loop = BackgroundLoop()

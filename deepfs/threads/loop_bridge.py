@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
@@ -39,6 +39,7 @@ __all__ = [
     "name_asyncio",
     "on_asyncio",
     "running_asyncio_loop",
+    "start_task",
     "waiting_threads",
 ]
 
@@ -445,6 +446,21 @@ async def finish(call: Callable[[], Awaitable[T]]) -> T:
     except asyncio.CancelledError:
         await _ended(task)
         raise
+
+
+def start_task(call: Callable[[], Awaitable[None]]) -> None:
+    """Make an async call, which must not raise, in a task outside of all task groups and cancel scopes of the caller.
+
+    It has the caller's context variables, and is cancelled when the event loop ends.
+    """
+    if _on_trio():
+        from trio.lowlevel import spawn_system_task
+
+        spawn_system_task(_awaited, call, context=copy_context())
+        return
+    import asyncio
+
+    _kept_task(asyncio.get_running_loop(), call)
 
 
 async def _ended(task: "asyncio.Task[Any]") -> None:

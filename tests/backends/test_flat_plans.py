@@ -8,8 +8,10 @@ import anyio.lowlevel
 import pytest
 
 from deepfs.backends import flat_plans as plans
+from deepfs.backends.composite import CompositeBackend
 from deepfs.backends.flat import AsyncStorage, BlockingStorage, InlineStorage, StorageBackend
 from deepfs.backends.flat_requests import Apply, Children, Find, Get, List, Page, Plan, Stat, Together, Work
+from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import (
     BackendError,
     DeepFSError,
@@ -479,12 +481,15 @@ class Finding(Tagged):
 
     hint = ""
     gives_up_after: str | None = None
+    as_of: str | None = None
 
     def find(self, request: SearchRequest, files: FileFilter, after: str | None) -> Page:
         candidates = [path for path in sorted(self.files) if path > (after or "") and self.hint in path][:2]
         gives_up = self.gives_up_after is not None and self.gives_up_after in candidates
         last = candidates[-1] if len(candidates) == 2 else None
-        return Page(self.stat(candidates), last, skipped=1, truncated=gives_up)
+        return Page(
+            self.stat(candidates), last, skipped=1, truncated=gives_up, as_of="now" if request.fresh else self.as_of
+        )
 
 
 class FindingTerms(Terms):
@@ -543,6 +548,32 @@ def test_a_search_without_candidates_still_says_what_is_missing() -> None:
     with pytest.raises(NotDirectoryError):
         found(storage, GlobRequest("*", "/f"))
     assert found(storage, GrepRequest("y", "/f"))[0].matches == []
+
+
+@pytest.mark.anyio
+async def test_results_carry_the_time_of_the_listing_that_they_rest_on() -> None:
+    class Indexed(StorageBackend):
+        _finds = True
+
+        def __init__(self, as_of: str | None) -> None:
+            super().__init__()
+            self.storage = finding("/a")
+            self.storage.as_of = as_of
+
+        def _storage(self) -> Finding:
+            return self.storage
+
+    newer, older = Indexed("2026-02-02"), Indexed("2026-01-01")
+    tree = WrapperBackend(CompositeBackend(newer, {"/m/": older, "/n/": Indexed(None)}))
+    assert [(await tree.aglob("*", path)).as_of for path in ("/", "/m", "/n")] == ["2026-01-01", "2026-01-01", None]
+    assert [(await tree.agrep("x", path)).as_of for path in ("/", "/m", "/n")] == ["2026-01-01", "2026-01-01", None]
+    for fresh in (
+        await tree.arun_grep(GrepRequest("x", fresh=True)),
+        await tree.arun_glob(GlobRequest("*", fresh=True)),
+    ):
+        assert fresh.as_of == "now"
+    with pytest.raises(TypeError, match="fresh"):
+        await tree.agrep("x", fresh=True)  # type: ignore[call-arg]
 
 
 class TogetherTerms(Terms):

@@ -11,7 +11,7 @@ import anyio.to_thread
 import pytest
 from langgraph.store.memory import InMemoryStore
 
-from deepfs import BackendProtocol, CompositeBackend, FilesystemPermission, MemoryBackend, StoreBackend
+from deepfs import BackendProtocol, CompositeBackend, FilesystemPermission, MemoryBackend, StateBackend, StoreBackend
 from deepfs.backends.protocol import Capabilities
 from deepfs.compat.adapters import adapt_backend_protocol
 from deepfs.errors import BackendError, InvalidPathError, NotSupportedError, PermissionDeniedError
@@ -188,13 +188,14 @@ async def test_a_workspace_created_by_a_stream_is_private() -> None:
 
 
 class Watching(MemoryBackend):
-    """Yields three change events."""
+    """Yields three change events once it is active."""
 
     capabilities = Capabilities(watches=True)
 
     async def awatch(self, path: str = "/") -> AsyncGenerator[ChangeEvent, None]:
         self.ended = False
         try:
+            yield ChangeEvent(path, "resync")
             for name in ("a", "secret", "b"):
                 yield ChangeEvent(f"{path.rstrip('/')}/{name}", "created")
             await anyio.sleep_forever()
@@ -202,9 +203,17 @@ class Watching(MemoryBackend):
             self.ended = True
 
 
+class Silent(MemoryBackend):
+    """Tells of no changes."""
+
+    capabilities = Capabilities()
+
+
 async def watched(backend: BackendProtocol, path: str, count: int) -> list[str]:
+    """The paths of the first events after the one that says that the watch is active."""
     found: list[str] = []
     async with aclosing(backend.awatch(path)) as events:
+        assert await anext(events) == ChangeEvent(path, "resync")
         async for event in events:
             found.append(event.path)
             if len(found) == count:
@@ -214,7 +223,7 @@ async def watched(backend: BackendProtocol, path: str, count: int) -> list[str]:
 
 async def test_watching_a_backend_without_the_capability_is_unsupported() -> None:
     foreign = adapt_backend_protocol(DuckS3({}))
-    for backend in (MemoryBackend(), WrapperBackend(MemoryBackend()), CompositeBackend(MemoryBackend()), foreign):
+    for backend in (Silent(), WrapperBackend(Silent()), CompositeBackend(Silent()), StateBackend(), foreign):
         assert not backend.capabilities.watches
         with pytest.raises(NotSupportedError, match="watch"):
             await watched(backend, "/", 1)
@@ -238,12 +247,17 @@ def test_watching_has_no_sync_method() -> None:
         assert not hasattr(kind, "watch")
 
 
-async def test_a_directory_with_mounts_beneath_cannot_be_watched() -> None:
-    tree = CompositeBackend(Watching(), {"/m/n": Watching()})
-    for path in ("/", "/m"):
-        with pytest.raises(NotSupportedError, match="mounted beneath"):
+async def test_a_mount_that_tells_of_no_changes_makes_the_paths_above_it_unsupported() -> None:
+    tree = CompositeBackend(Watching(), {"/m/n": Watching(), "/silent/x": Silent()})
+    assert not tree.capabilities.watches
+    for path in ("/", "/silent", "/silent/x", "/silent/x/y"):
+        with pytest.raises(NotSupportedError):
             await watched(tree, path, 1)
     assert await watched(tree, "/m/n", 1) == ["/m/n/a"]
+    assert await watched(tree, "/elsewhere", 1) == ["/elsewhere/a"]
+    assert set(await watched(tree, "/m", 6)) == {
+        "/m/a", "/m/b", "/m/secret", "/m/n/a", "/m/n/b", "/m/n/secret",
+    }  # fmt: skip
 
 
 async def test_policies_apply_to_watching() -> None:

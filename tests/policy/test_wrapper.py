@@ -123,7 +123,7 @@ def test_a_wrapper_has_the_capabilities_of_the_inner_backend() -> None:
     assert WrapperBackend(Commands()).capabilities == Commands.capabilities
     assert supports_execute(WrapperBackend(WrapperBackend(Commands())))
     assert not supports_execute(WrapperBackend(MemoryBackend()))
-    assert WrapperBackend(MemoryBackend()).capabilities == Capabilities()
+    assert WrapperBackend(MemoryBackend()).capabilities == Capabilities(watches=True)
 
 
 @pytest.mark.anyio

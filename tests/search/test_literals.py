@@ -39,6 +39,7 @@ def clauses_of(pattern: str, *, ignore_case: bool = False) -> tuple[Clause, ...]
         ("größer", False, (("größer",),)),
         ("größer", True, (("gr",), ("er",))),
         ("ÄÖ", True, ()),
+        ("a" * 2000 + "\r" + "b" * 2000, False, (("a" * 256,), ("a" * 208,), ("b" * 47,))),
         ("a\rb", False, (("a",), ("b",))),
         (f"{BOM}a", False, (("a",),)),
         ("\r", False, ()),
@@ -67,6 +68,8 @@ def test_literal_patterns(pattern: str, ignore_case: bool, clauses: tuple[Clause
         ("colou?r", (("colo",), ("r",))),
         ("a{3}b{0,2}cc{1,}?d{0}e", (("a",), ("cc",), ("e",))),
         ("(foo)+bar(x)*", (("foo",), ("bar",))),
+        ("x(foo.*)bar", (("x",), ("foo",), ("bar",))),
+        ("(foo.+)+(x.bar){2}", (("foo",), ("x",), ("bar",))),
         ("(a+)*", ()),
         ("a+(?i)*", ()),
         ("x{ y{", (("x{ y{",),)),
@@ -105,6 +108,8 @@ def test_literal_patterns(pattern: str, ignore_case: bool, clauses: tuple[Clause
         (r"foo\x{FFFFFFFFFFFF}", ()),
         ("foo{,5}", ()),
         ("foo{02}", ()),
+        ("foo{ 2}", ()),
+        (r"[\b]foo", (("foo",),)),
         ("(?=foo)", ()),
         ("(foo", ()),
         ("foo)", ()),
@@ -125,6 +130,7 @@ def test_there_are_few_clauses_and_alternatives() -> None:
     clauses = clauses_of("[ab]" * 20)
     assert {len(clause) for clause in clauses} <= {2**6, 2**2}
     assert {len(text) for clause in clauses for text in clause} <= {6, 2}
+    assert {len(text) for clause in clauses_of("[ab]" * 6 + "x" * 99) for text in clause} == {32, 73}
 
 
 @pytest.mark.parametrize(
@@ -401,6 +407,8 @@ def test_hostile_patterns_take_few_steps(pattern: str) -> None:
             PathNeeds("/", (("/src/", "/lib/"), (".py", ".js")), (".py", ".js")),
         ),
         ("src/{aa,ab}/*_x*", "/", PathNeeds("/src/a", (("_x",), ("/src/aa/", "/src/ab/")))),
+        ("src/{a,b}/*_much_longer*", "/", PathNeeds("/src/", (("_much_longer",), ("/src/a/", "/src/b/")))),
+        ("{/aaab*,/aaa?c}", "/", PathNeeds("/aaa", (("/aaab", "c"),))),
         ("{*.py,README*}", "/", PathNeeds("/", ((".py", "/README"),))),
         ("{*.py,*}", "/", PathNeeds("/")),
         (r"\*x{\,,\{}[]]", "/", PathNeeds("/", (("/*x,", "/*x{"),))),

@@ -57,7 +57,7 @@ def test_a_request_has_the_parameters_of_the_operation(operation: str) -> None:
     like = inspect.signature(getattr(BackendProtocol, f"a{operation}")).parameters
     made = inspect.signature(REQUESTS[operation]).parameters
     names = [name for name in like if name != "self"]
-    assert [name for name in made if name != "hidden"] == names
+    assert [name for name in made if name not in {"hidden", "fresh"}] == names
     for name in names:
         assert made[name].default == like[name].default or made[name].default is made[name].empty
         assert made[name].annotation == like[name].annotation or name == "path"

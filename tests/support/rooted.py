@@ -1,6 +1,7 @@
 """A directory of a backend as a backend of its own, to run the suite at any place of a tree."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
@@ -9,7 +10,7 @@ from deepfs.backends.protocol import BackendProtocol, StoragePlace
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import DeepFSError
 from deepfs.text import paths
-from deepfs.types import FileDownloadResponse, FileUploadResponse, GlobResult, GrepResult, LsResult, Result
+from deepfs.types import ChangeEvent, FileDownloadResponse, FileUploadResponse, GlobResult, GrepResult, LsResult, Result
 
 __all__ = ["RootedBackend"]
 
@@ -77,6 +78,11 @@ class RootedBackend(WrapperBackend):
 
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
         return await self._each(paths, str, lambda _, path: path, super().adownload_files)
+
+    async def awatch(self, path: str = "/") -> AsyncGenerator[ChangeEvent, None]:
+        async with aclosing(super().awatch(self._in(path) or "/")) as events:
+            async for event in events:
+                yield replace(event, path=event.path.removeprefix(self.root) or "/")
 
     async def _each(
         self,

@@ -13,6 +13,7 @@ from deepfs.testing.conformance.paths import PathConformance
 from deepfs.testing.conformance.reading import ReadingConformance
 from deepfs.testing.conformance.surface import SurfaceConformance
 from deepfs.testing.conformance.transfer import TransferConformance
+from deepfs.testing.conformance.watching import WatchingConformance
 from deepfs.testing.conformance.writing import WritingConformance
 from deepfs.testing.parity import SyncParity
 
@@ -33,6 +34,7 @@ class BackendConformance(
     TransferConformance,
     ConcurrencyConformance,
     CancellationConformance,
+    WatchingConformance,
     SurfaceConformance,
     SyncParity,
 ):

@@ -1,0 +1,409 @@
+"""Requests to an object store by obstore: what an object is, how requests fail, and how a lost answer is resolved."""
+
+import re
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple, TypeVar
+
+import anyio
+
+from deepfs.backends._object_keys import Keys
+from deepfs.backends.retries import Requests, RetryPolicy
+from deepfs.errors import BackendError, DeepFSError, NotSupportedError
+from deepfs.text import media, records
+from deepfs.text.flat_tree import ChangedError, FileStat
+from deepfs.text.lines import version as content_version
+from deepfs.types import FileDataV2
+
+__all__ = ["CreatedAt", "Found", "ObjectClient", "Tag", "failure_of", "metadata", "stamp"]
+
+T = TypeVar("T")
+
+_CREATED: Final = "deepfscreated"
+_CHANGES: Final = "deepfschanges"
+_VERSION: Final = "deepfsversion"
+# The names of metadata are letters only: Azure takes no hyphen in them, and some proxies drop headers with underscores.
+_MOST_CHANGES: Final = 16
+_ID_BYTES: Final = 9
+
+CreatedAt = str | None
+
+
+class Tag(NamedTuple):
+    """Identifies a version of an object."""
+
+    e_tag: str | None
+    version: str | None = None
+    changes: tuple[str, ...] = ()
+    """The random names of the last changes of the object, the latest last; listings do not have them."""
+
+    def is_same(self, other: "Tag") -> bool:
+        """Whether the other tag identifies the same version of the content."""
+        return (self.e_tag, self.version) == (other.e_tag, other.version)
+
+
+class Found(NamedTuple):
+    """An object: what is known about it, and its content if it was fetched."""
+
+    stat: FileStat
+    content: bytes | None = None
+    content_version: str | None = None
+    """The version of the whole content, if its writer stored it."""
+
+    @property
+    def tag(self) -> Tag:
+        tag: Tag = self.stat.tag
+        return tag
+
+    def file(self) -> FileDataV2:
+        """The object as a file."""
+        stat = self.stat
+        return records.new_file(self.content or b"", created_at=stat.created_at, now=stat.modified_at)
+
+
+def stamp(time: datetime) -> str:
+    """The time as ISO 8601 in UTC. Listings and single objects agree on seconds only."""
+    return time.astimezone(UTC).replace(microsecond=0, tzinfo=None).isoformat() + ".000000+00:00"
+
+
+def stat_of_listed(meta: Mapping[str, Any]) -> FileStat:
+    """The stat of an object in a listing."""
+    return FileStat(meta["size"], stamp(meta["last_modified"]), None, Tag(meta["e_tag"], meta["version"]))
+
+
+def _found(meta: Mapping[str, Any], attributes: Mapping[str, str], content: bytes | None = None) -> Found:
+    modified_at = stamp(meta["last_modified"])
+    created_at = attributes.get(_CREATED)
+    # A clock that is ahead of the store's must not make a file older than its creation.
+    created_at = modified_at if created_at is None or not _is_time(created_at) else min(created_at, modified_at)
+    changes = tuple(attributes.get(_CHANGES, "").split(".")) if attributes.get(_CHANGES) else ()
+    tag = Tag(meta["e_tag"], meta["version"], changes)
+    return Found(FileStat(meta["size"], modified_at, created_at, tag), content, attributes.get(_VERSION))
+
+
+_is_time = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}\+00:00").fullmatch
+
+
+def metadata(path: str, created_at: str | None, change: str, before: Tag | None, version: str | None) -> dict[str, str]:
+    """The attributes to store with a file.
+
+    Args:
+        path: The path of the file; its type follows from its name.
+        created_at: When it was created.
+        change: The random name of this change.
+        before: The tag of the object that is replaced.
+        version: The version of the content, if known.
+    """
+    changes = (*(before.changes if before else ()), change)[-_MOST_CHANGES:]
+    given = {
+        "Content-Type": media.mime_type(path) or "text/plain",
+        _CREATED: created_at,
+        _CHANGES: ".".join(changes),
+        _VERSION: version,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+# --- failures --------------------------------------------------------------------------------------------------------
+
+_find_status: Final = re.compile(r"status code: (\d{3})\b").search
+_PASSING: Final = frozenset({408, 429, 500, 502, 503, 504})
+_MISSING: Final = 404
+_BEYOND: Final = 416
+_REFUSED: Final = frozenset({"AlreadyExistsError", "PreconditionError"})
+_LASTING: Final = frozenset(
+    {
+        "FileNotFoundError", "InvalidPathError", "NotImplementedError", "NotModifiedError", "NotSupportedError",
+        "PermissionDeniedError", "UnauthenticatedError", "UnknownConfigurationKeyError", "ValueError",
+    }
+)  # fmt: skip
+_REASONS: Final = {
+    "PermissionDeniedError": "The object store refused access",
+    "UnauthenticatedError": "The object store did not accept the credentials",
+    "TimeoutError": "The object store did not answer in time",
+    "InvalidPathError": "The object store has a key there that its driver cannot list, such as one with '//'",
+}
+
+
+def _status(error: Exception) -> int | None:
+    found = _find_status(str(error))
+    return int(found.group(1)) if found else None
+
+
+def _kind(error: Exception) -> str:
+    return "FileNotFoundError" if isinstance(error, FileNotFoundError) else type(error).__name__
+
+
+def is_driver_error(error: Exception) -> bool:
+    """Whether the driver raised `error`."""
+    return isinstance(error, FileNotFoundError | ValueError | TimeoutError) or type(error).__module__.startswith(
+        "obstore"
+    )
+
+
+def is_transient(error: Exception) -> bool:
+    """Whether `error` of the driver may pass, such as a lost connection or an overloaded server."""
+    if not is_driver_error(error) or _kind(error) in _REFUSED | _LASTING:
+        return False
+    status = _status(error)
+    return status is None or status in _PASSING
+
+
+def failure_of(error: Exception) -> DeepFSError:
+    """The error to raise for one of the driver, whose text has addresses and perhaps keys."""
+    if isinstance(error, DeepFSError):
+        return error
+    kind = _kind(error)
+    if kind == "NotImplementedError":
+        return NotSupportedError(None, "The object store does not support the request")
+    status = _status(error)
+    return BackendError(None, _REASONS.get(kind) or f"The object store failed ({status or kind})")
+
+
+# --- requests --------------------------------------------------------------------------------------------------------
+
+
+class ObjectClient:
+    """Sends requests about files to an object store, on an asyncio loop.
+
+    Args:
+        store: The store of obstore.
+        keys: Translates paths to keys.
+        policy: How often requests are sent, and how long they may take.
+        is_conditional: Whether puts are conditional on what is there.
+        resends: Whether the client of the store may itself send a request again.
+    """
+
+    def __init__(self, store: Any, keys: Keys, policy: RetryPolicy, *, is_conditional: bool, resends: bool) -> None:
+        import obstore
+
+        self._driver = obstore
+        self._store = store
+        self.keys: Keys = keys
+        self._requests = Requests(policy, is_transient)
+        self._policy = policy
+        self._is_conditional = is_conditional
+        self._resends = resends
+
+    async def send(self, attempt: Callable[[], Awaitable[T]], *, attempts: int | None = None) -> T:
+        """Send a request by the policy. Raises errors of `deepfs.errors`, which do not hold those of the driver."""
+        failure: DeepFSError
+        try:
+            return await self._requests.send(attempt, attempts=attempts)
+        except Exception as error:
+            if not isinstance(error, DeepFSError) and not is_driver_error(error):
+                raise
+            failure = failure_of(error)
+        raise failure
+
+    # --- looking ---
+
+    async def stat(self, path: str) -> Found | None:
+        """Look at the object of a path; None if there is none."""
+        return await self._get(path, {"head": True}, whole=False)
+
+    async def fetch(self, path: str, *, limit: int | None = None) -> Found | None:
+        """Fetch the object of a path, without its content if it is over `limit` bytes; None if there is none."""
+        return await self._get(path, None, whole=True, limit=limit)
+
+    async def fetch_range(self, path: str, start: int, end: int, tag: Tag | None = None) -> Found | None:
+        """Fetch a part of an object; None if there is no object, or no longer the version `tag`."""
+        options: dict[str, Any] = {"range": (start, end)}
+        if tag is not None and tag.e_tag is not None:
+            options["if_match"] = tag.e_tag
+        return await self._get(path, options, whole=True)
+
+    async def _get(
+        self, path: str, options: dict[str, Any] | None, *, whole: bool, limit: int | None = None
+    ) -> Found | None:
+        key = self.keys.key(path)
+
+        async def attempt() -> Found | None:
+            try:
+                result = await self._driver.get_async(self._store, key, options=options)
+            except Exception as error:
+                if _kind(error) in ("FileNotFoundError", "PreconditionError"):
+                    return None
+                if options and "range" in options and _status(error) == _BEYOND:
+                    return await self._get(path, {"head": True}, whole=False)
+                raise
+            meta, attributes = result.meta, result.attributes
+            if not whole or (limit is not None and meta["size"] > limit):
+                return _found(meta, attributes)
+            return _found(meta, attributes, bytes(await result.bytes_async()))
+
+        return await self.send(attempt)
+
+    async def pages(self, prefix: str, after: str | None = None) -> AsyncIterator[Sequence[Mapping[str, Any]]]:
+        """List the objects whose keys begin with `prefix`, a page at a time."""
+        stream: Any = None
+
+        async def next_page() -> Sequence[Mapping[str, Any]] | None:
+            nonlocal stream
+            if stream is None:
+                stream = self._driver.list(self._store, prefix or None, offset=after, chunk_size=_PAGE)
+            try:
+                page: Sequence[Mapping[str, Any]] = await anext(stream)
+            except StopAsyncIteration:
+                return None
+            except Exception:
+                stream = None  # The next attempt goes on behind the last page.
+                raise
+            return page
+
+        while (page := await self.send(next_page)) is not None:
+            if page:
+                after = page[-1]["path"]
+                yield page
+
+    async def children(self, prefix: str) -> Mapping[str, Any]:
+        """List what is directly under `prefix`: `objects`, and `common_prefixes` of those deeper down."""
+        listed: Mapping[str, Any] = await self.send(
+            lambda: self._driver.list_with_delimiter_async(self._store, prefix or None)
+        )
+        return listed
+
+    # --- changing ---
+
+    async def put(self, path: str, data: FileDataV2, before: Tag | None, *, creates: bool) -> Tag:
+        """Store a file if the object is still the version `before`, or if there is none and this `creates` it.
+
+        Raises ChangedError if it is not, and BackendError if the store failed. If an answer is lost, the object that is
+        there then tells whether the put took effect.
+        """
+        content = records.content_bytes(data, path)
+        change = secrets.token_urlsafe(_ID_BYTES)
+        attributes = metadata(path, data.created_at, change, before, content_version(content))
+        mode = self._mode(before, creates=creates)
+        is_lost = False
+        for failed in range(1, self._policy.attempts + 1):
+            tag, failure = await self._put_once(path, content, attributes, mode)
+            if tag is not None:
+                return tag
+            is_refused = isinstance(failure, ChangedError)
+            if is_refused and not (is_lost or self._resends):
+                raise failure
+            is_lost |= not is_refused
+            tag = await self._resolve(path, before, change, is_lost=is_lost)
+            if tag is not None:
+                return tag
+            await anyio.sleep(self._policy.delay(failed))
+        raise failure
+
+    async def _put_once(
+        self, path: str, content: bytes, attributes: dict[str, str], mode: Any
+    ) -> tuple[Tag | None, DeepFSError]:
+        """Send a put once; the tag of the object, or why it has none: a ChangedError, or the error of a lost answer."""
+        key = self.keys.key(path)
+
+        async def attempt() -> Mapping[str, Any]:
+            answer: Mapping[str, Any] = await self._driver.put_async(
+                self._store, key, content, attributes=attributes, mode=mode, use_multipart=False
+            )
+            return answer
+
+        try:
+            answer = await self._requests.send(attempt, attempts=1)
+        except Exception as error:
+            failure = self._put_failure(path, error)
+            is_final = not (isinstance(failure, ChangedError) or is_transient(error))
+        else:
+            tag = Tag(answer["e_tag"], answer["version"], tuple(attributes[_CHANGES].split(".")))
+            return tag, ChangedError(path)
+        if is_final:
+            raise failure
+        return None, failure
+
+    def _put_failure(self, path: str, error: Exception) -> DeepFSError:
+        if _kind(error) in _REFUSED:
+            return ChangedError(path)
+        if not isinstance(error, DeepFSError) and not is_driver_error(error):
+            raise error
+        return failure_of(error)
+
+    def _mode(self, before: Tag | None, *, creates: bool) -> Any:
+        if not self._is_conditional or (before is None and not creates):
+            return "overwrite"
+        if before is None:
+            return "create"
+        given = {"e_tag": before.e_tag, "version": before.version}
+        return {name: value for name, value in given.items() if value is not None}
+
+    async def _resolve(self, path: str, before: Tag | None, change: str, *, is_lost: bool) -> Tag | None:
+        """Look what became of a put: the tag if it took effect, None if it did not and may be sent again.
+
+        Raises ChangedError if another change came first, and BackendError if it cannot be found out.
+        """
+        found = await self.stat(path)
+        if found is not None and change in found.tag.changes:
+            return found.tag
+        if before is None or found is None:
+            if (before is None) == (found is None):
+                return None
+            raise ChangedError(path)
+        if found.tag.is_same(before) and found.tag.changes == before.changes:
+            return None
+        # An object names its last changes. If it names the one before ours and not ours, ours was never made.
+        if is_lost and not (before.changes and before.changes[-1] in found.tag.changes):
+            raise _unknown(path)
+        raise ChangedError(path)
+
+    async def delete(self, path: str, before: Tag | None) -> None:
+        """Delete the object of a path, which was last seen as the version `before`.
+
+        The request itself has no condition. Raises ChangedError if the object is another one after an answer was lost.
+        """
+        key = self.keys.key(path)
+        for failed in range(1, self._policy.attempts + 1):
+            try:
+                await self._requests.send(lambda: self._driver.delete_async(self._store, key), attempts=1)
+            except Exception as error:
+                if isinstance(error, FileNotFoundError):
+                    return
+                failure, is_final = self._put_failure(path, error), not is_transient(error)
+            else:
+                return
+            if is_final:
+                raise failure
+            found = await self.stat(path)
+            if found is None:
+                return
+            if before is not None and not found.tag.is_same(before):
+                if before.changes and before.changes[-1] in found.tag.changes:
+                    raise ChangedError(path)
+                raise _unknown(path)
+            await anyio.sleep(self._policy.delay(failed))
+        raise failure
+
+    async def checks_conditions(self, key: str) -> bool:
+        """Whether the store refuses a put whose condition does not hold. Leaves nothing behind."""
+        await self._refuses(key, "create")
+        stale = Tag('"00000000000000000000000000000000"', "1")
+        try:
+            modes = ("create", self._mode(stale, creates=False))
+            return all([await self._refuses(key, mode) for mode in modes])
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self.send(lambda: self._driver.delete_async(self._store, key))
+
+    async def _refuses(self, key: str, mode: Any) -> bool:
+        async def attempt() -> bool:
+            try:
+                await self._driver.put_async(self._store, key, b"", mode=mode, use_multipart=False)
+            except Exception as error:
+                if _kind(error) in _REFUSED:
+                    return True
+                raise
+            return False
+
+        return await self.send(attempt)
+
+
+def _unknown(path: str) -> BackendError:
+    return BackendError(
+        path, "the answer of the object store was lost and the file changed since: read it to see what was stored"
+    )
+
+
+_PAGE: Final = 1000

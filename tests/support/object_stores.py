@@ -1,0 +1,76 @@
+"""Object stores for tests: moto's S3 in a process of its own, and stores of obstore over it."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, Final
+
+from obstore.store import S3Store
+
+from deepfs.backends.object_store import S3Backend
+
+__all__ = ["BUCKET", "S3Server", "running_s3"]
+
+BUCKET: Final = "bucket"
+_SERVER: Final = """
+import logging
+import sys
+logging.getLogger("werkzeug").disabled = True
+from moto.server import ThreadedMotoServer
+from moto.s3.models import s3_backends
+server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+server.start()
+print(server.get_host_and_port()[1], flush=True)
+sys.stdin.read()
+"""
+
+
+@dataclass(frozen=True)
+class S3Server:
+    """A server with one bucket; each test uses a prefix of its own."""
+
+    url: str
+    _numbers: Iterator[int] = field(default_factory=count)
+
+    def prefix(self) -> str:
+        """A prefix that no other test uses."""
+        return f"test-{next(self._numbers)}"
+
+    def options(self) -> dict[str, str]:
+        """The options of a client."""
+        return {"region": "us-east-1", "access_key_id": "id-of-a-key", "secret_access_key": "a-secret-key"}
+
+    def backend(self, prefix: str, **options: Any) -> S3Backend:
+        """A backend over the files under `prefix`."""
+        given = {"endpoint_url": self.url, **self.options(), **options}
+        return S3Backend(BUCKET, prefix, **given)
+
+    def store(self) -> S3Store:
+        """A store of the driver, to look at objects."""
+        return S3Store(BUCKET, endpoint=self.url, client_options={"allow_http": True}, **self.options())
+
+
+@contextmanager
+def running_s3() -> Iterator[S3Server]:
+    """A server on the loopback interface, with an empty bucket."""
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", _SERVER], stderr=subprocess.DEVNULL, **pipes) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            server = S3Server(f"http://127.0.0.1:{int(process.stdout.readline())}")
+            _make_bucket(server.url)
+            yield server
+        finally:
+            process.stdin.close()
+            process.wait(30)
+
+
+def _make_bucket(url: str) -> None:
+    from urllib.request import Request, urlopen
+
+    with urlopen(Request(f"{url}/{BUCKET}", method="PUT")) as answer:
+        assert answer.status == 200

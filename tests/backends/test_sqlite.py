@@ -406,6 +406,16 @@ def test_a_file_that_was_replaced_is_opened_again(backend: SqliteBackend, file: 
         assert [entry.path for entry in other.ls("/").entries] == ["/b.txt"]
 
 
+def test_sync_reads_run_in_the_calling_thread(backend: SqliteBackend) -> None:
+    threads: list[int] = []
+    database = backend._database
+    backend._database = lambda: (threads.append(threading.get_ident()), database())[1]  # type: ignore[method-assign]
+    for result in (backend.ls("/"), backend.read("/a.txt"), backend.read_raw("/a.txt")):
+        assert result.ok
+    assert backend.download_files(["/a.txt"])[0].content == b"one\n"
+    assert threads == [threading.get_ident()] * 4
+
+
 def test_links_to_a_database_share_their_locks_and_connections(backend: SqliteBackend, tmp_path: Path) -> None:
     link = tmp_path / "link.db"
     link.symlink_to("files.db")

@@ -119,3 +119,20 @@ def test_the_graph_never_blocks_the_event_loop(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert "The graph has ended. Its state holds /notes.md" in done.stdout
+
+
+@pytest.mark.needs("postgresql")
+def test_the_demo_on_servers(tmp_path: Path) -> None:
+    command = [sys.executable, str(DEMO.with_name("servers.py"))]
+    environment = {**ENVIRONMENT, "COLUMNS": "120"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, encoding="utf-8", check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    for shown in (
+        "/artifacts/report.txt:43  measure 00042",
+        "50 succeeded",
+        "50 lines in 1 file of /memories/",
+        "created: /memories/from-elsewhere.md",
+        "Its state holds /plan.md; the rest is on servers.",
+    ):
+        assert shown in done.stdout
+    assert list(tmp_path.iterdir()) == []

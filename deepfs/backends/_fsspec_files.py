@@ -13,7 +13,14 @@ from uuid import uuid4
 from msgspec.structs import replace
 
 from deepfs.backends._fsspec_calls import FilesystemCalls, is_transient, leaf_errors
-from deepfs.errors import BackendError, DeepFSError, InvalidPathError, PermissionDeniedError, TooLargeError
+from deepfs.errors import (
+    BackendError,
+    DeepFSError,
+    InvalidPathError,
+    IsDirectoryError,
+    PermissionDeniedError,
+    TooLargeError,
+)
 from deepfs.text import paths, records
 from deepfs.text.flat_tree import Change, ChangedError, FileStat, PartlyDoneError, TaggedFiles
 from deepfs.types import FileDataV2
@@ -22,6 +29,8 @@ __all__ = ["FilesystemFiles"]
 
 _MOST_ENTRIES: Final = 5_000_000
 """How many entries of one listing are kept."""
+_MOST_DIRECTORIES: Final = 200_000
+"""How many directories are listed for one operation."""
 _LARGEST: Final = 1024 * 1024 * 1024
 """The size in bytes above which no file is fetched, since it is held in memory."""
 _TEMPORARY: Final = ".deepfs-tmp-"
@@ -40,6 +49,7 @@ _ABSOLUTE: Final = frozenset({"sftp", "ssh"})
 """Filesystems whose names begin with a slash, though they do not declare it."""
 _RENAMES: Final = frozenset({"ftp", "sftp", "ssh"})
 """Filesystems where a file that is being written can be read, and `mv` replaces a file as a whole."""
+_ARCHIVES: Final = frozenset({"libarchive", "tar", "zip"})
 _IF_MATCH: Final = frozenset({"s3", "s3a"})
 """Filesystems that pass the header If-Match on with a file to store."""
 
@@ -171,12 +181,13 @@ class _ReadFiles:
     async def _walk(self, directory: str, limit: int | None = None) -> dict[str, FileStat]:
         """The files under `directory`, or some of them, at least `limit` if there are so many."""
         found: dict[str, FileStat] = {}
-        valid = 0
+        valid = listed = 0
         pending = [directory]
         while pending and (limit is None or valid < limit):
             # With a limit, one directory after the other, so that few are listed.
             now = pending if limit is None else [pending.pop()]
             pending = [] if limit is None else pending
+            listed += len(now)
             for entry in (entry for entries in await self._calls.each(self._tolerated, now) for entry in entries):
                 if not entry.is_directory:
                     found[entry.path] = entry.stat
@@ -185,8 +196,8 @@ class _ReadFiles:
                     pending.append(entry.path)
                 else:
                     found[f"{entry.path}/"] = FileStat()
-            if len(found) + len(pending) > _MOST_ENTRIES:
-                raise BackendError(None, f"The filesystem lists more than {_MOST_ENTRIES:,} entries")
+            if len(found) > _MOST_ENTRIES or listed + len(pending) > _MOST_DIRECTORIES:
+                raise BackendError(None, "The filesystem lists too many entries")
         return found
 
     async def _tolerated(self, directory: str) -> Sequence[_Entry]:
@@ -212,17 +223,16 @@ class _ReadFiles:
         inside = "/" if directory == "/" else f"{directory}/"
         for number, info in enumerate(infos):
             if number > _MOST_ENTRIES:
-                raise BackendError(None, f"The filesystem lists more than {_MOST_ENTRIES:,} entries")
+                raise BackendError(None, "The filesystem lists too many entries")
             if not isinstance(info, dict):
                 yield _Entry(f"{inside}/", False, FileStat())
                 continue
             path, kind = self._path(info.get("name")), info.get("type")
-            if path is None or not path.startswith(inside):
+            if path is None or not path.startswith(inside) or path == inside:
                 # The directory itself, as markers of directories and listings of a file are; or a name elsewhere.
                 continue
             if kind == "directory":
-                if path.rstrip("/") != directory:
-                    yield _Entry(path.rstrip("/") if paths.is_normal(path.rstrip("/")) else path, True, FileStat())
+                yield _Entry(path.rstrip("/") if paths.is_normal(path.rstrip("/")) else path, True, FileStat())
             elif path.endswith("/") and not info.get("size"):
                 continue  # A marker of a directory.
             elif kind != "file" or info.get("islink"):
@@ -247,6 +257,7 @@ class FilesystemFiles(_ReadFiles):
 
     async def apply(self, changes: Sequence[Change]) -> None:
         """Store all changes, or none as far as that can be helped: files that were created are removed again."""
+        self._check_writable(changes)
         additions = [change for change in changes if change.after is not None]
         removals = [change for change in changes if change.after is None]
         await self._calls.each(self._check, [change for change in changes if self._needs_check(change)])
@@ -268,6 +279,11 @@ class FilesystemFiles(_ReadFiles):
             raise
         await self._prune({paths.parent(change.path) for change in removals})
 
+    def _check_writable(self, changes: Sequence[Change]) -> None:
+        is_archive = bool(self._protocols & _ARCHIVES) and getattr(self._calls.filesystem, "mode", "r") == "r"
+        if is_archive and changes:
+            raise PermissionDeniedError(changes[0].path, "the archive can only be read")
+
     def _needs_check(self, change: Change) -> bool:
         """Whether it must be looked whether `change` may be made: the filesystem itself does not check it."""
         if self._conditions(change) or (change.condition == "create" and change.after is None):
@@ -284,8 +300,8 @@ class FilesystemFiles(_ReadFiles):
         elif change.condition == "version":
             holds = now is not None and now.tag == change.origin
         else:  # The filesystem says nothing by which a version can be known.
-            content = None if now is None else await self._content(change.path, now)
-            holds = change.before is not None and content == records.content_bytes(change.before, change.path)
+            assert change.before is not None
+            holds = await self._holds(change.path, now, records.content_bytes(change.before, change.path))
         if not holds:
             raise ChangedError(change.path)
 
@@ -313,10 +329,6 @@ class FilesystemFiles(_ReadFiles):
             for _ in range(2):
                 try:
                     return await self._send(change, content)
-                except FileExistsError as error:
-                    if change.condition == "create":
-                        raise ChangedError(change.path) from error
-                    raise
                 except Exception as error:
                     if not await self._may_try_again(change, content, error):
                         return None
@@ -353,7 +365,8 @@ class FilesystemFiles(_ReadFiles):
         path = change.path
         try:
             now = await self._stat(path)
-            if now is not None and now.size in (None, len(content)) and await self._content(path, now) == content:
+            # The answer "it exists" was given to this change, so what is there is not due to it.
+            if not isinstance(error, FileExistsError) and await self._holds(path, now, content):
                 return False
         except DeepFSError:
             raise error from None
@@ -365,7 +378,15 @@ class FilesystemFiles(_ReadFiles):
             raise error
         if await self._make_room(path):
             return True
+        if isinstance(error, FileExistsError):
+            raise IsDirectoryError(path, "the filesystem has an empty directory there") from error
         raise error
+
+    async def _holds(self, path: str, stat: FileStat | None, content: bytes) -> bool:
+        """Whether the file at `path`, whose stat was just seen, has this content."""
+        if stat is None or stat.size not in (None, len(content)):
+            return False
+        return await self._content(path, stat) == content
 
     async def _make_room(self, path: str) -> bool:
         """Make the directory of `path` if it is missing, and remove empty ones at `path`; whether that was needed."""

@@ -115,7 +115,8 @@ class FsspecBackend(StorageBackend):
         return isinstance(calls, AwaitedCalls) and calls.runs_here()
 
     async def aclose(self) -> None:
-        self._source.close()
+        # The finalizers of a filesystem may wait for its connections to be closed.
+        await pool.run(self._source.close)
 
 
 # --- the storage -----------------------------------------------------------------------------------------------------
@@ -242,8 +243,8 @@ class _UrlSource(_Source):
     def __init__(self, url: str, root: str, options: Mapping[str, Any]) -> None:
         from fsspec.core import get_filesystem_class, split_protocol
 
-        first, _, behind = url.partition("::")
-        first = first if "://" in first else f"{first}://"
+        first, chained, behind = url.partition("::")
+        first = f"{first}://" if chained and "://" not in first else first
         kind = get_filesystem_class(split_protocol(first)[0] or "file")
         self.protocols = _protocols(kind)
         self.root = _joined(str(kind._strip_protocol(first)), root)

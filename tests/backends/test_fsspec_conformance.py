@@ -8,6 +8,7 @@ import pytest
 from deepfs.backends.fsspec import FsspecBackend
 from deepfs.testing import BackendConformance, BackendStateMachine
 from deepfs.threads.loop_bridge import call_on
+from support.flat_trees import FileAndDirectory
 from support.fsspec_memory import AsyncMemory
 
 
@@ -19,7 +20,7 @@ def _empty_memory() -> None:
     MemoryFileSystem.pseudo_dirs[:] = [""]
 
 
-class TestMemory(BackendConformance, BackendStateMachine):
+class TestMemory(BackendConformance, BackendStateMachine, FileAndDirectory):
     @pytest.fixture
     def backend(self) -> FsspecBackend:
         return FsspecBackend("memory://tenant/files")
@@ -36,7 +37,7 @@ class TestMemory(BackendConformance, BackendStateMachine):
         return memory.cat_file(f"/tenant/files{path}") if memory.isfile(f"/tenant/files{path}") else None
 
 
-class TestAsync(BackendConformance, BackendStateMachine):
+class TestAsync(BackendConformance, BackendStateMachine, FileAndDirectory):
     """An async filesystem, whose calls run on the loop of fsspec."""
 
     @pytest.fixture

@@ -19,7 +19,7 @@ from deepfs.backends import _sqlite_database as databases
 from deepfs.backends import _sqlite_search as planner
 from deepfs.backends import flat_storage
 from deepfs.backends.retries import RetryPolicy
-from deepfs.errors import BackendError
+from deepfs.errors import BackendError, ConflictError
 from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
 from support.raw_sqlite import RawSqlite, rows
@@ -225,6 +225,8 @@ def test_a_database_locked_by_another_program_is_a_conflict(backend: SqliteBacke
             result = change(backend)
             assert result.code == "conflict"
             assert "locked by another program" in result.error
+        with pytest.raises(ConflictError):
+            run_sync(backend.acheck)
         assert backend.read("/a.txt").ok
         assert _found(backend, "one") == ["/a.txt"]
         other.execute("ROLLBACK")

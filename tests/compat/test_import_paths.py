@@ -46,8 +46,8 @@ DOCUMENTED: Final = {
     "deepfs": """BackendProtocol CompositeBackend DeleteResult EditResult ExecuteResponse FileDataV2 FileInfo
         FileUploadResponse FilesystemBackend FilesystemMiddleware FilesystemPermission FilesystemState FlatBackend
         FsspecBackend GlobResult GrepMatch GrepResult LsResult MemoryBackend PermissionedBackend ReadResult
-        StateBackend StoreBackend SubAgent SubAgentMiddleware WriteResult adapt_backend_protocol create_deep_agent
-        filesystem_tools run_sync supports_execute""",
+        SqliteBackend StateBackend StoreBackend SubAgent SubAgentMiddleware WriteResult adapt_backend_protocol
+        create_deep_agent filesystem_tools run_sync supports_execute""",
     "deepfs.backends": """BaseSandbox BubblewrapSandbox CompositeBackend DaytonaSandbox DenoSandbox FilesystemBackend
         FlatBackend FsspecBackend LandlockSandbox LocalShellBackend MemoryBackend ModalSandbox StateBackend
         StoreBackend""",

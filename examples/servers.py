@@ -21,8 +21,7 @@ from deepfs import CompositeBackend, FilesystemState, PostgresBackend, S3Backend
 
 # The servers are started as for the tests.
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
-from support.s3 import running_s3
-
+from support.object_stores import BUCKET, S3Server, running_s3
 from support.postgres import running_server
 
 NAMESPACE = ("demo", "memories")
@@ -31,9 +30,11 @@ REPORT = "".join(f"measure {number:05}: {number * number % 997}\n" for number in
 
 
 @asynccontextmanager
-async def opened(dsn: str, s3: dict[str, Any]) -> AsyncIterator[CompositeBackend]:
+async def opened(dsn: str, s3: S3Server) -> AsyncIterator[CompositeBackend]:
     """The tree of one agent; another agent opens its own, over the same servers."""
-    routes = {"/memories/": PostgresBackend(dsn, namespace=NAMESPACE), "/artifacts/": S3Backend(**s3)}
+    memories = PostgresBackend(dsn, namespace=NAMESPACE)
+    artifacts = S3Backend(BUCKET, "demo", endpoint_url=s3.url, **s3.options())
+    routes = {"/memories/": memories, "/artifacts/": artifacts}
     async with CompositeBackend(default=StateBackend(), routes=routes) as tree:
         yield tree
 
@@ -87,7 +88,7 @@ def nodes(tree: CompositeBackend, other: PostgresBackend) -> list[Any]:
 async def main() -> None:
     with running_server() as postgres, running_s3() as s3:
         async with (
-            opened(postgres.dsn(), s3.bucket("demo")) as tree,
+            opened(postgres.dsn(), s3) as tree,
             PostgresBackend(postgres.dsn(), namespace=NAMESPACE) as other,
         ):
             graph = StateGraph(FilesystemState)

@@ -17,6 +17,7 @@ SCENARIOS: Final = (
     "state",
     "store",
     "processes",
+    "sqlite",
     "postgres",
     "sequential",
     "listing",

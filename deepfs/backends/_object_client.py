@@ -3,22 +3,28 @@
 import re
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple, TypeVar
 
 import anyio
 
-from deepfs.backends._object_keys import Keys
+from deepfs.backends._object_keys import Keys, Place
 from deepfs.backends.retries import Requests, RetryPolicy
-from deepfs.errors import BackendError, DeepFSError, NotSupportedError
+from deepfs.errors import BackendError, DeepFSError, NotSupportedError, quoted
 from deepfs.text import media, records
 from deepfs.text.flat_tree import ChangedError, FileStat
 from deepfs.text.lines import version as content_version
 from deepfs.types import FileDataV2
 
-__all__ = ["CreatedAt", "Found", "ObjectClient", "Tag", "failure_of", "metadata", "stamp"]
+__all__ = ["Aborted", "Found", "ObjectClient", "Tag", "stat_of_listed"]
 
 T = TypeVar("T")
+
+PART_BYTES: Final = 8 * 1024 * 1024
+"""The size of the parts of an upload. S3 takes 10,000 of them, so the largest file has 78 GiB."""
+_MOST_PARTS: Final = 4
+"""How many parts of a file are sent at once; so many are held in memory."""
+_PAGE: Final = 1000
 
 _CREATED: Final = "deepfscreated"
 _CHANGES: Final = "deepfschanges"
@@ -27,7 +33,9 @@ _VERSION: Final = "deepfsversion"
 _MOST_CHANGES: Final = 16
 _ID_BYTES: Final = 9
 
-CreatedAt = str | None
+
+class Aborted(Exception):  # noqa: N818
+    """Raised by the chunks of an upload, so that the driver removes the parts that are stored."""
 
 
 class Tag(NamedTuple):
@@ -107,6 +115,7 @@ def metadata(path: str, created_at: str | None, change: str, before: Tag | None,
 
 # --- failures --------------------------------------------------------------------------------------------------------
 
+_find_key: Final = re.compile(r'Path "(.*?)"(?: contained|: Encountered)', re.DOTALL).search
 _find_status: Final = re.compile(r"status code: (\d{3})\b").search
 _PASSING: Final = frozenset({408, 429, 500, 502, 503, 504})
 _MISSING: Final = 404
@@ -122,7 +131,6 @@ _REASONS: Final = {
     "PermissionDeniedError": "The object store refused access",
     "UnauthenticatedError": "The object store did not accept the credentials",
     "TimeoutError": "The object store did not answer in time",
-    "InvalidPathError": "The object store has a key there that its driver cannot list, such as one with '//'",
 }
 
 
@@ -138,7 +146,7 @@ def _kind(error: Exception) -> str:
 def is_driver_error(error: Exception) -> bool:
     """Whether the driver raised `error`."""
     return isinstance(error, FileNotFoundError | ValueError | TimeoutError) or type(error).__module__.startswith(
-        "obstore"
+        ("obstore", "pyo3_")
     )
 
 
@@ -157,6 +165,10 @@ def failure_of(error: Exception) -> DeepFSError:
     kind = _kind(error)
     if kind == "NotImplementedError":
         return NotSupportedError(None, "The object store does not support the request")
+    if kind == "InvalidPathError":
+        found = _find_key(str(error))
+        key = quoted(found.group(1)) if found else "one with an empty name"
+        return BackendError(None, f"The object store has a key that its driver cannot list: {key}. Rename that object.")
     status = _status(error)
     return BackendError(None, _REASONS.get(kind) or f"The object store failed ({status or kind})")
 
@@ -168,23 +180,24 @@ class ObjectClient:
     """Sends requests about files to an object store, on an asyncio loop.
 
     Args:
-        store: The store of obstore.
+        place: The store of obstore.
         keys: Translates paths to keys.
         policy: How often requests are sent, and how long they may take.
         is_conditional: Whether puts are conditional on what is there.
-        resends: Whether the client of the store may itself send a request again.
     """
 
-    def __init__(self, store: Any, keys: Keys, policy: RetryPolicy, *, is_conditional: bool, resends: bool) -> None:
+    def __init__(self, place: Place, keys: Keys, policy: RetryPolicy, *, is_conditional: bool) -> None:
         import obstore
 
         self._driver = obstore
-        self._store = store
+        self._store = place.store
+        self._resending = place.resending
         self.keys: Keys = keys
         self._requests = Requests(policy, is_transient)
         self._policy = policy
         self._is_conditional = is_conditional
-        self._resends = resends
+        self._resends = place.is_given
+        self._in_memory = type(place.store).__name__ == "MemoryStore"
 
     async def send(self, attempt: Callable[[], Awaitable[T]], *, attempts: int | None = None) -> T:
         """Send a request by the policy. Raises errors of `deepfs.errors`, which do not hold those of the driver."""
@@ -225,7 +238,7 @@ class ObjectClient:
             except Exception as error:
                 if _kind(error) in ("FileNotFoundError", "PreconditionError"):
                     return None
-                if options and "range" in options and _status(error) == _BEYOND:
+                if options and "range" in options and (_status(error) == _BEYOND or self._in_memory):
                     return await self._get(path, {"head": True}, whole=False)
                 raise
             meta, attributes = result.meta, result.attributes
@@ -376,6 +389,35 @@ class ObjectClient:
             await anyio.sleep(self._policy.delay(failed))
         raise failure
 
+    async def put_parts(self, path: str, before: FileStat | None, chunks: AsyncIterator[bytes]) -> None:
+        """Store a file in parts, whatever is there. If this fails, nothing is kept. `chunks` may raise Aborted."""
+        change = secrets.token_urlsafe(_ID_BYTES)
+        tag, created_at = (before.tag, before.created_at) if before else (None, None)
+        attributes = metadata(path, created_at or records.timestamp(), change, tag, None)
+        options: dict[str, Any] = {"chunk_size": PART_BYTES, "max_concurrency": _MOST_PARTS}
+        key = self.keys.key(path)
+        failure: DeepFSError
+        try:
+            await self._driver.put_async(self._resending, key, chunks, attributes=attributes, **options)
+        except Exception as error:
+            if isinstance(error, Aborted):
+                return
+            failure = self._put_failure(path, error)
+        else:
+            return
+        # The answer to the last request may be lost.
+        found = await self.stat(path)
+        if found is None or change not in found.tag.changes:
+            raise failure
+
+    async def presign(self, path: str, method: str, seconds: float) -> str:
+        """A URL for a request that needs no credentials for some time."""
+        key = self.keys.key(path)
+        url: str = await self.send(
+            lambda: self._driver.sign_async(self._store, method, key, timedelta(seconds=seconds))
+        )
+        return url
+
     async def checks_conditions(self, key: str) -> bool:
         """Whether the store refuses a put whose condition does not hold. Leaves nothing behind."""
         await self._refuses(key, "create")
@@ -404,6 +446,3 @@ def _unknown(path: str) -> BackendError:
     return BackendError(
         path, "the answer of the object store was lost and the file changed since: read it to see what was stored"
     )
-
-
-_PAGE: Final = 1000

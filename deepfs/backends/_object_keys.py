@@ -6,6 +6,7 @@ character of a private area of Unicode; those characters themselves are stored w
 
 import re
 from collections.abc import Hashable, Mapping
+from datetime import timedelta
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
@@ -83,6 +84,8 @@ class Place(NamedTuple):
     """A store of the driver, and what is known about it."""
 
     store: Any
+    resending: Any
+    """The same store, but with a client that sends requests again by itself, for uploads in parts."""
     root: str
     """The path in the store at which the backend begins."""
     above: str
@@ -112,27 +115,36 @@ def _root(prefix: str) -> str:
     return paths.normalize("/" + prefix)
 
 
-def store_of_url(url: str, prefix: str, options: Mapping[str, Any]) -> Place:
-    """Open the store that a URL names. Raises ValueError for a URL or an option that cannot be used."""
+def store_of_url(url: str, prefix: str, options: Mapping[str, Any], attempts: int) -> Place:
+    """Open the store that a URL names. Raises ValueError for a URL or an option that cannot be used.
+
+    Unless `options` say otherwise, requests are sent once, and those for parts of a file `attempts` times.
+    """
     parts = urlsplit(url)
     if parts.scheme == "file":
         raise ValueError("ObjectStoreBackend does not store files on disk: use FilesystemBackend for file:// URLs")
     driver = _driver()
     if parts.scheme == "memory":
         store = driver.MemoryStore()
-        return Place(store, _root(f"{unquote(parts.path)}/{prefix}"), "/", _scope(store), is_given=False)
+        return Place(store, store, _root(f"{unquote(parts.path)}/{prefix}"), "/", _scope(store), is_given=False)
     if parts.scheme not in _SCHEMES or not parts.netloc:
         # The URL is not shown: it may hold a password.
         raise ValueError("the URL of an object store is s3://bucket/prefix, gs://…, az://container/prefix or memory://")
     kind = getattr(driver, _SCHEMES[parts.scheme])
     try:
-        store = kind(parts.netloc, **options)
+        store = kind(parts.netloc, **{"retry_config": _retries(0), **options})
+        resending = kind(parts.netloc, **{"retry_config": _retries(attempts - 1), **options})
     except Exception as error:
         reason = type(error).__name__
         failure = ValueError(f"the options of the object store cannot be used ({reason}): {_names(options)}")
     else:
-        return Place(store, _root(f"{unquote(parts.path)}/{prefix}"), "/", _scope(store), is_given=False)
+        root = _root(f"{unquote(parts.path)}/{prefix}")
+        return Place(store, resending, root, "/", _scope(store), is_given="retry_config" in options)
     raise failure
+
+
+def _retries(number: int) -> dict[str, Any]:
+    return {"max_retries": number, "retry_timeout": timedelta(minutes=3)}
 
 
 def _names(options: Mapping[str, Any]) -> str:
@@ -148,7 +160,7 @@ def as_store(store: Any, prefix: str) -> Place:
     if not isinstance(store, driver.S3Store | driver.GCSStore | driver.AzureStore | driver.MemoryStore):
         raise TypeError(f"an object store is given by its URL or as a store of obstore, not as {type(store).__name__}")
     above = "/" + str(getattr(store, "prefix", None) or "").strip("/")
-    return Place(store, _root(prefix), above, _scope(store), is_given=not isinstance(store, driver.MemoryStore))
+    return Place(store, store, _root(prefix), above, _scope(store), is_given=not isinstance(store, driver.MemoryStore))
 
 
 def _scope(store: Any) -> Hashable:

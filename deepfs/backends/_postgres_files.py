@@ -255,10 +255,7 @@ class ManyChanges(Prepared):
 
     async def _check(self, connection: Any) -> None:
         """Lock the rows, and raise ChangedError unless the condition of each change holds."""
-        lock = f"""
-            SELECT path, version FROM {self.names.files} WHERE namespace = $1 AND path = ANY($2)
-            ORDER BY path FOR UPDATE
-        """
+        lock = _each(self.names, "path, version", "FOR UPDATE")
         rows = await connection.fetch(lock, self.namespace, [change.path for change in self.changes])
         versions = {row["path"]: row["version"] for row in rows}
         for change in self.changes:
@@ -407,13 +404,11 @@ class PostgresFiles(AsyncStorage):
 
     async def stat(self, paths: Sequence[str]) -> Mapping[str, FileStat]:
         wanted = [path for path in paths if has_key(self.namespace, path)]
-        query = f"SELECT {STAT} FROM {self.names.files} WHERE namespace = $1 AND path = ANY($2)"
-        return _stats(await self.rows(query, wanted))
+        return _stats(await self.rows(_each(self.names, STAT), wanted))
 
     async def get(self, paths: Sequence[str]) -> Mapping[str, FileDataV2]:
         wanted = [path for path in paths if has_key(self.namespace, path)]
-        query = f"SELECT version, {_COLUMNS} FROM {self.names.files} WHERE namespace = $1 AND path = ANY($2)"
-        rows = await self.rows(query, wanted)
+        rows = await self.rows(_each(self.names, f"version, {_COLUMNS}"), wanted)
         files = {row["path"]: _file_of_row(row) for row in rows}
         return TaggedFiles(files, {row["path"]: row["version"] for row in rows})
 
@@ -439,6 +434,18 @@ class PostgresFiles(AsyncStorage):
     async def replace_once(self, path: str, old: str, new: str) -> bool:
         """Replace a text in a file if that is simple; return whether it was."""
         return await self.changes.make(ReplacedText(self.names, self.namespace, path, old, new))
+
+
+def _each(names: Names, columns: str, lock: str = "") -> str:
+    """The rows at the paths $2, in the order of the paths, each by one look into the index of the key.
+
+    A comparison with ANY would make the planner choose, and read the whole namespace where the table is new to it.
+    """
+    return f"""
+        SELECT file.* FROM unnest($2::text[]) AS wanted CROSS JOIN LATERAL (
+            SELECT {columns} FROM {names.files} WHERE namespace = $1 AND path = wanted LIMIT 1 {lock}
+        ) AS file
+    """
 
 
 def _stats(rows: Any) -> dict[str, FileStat]:

@@ -72,7 +72,7 @@ def _identifier(name: str) -> str:
 
 def _text(value: str) -> str:
     """A literal of SQL, whatever the server takes a backslash for."""
-    return "'" + value.replace("'", "''") + "'" if "\\" not in value else "E'" + value.replace("\\", "\\\\") + "'"
+    return " E'" + value.replace("\\", "\\\\").replace("'", "''") + "'"
 
 
 class Abilities(Struct, frozen=True):
@@ -219,9 +219,16 @@ _FACTS: Final = """
 _HAS_POLICIES: Final = "SELECT relrowsecurity FROM pg_class WHERE oid = $1::text::regclass"
 
 
+_HAS_TABLE: Final = """
+    SELECT count(*) FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
+    WHERE nspname = $1 AND relname = $2
+"""
+"""Unlike `to_regclass`, this also sees what another process made while this one waited for the lock."""
+
+
 async def _applied(connection: Any, names: Names) -> set[int]:
     """The numbers of the migrations that were applied."""
-    if await connection.fetchval("SELECT to_regclass($1)", names.migrations) is None:
+    if not await connection.fetchval(_HAS_TABLE, names.schema, f"{names.table}_migration"):
         return set()
     return {row["number"] for row in await connection.fetch(f"SELECT number FROM {names.migrations}")}
 
@@ -243,7 +250,7 @@ async def _migrated(connection: Any, names: Names, wanted: set[int]) -> set[int]
 
 
 async def _make_first(connection: Any, names: Names) -> None:
-    if await connection.fetchval("SELECT to_regnamespace($1)", _identifier(names.schema)) is None:
+    if not await connection.fetchval("SELECT count(*) FROM pg_namespace WHERE nspname = $1", names.schema):
         await connection.execute(f"CREATE SCHEMA {_identifier(names.schema)}")
     await connection.execute(
         f"CREATE TABLE {names.migrations} (number integer PRIMARY KEY, applied_at timestamptz NOT NULL DEFAULT now())"

@@ -4,21 +4,25 @@ Connections are kept open and used by one operation at a time. A forked child do
 file was replaced by another one, connections to the former are closed.
 """
 
+import atexit
 import os
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import cache
 from logging import getLogger
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, TypeVar
 from weakref import WeakSet, WeakValueDictionary
 
 from deepfs.errors import BackendError, PermissionDeniedError
 from deepfs.text.flat_tree import ChangedError
+from deepfs.threads import pool
 
 __all__ = ["INDEXED_BYTES", "SCHEMA_VERSION", "Database", "Durability", "Session", "database_at", "error_for"]
+
+T = TypeVar("T")
 
 _log = getLogger("deepfs")
 
@@ -57,8 +61,8 @@ _SCHEMA: Final = (
     "INSERT INTO state VALUES (0, 0)",
 )
 
-# The triggers are for programs that change files by themselves. FTS5 stores what a trigger adds by itself, and merges it
-# with the rest later; so a transaction of deepfs sets `defers_index`, and adds everything to the index at its end.
+# The triggers are for programs that change files by themselves. FTS5 stores what each trigger adds separately, and must
+# merge it; so a transaction of deepfs sets `defers_index`, and adds everything to the index at its end.
 _AT_ONCE: Final = "(SELECT defers_index FROM state) = 0"
 _INDEXED: Final = "{row}.content IS NOT NULL AND {row}.size <= " + str(INDEXED_BYTES)
 _NEW: Final = _INDEXED.format(row="new")
@@ -140,6 +144,8 @@ def error_for(error: sqlite3.Error) -> Exception:
 _CACHE_KB: Final = 8192
 _WAL_BYTES: Final = 4 * 1024 * 1024
 """The size of the write-ahead log from which its pages are copied into the database."""
+_SMALLEST: Final = 512
+"""The size of the smallest page of a database."""
 _MOST_IDLE: Final = 8
 """How many unused connections are kept."""
 
@@ -217,6 +223,8 @@ class Database:
 
     def _open(self) -> Session:
         _check_sqlite()
+        if 0 < _size(self.file) < _SMALLEST:  # SQLite would take it for an empty database, and overwrite it.
+            raise BackendError(None, _REASONS[sqlite3.SQLITE_NOTADB])
         # Operations on a connection are one after another, on whichever thread makes them.
         connection = sqlite3.connect(self.file, timeout=0, isolation_level=None, check_same_thread=False)
         try:
@@ -242,6 +250,15 @@ class Database:
             except IndexError:
                 return
             _close(session)
+
+    def __del__(self) -> None:
+        idle = list(self._idle)
+        if not idle:
+            return
+        try:
+            pool.start_long(self.file, _close_all, idle)  # The last connection copies the log, which may take long.
+        except RuntimeError:  # No thread can be started.
+            _close_all(idle)
 
     def forget_inherited(self) -> None:
         """Leave the connections of the parent process alone, in a forked child: they may not even be closed there."""
@@ -327,6 +344,11 @@ def _size(file: str) -> int:
         return 0
 
 
+def _close_all(sessions: Iterable[Session]) -> None:
+    for session in sessions:
+        _close(session)
+
+
 def _close(session: Session) -> None:
     with suppress(sqlite3.Error):
         session.connection.close()
@@ -343,30 +365,31 @@ def _check_sqlite() -> None:
 
 def _prepare(connection: sqlite3.Connection) -> bool:
     """Bring the schema up to date. Return whether there is a search index that this SQLite can use."""
-    if _schema_version(connection) == 0:
+    if not _in_transaction(connection, "BEGIN", _schema_version):
         [mode] = connection.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":
             raise BackendError(None, "The database cannot be shared where its file is: it must be on a local disk")
-        _in_transaction(connection, _create)
+        _in_transaction(connection, "BEGIN IMMEDIATE", _create)
     has_index = _has_index(connection)
     if not has_index and _offers_trigrams():
-        _in_transaction(connection, _create_index)
+        _in_transaction(connection, "BEGIN IMMEDIATE", _create_index)
         has_index = True
     if not has_index:
         _say_slower()
     return has_index
 
 
-def _in_transaction(connection: sqlite3.Connection, change: Callable[[sqlite3.Connection], None]) -> None:
-    # Locked before anything is read, so of several processes that start at once one makes the change.
-    connection.execute("BEGIN IMMEDIATE")
+def _in_transaction(connection: sqlite3.Connection, begin: str, step: Callable[[sqlite3.Connection], T]) -> T:
+    # A change locks the database before it reads, so of several processes that start at once one makes it.
+    connection.execute(begin)
     try:
-        change(connection)
+        result = step(connection)
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+    return result
 
 
 def _schema_version(connection: sqlite3.Connection) -> int:
@@ -432,6 +455,13 @@ def database_at(file: str, durability: Durability) -> Database:
     key = os.path.realpath(file), durability
     found = _databases.get(key)
     return _databases.setdefault(key, Database(*key)) if found is None else found
+
+
+@atexit.register
+def _close_databases() -> None:
+    """Close what is open, so that the log of a database is in its file when the process has ended."""
+    for database in list(_opened):
+        database.close()
 
 
 _kept: list[Database] = []

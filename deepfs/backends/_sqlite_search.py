@@ -183,6 +183,8 @@ class Candidates:
     def _walked(self, start: str) -> Page:
         """The next files in the order of their paths, without those that fail the test."""
         count = self._walked_at_once
+        if self._max_scanned is not None:  # One more shows whether there are more.
+            count = min(count, self._max_scanned + 1 - self._scanned)
         query = (
             f"SELECT {STAT_COLUMNS}, {self._test.sql} FROM files "
             "WHERE namespace = ? AND path >= ? AND path < ? ORDER BY path LIMIT ?"
@@ -195,7 +197,7 @@ class Candidates:
         if len(rows) < count:
             return Page(found)
         self._adapt(rows)
-        is_over = self._max_scanned is not None and self._scanned >= self._max_scanned
+        is_over = self._max_scanned is not None and self._scanned > self._max_scanned
         return Page(found, None if is_over else rows[-1][0], truncated=is_over)
 
     def _adapt(self, rows: Sequence[Sequence[Any]]) -> None:

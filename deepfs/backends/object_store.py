@@ -1,29 +1,60 @@
 """Files in an object store: S3, Google Cloud Storage, Azure or memory, by obstore."""
 
 import secrets
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+import time
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Hashable,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager
-from datetime import timedelta
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import anyio
+from msgspec import Struct
 
+from deepfs.backends import flat_plans as plans
 from deepfs.backends._object_client import Found, ObjectClient, Tag, stat_of_listed
 from deepfs.backends._object_keys import Keys, Place, as_store, check_key, store_of_url
+from deepfs.backends._object_streams import (
+    BLOCK_BYTES,
+    Parts,
+    beginning,
+    read_window,
+    rechunked,
+    version_of_unread,
+)
 from deepfs.backends.flat import StorageBackend
 from deepfs.backends.flat_requests import Plan
 from deepfs.backends.flat_storage import AsyncStorage, Kind, Storage
+from deepfs.backends.operations import CHUNK_BYTES
 from deepfs.backends.protocol import Capabilities
 from deepfs.backends.retries import RetryPolicy
-from deepfs.errors import DeepFSError, NotSupportedError, TooLargeError
+from deepfs.errors import (
+    ConflictError,
+    DeepFSError,
+    ErrorCode,
+    IsDirectoryError,
+    NotFoundError,
+    NotSupportedError,
+    TooLargeError,
+)
+from deepfs.sync import call_sync, shielded
 from deepfs.text import paths
+from deepfs.text.arguments import bytes_given, check_number, chunk_bytes
 from deepfs.text.entries import StoragePlace, flat_place
-from deepfs.text.flat_tree import Change, ChangedError, FileStat, PartlyDoneError, StoredFiles
+from deepfs.text.flat_tree import Change, ChangedError, FileStat, PartlyDoneError, StoredFiles, change_of
+from deepfs.text.lines import check_window
 from deepfs.threads.background import on_background_loop
 from deepfs.threads.locks import path_locks
 from deepfs.threads.loop_bridge import on_asyncio
-from deepfs.types import FileDataV2
+from deepfs.types import FileDataV2, FileUploadResponse, ReadResult
 
 __all__ = ["ObjectStoreBackend", "S3Backend"]
 
@@ -58,6 +89,11 @@ async def _each(items: Sequence[T], work: Callable[[T], Awaitable[object]]) -> N
         raise group.exceptions[0] from None
 
 
+async def _on_asyncio(call: Callable[[], Awaitable[T]]) -> T:
+    """Make a call of the driver, which needs asyncio."""
+    return await (call() if on_asyncio() else on_background_loop(call))
+
+
 class _Objects(StoredFiles):
     """Fetched objects as files. Access to one that was too large to fetch raises TooLargeError."""
 
@@ -85,6 +121,10 @@ class _Objects(StoredFiles):
 
     def stat(self, path: str) -> FileStat:
         return self._found[path].stat
+
+    def is_version(self, path: str, if_match: str) -> bool:
+        found = self._found.get(path)
+        return found is not None and if_match == version_of_unread(found)
 
 
 class _Prefetch:
@@ -160,11 +200,10 @@ class _ObjectFiles(AsyncStorage):
         self._prefetch: _Prefetch | None = None
 
     async def carry_out(self, plan: Plan[T], kind: Kind) -> T:
-        if not on_asyncio():
-            return await on_background_loop(partial(self._carry_out, plan, kind))
-        return await self._carry_out(plan, kind)
+        return await _on_asyncio(partial(self._carry_out, plan, kind))
 
     async def _carry_out(self, plan: Plan[T], kind: Kind) -> T:
+        self._listings = anyio.Semaphore(_IN_FLIGHT)  # Made here, on the loop that uses it.
         if kind != "search":
             return await super().carry_out(plan, kind)
         outcome: T | Exception
@@ -209,17 +248,24 @@ class _ObjectFiles(AsyncStorage):
     def _fetch(self, path: str) -> Awaitable[Found | None]:
         return self._client.fetch(path, limit=_MAX_HELD_BYTES)
 
+    async def read_window(self, path: str, offset: int, limit: int) -> ReadResult | None:
+        """The window of a read, for which only a part of a large text is fetched; None if there is no file."""
+        if not self._keys.fits(path):
+            return None
+        return await read_window(self._client, path, offset, limit, max_binary=self._backend._max_bytes)
+
     # --- listing ---
 
     async def list(self, prefix: str, limit: int | None = None) -> Mapping[str, FileStat]:
         listed: dict[str, FileStat] = {}
         if not self._keys.fits(prefix):
             return listed
-        async for page in self._client.pages(self._keys.key(prefix)):
-            self._add(listed, page, prefix)
-            if limit is not None and len(listed) >= limit and await self._without_markers(listed):
-                break
-        await self._without_markers(listed)
+        async with self._listings:  # An upload of many files asks for as many listings at once.
+            async for page in self._client.pages(self._keys.key(prefix)):
+                self._add(listed, page, prefix)
+                if limit is not None and len(listed) >= limit and await self._without_markers(listed):
+                    break
+            await self._without_markers(listed)
         self._sizes = listed
         return listed
 
@@ -347,8 +393,33 @@ def _raise_partly(failures: Sequence[DeepFSError], done: Any) -> None:
     """Raise for the failures of some changes: the first one if nothing is `done`."""
     if not done:
         raise next((error for error in failures if not isinstance(error, ChangedError)), failures[0])
-    first = failures[0]
-    raise PartlyDoneError("The object store stored only a part of the changes", done, first)
+    has_failed = any(not isinstance(error, ChangedError) for error in failures)
+    kind = PartlyDoneError if has_failed else _PartlyChangedError
+    raise kind("The object store stored only a part of the changes", done, failures[0])
+
+
+class _PartlyChangedError(PartlyDoneError):
+    """The other files changed after they were looked at."""
+
+    code = ErrorCode.CONFLICT
+
+
+async def _hand_over(parts: Parts, start: bytes, rest: AsyncIterator[bytes]) -> None:
+    await _on_asyncio(partial(parts.add, start))
+    async for chunk in rest:
+        if not await _on_asyncio(partial(parts.add, bytes_given("each chunk", chunk))):
+            return
+
+
+class _ReadWindow(Struct, frozen=True):
+    """Asks for a window of a file."""
+
+    path: str
+    offset: int
+    limit: int
+
+    def ask(self, storage: Any) -> Any:
+        return storage.read_window(self.path, self.offset, self.limit)
 
 
 class ObjectStoreBackend(StorageBackend):
@@ -358,7 +429,8 @@ class ObjectStoreBackend(StorageBackend):
     process made it. At the first change it checks that the store keeps these conditions. Deleting has no condition in
     the driver: a file is looked at just before.
 
-    Needs the extra `objectstore`. Keys over 1,024 bytes are refused.
+    Needs the extra `objectstore`. Keys over 1,024 bytes are refused. Empty objects that only mark a directory (`a/`)
+    are not shown as files; `ls` shows the directory that they mark.
 
     Args:
         store: A URL (`s3://bucket/prefix`, `gs://bucket`, `az://container`, `memory://`), or a store of obstore, which
@@ -398,9 +470,7 @@ class ObjectStoreBackend(StorageBackend):
         self._known_empty: dict[str, tuple[str | None, bool]] = {}
         """When empty objects of listings were last modified, and whether they are files, not markers of directories."""
         self._in_memory = type(place.store).__name__ == "MemoryStore"
-        self._client = ObjectClient(
-            place.store, self._keys, self._retries, is_conditional=not unsafe_overwrites, resends=place.is_given
-        )
+        self._client = ObjectClient(place, self._keys, self._retries, is_conditional=not unsafe_overwrites)
         self.capabilities: Capabilities = Capabilities(
             durable=not self._in_memory, atomic_between_processes=not unsafe_overwrites
         )
@@ -410,10 +480,7 @@ class ObjectStoreBackend(StorageBackend):
             if options:
                 raise TypeError("options are for the store of a URL; this one was made by the caller")
             return as_store(store, prefix)
-        if not store.startswith("memory:"):
-            # Requests are sent again here, where it is looked up first what became of them.
-            options = {"retry_config": {"max_retries": 0, "retry_timeout": timedelta(seconds=60)}, **options}
-        return store_of_url(store, prefix, options)
+        return store_of_url(store, prefix, options, self._retries.attempts)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._keys.whole('/')!r})"
@@ -438,6 +505,156 @@ class ObjectStoreBackend(StorageBackend):
         for change in changes:
             check_key(self._keys, change.path)
         return changes
+
+    # --- reading ---
+
+    async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
+        path = paths.normalize(path)
+        check_window(offset, limit)
+        return await self._look(lambda: self._read(path, offset, limit))
+
+    def _read(self, path: str, offset: int, limit: int) -> Plan[ReadResult]:
+        request: Any = _ReadWindow(path, offset, limit)
+        result: ReadResult | None = None if path == "/" else (yield request)
+        if result is None:
+            raise (yield from plans._missing(path))
+        return result
+
+    async def adownload_stream(self, path: str, *, chunk_size: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
+        path, chunk_size = paths.normalize(path), chunk_bytes(chunk_size)
+        found: Found | None = None
+        if path != "/" and self._keys.fits(path):
+            found = await _on_asyncio(lambda: self._client.fetch_range(path, 0, BLOCK_BYTES))
+        if found is None:
+            await self._look(lambda: self._raise_missing(path))
+            raise NotFoundError(path)
+        async for chunk in rechunked(self._blocks(path, found), chunk_size):
+            yield chunk
+
+    def _raise_missing(self, path: str) -> Plan[None]:
+        raise (yield from plans._missing(path))
+
+    async def _blocks(self, path: str, first: Found) -> AsyncGenerator[bytes, None]:
+        block: Found | None = first
+        start, size = 0, first.stat.size or 0
+        while block is not None and block.content:
+            yield block.content
+            start += len(block.content)
+            if start >= size:
+                return
+            block = await _on_asyncio(partial(self._client.fetch_range, path, start, start + BLOCK_BYTES, first.tag))
+        if start < size:
+            raise ConflictError(path, "it changed while it was downloaded")
+
+    async def apresign(self, path: str, *, expires_in: float = 3600, method: Literal["GET", "PUT"] = "GET") -> str:
+        """Return a URL with which anybody can read or replace a file for some time, without further credentials.
+
+        Whether the file exists is not checked.
+
+        Args:
+            path: The path of the file.
+            expires_in: Seconds for which the URL is valid.
+            method: The request that the URL is for.
+
+        Returns:
+            The URL. It is a secret.
+
+        Raises:
+            DeepFSError: InvalidPathError for a path that is not valid, NotSupportedError if the store has no such
+                URLs, BackendError if the URL cannot be made, as without credentials.
+            ValueError: For another method, or a time that is not positive.
+        """
+        path = paths.normalize(path)
+        check_number("expires_in", expires_in)
+        if method not in ("GET", "PUT"):
+            raise ValueError(f"method is 'GET' or 'PUT', not {method!r}")
+        if path == "/":
+            raise IsDirectoryError(path)
+        check_key(self._keys, path)
+        if self._in_memory:
+            raise NotSupportedError(backend=type(self).__name__, operation="presigned URLs")
+        return await _on_asyncio(lambda: self._client.presign(path, method, expires_in))
+
+    def presign(self, path: str, *, expires_in: float = 3600, method: Literal["GET", "PUT"] = "GET") -> str:
+        """`apresign`, for code without an event loop.
+
+        Args:
+            path: The path of the file.
+            expires_in: Seconds for which the URL is valid.
+            method: The request that the URL is for.
+
+        Returns:
+            The URL.
+
+        Raises:
+            DeepFSError: As `apresign`.
+            ValueError: As `apresign`.
+        """
+        call = partial(self.apresign, path, expires_in=expires_in, method=method)
+        name = type(self).__name__
+        return call_sync(self, call, f"{name}.presign()", f"{name}.apresign()")
+
+    # --- changing ---
+
+    async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+        responses = await super().aupload_files(files)
+        deadline = time.monotonic() + self._retries.contention
+        # A part of the files may have changed while they were replaced; the others are stored.
+        while time.monotonic() < deadline:
+            again = [number for number, response in enumerate(responses) if response.error == ErrorCode.CONFLICT]
+            if not again:
+                break
+            for number, response in zip(
+                again, await super().aupload_files([files[number] for number in again]), strict=True
+            ):
+                responses[number] = response
+        return responses
+
+    async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
+        try:
+            start, rest = await beginning(chunks)
+            if rest is None:
+                [response] = await self.aupload_files([(path, start)])
+                return response
+            target = paths.normalize(path)
+            check_key(self._keys, target)
+            await _on_asyncio(self._check_conditions)
+            before = await self._look(lambda: self._replaceable(target))
+            await self._upload(target, before, start, rest)
+        except DeepFSError as error:
+            return FileUploadResponse(path, error.code.value)
+        return FileUploadResponse(path)
+
+    def _replaceable(self, path: str) -> Plan[FileStat | None]:
+        """The stat of the file that an upload replaces. Raises if there can be no file at `path`."""
+        found = yield from plans._place(self, path, contents=False)
+        self._before_apply([change_of(path, found, FileDataV2("", "utf-8"))])
+        return found.get(path)  # type: ignore[return-value]
+
+    async def _upload(self, path: str, before: FileStat | None, start: bytes, rest: AsyncIterator[bytes]) -> None:
+        """Store a stream in parts: none of it is there before all of it is."""
+        parts = Parts()
+        errors: list[BaseException] = []
+
+        async def put() -> None:
+            # Shielded on this side: the driver must be there to be told to give up.
+            try:
+                await shielded(partial(_on_asyncio, partial(self._client.put_parts, path, before, parts.chunks())))
+            except DeepFSError as error:
+                errors.append(error)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(put)
+            try:
+                await _hand_over(parts, start, rest)
+                await _on_asyncio(parts.end)
+            except BaseException as error:
+                errors.append(error)
+                await shielded(partial(_on_asyncio, parts.abort))
+                if not isinstance(error, Exception):
+                    raise
+        if errors:
+            raise errors[0]
 
     async def _check_conditions(self) -> None:
         """Refuse changes if the store ignores the conditions of puts. It is found out once."""

@@ -439,9 +439,9 @@ class Operations(SyncSurface, ABC):
             path: A file or directory, which need not exist yet; by default everything.
 
         Yields:
-            One event for each changed file, in the order of their last changes. Changes of one file in quick succession
-            may be one event, and a move is a deletion and a creation. `resync` is told where changes at and under its
-            path may have been missed.
+            One event for each changed file, in the order in which changes are noticed. Changes of one file in quick
+            succession may be one event, and a move is a deletion and a creation. `resync` is told where changes at and
+            under its path may have been missed.
 
         Raises:
             NotSupportedError: When the iteration begins, where `capabilities.watches` is False, and on a composite

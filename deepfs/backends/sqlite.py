@@ -27,13 +27,13 @@ from deepfs.backends.older_protocols import adapters
 from deepfs.backends.protocol import Capabilities
 from deepfs.errors import BackendError, InvalidContentError
 from deepfs.search.request import FileFilter, SearchRequest
-from deepfs.sync import is_inline
+from deepfs.sync import blocks_inline, is_inline
 from deepfs.text import paths, records
 from deepfs.text.entries import StoragePlace, flat_place
 from deepfs.text.flat_tree import Change, ChangedError, FileStat, TaggedFiles
 from deepfs.threads import pool
 from deepfs.threads.locks import path_locks
-from deepfs.types import FileDataV2
+from deepfs.types import FileDataV2, FileDownloadResponse, LsResult, ReadRawResult, ReadResult
 
 __all__ = ["SqliteBackend"]
 
@@ -307,6 +307,26 @@ class SqliteBackend(StorageBackend):
         else:
             async with locks.hold(*held):
                 yield
+
+    # --- looking, without an event loop in the thread of the caller ---
+
+    @blocks_inline
+    async def als(self, path: str) -> LsResult:
+        return await super().als(path)
+
+    @blocks_inline
+    async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
+        return await super().aread(path, offset, limit)
+
+    @blocks_inline
+    async def aread_raw(self, path: str) -> ReadRawResult:
+        return await super().aread_raw(path)
+
+    @blocks_inline
+    async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+        return await super().adownload_files(paths)
+
+    # --- the database ---
 
     async def aclose(self) -> None:
         """Close the connections of this process to the file that are not in use. Later operations open new ones."""

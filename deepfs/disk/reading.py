@@ -21,8 +21,10 @@ __all__ = [
     "DEFAULT_LIMITS",
     "MAX_WHOLE",
     "Limits",
+    "NotTextError",
     "Reading",
     "Versioning",
+    "WindowScan",
     "blocks",
     "check_regular",
     "is_version",
@@ -234,8 +236,8 @@ class Reading(NamedTuple):
     shown: text.Window | bytes
 
 
-class _NotTextError(Exception):
-    """Raised within this module when a file turns out to be binary."""
+class NotTextError(Exception):
+    """Raised when a file turns out to be binary while it is read block by block."""
 
 
 def read_window(
@@ -249,10 +251,10 @@ def read_window(
             return of_whole(status, data, offset, limit, descriptor)
         versioning = Versioning(status)
         is_hashed = versioning.known is None and status.st_size <= limits.judged
-        scan = _Scan(path, status, offset, limit, limits, text.digest() if is_hashed else None)
+        scan = WindowScan(path, status.st_size, offset, limit, limits, text.digest() if is_hashed else None)
         try:
             scan.run(descriptor, deadline or Deadline())
-        except _NotTextError:
+        except NotTextError:
             os.lseek(descriptor, 0, os.SEEK_SET)
             data = read_descriptor(path, descriptor, status.st_size, limits.binary)
             return Reading(status, versioning.of(descriptor, data), data)
@@ -282,27 +284,27 @@ def of_whole(status: os.stat_result, data: bytes | bytearray, offset: int, limit
     return Reading(status, facts.version, text.window(content, offset, limit, facts.lines))
 
 
-def _scanned_version(scan: "_Scan", versioning: Versioning, descriptor: int) -> str:
+def _scanned_version(scan: "WindowScan", versioning: Versioning, descriptor: int) -> str:
     if versioning.known is not None:
         return versioning.known
     made = scan.version
     return versioning.of_unread() if made is None else versioning.remember(descriptor, made)
 
 
-class _Scan:
+class WindowScan:
     """Reads a large file in blocks: keeps the bytes of the window, counts lines, and checks that all is text."""
 
     def __init__(
         self,
         path: str,
-        status: os.stat_result,
+        size: int,
         offset: int,
         limit: int,
         limits: Limits,
         digest: blake2b | None,
     ) -> None:
         self._path = path
-        self._size = status.st_size
+        self._size = size
         self._limits = limits
         self._first = max(offset, 0)
         self._last = self._first + max(limit, 0)
@@ -323,22 +325,30 @@ class _Scan:
         to_the_end = self._size <= self._limits.judged
         for block in blocks(descriptor):
             deadline.check(self._path)
-            if self._digest is not None:
-                self._digest.update(block)
-            self._judge(block)
-            self._take(block)
-            if self._more and not to_the_end:
+            if self.add(block) and not to_the_end:
                 return
+        self.end()
+
+    def add(self, block: bytes) -> bool:
+        """Take the next block of the file; return whether the window is complete. Raises NotTextError."""
+        if self._digest is not None:
+            self._digest.update(block)
+        self._judge(block)
+        self._take(block)
+        return self._more
+
+    def end(self) -> None:
+        """Take the end of the file as reached. Raises NotTextError if it ends within a character."""
         self._judge(b"", final=True)
         self._ended = True
 
     def _judge(self, block: bytes, *, final: bool = False) -> None:
         if b"\0" in block:
-            raise _NotTextError
+            raise NotTextError
         try:
             self._decode(block, final)
         except UnicodeDecodeError as error:
-            raise _NotTextError from error
+            raise NotTextError from error
 
     def _take(self, block: bytes) -> None:
         """Keep the part of `block` that is in the window, and count its lines."""
@@ -353,7 +363,7 @@ class _Scan:
         self._more = self._more or end < len(block)
 
     def window(self) -> text.Window:
-        """The window, after `run`."""
+        """The window, after the blocks that hold it."""
         total = self._lines + self._open_line if self._ended else None
         if total is not None and self._first >= total:
             raise InvalidContentError(None, f"Line offset {self._first} exceeds file length ({total} lines)")

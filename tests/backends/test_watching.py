@@ -227,6 +227,49 @@ class OverFailing(StorageBackend):
         return self.files
 
 
+async def test_a_watch_begins_between_two_changes() -> None:
+    class Slow(Failing):
+        def __init__(self) -> None:
+            super().__init__()
+            self.may_store = anyio.Event()
+
+        async def apply(self, changes: Sequence[Change]) -> None:
+            await self.may_store.wait()
+            await super().apply(changes)
+
+    files = Slow()
+    backend = OverFailing(files)
+    readers: list[WatchReader] = []
+
+    async def watch() -> None:
+        async with watching(backend) as reader:
+            readers.append(reader)
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as group:
+            group.start_soon(backend.awrite, "/begun-before", "x")
+            await anyio.wait_all_tasks_blocked()
+            group.start_soon(watch)
+            await anyio.wait_all_tasks_blocked()
+            assert not readers, "a change that has begun would not be told"
+            files.may_store.set()
+    assert readers[0].files == {"/begun-before"}
+
+
+async def test_a_change_while_a_reader_falls_asleep_wakes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = MemoryBackend()
+    async with watching(backend) as reader:
+        (watch,) = watches._watches[backend]
+        make = watch._callbacks.event
+
+        def event() -> Any:
+            backend.write("/a", "told between the look at the buffer and the wait", overwrite=True)
+            return make()
+
+        monkeypatch.setattr(watch._callbacks, "event", event)
+        await reader.is_told("/a", "created")
+
+
 @pytest.mark.parametrize(
     ("before", "after", "told"),
     [
@@ -295,14 +338,14 @@ class Committing(BlockingStorage):
 
     def __init__(self) -> None:
         self.files: dict[str, FileDataV2] = {}
-        self.fails = False
+        self.fails: Exception | None = None
 
     @contextmanager
     def transaction(self, kind: Kind) -> Iterator[None]:
         self.planned: dict[str, FileDataV2] = {}
         yield
         if self.fails and kind == "change":
-            raise OSError("the connection was lost")
+            raise self.fails
         self.files |= self.planned
 
     def stat(self, paths: Sequence[str]) -> Mapping[str, FileStat]:
@@ -322,10 +365,12 @@ async def test_changes_are_told_after_the_commit() -> None:
     files = Committing()
     backend = OverFailing(files)
     async with watching(backend) as reader:
-        files.fails = True
+        files.fails = OSError("the connection was lost")
         assert not (await backend.awrite("/a", "x")).ok
         assert await reader.step() == ChangeEvent("/a", "resync")
-        files.fails = False
+        files.fails = QuotaExceededError("/refused", 2, 1)
+        assert not (await backend.awrite("/refused", "x")).ok
+        files.fails = None
         assert (await backend.awrite("/a", "x")).ok
         event = await reader.step()
         assert (event.path, event.kind) == ("/a", "created")

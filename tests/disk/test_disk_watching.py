@@ -133,6 +133,8 @@ async def test_nothing_behind_links_to_directories_is_told(root: Path, tmp_path:
         await outside((root / "dir" / "b.txt").write_text, "changed")
         events = await told(reader, root)
         assert _kinds(events) == [("/dir/b.txt", "modified"), ("/link.txt", "created")]
+        await outside(os.replace, root / "out-too", root / "a.txt")
+        assert ("/a.txt", "deleted") in _kinds(await told(reader, root)), "what leads outside is no file here"
     with pytest.raises(PermissionDeniedError):
         await anext(FilesystemBackend(root).awatch("/out"))
 
@@ -219,6 +221,19 @@ async def test_where_the_system_dropped_events_a_resync_says_so(root: Path) -> N
         assert ChangeEvent("/", "resync") in reader.told[1:]
         await outside((root / "dir" / "later.txt").touch)
         await reader.is_told("/dir/later.txt", "created")
+
+
+async def test_directories_that_went_are_watched_no_more(root: Path, tmp_path: Path) -> None:
+    def watched() -> int:
+        numbers = [number for number in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{number}")]
+        ours = [number for number in numbers if "inotify" in os.readlink(f"/proc/self/fd/{number}")]
+        return sum(Path(f"/proc/self/fdinfo/{number}").read_text().count("inotify wd:") for number in ours)
+
+    async with watching(FilesystemBackend(root)) as reader:
+        before = await anyio.to_thread.run_sync(watched)
+        await outside((root / "dir").rename, tmp_path / "gone")
+        await told(reader, root)
+        assert await anyio.to_thread.run_sync(watched) == before - 2
 
 
 async def test_nothing_is_left_of_watches_that_ended(root: Path) -> None:

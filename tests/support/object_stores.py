@@ -1,5 +1,6 @@
 """Object stores for tests: moto's S3 in a process of its own, and stores of obstore over it."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,18 +13,22 @@ from obstore.store import S3Store
 
 from deepfs.backends.object_store import S3Backend
 
-__all__ = ["BUCKET", "S3Server", "running_s3"]
+__all__ = ["BUCKET", "PAGE", "S3Server", "running_s3"]
 
 BUCKET: Final = "bucket"
+PAGE: Final = 100
+"""How many keys the server lists in one answer."""
+# One request at a time, since moto's conditional puts are not atomic between threads.
 _SERVER: Final = """
 import logging
 import sys
+from threading import Thread
 logging.getLogger("werkzeug").disabled = True
-from moto.server import ThreadedMotoServer
-from moto.s3.models import s3_backends
-server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-server.start()
-print(server.get_host_and_port()[1], flush=True)
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import make_server
+server = make_server("127.0.0.1", 0, DomainDispatcherApplication(create_backend_app))
+Thread(target=server.serve_forever, daemon=True).start()
+print(server.server_port, flush=True)
 sys.stdin.read()
 """
 
@@ -57,7 +62,8 @@ class S3Server:
 def running_s3() -> Iterator[S3Server]:
     """A server on the loopback interface, with an empty bucket."""
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-c", _SERVER], stderr=subprocess.DEVNULL, **pipes) as process:
+    env = {**os.environ, "MOTO_S3_DEFAULT_MAX_KEYS": str(PAGE)}
+    with subprocess.Popen([sys.executable, "-c", _SERVER], stderr=subprocess.DEVNULL, env=env, **pipes) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         try:

@@ -20,6 +20,7 @@ from deepfs import (
     GlobResult,
     GrepResult,
     MemoryBackend,
+    SqliteBackend,
     StateBackend,
     StoreBackend,
 )
@@ -234,6 +235,7 @@ BACKENDS: Final[Mapping[str, Any]] = {
     "store": _plain(lambda directory: StoreBackend(InMemoryStore(), namespace=("files",))),
     "state": _in_state,
     "filesystem": _plain(FilesystemBackend),
+    "sqlite": _plain(lambda directory: SqliteBackend(directory / "files.db")),
     "without ripgrep": _plain(lambda directory: FilesystemBackend(directory, ripgrep=False)),
     "local_shell": _plain(LocalShellBackend),
     "fsspec": _plain(lambda directory: FsspecBackend(AsyncMemory())),

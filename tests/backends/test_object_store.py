@@ -1,0 +1,536 @@
+"""ObjectStoreBackend over S3: requests are counted, metadata and odd keys, conditions, streams, addresses."""
+
+import sys
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import urlopen
+
+import anyio
+import anyio.to_thread
+import pytest
+from obstore.store import LocalStore, MemoryStore
+
+from deepfs.backends import object_store
+from deepfs.backends._object_keys import Keys
+from deepfs.backends.object_store import ObjectStoreBackend, S3Backend
+from deepfs.backends.retries import RetryPolicy
+from deepfs.errors import ErrorCode, IsDirectoryError, NotSupportedError
+from deepfs.text.entries import Relation, relation
+from support.http_proxy import Fault, HttpProxy, Request, running_proxy
+from support.object_stores import BUCKET, PAGE, S3Server
+
+pytestmark = pytest.mark.anyio
+
+MB = 1024 * 1024
+
+
+@pytest.fixture(scope="module")
+def one_proxy(s3_server: S3Server) -> Iterator[HttpProxy]:
+    with running_proxy(urlsplit(s3_server.url).port or 0) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def proxy(one_proxy: HttpProxy) -> HttpProxy:
+    one_proxy.without, one_proxy.fault, one_proxy.requests, one_proxy.sent = (), lambda request: None, [], 0
+    return one_proxy
+
+
+@pytest.fixture
+def prefix(s3_server: S3Server) -> str:
+    return s3_server.prefix()
+
+
+@pytest.fixture
+def store(s3_server: S3Server) -> Any:
+    return s3_server.store()
+
+
+@pytest.fixture
+async def backend(s3_server: S3Server, proxy: HttpProxy, prefix: str) -> S3Backend:
+    backend = s3_server.backend(prefix, endpoint_url=proxy.url)
+    backend._is_checked = True
+    return backend
+
+
+async def put(store: Any, key: str, content: bytes, **options: Any) -> None:
+    await anyio.to_thread.run_sync(lambda: store.put(key, content, **options))
+
+
+async def keys(store: Any, prefix: str) -> list[str]:
+    return [meta["path"] for meta in await anyio.to_thread.run_sync(lambda: store.list(prefix).collect())]
+
+
+# --- requests --------------------------------------------------------------------------------------------------------
+
+
+async def test_each_operation_sends_few_requests(backend: S3Backend, proxy: HttpProxy) -> None:
+    assert (await backend.awrite("/d/a.txt", "one\n")).ok
+    assert sorted(proxy.methods()) == ["GET", "HEAD", "HEAD", "PUT"]  # The file, its directory, what is beneath.
+    assert (await backend.aread("/d/a.txt")).ok
+    assert proxy.methods() == ["GET"]
+    assert (await backend.aedit("/d/a.txt", "one", "two")).ok
+    assert proxy.methods() == ["GET", "PUT"]
+    assert (await backend.als("/d")).ok
+    assert proxy.methods() == ["GET"]
+    assert (await backend.aglob("**")).ok
+    assert proxy.methods() == ["GET"]
+    assert (await backend.agrep("two")).matches
+    assert proxy.methods() == ["GET", "GET"]
+    assert (await backend.acopy("/d/a.txt", "/d/b.txt")).ok
+    assert sorted(proxy.methods()) == ["GET", "GET", "HEAD", "HEAD", "PUT"]
+    assert (await backend.amove("/d/a.txt", "/c.txt")).ok
+    assert sorted(proxy.methods()) == ["GET", "GET", "HEAD", "HEAD", "POST", "PUT"]  # POST deletes.
+    assert (await backend.adelete("/c.txt")).ok
+    assert proxy.methods() == ["HEAD", "POST"]
+
+
+async def fill(store: Any, prefix: str, number: int, content: bytes) -> None:
+    def put_all() -> None:
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(lambda index: store.put(f"{prefix}/d/{index:04}", content), range(number)))
+
+    await anyio.to_thread.run_sync(put_all)
+
+
+async def test_a_directory_is_listed_by_one_request_a_page(
+    backend: S3Backend, proxy: HttpProxy, store: Any, prefix: str
+) -> None:
+    await fill(store, prefix, 2 * PAGE + 1, b"x")
+    assert len((await backend.als("/d")).entries or []) == 2 * PAGE + 1
+    assert len(proxy.methods()) == 3
+    assert len((await backend.aglob("**")).matches or []) == 2 * PAGE + 1
+    assert len(proxy.methods()) == 3
+
+
+async def test_a_search_has_about_a_hundred_requests_in_flight(
+    backend: S3Backend, proxy: HttpProxy, store: Any, prefix: str
+) -> None:
+    await fill(store, prefix, 300, b"text")
+    running, most = 0, 0
+
+    def began(request: Request) -> Fault:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        return Fault(delay=0.3, then=ended)
+
+    def ended() -> None:
+        nonlocal running
+        running -= 1
+
+    proxy.fault = began
+    assert len((await backend.agrep("text")).matches or []) == 300
+    assert 20 <= most <= 100
+
+
+async def test_a_search_that_has_enough_fetches_little_more(
+    backend: S3Backend, proxy: HttpProxy, store: Any, prefix: str
+) -> None:
+    await fill(store, prefix, 420, b"text")
+    assert len((await backend.agrep("text", max_count=1)).matches or []) == 1
+    assert len(proxy.methods()) <= 256 + 100 + 5  # A batch, what is in flight, the listing.
+
+
+# --- the driver and addresses ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "text"),
+    [
+        ("file:///tmp/x", ValueError, "FilesystemBackend"),
+        (LocalStore(), ValueError, "FilesystemBackend"),
+        ("ftp://user:secret@host/x", ValueError, "s3://bucket/prefix"),
+        ("s3:///x", ValueError, "s3://bucket/prefix"),
+        ("s3://bucket/../x", ValueError, r"'\.\.'"),
+        (3, TypeError, "int"),
+    ],
+)
+def test_what_is_no_object_store_is_refused(given: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text) as raised:
+        ObjectStoreBackend(given)
+    assert "secret" not in str(raised.value)
+
+
+def test_options_are_checked_and_not_shown() -> None:
+    with pytest.raises(ValueError, match="password_of_mine") as raised:
+        ObjectStoreBackend("s3://bucket", password_of_mine="a-secret-key")
+    assert "a-secret-key" not in repr(raised.value)
+    assert raised.value.__cause__ is None
+    assert raised.value.__context__ is None
+    with pytest.raises(TypeError, match="options"):
+        ObjectStoreBackend(MemoryStore(), region="x")
+
+
+def test_without_the_driver_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    monkeypatch.setitem(sys.modules, "obstore.store", None)
+    with pytest.raises(ModuleNotFoundError, match=r"deepfs\[objectstore\]"):
+        ObjectStoreBackend("memory://")
+
+
+def test_gcs_and_azure_are_opened_by_url() -> None:
+    google = ObjectStoreBackend("gs://bucket/a/b", skip_signature=True)
+    azure = ObjectStoreBackend("az://container/a", "b", account_name="name", access_key="aGVsbG8=")
+    assert [repr(google), repr(azure)] == ["ObjectStoreBackend('/a/b')"] * 2
+    assert google.capabilities.durable
+    assert google.capabilities.atomic_between_processes
+    assert not ObjectStoreBackend("memory://").capabilities.durable
+    assert not ObjectStoreBackend("memory://", unsafe_overwrites=True).capabilities.atomic_between_processes
+
+
+async def test_errors_show_neither_addresses_nor_secrets(s3_server: S3Server, caplog: Any) -> None:
+    policy = RetryPolicy(attempts=2, first_delay=0.01)
+    backend = s3_server.backend("x", endpoint_url="http://127.0.0.1:9", retries=policy)
+    results = [
+        await backend.aread("/a"),
+        await backend.als("/"),
+        await backend.awrite("/a", "x"),
+        await backend.agrep("x"),
+    ]
+    assert [result.error for result in results] == ["Error: The object store failed (GenericError)"] * 4
+    shown = repr([results, backend]) + caplog.text
+    assert "127.0.0.1" not in repr([results, backend])
+    assert "a-secret-key" not in shown + repr([vars(backend), vars(backend._client), vars(backend._keys)])
+
+
+async def test_a_missing_bucket_is_a_failure(s3_server: S3Server) -> None:
+    backend = S3Backend("no-such-bucket", endpoint_url=s3_server.url, **s3_server.options())
+    for result in (await backend.aread("/a"), await backend.als("/"), await backend.awrite("/a", "x")):
+        assert (result.code, result.error) == ("backend_error", "Error: The object store failed (404)")
+
+
+async def test_prefixes_that_overlap_are_one_place(s3_server: S3Server, prefix: str) -> None:
+    outer, inner = s3_server.backend(prefix), ObjectStoreBackend(s3_server.store(), f"{prefix}/in")
+    same = await outer.astorage_place("/in/a"), await inner.astorage_place("/a")
+    assert relation(*same) is Relation.SAME
+    assert relation(await outer.astorage_place("/"), await inner.astorage_place("/a")) is Relation.INSIDE
+    assert relation(await outer.astorage_place("/b"), await inner.astorage_place("/a")) is Relation.APART
+    async with outer._hold("/in/a"):
+        with anyio.move_on_after(0.1) as scope:
+            await inner.awrite("/a", "x")
+    assert scope.cancelled_caught
+    assert (await inner.awrite("/a", "x")).ok
+    assert (await outer.aread("/in/a")).ok
+
+
+async def test_a_store_with_a_prefix_is_the_same_place(s3_server: S3Server, prefix: str) -> None:
+    from obstore.store import S3Store
+
+    options = {"client_options": {"allow_http": True}, **s3_server.options()}
+    given = S3Store(BUCKET, prefix=f"{prefix}/in", endpoint=s3_server.url, **options)
+    inner, outer = ObjectStoreBackend(given, "deep"), s3_server.backend(prefix)
+    same = await outer.astorage_place("/in/deep/a"), await inner.astorage_place("/a")
+    assert relation(*same) is Relation.SAME
+    assert (await inner.awrite("/a", "x")).ok
+    assert (await outer.aread("/in/deep/a")).ok
+
+
+# --- keys and metadata -----------------------------------------------------------------------------------------------
+
+
+async def test_markers_of_directories_are_no_files(backend: S3Backend, s3_server: S3Server, prefix: str) -> None:
+    for key in ("", "d/", "d/e/", "lonely/"):
+        await anyio.to_thread.run_sync(_put_raw, s3_server, f"{prefix}/{key}")
+    for path in ("/d/a.txt", "/d/empty"):
+        assert (await backend.awrite(path, "x" if path.endswith("txt") else "")).ok
+    for _ in range(2):
+        assert [info.path for info in (await backend.aglob("**")).matches or []] == ["/d/a.txt", "/d/empty"]
+        assert [info.path for info in (await backend.als("/d")).entries or []] == ["/d/a.txt", "/d/e/", "/d/empty"]
+    assert (await backend.als("/lonely")).code == ErrorCode.FILE_NOT_FOUND
+    assert (await backend.awrite("/lonely", "a file")).ok
+    assert (await backend.adelete("/d")).ok
+    assert (await backend.aglob("**", "/d")).code == ErrorCode.FILE_NOT_FOUND
+
+
+def _put_raw(server: S3Server, key: str, content: bytes = b"") -> None:
+    """Put an object by HTTP, since the driver takes no odd keys."""
+    from urllib.parse import quote
+    from urllib.request import Request as HttpRequest
+
+    with urlopen(HttpRequest(f"{server.url}/{BUCKET}/{quote(key)}", data=content, method="PUT")):
+        pass
+
+
+@pytest.mark.parametrize("key", ["a//b", "a/../b", "a/./b", "tab\tname"])
+async def test_a_key_that_the_driver_cannot_list_is_named(
+    backend: S3Backend, s3_server: S3Server, prefix: str, key: str
+) -> None:
+    assert (await backend.awrite("/other/c", "x")).ok
+    await anyio.to_thread.run_sync(_put_raw, s3_server, f"{prefix}/{key}")
+    found = await backend.aglob("**")
+    assert found.code == ErrorCode.BACKEND_ERROR
+    assert "cannot list: '" in str(found.error)
+    assert (await backend.als("/other")).ok
+    assert (await backend.aread("/other/c")).ok
+
+
+async def test_keys_that_are_no_paths_are_skipped(backend: S3Backend, store: Any, prefix: str) -> None:
+    for key in ("~x", "n" * 300, "ok", "with space+plus%20percent", "ä/ö"):
+        await put(store, f"{prefix}/{key}", b"match")
+    found = await backend.agrep("match")
+    assert [match.path for match in found.matches or []] == ["/ok", "/with space+plus%20percent", "/ä/ö", "/~x"] or (
+        [match.path for match in found.matches or []] == ["/ok", "/with space+plus%20percent", "/~x", "/ä/ö"]
+    )
+    assert found.skipped == 1
+    for path in ("/ok", "/with space+plus%20percent", "/ä/ö"):
+        assert (await backend.aedit(path, "match", "found")).ok
+
+
+def test_keys_and_paths_are_one_to_one() -> None:
+    of = Keys("/prefix")
+    for path in ("/a\nb", "/\x7f", "/\uf00a", "/\uf000\uf00a", "/\uf000", "/\uf000\n", "/\uf041", "/a\t/\uf07f"):
+        assert of.path(of.key(path)) == path
+        assert not any(ord(sign) < 0x20 or ord(sign) == 0x7F for sign in of.key(path))
+    assert of.path("prefix/\uf000x") == "///\uf000x"
+
+
+async def test_a_key_that_is_too_long_is_refused_before_anything_is_sent(backend: S3Backend, proxy: HttpProxy) -> None:
+    too_long = "/d/" + "/".join(["a" * 250] * 4) + "/very-very-long"
+    assert not backend._keys.fits(too_long)
+    assert (await backend.awrite(too_long, "x")).code == ErrorCode.INVALID_PATH
+    assert (await backend.aread(too_long)).code == ErrorCode.FILE_NOT_FOUND
+    assert (await backend.adelete(too_long)).code == ErrorCode.FILE_NOT_FOUND
+    assert [each.error for each in await backend.aupload_files([(too_long, b""), ("/ok", b"")])] == [
+        "invalid_path",
+        None,
+    ]
+    assert not any(request.target.endswith("-long") for request in proxy.requests)
+
+
+async def test_type_and_creation_are_metadata_that_later_writes_keep(
+    backend: S3Backend, store: Any, prefix: str
+) -> None:
+    assert (await backend.awrite("/page.html", "<p>")).ok
+    created = (await backend.aread_raw("/page.html")).data
+    assert created is not None
+    await anyio.sleep(1.1)
+    assert (await backend.aedit("/page.html", "<p>", "<b>")).ok
+    assert (await backend.awrite("/page.html", "<i>", overwrite=True)).ok
+    [upload] = await backend.aupload_files([("/page.html", b"<u>")])
+    assert upload.error is None
+    edited = (await backend.aread_raw("/page.html")).data
+    assert edited is not None
+    assert edited.created_at == created.created_at
+    assert str(edited.modified_at) > str(created.modified_at)
+    [info] = (await backend.als("/")).entries or []
+    assert info.modified_at == edited.modified_at
+    got = await anyio.to_thread.run_sync(lambda: store.get(f"{prefix}/page.html"))
+    assert got.attributes["Content-Type"] == "text/html"
+
+
+async def test_objects_of_others_need_no_metadata(backend: S3Backend, store: Any, prefix: str) -> None:
+    await put(store, f"{prefix}/a.txt", b"theirs\n")
+    read = (await backend.aread_raw("/a.txt")).data
+    assert read is not None
+    assert read.created_at == read.modified_at
+    assert (await backend.aedit("/a.txt", "theirs", "ours")).ok
+    await put(store, f"{prefix}/a.txt", b"theirs\n", attributes={"deepfscreated": "no time", "deepfschanges": "..,,"})
+    assert (await backend.aedit("/a.txt", "theirs", "ours")).ok
+
+
+# --- conditions ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ignored", [(b"if-none-match",), (b"if-match",), (b"if-match", b"if-none-match")])
+async def test_a_store_that_ignores_conditions_is_refused(
+    s3_server: S3Server, proxy: HttpProxy, store: Any, prefix: str, ignored: tuple[bytes, ...]
+) -> None:
+    proxy.without = ignored
+    object_store._checked.clear()
+    backend = s3_server.backend(prefix, endpoint_url=proxy.url)
+    assert (await backend.als("/")).ok
+    assert proxy.methods() == ["GET"]
+    for result in (await backend.awrite("/a", "x"), await backend.awrite("/a", "x")):
+        assert result.code == ErrorCode.UNSUPPORTED
+        assert "unsafe_overwrites=True" in str(result.error)
+    assert [each.error for each in await backend.aupload_files([("/a", b"x")])] == ["unsupported"]
+    assert (await backend.aupload_stream("/a", _chunks(20))).error == "unsupported"
+    assert await keys(store, prefix) == []
+    unsafe = s3_server.backend(prefix, endpoint_url=proxy.url, unsafe_overwrites=True)
+    assert (await unsafe.awrite("/a", "x")).ok
+    assert (await unsafe.aedit("/a", "x", "y")).ok
+    assert (await unsafe.awrite("/a", "x")).code == ErrorCode.ALREADY_EXISTS
+
+
+async def test_conditions_are_tried_once(s3_server: S3Server, proxy: HttpProxy, store: Any, prefix: str) -> None:
+    object_store._checked.clear()
+    for number in range(2):
+        backend = s3_server.backend(prefix, endpoint_url=proxy.url)
+        assert (await backend.awrite(f"/{number}", "x")).ok
+        puts = [request for request in proxy.requests if request.method == "PUT"]
+        proxy.requests = []
+        assert len(puts) == (4 if number == 0 else 1)
+    assert await keys(store, prefix) == [f"{prefix}/0", f"{prefix}/1"]
+
+
+async def test_what_changes_during_a_move_stays_and_its_copy_goes(
+    backend: S3Backend, proxy: HttpProxy, store: Any, prefix: str
+) -> None:
+    for path in ("/d/a", "/d/b"):
+        assert (await backend.awrite(path, path)).ok
+    backend._retries = RetryPolicy(contention=0.2)
+
+    def interfere(request: Request) -> Fault | None:
+        if request.method == "PUT" and request.target.endswith("/moved/b"):
+            return Fault(then=lambda: store.put(f"{prefix}/d/a", str(len(proxy.requests)).encode()))
+        return None
+
+    proxy.fault = interfere
+    assert (await backend.amove("/d", "/moved")).code == ErrorCode.CONFLICT
+    assert await keys(store, prefix) == [f"{prefix}/d/a", f"{prefix}/d/b"]
+    proxy.fault = lambda request: None
+    assert (await backend.amove("/d", "/moved")).ok
+    assert await keys(store, prefix) == [f"{prefix}/moved/a", f"{prefix}/moved/b"]
+
+
+async def test_an_upload_in_a_batch_that_met_another_change_is_done_again(
+    backend: S3Backend, proxy: HttpProxy, store: Any, prefix: str
+) -> None:
+    await put(store, f"{prefix}/a", b"old")
+    times = iter(range(2))
+
+    def interfere(request: Request) -> Fault | None:
+        if request.method == "HEAD" and request.target.endswith("/a") and (number := next(times, None)) is not None:
+            return Fault(then=lambda: store.put(f"{prefix}/a", f"other {number}".encode()))
+        return None
+
+    proxy.fault = interfere
+    assert [each.error for each in await backend.aupload_files([("/a", b"new"), ("/b", b"new")])] == [None, None]
+    assert bytes(await anyio.to_thread.run_sync(lambda: store.get(f"{prefix}/a").bytes())) == b"new"
+
+
+# --- large files -----------------------------------------------------------------------------------------------------
+
+
+async def _chunks(number: int, size: int = MB, error: Exception | None = None) -> AsyncIterator[bytes]:
+    for index in range(number):
+        yield bytes([index % 250]) * size
+    if error is not None:
+        raise error
+
+
+async def test_a_stream_is_stored_in_parts_and_comes_back(backend: S3Backend, proxy: HttpProxy) -> None:
+    assert (await backend.awrite("/d/big", "old")).ok
+    proxy.methods()
+    assert (await backend.aupload_stream("/d/big", _chunks(20))).error is None
+    puts = [request for request in proxy.requests if request.method == "PUT"]
+    assert len(puts) == 3
+    assert all("partNumber" in request.target for request in puts)
+    came = [chunk async for chunk in backend.adownload_stream("/d/big", chunk_size=3 * MB)]
+    assert [len(chunk) for chunk in came] == [3 * MB] * 6 + [2 * MB]
+    assert b"".join(came) == b"".join([chunk async for chunk in _chunks(20)])
+
+
+async def test_a_stream_that_fails_or_is_cancelled_leaves_nothing(
+    backend: S3Backend, proxy: HttpProxy, store: Any, prefix: str
+) -> None:
+    with pytest.raises(RuntimeError, match="the source failed"):
+        await backend.aupload_stream("/a", _chunks(20, error=RuntimeError("the source failed")))
+
+    async def endless() -> AsyncIterator[bytes]:
+        async for chunk in _chunks(20):
+            yield chunk
+        scope.cancel()
+        await anyio.sleep(60)
+
+    with anyio.CancelScope() as scope:
+        await backend.aupload_stream("/b", endless())
+    assert scope.cancelled_caught
+    assert await keys(store, prefix) == []
+    begun = [request for request in proxy.requests if request.method == "POST" and "uploads" in request.target]
+    aborted = [request for request in proxy.requests if request.method == "DELETE" and "uploadId" in request.target]
+    assert len(begun) == len(aborted) == 2
+
+
+def _uploads_under_way(proxy: HttpProxy) -> int:
+    """How many uploads in parts were begun and neither completed nor aborted."""
+    begun = sum(request.method == "POST" and request.target.endswith("?uploads") for request in proxy.requests)
+    ended = sum(request.method in ("POST", "DELETE") and "uploadId=" in request.target for request in proxy.requests)
+    return begun - ended
+
+
+async def test_a_stream_is_not_put_where_no_file_can_be(backend: S3Backend, store: Any, prefix: str) -> None:
+    assert (await backend.awrite("/d/a", "x")).ok
+    for path, code in (
+        ("/d", "is_directory"),
+        ("/d/a/b", "not_a_directory"),
+        ("/", "is_directory"),
+        ("..", "invalid_path"),
+    ):
+        assert (await backend.aupload_stream(path, _chunks(10))).error == code
+    assert await keys(store, prefix) == [f"{prefix}/d/a"]
+
+
+async def test_a_window_of_a_large_text_fetches_what_it_shows(
+    backend: S3Backend, proxy: HttpProxy, store: Any, prefix: str
+) -> None:
+    text = b"".join(b"line %07d\n" % number for number in range(2_000_000))
+    await put(store, f"{prefix}/log.txt", text)
+    proxy.sent = 0
+    first = await backend.aread("/log.txt", 0, 2)
+    assert first.file_data is not None
+    assert (first.file_data.content, first.next_offset, first.total_lines) == ("line 0000000\nline 0000001\n", 2, None)
+    assert proxy.sent < 1.1 * MB
+    late = await backend.aread("/log.txt", 1_999_998, 10)
+    assert late.file_data is not None
+    assert (late.file_data.content, late.total_lines) == ("line 1999998\nline 1999999\n", 2_000_000)
+    assert (await backend.aread("/log.txt", 2_000_000, 1)).error is not None
+    assert first.version == late.version
+    assert first.version is not None
+    assert (await backend.aedit("/log.txt", "line 0000007\n", "seven\n", if_match=first.version)).ok
+    assert (await backend.aedit("/log.txt", "line 0000008\n", "eight\n", if_match=first.version)).code == "conflict"
+    after = await backend.aread("/log.txt", 7, 1)
+    assert after.version != first.version
+    assert (await backend.adelete("/log.txt", if_match=after.version)).ok
+
+
+async def test_a_text_that_changes_between_its_parts_is_read_anew(
+    backend: S3Backend, proxy: HttpProxy, store: Any, prefix: str
+) -> None:
+    await put(store, f"{prefix}/log.txt", b"old line\n" * 400_000)
+    times = iter([None])
+
+    def interfere(request: Request) -> Fault | None:
+        if request.method == "GET" and next(times, 1) is None:
+            return Fault(then=lambda: store.put(f"{prefix}/log.txt", b"new line\n" * 400_000))
+        return None
+
+    proxy.fault = interfere
+    read = await backend.aread("/log.txt", 399_999, 1)
+    assert read.file_data is not None
+    assert read.file_data.content == "new line\n"
+
+
+async def test_a_large_binary_file_is_not_fetched_beyond_the_limit(
+    backend: S3Backend, proxy: HttpProxy, store: Any, prefix: str
+) -> None:
+    backend._max_bytes = 2 * MB
+    await put(store, f"{prefix}/a.png", b"\x89PNG" * MB)
+    await put(store, f"{prefix}/a.txt", b"\xff" * (3 * MB))
+    proxy.sent = 0
+    assert (await backend.aread("/a.png")).code == ErrorCode.TOO_LARGE
+    assert (await backend.aread("/a.txt")).code == ErrorCode.TOO_LARGE
+    assert proxy.sent < 2.2 * MB
+    await put(store, f"{prefix}/b.png", b"\x89PNG" * (MB * 3 // 8))
+    read = await backend.aread("/b.png")
+    assert read.file_data is not None
+    assert read.file_data.encoding == "base64"
+
+
+# --- presigned addresses ---------------------------------------------------------------------------------------------
+
+
+async def test_presigned_urls_read_a_file(backend: S3Backend) -> None:
+    assert (await backend.awrite("/a b.txt", "content")).ok
+    url = await backend.apresign("/a b.txt", expires_in=60)
+    assert await anyio.to_thread.run_sync(lambda: urlopen(url).read()) == b"content"
+    assert await anyio.to_thread.run_sync(backend.presign, "/a b.txt")
+    with pytest.raises(IsDirectoryError):
+        await backend.apresign("/")
+    with pytest.raises(ValueError, match="method"):
+        await backend.apresign("/a", method="DELETE")  # type: ignore[arg-type]
+    with pytest.raises(NotSupportedError):
+        await ObjectStoreBackend("memory://").apresign("/a")

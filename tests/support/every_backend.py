@@ -14,12 +14,14 @@ from langgraph.store.memory import InMemoryStore
 from deepfs import run_sync
 from deepfs.backends.composite import CompositeBackend
 from deepfs.backends.filesystem import FilesystemBackend
+from deepfs.backends.fsspec import FsspecBackend
 from deepfs.backends.memory import MemoryBackend
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.sqlite import SqliteBackend
 from deepfs.backends.state import StateBackend
 from deepfs.backends.store import StoreBackend
 from support.files import content_of, stored
+from support.fsspec_memory import AsyncMemory
 from support.graphs import InNode, open_node
 from support.raw import RawMemory, file_of
 from support.raw_sqlite import RawSqlite
@@ -28,7 +30,17 @@ __all__ = ["STORAGES", "Storage", "storage"]
 
 T = TypeVar("T")
 
-STORAGES = ("memory", "filesystem", "sqlite", "store", "sqlite_store", "postgres_store", "state", "composite")
+STORAGES = (
+    "memory",
+    "filesystem",
+    "sqlite",
+    "store",
+    "sqlite_store",
+    "postgres_store",
+    "state",
+    "fsspec",
+    "composite",
+)
 
 _NAMESPACE = ("tenant", "files")
 
@@ -105,6 +117,18 @@ class _Store:
         return content_of(item and item.value)
 
 
+class _Keys:
+    def __init__(self, filesystem: AsyncMemory) -> None:
+        self.filesystem = filesystem
+
+    def put(self, path: str, data: bytes) -> None:
+        self.filesystem.pipe_file(path[1:], data)
+
+    def peek(self, path: str) -> bytes | None:
+        found = self.filesystem.keys.get(path[1:])
+        return None if found is None else found[0]
+
+
 class _State:
     def __init__(self, node: Any) -> None:
         self.node = node
@@ -166,6 +190,11 @@ def _state(stack: ExitStack, tmp_path: Path, request: pytest.FixtureRequest) -> 
     return Storage(InNode(StateBackend(), node), {"": _State(node)})
 
 
+def _fsspec(stack: ExitStack, tmp_path: Path, request: pytest.FixtureRequest) -> Storage:
+    filesystem = AsyncMemory()
+    return Storage(FsspecBackend(filesystem), {"": _Keys(filesystem)})
+
+
 def _composite(stack: ExitStack, tmp_path: Path, request: pytest.FixtureRequest) -> Storage:
     parts = {
         "": _state(stack, tmp_path, request),
@@ -186,6 +215,7 @@ _OPEN: Mapping[str, Callable[[ExitStack, Path, pytest.FixtureRequest], Storage]]
     "sqlite_store": _sqlite_store,
     "postgres_store": _postgres_store,
     "state": _state,
+    "fsspec": _fsspec,
     "composite": _composite,
 }
 

@@ -119,9 +119,13 @@ ELSEWHERE = [f"--ignore-glob=tests/{part}" for part in LONG]
 
 @nox.session
 def demo(session: nox.Session) -> None:
-    """Show the main use: a graph that works on files in its state, on disk and in a database, all in one tree."""
+    """Show the main use: a graph that works on files of several storages in one tree. `--full`: on servers as well."""
+    options = [option for option in session.posargs if option != "--full"]
     session.install(".", *nox.project.dependency_groups(PROJECT, "demo"))
-    session.run("python", "examples/demo.py", *session.posargs)
+    session.run("python", "examples/demo.py", *options)
+    if "--full" in session.posargs:
+        install(session, "demo", "test")
+        session.run("python", "examples/servers.py")
 
 
 @nox.session(python=PYTHONS)

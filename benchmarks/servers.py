@@ -2,24 +2,17 @@
 
 import importlib.util
 import json
-import socket
-import subprocess
 import sys
-import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from itertools import count
 from pathlib import Path
 from types import ModuleType
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 __all__ = ["Places", "of_the_tests", "postgres", "s3"]
 
 Places: TypeAlias = Callable[[], AbstractContextManager[str]]
 """Makes an empty place for files, as a text that another process can open."""
-
-_SECONDS: Final = 30
 
 
 @contextmanager
@@ -38,50 +31,15 @@ def postgres() -> Iterator[Places]:
 @contextmanager
 def s3() -> Iterator[Places]:
     """An S3 server (moto) in a process of its own; a place is the arguments of `S3Backend`, as JSON."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    endpoint = f"http://127.0.0.1:{port}"
-    try:
-        _wait_until_ready(endpoint, server)
-        urllib.request.urlopen(urllib.request.Request(f"{endpoint}/bench", method="PUT")).close()
-        yield _prefixes(endpoint)
-    finally:
-        server.terminate()
-        server.wait(_SECONDS)
+    module = of_the_tests("object_stores")
+    with module.running_s3() as server:
 
+        @contextmanager
+        def place() -> Iterator[str]:
+            arguments = {"bucket": module.BUCKET, "prefix": server.prefix(), "endpoint_url": server.url}
+            yield json.dumps({**arguments, **server.options()})
 
-def _prefixes(endpoint: str) -> Places:
-    numbers = count()
-
-    @contextmanager
-    def place() -> Iterator[str]:
-        arguments = {
-            "bucket": "bench",
-            "prefix": f"run-{next(numbers)}",
-            "endpoint_url": endpoint,
-            "region": "us-east-1",
-            "access_key_id": "bench",
-            "secret_access_key": "bench",
-        }
-        yield json.dumps(arguments)
-
-    return place
-
-
-def _wait_until_ready(endpoint: str, server: "subprocess.Popen[bytes]") -> None:
-    deadline = time.monotonic() + _SECONDS
-    while True:
-        try:
-            urllib.request.urlopen(endpoint, timeout=1).close()
-        except OSError:
-            if server.poll() is not None or time.monotonic() > deadline:
-                raise
-            time.sleep(0.05)
-        else:
-            return
+        yield place
 
 
 def of_the_tests(module: str) -> ModuleType:

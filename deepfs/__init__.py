@@ -12,9 +12,12 @@ if TYPE_CHECKING:
     from deepfs.backends.composite import CompositeBackend
     from deepfs.backends.filesystem import FilesystemBackend
     from deepfs.backends.flat import FlatBackend
+    from deepfs.backends.fsspec import FsspecBackend
     from deepfs.backends.memory import MemoryBackend
     from deepfs.backends.object_store import ObjectStoreBackend, S3Backend
+    from deepfs.backends.postgres import PostgresBackend
     from deepfs.backends.protocol import BackendProtocol, Capabilities, SandboxBackendProtocol, supports_execute
+    from deepfs.backends.sqlite import SqliteBackend
     from deepfs.backends.state import FilesystemState, StateBackend
     from deepfs.backends.store import StoreBackend
     from deepfs.compat.adapters import adapt_backend_protocol, adapt_sandbox_protocol
@@ -68,6 +71,7 @@ __all__ = [
     "FilesystemPermission",
     "FilesystemState",
     "FlatBackend",
+    "FsspecBackend",
     "GlobResult",
     "GrepMatch",
     "GrepResult",
@@ -76,10 +80,12 @@ __all__ = [
     "MemoryMiddleware",
     "ObjectStoreBackend",
     "PermissionedBackend",
+    "PostgresBackend",
     "ReadRawResult",
     "ReadResult",
     "S3Backend",
     "SandboxBackendProtocol",
+    "SqliteBackend",
     "StateBackend",
     "StoreBackend",
     "SubAgent",
@@ -104,10 +110,13 @@ if not TYPE_CHECKING:  # Type checkers see the imports above, and report other n
             "backends.composite": ["CompositeBackend"],
             "backends.filesystem": ["FilesystemBackend"],
             "backends.flat": ["FlatBackend"],
+            "backends.fsspec": ["FsspecBackend"],
             "backends.memory": ["MemoryBackend"],
             "backends.object_store": ["ObjectStoreBackend", "S3Backend"],
             "backends.protocol": ["BackendProtocol", "Capabilities", "SandboxBackendProtocol", "supports_execute"],
+            "backends.sqlite": ["SqliteBackend"],
             "backends.state": ["FilesystemState", "StateBackend"],
+            "backends.postgres": ["PostgresBackend"],
             "backends.store": ["StoreBackend"],
             "compat.adapters": ["adapt_backend_protocol", "adapt_sandbox_protocol"],
             "graph": ["create_deep_agent"],

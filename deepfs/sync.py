@@ -21,11 +21,12 @@ import anyio
 from anyio.lowlevel import RunVar, checkpoint
 
 from deepfs.threads.background import Call, background_loop
-from deepfs.threads.loop_bridge import finish
+from deepfs.threads.loop_bridge import finish, runs_loop
 from deepfs.threads.worker_pool import is_worker
 
 __all__ = [
     "OPERATIONS",
+    "blocks_inline",
     "call_sync",
     "in_thread",
     "is_inline",
@@ -305,11 +306,21 @@ def call_sync(backend: object, call: Callable[[], Coroutine[Any, Any, T]], name:
 
 
 _RUNS_INLINE = "runs_inline"
+_BLOCKS_INLINE = "blocks_inline"
 
 
 def runs_inline(amethod: FunctionT) -> FunctionT:
     """Declare that an async operation waits for nothing where `is_inline()`: its sync method runs in its thread."""
     setattr(amethod, _RUNS_INLINE, True)
+    return amethod
+
+
+def blocks_inline(amethod: FunctionT) -> FunctionT:
+    """Declare that an async operation blocks where `is_inline()`.
+
+    Its sync method runs in its thread, but not where an event loop runs, which it would block.
+    """
+    setattr(amethod, _BLOCKS_INLINE, True)
     return amethod
 
 
@@ -324,6 +335,11 @@ def _shim(amethod: Callable[..., Coroutine[Any, Any, Any]], name: str) -> Callab
     def call_inline(self: Any, *args: Any, **kwargs: Any) -> Any:
         return _run_inline(amethod(self, *args, **kwargs))
 
+    def call_off_loops(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return (call if runs_loop() else call_inline)(self, *args, **kwargs)
+
+    if getattr(amethod, _BLOCKS_INLINE, False):
+        return named(call_off_loops, amethod, name)
     return named(call_inline if getattr(amethod, _RUNS_INLINE, False) else call, amethod, name)
 
 

@@ -2,20 +2,17 @@
 
     /            the state of the graph, which lives as long as its thread
     /src/        a real source tree: the packages installed beside deepfs, some thousand files
-    /memories/   a LangGraph store in a SQLite file: run the demo twice, and it remembers
+    /memories/   a SQLite database in one file: run the demo twice, and it remembers
 
-`nox -s demo` runs it; so does `python examples/demo.py`, with deepfs, rich and langgraph-checkpoint-sqlite installed.
+`nox -s demo` runs it; so does `python examples/demo.py`, with deepfs and rich installed.
 """
 
 import sysconfig
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
 
 import anyio
 from langgraph.graph import START, StateGraph
-from langgraph.store.sqlite.aio import AsyncSqliteStore
 from steps import Steps, counted
 
 from deepfs import (
@@ -23,20 +20,19 @@ from deepfs import (
     FilesystemBackend,
     FilesystemState,
     MemoryBackend,
+    SqliteBackend,
     StateBackend,
-    StoreBackend,
     run_sync,
 )
 from deepfs.types import EditResult, GrepResult
 
 SOURCES = Path(sysconfig.get_path("purelib"))
-MEMORIES = Path(".demo") / "memories.sqlite"
-NAMESPACE = ("demo", "memories")
+MEMORIES = Path(".demo") / "memories.db"
 EDITS = 50
 
 tree = CompositeBackend(
     default=StateBackend(),
-    routes={"/src/": FilesystemBackend(SOURCES), "/memories/": StoreBackend(namespace=NAMESPACE)},
+    routes={"/src/": FilesystemBackend(SOURCES), "/memories/": SqliteBackend(MEMORIES)},
 )
 
 
@@ -68,7 +64,7 @@ async def edit_at_once(state: FilesystemState) -> None:
     async def finish(name: str) -> None:
         edited.append(await tree.aedit(board, f"{name}: open", f"{name}: done"))
 
-    with Steps(f"3. Edit one file of the store {EDITS} times at once") as steps:
+    with Steps(f"3. Edit one file of the database {EDITS} times at once") as steps:
         await steps.call(tree.awrite, board, "".join(f"{name}: open\n" for name in names), overwrite=True)
         with steps.timed(f"{EDITS} × aedit({board!r}, 'task …: open', 'task …: done')") as answer:
             async with anyio.create_task_group() as tasks:
@@ -79,7 +75,7 @@ async def edit_at_once(state: FilesystemState) -> None:
 
 
 async def remember(state: FilesystemState) -> None:
-    with Steps("4. Remember in the store, and search everything at once") as steps:
+    with Steps("4. Remember in the database, and search everything at once") as steps:
         earlier = await steps.call(tree.aglob, "run-*.md", "/memories")
         note = f"{datetime.now():%Y-%m-%d %H:%M:%S}: looked for get_config\n"
         await steps.call(tree.awrite, f"/memories/run-{len(earlier.matches or ()) + 1:03}.md", note)
@@ -91,18 +87,10 @@ async def run_graph() -> None:
     graph = StateGraph(FilesystemState)
     graph.add_sequence([look_around, take_notes, edit_at_once, remember])
     graph.add_edge(START, "look_around")
-    async with memory_store() as store:
-        final = await graph.compile(store=store).ainvoke({"files": {}})
-    print(f"The graph has ended. Its state holds {', '.join(sorted(final['files']))}.\n")
-
-
-@asynccontextmanager
-async def memory_store() -> AsyncIterator[AsyncSqliteStore]:
-    """The store in the SQLite file; the first run creates it."""
     await anyio.Path(MEMORIES.parent).mkdir(exist_ok=True)
-    async with AsyncSqliteStore.from_conn_string(str(MEMORIES)) as store:
-        await store.setup()
-        yield store
+    async with tree:
+        final = await graph.compile().ainvoke({"files": {}})
+    print(f"The graph has ended. Its state holds {', '.join(sorted(final['files']))}.\n")
 
 
 # --- the script: the same operations without await -------------------------------------------------------------------
@@ -120,9 +108,9 @@ def run_script() -> None:
 
 
 async def recall() -> GrepResult:
-    """Search the notes that this run and earlier ones have left in the store."""
-    async with memory_store() as store:
-        return await StoreBackend(store, namespace=NAMESPACE).agrep("", glob="run-*.md")
+    """Search the notes that this run and earlier ones have left in the database."""
+    async with SqliteBackend(MEMORIES) as memories:
+        return await memories.agrep("", glob="run-*.md")
 
 
 def main() -> None:

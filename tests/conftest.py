@@ -110,6 +110,13 @@ def postgres_dsn(postgres_server: "PostgresServer") -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
+def postgres_files_dsn(postgres_server: "PostgresServer") -> Iterator[str]:
+    """The DSN of a database that the tests of PostgresBackend share; each uses a namespace of its own."""
+    with postgres_server.database() as name:
+        yield postgres_server.dsn(name)
+
+
+@pytest.fixture(scope="session")
 def _stores() -> ModuleType:
     """Import here rather than in an async fixture, because importing blocks."""
     from support import stores

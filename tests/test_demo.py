@@ -46,15 +46,15 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 def test_the_second_run_finds_the_memories_of_the_first(runs: Runs) -> None:
     assert "run-002" not in runs.first
-    assert "1 run remembered in .demo/memories.sqlite" in runs.first
+    assert "1 run remembered in .demo/memories.db" in runs.first
     assert "first: /memories/run-001.md" in runs.second
     assert "awrite('/memories/run-002.md'" in runs.second
-    assert "2 runs remembered in .demo/memories.sqlite" in runs.second
+    assert "2 runs remembered in .demo/memories.db" in runs.second
 
 
 def test_the_demo_stores_its_memories_in_the_printed_directory(runs: Runs) -> None:
     assert [path.name for path in runs.directory.iterdir()] == [".demo"]
-    assert (runs.directory / ".demo" / "memories.sqlite").is_file()
+    assert (runs.directory / ".demo" / "memories.db").is_file()
 
 
 def test_searches_cover_every_mount(runs: Runs) -> None:
@@ -119,3 +119,20 @@ def test_the_graph_never_blocks_the_event_loop(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert "The graph has ended. Its state holds /notes.md" in done.stdout
+
+
+@pytest.mark.needs("postgresql")
+def test_the_demo_on_servers(tmp_path: Path) -> None:
+    command = [sys.executable, str(DEMO.with_name("servers.py"))]
+    environment = {**ENVIRONMENT, "COLUMNS": "120"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, encoding="utf-8", check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    for shown in (
+        "/artifacts/report.txt:43  measure 00042",
+        "50 succeeded",
+        "50 lines in 1 file of /memories/",
+        "created: /memories/from-elsewhere.md",
+        "Its state holds /plan.md; the rest is on servers.",
+    ):
+        assert shown in done.stdout
+    assert list(tmp_path.iterdir()) == []

@@ -17,6 +17,8 @@ SCENARIOS: Final = (
     "state",
     "store",
     "processes",
+    "sqlite",
+    "postgres",
     "sequential",
     "listing",
     "boxes",

@@ -8,10 +8,14 @@ if TYPE_CHECKING:
     from deepfs.backends.composite import CompositeBackend
     from deepfs.backends.filesystem import FilesystemBackend
     from deepfs.backends.flat import FlatBackend
+    from deepfs.backends.fsspec import FsspecBackend
+    from deepfs.backends.fsspec_filesystem import register_backend, unregister_backend
     from deepfs.backends.local_shell import LocalShellBackend
     from deepfs.backends.memory import MemoryBackend
     from deepfs.backends.object_store import ObjectStoreBackend, S3Backend
+    from deepfs.backends.postgres import PostgresBackend
     from deepfs.backends.protocol import BackendProtocol
+    from deepfs.backends.sqlite import SqliteBackend
     from deepfs.backends.state import StateBackend
     from deepfs.backends.store import NamespaceFactory, StoreBackend
     from deepfs.compat.factories import BackendContext
@@ -32,15 +36,20 @@ __all__ = [
     "DenoSandbox",
     "FilesystemBackend",
     "FlatBackend",
+    "FsspecBackend",
     "LandlockSandbox",
     "LocalShellBackend",
     "MemoryBackend",
     "ModalSandbox",
     "NamespaceFactory",
     "ObjectStoreBackend",
+    "PostgresBackend",
     "S3Backend",
+    "SqliteBackend",
     "StateBackend",
     "StoreBackend",
+    "register_backend",
+    "unregister_backend",
 ]
 
 if not TYPE_CHECKING:  # Type checkers use the imports above, and report unknown names.
@@ -50,10 +59,14 @@ if not TYPE_CHECKING:  # Type checkers use the imports above, and report unknown
             "composite": ["CompositeBackend"],
             "filesystem": ["FilesystemBackend"],
             "flat": ["FlatBackend"],
+            "fsspec": ["FsspecBackend"],
+            "fsspec_filesystem": ["register_backend", "unregister_backend"],
             "local_shell": ["LocalShellBackend"],
             "memory": ["MemoryBackend"],
             "object_store": ["ObjectStoreBackend", "S3Backend"],
+            "postgres": ["PostgresBackend"],
             "protocol": ["BackendProtocol"],
+            "sqlite": ["SqliteBackend"],
             "state": ["StateBackend"],
             "store": ["NamespaceFactory", "StoreBackend"],
             "deepfs.compat.factories": ["BackendContext"],

@@ -3,17 +3,20 @@
 import os
 import unicodedata
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, aclosing
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal, TypeVar
 
+import anyio
 from msgspec.structs import replace as replace_fields
 
 from deepfs.backends.operations import CHUNK_BYTES
 from deepfs.backends.protocol import BackendProtocol, Capabilities
 from deepfs.backends.transfer import MAX_HELD_BYTES
+from deepfs.backends.watching import ChangeBuffer
 from deepfs.disk import (
+    CAN_WATCH,
     Change,
     Disk,
     FilesInMemory,
@@ -46,6 +49,7 @@ from deepfs.threads.deadline import Deadline
 from deepfs.threads.locks import path_locks
 from deepfs.threads.loop_bridge import loop_callbacks
 from deepfs.types import (
+    ChangeEvent,
     DeleteResult,
     EditResult,
     FileDataV2,
@@ -74,7 +78,11 @@ _NO_DEADLINE = Deadline()
 
 
 ON_DISK: Final = Capabilities(
-    keeps_empty_directories=True, keeps_created_at=False, durable=True, atomic_between_processes=True
+    keeps_empty_directories=True,
+    keeps_created_at=False,
+    durable=True,
+    watches=CAN_WATCH,
+    atomic_between_processes=True,
 )
 
 
@@ -212,10 +220,7 @@ class FilesystemBackend(BackendProtocol):
         return real
 
     async def astorage_place(self, path: str) -> StoragePlace:
-        return await pool.run(self._place, path, abandon_on_cancel=True)
-
-    def _place(self, path: str) -> StoragePlace:
-        return self._disk.place(self._path(path))
+        return await pool.run(lambda: self._disk.place(self._path(path)), abandon_on_cancel=True)
 
     # --- looking ---
 
@@ -311,14 +316,11 @@ class FilesystemBackend(BackendProtocol):
         chunk_size = chunk_bytes(chunk_size)
         opened: list[BinaryIO] = []
         try:
-            await pool.run(self._open, self._files(), path, opened)
+            await pool.run(_open, self._path, self._files(), path, opened)
             while chunk := await pool.run(opened[0].read, chunk_size):
                 yield chunk
         finally:
             await shielded(partial(pool.run, _close, opened))
-
-    def _open(self, disk: Disk, path: str, opened: list[BinaryIO]) -> None:
-        opened.append(disk.open_file(self._path(path))[0])
 
     # --- changing ---
 
@@ -402,6 +404,11 @@ class FilesystemBackend(BackendProtocol):
             await shielded(partial(pool.run, _close, begun))
         return FileUploadResponse(path)
 
+    async def awatch(self, path: str = "/") -> AsyncGenerator[ChangeEvent, None]:
+        async with aclosing(_changes(self, path) if self.capabilities.watches else super().awatch(path)) as events:
+            async for event in events:
+                yield event
+
     def _begin(self, disk: Disk, path: str, begun: list[Upload]) -> None:
         begun.append(disk.upload(self._path(path)))
 
@@ -459,6 +466,24 @@ def _prepared(deadline: Deadline, disk: Disk, function: Callable[..., T], *args:
     return function(deadline, disk, *args)
 
 
+async def _changes(backend: FilesystemBackend, path: str) -> AsyncGenerator[ChangeEvent, None]:
+    """The events of `awatch(path)`. The system keeps what happens while the reader is elsewhere."""
+    start = await pool.run(backend._path, "" if path == "/" else path)
+    watch, buffer = backend._disk.watch(start), ChangeBuffer(start)
+    try:
+        await pool.run_long(watch.start)
+        yield ChangeEvent(start, "resync")
+        while True:
+            await anyio.wait_readable(watch.descriptor)
+            deadline = Deadline()
+            for event in await pool.run(watch.changes, deadline, deadline=deadline):
+                buffer.add(event)
+            while (told := buffer.pop()) is not None:
+                yield told
+    finally:
+        await shielded(partial(pool.run, watch.close))
+
+
 def _start(request: SearchRequest) -> str:
     """The path where a search starts. The root is the empty path, which stands for `root_dir` in both modes."""
     return "" if request.path is None or request.path == "/" else request.path
@@ -466,6 +491,10 @@ def _start(request: SearchRequest) -> str:
 
 def _finished(deadline: Deadline, disk: Disk, function: Callable[..., Steps[T]], *args: Any) -> T:
     return finish(function(deadline, disk, *args))
+
+
+def _open(normal: Callable[[str], str], disk: Disk, path: str, opened: list[BinaryIO]) -> None:
+    opened.append(disk.open_file(normal(path))[0])
 
 
 def _put(deadline: Deadline, _: Disk, upload: Upload) -> None:

@@ -259,7 +259,7 @@ def _find_lines(terms: Terms, request: GrepRequest, grep: Grep) -> Plan[GrepResu
         wants_more = yield from _scan(terms, BatchedGrep(StatTree(page.files), grep), deadline)
         if page.truncated:
             grep.truncated = True
-        if not wants_more or page.truncated:
+        if not wants_more or grep.truncated:
             break
     if not seen and files.root != "/" and not (yield Stat([files.root])) and not (yield from _is_directory(files.root)):
         raise NotFoundError(files.root)

@@ -18,7 +18,7 @@ from deepfs.backends.retries import until_accepted
 from deepfs.errors import BackendError, DeepFSError
 from deepfs.search.flat import search_deadline, searched
 from deepfs.search.request import FileFilter, SearchRequest
-from deepfs.sync import shielded
+from deepfs.sync import is_inline, shielded
 from deepfs.text.flat_tree import Change, FileStat, FileTree
 from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
@@ -240,6 +240,8 @@ class BlockingStorage(_SyncStorage):
         return until_accepted(lambda: self.carry_out(plan(), kind))
 
     async def carry_out(self, plan: Plan[T], kind: Kind) -> T:
+        if is_inline():
+            return self._in_transaction(search_deadline() if kind == "search" else Deadline(), plan, kind)
         if kind == "search":
             return await pool.run_long(self._in_transaction, plan, kind, deadline=search_deadline(), storage=self.scope)
         return await pool.run(self._in_transaction, Deadline(), plan, kind)

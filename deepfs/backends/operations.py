@@ -42,7 +42,7 @@ class Capabilities(Struct, frozen=True):
     deletes: bool = True
     """The backend deletes files (`adelete`). For a class that defines no `adelete` this is set to False."""
     watches: bool = False
-    """The backend reports changes as they happen (`awatch`)."""
+    """The backend reports every change as it happens, whoever makes it (`awatch`)."""
     atomic_between_processes: bool = False
     """Create-only writes, edits and `if_match` hold also against other processes, on this machine and on others that
     use the storage."""
@@ -427,17 +427,25 @@ class Operations(SyncSurface, ABC):
     def awatch(self, path: str = "/") -> AsyncGenerator[ChangeEvent, None]:
         """Report changes at and under `path` as they happen, also those made by others.
 
-        There is no sync form. Leaving the iteration, best by `contextlib.aclosing`, ends the watch.
+        The first event is a `resync` of `path`, as soon as the watch is active: nothing that changes afterwards is
+        missed without another `resync`. So a reader that looks at the files at each `resync`, and follows the other
+        events, always knows them. Changes of the content of files are told; those of times and modes, and directories
+        without files, are not. See the contract under "Watching".
+
+        There is no sync form. Leaving the iteration, best by `contextlib.aclosing`, ends the watch, and so does the
+        cancellation of a waiting `anext`.
 
         Args:
             path: A file or directory, which need not exist yet; by default everything.
 
         Yields:
-            One event for each change that is noticed, in the order in which it is noticed. Changes of one file in quick
-            succession may be one event, and a move is a deletion and a creation.
+            One event for each changed file, in the order in which changes are noticed. Changes of one file in quick
+            succession may be one event, and a move is a deletion and a creation. `resync` is told where changes at and
+            under its path may have been missed.
 
         Raises:
-            NotSupportedError: When the iteration begins, where `capabilities.watches` is False.
+            NotSupportedError: When the iteration begins, where `capabilities.watches` is False, and on a composite
+                where that of a mount at or under `path` is.
             DeepFSError: The leaf for a path that is invalid or may not be read, and for a storage that fails.
         """
 

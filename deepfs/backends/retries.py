@@ -106,6 +106,34 @@ class Requests:
             await anyio.sleep(self.policy.delay(failed))
         raise AssertionError("unreachable")
 
+    def send_blocking(self, attempt: Callable[[], T], *, attempts: int | None = None) -> T:
+        """As `send`, for a function that blocks, in a worker thread. Nothing limits the time of an attempt.
+
+        Args:
+            attempt: Sends the request. It is called once for each attempt.
+            attempts: How often it is sent at most; None is the number of the policy.
+
+        Returns:
+            What `attempt` returns.
+
+        Raises:
+            BackendError: The server has failed so often that nothing was sent.
+            Exception: The error of the last attempt.
+        """
+        most = attempts or self.policy.attempts
+        for failed in range(1, most + 1):
+            self._check_circuit()
+            try:
+                answer = attempt()
+            except Exception as error:
+                if not self.has_failed(error) or failed == most:
+                    raise
+            else:
+                self._failures = 0
+                return answer
+            sleep(self.policy.delay(failed))
+        raise AssertionError("unreachable")
+
     def has_failed(self, error: Exception) -> bool:
         """Record the outcome of an attempt that raised.
 

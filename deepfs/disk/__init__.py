@@ -9,10 +9,12 @@ from deepfs.disk.reading import Limits, Reading, modified_at
 from deepfs.disk.unchanged import UnchangedFiles
 from deepfs.disk.usage import BoundedDisk
 from deepfs.disk.walking import FileRun, FoundFile, Listing
+from deepfs.disk.watching import CAN_WATCH
 from deepfs.disk.writing import Upload
 from deepfs.threads.deadline import Deadline
 
 __all__ = [
+    "CAN_WATCH",
     "BoundedDisk",
     "Change",
     "Deadline",

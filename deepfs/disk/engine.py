@@ -17,6 +17,7 @@ from deepfs.disk.resolve import Root, place_of
 from deepfs.disk.trees import ContentId, list_tree
 from deepfs.disk.unchanged import UnchangedFiles
 from deepfs.disk.walking import Choice, FileRun, FoundFile, Listing, list_directory, walk, walk_runs
+from deepfs.disk.watching import DiskWatch
 from deepfs.disk.writing import Upload, Writer, change_entry
 from deepfs.text.entries import EntryChange, StoragePlace, TreeListing
 from deepfs.text.judging import Judge
@@ -249,6 +250,17 @@ class Disk:
             return None
         unchanged = UnchangedFiles(self._root)
         return unchanged if unchanged.is_possible else None
+
+    def watch(self, path: str) -> DiskWatch:
+        """A watch of what is at and under a path. It has to be started, and to be closed.
+
+        Args:
+            path: The path, which need not exist.
+
+        Raises:
+            NotSupportedError: The system has no inotify.
+        """
+        return DiskWatch(self._root.plain, path)
 
     # --- changing ---
 

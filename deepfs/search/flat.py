@@ -112,7 +112,8 @@ def _beneath(tree: FileTree, root: str) -> list[str]:
 
 
 def _in_time(paths: list[str], deadline: Deadline) -> Iterator[str]:
-    for count, path in enumerate(paths):
+    deadline.check()  # A search by pages may have many without a file.
+    for count, path in enumerate(paths, 1):
         if count % _CHECK_EVERY == 0:
             deadline.check(path)
         yield path

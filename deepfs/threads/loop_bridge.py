@@ -39,6 +39,7 @@ __all__ = [
     "name_asyncio",
     "on_asyncio",
     "running_asyncio_loop",
+    "runs_loop",
     "start_task",
     "waiting_threads",
 ]
@@ -405,6 +406,11 @@ def running_asyncio_loop() -> "AsyncioLoop | None":
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
+
+
+def runs_loop() -> bool:
+    """Whether the calling thread runs an event loop."""
+    return _on_trio() or running_asyncio_loop() is not None
 
 
 async def call_on(loop: "AsyncioLoop", call: Callable[[], Coroutine[Any, Any, T]], *, finishes: bool = False) -> T:

@@ -45,11 +45,12 @@ OF_DEEPAGENTS: Final = {
 DOCUMENTED: Final = {
     "deepfs": """BackendProtocol CompositeBackend DeleteResult EditResult ExecuteResponse FileDataV2 FileInfo
         FileUploadResponse FilesystemBackend FilesystemMiddleware FilesystemPermission FilesystemState FlatBackend
-        GlobResult GrepMatch GrepResult LsResult MemoryBackend PermissionedBackend ReadResult StateBackend StoreBackend
-        SubAgent SubAgentMiddleware WriteResult adapt_backend_protocol create_deep_agent filesystem_tools run_sync
-        supports_execute""",
+        FsspecBackend GlobResult GrepMatch GrepResult LsResult MemoryBackend PermissionedBackend ReadResult
+        StateBackend StoreBackend SubAgent SubAgentMiddleware WriteResult adapt_backend_protocol create_deep_agent
+        filesystem_tools run_sync supports_execute""",
     "deepfs.backends": """BaseSandbox BubblewrapSandbox CompositeBackend DaytonaSandbox DenoSandbox FilesystemBackend
-        FlatBackend LandlockSandbox LocalShellBackend MemoryBackend ModalSandbox StateBackend StoreBackend""",
+        FlatBackend FsspecBackend LandlockSandbox LocalShellBackend MemoryBackend ModalSandbox StateBackend
+        StoreBackend""",
     "deepfs.backends.flat": "BlockingStorage Kind StorageBackend",
     "deepfs.backends.flat_storage": "Kind",
     "deepfs.backends.protocol": "BackendProtocol Capabilities",

@@ -1,6 +1,7 @@
 """No blocking call on an event loop in tests: blockbuster, extended to trio and to more calls."""
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -40,11 +41,17 @@ _RULES_OF_DEEPAGENTS: Final = ("deepagents/middleware/filesystem.py", "_resolve_
 """This function of deepagents resolves links on the event loop, by a sync method of the backend."""
 
 
+_THREAD_OF_FSSPEC: Final = "fsspecIO"
+"""The thread with the event loop of fsspec, on which drivers such as s3fs read files of configuration."""
+
+
 class _Loops:
     """Replaces the `asyncio` that blockbuster asks for a running event loop; recognises trio as well."""
 
     @staticmethod
     def get_running_loop() -> object:
+        if threading.current_thread().name == _THREAD_OF_FSSPEC:
+            raise RuntimeError("no event loop of deepfs or of a test")
         return trio.lowlevel.current_trio_token() if trio.lowlevel.in_trio_task() else asyncio.get_running_loop()
 
 

@@ -16,17 +16,19 @@ from deepfs.backends.composite import CompositeBackend
 from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.backends.memory import MemoryBackend
 from deepfs.backends.protocol import BackendProtocol
+from deepfs.backends.sqlite import SqliteBackend
 from deepfs.backends.state import StateBackend
 from deepfs.backends.store import StoreBackend
 from support.files import content_of, stored
 from support.graphs import InNode, open_node
 from support.raw import RawMemory, file_of
+from support.raw_sqlite import RawSqlite
 
 __all__ = ["STORAGES", "Storage", "storage"]
 
 T = TypeVar("T")
 
-STORAGES = ("memory", "filesystem", "store", "sqlite_store", "postgres_store", "state", "composite")
+STORAGES = ("memory", "filesystem", "sqlite", "store", "sqlite_store", "postgres_store", "state", "composite")
 
 _NAMESPACE = ("tenant", "files")
 
@@ -136,6 +138,13 @@ def _filesystem(stack: ExitStack, tmp_path: Path, request: pytest.FixtureRequest
     return Storage(FilesystemBackend(root), {"": _Disk(root)}, root)
 
 
+def _sqlite(stack: ExitStack, tmp_path: Path, request: pytest.FixtureRequest) -> Storage:
+    directory = tmp_path / "sqlite"
+    directory.mkdir()
+    raw = RawSqlite(directory / "files.db")
+    return Storage(stack.enter_context(SqliteBackend(raw.file)), {"": raw})
+
+
 def _store(stack: ExitStack, tmp_path: Path, request: pytest.FixtureRequest) -> Storage:
     return _over(InMemoryStore())
 
@@ -172,6 +181,7 @@ def _composite(stack: ExitStack, tmp_path: Path, request: pytest.FixtureRequest)
 _OPEN: Mapping[str, Callable[[ExitStack, Path, pytest.FixtureRequest], Storage]] = {
     "memory": _memory,
     "filesystem": _filesystem,
+    "sqlite": _sqlite,
     "store": _store,
     "sqlite_store": _sqlite_store,
     "postgres_store": _postgres_store,

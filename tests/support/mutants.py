@@ -1,5 +1,7 @@
 """Backends with one fault each, of kinds that real backends have had."""
 
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from fnmatch import fnmatch
 from typing import Any
 
@@ -10,6 +12,7 @@ from msgspec.structs import replace
 from deepfs.backends.memory import MemoryBackend
 from deepfs.text.flat_tree import Change
 from deepfs.types import (
+    ChangeEvent,
     DeleteResult,
     EditResult,
     ErrorCode,
@@ -287,7 +290,33 @@ class SyncDoesItsOwn(Mutant):
         return await super().aread(path, offset, limit)
 
 
+class TellsNoDeletions(Mutant):
+    async def awatch(self, path: str = "/") -> AsyncGenerator[ChangeEvent, None]:
+        async with aclosing(super().awatch(path)) as events:
+            async for event in events:
+                if event.kind != "deleted":
+                    yield event
+
+
+class WatchesEverything(Mutant):
+    async def awatch(self, path: str = "/") -> AsyncGenerator[ChangeEvent, None]:
+        async with aclosing(super().awatch("/")) as events:
+            async for event in events:
+                yield event if event.path != "/" else ChangeEvent(path, event.kind)
+
+
+class StartsToWatchUntold(Mutant):
+    async def awatch(self, path: str = "/") -> AsyncGenerator[ChangeEvent, None]:
+        async with aclosing(super().awatch(path)) as events:
+            await anext(events)
+            async for event in events:
+                yield event
+
+
 MUTANTS: dict[type[Mutant], tuple[str, bool]] = {
+    TellsNoDeletions: ("test_the_move_of_a_directory_is_told_file_by_file", False),
+    WatchesEverything: ("test_only_changes_under_the_watched_path_are_told", False),
+    StartsToWatchUntold: ("test_watching_is_unsupported_where_it_is_not_declared", False),
     LosesEdits: ("test_edits_that_do_not_overlap_all_succeed", True),
     SaysItEdited: ("test_concurrent_edits_of_one_place_succeed_once", True),
     TakesTheFirstPlace: ("test_several_places_are_ambiguous", True),

@@ -19,6 +19,7 @@ from deepfs import (
     GlobResult,
     GrepResult,
     MemoryBackend,
+    SqliteBackend,
     StateBackend,
     StoreBackend,
 )
@@ -232,6 +233,7 @@ BACKENDS: Final[Mapping[str, Any]] = {
     "store": _plain(lambda directory: StoreBackend(InMemoryStore(), namespace=("files",))),
     "state": _in_state,
     "filesystem": _plain(FilesystemBackend),
+    "sqlite": _plain(lambda directory: SqliteBackend(directory / "files.db")),
     "without ripgrep": _plain(lambda directory: FilesystemBackend(directory, ripgrep=False)),
     "local_shell": _plain(LocalShellBackend),
     "bubblewrap": _plain(BubblewrapSandbox),

@@ -16,7 +16,7 @@ from deepfs.backends.memory import MemoryBackend
 from deepfs.backends.protocol import Capabilities
 from deepfs.sync import OPERATIONS
 from deepfs.testing import BackendConformance, BackendStateMachine
-from deepfs.testing.conformance import cancellation
+from deepfs.testing.conformance import cancellation, watching
 from deepfs.testing.statemachine.model import Model
 from deepfs.types import LsResult
 from support.mutants import MUTANTS, Overwrites
@@ -49,6 +49,7 @@ class Forgets(MemoryBackend):
 @pytest.fixture
 def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cancellation, "_PATIENCE", 0.2)
+    monkeypatch.setattr(watching, "_PATIENCE", 0.2)
 
 
 @pytest.mark.anyio

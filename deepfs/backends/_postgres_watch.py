@@ -1,0 +1,150 @@
+"""Changes of files as PostgreSQL announces them: a trigger notifies the channel of the namespace."""
+
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack
+from typing import Any, Final
+
+import anyio
+
+from deepfs.backends._postgres_client import Client, failure_of, is_transient
+from deepfs.sync import shielded
+from deepfs.text.paths import is_beneath
+from deepfs.types import ChangeEvent, ChangeKind
+
+__all__ = ["watched"]
+
+_MOST_PENDING: Final = 10_000
+"""The most changed paths that wait for the caller; beyond, one event says that changes may have been missed."""
+_SECONDS_OF_SILENCE: Final = 30.0
+"""After so long without a notification the connection is tested."""
+
+
+async def watched(client: Client, namespace: str, path: str) -> AsyncGenerator[ChangeEvent, None]:
+    """The changes at and beneath a path, after an event `resync` that says that the watch is active.
+
+    Args:
+        client: The client of the database.
+        namespace: The namespace.
+        path: The normalised path.
+
+    Raises:
+        BackendError: The storage failed, other than by a connection that was lost.
+    """
+    watch = _Watch(client, namespace, path)
+    try:
+        while True:
+            for event in await client.on_loop(watch.next_events):
+                yield event
+    finally:
+        await shielded(lambda: client.on_loop(watch.close))
+
+
+class _Watch:
+    """A connection that listens, and the changes that were announced on it. Used on the loop of the connection."""
+
+    def __init__(self, client: Client, namespace: str, path: str) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._path = path
+        self._connection: Any = None
+        self._stack = AsyncExitStack()
+        self._pending: dict[str, ChangeEvent] = {}
+        self._woken: anyio.Event | None = None
+        self._has_begun = False
+
+    async def next_events(self) -> list[ChangeEvent]:
+        """Wait for changes, and return those that came since the last call."""
+        while True:
+            if self._connection is None or self._connection.is_closed():
+                await self._reconnect()
+                return [ChangeEvent(self._path, "resync")]
+            if self._pending:
+                found, self._pending = self._pending, {}
+                return list(found.values())
+            self._woken = woken = anyio.Event()
+            with anyio.move_on_after(_SECONDS_OF_SILENCE) as silence:
+                await woken.wait()
+            if silence.cancelled_caught:
+                await self._test()
+
+    async def _reconnect(self) -> None:
+        """Connect; try again for ever if it was connected before."""
+        failed = 0
+        while True:
+            await self.close()
+            try:
+                with anyio.fail_after(self._client.requests.policy.timeout):
+                    await self._connect()
+            except Exception as error:
+                failed += 1
+                is_last = not self._has_begun and failed >= self._client.requests.policy.attempts
+                if is_last or not (is_transient(error) or isinstance(error, TimeoutError)):
+                    raise failure_of(error)  # noqa: B904  # It has its cause.
+                await anyio.sleep(self._client.requests.policy.delay(failed))
+            else:
+                self._has_begun = True
+                return
+
+    async def _connect(self) -> None:
+        await self._client.known(self._namespace)
+        connection = await self._stack.enter_async_context(self._client.listener())
+        connection.add_termination_listener(self._lost)
+        await connection.add_listener(self._client.names.channel(self._namespace), self._announced)
+        self._connection, self._pending = connection, {}
+
+    async def _test(self) -> None:
+        try:
+            with anyio.fail_after(_SECONDS_OF_SILENCE):
+                await self._connection.execute("SELECT 1")
+        except Exception:
+            self._connection = None
+
+    def _lost(self, _: Any) -> None:
+        self._connection = None
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._woken is not None:
+            self._woken.set()
+
+    def _announced(self, _connection: Any, _pid: int, _channel: str, payload: str) -> None:
+        event = _event(payload)
+        if event is None or not (event.path == self._path or is_beneath(event.path, self._path)):
+            return
+        self._pending[event.path] = _merged(self._pending.get(event.path), event)
+        if len(self._pending) > _MOST_PENDING:
+            self._pending = {self._path: ChangeEvent(self._path, "resync")}
+        self._wake()
+
+    async def close(self) -> None:
+        """Give back the connection."""
+        connection, self._connection = self._connection, None
+        if connection is not None and not connection.is_closed():
+            connection.remove_termination_listener(self._lost)
+            if self._client.given_loop is not None:
+                with anyio.move_on_after(1):
+                    await connection.remove_listener(self._client.names.channel(self._namespace), self._announced)
+        await self._stack.aclose()
+
+
+_KINDS: Final[dict[str, ChangeKind]] = {"created": "created", "modified": "modified", "deleted": "deleted"}
+
+
+def _event(payload: str) -> ChangeEvent | None:
+    """The change that a notification tells of; None for one of another program."""
+    kind, _, rest = payload.partition(" ")
+    version, _, path = rest.partition(" ")
+    if kind not in _KINDS or not path.startswith("/"):
+        return None
+    return ChangeEvent(path, _KINDS[kind], None if kind == "deleted" else version)
+
+
+def _merged(before: ChangeEvent | None, event: ChangeEvent) -> ChangeEvent:
+    """One event for two changes of a file that wait together."""
+    if before is None or before.kind == "resync":
+        return event
+    if before.kind == "created" and event.kind == "modified":
+        return ChangeEvent(event.path, "created", event.version)
+    if before.kind == "deleted" and event.kind == "created":
+        return ChangeEvent(event.path, "modified", event.version)
+    return event

@@ -1,0 +1,477 @@
+"""A SQLite database of files: its schema, its errors, and its connections, which all backends of a process share.
+
+Connections are kept open and used by one operation at a time. A forked child does not use those of its parent. Where a
+file was replaced by another one, connections to the former are closed.
+"""
+
+import atexit
+import os
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from functools import cache
+from logging import getLogger
+from typing import Final, Literal, TypeAlias, TypeVar
+from weakref import WeakSet, WeakValueDictionary
+
+from deepfs.errors import BackendError, PermissionDeniedError
+from deepfs.text.flat_tree import ChangedError
+from deepfs.threads import pool
+
+__all__ = ["INDEXED_BYTES", "SCHEMA_VERSION", "Database", "Durability", "Session", "database_at", "error_for"]
+
+T = TypeVar("T")
+
+_log = getLogger("deepfs")
+
+Durability: TypeAlias = Literal["full", "normal"]
+
+INDEXED_BYTES: Final = 256 * 1024
+"""The largest text that is in the index of contents."""
+SCHEMA_VERSION: Final = 1
+_APPLICATION_ID: Final = 0x64656673
+"""Identifies a database of deepfs: "defs" in ASCII."""
+_OLDEST: Final = (3, 24, 0)
+"""The first SQLite with `ON CONFLICT DO UPDATE`."""
+
+_UNINDEXED: Final = f"content IS NULL OR size > {INDEXED_BYTES}"
+
+# Columns that listings need come before the contents: what follows a long value takes many pages to reach.
+_SCHEMA: Final = (
+    """
+    CREATE TABLE files (
+        id INTEGER PRIMARY KEY,
+        namespace TEXT NOT NULL,
+        path TEXT NOT NULL,
+        size INTEGER NOT NULL,
+        version INTEGER NOT NULL DEFAULT 0,
+        created_at TEXT,
+        modified_at TEXT,
+        mime_type TEXT,
+        content TEXT,
+        bytes BLOB,
+        UNIQUE (namespace, path),
+        CHECK ((content IS NULL) <> (bytes IS NULL))
+    )
+    """,
+    f"CREATE INDEX unindexed_files ON files (namespace, path) WHERE {_UNINDEXED}",
+    "CREATE TABLE state (last_version INTEGER NOT NULL, defers_index INTEGER NOT NULL)",
+    "INSERT INTO state VALUES (0, 0)",
+)
+
+# The triggers are for programs that change files by themselves. FTS5 stores what each trigger adds separately, and must
+# merge it; so a transaction of deepfs sets `defers_index`, and adds everything to the index at its end.
+_AT_ONCE: Final = "(SELECT defers_index FROM state) = 0"
+_INDEXED: Final = "{row}.content IS NOT NULL AND {row}.size <= " + str(INDEXED_BYTES)
+_NEW: Final = _INDEXED.format(row="new")
+_OLD: Final = _INDEXED.format(row="old")
+
+# `detail = none` makes the smallest index. It cannot tell where trigrams are, so the query has all of those of a text.
+_INDEX: Final = (
+    f"CREATE VIEW indexed_contents AS SELECT id, content FROM files WHERE NOT ({_UNINDEXED})",
+    """
+    CREATE VIRTUAL TABLE content_index USING fts5 (
+        content, content = 'indexed_contents', content_rowid = 'id',
+        tokenize = 'trigram', detail = 'none', columnsize = 0
+    )
+    """,
+    """
+    CREATE VIRTUAL TABLE path_index USING fts5 (
+        path, content = 'files', content_rowid = 'id', tokenize = 'trigram', detail = 'none', columnsize = 0
+    )
+    """,
+    f"""
+    CREATE TRIGGER file_inserted AFTER INSERT ON files WHEN {_AT_ONCE} BEGIN
+        INSERT INTO path_index (rowid, path) VALUES (new.id, new.path);
+        INSERT INTO content_index (rowid, content) SELECT new.id, new.content WHERE {_NEW};
+    END
+    """,
+    f"""
+    CREATE TRIGGER file_deleted AFTER DELETE ON files WHEN {_AT_ONCE} BEGIN
+        INSERT INTO path_index (path_index, rowid, path) VALUES ('delete', old.id, old.path);
+        INSERT INTO content_index (content_index, rowid, content) SELECT 'delete', old.id, old.content WHERE {_OLD};
+    END
+    """,
+    f"""
+    CREATE TRIGGER file_updated AFTER UPDATE OF id, path, content, size ON files WHEN {_AT_ONCE} BEGIN
+        INSERT INTO path_index (path_index, rowid, path) VALUES ('delete', old.id, old.path);
+        INSERT INTO path_index (rowid, path) VALUES (new.id, new.path);
+        INSERT INTO content_index (content_index, rowid, content) SELECT 'delete', old.id, old.content WHERE {_OLD};
+        INSERT INTO content_index (rowid, content) SELECT new.id, new.content WHERE {_NEW};
+    END
+    """,
+    "INSERT INTO content_index (content_index) VALUES ('rebuild')",
+    "INSERT INTO path_index (path_index) VALUES ('rebuild')",
+)
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+_REASONS: Final = {
+    sqlite3.SQLITE_CANTOPEN: "The database cannot be opened: its directory is missing, or access is denied",
+    sqlite3.SQLITE_CORRUPT: "The database is damaged",
+    sqlite3.SQLITE_FULL: "The database is full, or its disk is; nothing was changed",
+    sqlite3.SQLITE_IOERR: "The database could not be read or written",
+    sqlite3.SQLITE_NOTADB: "The file is not a SQLite database",
+    sqlite3.SQLITE_PERM: "Access to the database is denied",
+    sqlite3.SQLITE_TOOBIG: "The file is larger than SQLite can store",
+}
+_BUSY: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_BUSY_RECOVERY: Final = "the database is locked by another program"
+
+
+def _code(error: sqlite3.Error) -> int:
+    return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+
+
+def error_for(error: sqlite3.Error) -> Exception:
+    """Return the error to raise for an error of SQLite; ChangedError if the database is locked at the moment."""
+    code = _code(error)
+    if code in _BUSY:
+        return ChangedError("/", _BUSY_RECOVERY)
+    if code == sqlite3.SQLITE_READONLY:
+        return PermissionDeniedError("/", "the database is read-only")
+    reason = _REASONS.get(code)
+    if reason is None and "no such module" in str(error):
+        reason = "The database has a search index that this SQLite cannot keep, since it lacks FTS5"
+    return BackendError(None, reason or f"The database failed ({type(error).__name__})")
+
+
+# --- connections ------------------------------------------------------------------------------------------------------
+
+_CACHE_KB: Final = 8192
+_WAL_BYTES: Final = 4 * 1024 * 1024
+"""The size of the write-ahead log from which its pages are copied into the database."""
+_SMALLEST: Final = 512
+"""The size of the smallest page of a database."""
+_MOST_IDLE: Final = 8
+"""How many unused connections are kept."""
+
+
+class Session:
+    """A connection, used by one operation at a time."""
+
+    def __init__(self, connection: sqlite3.Connection, identity: tuple[int, int], has_index: bool) -> None:
+        self.connection: sqlite3.Connection = connection
+        self.identity: tuple[int, int] = identity
+        """The device and the number of the file that the connection has opened."""
+        self.has_index: bool = has_index
+        """Whether the database has a search index that this SQLite can use."""
+
+    def execute(self, statement: str, parameters: Sequence[object] = ()) -> sqlite3.Cursor:
+        """Execute a statement with its parameters."""
+        return self.connection.execute(statement, parameters)
+
+    def roll_back(self) -> None:
+        """End the transaction, if there is one, without its changes."""
+        if self.connection.in_transaction:
+            self.connection.execute("ROLLBACK")
+
+
+class Database:
+    """The connections of this process to one file."""
+
+    def __init__(self, file: str, durability: Durability) -> None:
+        self.file: str = file
+        self._durability = durability
+        self._idle: deque[Session] = deque()
+        self._inherited: list[Session] = []
+        self._used: set[Session] = set()
+        self._wal_size = 0
+        _opened.add(self)
+
+    @contextmanager
+    def session(self) -> Iterator[Session]:
+        """A connection for one operation. A transaction that is open at the end is rolled back."""
+        session = self._take()
+        self._used.add(session)
+        is_usable = False
+        try:
+            try:
+                yield session
+            finally:
+                session.roll_back()
+            is_usable = True
+        except sqlite3.Error as error:
+            is_usable = _code(error) in (*_BUSY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CONSTRAINT)
+            raise
+        except Exception:
+            is_usable = not session.connection.in_transaction
+            raise
+        finally:
+            self._used.discard(session)
+            self._put_back(session, is_usable=is_usable)
+
+    def _take(self) -> Session:
+        identity = _identity(self.file)
+        while True:
+            try:
+                session = self._idle.pop()
+            except IndexError:
+                return self._open()
+            if session.identity == identity:
+                return session
+            _close(session)
+
+    def _put_back(self, session: Session, *, is_usable: bool) -> None:
+        if is_usable and len(self._idle) < _MOST_IDLE:
+            self._idle.append(session)
+        else:
+            _close(session)
+
+    def _open(self) -> Session:
+        _check_sqlite()
+        if 0 < _size(self.file) < _SMALLEST:  # SQLite would take it for an empty database, and overwrite it.
+            raise BackendError(None, _REASONS[sqlite3.SQLITE_NOTADB])
+        # Operations on a connection are one after another, on whichever thread makes them.
+        connection = sqlite3.connect(self.file, timeout=0, isolation_level=None, check_same_thread=False)
+        try:
+            has_index = _prepare(connection)
+            connection.execute(f"PRAGMA synchronous = {self._durability}")
+            connection.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
+            connection.execute("PRAGMA wal_autocheckpoint = 0")  # See `checkpoint`.
+            connection.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES // 4}")
+            connection.execute("PRAGMA temp_store = MEMORY")
+            identity = _identity(self.file)
+            if identity is None:
+                raise BackendError(None, "The database was deleted while it was opened")
+        except BaseException:
+            connection.close()
+            raise
+        return Session(connection, identity, has_index)
+
+    def close(self) -> None:
+        """Close the connections that are not in use. An operation opens a new one."""
+        while True:
+            try:
+                session = self._idle.pop()
+            except IndexError:
+                return
+            _close(session)
+
+    def __del__(self) -> None:
+        idle = list(self._idle)
+        if not idle:
+            return
+        try:
+            pool.start_long(self.file, _close_all, idle)  # The last connection copies the log, which may take long.
+        except RuntimeError:  # No thread can be started.
+            _close_all(idle)
+
+    def forget_inherited(self) -> None:
+        """Leave the connections of the parent process alone, in a forked child: they may not even be closed there."""
+        self._inherited += [*self._idle, *self._used]
+        self._idle, self._used, self._wal_size = deque(), set(), 0
+
+    # --- the write-ahead log ---
+
+    def checkpoint(self, session: Session) -> None:
+        """Copy the write-ahead log into the database if it is long. Errors are left to the next operation.
+
+        Another connection holds the write lock meanwhile, so that nobody starts the log again: versions of SQLite
+        before 3.51.3 can then, in rare cases, lose what was written to it.
+        """
+        size = _size(f"{self.file}-wal")
+        if size < self._wal_size:
+            self._wal_size = 0
+        if size < self._wal_size + _WAL_BYTES:
+            return
+        with suppress(sqlite3.Error, BackendError, ChangedError), self.session() as writer:
+            writer.execute("BEGIN IMMEDIATE")
+            self._wal_size = size
+            session.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+    # --- copies and checks ---
+
+    def snapshot(self, target: str, *, overwrite: bool) -> None:
+        """Copy the database, as it is at one moment, to the file `target`: wholly, or not at all."""
+        part = f"{target}.{os.getpid()}-{threading.get_ident()}.part"
+        try:
+            with self.session() as session, closing(sqlite3.connect(part, isolation_level=None)) as copy:
+                session.connection.backup(copy)
+            _publish(part, target, overwrite=overwrite)
+        finally:
+            for file in (part, f"{part}-journal", f"{part}-wal", f"{part}-shm"):
+                with suppress(OSError):
+                    os.unlink(file)
+
+    def problems(self) -> list[str]:
+        """What SQLite finds wrong with the database and its search index; empty if nothing is wrong."""
+        with self.session() as session:
+            found = [str(row[0]) for row in session.execute("PRAGMA integrity_check") if row[0] != "ok"]
+            if session.has_index:
+                session.execute("BEGIN IMMEDIATE")
+                found += [f"{index} is not up to date" for index in _INDEXES if not _is_current(session, index)]
+            return found
+
+
+_INDEXES: Final = ("content_index", "path_index")
+
+
+def _is_current(session: Session, index: str) -> bool:
+    try:
+        session.execute(f"INSERT INTO {index} ({index}, rank) VALUES ('integrity-check', 1)")
+    except sqlite3.DatabaseError as error:
+        if _code(error) != sqlite3.SQLITE_CORRUPT:
+            raise
+        return False
+    return True
+
+
+def _publish(part: str, target: str, *, overwrite: bool) -> None:
+    with open(part, "rb+") as copied:
+        os.fsync(copied.fileno())
+    if overwrite:
+        os.replace(part, target)
+    else:
+        os.link(part, target)
+
+
+def _identity(file: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(file)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _size(file: str) -> int:
+    try:
+        return os.stat(file).st_size
+    except OSError:
+        return 0
+
+
+def _close_all(sessions: Iterable[Session]) -> None:
+    for session in sessions:
+        _close(session)
+
+
+def _close(session: Session) -> None:
+    with suppress(sqlite3.Error):
+        session.connection.close()
+
+
+@cache
+def _check_sqlite() -> None:
+    if sqlite3.sqlite_version_info < _OLDEST:
+        raise BackendError(None, f"SQLite {sqlite3.sqlite_version} is too old: 3.24 or later is needed")
+
+
+# --- the schema -------------------------------------------------------------------------------------------------------
+
+
+def _prepare(connection: sqlite3.Connection) -> bool:
+    """Bring the schema up to date. Return whether there is a search index that this SQLite can use."""
+    if not _in_transaction(connection, "BEGIN", _schema_version):
+        [mode] = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        if mode != "wal":
+            raise BackendError(None, "The database cannot be shared where its file is: it must be on a local disk")
+        _in_transaction(connection, "BEGIN IMMEDIATE", _create)
+    has_index = _has_index(connection)
+    if not has_index and _offers_trigrams():
+        _in_transaction(connection, "BEGIN IMMEDIATE", _create_index)
+        has_index = True
+    if not has_index:
+        _say_slower()
+    return has_index
+
+
+def _in_transaction(connection: sqlite3.Connection, begin: str, step: Callable[[sqlite3.Connection], T]) -> T:
+    # A change locks the database before it reads, so of several processes that start at once one makes it.
+    connection.execute(begin)
+    try:
+        result = step(connection)
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    return result
+
+
+def _schema_version(connection: sqlite3.Connection) -> int:
+    """The version of the schema; 0 for an empty database. Raises BackendError if it is not one of deepfs."""
+    [application] = connection.execute("PRAGMA application_id").fetchone()
+    [version] = connection.execute("PRAGMA user_version").fetchone()
+    if application == _APPLICATION_ID and version <= SCHEMA_VERSION:
+        return int(version)
+    if application == _APPLICATION_ID:
+        raise BackendError(None, "The database was made by a later version of deepfs")
+    [tables] = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if application or version or tables:
+        raise BackendError(None, "The file is a database of another program")
+    return 0
+
+
+def _create(connection: sqlite3.Connection) -> None:
+    if _schema_version(connection) > 0:  # Another process was faster.
+        return
+    for statement in _SCHEMA:
+        connection.execute(statement)
+    connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    if _offers_trigrams():
+        _create_index(connection)
+
+
+def _create_index(connection: sqlite3.Connection) -> None:
+    if not _has_index(connection):
+        for statement in _INDEX:
+            connection.execute(statement)
+
+
+def _has_index(connection: sqlite3.Connection) -> bool:
+    found = connection.execute("SELECT count(*) FROM sqlite_master WHERE name IN ('content_index', 'path_index')")
+    return bool(found.fetchone()[0] == len(_INDEXES)) and _offers_trigrams()
+
+
+@cache
+def _offers_trigrams() -> bool:
+    """Whether this SQLite has FTS5 with the trigram tokenizer, as most builds since 3.34 have."""
+    with closing(sqlite3.connect(":memory:")) as memory:
+        try:
+            memory.execute("CREATE VIRTUAL TABLE tried USING fts5 (text, tokenize = 'trigram', detail = 'none')")
+        except sqlite3.OperationalError:
+            return False
+    return True
+
+
+@cache
+def _say_slower() -> None:
+    _log.warning("This SQLite has no FTS5 with trigrams, so searches read every file. Results are the same.")
+
+
+# --- the databases of this process ------------------------------------------------------------------------------------
+
+_databases: WeakValueDictionary[tuple[str, Durability], Database] = WeakValueDictionary()
+_opened: WeakSet[Database] = WeakSet()
+
+
+def database_at(file: str, durability: Durability) -> Database:
+    """The connections to the file with this path; links in it are followed. Makes system calls."""
+    key = os.path.realpath(file), durability
+    found = _databases.get(key)
+    return _databases.setdefault(key, Database(*key)) if found is None else found
+
+
+@atexit.register
+def _close_databases() -> None:
+    """Close what is open, so that the log of a database is in its file when the process has ended."""
+    for database in list(_opened):
+        database.close()
+
+
+_kept: list[Database] = []
+
+
+def _after_fork() -> None:
+    for database in list(_opened):
+        database.forget_inherited()
+        _kept.append(database)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,343 @@
+"""Which files of a SQLite database a search may find: by the search index, or by walking the paths in order.
+
+The first files in the range of paths are tested. If many of them match, all are walked, page by page. Otherwise the
+index is asked, by the trigrams of the texts that every match contains.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from deepfs.backends._sqlite_database import INDEXED_BYTES, Session
+from deepfs.backends.flat_requests import Page
+from deepfs.search.literals import Clause, folds_beyond_ascii, folds_case, required_path, required_text
+from deepfs.search.request import FileFilter, GrepRequest, SearchRequest
+from deepfs.text.flat_tree import FileStat
+
+__all__ = ["STAT_COLUMNS", "Candidates", "IndexChanges", "behind", "end_of", "marks", "padded", "stat_rows"]
+
+STAT_COLUMNS: Final = "path, size, modified_at, created_at, version, mime_type"
+
+_SAMPLE: Final = 200
+"""How many files are tested before it is decided how to search."""
+_MANY: Final = 20
+"""How many of these have to match if all files are to be walked."""
+_WALKED_AT_ONCE: Final = 500
+_WALKED_BYTES: Final = 4 * 1024 * 1024
+"""About how much content the tests of one page read."""
+_SHORT_WALK: Final = 1000
+"""The number of files that are walked in less time than the index takes."""
+_MOST_CANDIDATES: Final = 20_000
+"""If the index names more files, all are walked."""
+_FEW_CANDIDATES: Final = 1000
+_CANDIDATES_IN_PAGE: Final = 512
+_MOST_TRIGRAMS: Final = 12
+"""How many trigrams of one text the query has: with more, it takes longer but names hardly fewer files."""
+_MOST_TESTED: Final = 8
+"""How many texts are searched for in each file of a walk."""
+_IDS_AT_ONCE: Final = 256
+
+
+def behind(path: str) -> str:
+    """The smallest text after `path`: no path lies between them."""
+    return f"{path}\0"
+
+
+def end_of(prefix: str) -> str:
+    """A text that is larger than all that begin with `prefix`, and not larger than any other that is larger."""
+    for at in range(len(prefix) - 1, -1, -1):
+        code = ord(prefix[at])
+        if code < 0x10FFFF:
+            return prefix[:at] + chr(0xE000 if code == 0xD7FF else code + 1)
+    return "\U0010ffff" * 2
+
+
+def padded(items: Sequence[Any]) -> list[Any]:
+    """`items` with the last one repeated, so that there are few different numbers, and few different statements."""
+    return [*items, *[items[-1]] * ((1 << (len(items) - 1).bit_length()) - len(items))]
+
+
+def marks(items: Sequence[Any]) -> str:
+    """The question marks for `items` in a statement."""
+    return ",".join("?" * len(items))
+
+
+def stat_rows(rows: Iterable[Sequence[Any]]) -> dict[str, FileStat]:
+    """The stats of rows that have `STAT_COLUMNS`."""
+    return {row[0]: FileStat(*row[1:6]) for row in rows}
+
+
+class _Test(NamedTuple):
+    """A condition on a row of `files`, in SQL, and its parameters. Files for which it is false have no match."""
+
+    sql: str
+    parameters: tuple[object, ...] = ()
+
+
+class IndexChanges:
+    """What a transaction changes in the search index. It is stored at the end, when all changes of files are made."""
+
+    def __init__(self) -> None:
+        self._removed_paths: dict[int, str] = {}
+        self._added_paths: dict[int, str] = {}
+        self._removed: list[tuple[int, str]] = []
+        self._added: list[tuple[int, str]] = []
+
+    def remove(self, number: int, path: str, size: int, content: str | None) -> None:
+        """Remove the file with this number in the database, which was there before."""
+        self._removed_paths[number] = path
+        if content is not None and size <= INDEXED_BYTES:
+            self._removed.append((number, content))
+
+    def add(self, number: int, path: str, size: int, content: str | None) -> None:
+        """Add a file with its number in the database."""
+        if self._removed_paths.get(number) == path:
+            del self._removed_paths[number]
+        else:
+            self._added_paths[number] = path
+        if content is not None and size <= INDEXED_BYTES:
+            self._added.append((number, content))
+
+    def store(self, session: Session) -> None:
+        """Make the changes."""
+        many = session.connection.executemany
+        remove = "INSERT INTO {0}_index ({0}_index, rowid, {0}) VALUES ('delete', ?, ?)"
+        add = "INSERT INTO {0}_index (rowid, {0}) VALUES (?, ?)"
+        many(remove.format("path"), self._removed_paths.items())
+        many(remove.format("content"), self._removed)
+        many(add.format("path"), self._added_paths.items())
+        many(add.format("content"), self._added)
+
+
+class Candidates:
+    """The files that one search may find, page by page.
+
+    Args:
+        session: The connection.
+        namespace: The namespace of the files.
+        request: The search.
+        files: The files that it selects.
+        max_bytes: The size over which files are candidates whatever they contain, since they count as skipped.
+        max_scanned: How many files are walked at most if the pattern has no text that the index can find.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        namespace: str,
+        request: SearchRequest,
+        files: FileFilter,
+        *,
+        max_bytes: int,
+        max_scanned: int,
+    ) -> None:
+        self._session, self._namespace, self._files = session, namespace, files
+        needs = required_path(files)
+        self._start, self._end = needs.prefix, end_of(needs.prefix)
+        self._walked_at_once = _SAMPLE
+        self._scanned = 0
+        self._is_sampled = False
+        self._most = _MOST_CANDIDATES
+        self._indexed: _Indexed | None = None
+        self._clauses: tuple[Clause, ...] = ()
+        self._path_clauses = (*needs.clauses, *((needs.suffix,) if needs.suffix else ()))
+        self._test = _Test("1")
+        self._tests_contents = isinstance(request, GrepRequest)
+        if isinstance(request, GrepRequest):
+            self._clauses = required_text(request)
+            if request.max_count is not None:  # Then a few of many candidates are enough, and a walk soon finds these.
+                self._most = min(_MOST_CANDIDATES, max(_FEW_CANDIDATES, 20 * request.max_count))
+            self._test = _content_test(self._clauses, min(max_bytes, INDEXED_BYTES), folds=folds_case(request))
+        self._uses_index = session.has_index and max_bytes >= INDEXED_BYTES
+        self._query = _query(self._clauses)
+        self._path_query = _query(self._path_clauses)
+        can_narrow = self._query or self._path_query
+        self._max_scanned = None if can_narrow or not session.has_index else max_scanned
+
+    def page(self, after: str | None) -> Page:
+        """Return the next candidates.
+
+        Args:
+            after: The last path of the page before; None for the first page.
+
+        Returns:
+            The page.
+        """
+        if self._indexed is not None:
+            return self._indexed.page(after)
+        first = self._root() if after is None else {}
+        page = self._walked(self._start if after is None else max(behind(after), self._start))
+        if not self._is_sampled and page.last is not None:
+            self._decide(page)
+        self._is_sampled = True
+        return Page({**first, **page.files}, page.last, truncated=page.truncated)
+
+    def _root(self) -> dict[str, FileStat]:
+        """The root of the search, if it is a file that is selected: the range of paths begins beneath it."""
+        root = self._files.root
+        if not self._tests_contents or root == "/" or root not in self._files:
+            return {}
+        query = f"SELECT {STAT_COLUMNS} FROM files WHERE namespace = ? AND path = ?"
+        return stat_rows(self._session.execute(query, (self._namespace, root)))
+
+    def _walked(self, start: str) -> Page:
+        """The next files in the order of their paths, without those that fail the test."""
+        count = self._walked_at_once
+        if self._max_scanned is not None:  # One more shows whether there are more.
+            count = min(count, self._max_scanned + 1 - self._scanned)
+        query = (
+            f"SELECT {STAT_COLUMNS}, {self._test.sql} FROM files "
+            "WHERE namespace = ? AND path >= ? AND path < ? ORDER BY path LIMIT ?"
+        )
+        values = (*self._test.parameters, self._namespace, start, self._end, count)
+        rows = self._session.execute(query, values).fetchall()
+        self._scanned += len(rows)
+        files = self._files
+        found = {row[0]: FileStat(*row[1:6]) for row in rows if row[6] and row[0] in files}
+        if len(rows) < count:
+            return Page(found)
+        self._adapt(rows)
+        is_over = self._max_scanned is not None and self._scanned > self._max_scanned
+        return Page(found, None if is_over else rows[-1][0], truncated=is_over)
+
+    def _adapt(self, rows: Sequence[Sequence[Any]]) -> None:
+        """Choose the size of the next page: what is tested at once cannot be interrupted."""
+        size = 1 + (sum(min(row[1], INDEXED_BYTES) for row in rows) // len(rows) if self._tests_contents else 0)
+        self._walked_at_once = max(8, min(_WALKED_AT_ONCE, _WALKED_BYTES // size))
+
+    # --- the choice ---
+
+    def _decide(self, sample: Page) -> None:
+        if not self._uses_index or len(sample.files) >= _MANY or not (self._query or self._path_query):
+            return
+        if not self._has_more_than(_SHORT_WALK):
+            return
+        chosen = self._chosen()
+        if chosen is not None:
+            self._indexed = _Indexed(self, chosen, unindexed=bool(self._query))
+
+    def _has_more_than(self, count: int) -> bool:
+        query = "SELECT 1 FROM files WHERE namespace = ? AND path >= ? AND path < ? LIMIT 1 OFFSET ?"
+        return self._session.execute(query, (self._namespace, self._start, self._end, count)).fetchone() is not None
+
+    def _chosen(self) -> dict[str, FileStat] | None:
+        """The candidates by the index; None if there are too many. If it has the contents, large files are missing."""
+        ids = self._ids("content_index", self._query) if self._query else None
+        if ids is None and self._path_query:
+            self._query = ""
+            ids = self._ids("path_index", self._path_query)
+        return None if ids is None else dict(sorted(self._rows(ids)))
+
+    def _ids(self, index: str, query: str) -> list[int] | None:
+        statement = f"SELECT rowid FROM {index} WHERE {index} MATCH ? LIMIT ?"
+        ids = [row[0] for row in self._session.execute(statement, (query, self._most + 1))]
+        return ids if len(ids) <= self._most else None
+
+    def _rows(self, ids: Sequence[int]) -> Iterator[tuple[str, FileStat]]:
+        for at in range(0, len(ids), _IDS_AT_ONCE):
+            part = padded(ids[at : at + _IDS_AT_ONCE])
+            # The plus signs keep SQLite from looking for the namespace first.
+            query = (
+                f"SELECT {STAT_COLUMNS} FROM files "
+                f"WHERE id IN ({marks(part)}) AND +namespace = ? AND +path >= ? AND +path < ?"
+            )
+            for row in self._session.execute(query, (*part, self._namespace, self._start, self._end)):
+                if row[0] in self._files:
+                    yield row[0], FileStat(*row[1:6])
+
+    def unindexed(self, start: str) -> list[Sequence[Any]]:
+        """The first binary and large files from the path `start` on, which are not in the index of contents."""
+        query = (
+            f"SELECT {STAT_COLUMNS}, {self._test.sql} FROM files INDEXED BY unindexed_files "
+            f"WHERE (content IS NULL OR size > {INDEXED_BYTES}) "
+            "AND namespace = ? AND path >= ? AND path < ? ORDER BY path LIMIT ?"
+        )
+        values = (*self._test.parameters, self._namespace, start, self._end, _UNINDEXED_IN_PAGE)
+        return self._session.execute(query, values).fetchall()
+
+    def selects(self, path: str) -> bool:
+        """Whether the search selects the file at `path`."""
+        return path in self._files
+
+
+_UNINDEXED_IN_PAGE: Final = 64
+
+
+class _Indexed:
+    """The rest of a search by the index: its candidates, and the files that the index leaves out, by path."""
+
+    def __init__(self, search: Candidates, chosen: dict[str, FileStat], *, unindexed: bool) -> None:
+        self._search = search
+        self._chosen = chosen
+        self._paths = list(chosen)
+        self._has_unindexed = unindexed
+
+    def page(self, after: str | None) -> Page:
+        rows = self._search.unindexed(behind(after or "")) if self._has_unindexed else []
+        last: str | None = rows[-1][0] if len(rows) == _UNINDEXED_IN_PAGE else None
+        first = bisect_right(self._paths, after or "")
+        paths = self._paths[first : first + _CANDIDATES_IN_PAGE]
+        if len(paths) == _CANDIDATES_IN_PAGE:
+            last = paths[-1] if last is None else min(last, paths[-1])
+        found = {path: self._chosen[path] for path in paths if last is None or path <= last}
+        for row in rows:
+            if row[6] and (last is None or row[0] <= last) and self._search.selects(row[0]):
+                found[row[0]] = FileStat(*row[1:6])
+        return Page(dict(sorted(found.items())), last)
+
+
+# --- conditions -------------------------------------------------------------------------------------------------------
+
+
+def _query(clauses: Sequence[Clause]) -> str:
+    """The query of the index for `clauses`; empty if they have no trigrams."""
+    return " AND ".join(f"({' OR '.join(map(_all_trigrams, clause))})" for clause in clauses if _is_indexed(clause))
+
+
+def _is_indexed(clause: Clause) -> bool:
+    return all(len(literal) >= _TRIGRAM for literal in clause)
+
+
+_TRIGRAM: Final = 3
+
+
+def _all_trigrams(literal: str) -> str:
+    places = range(len(literal) - _TRIGRAM + 1)
+    step = -(-len(places) // _MOST_TRIGRAMS)
+    trigrams = dict.fromkeys(literal[at : at + _TRIGRAM] for at in (*places[::step], places[-1]))
+    return f"({' AND '.join(map(_quoted, trigrams))})"
+
+
+def _quoted(trigram: str) -> str:
+    return '"' + trigram.replace('"', '""') + '"'
+
+
+def _content_test(clauses: Sequence[Clause], most: int, *, folds: bool) -> _Test:
+    """Whether the content of a file may match. Files over `most` bytes are not tested."""
+    tested = _few(clauses)
+    if not tested:
+        return _Test("1")
+    text, small = _folded(tested) if folds else "content", f"size <= {most}"
+    text_test = " AND ".join(f"({' OR '.join([f'instr({text}, ?)'] * len(clause))})" for clause in tested)
+    literals = tuple(literal for clause in tested for literal in clause)
+    if folds:
+        return _Test(f"CASE WHEN content IS NOT NULL AND {small} THEN {text_test} ELSE 1 END", literals)
+    bytes_test = text_test.replace(f"instr({text}, ?)", "instr(bytes, ?)")
+    whole = f"CASE WHEN NOT {small} THEN 1 WHEN content IS NOT NULL THEN {text_test} ELSE {bytes_test} END"
+    return _Test(whole, (*literals, *(literal.encode() for literal in literals)))
+
+
+def _few(clauses: Sequence[Clause]) -> list[Clause]:
+    """The clauses with the longest texts, as many as may be tested in each file."""
+    chosen: list[Clause] = []
+    for clause in sorted(clauses, key=lambda clause: (-min(map(len, clause)), len(clause))):
+        if sum(map(len, chosen)) + len(clause) <= _MOST_TESTED:
+            chosen.append(clause)
+    return chosen
+
+
+def _folded(clauses: Sequence[Clause]) -> str:
+    """The content in lower case, as RE2 folds it; `lower` of SQLite leaves all but ASCII alone."""
+    if not folds_beyond_ascii(clauses):
+        return "lower(content)"
+    return "replace(replace(lower(content), '\u212a', 'k'), '\u017f', 's')"

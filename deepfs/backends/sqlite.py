@@ -1,0 +1,375 @@
+"""Files in a SQLite database: durable without a server or a graph, shared by processes, searched by an index."""
+
+import sqlite3
+from base64 import b64encode
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from os import PathLike, fspath
+from typing import Any, Final, TypeAlias, TypeVar
+
+from deepfs.backends._sqlite_database import Database, Durability, Session, database_at, error_for
+from deepfs.backends._sqlite_search import (
+    STAT_COLUMNS,
+    Candidates,
+    IndexChanges,
+    behind,
+    end_of,
+    marks,
+    padded,
+    stat_rows,
+)
+from deepfs.backends.flat import StorageBackend
+from deepfs.backends.flat_requests import Page
+from deepfs.backends.flat_storage import BlockingStorage, Kind
+from deepfs.backends.namespace import Namespace, NamespaceFactory, checked_namespace, namespace_from
+from deepfs.backends.older_protocols import adapters
+from deepfs.backends.protocol import Capabilities
+from deepfs.errors import BackendError, InvalidContentError
+from deepfs.search.request import FileFilter, SearchRequest
+from deepfs.sync import blocks_inline, is_inline
+from deepfs.text import paths, records
+from deepfs.text.entries import StoragePlace, flat_place
+from deepfs.text.flat_tree import Change, ChangedError, FileStat, TaggedFiles
+from deepfs.threads import pool
+from deepfs.threads.locks import path_locks
+from deepfs.types import FileDataV2, FileDownloadResponse, LsResult, ReadRawResult, ReadResult
+
+__all__ = ["SqliteBackend"]
+
+T = TypeVar("T")
+
+Rows: TypeAlias = list[Sequence[Any]]
+
+_MOST_AT_ONCE: Final = 256
+"""How many files one statement names."""
+_Row: TypeAlias = tuple[int, int, str | None, str | None, str | None, str | None, bytes | None]
+_ROW: Final = "size, version, created_at, modified_at, mime_type, content, bytes"
+_INSERT: Final = f"INSERT INTO files ({_ROW}, namespace, path) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_UPDATE: Final = f"UPDATE files SET ({_ROW}) = (?, ?, ?, ?, ?, ?, ?) WHERE id = ?"
+
+
+class _SqliteFiles(BlockingStorage):
+    """The files of a namespace, for one operation."""
+
+    failures = (sqlite3.Error,)
+    _session: Session
+    _search: Candidates | None = None
+
+    def __init__(self, database: Callable[[], Database], namespace: str, max_bytes: int, max_scanned: int) -> None:
+        self._database = database
+        self._namespace = namespace
+        self._max_bytes = max_bytes
+        self._max_scanned = max_scanned
+
+    @contextmanager
+    def transaction(self, kind: Kind) -> Iterator[None]:
+        database = self._database()
+        with database.session() as session:
+            self._session = session
+            if kind == "search":  # Pages are read one by one: a long transaction would keep the log from being emptied.
+                yield
+                return
+            # A change locks the database before it reads, so that what it read is still true when it writes.
+            session.execute("BEGIN IMMEDIATE" if kind == "change" else "BEGIN")
+            yield
+            if session.connection.in_transaction:
+                session.execute("COMMIT")
+            if kind == "change":
+                database.checkpoint(session)
+
+    def failed(self, error: Exception) -> Exception:
+        return error_for(error) if isinstance(error, sqlite3.Error) else super().failed(error)
+
+    # --- reading ---
+
+    def stat(self, paths: Sequence[str]) -> Mapping[str, FileStat]:
+        return stat_rows(self._rows(paths, STAT_COLUMNS))
+
+    def get(self, paths: Sequence[str]) -> TaggedFiles:
+        files: dict[str, FileDataV2] = {}
+        tags: dict[str, int] = {}
+        for row in self._rows(paths, "path, version, content, bytes, created_at, modified_at, mime_type"):
+            files[row[0]] = _file(*row[2:])
+            tags[row[0]] = row[1]
+        return TaggedFiles(files, tags)
+
+    def _rows(self, paths: Sequence[str], columns: str) -> Iterator[Sequence[Any]]:
+        for start in range(0, len(paths), _MOST_AT_ONCE):
+            part = padded(paths[start : start + _MOST_AT_ONCE])
+            query = f"SELECT {columns} FROM files WHERE namespace = ? AND path IN ({marks(part)})"
+            yield from self._session.execute(query, (self._namespace, *part))
+
+    def list(self, prefix: str, limit: int | None = None) -> Mapping[str, FileStat]:
+        return stat_rows(self._range(prefix, end_of(prefix), -1 if limit is None else limit))
+
+    def _range(self, start: str, end: str, limit: int) -> Rows:
+        query = f"SELECT {STAT_COLUMNS} FROM files WHERE namespace = ? AND path >= ? AND path < ? ORDER BY path LIMIT ?"
+        return self._session.execute(query, (self._namespace, start, end, limit)).fetchall()
+
+    def children(self, prefix: str) -> Mapping[str, FileStat]:
+        found: dict[str, FileStat] = {}
+        start, end, count = prefix, end_of(prefix), _FIRST_CHILDREN
+        while start:
+            rows = self._range(start, end, count)
+            fresh = len(found)
+            start = _take_children(prefix, rows, found) if rows else ""
+            if len(rows) < count:
+                break
+            # Rows deep in a directory are read in vain: then fewer are read at once.
+            is_useful = (len(found) - fresh) * 2 > len(rows)
+            count = min(count * 2, _MOST_CHILDREN) if is_useful else max(count // 2, _FEWEST_CHILDREN)
+        return found
+
+    def find(self, request: SearchRequest, files: FileFilter, after: str | None) -> Page:
+        if self._search is None:
+            self._search = Candidates(
+                self._session,
+                self._namespace,
+                request,
+                files,
+                max_bytes=self._max_bytes,
+                max_scanned=self._max_scanned,
+            )
+        return self._search.page(after)
+
+    # --- writing ---
+
+    def apply(self, changes: Sequence[Change]) -> None:
+        try:
+            session = self._session
+            session.execute("UPDATE state SET last_version = last_version + 1, defers_index = ?", (session.has_index,))
+            [version] = session.execute("SELECT last_version FROM state").fetchone()
+            index = IndexChanges()
+            for change in changes:
+                self._apply(change, version, index)
+            if session.has_index:
+                index.store(session)
+                session.execute("UPDATE state SET defers_index = 0")
+        except BaseException:
+            # The plan may go on after an error, and must not commit a part of the changes.
+            self._session.roll_back()
+            raise
+
+    def _apply(self, change: Change, version: int, index: IndexChanges) -> None:
+        query = "SELECT id, version, size, content FROM files WHERE namespace = ? AND path = ?"
+        before = self._session.execute(query, (self._namespace, change.path)).fetchone()
+        _check_condition(change, None if before is None else before[1])
+        if before is not None:
+            index.remove(before[0], change.path, before[2], before[3])
+        if change.after is not None:
+            row = _row(change.path, change.after, version)
+            number = self._store(change.path, row, None if before is None else before[0])
+            index.add(number, change.path, row[0], row[5])
+        elif before is not None:
+            self._session.execute("DELETE FROM files WHERE id = ?", before[:1])
+
+    def _store(self, path: str, row: _Row, number: int | None) -> int:
+        """Insert a row, or update the one with this number. Return its number."""
+        if number is not None:
+            self._session.execute(_UPDATE, (*row, number))
+            return number
+        inserted = self._session.execute(_INSERT, (*row, self._namespace, path)).lastrowid
+        assert inserted is not None
+        return inserted
+
+
+def _check_condition(change: Change, version: int | None) -> None:
+    """Raise ChangedError if the condition of a change does not hold where a file has this version, or there is none."""
+    if change.condition == "create" and version is not None:
+        raise ChangedError(change.path)
+    if change.condition == "version" and version != change.origin:
+        raise ChangedError(change.path)
+
+
+_FIRST_CHILDREN: Final = 100
+_FEWEST_CHILDREN: Final = 4
+_MOST_CHILDREN: Final = 1000
+
+
+def _take_children(prefix: str, rows: Sequence[Sequence[Any]], found: dict[str, FileStat]) -> str:
+    """Add the files directly in the directory `prefix`, and one for each directory there; return where to go on."""
+    directory = ""
+    for row in rows:
+        path: str = row[0]
+        if directory and path.startswith(directory):
+            continue
+        at = path.find("/", len(prefix))
+        directory = path[: at + 1] if at > 0 else ""
+        found[f"{directory}_" if directory else path] = FileStat() if directory else FileStat(*row[1:6])
+    return end_of(directory) if directory else behind(rows[-1][0])
+
+
+def _file(
+    content: str | None, data: bytes | None, created_at: str | None, modified_at: str | None, mime_type: str | None
+) -> FileDataV2:
+    if content is not None:
+        return FileDataV2(content, "utf-8", created_at, modified_at, mime_type)
+    return FileDataV2(b64encode(data or b"").decode("ascii"), "base64", created_at, modified_at, mime_type)
+
+
+def _row(path: str, data: FileDataV2, version: int) -> _Row:
+    """The values of the columns `_ROW`: content that is no text is stored as bytes."""
+    if data.encoding == "utf-8" and "\0" not in data.content:
+        try:
+            size = len(data.content.encode())
+        except UnicodeEncodeError as error:
+            raise InvalidContentError(path, "it holds half a surrogate pair, which is not text") from error
+        return size, version, data.created_at, data.modified_at, data.mime_type, data.content, None
+    raw = records.content_bytes(data, path)
+    return len(raw), version, data.created_at, data.modified_at, data.mime_type, None, raw
+
+
+class SqliteBackend(StorageBackend):
+    """Files in a SQLite database, which several processes may use. No edit is lost, whichever process makes it.
+
+    Searches find their files by an index of trigrams. The database is one file, with two more beside it while it is in
+    use, and must be on a local disk. The first operation makes it, but not the directory that it is in.
+
+    Args:
+        file: The path of the database.
+        namespace: A name, a tuple of names, or a factory that gets the `Runtime` of the running node (None outside a
+            graph). Names hold letters, digits and `-_.@+:~`. Only files of exactly this namespace are seen.
+        durability: With `"full"`, what was stored survives a power failure. With `"normal"`, the last changes before
+            one may be lost, but nothing else, and writes wait for no disk.
+        max_file_size_mb: The largest file, in units of 1,048,576 bytes, that is read whole or searched.
+        max_scanned: The most files that a search looks at one by one, where its pattern has no text of three characters
+            in a row that the index could find. Its result is then `truncated`.
+
+    Raises:
+        TypeError: `max_file_size_mb` is no number.
+        ValueError: For a namespace that cannot be used, another durability, numbers that are not positive, and the name
+            of a database in memory.
+    """
+
+    capabilities: Capabilities = Capabilities(durable=True, atomic_between_processes=True)
+    _finds = True
+
+    def __init__(
+        self,
+        file: str | PathLike[str],
+        namespace: str | Namespace | NamespaceFactory = "files",
+        *,
+        durability: Durability = "full",
+        max_file_size_mb: int = 10,
+        max_scanned: int = 1_000_000,
+    ) -> None:
+        super().__init__(max_file_size_mb=max_file_size_mb)
+        self._file = fspath(file)
+        if self._file in ("", ":memory:"):
+            raise ValueError("a SqliteBackend needs a file; for files in memory there is MemoryBackend")
+        if durability not in ("full", "normal"):
+            raise ValueError(f"durability is 'full' or 'normal', not {durability!r}")
+        if max_scanned < 1:
+            raise ValueError(f"max_scanned must be positive, not {max_scanned!r}")
+        self._durability: Durability = durability
+        self._max_scanned = max_scanned
+        given = (namespace,) if isinstance(namespace, str) else namespace
+        self._given_namespace = given if callable(given) else checked_namespace(given)
+        self._known: Database | None = None
+
+    def _database(self) -> Database:
+        """The connections to the file. Makes system calls at first."""
+        if self._known is None:
+            self._known = database_at(self._file, self._durability)
+        return self._known
+
+    async def _opened(self) -> Database:
+        """The connections to the file."""
+        if self._known is None and not is_inline():
+            await pool.run(self._database)
+        return self._database()
+
+    def _namespace(self) -> Namespace:
+        given = self._given_namespace
+        return namespace_from(given, adapters().context()) if callable(given) else given
+
+    def _storage(self) -> _SqliteFiles:
+        # No name holds a slash, so different namespaces stay different.
+        return _SqliteFiles(self._database, "/".join(self._namespace()), self._max_bytes, self._max_scanned)
+
+    def _scope(self) -> Hashable:
+        known = self._known
+        return "sqlite", self._file if known is None else known.file, self._namespace()
+
+    async def astorage_place(self, path: str) -> StoragePlace:
+        database = await self._opened()
+        scope = self._scope()
+        return flat_place(scope, paths.normalize(path), storage=("sqlite", database.file))
+
+    @asynccontextmanager
+    async def _hold(self, *held: str) -> AsyncIterator[None]:
+        await self._opened()  # The locks are those of the file that links lead to.
+        locks = path_locks(self._scope())
+        if is_inline():
+            with locks.hold_blocking(*held):
+                yield
+        else:
+            async with locks.hold(*held):
+                yield
+
+    # --- looking, without an event loop in the thread of the caller ---
+
+    @blocks_inline
+    async def als(self, path: str) -> LsResult:
+        return await super().als(path)
+
+    @blocks_inline
+    async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
+        return await super().aread(path, offset, limit)
+
+    @blocks_inline
+    async def aread_raw(self, path: str) -> ReadRawResult:
+        return await super().aread_raw(path)
+
+    @blocks_inline
+    async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+        return await super().adownload_files(paths)
+
+    # --- the database ---
+
+    async def aclose(self) -> None:
+        """Close the connections of this process to the file that are not in use. Later operations open new ones."""
+        if self._known is not None:
+            await self._in_worker(self._known.close)
+
+    async def asnapshot(self, file: str | PathLike[str], *, overwrite: bool = False) -> None:
+        """Copy the database, all namespaces included, to another file, as it is at one moment.
+
+        Others may go on reading and writing. The copy is made wholly or not at all.
+
+        Args:
+            file: The path of the copy.
+            overwrite: Whether to replace a file that is there.
+
+        Raises:
+            BackendError: The copy failed, or there is a file and `overwrite` is False.
+        """
+        await self._in_worker(partial(self._snapshot, fspath(file), overwrite))
+
+    def _snapshot(self, target: str, overwrite: bool) -> None:
+        try:
+            self._database().snapshot(target, overwrite=overwrite)
+        except FileExistsError as error:
+            raise BackendError(None, "There is a file where the copy should be") from error
+        except OSError as error:
+            raise BackendError(None, f"The copy failed ({type(error).__name__})") from error
+
+    async def acheck(self) -> list[str]:
+        """Check the whole database and its search index, as SQLite does by `PRAGMA integrity_check`.
+
+        It takes long if there is much in the database. While the index is checked, no other process can write.
+
+        Returns:
+            What is wrong; empty if the database is sound.
+
+        Raises:
+            BackendError: The database cannot be opened or read.
+        """
+        return await self._in_worker(lambda: self._database().problems())
+
+    async def _in_worker(self, function: Callable[[], T]) -> T:
+        try:
+            return function() if is_inline() else await pool.run(function)
+        except sqlite3.Error as error:
+            raise error_for(error) from error

@@ -1,0 +1,707 @@
+"""What FsspecBackend makes of filesystems that are local, read-only, hostile, slow, caching or unreliable."""
+
+import asyncio
+import errno
+import io
+import zipfile
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import UTC, datetime
+from functools import partial
+from itertools import product
+from typing import Any, Final
+
+import anyio
+import anyio.lowlevel
+import fsspec
+import pytest
+from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
+from fsspec.implementations.dirfs import DirFileSystem
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
+
+from deepfs import CompositeBackend, ErrorCode, FsspecBackend, MemoryBackend
+from deepfs.backends.retries import RetryPolicy
+from deepfs.testing.expect import failed, succeeded
+from support.fsspec_memory import AsyncMemory
+from support.processes import started
+from support.waiting import until
+
+FIRST: Final = datetime(2026, 1, 2, tzinfo=UTC)
+HASTY: Final = RetryPolicy(attempts=3, first_delay=0.001, contention=0.2)
+
+
+@pytest.fixture(autouse=True)
+def memory() -> Iterator[MemoryFileSystem]:
+    """fsspec's memory, which all its objects share; empty."""
+    MemoryFileSystem.store.clear()
+    MemoryFileSystem.pseudo_dirs[:] = [""]
+    return fsspec.filesystem("memory")
+
+
+def _paths(result: Any) -> list[str]:
+    return [info.path for info in succeeded(result).entries]
+
+
+# --- what a filesystem may be ----------------------------------------------------------------------------------------
+
+
+LOCAL: Final[dict[str, Any]] = {
+    "url": "file:///tmp",
+    "path": "/tmp",
+    "local": "local://tmp",
+    "dir": "dir::file:///tmp",
+    "object": LocalFileSystem(),
+    "dir-object": DirFileSystem("/tmp", LocalFileSystem()),
+}
+
+
+@pytest.mark.parametrize("way", LOCAL)
+def test_local_files_belong_to_another_backend(way: str) -> None:
+    with pytest.raises(ValueError, match="FilesystemBackend"):
+        FsspecBackend(LOCAL[way])
+
+
+@pytest.mark.parametrize("url", ["simplecache::memory://a", "filecache::memory://a", "blockcache::memory://a"])
+def test_filesystems_that_answer_from_a_cache_are_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="caching"):
+        FsspecBackend(url)
+
+
+def test_arguments_are_checked() -> None:
+    with pytest.raises(TypeError, match="a URL or a filesystem"):
+        FsspecBackend(object())
+    with pytest.raises(TypeError, match="storage options"):
+        FsspecBackend(fsspec.filesystem("memory"), key="value")
+    with pytest.raises(TypeError, match="unsafe_overwrites"):
+        FsspecBackend("memory://", unsafe_overwrites="yes")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="nosuch"):
+        FsspecBackend("nosuch://bucket")
+
+
+def test_without_fsspec_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deepfs.backends.fsspec.find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"deepfs\[fsspec\]"):
+        FsspecBackend("memory://")
+
+
+WAYS: Final[dict[str, Callable[[], FsspecBackend]]] = {
+    "url": lambda: FsspecBackend("memory://a/b"),
+    "root": lambda: FsspecBackend("memory://a", "/b/"),
+    "dir": lambda: FsspecBackend("dir::memory://a/b"),
+    "dir-path": lambda: FsspecBackend("dir://b::memory://a"),
+    "wrapped-url": lambda: FsspecBackend("asyncwrapper::memory://a/b"),
+    "object": lambda: FsspecBackend(MemoryFileSystem(), "a/b"),
+    "dir-object": lambda: FsspecBackend(DirFileSystem("/a", MemoryFileSystem()), "b"),
+    "dirs": lambda: FsspecBackend(DirFileSystem("b", DirFileSystem("/a", MemoryFileSystem()))),
+    "wrapped": lambda: FsspecBackend(AsyncFileSystemWrapper(MemoryFileSystem()), "/a/b"),
+}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("way", WAYS)
+async def test_every_way_to_name_a_directory_reaches_the_same_files(way: str, memory: Any) -> None:
+    memory.pipe_file("/a/b/c.txt", b"one\n")
+    backend, other = WAYS[way](), FsspecBackend("memory://a/b")
+    assert _paths(await backend.als("/")) == ["/c.txt"]
+    place, its = await backend.astorage_place("/c.txt"), await other.astorage_place("/c.txt")
+    assert place == its
+    # Both take the same lock.
+    async with backend._hold("/c.txt"):
+        with anyio.move_on_after(0.05) as waited:
+            await other.awrite("/c.txt", "two", overwrite=True)
+    assert waited.cancelled_caught
+    assert memory.cat_file("/a/b/c.txt") == b"one\n"
+
+
+def test_names_above_the_root_are_out_of_reach(memory: Any) -> None:
+    memory.pipe_file("/secret", b"x")
+    memory.pipe_file("/root-not/secret", b"x")
+    backend = FsspecBackend("memory://root")
+    assert _paths(backend.ls("/")) == []
+    failed(backend.read("/../secret"), ErrorCode.INVALID_PATH)
+    assert succeeded(backend.glob("**/*")).matches == []
+    assert backend.write("/a", "x").ok
+    assert sorted(memory.find("/")) == ["/root-not/secret", "/root/a", "/secret"]
+
+
+def test_a_name_that_the_filesystem_reads_as_another_is_refused() -> None:
+    backend = FsspecBackend(AsyncMemory())
+    failed(backend.write("/asyncmemory::x", "x"), ErrorCode.INVALID_PATH)
+    failed(backend.read("/asyncmemory::x"), ErrorCode.INVALID_PATH)
+    assert backend.write("/other::x", "x").ok
+
+
+# --- archives --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def archive(memory: Any) -> FsspecBackend:
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as file:
+        file.writestr("docs/a.txt", "one\nneedle\n")
+        file.writestr("docs/deep/b.bin", b"\xff\0")
+        file.writestr("empty/", b"")
+        file.writestr("../outside.txt", "needle")
+    memory.pipe_file("/files.zip", data.getvalue())
+    return FsspecBackend("zip::memory://files.zip")
+
+
+def test_an_archive_is_read(archive: FsspecBackend) -> None:
+    assert _paths(archive.ls("/")) == ["/docs/"]
+    assert _paths(archive.ls("/docs")) == ["/docs/a.txt", "/docs/deep/"]
+    assert succeeded(archive.read("/docs/a.txt")).total_lines == 2
+    assert [match.path for match in succeeded(archive.grep("needle")).matches] == ["/docs/a.txt"]
+    assert succeeded(archive.grep("needle")).skipped == 1  # The name that is no path.
+    assert archive.download_files(["/docs/deep/b.bin"])[0].content == b"\xff\0"
+    failed(archive.read("/docs"), ErrorCode.IS_DIRECTORY)
+    failed(archive.ls("/empty"), ErrorCode.FILE_NOT_FOUND)
+
+
+def test_an_archive_refuses_changes(archive: FsspecBackend) -> None:
+    refusals = {ErrorCode.PERMISSION_DENIED, ErrorCode.UNSUPPORTED}
+    for result in (
+        archive.write("/new.txt", "x"),
+        archive.write("/docs/a.txt", "x", overwrite=True),
+        archive.edit("/docs/a.txt", "one", "two"),
+        archive.delete("/docs/a.txt"),
+        archive.delete("/docs"),
+        archive.move("/docs/a.txt", "/b.txt"),
+        archive.copy("/docs", "/other"),
+    ):
+        assert result.code in refusals, result
+    assert {response.error for response in archive.upload_files([("/a", b"x"), ("/b", b"y")])} <= refusals
+    assert _paths(archive.ls("/")) == ["/docs/"]
+    archive.close()
+    assert _paths(archive.ls("/")) == ["/docs/"]
+
+
+# --- directories that the filesystem keeps ---------------------------------------------------------------------------
+
+
+def test_empty_directories_are_hidden_and_make_room(memory: Any) -> None:
+    backend = FsspecBackend("memory://top")
+    memory.makedirs("/top/empty/deep")
+    assert _paths(backend.ls("/")) == []
+    failed(backend.ls("/empty"), ErrorCode.FILE_NOT_FOUND)
+    failed(backend.delete("/empty"), ErrorCode.FILE_NOT_FOUND)
+    assert backend.write("/empty", "now a file").ok
+    assert memory.cat_file("/top/empty") == b"now a file"
+
+
+def test_directories_go_with_their_last_file(memory: Any) -> None:
+    memory.makedirs("/top/a/b")
+    memory.pipe_file("/top/a/b/c", b"x")
+    memory.pipe_file("/top/a/d", b"x")
+    backend = FsspecBackend("memory://top")
+    assert backend.delete("/a/b/c").ok
+    assert not memory.exists("/top/a/b")
+    assert memory.exists("/top/a/d")
+    assert backend.delete("/a").ok
+    assert memory.pseudo_dirs == ["", "/top"]
+
+
+# --- strangers' answers ----------------------------------------------------------------------------------------------
+
+
+class Answering(AsyncMemory):
+    """An async filesystem that answers as the test says: by method, a value to return or an exception to raise."""
+
+    def __init__(self, **answers: Any) -> None:
+        super().__init__({"a.txt": (b"one\n", 1, FIRST)})
+        self.answers = answers
+
+    async def _call(self, name: str) -> None:
+        await super()._call(name)
+        if isinstance(answer := self.answers.get(name), BaseException):
+            raise answer
+
+    async def _ls(self, path: str, detail: bool = True, **options: Any) -> Any:
+        answer = await super()._ls(path, detail, **options)
+        return self.answers.get("ls", answer) if path == "" else answer
+
+    async def _info(self, path: str, **options: Any) -> Any:
+        answer = await super()._info(path, **options)
+        return self.answers.get("info", answer)
+
+    async def _cat_file(self, path: str, *arguments: Any, **options: Any) -> Any:
+        answer = await super()._cat_file(path, *arguments, **options)
+        return self.answers.get("cat_file", answer)
+
+
+NAMES: Final = [
+    "../up", "..", "/../../etc/passwd", "a//b", "b/", "", ".", "C:\\x", "nul\0", "\ud800", "x" * 300,
+    "d/" * 3000 + "x", 7, None, b"bytes", ("t",), "a.txt/..",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["file", "directory", "link", "other", None, 7])
+def test_names_that_are_no_paths_are_left_out(kind: Any) -> None:
+    listing: list[Any] = [{"name": name, "type": kind, "size": 1} for name in NAMES]
+    listing += [None, "text", 7, {}, {"name": "a.txt", "type": "file", "size": 4}]
+    backend = FsspecBackend(Answering(ls=listing))
+    assert _paths(backend.ls("/")) == ["/a.txt"]
+    found = succeeded(backend.grep("one"))
+    assert [match.path for match in found.matches] == ["/a.txt"]
+    assert found.skipped > 0
+    assert [info.path for info in succeeded(backend.glob("**/*")).matches] == ["/a.txt"]
+
+
+@pytest.mark.parametrize("size", [-1, "4", None, 4.0, [], 10**30, True])
+@pytest.mark.parametrize("time", ["no time", -1e300, 1e300, [], "2026-13-99", (1, 2), float("nan"), {}])
+def test_sizes_and_times_of_other_types_are_unknown(size: Any, time: Any) -> None:
+    info = {"name": "a.txt", "type": "file", "size": size, "mtime": time, "ETag": ["no", "text"]}
+    backend = FsspecBackend(Answering(ls=[info]))
+    [entry] = succeeded(backend.ls("/")).entries
+    assert entry.modified_at is None
+    assert entry.size in (None, 10**30, True)
+
+
+CODES: Final = {code.value for code in ErrorCode}
+
+
+class OddError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+ERRORS: Final = [
+    OSError(errno.EIO, "s3://user:hunter2@host"), PermissionError("hunter2"), IsADirectoryError(), NotADirectoryError(),
+    NotImplementedError(), ValueError("hunter2"), KeyError("hunter2"), RuntimeError(), OddError(), FileExistsError(),
+    StopAsyncIteration(), TypeError(), UnicodeError(), RecursionError(), MemoryError(), OSError(errno.EROFS, "x"),
+    io.UnsupportedOperation(), asyncio.CancelledError(), ConnectionError(), TimeoutError(), AssertionError(),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["info", "ls", "cat_file", "pipe_file", "rm_file"])
+@pytest.mark.parametrize("error", ERRORS, ids=repr)
+def test_no_exception_of_a_filesystem_gets_out(method: str, error: BaseException) -> None:
+    backend = FsspecBackend(Answering(**{method: error}), retries=HASTY)
+    codes = set()
+    for result in (
+        backend.ls("/"),
+        backend.read("/a.txt"),
+        backend.write("/b.txt", "x"),
+        backend.write("/a.txt", "x", overwrite=True),
+        backend.edit("/a.txt", "one", "two"),
+        backend.glob("*"),
+        backend.grep("one"),
+        backend.move("/a.txt", "/c.txt"),
+        backend.delete("/a.txt"),
+    ):
+        codes.add(result.code)
+        assert "hunter2" not in str(result.error)
+        assert result.code is None or result.code.value in CODES
+    assert codes != {None}
+    uploaded, downloaded = backend.upload_files([("/x", b"x")]), backend.download_files(["/a.txt"])
+    assert (uploaded[0].error or "backend_error") in CODES
+    assert (downloaded[0].error or "backend_error") in CODES
+
+
+@pytest.mark.parametrize("method", ["info", "ls", "cat_file"])
+@pytest.mark.parametrize("answer", [None, 7, "text", {1, 2}, [1], {}], ids=repr)
+def test_an_answer_of_another_type_is_an_error(method: str, answer: Any) -> None:
+    if (method, answer) in [("ls", [1]), ("info", {})]:
+        answer = iter(())
+    backend = FsspecBackend(Answering(**{method: answer}))
+    results = {"info": backend.read("/a.txt"), "ls": backend.ls("/"), "cat_file": backend.read("/a.txt")}
+    failed(results[method], ErrorCode.BACKEND_ERROR)
+
+
+EXPECTED: Final = [
+    (PermissionError(), ErrorCode.PERMISSION_DENIED),
+    (OSError(errno.EROFS, "read-only"), ErrorCode.PERMISSION_DENIED),
+    (IsADirectoryError(), ErrorCode.IS_DIRECTORY),
+    (NotADirectoryError(), ErrorCode.NOT_A_DIRECTORY),
+    (NotImplementedError(), ErrorCode.UNSUPPORTED),
+    (io.UnsupportedOperation(), ErrorCode.UNSUPPORTED),
+    (OSError(errno.ENAMETOOLONG, "long"), ErrorCode.INVALID_PATH),
+    (TimeoutError(), ErrorCode.TIMEOUT),
+    (ConnectionError(), ErrorCode.BACKEND_ERROR),
+    (ValueError(), ErrorCode.BACKEND_ERROR),
+]
+
+
+@pytest.mark.parametrize(("error", "code"), EXPECTED, ids=repr)
+def test_errors_have_the_code_of_their_condition(error: Exception, code: ErrorCode) -> None:
+    failed(FsspecBackend(Answering(pipe_file=error), retries=HASTY).write("/b.txt", "x"), code)
+
+
+@pytest.mark.parametrize("option", ["password", "secret", "token"])
+def test_secrets_are_not_shown(option: str) -> None:
+    backend = FsspecBackend("ftp://user:hunter2@127.0.0.1:9/x", **{option: "hunter2"})
+    result = backend.read("/a")
+    assert not result.ok
+    assert "hunter2" not in f"{backend!r} {result!r} {backend._source!r} {backend._scope()!r}"
+
+
+# --- one directory that cannot be listed -----------------------------------------------------------------------------
+
+
+class Private(AsyncMemory):
+    async def _ls(self, path: str, detail: bool = True, **options: Any) -> Any:
+        if path.startswith("private"):
+            raise PermissionError(path)
+        return await super()._ls(path, detail, **options)
+
+
+def test_a_directory_that_cannot_be_listed_hides_no_other() -> None:
+    backend = FsspecBackend(filesystem := Private())
+    filesystem.keys = dict.fromkeys(("private/a", "public/b"), (b"needle", 1, FIRST))
+    assert _paths(backend.ls("/")) == ["/private/", "/public/"]
+    found = succeeded(backend.grep("needle"))
+    assert ([match.path for match in found.matches], found.skipped) == (["/public/b"], 1)
+    failed(backend.ls("/private"), ErrorCode.PERMISSION_DENIED)
+    failed(backend.delete("/private"), ErrorCode.PERMISSION_DENIED)
+    failed(backend.move("/private", "/other"), ErrorCode.PERMISSION_DENIED)
+    assert sorted(filesystem.keys) == ["private/a", "public/b"]
+
+
+# --- two clients -----------------------------------------------------------------------------------------------------
+
+
+class Caching(AsyncMemory):
+    """A filesystem that remembers its listings, as most do unless told otherwise."""
+
+    async def _ls(self, path: str, detail: bool = True, **options: Any) -> Any:
+        if path not in self.dircache:
+            self.dircache[path] = await super()._ls(path, True, **options)
+        return self.dircache[path]
+
+    async def _info(self, path: str, **options: Any) -> Any:
+        for entry in self.dircache.get(path.rpartition("/")[0], ()) if self.dircache else ():
+            if entry["name"] == path:
+                return entry
+        return await super()._info(path, **options)
+
+    def invalidate_cache(self, path: str | None = None) -> None:
+        self.dircache.clear()
+
+
+def test_what_one_client_writes_the_other_reads() -> None:
+    first = Caching(use_listings_cache=True)
+    one, other = FsspecBackend(first), FsspecBackend(Caching(first.keys, use_listings_cache=True))
+    for number in range(3):
+        assert _paths(one.ls("/")) == _paths(other.ls("/")) == [f"/{n}.txt" for n in range(number)]
+        assert one.write(f"/{number}.txt", f"{number}\n").ok
+        assert succeeded(other.read(f"/{number}.txt")).file_data.content == f"{number}\n"
+        assert other.write(f"/{number}.txt", "longer than before\n", overwrite=True).ok
+        assert succeeded(one.read(f"/{number}.txt")).file_data.content == "longer than before\n"
+        assert [match.line for match in succeeded(one.grep("longer")).matches] == [1] * (number + 1)
+        failed(one.write(f"/{number}.txt", "x"), ErrorCode.ALREADY_EXISTS)
+
+
+class Racing(AsyncMemory):
+    """Another client changes a file between what an operation reads and what it writes."""
+
+    races = 1
+
+    async def _cat_file(self, path: str, *arguments: Any, **options: Any) -> Any:
+        content = await super()._cat_file(path, *arguments, **options)
+        if self.races > 0:
+            self.races -= 1
+            self.keys[path] = (content + b"theirs\n", 10_000 + self.races, FIRST)
+        return content
+
+
+@pytest.mark.parametrize("tagged", [True, False])
+def test_a_change_of_another_client_is_not_overwritten(tagged: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not tagged:  # The filesystem says neither version nor time: contents are compared.
+        monkeypatch.setattr(AsyncMemory, "_described", _bare)
+    filesystem = Racing({"a.txt": (b"one\n", 1, FIRST)})
+    filesystem.races = 0
+    backend = FsspecBackend(filesystem)
+    version = succeeded(backend.read("/a.txt")).version
+    filesystem.races = 1
+    assert backend.edit("/a.txt", "one", "two").ok
+    assert filesystem.keys["a.txt"][0] == b"two\ntheirs\n"
+    failed(backend.write("/a.txt", "x", if_match=version), ErrorCode.CONFLICT)
+
+
+def _bare(filesystem: AsyncMemory, key: str) -> dict[str, Any]:
+    return {"name": key, "type": "file", "size": len(filesystem.keys[key][0])}
+
+
+def test_unsafe_overwrites_save_the_check() -> None:
+    filesystem = Racing({"a.txt": (b"one\n", 1, FIRST)})
+    assert FsspecBackend(filesystem, unsafe_overwrites=True).edit("/a.txt", "one", "two").ok
+    assert filesystem.keys["a.txt"][0] == b"two\n"
+
+
+# --- answers that are lost -------------------------------------------------------------------------------------------
+
+
+class Losing(AsyncMemory):
+    """Some changes take effect, and their answers are lost; others fail before."""
+
+    lost: tuple[str, bool] | None = None
+
+    async def _pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
+        await self._failing("pipe_file", partial(super()._pipe_file, path, value, mode, **options))
+
+    async def _rm_file(self, path: str, **options: Any) -> None:
+        await self._failing("rm_file", partial(super()._rm_file, path, **options))
+
+    async def _failing(self, method: str, call: Callable[[], Awaitable[None]]) -> None:
+        lost = self.lost
+        if lost is None or lost[0] != method:
+            return await call()
+        self.lost = None
+        if lost[1]:
+            await call()
+        raise ConnectionResetError("the answer is lost")
+
+
+OPERATIONS: Final[dict[str, Callable[[FsspecBackend], Any]]] = {
+    "create": lambda backend: backend.write("/new.txt", "new\n"),
+    "overwrite": lambda backend: backend.write("/a.txt", "new\n", overwrite=True),
+    "edit": lambda backend: backend.edit("/a.txt", "one", "one one"),
+    "delete": lambda backend: backend.delete("/a.txt"),
+    "move": lambda backend: backend.move("/a.txt", "/b.txt"),
+    "copy": lambda backend: backend.copy("/a.txt", "/b.txt"),
+}
+
+
+@pytest.mark.parametrize(
+    ("operation", "method", "stored"), [*product(OPERATIONS, ["pipe_file", "rm_file"], [True, False])]
+)
+def test_a_lost_answer_is_looked_up(operation: str, method: str, stored: bool) -> None:
+    before = {"a.txt": (b"one\n", 1, FIRST), "z.txt": (b"other\n", 2, FIRST)}
+    whole = Losing(dict(before))
+    assert OPERATIONS[operation](FsspecBackend(whole)).ok
+    filesystem = Losing(dict(before))
+    filesystem.lost = (method, stored)
+    result = OPERATIONS[operation](FsspecBackend(filesystem, retries=HASTY))
+    contents = {name: content for name, (content, *_) in filesystem.keys.items()}
+    wanted = whole if result.ok else Losing(dict(before))
+    assert contents == {name: content for name, (content, *_) in wanted.keys.items()}
+    if filesystem.lost is None:  # The failure has happened.
+        assert result.ok is stored
+
+
+def test_reads_are_tried_again() -> None:
+    filesystem = Flaky({"a.txt": (b"one\n", 1, FIRST)})
+    backend = FsspecBackend(filesystem, retries=HASTY)
+    filesystem.failures = 2
+    assert backend.read("/a.txt").ok
+    filesystem.failures = 3
+    failed(backend.read("/a.txt"), ErrorCode.BACKEND_ERROR)
+
+
+class Flaky(AsyncMemory):
+    failures = 0
+
+    async def _info(self, path: str, **options: Any) -> Any:
+        if self.failures > 0:
+            self.failures -= 1
+            raise ConnectionResetError
+        return await super()._info(path, **options)
+
+
+def test_a_batch_that_fails_leaves_nothing_behind() -> None:
+    filesystem = Refusing({})
+    responses = FsspecBackend(filesystem).upload_files([(f"/{n}.txt", b"x") for n in range(50)] + [("/bad", b"x")])
+    assert {response.error for response in responses} == {"permission_denied"}
+    assert filesystem.keys == {}
+
+
+class Refusing(AsyncMemory):
+    async def _pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
+        if path == "bad":
+            raise PermissionError
+        await super()._pipe_file(path, value, mode, **options)
+
+
+# --- filesystems where a file can be read while it is written --------------------------------------------------------
+
+
+class Streaming(MemoryFileSystem):
+    """A sync filesystem that stores a file piece by piece, and renames whole files; as FTP and SFTP do."""
+
+    protocol = "sftp"
+    cachable = False
+    seen: list[bytes]
+    fails = False
+
+    def __init__(self) -> None:
+        super().__init__(global_store=False, skip_instance_cache=True)
+        self.seen = []
+
+    def pipe_file(self, path: str, value: bytes, **options: Any) -> None:
+        for end in range(len(value) + 1):
+            super().pipe_file(path, value[:end])
+            self.seen.append(super().cat_file("/a.txt") if self.isfile("/a.txt") else b"")
+            if self.fails and end == 2:
+                raise OSError(errno.EIO, "cut")
+
+    def mv(self, path1: str, path2: str, **options: Any) -> None:
+        self.store[path2] = self.store.pop(path1)
+
+
+def test_no_reader_sees_half_a_file() -> None:
+    filesystem = Streaming()
+    backend = FsspecBackend(filesystem)
+    assert backend.write("/a.txt", "first\n").ok
+    assert backend.edit("/a.txt", "first", "second").ok
+    assert set(filesystem.seen) == {b"", b"first\n"}
+    filesystem.fails = True
+    failed(backend.write("/a.txt", "third\n", overwrite=True), ErrorCode.BACKEND_ERROR)
+    failed(backend.write("/b.txt", "third\n"), ErrorCode.BACKEND_ERROR)
+    assert sorted(filesystem.store) == ["/a.txt"]
+    assert backend.read("/a.txt").file_data.content == "second\n"  # type: ignore[union-attr]
+
+
+def test_temporary_files_of_others_are_hidden() -> None:
+    filesystem = Streaming()
+    filesystem.store.clear()
+    MemoryFileSystem.pipe_file(filesystem, "/.deepfs-tmp-0123", b"needle")
+    MemoryFileSystem.pipe_file(filesystem, "/a.txt", b"needle")
+    backend = FsspecBackend(filesystem)
+    assert _paths(backend.ls("/")) == ["/a.txt"]
+    assert [match.path for match in succeeded(backend.grep("needle")).matches] == ["/a.txt"]
+
+
+# --- loops, threads and processes ------------------------------------------------------------------------------------
+
+
+class Slow(AsyncMemory):
+    """Every call waits until the test lets it go on."""
+
+    gate: asyncio.Event
+    waiting = 0
+    cancelled = 0
+
+    async def _call(self, name: str) -> None:
+        await super()._call(name)
+        if name in ("cat_file", "pipe_file"):
+            self.waiting += 1
+            try:
+                await asyncio.sleep(0.2)
+            except asyncio.CancelledError:
+                self.cancelled += 1
+                raise
+
+
+@pytest.mark.anyio
+async def test_a_cancelled_read_stops_and_a_cancelled_write_is_whole() -> None:
+    filesystem = Slow({"a.txt": (b"one\n", 1, FIRST)})
+    backend = FsspecBackend(filesystem)
+    with anyio.move_on_after(0.05):
+        await backend.aread("/a.txt")
+    await anyio.sleep(0.05)
+    assert filesystem.cancelled == 1
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(backend.awrite, "/b.txt", "whole\n")
+        await until(lambda: filesystem.waiting == 2)
+        tasks.cancel_scope.cancel()
+    assert filesystem.keys["b.txt"][0] == b"whole\n"
+    # Its lock is free.
+    assert (await backend.aedit("/b.txt", "whole", "changed")).ok
+
+
+@pytest.mark.anyio
+async def test_many_edits_at_once_are_all_kept() -> None:
+    backend = FsspecBackend(filesystem := AsyncMemory())
+    assert (await backend.awrite("/a.txt", "".join(f"<{n}>" for n in range(30)))).ok
+    others = [FsspecBackend(AsyncMemory(filesystem.keys)) for _ in range(3)]
+
+    async def edit(number: int) -> None:
+        succeeded(await others[number % 3].aedit("/a.txt", f"<{number}>", f"({number})"))
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(30):
+            tasks.start_soon(edit, number)
+    assert filesystem.keys["a.txt"][0] == "".join(f"({n})" for n in range(30)).encode()
+
+
+class TestAsynchronousObjects:
+    """A filesystem made with `asynchronous=True` belongs to the first loop that uses it."""
+
+    @pytest.fixture
+    def anyio_backend(self) -> str:
+        return "asyncio"
+
+    @pytest.mark.anyio
+    async def test_it_is_used_on_this_loop_from_everywhere(self) -> None:
+        filesystem = Homely(asynchronous=True)
+        backend = FsspecBackend(filesystem)
+        assert (await backend.awrite("/a.txt", "one\n")).ok
+        with pytest.raises(RuntimeError, match="await"):
+            backend.read("/a.txt")
+        read = await anyio.to_thread.run_sync(backend.read, "/a.txt")
+        assert read.ok
+        assert filesystem.loops == {asyncio.get_running_loop()}
+
+
+class Homely(AsyncMemory):
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.loops: set[Any] = set()
+
+    async def _call(self, name: str) -> None:
+        self.loops.add(asyncio.get_running_loop())
+        await super()._call(name)
+
+
+def test_an_asynchronous_object_needs_asyncio() -> None:
+    backend = FsspecBackend(AsyncMemory(asynchronous=True))
+    result = anyio.run(backend.aread, "/a", backend="trio")
+    failed(result, ErrorCode.BACKEND_ERROR)
+
+
+FORKS: Final = """
+import os, sys
+import fsspec
+from support.fsspec_memory import AsyncMemory
+from deepfs import FsspecBackend
+
+fsspec.register_implementation("asyncmemory", AsyncMemory)
+backends = [FsspecBackend("memory://x"), FsspecBackend("asyncmemory://x")]
+given = FsspecBackend(AsyncMemory())
+assert all(backend.write("/a", "one").ok for backend in [*backends, given])
+child = os.fork()
+ok = [backend.write("/b", "two").ok and backend.read("/b").ok for backend in backends]
+print("child" if child == 0 else "parent", ok, given.read("/a").code, flush=True)
+if child:
+    os.waitpid(child, 0)
+"""
+
+
+def test_a_forked_child_has_filesystems_of_its_own() -> None:
+    with started(FORKS) as process:
+        lines = process.communicate(timeout=60)[0].splitlines()
+    assert sorted(lines) == ["child [True, True] backend_error", "parent [True, True] None"]
+
+
+# --- what is asked of a filesystem -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("operation", "arguments", "calls"),
+    [
+        ("ls", ["/"], {"ls": 2}),  # One for the directory in it.
+        ("read", ["/a.txt"], {"info": 1, "cat_file": 1}),
+        ("edit", ["/a.txt", "one", "two"], {"info": 2, "cat_file": 1, "pipe_file": 1}),
+        ("write", ["/new.txt", "x"], {"info": 1, "ls": 1, "pipe_file": 1}),
+        ("delete", ["/a.txt"], {"info": 2, "rm_file": 1}),
+        ("grep", ["one"], {"ls": 2, "cat_file": 2}),
+        ("glob", ["*.txt"], {"ls": 2}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_operations_make_few_calls(operation: str, arguments: list[Any], calls: dict[str, int]) -> None:
+    backend = FsspecBackend(AsyncMemory({"a.txt": (b"one\n", 1, FIRST), "d/b.txt": (b"one\n", 2, FIRST)}))
+    AsyncMemory.calls.clear()
+    assert getattr(backend, operation)(*arguments).ok
+    assert {name: AsyncMemory.calls.count(name) for name in AsyncMemory.calls} == calls
+
+
+@pytest.mark.anyio
+async def test_it_is_mounted_beside_others(memory: Any) -> None:
+    tree = CompositeBackend(
+        MemoryBackend(), {"/remote/": FsspecBackend("memory://x"), "/keys/": FsspecBackend(AsyncMemory())}
+    )
+    assert (await tree.awrite("/remote/a.txt", "needle\n")).ok
+    assert (await tree.amove("/remote/a.txt", "/keys/b.txt")).ok
+    assert (await tree.acopy("/keys/b.txt", "/c.txt")).ok
+    found = succeeded(await tree.agrep("needle"))
+    assert [match.path for match in found.matches] == ["/c.txt", "/keys/b.txt"]

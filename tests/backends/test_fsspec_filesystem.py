@@ -1,0 +1,321 @@
+"""`deepfs://`: fsspec's own suites, URLs, and the libraries that read them."""
+
+import importlib
+import io
+import os
+import time
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio.to_thread
+import fsspec
+import pytest
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.tests.abstract import (
+    AbstractCopyTests,
+    AbstractGetTests,
+    AbstractOpenTests,
+    AbstractPipeTests,
+    AbstractPutTests,
+    BaseAbstractFixtures,
+)
+from upath import UPath
+
+from deepfs import FilesystemBackend, MemoryBackend, StateBackend
+from deepfs.backends import register_backend, unregister_backend
+from deepfs.backends.fsspec_filesystem import DeepFSFileSystem
+from support.graphs import InNode, open_node
+
+
+class _Fixtures(BaseAbstractFixtures):
+    @pytest.fixture
+    def fs_join(self) -> Any:
+        return lambda *parts: "/".join(parts)
+
+    @pytest.fixture
+    def fs_path(self) -> str:
+        return "scenario"
+
+    @pytest.fixture
+    def local_fs(self) -> LocalFileSystem:
+        return LocalFileSystem(auto_mkdir=True)
+
+    @pytest.fixture
+    def local_join(self) -> Any:
+        return os.path.join
+
+    @pytest.fixture
+    def local_path(self, tmp_path: Path) -> str:
+        return str(tmp_path)
+
+    @pytest.fixture
+    def fs_sanitize_path(self) -> Any:
+        return lambda path: path
+
+    @pytest.fixture
+    def supports_empty_directories(self, fs: DeepFSFileSystem) -> bool:
+        return fs.backend.capabilities.keeps_empty_directories
+
+
+class _Memory(_Fixtures):
+    @pytest.fixture
+    def fs(self) -> DeepFSFileSystem:
+        return DeepFSFileSystem(backend=MemoryBackend())
+
+
+class _Disk(_Fixtures):
+    @pytest.fixture
+    def fs(self, tmp_path: Path) -> DeepFSFileSystem:
+        (tmp_path / "root").mkdir()
+        return DeepFSFileSystem(backend=FilesystemBackend(tmp_path / "root"))
+
+
+class TestMemoryCopies(_Memory, AbstractCopyTests):
+    pass
+
+
+class TestMemoryGets(_Memory, AbstractGetTests):
+    pass
+
+
+class TestMemoryPuts(_Memory, AbstractPutTests):
+    pass
+
+
+class TestMemoryOpens(_Memory, AbstractOpenTests):
+    pass
+
+
+class TestMemoryPipes(_Memory, AbstractPipeTests):
+    pass
+
+
+class TestDiskCopies(_Disk, AbstractCopyTests):
+    pass
+
+
+class TestDiskGets(_Disk, AbstractGetTests):
+    pass
+
+
+class TestDiskPuts(_Disk, AbstractPutTests):
+    pass
+
+
+class TestDiskOpens(_Disk, AbstractOpenTests):
+    pass
+
+
+class TestDiskPipes(_Disk, AbstractPipeTests):
+    pass
+
+
+# --- URLs, and what else fsspec offers ------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["memory", "disk"])
+def notes(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    """A backend that is registered as `notes`."""
+    backend = MemoryBackend() if request.param == "memory" else FilesystemBackend(tmp_path)
+    register_backend("notes", backend)
+    yield backend
+    unregister_backend("notes")
+
+
+def test_urls_name_registered_backends(notes: Any) -> None:
+    notes.write("/dir/a.csv", "a,b\n1,2\n")
+    with fsspec.open("deepfs://notes/dir/a.csv", "r") as file:
+        assert file.read() == "a,b\n1,2\n"
+    [opened] = fsspec.open_files("deepfs://notes/dir/*.csv")
+    assert opened.full_name == "deepfs://notes/dir/a.csv"
+    filesystem, path = fsspec.url_to_fs("deepfs://notes/dir")
+    assert path == "notes/dir"
+    assert filesystem.ls("deepfs://notes/dir", detail=False) == ["notes/dir/a.csv"]
+    assert filesystem.find("") == ["notes/dir/a.csv"]
+    assert filesystem.ls("", detail=False) == ["notes"]
+    assert filesystem.isdir("notes")
+    with pytest.raises(FileNotFoundError):
+        filesystem.cat("deepfs://nobody/a")
+    with pytest.raises(PermissionError):
+        filesystem.pipe("deepfs://nobody/a", b"x")
+
+
+def test_names_are_checked_and_forgotten(notes: Any) -> None:
+    for name in ("", "a/b", "-a", "a b", "ü"):
+        with pytest.raises(ValueError, match="a name has"):
+            register_backend(name, notes)
+    with pytest.raises(TypeError):
+        register_backend(7, notes)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        register_backend("notes", object())  # type: ignore[arg-type]
+    unregister_backend("notes")
+    unregister_backend("notes")
+    with pytest.raises(FileNotFoundError):
+        fsspec.open("deepfs://notes/a").open()
+
+
+def test_the_entry_point_names_the_class() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    module, _, name = project["project"]["entry-points"]["fsspec.specs"]["deepfs"].partition(":")
+    assert getattr(importlib.import_module(module), name) is DeepFSFileSystem
+
+
+@pytest.mark.parametrize("start", [None, 0, 3, 8, 9, 100, -3])
+@pytest.mark.parametrize("end", [None, 0, 5, 9, 100, -2])
+def test_ranges_are_those_of_python(notes: Any, start: int | None, end: int | None) -> None:
+    filesystem = DeepFSFileSystem(backend=notes)
+    content = b"\0\xff\r\n5678\n"
+    filesystem.pipe("a.bin", content)
+    assert filesystem.cat_file("a.bin", start, end) == content[start:end]
+
+
+def test_every_byte_is_kept(notes: Any) -> None:
+    filesystem = DeepFSFileSystem(backend=notes)
+    content = bytes(range(256)) * 1000
+    with filesystem.open("a.bin", "wb") as file:
+        file.write(content[:1000])
+        assert not filesystem.exists("a.bin")  # Stored as a whole, at the end.
+        file.write(content[1000:])
+    with filesystem.open("a.bin", "ab") as file:
+        file.write(b"\r\n")
+    with filesystem.open("a.bin", "rb") as file:
+        file.seek(255)
+        assert file.read(2) == b"\xff\0"
+        assert file.size == len(content) + 2
+        with pytest.raises(io.UnsupportedOperation):
+            file.write(b"x")
+    assert filesystem.tail("a.bin", 4) == b"\xfe\xff\r\n"
+    assert filesystem.read_block("a.bin", 0, 10, delimiter=b"\n") == content[:11]
+
+
+def test_what_an_exception_interrupts_is_not_stored(notes: Any) -> None:
+    filesystem = DeepFSFileSystem(backend=notes)
+    with pytest.raises(ZeroDivisionError), filesystem.open("a", "wb") as file:  # noqa: PT012
+        file.write(b"half")
+        raise ZeroDivisionError
+    with pytest.raises(ZeroDivisionError), filesystem.transaction:  # noqa: PT012
+        filesystem.pipe_file("kept", b"x")  # fsspec's own `pipe_file` is part of no transaction.
+        with filesystem.open("b", "wb") as file:
+            file.write(b"whole")
+        raise ZeroDivisionError
+    assert filesystem.find("") == ["kept"]
+    with filesystem.transaction:
+        with filesystem.open("b", "wb") as file:
+            file.write(b"whole")
+        assert not filesystem.exists("b")
+    assert filesystem.cat("b") == b"whole"
+
+
+def test_create_only(notes: Any) -> None:
+    filesystem = DeepFSFileSystem(backend=notes)
+    for name, content in (("text.txt", b"one"), ("image.png", b"\x89PNG"), ("text.png", b"text")):
+        filesystem.pipe_file(name, content, mode="create")
+        with pytest.raises(FileExistsError):
+            filesystem.pipe_file(name, b"two", mode="create")
+        with pytest.raises(FileExistsError):
+            filesystem.open(name, "xb")
+        assert filesystem.cat(name) == content
+    with filesystem.open("late", "xb") as file:
+        file.write(b"mine")
+        filesystem.pipe("late", b"theirs")
+        with pytest.raises(FileExistsError):
+            file.close()
+    assert filesystem.cat("late") == b"theirs"
+
+
+def test_failures_are_errors_of_the_system(notes: Any) -> None:
+    filesystem = DeepFSFileSystem(backend=notes)
+    filesystem.pipe("dir/a", b"x")
+    calls: list[tuple[type[OSError], Any, list[Any]]] = [
+        (FileNotFoundError, filesystem.cat_file, ["no"]),
+        (FileNotFoundError, filesystem.cat_file, ["no", 0, 3]),
+        (FileNotFoundError, filesystem.info, ["no"]),
+        (FileNotFoundError, filesystem.ls, ["no"]),
+        (FileNotFoundError, filesystem.rm, ["no"]),
+        (FileNotFoundError, filesystem.modified, ["no"]),
+        (FileNotFoundError, filesystem.checksum, ["no"]),
+        (FileNotFoundError, filesystem.mv, ["no", "other"]),
+        (IsADirectoryError, filesystem.cat_file, ["dir"]),
+        (IsADirectoryError, filesystem.pipe_file, ["dir", b"x"]),
+        (IsADirectoryError, filesystem.open, ["dir", "wb"]),
+        (NotADirectoryError, filesystem.pipe_file, ["dir/a/b", b"x"]),
+        (FileExistsError, filesystem.mkdir, ["dir"]),
+        (FileExistsError, filesystem.makedirs, ["dir/a"]),
+        (OSError, filesystem.rmdir, ["dir"]),
+        (OSError, filesystem.rm, ["dir"]),
+        (OSError, filesystem.cat_file, ["../a"]),
+        (OSError, filesystem.open, ["a", "r+b"]),
+    ]
+    for error, call, arguments in calls:
+        with pytest.raises(error):
+            call(*arguments)
+    assert filesystem.find("") == ["dir/a"]
+    assert filesystem.find("no") == []
+    assert not filesystem.exists("dir/a/b")
+
+
+def test_trees_are_found_moved_and_removed(notes: Any) -> None:
+    filesystem = DeepFSFileSystem(backend=notes)
+    for name in ("a/b/c.txt", "a/d.txt", "e.txt"):
+        filesystem.pipe(name, b"x")
+    assert filesystem.find("") == ["a/b/c.txt", "a/d.txt", "e.txt"]
+    assert filesystem.find("a", maxdepth=1) == ["a/d.txt"]
+    assert filesystem.find("a", withdirs=True) == ["a", "a/b", "a/b/c.txt", "a/d.txt"]
+    assert filesystem.find("a/d.txt") == ["a/d.txt"]
+    assert filesystem.glob("**/*.txt") == ["a/b/c.txt", "a/d.txt", "e.txt"]
+    assert filesystem.du("a") == 2
+    assert filesystem.info("e.txt")["size"] == 1
+    filesystem.mv("e.txt", "a/")
+    filesystem.mv("a", "moved", recursive=True)
+    assert filesystem.find("") == ["moved/b/c.txt", "moved/d.txt", "moved/e.txt"]
+    filesystem.copy("moved/b", "copied", recursive=True)
+    filesystem.rm("moved", recursive=True)
+    assert filesystem.find("") == ["copied/c.txt"]
+
+
+def test_times_and_checksums(notes: Any) -> None:
+    filesystem = DeepFSFileSystem(backend=notes)
+    filesystem.pipe("a", b"one")
+    before = filesystem.checksum("a"), filesystem.ukey("a")
+    assert abs(filesystem.modified("a").timestamp() - time.time()) < 300
+    filesystem.pipe("a", b"two")
+    assert (filesystem.checksum("a"), filesystem.ukey("a")) != before
+    filesystem.pipe("a", b"one")
+    assert (filesystem.checksum("a"), filesystem.ukey("a")) == before
+    with pytest.raises(NotImplementedError):
+        filesystem.sign("a")
+
+
+def test_universal_pathlib_reads_and_writes(notes: Any) -> None:
+    with pytest.warns(UserWarning, match="deepfs"):
+        top = UPath("deepfs://notes/top")
+    (top / "dir").mkdir(parents=True, exist_ok=True)
+    (top / "dir" / "a+b c.txt").write_text("one\n")
+    (top / "b.bin").write_bytes(b"\0\xff")
+    assert [str(path) for path in sorted(top.rglob("*.txt"))] == ["deepfs://notes/top/dir/a+b c.txt"]
+    assert sorted(path.name for path in top.iterdir()) == ["b.bin", "dir"]
+    assert UPath(str(top / "b.bin")).read_bytes() == b"\0\xff"
+    (top / "b.bin").rename(top / "dir" / "b.bin")
+    assert (top / "dir" / "b.bin").stat().st_size == 2
+    (top / "dir" / "b.bin").unlink()
+    with pytest.raises(FileNotFoundError):
+        (top / "dir" / "b.bin").read_bytes()
+    assert notes.read("/top/dir/a+b c.txt").file_data.content == "one\n"
+
+
+def test_a_state_backend_is_read_inside_its_node() -> None:
+    with open_node() as node:
+        backend = InNode(StateBackend(), node)
+        filesystem = DeepFSFileSystem(backend=backend)
+        filesystem.pipe("a.txt", b"one\n")
+        assert filesystem.cat("a.txt") == b"one\n"
+        assert filesystem.find("") == ["a.txt"]
+
+
+@pytest.mark.anyio
+async def test_it_works_in_threads_of_an_event_loop(notes: Any) -> None:
+    filesystem = DeepFSFileSystem(backend=notes)
+    await anyio.to_thread.run_sync(filesystem.pipe, "a", b"one")
+    assert (await notes.adownload_files(["/a"]))[0].content == b"one"

@@ -1,0 +1,533 @@
+"""What only PostgresBackend has: its statements, tables, pools and tenants."""
+
+import random
+from collections.abc import AsyncIterator
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import asyncpg
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deepfs import run_sync
+from deepfs.backends.memory import MemoryBackend
+from deepfs.backends.postgres import PostgresBackend
+from deepfs.backends.retries import RetryPolicy
+from deepfs.errors import DeepFSError
+from deepfs.testing.tasks import gather
+from deepfs.text.edits import replace
+from support.postgres import PostgresServer
+from support.postgres_files import fresh_namespace, peek, put, sql
+from support.processes import started
+
+pytestmark = pytest.mark.anyio
+
+PROCESSES = 4
+EDITS = 50
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+async def backend(postgres_files_dsn: str) -> AsyncIterator[PostgresBackend]:
+    async with PostgresBackend(postgres_files_dsn, fresh_namespace()) as backend:
+        assert (await backend.als("/")).ok
+        yield backend
+
+
+async def in_thread(function: Any, *given: Any) -> Any:
+    return await anyio.to_thread.run_sync(partial(function, *given))
+
+
+# --- statements ---
+
+
+class Statements(list[str]):
+    """The statements that were sent."""
+
+
+@pytest.fixture
+def statements(monkeypatch: pytest.MonkeyPatch) -> Statements:
+    found = Statements()
+    for name in ("fetch", "fetchval", "fetchrow", "execute"):
+        whole: Any = getattr(asyncpg.Connection, name)
+
+        async def sent(self: Any, statement: str, *rest: Any, whole: Any = whole, **options: Any) -> Any:
+            found.append(statement)
+            return await whole(self, statement, *rest, **options)
+
+        monkeypatch.setattr(asyncpg.Connection, name, sent)
+    return found
+
+
+async def test_how_many_statements_an_operation_takes(backend: PostgresBackend, statements: Statements) -> None:
+    assert (await backend.awrite("/d/first", "x")).ok
+    counts = {}
+    for name, call in {
+        "create": lambda: backend.awrite("/d/e/a", "one"),
+        "read": lambda: backend.aread("/d/e/a"),
+        "ls": lambda: backend.als("/d"),
+        "edit": lambda: backend.aedit("/d/e/a", "one", "two"),
+        "edit all": lambda: backend.aedit("/d/e/a", "two", "one", replace_all=True),
+        "overwrite": lambda: backend.awrite("/d/e/a", "three", overwrite=True),
+        "glob": lambda: backend.aglob("**/a"),
+        "grep": lambda: backend.agrep("three"),
+        "delete": lambda: backend.adelete("/d/e/a"),
+    }.items():
+        statements.clear()
+        assert (await call()).ok  # type: ignore[attr-defined]
+        counts[name] = len(statements)
+    assert counts == {
+        "create": 3,  # Two of them at once.
+        "read": 1,
+        "ls": 1,
+        "edit": 1,
+        "edit all": 2,
+        "overwrite": 3,
+        "glob": 1,
+        "grep": 2,
+        "delete": 2,
+    }
+
+
+TEXTS = st.text(st.sampled_from("ab\r\né.%_\\"), max_size=12)
+
+
+@settings(max_examples=25)
+@given(cases=st.lists(st.tuples(TEXTS, TEXTS, TEXTS), min_size=10, max_size=10))
+def test_an_edit_by_the_database_is_exactly_one_by_the_core(postgres_files_dsn: str, cases: Any) -> None:
+    run_sync(compare_edits, postgres_files_dsn, cases)
+
+
+async def compare_edits(dsn: str, cases: list[tuple[str, str, str]]) -> None:
+    async with PostgresBackend(dsn, fresh_namespace()) as backend:
+        for content, old, new in cases:
+            assert (await backend.awrite("/f", content, overwrite=True)).ok
+            by_database = False
+            if backend._is_simple("/f", old, new):
+                by_database = await backend._storage().replace_once("/f", old, new)
+            try:
+                expected = replace("/f", content, old, new)
+            except DeepFSError:
+                assert not by_database
+                expected = None
+            read = await backend.aread_raw("/f")
+            assert read.data is not None
+            assert read.data.content == (expected.content if by_database and expected else content)
+            if by_database:
+                assert expected is not None
+                assert expected.occurrences == 1
+            elif expected is not None and "\r\n" not in content and backend._is_simple("/f", old, new):
+                raise AssertionError("the database can make this edit")
+
+
+async def test_a_subclass_that_judges_changes_sees_each(postgres_files_dsn: str) -> None:
+    class Judging(PostgresBackend):
+        seen = 0
+
+        def _before_apply(self, changes: Any) -> Any:
+            self.seen += len(changes)
+            return changes
+
+    async with Judging(postgres_files_dsn, fresh_namespace()) as backend:
+        assert (await backend.awrite("/a", "x")).ok
+        assert (await backend.aedit("/a", "x", "y")).ok
+        assert backend.seen == 2
+
+
+# --- several processes ---
+
+CHILD = """
+import sys
+import anyio
+from deepfs.backends.postgres import PostgresBackend
+
+async def main(dsn, space, first, count):
+    print("ready", flush=True)
+    await anyio.to_thread.run_sync(sys.stdin.readline)
+    async with PostgresBackend(dsn, space.split("/")) as backend, anyio.create_task_group() as tasks:
+        for number in range(first, first + count):
+            tasks.start_soon(edit, backend, number)
+
+async def edit(backend, number):
+    result = await backend.aedit("/log.txt", f"<{number}>", f"({number})", replace_all=number % 2 == 0)
+    print("ok" if result.ok else result.error, flush=True)
+
+anyio.run(main, sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+"""
+
+
+async def test_processes_lose_no_edit(backend: PostgresBackend, postgres_files_dsn: str) -> None:
+    total = PROCESSES * EDITS
+    assert (await backend.awrite("/log.txt", "".join(f"<{n}>\n" for n in range(total)))).ok
+    outcomes = await in_thread(in_processes, CHILD, postgres_files_dsn, backend._namespace())
+    assert outcomes == ["ok"] * total
+    stored = await in_thread(peek, postgres_files_dsn, backend._namespace(), "/log.txt")
+    assert stored == "".join(f"({n})\n" for n in range(total)).encode()
+
+
+def in_processes(script: str, dsn: str, space: str, processes: int = PROCESSES) -> list[str]:
+    """Start processes that begin at the same time, and return the lines that they print."""
+    with ExitStack() as stack:
+        children = [stack.enter_context(started(script, dsn, space, n * EDITS, EDITS)) for n in range(processes)]
+        assert [child.stdout and child.stdout.readline() for child in children] == ["ready\n"] * processes
+        for child in children:
+            assert child.stdin is not None
+            child.stdin.write("\n")
+            child.stdin.flush()
+        return [line for child in children for line in child.communicate()[0].splitlines()]
+
+
+# --- tables ---
+
+FIRST = """
+import sys
+import anyio
+from deepfs.backends.postgres import PostgresBackend
+
+async def main(dsn, number):
+    print("ready", flush=True)
+    await anyio.to_thread.run_sync(sys.stdin.readline)
+    async with PostgresBackend(dsn, "t", row_level_security=number % 100 == 0) as backend:
+        result = await backend.awrite(f"/{number}", "x")
+        print("ok" if result.ok else result.error, flush=True)
+
+anyio.run(main, sys.argv[1], int(sys.argv[3]))
+"""
+
+
+async def test_many_processes_that_start_at_once_make_the_tables_once(postgres_dsn: str) -> None:
+    assert await in_thread(in_processes, FIRST, postgres_dsn, "", 8) == ["ok"] * 8
+    applied = await in_thread(sql, postgres_dsn, "SELECT number FROM deepfs.files_migration ORDER BY number")
+    assert applied == [(-2,), (-1,), (1,)]
+
+
+async def test_a_role_without_rights_to_make_tables_uses_those_that_are_there(postgres_dsn: str) -> None:
+    async with PostgresBackend(postgres_dsn, "t") as owner:
+        assert (await owner.awrite("/a", "x")).ok
+    for statement in (
+        "DROP ROLE IF EXISTS plain_user",
+        "CREATE ROLE plain_user LOGIN",
+        "GRANT USAGE ON SCHEMA deepfs TO plain_user",
+        "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA deepfs TO plain_user",
+        "GRANT USAGE ON ALL SEQUENCES IN SCHEMA deepfs TO plain_user",
+    ):
+        await in_thread(sql, postgres_dsn, statement)
+    async with PostgresBackend(postgres_dsn.replace("postgres@", "plain_user@"), "t") as plain:
+        assert (await plain.aedit("/a", "x", "y")).ok
+        assert (await plain.agrep("y")).matches
+    await in_thread(sql, postgres_dsn, "DROP OWNED BY plain_user")
+
+
+async def test_a_role_without_any_right_gets_a_clear_error(postgres_dsn: str) -> None:
+    await in_thread(sql, postgres_dsn, "DROP ROLE IF EXISTS nobody_at_all")
+    await in_thread(sql, postgres_dsn, "CREATE ROLE nobody_at_all LOGIN")
+    async with PostgresBackend(postgres_dsn.replace("postgres@", "nobody_at_all@"), "t") as backend:
+        result = await backend.awrite("/a", "x")
+    assert (result.code, result.error) == (
+        "backend_error",
+        "Error: The role lacks a right in the database (InsufficientPrivilegeError)",
+    )
+
+
+async def test_another_schema_and_table(postgres_dsn: str) -> None:
+    name = "o\"d.d\\ ' é"
+    async with (
+        PostgresBackend(postgres_dsn, "t", schema=name, table=name) as odd,
+        PostgresBackend(postgres_dsn, "t") as plain,
+    ):
+        assert (await odd.awrite("/a", "odd")).ok
+        assert (await plain.awrite("/a", "plain")).ok
+        assert (await odd.agrep("odd")).matches
+        assert not (await plain.agrep("odd")).matches
+        events = odd.awatch()
+        assert (await anext(events)).kind == "resync"
+        assert (await odd.aedit("/a", "odd", "new")).ok
+        assert (await anext(events)).kind == "modified"
+        await events.aclose()
+
+
+async def test_a_database_of_another_encoding_is_refused(postgres_server: PostgresServer) -> None:
+    make = "CREATE DATABASE latin TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'"
+    await in_thread(sql, postgres_server.dsn(), "DROP DATABASE IF EXISTS latin")
+    await in_thread(sql, postgres_server.dsn(), make)
+    async with PostgresBackend(postgres_server.dsn("latin"), "t") as backend:
+        result = await backend.awrite("/a", "x")
+    assert (result.code, result.error) == (
+        "backend_error",
+        "Error: The database is encoded in LATIN1; deepfs needs UTF8",
+    )
+    await in_thread(sql, postgres_server.dsn(), "DROP DATABASE latin WITH (FORCE)")
+
+
+async def test_rows_keep_sizes_versions_and_times(backend: PostgresBackend, postgres_files_dsn: str) -> None:
+    query = "SELECT content, bytes, size, version FROM deepfs.files WHERE namespace = %s ORDER BY path"
+    space = backend._namespace()
+    assert (await backend.awrite("/a", "é")).ok
+    await backend.aupload_files([("/b", b"\0\xff")])
+    rows = await in_thread(sql, postgres_files_dsn, query, space)
+    assert [row[:3] for row in rows] == [("é", None, 2), (None, b"\0\xff", 2)]
+    seen = {rows[0][3]}
+    created = (await backend.aread_raw("/a")).data
+    for _ in range(3):
+        assert (await backend.adelete("/a")).ok
+        assert (await backend.awrite("/a", "é")).ok
+        seen.add((await in_thread(sql, postgres_files_dsn, query, space))[0][3])
+    assert len(seen) == 4
+    assert created is not None
+    assert len(created.created_at or "") == len("2026-01-01T00:00:00.000000+00:00")
+
+
+# --- pools and loops ---
+
+
+async def test_a_given_pool_is_used_and_never_closed(postgres_files_dsn: str) -> None:
+    async with asyncpg.create_pool(postgres_files_dsn, password="", min_size=0, max_size=2) as pool:
+        async with PostgresBackend(pool, fresh_namespace()) as backend:
+            assert (await backend.awrite("/a", "x")).ok
+            assert backend.bound_to_this_thread()
+            with pytest.raises(RuntimeError, match="aread"):
+                backend.read("/a")
+            assert (await in_thread(backend.read, "/a")).ok
+            events = backend.awatch()
+            assert (await anext(events)).kind == "resync"
+            await events.aclose()
+            assert (await gather([partial(backend.aread, "/a")] * 20))[0].ok
+        assert await pool.fetchval("SELECT 1") == 1
+
+
+async def test_a_pool_whose_loop_ended_is_a_clear_error(postgres_files_dsn: str) -> None:
+    def left_behind() -> Any:
+        import asyncio
+
+        async def opened() -> Any:
+            pool = asyncpg.create_pool(postgres_files_dsn, password="", min_size=0)
+            return await pool
+
+        return asyncio.run(opened())
+
+    backend = PostgresBackend(await in_thread(left_behind), "t")
+    result = await backend.aread("/a")
+    assert result.code == "backend_error"
+    assert result.error is not None
+    assert "no longer runs" in result.error
+
+
+def test_it_works_from_scripts_and_from_several_loops(postgres_files_dsn: str) -> None:
+    with PostgresBackend(postgres_files_dsn, fresh_namespace()) as backend:
+        assert backend.write("/a", "x").ok
+        for loop in ("asyncio", "asyncio", "trio"):
+            assert anyio.run(backend.aread, "/a", backend=loop).ok
+        assert backend.read("/a").ok
+        assert len(backend._client._pools) <= 2
+
+
+async def test_closing_ends_all_connections(postgres_dsn: str) -> None:
+    backend = PostgresBackend(postgres_dsn, "t", max_connections=3)
+    await gather([partial(backend.als, "/")] * 9)
+    query = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+    assert (await in_thread(sql, postgres_dsn, query))[0][0] == 1 + 3
+    await backend.aclose()
+    for _ in range(100):
+        if (await in_thread(sql, postgres_dsn, query))[0][0] == 1:
+            break
+        await anyio.sleep(0.02)
+    else:
+        raise AssertionError("connections are left")
+    assert (await backend.als("/")).ok  # A new pool.
+    await backend.aclose()
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "postgresql://user:s3cr3t@127.0.0.1:1/none?sslmode=disable",
+        "postgresql://user:s3cr3t@[::1/none",
+        "postgresql://user:pw#s3cr3t@127.0.0.1/none",
+        "postgresql://user:s3cr3t@127.0.0.1:port/none",
+        "postgresql://user:s3cr3t@127.0.0.1:1/none?sslmode=odd",
+        "postgresql://user:s3cr3t@/none?host=/nowhere",
+    ],
+)
+async def test_no_error_shows_the_password(dsn: str) -> None:
+    policy = RetryPolicy(attempts=2, first_delay=0.001)
+    backend = PostgresBackend(dsn, "t", retries=policy)
+    shown = [repr(backend), repr(backend._client), repr(backend._scope())]
+    for result in (await backend.aread("/a"), await backend.awrite("/a", "x"), await backend.aedit("/a", "x", "y")):
+        assert result.code == "backend_error", result
+        shown.append(str(result))
+    assert not [text for text in shown if "s3cr3t" in text]
+    await backend.aclose()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"database": "mysql://u:s3cr3t@h/d"}, ValueError),
+        ({"database": 7}, TypeError),
+        ({"namespace": ""}, ValueError),
+        ({"namespace": ()}, ValueError),
+        ({"namespace": ("a/b",)}, ValueError),
+        ({"namespace": "a b"}, ValueError),
+        ({"schema": ""}, ValueError),
+        ({"schema": "x" * 41}, ValueError),
+        ({"table": "a\0"}, ValueError),
+        ({"max_scanned": 0}, ValueError),
+    ],
+)
+def test_wrong_arguments(wrong: dict[str, Any], error: type[Exception]) -> None:
+    arguments: dict[str, Any] = {"database": "postgresql://localhost/x", "namespace": "t", **wrong}
+    with pytest.raises(error) as raised:
+        PostgresBackend(arguments.pop("database"), arguments.pop("namespace"), **arguments)
+    assert "s3cr3t" not in str(raised.value)
+
+
+# --- hostile names and contents ---
+
+
+async def test_what_the_database_cannot_hold_is_refused_before_it_is_sent(backend: PostgresBackend) -> None:
+    long = "/" + "/".join("ü" * 100 for _ in range(14))
+    assert (await backend.awrite(long, "x")).code == "invalid_path"
+    assert (await backend.aread(long)).code == "file_not_found"
+    assert (await backend.aedit(long, "a", "b")).code == "file_not_found"
+    assert (await backend.als(long)).code == "file_not_found"
+    responses = await backend.aupload_files([(long, b"x"), ("/short", b"x")])
+    assert [response.error for response in responses] == ["invalid_path", None]
+    assert (await backend.amove("/short", long)).code == "invalid_path"
+    fits = "/" + "/".join("x" * 200 for _ in range(12)) + "/"
+    assert (await backend.awrite(fits + "y" * 150, "x")).ok
+    incompressible = random.Random(1)
+    letters = "".join(chr(incompressible.randrange(0x4E00, 0x9FFF)) for _ in range(80))
+    longest = "/" + "/".join(letters[:80] for _ in range(10))
+    assert (await backend.awrite(longest, "x")).ok
+    assert (await backend.awrite("/nul", "a\0b")).code == "invalid_content"
+    assert (await backend.awrite("/half", "a\ud800b")).code == "invalid_content"
+    assert (await backend.aedit("/short", "x", "\0")).code == "invalid_content"
+    assert (await backend.aedit("/short", "\ud800", "y")).code == "no_match"
+    assert (await backend.agrep("\0")).code == "invalid_pattern"
+
+
+async def test_names_with_signs_of_sql(backend: PostgresBackend) -> None:
+    names = [
+        "/%",
+        "/_",
+        "/'",
+        '/"',
+        "/a\\b",
+        "/$1",
+        "/é'; DROP TABLE deepfs.files; --",
+        "/100%_\\",
+        "/\U0010ffff",
+        "/a\nb",
+    ]
+    for name in names:
+        assert (await backend.awrite(name, f"needle%_\\ {name[1:]}")).ok, name
+        assert (await backend.aread(name)).ok
+    listed = await backend.als("/")
+    assert sorted(entry.path for entry in listed.entries or ()) == sorted(names)
+    for pattern in ("needle%_\\", "%_", "\\ "):
+        assert len((await backend.agrep(pattern)).matches or ()) == len(names)
+    assert [match.path for match in (await backend.aglob("100%*")).matches or ()] == ["/100%_\\"]
+
+
+# --- tenants ---
+
+
+async def test_tenants_see_only_their_own_files(postgres_files_dsn: str) -> None:
+    chosen = random.Random(3)
+    tenants = [("tenants", *fresh_namespace(), name) for name in [*map(str, range(48)), "1.2", "1-2"]]
+    backends = [PostgresBackend(postgres_files_dsn, tenant, max_connections=1) for tenant in tenants]
+    models = [MemoryBackend() for _ in tenants]
+    for _ in range(300):
+        at = chosen.randrange(len(tenants))
+        path, other = (f"/{chosen.choice('abc')}/{chosen.choice('xyz')}" for _ in range(2))
+        call: tuple[str, Any] = chosen.choice(
+            [
+                ("awrite", (path, f"text of {at}")),
+                ("aedit", (path, "text", "words")),
+                ("adelete", (path,)),
+                ("amove", (path, other)),
+                ("als", ("/",)),
+                ("aglob", ("**",)),
+                ("agrep", ("text of",)),
+            ]
+        )
+        found, expected = [await getattr(each, call[0])(*call[1]) for each in (backends[at], models[at])]
+        assert (found.code, plain(found)) == (expected.code, plain(expected)), call
+    for backend in backends:
+        await backend.aclose()
+
+
+def plain(result: Any) -> Any:
+    """The parts of a result that are equal on all backends."""
+    if hasattr(result, "entries"):
+        return [(entry.path, entry.size) for entry in result.entries or ()]
+    if hasattr(result, "matches"):
+        return [(match.path, getattr(match, "text", None)) for match in result.matches or ()]
+    return None
+
+
+async def test_row_level_security_hides_the_rows_of_others_from_raw_sql(postgres_dsn: str) -> None:
+    for statement in ("DROP ROLE IF EXISTS tenant_role", "CREATE ROLE tenant_role LOGIN"):
+        await in_thread(sql, postgres_dsn, statement)
+    async with (
+        PostgresBackend(postgres_dsn, "one", row_level_security=True) as one,
+        PostgresBackend(postgres_dsn, "two", row_level_security=True) as two,
+    ):
+        assert (await one.awrite("/a", "of one")).ok
+        assert (await two.awrite("/a", "of two")).ok
+        for statement in (
+            "GRANT USAGE ON SCHEMA deepfs TO tenant_role",
+            "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA deepfs TO tenant_role",
+            "GRANT USAGE ON ALL SEQUENCES IN SCHEMA deepfs TO tenant_role",
+        ):
+            await in_thread(sql, postgres_dsn, statement)
+        role = postgres_dsn.replace("postgres@", "tenant_role@")
+        query = "SELECT namespace, content FROM deepfs.files"
+        assert await in_thread(sql, role, query) == []
+        assert await in_thread(sql, role, "SELECT * FROM deepfs.files_journal") == []
+        async with PostgresBackend(role, "one") as tenant:  # It finds the policies by itself.
+            assert (await tenant.aedit("/a", "of", "by")).ok
+            assert (await tenant.awrite("/b", "new")).ok
+            assert (await tenant.aupload_files([("/c", b"\0"), ("/d", b"x")]))[0].error is None
+            assert [match.path for match in (await tenant.agrep("by one")).matches or ()] == ["/a"]
+            assert [match.path for match in (await tenant.aglob("**")).matches or ()] == ["/a", "/b", "/c", "/d"]
+            connection = await asyncpg.connect(role, password="")
+            try:
+                await connection.execute("SELECT set_config('deepfs.namespace', 'one', false)")
+                assert {row["namespace"] for row in await connection.fetch(query)} == {"one"}
+                with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                    await connection.execute(
+                        "INSERT INTO deepfs.files (namespace, path, content) VALUES ('two', '/x', '')"
+                    )
+                assert (
+                    await connection.execute("UPDATE deepfs.files SET content = '' WHERE namespace = 'two'")
+                    == "UPDATE 0"
+                )
+            finally:
+                await connection.close()
+            async with tenant._client.connection() as pooled:
+                assert await pooled.fetch(query) == []  # The setting ended with its transaction.
+        read = await two.aread("/a")
+        assert read.file_data is not None
+        assert read.file_data.content == "of two"
+    await in_thread(sql, postgres_dsn, "DROP OWNED BY tenant_role")
+
+
+async def test_a_factory_names_the_tenant(postgres_files_dsn: str) -> None:
+    space, current = fresh_namespace(), ["a"]
+    async with PostgresBackend(postgres_files_dsn, lambda _: (*space, current[0])) as backend:
+        assert (await backend.awrite("/f", "x")).ok
+        current[0] = "b"
+        assert (await backend.aread("/f")).code == "file_not_found"
+        current[0] = "not valid"
+        assert (await backend.aread("/f")).code == "backend_error"
+    assert await in_thread(peek, postgres_files_dsn, "/".join((*space, "a")), "/f") == b"x"
+    await in_thread(put, postgres_files_dsn, "/".join((*space, "b")), "/f", b"\0")

@@ -1,0 +1,269 @@
+"""PostgresBackend over connections that break: no acknowledged change is lost, and none is made twice."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+import pytest
+
+from deepfs.backends.postgres import PostgresBackend
+from deepfs.backends.retries import RetryPolicy
+from deepfs.testing.tasks import gather
+from support.cutting_proxy import CuttingProxy, proxied
+from support.postgres import PostgresServer
+from support.postgres_files import fresh_namespace, sql
+
+pytestmark = pytest.mark.anyio
+
+SECRET = "s3cr3t"
+POLICY = RetryPolicy(first_delay=0.001, longest_delay=0.05, attempts=8)
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+async def proxy(postgres_server: PostgresServer) -> AsyncIterator[CuttingProxy]:
+    async with proxied(postgres_server.directory / ".s.PGSQL.5432") as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def backend(proxy: CuttingProxy, postgres_files_dsn: str) -> AsyncIterator[PostgresBackend]:
+    database = postgres_files_dsn.partition("@/")[2].partition("?")[0]
+    dsn = f"postgresql://postgres:{SECRET}@127.0.0.1:{proxy.port}/{database}?sslmode=disable"
+    async with PostgresBackend(dsn, fresh_namespace(), retries=POLICY) as backend:
+        assert (await backend.als("/")).ok
+        yield backend
+
+
+STEPS = {"edit": 1, "upload": 19, "move": 19}
+"""How many bytes lie between two cuts. The bytes of an edit in one statement are all tried."""
+
+Call = Callable[[PostgresBackend, int], Awaitable[Any]]
+
+CALLS: dict[str, tuple[Call, Call]] = {
+    "create": (lambda backend, n: backend.awrite(f"/new/{n}", f"{n}"), lambda backend, n: backend.aread(f"/new/{n}")),
+    "edit": (lambda backend, n: backend.aedit("/log", "|", f"{n},|"), lambda backend, n: backend.aread("/log")),
+    "edit by a plan": (
+        lambda backend, n: backend.aedit("/log", "|", f"{n},|", replace_all=True),
+        lambda backend, n: backend.aread("/log"),
+    ),
+    "overwrite": (
+        lambda backend, n: backend.awrite("/log", f"{n},", overwrite=True),
+        lambda backend, n: backend.aread("/log"),
+    ),
+    "upload": (
+        lambda backend, n: backend.aupload_files([(f"/up/{n}/a", b"\0"), (f"/up/{n}/b", b"text")]),
+        lambda backend, n: backend.adownload_files([f"/up/{n}/a", f"/up/{n}/b"]),
+    ),
+    "move": (lambda backend, n: backend.amove(f"/{n - 1}", f"/{n}"), lambda backend, n: backend.aread(f"/{n}/f")),
+}
+
+
+@pytest.mark.parametrize("direction", ["answer", "request"])
+@pytest.mark.parametrize("name", CALLS)
+async def test_a_connection_that_is_cut_at_any_byte_loses_and_repeats_no_change(
+    backend: PostgresBackend, proxy: CuttingProxy, name: str, direction: Any
+) -> None:
+    """Each operation succeeds, since it is sent again, unless it was made."""
+    change, look = CALLS[name]
+    await backend.awrite("/log", "|")
+    await backend.awrite("/-1/f", "x")
+    number, step = 0, STEPS.get(name, 3)
+    while True:
+        proxy.cut(number * step, direction)
+        outcome = await change(backend, number)
+        assert [each.error for each in (outcome if isinstance(outcome, list) else [outcome])] == [None] * (
+            len(outcome) if isinstance(outcome, list) else 1
+        )
+        if proxy.relent():
+            break
+        number += 1
+    assert number > 20
+    assert proxy.cuts >= number
+    found = await look(backend, number)
+    if name.startswith("edit"):
+        assert found.file_data.content == "".join(f"{each}," for each in range(number + 1)) + "|"
+    elif name == "create":
+        listed = await backend.als("/new")
+        assert sorted(int(entry.path[5:]) for entry in listed.entries) == list(range(number + 1))
+    elif name == "upload":
+        assert [each.content for each in found] == [b"\0", b"text"]
+    else:
+        assert found.ok
+
+
+async def test_a_deletion_whose_answer_is_lost_succeeds_once(backend: PostgresBackend, proxy: CuttingProxy) -> None:
+    for offset in range(0, 60, 3):
+        assert (await backend.awrite("/gone", "x")).ok
+        proxy.cut(offset)
+        deleted = await backend.adelete("/gone")
+        proxy.relent()
+        assert deleted.error is None
+        assert (await backend.aread("/gone")).code == "file_not_found"
+
+
+async def test_reads_are_sent_again(backend: PostgresBackend, proxy: CuttingProxy) -> None:
+    assert (await backend.awrite("/d/a", "text\n" * 50)).ok
+    for offset in range(0, 700, 13):
+        proxy.cut(offset)
+        results = [
+            await backend.aread("/d/a"),
+            await backend.als("/d"),
+            await backend.agrep("text"),
+            await backend.aglob("*"),
+        ]
+        assert [result.error for result in results] == [None] * 4
+        proxy.relent()
+    assert proxy.cuts > 40
+
+
+async def test_a_change_of_another_between_a_lost_answer_and_the_look_is_not_taken_for_ours(
+    backend: PostgresBackend, proxy: CuttingProxy, postgres_files_dsn: str
+) -> None:
+    """The row has another version by then; the journal still knows."""
+    other = PostgresBackend(postgres_files_dsn, backend._namespace().split("/"))
+    assert (await backend.awrite("/log", "|")).ok
+    assert (await backend.aedit("/log", "|", "|")).code == "invalid_content"
+    assert (await backend.aedit("/log", "none", "x")).code == "no_match"  # From here on, the statement is prepared.
+    made = backend._changes._was_made
+
+    async def meanwhile(*given: Any) -> bool:
+        assert (await other.aedit("/log", "|", "other,|")).ok
+        return await made(*given)
+
+    backend._changes._was_made = meanwhile  # type: ignore[method-assign]
+    proxy.cut(0)
+    assert (await backend.aedit("/log", "|", "own,|")).ok
+    assert proxy.cuts == 1
+    read = await other.aread("/log")
+    assert read.file_data is not None
+    assert read.file_data.content == "own,other,|"
+    await other.aclose()
+
+
+async def test_a_change_that_may_still_be_under_way_is_prevented_or_found(
+    backend: PostgresBackend, proxy: CuttingProxy, postgres_files_dsn: str
+) -> None:
+    """The statement waits for a lock when its connection breaks: the server may make it later."""
+    assert (await backend.awrite("/log", "|")).ok
+    space = backend._namespace()
+    import asyncpg
+
+    blocker = await asyncpg.connect(postgres_files_dsn, password="")
+    transaction = blocker.transaction()
+    await transaction.start()
+    await blocker.execute("SELECT 1 FROM deepfs.files WHERE namespace = $1 FOR UPDATE", space)
+    async with anyio.create_task_group() as tasks:
+        outcomes: list[Any] = []
+
+        async def edit() -> None:
+            outcomes.append(await backend.aedit("/log", "|", "once,|"))
+
+        tasks.start_soon(edit)
+        await anyio.sleep(0.1)
+        await proxy.break_all()
+        await anyio.sleep(0.1)
+        await transaction.rollback()
+    await blocker.close()
+    assert outcomes[0].ok
+    read = await backend.aread("/log")
+    assert read.file_data is not None
+    assert read.file_data.content == "once,|"
+
+
+async def test_a_server_that_does_not_answer_is_a_clear_error(backend: PostgresBackend, proxy: CuttingProxy) -> None:
+    assert (await backend.awrite("/a", "x")).ok
+    proxy.is_open = False
+    await proxy.break_all()
+    for result in (await backend.aread("/a"), await backend.awrite("/b", "x"), await backend.agrep("x")):
+        assert result.code == "backend_error"
+        assert result.error is not None
+        assert SECRET not in result.error
+        assert str(proxy.port) not in result.error
+    proxy.is_open = True
+    await anyio.sleep(POLICY.open_seconds)
+    assert (await backend.aread("/a")).ok
+
+
+async def test_connections_that_the_server_ends_in_the_middle_of_many_operations(
+    backend: PostgresBackend, postgres_files_dsn: str
+) -> None:
+    assert (await backend.awrite("/log", "".join(f"<{n}>\n" for n in range(200)))).ok
+
+    async def disturb() -> None:
+        others = "pid <> pg_backend_pid() AND datname = current_database()"
+        ended = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {others}"
+        for _ in range(8):
+            await anyio.sleep(0.05)
+            await anyio.to_thread.run_sync(partial(sql, postgres_files_dsn, ended))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(disturb)
+        results = await gather((lambda n=n: backend.aedit("/log", f"<{n}>", f"({n})")) for n in range(200))
+    assert [result.error for result in results if not result.ok] == []
+    read = await backend.aread("/log")
+    assert read.file_data is not None
+    assert read.file_data.content == "".join(f"({n})\n" for n in range(200))
+
+
+async def test_cancelled_changes_are_made_or_not_and_leave_no_lock(backend: PostgresBackend) -> None:
+    assert (await backend.awrite("/log", "|")).ok
+    done = 0
+    for number in range(60):
+        with anyio.move_on_after(number * 0.0003) as scope:
+            done += (await backend.aedit("/log", "|", "x|")).ok
+        if scope.cancelled_caught:
+            read = await backend.aread("/log")
+            assert read.file_data is not None
+            done = read.file_data.content.count("x")
+    read = await backend.aread("/log")
+    assert read.file_data is not None
+    assert read.file_data.content == "x" * done + "|"
+    with anyio.fail_after(5):
+        assert (await backend.awrite("/log", "y", overwrite=True)).ok
+
+
+async def test_a_watch_begins_with_resync_and_tells_of_changes_of_others(
+    backend: PostgresBackend, postgres_files_dsn: str
+) -> None:
+    other = PostgresBackend(postgres_files_dsn, backend._namespace().split("/"))
+    events = backend.awatch("/d")
+    first = await anext(events)
+    assert (first.path, first.kind) == ("/d", "resync")
+    assert (await other.awrite("/d/é x", "1")).ok
+    assert (await other.awrite("/elsewhere", "1")).ok
+    created = await anext(events)
+    assert (created.path, created.kind) == ("/d/é x", "created")
+    assert (await other.aedit("/d/é x", "1", "2")).ok
+    changed = await anext(events)
+    assert (changed.path, changed.kind) == ("/d/é x", "modified")
+    assert changed.version != created.version
+    assert (await other.adelete("/d/é x")).ok
+    deleted = await anext(events)
+    assert (deleted.path, deleted.kind, deleted.version) == ("/d/é x", "deleted", None)
+    await events.aclose()
+    await other.aclose()
+
+
+async def test_a_watch_reconnects_with_resync(
+    backend: PostgresBackend, proxy: CuttingProxy, postgres_files_dsn: str
+) -> None:
+    other = PostgresBackend(postgres_files_dsn, backend._namespace().split("/"))
+    events = backend.awatch("/")
+    assert (await anext(events)).kind == "resync"
+    await proxy.break_all()
+    assert (await other.awrite("/missed", "1")).ok
+    with anyio.fail_after(10):
+        assert (await anext(events)).kind == "resync"
+    assert (await other.awrite("/seen", "1")).ok
+    seen = await anext(events)
+    assert (seen.path, seen.kind) == ("/seen", "created")
+    await events.aclose()
+    await other.aclose()

@@ -1,0 +1,469 @@
+"""What only `SqliteBackend` has: the database itself, its errors, copies, checks, namespaces and connections."""
+
+import logging
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from deepfs import SqliteBackend, run_sync
+from deepfs.backends import _sqlite_database as databases
+from deepfs.backends import _sqlite_search as planner
+from deepfs.backends import flat_storage
+from deepfs.backends.retries import RetryPolicy
+from deepfs.errors import BackendError
+from deepfs.threads import pool
+from deepfs.threads.deadline import Deadline
+from support.raw_sqlite import RawSqlite, rows
+
+CHANGES: list[Callable[[SqliteBackend], Any]] = [
+    lambda backend: backend.write("/new.txt", "x"),
+    lambda backend: backend.edit("/a.txt", "one", "two"),
+    lambda backend: backend.delete("/a.txt"),
+    lambda backend: backend.move("/a.txt", "/b.txt"),
+    lambda backend: backend.copy("/a.txt", "/b.txt"),
+]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "files.db"
+
+
+@pytest.fixture
+def backend(file: Path) -> Iterator[SqliteBackend]:
+    with SqliteBackend(file) as backend:
+        assert backend.write("/a.txt", "one\n").ok
+        yield backend
+
+
+@pytest.fixture
+def always_indexed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few files are enough for a search to use the index."""
+    monkeypatch.setattr(planner, "_SAMPLE", 1)
+    monkeypatch.setattr(planner, "_SHORT_WALK", 0)
+    monkeypatch.setattr(planner, "_MANY", 10**9)
+
+
+def _found(backend: SqliteBackend, pattern: str, **options: Any) -> list[str]:
+    result = backend.grep(pattern, **options)
+    assert result.matches is not None, result.error
+    return [match.path for match in result.matches]
+
+
+# --- what is stored ---------------------------------------------------------------------------------------------------
+
+
+def test_text_is_stored_as_text_and_other_bytes_as_they_are(backend: SqliteBackend, file: Path) -> None:
+    backend.upload_files([("/b.bin", b"\0\xff"), ("/c.txt", "ß".encode())])
+    stored = rows(file, "SELECT path, content, bytes, size FROM files ORDER BY path")
+    assert stored == [("/a.txt", "one\n", None, 4), ("/b.bin", None, b"\0\xff", 2), ("/c.txt", "ß", None, 2)]
+
+
+def test_the_same_version_is_never_given_twice(backend: SqliteBackend, file: Path) -> None:
+    seen = []
+    for _ in range(3):
+        assert backend.write("/v.txt", "same", overwrite=True).ok
+        seen += rows(file, "SELECT version FROM files WHERE path = '/v.txt'")
+        assert backend.delete("/v.txt").ok
+    assert seen == sorted(set(seen))
+
+
+def test_a_failed_change_leaves_nothing(backend: SqliteBackend, file: Path) -> None:
+    refuse = "BEFORE INSERT ON files WHEN new.path = '/n/9' BEGIN SELECT raise(FAIL, 'no'); END"
+    rows(file, f"CREATE TRIGGER refuse {refuse}")
+    outcomes = backend.upload_files([("/n/8", b"x"), ("/n/9", b"x")])
+    assert [outcome.error for outcome in outcomes] == ["backend_error"] * 2
+    assert backend.read("/n/8").code == "file_not_found"
+    assert backend.write("/n/8", "x").ok
+
+
+def test_ten_megabytes_are_stored_and_found(backend: SqliteBackend) -> None:
+    text = "0123456789\n" * 950_000 + "needle\n"
+    assert backend.write("/big.txt", text).ok
+    assert backend.read_raw("/big.txt").data["content"] == text
+    assert _found(backend, "needle") == ["/big.txt"]
+    assert backend.edit("/big.txt", "needle", "pin").ok
+    assert _found(backend, "needle") == []
+
+
+# --- namespaces -------------------------------------------------------------------------------------------------------
+
+
+def test_namespaces_do_not_see_each_other(file: Path, always_indexed: None) -> None:
+    names: list[Any] = ["a", ("a", "b"), "ab", ("a", "b", "c"), "A"]
+    backends = [SqliteBackend(file, name) for name in names]
+    for number, backend in enumerate(backends):
+        assert backend.write("/same.txt", f"common word of {number}\n").ok
+        assert backend.write(f"/only/{number}.txt", "common word\n").ok
+    for number, backend in enumerate(backends):
+        assert backend.read_raw("/same.txt").data["content"] == f"common word of {number}\n"
+        assert [entry.path for entry in backend.ls("/only").entries] == [f"/only/{number}.txt"]
+        assert _found(backend, "common word") == [f"/only/{number}.txt", "/same.txt"]
+        assert [match.path for match in backend.glob("**/*.txt").matches] == [f"/only/{number}.txt", "/same.txt"]
+    assert backends[0].delete("/only").ok
+    assert all(backend.ls("/only").ok for backend in backends[1:])
+    for backend in backends:
+        backend.close()
+
+
+def test_a_factory_names_the_namespace_of_each_operation(file: Path) -> None:
+    user = ["ada"]
+    with SqliteBackend(file, lambda runtime: (user[0], "files")) as backend:
+        assert backend.write("/a.txt", "of ada").ok
+        user[0] = "bob"
+        assert backend.read("/a.txt").code == "file_not_found"
+        user[0] = "a/b"
+        assert backend.read("/a.txt").code == "backend_error"
+        assert backend.write("/a.txt", "x").code == "backend_error"
+
+
+@pytest.mark.parametrize("wrong", ["", "a/b", (), ("a", ""), ("a b",), 5])
+def test_names_that_are_refused(file: Path, wrong: Any) -> None:
+    with pytest.raises(ValueError, match="namespace"):
+        SqliteBackend(file, wrong)
+
+
+def test_arguments_that_are_refused(file: Path) -> None:
+    for wrong in (":memory:", ""):
+        with pytest.raises(ValueError, match="MemoryBackend"):
+            SqliteBackend(wrong)
+    with pytest.raises(ValueError, match="durability"):
+        SqliteBackend(file, durability="off")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="max_scanned"):
+        SqliteBackend(file, max_scanned=0)
+    assert not file.exists()
+
+
+# --- files that are no database of deepfs -----------------------------------------------------------------------------
+
+
+def _other_database(file: Path) -> None:
+    rows(file, "CREATE TABLE files (path TEXT)")
+
+
+def _later_version(file: Path) -> None:
+    RawSqlite(file).put("/a.txt", b"one")
+    rows(file, "PRAGMA user_version = 99")
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda file: file.write_bytes(b"no database" * 100), "not a SQLite database"),
+        (lambda file: file.write_bytes(b"x"), "not a SQLite database"),
+        (_other_database, "another program"),
+        (_later_version, "later version"),
+        (lambda file: file.mkdir(), "cannot be opened"),
+    ],
+    ids=["bytes", "one byte", "another program", "later version", "directory"],
+)
+def test_other_files_are_left_alone(file: Path, make: Callable[[Path], Any], reason: str) -> None:
+    make(file)
+    before = None if file.is_dir() else file.read_bytes()
+    with SqliteBackend(file) as backend:
+        results = [change(backend) for change in CHANGES] + [backend.ls("/"), backend.read("/a.txt"), backend.grep("x")]
+        for result in results:
+            assert result.code == "backend_error"
+            assert reason in result.error
+            assert str(file.parent) not in result.error
+    if before is not None:
+        assert file.read_bytes() == before
+
+
+def test_a_missing_directory_is_an_error(tmp_path: Path) -> None:
+    result = SqliteBackend(tmp_path / "no" / "files.db").write("/a.txt", "x")
+    assert result.code == "backend_error"
+    assert "directory is missing" in str(result.error)
+
+
+# --- a database in trouble --------------------------------------------------------------------------------------------
+
+
+def _with_pragma(backend: SqliteBackend, pragma: str) -> None:
+    """Execute a pragma on the connection that the next operation uses."""
+    with backend._database().session() as session:
+        session.execute(f"PRAGMA {pragma}")
+
+
+def test_a_full_database_changes_nothing(backend: SqliteBackend) -> None:
+    _with_pragma(backend, "max_page_count = 40")
+    for change in (backend.write("/big.txt", "x" * 400_000), backend.edit("/a.txt", "one", "y" * 400_000)):
+        assert change.code == "backend_error"
+        assert "full" in str(change.error)
+    assert [upload.error for upload in backend.upload_files([("/1", b"x"), ("/2", b"x" * 400_000)])] == [
+        "backend_error"
+    ] * 2
+    assert [entry.path for entry in backend.ls("/").entries] == ["/a.txt"]
+    assert backend.read_raw("/a.txt").data["content"] == "one\n"
+    _with_pragma(backend, "max_page_count = 100000")
+    assert backend.write("/big.txt", "x" * 400_000).ok
+    assert run_sync(backend.acheck) == []
+
+
+def test_a_read_only_database_refuses_changes(backend: SqliteBackend) -> None:
+    for change in CHANGES:
+        _with_pragma(backend, "query_only = on")
+        assert change(backend).code == "permission_denied"
+    assert backend.read("/a.txt").ok
+    assert _found(backend, "one") == ["/a.txt"]
+
+
+def test_a_database_locked_by_another_program_is_a_conflict(backend: SqliteBackend, file: Path) -> None:
+    backend._retries = RetryPolicy(contention=0.1)
+    with closing(sqlite3.connect(file, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        for change in CHANGES:
+            result = change(backend)
+            assert result.code == "conflict"
+            assert "locked by another program" in result.error
+        assert backend.read("/a.txt").ok
+        assert _found(backend, "one") == ["/a.txt"]
+        other.execute("ROLLBACK")
+    assert backend.write("/b.txt", "x").ok
+
+
+@pytest.mark.anyio
+async def test_waiting_for_a_lock_holds_up_no_one_and_ends_when_cancelled(file: Path) -> None:
+    async with SqliteBackend(file) as backend:
+        assert (await backend.awrite("/a.txt", "one")).ok
+        with closing(await anyio.to_thread.run_sync(_locked, file)) as other:
+            with anyio.move_on_after(0.2) as scope:
+                await backend.awrite("/b.txt", "x")
+            assert scope.cancelled_caught
+            await anyio.to_thread.run_sync(other.execute, "ROLLBACK")
+        assert (await backend.aread("/b.txt")).code == "file_not_found"
+        assert (await backend.awrite("/b.txt", "x")).ok
+
+
+def _locked(file: Path) -> sqlite3.Connection:
+    other = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    return other
+
+
+def test_damage_is_told(file: Path) -> None:
+    with SqliteBackend(file) as backend:
+        for number in range(50):
+            assert backend.write(f"/{number}.txt", f"text {number} " * 500).ok
+    with file.open("rb+") as damaged:
+        damaged.seek(4096 * 3)
+        damaged.write(os.urandom(4096 * 40))
+    with SqliteBackend(file) as backend:
+        result = backend.grep("text 7")
+        assert result.ok or result.code == "backend_error"
+        try:
+            assert run_sync(backend.acheck) != []
+        except BackendError as error:
+            assert "damaged" in str(error)  # noqa: PT017
+
+
+def test_an_index_that_is_not_up_to_date_is_told(backend: SqliteBackend, file: Path) -> None:
+    assert run_sync(backend.acheck) == []
+    rows(file, "INSERT INTO content_index (rowid, content) VALUES (99, 'text that is in no file')")
+    assert run_sync(backend.acheck) == ["content_index is not up to date"]
+
+
+# --- the index --------------------------------------------------------------------------------------------------------
+
+
+def test_changes_by_other_programs_are_found(backend: SqliteBackend, file: Path, always_indexed: None) -> None:
+    raw = RawSqlite(file)
+    for number in range(5):
+        raw.put(f"/raw/{number}.txt", f"written by sql {number}".encode())
+    assert _found(backend, "by sql 3") == ["/raw/3.txt"]
+    rows(file, "UPDATE files SET content = 'altered text' WHERE path = '/raw/3.txt'")
+    rows(file, "UPDATE files SET path = '/raw/moved.txt' WHERE path = '/raw/4.txt'")
+    rows(file, "DELETE FROM files WHERE path = '/raw/1.txt'")
+    assert _found(backend, "by sql 3") == []
+    assert _found(backend, "altered") == ["/raw/3.txt"]
+    assert _found(backend, "by sql") == ["/raw/0.txt", "/raw/2.txt", "/raw/moved.txt"]
+    assert [match.path for match in backend.glob("**/moved.*").matches] == ["/raw/moved.txt"]
+    assert run_sync(backend.acheck) == []
+
+
+def test_every_kind_of_change_keeps_the_index(backend: SqliteBackend, always_indexed: None) -> None:
+    assert backend.write("/d/1.txt", "first words").ok
+    assert backend.write("/d/1.txt", "second words", overwrite=True).ok
+    assert backend.edit("/d/1.txt", "second", "third").ok
+    backend.upload_files([("/d/2.bin", b"\0third"), ("/d/3.txt", b"third " * 60_000), ("/d/3.txt", b"third")])
+    backend.upload_files([("/d/2.bin", b"third, now text"), ("/d/4.txt", b"third"), ("/d/4.txt", b"\0third")])
+    assert backend.copy("/d", "/e").ok
+    assert backend.move("/d", "/f").ok
+    assert backend.delete("/e/3.txt").ok
+    assert _found(backend, "third") == [f"/{path}" for path in ("e/1.txt", "e/2.bin", "f/1.txt", "f/2.bin", "f/3.txt")]
+    assert _found(backend, "now text") == ["/e/2.bin", "/f/2.bin"]
+    assert backend.grep("third").skipped == 2  # The binary files that have the text.
+    assert _found(backend, "second") == []
+    assert run_sync(backend.acheck) == []
+
+
+def test_without_fts5_searches_are_the_same_and_it_is_said_once(
+    file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, always_indexed: None
+) -> None:
+    databases._say_slower.cache_clear()
+    with caplog.at_level(logging.WARNING, "deepfs"), monkeypatch.context() as patch:
+        patch.setattr(databases, "_offers_trigrams", lambda: False)
+        for name in ("ada", "bob"):
+            with SqliteBackend(file, name) as backend:
+                backend.upload_files([(f"/{number}.txt", f"text {number}".encode()) for number in range(300)])
+                assert _found(backend, "text 29") == ["/29.txt", *(f"/29{number}.txt" for number in range(10))]
+                assert len(_found(backend, "t")) == 300
+    assert len([record for record in caplog.records if "FTS5" in record.message]) == 1
+    with SqliteBackend(file, "ada") as backend:  # The first process that has FTS5 makes the index.
+        assert _found(backend, "text 299") == ["/299.txt"]
+        assert run_sync(backend.acheck) == []
+        assert rows(file, "SELECT count(*) FROM content_index WHERE content_index MATCH '\"299\"'") == [(2,)]
+
+
+def test_a_walk_is_bounded_where_no_index_helps(file: Path) -> None:
+    with SqliteBackend(file, max_scanned=250) as backend:
+        backend.upload_files([(f"/{number:03}.txt", b"text q") for number in range(400)])
+        short = backend.grep("q")
+        assert short.truncated
+        assert short.matches
+        assert backend.glob("*t").truncated
+        assert not backend.grep("text").truncated
+        assert not backend.grep("q", path="/300.txt").truncated
+
+
+def test_a_search_that_finds_nothing_ends_when_its_time_is_up(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with SqliteBackend(file) as backend:
+        backend.upload_files([(f"/{number:03}.txt", b"text") for number in range(400)])
+        monkeypatch.setattr(flat_storage, "search_deadline", lambda: Deadline(0.0))
+        assert backend.grep("q").truncated
+        assert backend.glob("*.q").truncated
+
+
+# --- copies -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_snapshot_is_a_database_of_its_own(backend: SqliteBackend, tmp_path: Path) -> None:
+    SqliteBackend(tmp_path / "files.db", "bob").write("/b.txt", "of bob")
+    copy = tmp_path / "copy.db"
+    run_sync(backend.asnapshot, copy)
+    assert backend.edit("/a.txt", "one", "two").ok
+    for name, path, text in (("files", "/a.txt", "one\n"), ("bob", "/b.txt", "of bob")):
+        with SqliteBackend(copy, name) as copied:
+            assert copied.read_raw(path).data["content"] == text
+            assert run_sync(copied.acheck) == []
+    with pytest.raises(BackendError, match="There is a file"):
+        run_sync(backend.asnapshot, copy)
+    run_sync(lambda: backend.asnapshot(copy, overwrite=True))
+    with SqliteBackend(copy) as copied:
+        assert copied.read_raw("/a.txt").data["content"] == "two\n"
+    with pytest.raises(BackendError):
+        run_sync(backend.asnapshot, tmp_path / "no" / "copy.db")
+    assert not list(tmp_path.glob("*.part*"))
+
+
+def test_the_file_alone_is_a_copy_after_closing(backend: SqliteBackend, file: Path, tmp_path: Path) -> None:
+    backend.close()
+    assert [path.name for path in tmp_path.iterdir()] == [file.name]
+    copy = tmp_path / "copy.db"
+    copy.write_bytes(file.read_bytes())
+    with SqliteBackend(copy) as copied:
+        assert copied.read_raw("/a.txt").data["content"] == "one\n"
+
+
+# --- connections ------------------------------------------------------------------------------------------------------
+
+
+def test_a_closed_backend_opens_the_database_again(backend: SqliteBackend) -> None:
+    backend.close()
+    assert backend.read("/a.txt").ok
+    backend.close()
+    backend.close()
+
+
+def test_a_forgotten_backend_closes_its_connections(file: Path) -> None:
+    backend = SqliteBackend(file)
+    assert backend.write("/a.txt", "x").ok
+    assert file.with_name("files.db-wal").exists()
+    del backend
+    for _ in range(500):
+        if not file.with_name("files.db-wal").exists():
+            return
+        run_sync(pool.run, int)  # A worker thread refers to its last call until the next one.
+        time.sleep(0.01)
+    pytest.fail("the database is still open")
+
+
+def test_a_file_that_was_replaced_is_opened_again(backend: SqliteBackend, file: Path) -> None:
+    for each in (file, *file.parent.glob("files.db-*")):
+        each.unlink()
+    assert backend.read("/a.txt").code == "file_not_found"
+    assert backend.write("/b.txt", "new").ok
+    with SqliteBackend(file) as other:
+        assert [entry.path for entry in other.ls("/").entries] == ["/b.txt"]
+
+
+def test_links_to_a_database_share_their_locks_and_connections(backend: SqliteBackend, tmp_path: Path) -> None:
+    link = tmp_path / "link.db"
+    link.symlink_to("files.db")
+    with SqliteBackend(link) as linked:
+        assert linked.read("/a.txt").ok
+        assert linked._database() is backend._database()
+        assert linked._scope() == backend._scope()
+        assert run_sync(linked.astorage_place, "/a.txt") == run_sync(backend.astorage_place, "/a.txt")
+
+
+def test_threads_lose_no_edit(backend: SqliteBackend) -> None:
+    count, each = 8, 15
+    assert backend.write("/log.txt", "".join(f"<{number}>\n" for number in range(count * each))).ok
+    outcomes: list[bool] = []
+
+    def edit(first: int) -> None:
+        own = SqliteBackend(backend._file) if first % 2 else backend
+        numbers = range(first * each, (first + 1) * each)
+        outcomes.extend(own.edit("/log.txt", f"<{number}>", f"({number})").ok for number in numbers)
+
+    threads = [threading.Thread(target=edit, args=(first,)) for first in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert outcomes == [True] * count * each
+    assert backend.read_raw("/log.txt").data["content"] == "".join(f"({number})\n" for number in range(count * each))
+
+
+def test_the_log_is_emptied(backend: SqliteBackend, file: Path) -> None:
+    log = file.with_name("files.db-wal")
+    for number in range(40):
+        assert backend.write(f"/{number}.txt", "text " * 100_000).ok
+        assert log.stat().st_size < 3 * databases._WAL_BYTES
+    assert file.stat().st_size > 15_000_000
+    backend.close()
+    assert not log.exists()
+
+
+def test_a_database_without_power_failure_safety(file: Path) -> None:
+    for durability, level in (("full", 2), ("normal", 1)):
+        with SqliteBackend(file, durability=durability) as backend:  # type: ignore[arg-type]
+            assert backend.write("/a.txt", "x", overwrite=True).ok
+            with backend._database().session() as session:
+                assert session.execute("PRAGMA synchronous").fetchone() == (level,)
+
+
+@pytest.mark.anyio
+async def test_many_directories_are_listed_by_skipping(file: Path) -> None:
+    async with SqliteBackend(file) as backend:
+        names = [f"/d{number:02}/{sub}/{leaf}.txt" for number in range(40) for sub in "ab" for leaf in range(20)]
+        names += ["/d05.txt", "/d05-x/1", "/d05!", "/zz", "/d05/a-b", "/d05/a!"]
+        await backend.aupload_files([(name, b"x") for name in names])
+        listed = [entry.path for entry in (await backend.als("/")).entries or ()]
+        assert listed == sorted({*(f"/d{number:02}/" for number in range(40)), "/d05.txt", "/d05-x/", "/d05!", "/zz"})
+        assert [entry.path for entry in (await backend.als("/d05")).entries or ()] == [
+            "/d05/a!",
+            "/d05/a-b",
+            "/d05/a/",
+            "/d05/b/",
+        ]

@@ -1,0 +1,480 @@
+"""Change events in this process: none is lost between threads, loops, mounts and failures of a storage."""
+
+import threading
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langgraph.store.memory import InMemoryStore
+
+from deepfs import CompositeBackend, FilesystemBackend, FilesystemPermission, MemoryBackend, StoreBackend
+from deepfs.backends import watching as watches
+from deepfs.backends.flat import AsyncStorage, BlockingStorage, Kind, Listing, StorageBackend
+from deepfs.backends.flat_storage import Storage
+from deepfs.backends.protocol import Capabilities
+from deepfs.backends.watching import ChangeBuffer
+from deepfs.errors import BackendError, ConflictError, NotFoundError, QuotaExceededError
+from deepfs.policy import HistoryBackend, PermissionedBackend
+from deepfs.testing.conformance.watching import WatchingConformance, WatchReader, watching
+from deepfs.text.flat_tree import Change, ChangedError, FileStat, PartlyDoneError, stat_of
+from deepfs.types import ChangeEvent, ChangeKind, FileDataV2
+from support.store_suite import NAMESPACE, StoreConformance
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(autouse=True)
+def _all_watches_end() -> Iterator[None]:
+    yield
+    assert not watches._watches
+
+
+# --- the buffer ---
+
+
+def _drained(buffer: ChangeBuffer) -> list[ChangeEvent]:
+    return list(iter(buffer.pop, None))
+
+
+@pytest.mark.parametrize(
+    ("kinds", "told"),
+    [
+        (["created", "modified"], "created"),
+        (["modified", "modified"], "modified"),
+        (["modified", "deleted"], "deleted"),
+        (["created", "deleted"], "deleted"),
+        (["deleted", "created"], "modified"),
+        (["created", "deleted", "created"], "modified"),
+        (["created", "resync"], "resync"),
+        (["resync", "deleted"], "resync"),
+    ],
+)
+def test_changes_of_one_file_are_one_event(kinds: list[ChangeKind], told: str) -> None:
+    buffer = ChangeBuffer("/")
+    for number, kind in enumerate(kinds):
+        buffer.add(ChangeEvent("/a", kind, f"{number}" if kind in ("created", "modified") else None))
+    (event,) = _drained(buffer)
+    assert event.kind == told
+    assert event.version == (f"{len(kinds) - 1}" if told in ("created", "modified") else None), "the last version"
+
+
+@given(st.lists(st.one_of(st.none(), st.tuples(st.sampled_from("abcd"), st.booleans()))), st.integers(1, 4))
+def test_what_is_read_and_what_is_pending_give_the_real_files(steps: list[Any], most: int) -> None:
+    real: set[str] = set()
+    known: set[str] = set()
+    buffer = ChangeBuffer("/")
+
+    def follow(event: ChangeEvent | None) -> None:
+        if event is None:
+            return
+        if event.kind == "resync":
+            known.clear()
+            known.update(real)
+        elif event.kind == "deleted":
+            known.discard(event.path)
+        else:
+            known.add(event.path)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(watches, "_MAX_PENDING", most)
+        for step in steps:
+            if step is None:
+                follow(buffer.pop())
+                continue
+            path, exists = f"/{step[0]}", step[1]
+            kind: ChangeKind = "deleted" if not exists else "modified" if path in real else "created"
+            (real.add if exists else real.discard)(path)
+            buffer.add(ChangeEvent(path, kind))
+            assert len(buffer._pending) <= most
+    for event in _drained(buffer):
+        follow(event)
+    assert known == real
+
+
+def test_an_overflow_is_one_resync_and_what_comes_later_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watches, "_MAX_PENDING", 3)
+    buffer = ChangeBuffer("/dir")
+    for number in range(10):
+        buffer.add(ChangeEvent(f"/dir/{number}", "created"))
+    assert _drained(buffer) == [ChangeEvent("/dir", "resync")]
+    buffer.add(ChangeEvent("/dir/late", "created"))
+    assert _drained(buffer) == [ChangeEvent("/dir/late", "created")]
+
+
+# --- threads and event loops ---
+
+
+async def test_changes_from_other_threads_and_loops_are_told() -> None:
+    backend = MemoryBackend()
+
+    async def on_a_loop() -> None:
+        for number in range(50):
+            await backend.awrite(f"/loop/{number}", "x")
+
+    def without_one() -> None:
+        for number in range(50):
+            backend.write(f"/thread/{number}", "x")
+
+    async with watching(backend) as reader, anyio.create_task_group() as group:
+        group.start_soon(anyio.to_thread.run_sync, without_one)
+        for library in ("asyncio", "trio"):
+            await anyio.to_thread.run_sync(lambda name: anyio.run(on_a_loop, backend=name), library)
+            await reader.until(lambda: len([path for path in reader.files if path.startswith("/loop/")]) == 50)
+            assert (await backend.adelete("/loop")).ok
+        await reader.until(lambda: reader.files == {f"/thread/{number}" for number in range(50)})
+
+
+@pytest.mark.parametrize("kind", ["memory", "store", "disk"])
+async def test_what_changes_while_a_watch_begins_is_not_lost(kind: str, tmp_path: Any) -> None:
+    store = InMemoryStore()
+    backends = {
+        "memory": MemoryBackend,
+        "store": lambda: OnlyWriter(store, namespace=("files",)),
+        "disk": lambda: FilesystemBackend(tmp_path),
+    }
+    backend = backends[kind]()
+    stop = threading.Event()
+
+    def change() -> None:
+        number = 0
+        while not stop.wait(0.0005):
+            number += 1
+            backend.write(f"/{number}", "x")
+            backend.delete(f"/{number - 1}")
+        backend.write("/last", "x")
+
+    async with anyio.create_task_group() as group:
+        readers: list[WatchReader] = []
+
+        async def follow() -> None:
+            async with watching(backend) as reader:
+                readers.append(reader)
+                await reader.until(lambda: "/last" in reader.files)
+
+        group.start_soon(anyio.to_thread.run_sync, change)
+        for _ in range(20):
+            group.start_soon(follow)
+            await anyio.sleep(0.002)
+        stop.set()
+    found = {info.path for info in (await backend.aglob("*")).matches or ()}
+    assert [reader.files for reader in readers] == [found] * 20
+
+
+async def test_a_watch_whose_loop_has_ended_hinders_nobody() -> None:
+    backend = MemoryBackend()
+
+    async def leave_open() -> Any:
+        events = backend.awatch("/")
+        await anext(events)
+        return events
+
+    def run() -> None:
+        kept = anyio.run(leave_open)
+        backend.write("/a", "x")
+        del kept
+
+    await anyio.to_thread.run_sync(run)
+    assert (await backend.awrite("/b", "x")).ok
+    watches._watches.clear()
+
+
+# --- storages that fail ---
+
+
+class Failing(AsyncStorage):
+    """Raises `error` before or after it has stored the changes."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, FileDataV2] = {}
+        self.before: Exception | None = None
+        self.after: BaseException | None = None
+
+    async def stat(self, paths: Sequence[str]) -> Mapping[str, FileStat]:
+        return {path: stat_of(self.files[path]) for path in paths if path in self.files}
+
+    async def get(self, paths: Sequence[str]) -> Mapping[str, FileDataV2]:
+        return {path: self.files[path] for path in paths if path in self.files}
+
+    async def list(self, prefix: str, limit: int | None = None) -> Listing:
+        return {path: stat_of(data) for path, data in self.files.items()}
+
+    async def apply(self, changes: Sequence[Change]) -> None:
+        await anyio.lowlevel.checkpoint()
+        before, self.before = self.before, None
+        if before is not None:
+            raise before
+        for change in changes:
+            if change.after is not None:
+                self.files[change.path] = change.after
+        if self.after is not None:
+            raise self.after
+
+
+class OverFailing(StorageBackend):
+    capabilities = Capabilities(watches=True)
+
+    def __init__(self, files: Storage) -> None:
+        super().__init__()
+        self.files = files
+
+    def _storage(self) -> Storage:
+        return self.files
+
+
+async def test_a_watch_begins_between_two_changes() -> None:
+    class Slow(Failing):
+        def __init__(self) -> None:
+            super().__init__()
+            self.may_store = anyio.Event()
+
+        async def apply(self, changes: Sequence[Change]) -> None:
+            await self.may_store.wait()
+            await super().apply(changes)
+
+    files = Slow()
+    backend = OverFailing(files)
+    readers: list[WatchReader] = []
+
+    async def watch() -> None:
+        async with watching(backend) as reader:
+            readers.append(reader)
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as group:
+            group.start_soon(backend.awrite, "/begun-before", "x")
+            await anyio.wait_all_tasks_blocked()
+            group.start_soon(watch)
+            await anyio.wait_all_tasks_blocked()
+            assert not readers, "a change that has begun would not be told"
+            files.may_store.set()
+    assert readers[0].files == {"/begun-before"}
+
+
+async def test_a_change_while_a_reader_falls_asleep_wakes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = MemoryBackend()
+    async with watching(backend) as reader:
+        (watch,) = watches._watches[backend]
+        make = watch._callbacks.event
+
+        def event() -> Any:
+            backend.write("/a", "told between the look at the buffer and the wait", overwrite=True)
+            return make()
+
+        monkeypatch.setattr(watch._callbacks, "event", event)
+        await reader.is_told("/a", "created")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        (None, None, "created"),
+        (ChangedError("/a"), None, "created"),
+        (QuotaExceededError("/a", 2, 1), None, None),
+        (ConflictError("/a"), None, None),
+        (BackendError("/a", "lost"), None, "resync"),
+        (None, BackendError("/a", "lost"), "resync"),
+        (None, ValueError("broken"), "resync"),
+    ],
+    ids=str,
+)
+async def test_a_change_of_unknown_outcome_is_a_resync(
+    before: Exception | None, after: Exception | None, told: str | None
+) -> None:
+    files = Failing()
+    backend = OverFailing(files)
+    async with watching(backend) as reader:
+        files.before, files.after = before, after
+        if isinstance(after, ValueError):
+            with pytest.raises(ValueError, match="broken"):
+                await backend.awrite("/a", "x")
+        else:
+            await backend.awrite("/a", "x")
+        files.after = None
+        assert (await backend.awrite("/end", "x")).ok
+        await reader.is_told("/end", "created")
+        assert [event.kind for event in reader.told if event.path == "/a"] == ([told] if told else [])
+        assert reader.files == {*files.files}
+
+
+async def test_a_cancelled_change_is_a_resync() -> None:
+    backend = OverFailing(Failing())
+    async with watching(backend) as reader:
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await backend.awrite("/before", "x")
+        async with anyio.create_task_group() as group:
+
+            async def cancel() -> None:
+                group.cancel_scope.cancel()
+
+            group.start_soon(backend.awrite, "/a", "x")
+            group.start_soon(cancel)
+        assert (await backend.awrite("/end", "x")).ok
+        await reader.is_told("/end", "created")
+        assert reader.files == {*backend.files.files}  # type: ignore[attr-defined]
+
+
+async def test_of_a_batch_that_is_stored_in_part_all_paths_are_a_resync() -> None:
+    files = Failing()
+    backend = OverFailing(files)
+    async with watching(backend) as reader:
+        files.after = PartlyDoneError("half", {"/a"})
+        outcomes = await backend.aupload_files([("/a", b"a"), ("/b", b"b")])
+        assert [outcome.error for outcome in outcomes] == [None, "backend_error"]
+        events = [await reader.step(), await reader.step()]
+        assert {(event.path, event.kind) for event in events} == {("/a", "resync"), ("/b", "resync")}
+
+
+class Committing(BlockingStorage):
+    """Stores at the commit of a transaction, which may fail."""
+
+    failures = (OSError,)
+
+    def __init__(self) -> None:
+        self.files: dict[str, FileDataV2] = {}
+        self.fails: Exception | None = None
+
+    @contextmanager
+    def transaction(self, kind: Kind) -> Iterator[None]:
+        self.planned: dict[str, FileDataV2] = {}
+        yield
+        if self.fails and kind == "change":
+            raise self.fails
+        self.files |= self.planned
+
+    def stat(self, paths: Sequence[str]) -> Mapping[str, FileStat]:
+        return {path: stat_of(self.files[path]) for path in paths if path in self.files}
+
+    def get(self, paths: Sequence[str]) -> Mapping[str, FileDataV2]:
+        return {path: self.files[path] for path in paths if path in self.files}
+
+    def list(self, prefix: str, limit: int | None = None) -> Listing:
+        return {path: stat_of(data) for path, data in self.files.items()}
+
+    def apply(self, changes: Sequence[Change]) -> None:
+        self.planned |= {change.path: change.after for change in changes if change.after is not None}
+
+
+async def test_changes_are_told_after_the_commit() -> None:
+    files = Committing()
+    backend = OverFailing(files)
+    async with watching(backend) as reader:
+        files.fails = OSError("the connection was lost")
+        assert not (await backend.awrite("/a", "x")).ok
+        assert await reader.step() == ChangeEvent("/a", "resync")
+        files.fails = QuotaExceededError("/refused", 2, 1)
+        assert not (await backend.awrite("/refused", "x")).ok
+        files.fails = None
+        assert (await backend.awrite("/a", "x")).ok
+        event = await reader.step()
+        assert (event.path, event.kind) == ("/a", "created")
+        assert reader.files == {"/a"}
+
+
+# --- stores ---
+
+
+class OnlyWriter(StoreBackend):
+    """For a store that nothing else changes."""
+
+    capabilities = Capabilities(durable=True, watches=True)
+
+
+class TestStoreThatOnlyThisProcessChanges(WatchingConformance):
+    @pytest.fixture
+    def backend(self) -> StoreBackend:
+        self.store = InMemoryStore()
+        return OnlyWriter(self.store, namespace=NAMESPACE)
+
+    @pytest.fixture
+    def second_backend(self, backend: StoreBackend) -> StoreBackend:
+        return OnlyWriter(self.store, namespace=lambda _: NAMESPACE)
+
+    raw_put = StoreConformance.raw_put
+
+
+async def test_namespaces_of_a_store_are_watched_apart() -> None:
+    store = InMemoryStore()
+    mine, yours = (OnlyWriter(store, namespace=(name, "files")) for name in ("ada", "bob"))
+    async with watching(mine) as reader:
+        assert (await yours.awrite("/secret.txt", "x")).ok
+        assert (await mine.awrite("/mine.txt", "x")).ok
+        await reader.is_told("/mine.txt", "created")
+        assert {event.path for event in reader.told} == {"/", "/mine.txt"}
+
+
+# --- composites and policies ---
+
+
+async def test_a_reader_of_a_composite_may_use_cancel_scopes_as_it_likes() -> None:
+    parts = [MemoryBackend(), MemoryBackend()]
+    tree = CompositeBackend(parts[0], {"/m": parts[1]})
+    events = tree.awatch("/")
+    with anyio.fail_after(20):
+        assert await anext(events) == ChangeEvent("/", "resync")
+    assert (await tree.awrite("/m/a", "x")).ok
+    async with anyio.create_task_group():
+        with anyio.fail_after(20):
+            assert (await anext(events)).path == "/m/a"
+    with anyio.move_on_after(0.01):
+        await anext(events)
+    await events.aclose()
+
+
+async def test_a_mount_whose_watch_fails_ends_that_of_the_composite() -> None:
+    class Fails(MemoryBackend):
+        async def awatch(self, path: str = "/") -> AsyncGenerator[ChangeEvent, None]:
+            yield ChangeEvent(path, "resync")
+            raise NotFoundError("/x")
+
+    tree = CompositeBackend(MemoryBackend(), {"/m": Fails(), "/n": MemoryBackend()})
+    async with aclosing(tree.awatch("/")) as events:
+        with pytest.raises(NotFoundError, match="/m/x"), anyio.fail_after(20):
+            async for _ in events:
+                pass
+
+
+async def test_files_that_a_mount_hides_are_not_told() -> None:
+    default, mount = MemoryBackend(), MemoryBackend()
+    tree = CompositeBackend(default, {"/m": mount})
+    async with watching(tree) as reader:
+        assert (await default.awrite("/m/hidden.txt", "x")).ok
+        assert (await mount.awrite("/shown.txt", "x")).ok
+        assert (await default.awrite("/end", "x")).ok
+        await reader.until(lambda: {"/m/shown.txt", "/end"} <= reader.files)
+        assert {event.path for event in reader.told} == {"/", "/m/shown.txt", "/end"}
+
+
+async def test_permissions_hide_paths_and_pass_on_that_something_was_missed() -> None:
+    class Told(MemoryBackend):
+        async def awatch(self, path: str = "/") -> AsyncGenerator[ChangeEvent, None]:
+            for each in ("/", "/open/secret/x", "/vault", "/vault/deep", "/open/vault", "/open/a"):
+                yield ChangeEvent(each, "resync")
+            for each in ("/open/a", "/open/secret/x", "/vault/b"):
+                yield ChangeEvent(each, "created")
+
+    rules = [
+        FilesystemPermission(["read"], ["/open/vault/shown"], "allow"),
+        FilesystemPermission(["read"], ["/**/secret/**", "/**/vault/**", "/open/vault"], "deny"),
+    ]
+    backend = PermissionedBackend(Told(), rules)
+    found = [(event.path, event.kind) async for event in backend.awatch("/")]
+    assert found == [("/", "resync"), ("/open", "resync"), ("/open/a", "resync"), ("/open/a", "created")]
+
+
+async def test_versions_of_a_history_are_not_told() -> None:
+    memory = MemoryBackend()
+    backend = HistoryBackend(memory)
+    async with watching(backend) as reader:
+        assert (await backend.awrite("/a", "1")).ok
+        assert (await backend.awrite("/a", "2", overwrite=True)).ok
+        assert (await backend.awrite("/end", "x")).ok
+        await reader.is_told("/end", "created")
+        assert {event.path for event in reader.told} == {"/", "/a", "/end"}
+    assert len((await memory.aglob("**/*", "/.history")).matches or ()) > 0

@@ -291,14 +291,20 @@ class ObjectClient:
         mode = self._mode(before, creates=creates)
         is_lost = False
         for failed in range(1, self._policy.attempts + 1):
-            tag, failure = await self._put_once(path, content, attributes, mode)
-            if tag is not None:
-                return tag
-            is_refused = isinstance(failure, ChangedError)
-            if is_refused and not (is_lost or self._resends):
-                raise failure
-            is_lost |= not is_refused
-            tag = await self._resolve(path, before, change, is_lost=is_lost)
+            try:
+                tag, failure = await self._put_once(path, content, attributes, mode)
+                if tag is not None:
+                    return tag
+                is_refused = isinstance(failure, ChangedError)
+                if is_refused and not (is_lost or self._resends):
+                    raise failure
+                is_lost |= not is_refused
+                found = await self.stat(path)
+            except BackendError:
+                if is_lost:
+                    raise _unknown(path, "it does not answer now") from None
+                raise
+            tag = _resolved(path, found, before, change, is_lost=is_lost)
             if tag is not None:
                 return tag
             await anyio.sleep(self._policy.delay(failed))
@@ -342,25 +348,6 @@ class ObjectClient:
             return "create"
         given = {"e_tag": before.e_tag, "version": before.version}
         return {name: value for name, value in given.items() if value is not None}
-
-    async def _resolve(self, path: str, before: Tag | None, change: str, *, is_lost: bool) -> Tag | None:
-        """Look what became of a put: the tag if it took effect, None if it did not and may be sent again.
-
-        Raises ChangedError if another change came first, and BackendError if it cannot be found out.
-        """
-        found = await self.stat(path)
-        if found is not None and change in found.tag.changes:
-            return found.tag
-        if before is None or found is None:
-            if (before is None) == (found is None):
-                return None
-            raise ChangedError(path)
-        if found.tag.is_same(before) and found.tag.changes == before.changes:
-            return None
-        # An object names its last changes. If it names the one before ours and not ours, ours was never made.
-        if is_lost and not (before.changes and before.changes[-1] in found.tag.changes):
-            raise _unknown(path)
-        raise ChangedError(path)
 
     async def delete(self, path: str, before: Tag | None) -> None:
         """Delete the object of a path, which was last seen as the version `before`.
@@ -442,7 +429,26 @@ class ObjectClient:
         return await self.send(attempt)
 
 
-def _unknown(path: str) -> BackendError:
+def _resolved(path: str, found: Found | None, before: Tag | None, change: str, *, is_lost: bool) -> Tag | None:
+    """The tag of what a put stored, by what is `found` now; None if it stored nothing and may be sent again.
+
+    Raises ChangedError if another change came first, and BackendError if it cannot be found out.
+    """
+    if found is not None and change in found.tag.changes:
+        return found.tag
+    if before is None or found is None:
+        if (before is None) == (found is None):
+            return None
+        raise ChangedError(path)
+    if found.tag.is_same(before) and found.tag.changes == before.changes:
+        return None
+    # An object names its last changes. If it names the one before ours and not ours, ours was never made.
+    if is_lost and not (before.changes and before.changes[-1] in found.tag.changes):
+        raise _unknown(path)
+    raise ChangedError(path)
+
+
+def _unknown(path: str, why: str = "the file changed since") -> BackendError:
     return BackendError(
-        path, "the answer of the object store was lost and the file changed since: read it to see what was stored"
+        path, f"the answer of the object store was lost, and {why}: read the file to see what was stored"
     )

@@ -125,6 +125,8 @@ def store_of_url(url: str, prefix: str, options: Mapping[str, Any], attempts: in
         raise ValueError("ObjectStoreBackend does not store files on disk: use FilesystemBackend for file:// URLs")
     driver = _driver()
     if parts.scheme == "memory":
+        if options:
+            raise ValueError(f"memory:// has no options: {_names(options)}")
         store = driver.MemoryStore()
         return Place(store, store, _root(f"{unquote(parts.path)}/{prefix}"), "/", _scope(store), is_given=False)
     if parts.scheme not in _SCHEMES or not parts.netloc:

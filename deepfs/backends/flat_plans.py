@@ -18,13 +18,24 @@ from deepfs.errors import (
     PermissionDeniedError,
 )
 from deepfs.search.flat import BatchedGlob, BatchedGrep, glob_tree, is_short, search_deadline
+from deepfs.search.literals import required_path
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
 from deepfs.search.results import Grep
 from deepfs.text import flat_tree as trees
 from deepfs.text import paths, records
 from deepfs.text.edits import replace
 from deepfs.text.entries import TreeListing, implied_listing
-from deepfs.text.flat_tree import Change, ChangedError, FileStat, FileTree, Found, PartlyDoneError, StatTree, Uploads
+from deepfs.text.flat_tree import (
+    Change,
+    ChangedError,
+    Directories,
+    FileStat,
+    FileTree,
+    Found,
+    PartlyDoneError,
+    StatTree,
+    Uploads,
+)
 from deepfs.threads.deadline import Deadline
 from deepfs.types import (
     DeleteResult,
@@ -152,6 +163,21 @@ def _subtree(path: str, *, contents: bool) -> Plan[tuple[Found, list[str]]]:
     return (yield from _beneath(path, contents=contents))
 
 
+def _searched_tree(terms: Terms, files: FileFilter) -> Plan[FileTree]:
+    """The tree with everything that a search selects. Of a remote storage, it has only what the glob may select."""
+    if not terms._asks_together:
+        return (yield from _listed(files.root))
+    start = required_path(files).prefix
+    directory = start[: start.rindex("/")] or "/"
+    if paths.is_beneath(directory, files.root):
+        tree = yield from _listed(directory)
+        if tree.holds(directory):
+            return tree
+        if (yield from _is_directory(files.root)):
+            return StatTree({}, Directories([f"{_inside(files.root)}_"]))
+    return (yield from _listed(files.root))
+
+
 def ls(path: str) -> Plan[LsResult]:
     """The plan of `als`."""
     tree = _tree_of((yield Children(_inside(path))))
@@ -227,7 +253,7 @@ def glob(terms: Terms, request: GlobRequest, files: FileFilter) -> Plan[GlobResu
     """The plan of `aglob`, which needs names only."""
     if terms._finds:
         return (yield from _find_names(request, files))
-    tree = yield from _listed(files.root)
+    tree = yield from _searched_tree(terms, files)
     if not tree.holds(files.root):
         raise NotDirectoryError(files.root) if files.root in tree.files else (yield from _no_directory(files.root))
     result: GlobResult = yield Work(partial(glob_tree, tree, files), search_deadline(), is_short(tree))
@@ -253,7 +279,7 @@ def grep(terms: Terms, request: GrepRequest, files: FileFilter) -> Plan[GrepResu
     grep, root, deadline = Grep(request, files, terms._max_bytes), files.root, search_deadline()
     if terms._finds:
         return (yield from _find_lines(terms, request, grep))
-    tree = yield from _listed(root)
+    tree = yield from _searched_tree(terms, files)
     if tree.contents is None and root != "/":
         # The listing has the files beneath the root of the search. The root may be a file itself, and even beside them:
         # it is then fetched with them.

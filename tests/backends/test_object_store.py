@@ -105,6 +105,22 @@ async def test_a_directory_is_listed_by_one_request_a_page(
     assert len(proxy.methods()) == 3
 
 
+async def test_a_search_lists_only_the_directory_that_the_glob_names(
+    backend: S3Backend, proxy: HttpProxy, store: Any, prefix: str
+) -> None:
+    await fill(store, prefix, PAGE + 1, b"text")
+    await put(store, f"{prefix}/e/f/a.txt", b"text")
+    assert [info.path for info in (await backend.aglob("e/f/*.txt")).matches or []] == ["/e/f/a.txt"]
+    assert len(proxy.methods()) == 1
+    assert [match.path for match in (await backend.agrep("text", "/e", "f/*")).matches or []] == ["/e/f/a.txt"]
+    assert len(proxy.methods()) == 2
+    assert (await backend.aglob("e/none/*")).matches == []
+    assert (await backend.agrep("text", "/e", "none/*")).matches == []
+    assert (await backend.aglob("f/*", "/none")).code == ErrorCode.FILE_NOT_FOUND
+    assert (await backend.agrep("text", "/none", "f/*")).code == ErrorCode.FILE_NOT_FOUND
+    assert (await backend.agrep("text", "/e/f/a.txt", "a.*")).matches
+
+
 async def test_a_search_has_about_a_hundred_requests_in_flight(
     backend: S3Backend, proxy: HttpProxy, store: Any, prefix: str
 ) -> None:
@@ -467,17 +483,17 @@ async def test_a_stream_is_not_put_where_no_file_can_be(backend: S3Backend, stor
 async def test_a_window_of_a_large_text_fetches_what_it_shows(
     backend: S3Backend, proxy: HttpProxy, store: Any, prefix: str
 ) -> None:
-    text = b"".join(b"line %07d\n" % number for number in range(2_000_000))
+    text = b"".join(b"line %07d\n" % number for number in range(500_000))
     await put(store, f"{prefix}/log.txt", text)
     proxy.sent = 0
     first = await backend.aread("/log.txt", 0, 2)
     assert first.file_data is not None
     assert (first.file_data.content, first.next_offset, first.total_lines) == ("line 0000000\nline 0000001\n", 2, None)
     assert proxy.sent < 1.1 * MB
-    late = await backend.aread("/log.txt", 1_999_998, 10)
+    late = await backend.aread("/log.txt", 499_998, 10)
     assert late.file_data is not None
-    assert (late.file_data.content, late.total_lines) == ("line 1999998\nline 1999999\n", 2_000_000)
-    assert (await backend.aread("/log.txt", 2_000_000, 1)).error is not None
+    assert (late.file_data.content, late.total_lines) == ("line 0499998\nline 0499999\n", 500_000)
+    assert (await backend.aread("/log.txt", 500_000, 1)).error is not None
     assert first.version == late.version
     assert first.version is not None
     assert (await backend.aedit("/log.txt", "line 0000007\n", "seven\n", if_match=first.version)).ok

@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Final
 
+import anyio.to_thread
 from obstore.store import S3Store
 
+from deepfs.backends._object_keys import Keys
 from deepfs.backends.object_store import S3Backend
 
-__all__ = ["BUCKET", "PAGE", "S3Server", "running_s3"]
+__all__ = ["BUCKET", "PAGE", "RawObjects", "S3Server", "running_s3"]
 
 BUCKET: Final = "bucket"
 PAGE: Final = 100
@@ -80,3 +82,25 @@ def _make_bucket(url: str) -> None:
 
     with urlopen(Request(f"{url}/{BUCKET}", method="PUT")) as answer:
         assert answer.status == 200
+
+
+class RawObjects:
+    """Raw access by the driver."""
+
+    store: Any
+    prefix: str
+
+    async def raw_put(self, path: str, data: bytes) -> None:
+        await anyio.to_thread.run_sync(lambda: self.store.put(self._key(path), data, use_multipart=False))
+
+    async def raw_peek(self, path: str) -> bytes | None:
+        return await anyio.to_thread.run_sync(self._peek, path)
+
+    def _key(self, path: str) -> str:
+        return Keys(f"/{self.prefix}").key(path)  # The driver refuses control characters.
+
+    def _peek(self, path: str) -> bytes | None:
+        try:
+            return bytes(self.store.get(self._key(path)).bytes())
+        except FileNotFoundError:
+            return None

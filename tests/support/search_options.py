@@ -25,6 +25,7 @@ from deepfs import (
     StoreBackend,
 )
 from deepfs.backends.local_shell import LocalShellBackend
+from deepfs.backends.object_store import ObjectStoreBackend
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.compat.adapters import adapt_backend_protocol, adapt_sandbox_protocol
 from deepfs.compat.factories import FactoryBackend
@@ -232,6 +233,7 @@ def _wrapped(*kinds: type[WrapperBackend]) -> Callable[[Path], Awaitable[Backend
 
 BACKENDS: Final[Mapping[str, Any]] = {
     "memory": _plain(lambda directory: MemoryBackend()),
+    "object store": _plain(lambda directory: ObjectStoreBackend("memory://")),
     "store": _plain(lambda directory: StoreBackend(InMemoryStore(), namespace=("files",))),
     "state": _in_state,
     "filesystem": _plain(FilesystemBackend),

@@ -16,6 +16,7 @@ from deepfs.backends.composite import CompositeBackend
 from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.backends.fsspec import FsspecBackend
 from deepfs.backends.memory import MemoryBackend
+from deepfs.backends.postgres import PostgresBackend
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.sqlite import SqliteBackend
 from deepfs.backends.state import StateBackend
@@ -23,6 +24,7 @@ from deepfs.backends.store import StoreBackend
 from support.files import content_of, stored
 from support.fsspec_memory import AsyncMemory
 from support.graphs import InNode, open_node
+from support.postgres_files import Rows, fresh_namespace
 from support.raw import RawMemory, file_of
 from support.raw_sqlite import RawSqlite
 
@@ -37,6 +39,7 @@ STORAGES = (
     "store",
     "sqlite_store",
     "postgres_store",
+    "postgres",
     "state",
     "fsspec",
     "composite",
@@ -185,6 +188,13 @@ def _postgres_store(stack: ExitStack, tmp_path: Path, request: pytest.FixtureReq
     return _over(_entered(stack, open_postgres_store(request.getfixturevalue("_postgres_store_dsn"))))
 
 
+def _postgres(stack: ExitStack, tmp_path: Path, request: pytest.FixtureRequest) -> Storage:
+    rows = Rows(request.getfixturevalue("postgres_files_dsn"), "/".join(space := fresh_namespace()))
+    backend = stack.enter_context(PostgresBackend(rows.dsn, space))
+    backend.ls("/")  # Makes the tables.
+    return Storage(backend, {"": rows})
+
+
 def _state(stack: ExitStack, tmp_path: Path, request: pytest.FixtureRequest) -> Storage:
     node = stack.enter_context(open_node())
     return Storage(InNode(StateBackend(), node), {"": _State(node)})
@@ -214,6 +224,7 @@ _OPEN: Mapping[str, Callable[[ExitStack, Path, pytest.FixtureRequest], Storage]]
     "store": _store,
     "sqlite_store": _sqlite_store,
     "postgres_store": _postgres_store,
+    "postgres": _postgres,
     "state": _state,
     "fsspec": _fsspec,
     "composite": _composite,

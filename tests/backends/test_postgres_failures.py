@@ -44,7 +44,7 @@ async def backend(proxy: CuttingProxy, postgres_files_dsn: str) -> AsyncIterator
 
 STEPS = {"edit": 1, "upload": 19, "move": 19}
 """How many bytes lie between two cuts of answers. Those of an edit in one statement are all tried."""
-STEP_OF_REQUESTS = 83
+STEPS_OF_REQUESTS = {"edit": 7, "edit by a plan": 11}
 
 Call = Callable[[PostgresBackend, int], Awaitable[Any]]
 
@@ -76,7 +76,7 @@ async def test_a_connection_that_is_cut_at_any_byte_loses_and_repeats_no_change(
     change, look = CALLS[name]
     await backend.awrite("/log", "|")
     await backend.awrite("/-1/f", "x")
-    number, step = 0, STEPS.get(name, 3) if direction == "answer" else STEP_OF_REQUESTS
+    number, step = 0, STEPS.get(name, 3) if direction == "answer" else STEPS_OF_REQUESTS.get(name, 83)
     while True:
         proxy.cut(number * step, direction)
         outcome = await change(backend, number)

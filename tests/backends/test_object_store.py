@@ -408,9 +408,10 @@ async def test_a_move_that_met_a_new_file_takes_its_copies_back(
     for path in ("/d/a", "/d/b", "/d/c"):
         assert (await backend.awrite(path, path)).ok
 
-    def interfere(request: Request) -> None:
+    def interfere(request: Request) -> Fault | None:
         if request.method == "PUT" and request.target.endswith("/moved/b"):
-            store.put(f"{prefix}/moved/b", b"theirs")
+            return Fault(first=lambda: store.put(f"{prefix}/moved/b", b"theirs"))
+        return None
 
     proxy.fault = interfere
     assert (await backend.amove("/d", "/moved")).code == ErrorCode.ALREADY_EXISTS

@@ -18,7 +18,7 @@ from langgraph.store.base import BaseStore
 
 from deepfs import CompositeBackend, MemoryBackend, StoreBackend, run_sync, sync_shims
 from deepfs.backends.wrapper import WrapperBackend
-from deepfs.sync import shielded
+from deepfs.sync import blocks_inline, is_inline, shielded
 from deepfs.testing import LatencyBackend
 from support.scripts import run_script
 
@@ -567,3 +567,17 @@ class TestShielded:
 
         asyncio.run(main())
         assert steps == ["changed", "cancelled"]
+
+
+@pytest.mark.anyio
+async def test_what_blocks_inline_runs_inline_only_off_event_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Blocking:
+        @blocks_inline
+        async def aread(self) -> str:
+            return "inline" if is_inline() else "on a loop"
+
+    backend: Any = sync_shims(Blocking)()
+    assert await anyio.to_thread.run_sync(backend.read) == "inline"
+    # What waits for a loop would block this one, which no test may do.
+    monkeypatch.setattr("deepfs.sync.call_sync", lambda backend, call, name, instead: f"{name} elsewhere")
+    assert backend.read() == "Blocking.read() elsewhere"

@@ -33,6 +33,7 @@ __all__ = [
     "PostgresFiles",
     "behind",
     "check_key",
+    "contents",
     "end_of",
     "has_key",
     "stat_of_row",
@@ -446,6 +447,26 @@ def _each(names: Names, columns: str, lock: str = "") -> str:
             SELECT {columns} FROM {names.files} WHERE namespace = $1 AND path = wanted LIMIT 1 {lock}
         ) AS file
     """
+
+
+async def contents(client: Client, namespace: str, paths: Sequence[str]) -> dict[str, bytes]:
+    """The contents of those of the files that are small.
+
+    Args:
+        client: The client of the database.
+        namespace: The namespace.
+        paths: The paths of the files.
+    """
+    query = _each(client.names, f"path, content, bytes, size <= {_MOST_HASHED} AS is_small")
+    columns = "path, CASE WHEN is_small THEN content END AS content, CASE WHEN is_small THEN bytes END AS bytes"
+    rows = await client.ask(
+        namespace, lambda connection: connection.fetch(f"SELECT {columns} FROM ({query}) AS file", namespace, paths)
+    )
+    found = ((row["path"], row["bytes"] if row["content"] is None else row["content"].encode()) for row in rows)
+    return {path: content for path, content in found if content is not None}
+
+
+_MOST_HASHED: Final = 65_536
 
 
 def _stats(rows: Any) -> dict[str, FileStat]:

@@ -1,20 +1,23 @@
 """Changes of files as PostgreSQL announces them: a trigger notifies the channel of the namespace."""
 
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import AsyncExitStack, suppress
 from typing import Any, Final
 
 import anyio
 
 from deepfs.backends._postgres_client import Client, failure_of, is_transient
+from deepfs.backends._postgres_files import contents
+from deepfs.backends.watching import ChangeBuffer
+from deepfs.errors import BackendError
 from deepfs.sync import shielded
-from deepfs.text.paths import is_beneath
+from deepfs.text.lines import version
 from deepfs.types import ChangeEvent, ChangeKind
 
 __all__ = ["watched"]
 
-_MOST_PENDING: Final = 10_000
-"""The most changed paths that wait for the caller; beyond, one event says that changes may have been missed."""
+_MOST_AT_ONCE: Final = 64
+"""The most events that are taken at once; the contents of their files are fetched together."""
 _SECONDS_OF_SILENCE: Final = 30.0
 """After so long without a notification the connection is tested."""
 
@@ -48,7 +51,7 @@ class _Watch:
         self._path = path
         self._connection: Any = None
         self._stack = AsyncExitStack()
-        self._pending: dict[str, ChangeEvent] = {}
+        self._buffer = ChangeBuffer(path)
         self._woken: anyio.Event | None = None
         self._has_begun = False
 
@@ -58,14 +61,29 @@ class _Watch:
             if self._connection is None or self._connection.is_closed():
                 await self._reconnect()
                 return [ChangeEvent(self._path, "resync")]
-            if self._pending:
-                found, self._pending = self._pending, {}
-                return list(found.values())
+            if self._buffer:
+                return await self._with_versions(list(self._taken()))
             self._woken = woken = anyio.Event()
             with anyio.move_on_after(_SECONDS_OF_SILENCE) as silence:
                 await woken.wait()
             if silence.cancelled_caught:
                 await self._test()
+
+    def _taken(self) -> Iterator[ChangeEvent]:
+        for _ in range(_MOST_AT_ONCE):
+            if (event := self._buffer.pop()) is None:
+                return
+            yield event
+
+    async def _with_versions(self, events: list[ChangeEvent]) -> list[ChangeEvent]:
+        """The events with the versions of the contents. A file may have changed again; that is another event."""
+        changed = [event.path for event in events if event.kind in ("created", "modified")]
+        found = {}
+        if changed:
+            with suppress(BackendError):
+                found = await contents(self._client, self._namespace, changed)
+        versions = {path: version(content) for path, content in found.items()}
+        return [ChangeEvent(event.path, event.kind, versions.get(event.path)) for event in events]
 
     async def _reconnect(self) -> None:
         """Connect; try again for ever if it was connected before."""
@@ -89,8 +107,9 @@ class _Watch:
         await self._client.known(self._namespace)
         connection = await self._stack.enter_async_context(self._client.listener())
         connection.add_termination_listener(self._lost)
+        self._buffer = ChangeBuffer(self._path)
         await connection.add_listener(self._client.names.channel(self._namespace), self._announced)
-        self._connection, self._pending = connection, {}
+        self._connection = connection
 
     async def _test(self) -> None:
         try:
@@ -109,12 +128,9 @@ class _Watch:
 
     def _announced(self, _connection: Any, _pid: int, _channel: str, payload: str) -> None:
         event = _event(payload)
-        if event is None or not (event.path == self._path or is_beneath(event.path, self._path)):
-            return
-        self._pending[event.path] = _merged(self._pending.get(event.path), event)
-        if len(self._pending) > _MOST_PENDING:
-            self._pending = {self._path: ChangeEvent(self._path, "resync")}
-        self._wake()
+        if event is not None and self._buffer.covers(event.path):
+            self._buffer.add(event)
+            self._wake()
 
     async def close(self) -> None:
         """Give back the connection."""
@@ -122,7 +138,7 @@ class _Watch:
         if connection is not None and not connection.is_closed():
             connection.remove_termination_listener(self._lost)
             if self._client.given_loop is not None:
-                with anyio.move_on_after(1):
+                with anyio.move_on_after(1), suppress(Exception):
                     await connection.remove_listener(self._client.names.channel(self._namespace), self._announced)
         await self._stack.aclose()
 
@@ -133,18 +149,5 @@ _KINDS: Final[dict[str, ChangeKind]] = {"created": "created", "modified": "modif
 def _event(payload: str) -> ChangeEvent | None:
     """The change that a notification tells of; None for one of another program."""
     kind, _, rest = payload.partition(" ")
-    version, _, path = rest.partition(" ")
-    if kind not in _KINDS or not path.startswith("/"):
-        return None
-    return ChangeEvent(path, _KINDS[kind], None if kind == "deleted" else version)
-
-
-def _merged(before: ChangeEvent | None, event: ChangeEvent) -> ChangeEvent:
-    """One event for two changes of a file that wait together."""
-    if before is None or before.kind == "resync":
-        return event
-    if before.kind == "created" and event.kind == "modified":
-        return ChangeEvent(event.path, "created", event.version)
-    if before.kind == "deleted" and event.kind == "created":
-        return ChangeEvent(event.path, "modified", event.version)
-    return event
+    _, _, path = rest.partition(" ")
+    return ChangeEvent(path, _KINDS[kind]) if kind in _KINDS and path.startswith("/") else None

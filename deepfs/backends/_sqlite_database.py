@@ -132,7 +132,9 @@ def error_for(error: sqlite3.Error) -> Exception:
     if code in _BUSY:
         return ChangedError("/", _BUSY_RECOVERY)
     if code == sqlite3.SQLITE_READONLY:
-        return PermissionDeniedError("/", "the database is read-only")
+        return PermissionDeniedError(
+            "/", "the database or its directory is read-only; SQLite writes there even to read"
+        )
     reason = _REASONS.get(code)
     if reason is None and "no such module" in str(error):
         reason = "The database has a search index that this SQLite cannot keep, since it lacks FTS5"
@@ -370,10 +372,7 @@ def _prepare(connection: sqlite3.Connection) -> bool:
         if mode != "wal":
             raise BackendError(None, "The database cannot be shared where its file is: it must be on a local disk")
         _in_transaction(connection, "BEGIN IMMEDIATE", _create)
-    has_index = _has_index(connection)
-    if not has_index and _offers_trigrams():
-        _in_transaction(connection, "BEGIN IMMEDIATE", _create_index)
-        has_index = True
+    has_index = _has_index(connection) or (_offers_trigrams() and _added_index(connection))
     if not has_index:
         _say_slower()
     return has_index
@@ -415,6 +414,17 @@ def _create(connection: sqlite3.Connection) -> None:
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     if _offers_trigrams():
         _create_index(connection)
+
+
+def _added_index(connection: sqlite3.Connection) -> bool:
+    """Add the index to a database that was made without it; return False if the database is read-only."""
+    try:
+        _in_transaction(connection, "BEGIN IMMEDIATE", _create_index)
+    except sqlite3.OperationalError as error:
+        if _code(error) != sqlite3.SQLITE_READONLY:
+            raise
+        return False
+    return True
 
 
 def _create_index(connection: sqlite3.Connection) -> None:

@@ -51,6 +51,27 @@ from deepfs.types import (
     WriteResult,
 )
 
+__all__ = [
+    "batches",
+    "copy",
+    "delete",
+    "download",
+    "edit",
+    "glob",
+    "grep",
+    "list_tree",
+    "ls",
+    "missing",
+    "move",
+    "place",
+    "read",
+    "read_raw",
+    "upload",
+    "upload_responses",
+    "upload_targets",
+    "write",
+]
+
 T = TypeVar("T")
 
 
@@ -86,7 +107,7 @@ def _shows_directory(path: str, answer: FileTree | Mapping[str, FileStat]) -> Pl
     return _tree_of((yield List(_inside(path)))).holds(path)
 
 
-def _missing(path: str) -> Plan[DeepFSError]:
+def missing(path: str) -> Plan[DeepFSError]:
     """The error that says why there is no file at `path`."""
     return IsDirectoryError(path) if (yield from _is_directory(path)) else NotFoundError(path)
 
@@ -109,7 +130,7 @@ def _existing(path: str) -> Plan[Mapping[str, FileDataV2]]:
     """A mapping of `path` to the file there. Raises if there is no file."""
     found: Mapping[str, FileDataV2] = {} if path == "/" else (yield Get([path]))
     if path not in found:
-        raise (yield from _missing(path))
+        raise (yield from missing(path))
     return found
 
 
@@ -178,7 +199,7 @@ def read(terms: Terms, path: str, offset: int, limit: int) -> Plan[ReadResult]:
     """The plan of `aread`."""
     files = {} if path == "/" else (yield Get([path]))
     if path not in files:
-        raise (yield from _missing(path))
+        raise (yield from missing(path))
     return records.read_data(path, files[path], offset, limit, max_binary=terms._max_bytes)
 
 
@@ -209,7 +230,7 @@ def download(given: Sequence[str]) -> Plan[list[FileDownloadResponse]]:
 def _why_missing(path: str) -> Plan[DeepFSError]:
     """The error that says why there is no file at `path`, or the error of finding this out."""
     try:
-        return (yield from _missing(path))
+        return (yield from missing(path))
     except ChangedError:
         raise
     except DeepFSError as error:
@@ -328,7 +349,7 @@ def _apply(terms: Terms, changes: Sequence[Change]) -> Plan[dict[str, Any] | Non
     return update
 
 
-def _place(terms: Terms, path: str, *, contents: bool) -> Plan[Found]:
+def place(terms: Terms, path: str, *, contents: bool) -> Plan[Found]:
     """The file at `path`, or its stat, if there is one. Raises if no file can be put there."""
     found: Found = {}
     if path == "/":
@@ -351,7 +372,7 @@ def _place(terms: Terms, path: str, *, contents: bool) -> Plan[Found]:
 def write(terms: Terms, path: str, content: str, *, overwrite: bool, if_match: str | None) -> Plan[WriteResult]:
     """The plan of `awrite`."""
     needs_before = if_match is not None or (overwrite and terms._reads_before_change)
-    found = yield from _place(terms, path, contents=needs_before)
+    found = yield from place(terms, path, contents=needs_before)
     trees.check_replaceable(path, found, overwrite=overwrite, if_match=if_match)
     after = records.new_file(content, created_at=trees.created_at(found, path))
     update = yield from _apply(terms, [trees.change_of(path, found, after)])

@@ -517,7 +517,7 @@ class ObjectStoreBackend(StorageBackend):
         request: Any = _ReadWindow(path, offset, limit)
         result: ReadResult | None = None if path == "/" else (yield request)
         if result is None:
-            raise (yield from plans._missing(path))
+            raise (yield from plans.missing(path))
         return result
 
     async def adownload_stream(self, path: str, *, chunk_size: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
@@ -532,7 +532,7 @@ class ObjectStoreBackend(StorageBackend):
             yield chunk
 
     def _raise_missing(self, path: str) -> Plan[None]:
-        raise (yield from plans._missing(path))
+        raise (yield from plans.missing(path))
 
     async def _blocks(self, path: str, first: Found) -> AsyncGenerator[bytes, None]:
         block: Found | None = first
@@ -627,7 +627,7 @@ class ObjectStoreBackend(StorageBackend):
 
     def _replaceable(self, path: str) -> Plan[FileStat | None]:
         """The stat of the file that an upload replaces. Raises if there can be no file at `path`."""
-        found = yield from plans._place(self, path, contents=False)
+        found = yield from plans.place(self, path, contents=False)
         self._before_apply([change_of(path, found, FileDataV2("", "utf-8"))])
         return found.get(path)  # type: ignore[return-value]
 

@@ -1,6 +1,7 @@
 """Files in PostgreSQL: durable, shared by processes without a lost change, and searched by index."""
 
 from collections.abc import AsyncGenerator, Callable, Hashable, Sequence
+from contextlib import aclosing
 from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -148,8 +149,9 @@ class PostgresBackend(StorageBackend):
         return fits and is_text(old) and is_text(new) and not is_binary_name(path)
 
     async def awatch(self, path: str = "/") -> AsyncGenerator[ChangeEvent, None]:
-        async for event in watched(self._client, self._namespace(), paths.normalize(path)):
-            yield event
+        async with aclosing(watched(self._client, self._namespace(), paths.normalize(path))) as events:
+            async for event in events:
+                yield event
 
     async def aclose(self) -> None:
         await self._client.aclose()

@@ -25,6 +25,7 @@ from deepfs.backends.flat_storage import BlockingStorage, Kind
 from deepfs.backends.namespace import Namespace, NamespaceFactory, checked_namespace, namespace_from
 from deepfs.backends.older_protocols import adapters
 from deepfs.backends.protocol import Capabilities
+from deepfs.backends.retries import until_accepted
 from deepfs.errors import BackendError, InvalidContentError
 from deepfs.search.request import FileFilter, SearchRequest
 from deepfs.sync import blocks_inline, is_inline
@@ -344,8 +345,10 @@ class SqliteBackend(StorageBackend):
 
         Raises:
             BackendError: The copy failed, or there is a file and `overwrite` is False.
+            ConflictError: Others kept the database locked for 30 seconds.
         """
-        await self._in_worker(partial(self._snapshot, fspath(file), overwrite))
+        copy = partial(self._snapshot, fspath(file), overwrite)
+        await until_accepted(lambda: self._in_worker(copy), self._retries.contention)
 
     def _snapshot(self, target: str, overwrite: bool) -> None:
         try:
@@ -365,8 +368,12 @@ class SqliteBackend(StorageBackend):
 
         Raises:
             BackendError: The database cannot be opened or read.
+            ConflictError: Others kept it locked for 30 seconds.
         """
-        return await self._in_worker(lambda: self._database().problems())
+        return await until_accepted(lambda: self._in_worker(self._problems), self._retries.contention)
+
+    def _problems(self) -> list[str]:
+        return self._database().problems()
 
     async def _in_worker(self, function: Callable[[], T]) -> T:
         try:

@@ -246,6 +246,18 @@ def test_names_that_are_no_paths_are_left_out(kind: Any) -> None:
     assert [info.path for info in succeeded(backend.glob("**/*")).matches] == ["/a.txt"]
 
 
+@pytest.mark.parametrize("link", [{"type": "link"}, {"type": "other"}, {"type": "file", "islink": True}], ids=repr)
+def test_links_are_hidden_and_not_followed(link: dict[str, Any]) -> None:
+    info = {"name": "link.txt", "size": 4, **link}
+    backend = FsspecBackend(filesystem := Answering(ls=[info], info=info))
+    filesystem.keys["link.txt"] = filesystem.keys["a.txt"]
+    assert _paths(backend.ls("/")) == []
+    assert succeeded(backend.grep("one")).matches == []
+    assert not backend.read("/link.txt").ok
+    assert not backend.edit("/link.txt", "one", "two").ok
+    assert filesystem.keys["link.txt"][0] == b"one\n"
+
+
 @pytest.mark.parametrize("size", [-1, "4", None, 4.0, [], 10**30, True])
 @pytest.mark.parametrize("time", ["no time", -1e300, 1e300, [], "2026-13-99", (1, 2), float("nan"), {}])
 def test_sizes_and_times_of_other_types_are_unknown(size: Any, time: Any) -> None:

@@ -20,7 +20,7 @@ def _empty_memory() -> None:
     MemoryFileSystem.pseudo_dirs[:] = [""]
 
 
-class TestMemory(BackendConformance, BackendStateMachine, FileAndDirectory):
+class TestMemory(BackendConformance, BackendStateMachine):
     @pytest.fixture
     def backend(self) -> FsspecBackend:
         return FsspecBackend("memory://tenant/files")

@@ -1,6 +1,6 @@
 """PostgresBackend over connections that break: no acknowledged change is lost, and none is made twice."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,7 @@ from deepfs.backends.postgres import PostgresBackend
 from deepfs.backends.retries import RetryPolicy
 from deepfs.testing.tasks import gather
 from support.cutting_proxy import CuttingProxy, proxied
-from support.postgres import PostgresServer
+from support.postgres import PostgresServer, restartable_server
 from support.postgres_files import fresh_namespace, sql
 
 pytestmark = pytest.mark.anyio
@@ -211,6 +211,45 @@ async def test_connections_that_the_server_ends_in_the_middle_of_many_operations
     read = await backend.aread("/log")
     assert read.file_data is not None
     assert read.file_data.content == "".join(f"({n})\n" for n in range(200))
+
+
+@pytest.fixture
+def crashing() -> Iterator[tuple[PostgresServer, Callable[[], None]]]:
+    with restartable_server() as server:
+        yield server
+
+
+async def test_a_server_that_crashes_in_the_middle_of_many_operations(
+    crashing: tuple[PostgresServer, Callable[[], None]],
+) -> None:
+    """The server recovers what it acknowledged: `fsync` is off, but the machine keeps running."""
+    server, restart = crashing
+    count = 150
+    policy = RetryPolicy(attempts=60, first_delay=0.05, longest_delay=0.3, failures_to_open=10_000)
+    synchronous = "ALTER DATABASE postgres SET synchronous_commit = on"
+    await anyio.to_thread.run_sync(partial(sql, server.dsn(), synchronous))
+    async with PostgresBackend(server.dsn(), "t", retries=policy) as backend:
+        assert (await backend.awrite("/log", "".join(f"<{n}>\n" for n in range(count)))).ok
+
+        async def call(number: int) -> Any:
+            await anyio.sleep(number * 0.004)
+            edited = await backend.aedit("/log", f"<{number}>", f"({number})")
+            created = await backend.awrite(f"/new/{number}", "x")
+            return edited.error or created.error
+
+        async def crash() -> None:
+            for _ in range(2):
+                await anyio.sleep(0.2)
+                await anyio.to_thread.run_sync(restart)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(crash)
+            errors = await gather(partial(call, number) for number in range(count))
+        assert [error for error in errors if error] == []
+        read = await backend.aread("/log")
+        assert read.file_data is not None
+        assert read.file_data.content == "".join(f"({n})\n" for n in range(count))
+        assert len((await backend.als("/new")).entries or ()) == count
 
 
 async def test_cancelled_changes_are_made_or_not_and_leave_no_lock(backend: PostgresBackend) -> None:

@@ -19,7 +19,7 @@ from deepfs.backends import _sqlite_database as databases
 from deepfs.backends import _sqlite_search as planner
 from deepfs.backends import flat_storage
 from deepfs.backends.retries import RetryPolicy
-from deepfs.errors import BackendError
+from deepfs.errors import BackendError, ConflictError
 from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
 from support.raw_sqlite import RawSqlite, rows
@@ -225,6 +225,8 @@ def test_a_database_locked_by_another_program_is_a_conflict(backend: SqliteBacke
             result = change(backend)
             assert result.code == "conflict"
             assert "locked by another program" in result.error
+        with pytest.raises(ConflictError):
+            run_sync(backend.acheck)
         assert backend.read("/a.txt").ok
         assert _found(backend, "one") == ["/a.txt"]
         other.execute("ROLLBACK")
@@ -404,6 +406,16 @@ def test_a_file_that_was_replaced_is_opened_again(backend: SqliteBackend, file: 
     assert backend.write("/b.txt", "new").ok
     with SqliteBackend(file) as other:
         assert [entry.path for entry in other.ls("/").entries] == ["/b.txt"]
+
+
+def test_sync_reads_run_in_the_calling_thread(backend: SqliteBackend) -> None:
+    threads: list[int] = []
+    database = backend._database
+    backend._database = lambda: (threads.append(threading.get_ident()), database())[1]  # type: ignore[method-assign]
+    for result in (backend.ls("/"), backend.read("/a.txt"), backend.read_raw("/a.txt")):
+        assert result.ok
+    assert backend.download_files(["/a.txt"])[0].content == b"one\n"
+    assert threads == [threading.get_ident()] * 4
 
 
 def test_links_to_a_database_share_their_locks_and_connections(backend: SqliteBackend, tmp_path: Path) -> None:

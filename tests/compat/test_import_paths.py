@@ -46,11 +46,11 @@ DOCUMENTED: Final = {
     "deepfs": """BackendProtocol CompositeBackend DeleteResult EditResult ExecuteResponse FileDataV2 FileInfo
         FileUploadResponse FilesystemBackend FilesystemMiddleware FilesystemPermission FilesystemState FlatBackend
         FsspecBackend GlobResult GrepMatch GrepResult LsResult MemoryBackend PermissionedBackend ReadResult
-        StateBackend StoreBackend SubAgent SubAgentMiddleware WriteResult adapt_backend_protocol create_deep_agent
-        filesystem_tools run_sync supports_execute""",
-    "deepfs.backends": """BaseSandbox BubblewrapSandbox CompositeBackend DaytonaSandbox DenoSandbox FilesystemBackend
-        FlatBackend FsspecBackend LandlockSandbox LocalShellBackend MemoryBackend ModalSandbox StateBackend
-        StoreBackend""",
+        PostgresBackend S3Backend SqliteBackend StateBackend StoreBackend SubAgent SubAgentMiddleware WriteResult
+        adapt_backend_protocol create_deep_agent filesystem_tools run_sync supports_execute""",
+    "deepfs.backends": """BaseSandbox BubblewrapSandbox CompositeBackend DaytonaSandbox DenoSandbox
+        FilesystemBackend FlatBackend FsspecBackend register_backend LandlockSandbox LocalShellBackend
+        MemoryBackend ModalSandbox StateBackend StoreBackend""",
     "deepfs.backends.flat": "BlockingStorage Kind StorageBackend",
     "deepfs.backends.flat_storage": "Kind",
     "deepfs.backends.protocol": "BackendProtocol Capabilities",

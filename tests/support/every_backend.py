@@ -14,13 +14,17 @@ from langgraph.store.memory import InMemoryStore
 from deepfs import run_sync
 from deepfs.backends.composite import CompositeBackend
 from deepfs.backends.filesystem import FilesystemBackend
+from deepfs.backends.fsspec import FsspecBackend
 from deepfs.backends.memory import MemoryBackend
+from deepfs.backends.postgres import PostgresBackend
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.sqlite import SqliteBackend
 from deepfs.backends.state import StateBackend
 from deepfs.backends.store import StoreBackend
 from support.files import content_of, stored
+from support.fsspec_memory import AsyncMemory
 from support.graphs import InNode, open_node
+from support.postgres_files import Rows, fresh_namespace
 from support.raw import RawMemory, file_of
 from support.raw_sqlite import RawSqlite
 
@@ -28,7 +32,18 @@ __all__ = ["STORAGES", "Storage", "storage"]
 
 T = TypeVar("T")
 
-STORAGES = ("memory", "filesystem", "sqlite", "store", "sqlite_store", "postgres_store", "state", "composite")
+STORAGES = (
+    "memory",
+    "filesystem",
+    "sqlite",
+    "store",
+    "sqlite_store",
+    "postgres_store",
+    "postgres",
+    "state",
+    "fsspec",
+    "composite",
+)
 
 _NAMESPACE = ("tenant", "files")
 
@@ -105,6 +120,18 @@ class _Store:
         return content_of(item and item.value)
 
 
+class _Keys:
+    def __init__(self, filesystem: AsyncMemory) -> None:
+        self.filesystem = filesystem
+
+    def put(self, path: str, data: bytes) -> None:
+        self.filesystem.pipe_file(path[1:], data)
+
+    def peek(self, path: str) -> bytes | None:
+        found = self.filesystem.keys.get(path[1:])
+        return None if found is None else found[0]
+
+
 class _State:
     def __init__(self, node: Any) -> None:
         self.node = node
@@ -161,9 +188,21 @@ def _postgres_store(stack: ExitStack, tmp_path: Path, request: pytest.FixtureReq
     return _over(_entered(stack, open_postgres_store(request.getfixturevalue("_postgres_store_dsn"))))
 
 
+def _postgres(stack: ExitStack, tmp_path: Path, request: pytest.FixtureRequest) -> Storage:
+    rows = Rows(request.getfixturevalue("postgres_files_dsn"), "/".join(space := fresh_namespace()))
+    backend = stack.enter_context(PostgresBackend(rows.dsn, space))
+    backend.ls("/")  # Makes the tables.
+    return Storage(backend, {"": rows})
+
+
 def _state(stack: ExitStack, tmp_path: Path, request: pytest.FixtureRequest) -> Storage:
     node = stack.enter_context(open_node())
     return Storage(InNode(StateBackend(), node), {"": _State(node)})
+
+
+def _fsspec(stack: ExitStack, tmp_path: Path, request: pytest.FixtureRequest) -> Storage:
+    filesystem = AsyncMemory()
+    return Storage(FsspecBackend(filesystem), {"": _Keys(filesystem)})
 
 
 def _composite(stack: ExitStack, tmp_path: Path, request: pytest.FixtureRequest) -> Storage:
@@ -185,7 +224,9 @@ _OPEN: Mapping[str, Callable[[ExitStack, Path, pytest.FixtureRequest], Storage]]
     "store": _store,
     "sqlite_store": _sqlite_store,
     "postgres_store": _postgres_store,
+    "postgres": _postgres,
     "state": _state,
+    "fsspec": _fsspec,
     "composite": _composite,
 }
 

@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import psycopg
 
-__all__ = ["PostgresServer", "is_here", "running_server"]
+__all__ = ["PostgresServer", "is_here", "restartable_server", "running_server"]
 
 _SECONDS: Final = 30
 # The data need not survive a crash.
@@ -67,16 +67,44 @@ def running_server() -> Iterator[PostgresServer]:
             process.wait(_SECONDS)
 
 
+@contextmanager
+def restartable_server() -> Iterator[tuple[PostgresServer, Callable[[], None]]]:
+    """A server of its own, and a function that kills it and starts it again, as after a crash."""
+    with TemporaryDirectory(prefix="deepfs-pg-", dir="/tmp") as name:
+        directory = Path(name)
+        server, processes = PostgresServer(directory, count()), [_start(directory)]
+
+        def restart() -> None:
+            processes[-1].send_signal(signal.SIGQUIT)
+            processes[-1].wait(_SECONDS)
+            processes.append(_launch(directory))
+            _wait_until_ready(server, processes[-1])
+
+        try:
+            _wait_until_ready(server, processes[-1])
+            yield server, restart
+        finally:
+            processes[-1].send_signal(signal.SIGINT)
+            processes[-1].wait(_SECONDS)
+
+
 def _start(directory: Path) -> "subprocess.Popen[bytes]":
     data, account = str(directory / "data"), _unprivileged(directory)
     programs = _programs(directory)
     initdb = (str(programs / "initdb"), "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C")
-    settings = [word for setting in _SETTINGS for word in ("-c", setting)]
-    postgres = (str(programs / "postgres"), "-D", data, "-k", str(directory), *settings)
     with (directory / "log").open("wb") as log:
         options: dict[str, Any] = {"cwd": directory, "stdout": log, "stderr": log, **account}
         if subprocess.run([*initdb, "--no-sync"], check=False, **options).returncode:
             raise _failure(directory)
+    return _launch(directory)
+
+
+def _launch(directory: Path) -> "subprocess.Popen[bytes]":
+    settings = [word for setting in _SETTINGS for word in ("-c", setting)]
+    data, program = str(directory / "data"), str(_programs(directory) / "postgres")
+    with (directory / "log").open("ab") as log:
+        options: dict[str, Any] = {"cwd": directory, "stdout": log, "stderr": log, **_unprivileged(directory)}
+        postgres = (program, "-D", data, "-k", str(directory), *settings)
         return subprocess.Popen([*_ends_with_this_process(), *postgres], **options)
 
 
@@ -117,6 +145,8 @@ def _wheel() -> Path | None:
 
 def _copied(package: Path, directory: Path) -> Path:
     """Copy the wheel's programs and libraries, since the unprivileged user may not access their installation."""
+    if (directory / package.name).exists():
+        return directory / package.name
     libraries = package.with_name(f"{package.name}.libs")
     if libraries.exists():
         shutil.copytree(libraries, directory / libraries.name)

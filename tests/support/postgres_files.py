@@ -1,11 +1,12 @@
 """The rows of a PostgresBackend, read and written by psycopg without deepfs."""
 
+from dataclasses import dataclass
 from itertools import count
 from typing import Any, Final
 
 import psycopg
 
-__all__ = ["fresh_namespace", "peek", "put", "sql"]
+__all__ = ["Rows", "fresh_namespace", "peek", "put", "sql"]
 
 _numbers: Final = count()
 
@@ -52,3 +53,19 @@ def peek(dsn: str, namespace: str, path: str) -> bytes | None:
         return None
     content, raw = rows[0]
     return bytes(raw) if content is None else content.encode()
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a namespace."""
+
+    dsn: str
+    namespace: str
+
+    def put(self, path: str, data: bytes) -> None:
+        """Store a file."""
+        put(self.dsn, self.namespace, path, data)
+
+    def peek(self, path: str) -> bytes | None:
+        """The bytes of a file, or None if there is none."""
+        return peek(self.dsn, self.namespace, path)

@@ -16,6 +16,7 @@ from deepfs import (
     BackendProtocol,
     CompositeBackend,
     FilesystemBackend,
+    FsspecBackend,
     GlobResult,
     GrepResult,
     MemoryBackend,
@@ -41,6 +42,7 @@ from deepfs.policy import (
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
 from deepfs.sandboxes.landlock import LandlockSandbox
 from deepfs.testing import FaultyBackend, LatencyBackend
+from support.fsspec_memory import AsyncMemory
 from support.graphs import InNode, open_node
 from support.sandboxes import LocalSandbox
 from support.v1_backend import DuckS3
@@ -238,6 +240,8 @@ BACKENDS: Final[Mapping[str, Any]] = {
     "sqlite": _plain(lambda directory: SqliteBackend(directory / "files.db")),
     "without ripgrep": _plain(lambda directory: FilesystemBackend(directory, ripgrep=False)),
     "local_shell": _plain(LocalShellBackend),
+    "fsspec": _plain(lambda directory: FsspecBackend(AsyncMemory())),
+    "fsspec memory": _plain(lambda directory: FsspecBackend("memory://", str(directory))),
     "bubblewrap": _plain(BubblewrapSandbox),
     "landlock": _plain(LandlockSandbox),
     "sandbox": _plain(LocalSandbox),

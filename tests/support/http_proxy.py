@@ -37,7 +37,9 @@ class Fault:
     """How many bytes of the answer are sent before the connection is cut; None is all."""
     delay: float = 0
     """Seconds before the answer."""
-    then: Callable[[], None] | None = None
+    first: Callable[[], object] | None = None
+    """Called before the server gets the request."""
+    then: Callable[[], object] | None = None
     """Called after the server has answered, and before the client gets the answer."""
 
 
@@ -81,6 +83,8 @@ class HttpProxy:
 
     async def _answer(self, request: Request) -> "_Answer":
         fault = self.fault(request) or Fault()
+        if fault.first is not None:
+            await asyncio.to_thread(fault.first)
         content = await self._forwarded(request) if fault.reaches else b""
         if fault.then is not None:
             await asyncio.to_thread(fault.then)

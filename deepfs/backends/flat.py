@@ -77,9 +77,9 @@ class StorageBackend(BackendProtocol):
     _asks_together = False
     """Whether it takes less time to ask the storage several things at once than one after the other."""
     _finds = False
+    """Whether the storage finds candidates of a search by itself (`Storage.find`), so that nothing is listed."""
     _retries = RetryPolicy()
     """How long a change is planned anew, and how often requests are sent again."""
-    """Whether the storage finds candidates of a search by itself (`Storage.find`), so that nothing is listed."""
 
     def __init__(self, *, max_file_size_mb: int = 10) -> None:
         self._max_bytes = bytes_of(max_file_size_mb)

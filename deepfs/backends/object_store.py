@@ -6,33 +6,29 @@ from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
     AsyncIterator,
-    Awaitable,
-    Callable,
     Hashable,
-    Mapping,
     Sequence,
 )
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import anyio
-from msgspec import Struct
 
 from deepfs.backends import flat_plans as plans
-from deepfs.backends._object_client import Found, ObjectClient, Tag, stat_of_listed
+from deepfs.backends._object_client import Found, ObjectClient
+from deepfs.backends._object_files import Bucket, ObjectFiles, ReadWindow, call_on_asyncio
+from deepfs.backends._object_index import Objects, SearchIndex
 from deepfs.backends._object_keys import Keys, Place, as_store, check_key, store_of_url
 from deepfs.backends._object_streams import (
     BLOCK_BYTES,
     Parts,
     beginning,
-    read_window,
     rechunked,
-    version_of_unread,
 )
 from deepfs.backends.flat import StorageBackend
 from deepfs.backends.flat_requests import Plan
-from deepfs.backends.flat_storage import AsyncStorage, Kind, Storage
+from deepfs.backends.flat_storage import Storage
 from deepfs.backends.operations import CHUNK_BYTES
 from deepfs.backends.protocol import Capabilities
 from deepfs.backends.retries import RetryPolicy
@@ -43,383 +39,26 @@ from deepfs.errors import (
     IsDirectoryError,
     NotFoundError,
     NotSupportedError,
-    TooLargeError,
 )
 from deepfs.sync import call_sync, shielded
 from deepfs.text import paths
 from deepfs.text.arguments import bytes_given, check_number, chunk_bytes
 from deepfs.text.entries import StoragePlace, flat_place
-from deepfs.text.flat_tree import Change, ChangedError, FileStat, PartlyDoneError, StoredFiles, change_of
+from deepfs.text.flat_tree import Change, FileStat, change_of
 from deepfs.text.lines import check_window
-from deepfs.threads.background import on_background_loop
 from deepfs.threads.locks import path_locks
-from deepfs.threads.loop_bridge import on_asyncio
 from deepfs.types import FileDataV2, FileUploadResponse, ReadResult
 
 __all__ = ["ObjectStoreBackend", "S3Backend"]
 
 T = TypeVar("T")
 
-_IN_FLIGHT: Final = 100
-"""The most requests of one operation that are sent at once."""
-_AHEAD_BYTES: Final = 64 * 1024 * 1024
-"""The most bytes of files that a search fetches before it needs them."""
-_MAX_KNOWN: Final = 65_536
-"""The most empty objects that a backend remembers."""
-_MAX_HELD_BYTES: Final = 256 * 1024 * 1024
-"""The largest file that is held in memory as a whole."""
-
-
-async def _each(items: Sequence[T], work: Callable[[T], Awaitable[object]]) -> None:
-    """Do the work for each item, for at most 100 items at once. Raises the first error, after which none is begun."""
-    if len(items) == 1:
-        await work(items[0])
-        return
-    remaining = iter(items)
-
-    async def worker() -> None:
-        for item in remaining:
-            await work(item)
-
-    try:
-        async with anyio.create_task_group() as tasks:
-            for _ in range(min(len(items), _IN_FLIGHT)):
-                tasks.start_soon(worker)
-    except ExceptionGroup as group:
-        raise group.exceptions[0] from None
-
-
-async def _on_asyncio(call: Callable[[], Awaitable[T]]) -> T:
-    """Make a call of the driver, which needs asyncio."""
-    return await (call() if on_asyncio() else on_background_loop(call))
-
-
-class _Objects(StoredFiles):
-    """Fetched objects as files. Access to one that was too large to fetch raises TooLargeError."""
-
-    def __init__(self, found: Mapping[str, Found]) -> None:
-        self._found = found
-
-    def __getitem__(self, path: str) -> FileDataV2:
-        found = self._found[path]
-        if found.content is None:
-            raise TooLargeError(path, found.stat.size or 0, _MAX_HELD_BYTES)
-        return found.file()
-
-    def __iter__(self) -> Any:
-        return iter(self._found)
-
-    def __len__(self) -> int:
-        return len(self._found)
-
-    def __contains__(self, path: object) -> bool:
-        return path in self._found
-
-    def origin(self, path: str) -> Tag | None:
-        found = self._found.get(path)
-        return None if found is None else found.tag
-
-    def stat(self, path: str) -> FileStat:
-        return self._found[path].stat
-
-    def is_version(self, path: str, if_match: str) -> bool:
-        found = self._found.get(path)
-        return found is not None and if_match == version_of_unread(found)
-
-
-class _Prefetch:
-    """Fetches files in the order in which a search needs them, some of them before it asks for them."""
-
-    def __init__(self, fetch: Callable[[str], Awaitable[Found | None]], sizes: Mapping[str, FileStat]) -> None:
-        self._fetch = fetch
-        self._sizes = sizes
-        self._queue: list[str] = []
-        self._next = 0
-        self._running = 0
-        self._held = 0
-        self._fetched: dict[str, Found | DeepFSError | None] = {}
-        self._missing: set[str] = set()
-        self._arrived = anyio.Event()
-        self.tasks: Any = None
-
-    def __contains__(self, path: str) -> bool:
-        return path in self._fetched
-
-    async def take(self, wanted: Sequence[str], ahead: Sequence[str]) -> dict[str, Found]:
-        """The files at `wanted`; those `ahead` are fetched meanwhile."""
-        if not self._queue:
-            self._queue = [*wanted, *ahead]
-        self._missing = {path for path in wanted if path not in self._fetched}
-        self._start()
-        if self._missing:
-            self._arrived = anyio.Event()
-            await self._arrived.wait()
-        taken = {path: self._fetched.pop(path) for path in wanted}
-        self._held -= sum(map(self._size, wanted))
-        self._start()
-        for answer in taken.values():
-            if isinstance(answer, DeepFSError):
-                raise answer
-        return {path: answer for path, answer in taken.items() if isinstance(answer, Found)}
-
-    def _size(self, path: str) -> int:
-        known = self._sizes.get(path)
-        return known.size or 0 if known else 0
-
-    def _start(self) -> None:
-        while self._running < _IN_FLIGHT and self._next < len(self._queue) and self._has_room():
-            path = self._queue[self._next]
-            self._next += 1
-            self._running += 1
-            self._held += self._size(path)
-            self.tasks.start_soon(self._run, path)
-
-    def _has_room(self) -> bool:
-        return self._held == 0 or self._held + self._size(self._queue[self._next]) <= _AHEAD_BYTES
-
-    async def _run(self, path: str) -> None:
-        try:
-            self._fetched[path] = await self._fetch(path)
-        except DeepFSError as error:
-            self._fetched[path] = error
-        self._running -= 1
-        self._missing.discard(path)
-        if not self._missing:
-            self._arrived.set()
-        self._start()
-
-
-class _ObjectFiles(AsyncStorage):
-    """The objects under a prefix as files, for one operation."""
-
-    def __init__(self, backend: "ObjectStoreBackend") -> None:
-        self._backend = backend
-        self._client = backend._client
-        self._keys = backend._keys
-        self._sizes: Mapping[str, FileStat] = {}
-        self._prefetch: _Prefetch | None = None
-
-    async def carry_out(self, plan: Plan[T], kind: Kind) -> T:
-        return await _on_asyncio(partial(self._carry_out, plan, kind))
-
-    async def _carry_out(self, plan: Plan[T], kind: Kind) -> T:
-        self._listings = anyio.Semaphore(_IN_FLIGHT)  # Made here, on the loop that uses it.
-        if kind != "search":
-            return await super().carry_out(plan, kind)
-        outcome: T | Exception
-        async with anyio.create_task_group() as self._tasks:
-            try:
-                outcome = await super().carry_out(plan, kind)
-            except Exception as error:
-                outcome = error
-            self._tasks.cancel_scope.cancel()
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
-
-    async def stat(self, paths: Sequence[str]) -> Mapping[str, FileStat]:
-        found: dict[str, FileStat] = {}
-
-        async def look(path: str) -> None:
-            if (answer := await self._client.stat(path)) is not None:
-                found[path] = answer.stat
-
-        await _each([path for path in paths if self._keys.fits(path)], look)
-        return found
-
-    async def get(self, paths: Sequence[str]) -> _Objects:
-        if self._prefetch is not None:
-            return await self.get_first(paths, ())
-        found: dict[str, Found] = {}
-
-        async def fetch(path: str) -> None:
-            if (answer := await self._fetch(path)) is not None:
-                found[path] = answer
-
-        await _each([path for path in paths if self._keys.fits(path)], fetch)
-        return _Objects(found)
-
-    async def get_first(self, paths: Sequence[str], ahead: Sequence[str]) -> _Objects:
-        if self._prefetch is None:
-            self._prefetch = _Prefetch(self._fetch, self._sizes)
-            self._prefetch.tasks = self._tasks
-        return _Objects(await self._prefetch.take(paths, ahead))
-
-    def _fetch(self, path: str) -> Awaitable[Found | None]:
-        return self._client.fetch(path, limit=_MAX_HELD_BYTES)
-
-    async def read_window(self, path: str, offset: int, limit: int) -> ReadResult | None:
-        """The window of a read, for which only a part of a large text is fetched; None if there is no file."""
-        if not self._keys.fits(path):
-            return None
-        return await read_window(self._client, path, offset, limit, max_binary=self._backend._max_bytes)
-
-    # --- listing ---
-
-    async def list(self, prefix: str, limit: int | None = None) -> Mapping[str, FileStat]:
-        listed: dict[str, FileStat] = {}
-        if not self._keys.fits(prefix):
-            return listed
-        async with self._listings:  # An upload of many files asks for as many listings at once.
-            async for page in self._client.pages(self._keys.key(prefix)):
-                self._add(listed, page, prefix)
-                if limit is not None and len(listed) >= limit and await self._without_markers(listed):
-                    break
-            await self._without_markers(listed)
-        self._sizes = listed
-        return listed
-
-    def _add(self, listed: dict[str, FileStat], page: Sequence[Mapping[str, Any]], prefix: str) -> None:
-        for meta in page:
-            path = self._keys.path(meta["path"])
-            if path != prefix[:-1]:  # The marker of the directory itself.
-                listed[path] = stat_of_listed(meta)
-
-    async def _without_markers(self, listed: dict[str, FileStat]) -> bool:
-        """Remove the markers of directories, which are listed like empty files. Returns whether there was none.
-
-        The marker of `/a` has the key `a/`, which the driver shows as `a`.
-        """
-        known, before = self._backend._known_empty, len(listed)
-        empty = {path: stat.modified_at for path, stat in listed.items() if stat.size == 0}
-        unknown = [path for path, modified_at in empty.items() if known.get(path, (None,))[0] != modified_at]
-        looked = await self.stat(unknown)
-        if len(known) + len(unknown) > _MAX_KNOWN:
-            known.clear()
-        known.update((path, (empty[path], path in looked)) for path in unknown)
-        for path in empty:
-            if not known.get(path, (None, path in looked))[1]:
-                del listed[path]
-        return len(listed) == before
-
-    async def children(self, prefix: str) -> Mapping[str, FileStat]:
-        if not self._keys.fits(prefix):
-            return {}
-        answer = await self._client.children(self._keys.key(prefix))
-        listed: dict[str, FileStat] = {}
-        self._add(listed, answer["objects"], prefix)
-        for directory in answer["common_prefixes"]:
-            listed[f"{self._keys.path(directory)}/_"] = FileStat()
-        return listed
-
-    # --- changing ---
-
-    async def apply(self, changes: Sequence[Change]) -> None:
-        await self._backend._check_conditions()
-        additions = [change for change in changes if change.after is not None]
-        removals = [change for change in changes if change.after is None]
-        if additions:
-            await self._put_all(additions, moves=bool(removals))
-        if removals:
-            await self._remove_all(removals, additions)
-
-    async def _put_all(self, additions: Sequence[Change], *, moves: bool) -> None:
-        done: dict[str, Tag] = {}
-        failures: list[DeepFSError] = []
-
-        async def put(change: Change) -> None:
-            try:
-                done[change.path] = await self._put(change)
-            except DeepFSError as error:
-                failures.append(error)
-
-        await _each(additions, put)
-        if not failures:
-            self._tags = done
-            return
-        if moves:
-            await self._take_back(additions, done)
-        _raise_partly(failures, done)
-
-    async def _put(self, change: Change) -> Tag:
-        if change.after is None:
-            raise AssertionError("a removal is no put")
-        return await self._client.put(change.path, change.after, change.origin, creates=change.condition == "create")
-
-    async def _take_back(self, additions: Sequence[Change], done: dict[str, Tag]) -> None:
-        """Delete the files that were added, if nobody has changed them since; those remain in `done`."""
-
-        async def remove(change: Change) -> None:
-            tag = done.get(change.path)
-            if tag is None or change.condition != "create":
-                return
-            try:
-                found = await self._client.stat(change.path)
-                if found is not None and found.tag.is_same(tag):
-                    await self._client.delete(change.path, tag)
-            except DeepFSError:
-                return
-            del done[change.path]
-
-        await _each(additions, remove)
-
-    async def _remove_all(self, removals: Sequence[Change], additions: Sequence[Change]) -> None:
-        # Deleting has no condition. So what must be the version that was read, because its copy takes its place or the
-        # caller named it, is looked at just before.
-        if failure := await self._changed(removals):
-            done = dict(self._tags) if additions else {}
-            await self._take_back(additions, done) if additions else None
-            _raise_partly([failure], done)
-        deleted: list[str] = []
-        failures: list[DeepFSError] = []
-
-        async def delete(change: Change) -> None:
-            try:
-                await self._client.delete(change.path, change.origin)
-                deleted.append(change.path)
-            except DeepFSError as error:
-                failures.append(error)
-
-        await _each(removals, delete)
-        if failures:
-            _raise_partly(failures, [*deleted, *(change.path for change in additions)])
-
-    async def _changed(self, removals: Sequence[Change]) -> DeepFSError | None:
-        """The error to raise if a file whose content was read is no longer what was read."""
-        read = {change.path: change.origin for change in removals if change.before is not None}
-        if not read:
-            return None
-        try:
-            found = await self.stat(list(read))
-        except DeepFSError as error:
-            return error
-        same = (path in found and found[path].tag.is_same(tag) for path, tag in read.items())
-        return None if all(same) else ChangedError(next(iter(read)))
-
-    _tags: dict[str, Tag]
-
-
-def _raise_partly(failures: Sequence[DeepFSError], done: Any) -> None:
-    """Raise for the failures of some changes: the first one if nothing is `done`."""
-    if not done:
-        raise next((error for error in failures if not isinstance(error, ChangedError)), failures[0])
-    has_failed = any(not isinstance(error, ChangedError) for error in failures)
-    kind = PartlyDoneError if has_failed else _PartlyChangedError
-    raise kind("The object store stored only a part of the changes", done, failures[0])
-
-
-class _PartlyChangedError(PartlyDoneError):
-    """The other files changed after they were looked at."""
-
-    code = ErrorCode.CONFLICT
-
 
 async def _hand_over(parts: Parts, start: bytes, rest: AsyncIterator[bytes]) -> None:
-    await _on_asyncio(partial(parts.add, start))
+    await call_on_asyncio(partial(parts.add, start))
     async for chunk in rest:
-        if not await _on_asyncio(partial(parts.add, bytes_given("each chunk", chunk))):
+        if not await call_on_asyncio(partial(parts.add, bytes_given("each chunk", chunk))):
             return
-
-
-class _ReadWindow(Struct, frozen=True):
-    """Asks for a window of a file."""
-
-    path: str
-    offset: int
-    limit: int
-
-    def ask(self, storage: Any) -> Any:
-        return storage.read_window(self.path, self.offset, self.limit)
 
 
 class ObjectStoreBackend(StorageBackend):
@@ -439,6 +78,9 @@ class ObjectStoreBackend(StorageBackend):
         retries: How often requests are sent, and how long changes are planned anew; None is `RetryPolicy()`.
         unsafe_overwrites: Use a store that ignores the conditions of puts. Changes of other processes are then
             overwritten.
+        index: A `PostgresBackend` or `SqliteBackend` that keeps a copy of what can be searched, so that searches fetch
+            only what may match. Give it a namespace of its own, which all clients of the bucket may share. It is not
+            closed. Changes by clients without the index are found after `arefresh_index`.
         max_file_size_mb: The largest file, in units of 1,048,576 bytes, that is searched, or shown if it is binary.
         **options: Options of obstore's store for the URL, such as `region`, `endpoint` or `client_options`.
 
@@ -457,6 +99,7 @@ class ObjectStoreBackend(StorageBackend):
         *,
         retries: RetryPolicy | None = None,
         unsafe_overwrites: bool = False,
+        index: StorageBackend | None = None,
         max_file_size_mb: int = 10,
         **options: Any,
     ) -> None:
@@ -467,10 +110,15 @@ class ObjectStoreBackend(StorageBackend):
         self._bucket = place.scope
         self._unsafe = unsafe_overwrites
         self._is_checked = unsafe_overwrites
-        self._known_empty: dict[str, tuple[str | None, bool]] = {}
-        """When empty objects of listings were last modified, and whether they are files, not markers of directories."""
         self._in_memory = type(place.store).__name__ == "MemoryStore"
         self._client = ObjectClient(place, self._keys, self._retries, is_conditional=not unsafe_overwrites)
+        self._shared = Bucket(self._client, self._keys, self._max_bytes, self._check_conditions)
+        if index is not None:
+            objects = Objects(
+                lambda: self._files().pages(), lambda wanted: self._files().tagged(wanted), self._max_bytes
+            )
+            self._shared.index = SearchIndex(index, objects)
+            self._finds = True
         self.capabilities: Capabilities = Capabilities(
             durable=not self._in_memory, atomic_between_processes=not unsafe_overwrites
         )
@@ -485,8 +133,11 @@ class ObjectStoreBackend(StorageBackend):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._keys.whole('/')!r})"
 
+    def _files(self) -> ObjectFiles:
+        return ObjectFiles(self._shared)
+
     def _storage(self) -> Storage:
-        return _ObjectFiles(self)
+        return self._files()
 
     def _scope(self) -> Hashable:
         return self._bucket
@@ -506,6 +157,25 @@ class ObjectStoreBackend(StorageBackend):
             check_key(self._keys, change.path)
         return changes
 
+    # --- the search index ---
+
+    async def arefresh_index(self) -> str:
+        """Bring the search index up to date with changes by clients that do not keep it.
+
+        All objects are listed, and those that changed are fetched. A search does this first if its request has `fresh`,
+        if the index is new, or if a change of this process had an unknown outcome.
+
+        Returns:
+            The time when the listing began, as ISO 8601. Searches tell it as `as_of`.
+
+        Raises:
+            DeepFSError: NotSupportedError without an index, BackendError if the store or the database failed.
+        """
+        index = self._shared.index
+        if index is None:
+            raise NotSupportedError(backend=type(self).__name__, operation="refresh an index, since it has none")
+        return await call_on_asyncio(index.refresh)
+
     # --- reading ---
 
     async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
@@ -514,7 +184,7 @@ class ObjectStoreBackend(StorageBackend):
         return await self._look(lambda: self._read(path, offset, limit))
 
     def _read(self, path: str, offset: int, limit: int) -> Plan[ReadResult]:
-        request: Any = _ReadWindow(path, offset, limit)
+        request: Any = ReadWindow(path, offset, limit)
         result: ReadResult | None = None if path == "/" else (yield request)
         if result is None:
             raise (yield from plans.missing(path))
@@ -524,7 +194,7 @@ class ObjectStoreBackend(StorageBackend):
         path, chunk_size = paths.normalize(path), chunk_bytes(chunk_size)
         found: Found | None = None
         if path != "/" and self._keys.fits(path):
-            found = await _on_asyncio(lambda: self._client.fetch_range(path, 0, BLOCK_BYTES))
+            found = await call_on_asyncio(lambda: self._client.fetch_range(path, 0, BLOCK_BYTES))
         if found is None:
             await self._look(lambda: self._raise_missing(path))
             raise NotFoundError(path)
@@ -542,7 +212,9 @@ class ObjectStoreBackend(StorageBackend):
             start += len(block.content)
             if start >= size:
                 return
-            block = await _on_asyncio(partial(self._client.fetch_range, path, start, start + BLOCK_BYTES, first.tag))
+            block = await call_on_asyncio(
+                partial(self._client.fetch_range, path, start, start + BLOCK_BYTES, first.tag)
+            )
         if start < size:
             raise ConflictError(path, "it changed while it was downloaded")
 
@@ -573,7 +245,7 @@ class ObjectStoreBackend(StorageBackend):
         check_key(self._keys, path)
         if self._in_memory:
             raise NotSupportedError(backend=type(self).__name__, operation="presigned URLs")
-        return await _on_asyncio(lambda: self._client.presign(path, method, expires_in))
+        return await call_on_asyncio(lambda: self._client.presign(path, method, expires_in))
 
     def presign(self, path: str, *, expires_in: float = 3600, method: Literal["GET", "PUT"] = "GET") -> str:
         """`apresign`, for code without an event loop.
@@ -618,9 +290,11 @@ class ObjectStoreBackend(StorageBackend):
                 return response
             target = paths.normalize(path)
             check_key(self._keys, target)
-            await _on_asyncio(self._check_conditions)
+            await call_on_asyncio(self._check_conditions)
             before = await self._look(lambda: self._replaceable(target))
             await self._upload(target, before, start, rest)
+            if self._shared.index is not None:
+                self._shared.index.suspect()  # It does not have the content.
         except DeepFSError as error:
             return FileUploadResponse(path, error.code.value)
         return FileUploadResponse(path)
@@ -639,7 +313,7 @@ class ObjectStoreBackend(StorageBackend):
         async def put() -> None:
             # Shielded on this side: the driver must be there to be told to give up.
             try:
-                await shielded(partial(_on_asyncio, partial(self._client.put_parts, path, before, parts.chunks())))
+                await shielded(partial(call_on_asyncio, partial(self._client.put_parts, path, before, parts.chunks())))
             except DeepFSError as error:
                 errors.append(error)
 
@@ -647,10 +321,10 @@ class ObjectStoreBackend(StorageBackend):
             tasks.start_soon(put)
             try:
                 await _hand_over(parts, start, rest)
-                await _on_asyncio(parts.end)
+                await call_on_asyncio(parts.end)
             except BaseException as error:
                 errors.append(error)
-                await shielded(partial(_on_asyncio, parts.abort))
+                await shielded(partial(call_on_asyncio, parts.abort))
                 if not isinstance(error, Exception):
                     raise
         if errors:
@@ -687,6 +361,9 @@ class S3Backend(ObjectStoreBackend):
         endpoint_url: The address of the server; None is that of Amazon. An `http://` address is not encrypted.
         retries: How often requests are sent, and how long changes are planned anew; None is `RetryPolicy()`.
         unsafe_overwrites: Use a store that ignores the conditions of puts.
+        index: A `PostgresBackend` or `SqliteBackend` that keeps a copy of what can be searched, so that searches fetch
+            only what may match. Give it a namespace of its own, which all clients of the bucket may share. It is not
+            closed. Changes by clients without the index are found after `arefresh_index`.
         max_file_size_mb: The largest file, in units of 1,048,576 bytes, that is searched, or shown if it is binary.
         **options: Further options of obstore's `S3Store`, such as `access_key_id` and `secret_access_key`.
 
@@ -704,6 +381,7 @@ class S3Backend(ObjectStoreBackend):
         endpoint_url: str | None = None,
         retries: RetryPolicy | None = None,
         unsafe_overwrites: bool = False,
+        index: StorageBackend | None = None,
         max_file_size_mb: int = 10,
         **options: Any,
     ) -> None:
@@ -716,6 +394,7 @@ class S3Backend(ObjectStoreBackend):
             prefix,
             retries=retries,
             unsafe_overwrites=unsafe_overwrites,
+            index=index,
             max_file_size_mb=max_file_size_mb,
             **options,
         )

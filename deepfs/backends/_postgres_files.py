@@ -48,7 +48,7 @@ _RESERVE: Final = 32
 _JOURNAL: Final = 64
 """How many entries of the journal are removed at once."""
 
-STAT: Final = "path, size, modified_at, created_at, version"
+STAT: Final = "path, size, modified_at, created_at, version, mime_type"
 _BEHIND: Final = "\x01"
 """Appended to a path, it gives the first text behind the path, since NUL is in no text."""
 
@@ -92,7 +92,8 @@ def _time(text: str | None) -> datetime:
 
 def stat_of_row(row: Any) -> FileStat:
     """The stat of a row with the columns `STAT`."""
-    return FileStat(row["size"], _time_text(row["modified_at"]), _time_text(row["created_at"]), row["version"])
+    times = _time_text(row["modified_at"]), _time_text(row["created_at"])
+    return FileStat(row["size"], *times, row["version"], row["mime_type"])
 
 
 def _file_of_row(row: Any) -> FileDataV2:
@@ -489,7 +490,7 @@ def _children(names: Names) -> str:
         )
         SELECT {STAT} FROM walked WHERE slash = 0
         UNION ALL
-        SELECT min(path), NULL, NULL, NULL, NULL FROM walked WHERE slash > 0
+        SELECT min(path), NULL, NULL, NULL, NULL, NULL FROM walked WHERE slash > 0
         GROUP BY left(path, $4::integer - 1 + slash)
     """
 

@@ -185,7 +185,7 @@ class SearchedFiles(PostgresFiles):
             )
             SELECT {STAT} FROM {self.names.files} WHERE namespace = $1 AND path = $5::text AND $6::bigint > 0
             UNION ALL (SELECT {STAT} FROM walked WHERE fits ORDER BY path)
-            UNION ALL SELECT max(path), count(*), NULL, NULL, NULL FROM walked
+            UNION ALL SELECT max(path), count(*), NULL, NULL, NULL, NULL FROM walked
         """
         return query, values
 
@@ -220,7 +220,7 @@ class SearchedFiles(PostgresFiles):
             WITH hits AS MATERIALIZED ({hits} AND $4::bigint > 0 LIMIT {_TOO_MANY + 1}),
             found AS (SELECT {STAT} FROM hits WHERE {in_range} {others})
             (SELECT {STAT} FROM found ORDER BY path LIMIT {_PAGE})
-            UNION ALL SELECT NULL, count(*), NULL, NULL, NULL FROM hits
+            UNION ALL SELECT NULL, count(*), NULL, NULL, NULL, NULL FROM hits
         """
         return query, values
 

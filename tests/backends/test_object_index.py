@@ -1,8 +1,9 @@
 """The search index beside an object store: what it finds, and when it lists the objects."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -10,12 +11,15 @@ from deepfs.backends._object_index import Objects, SearchIndex
 from deepfs.backends.flat import AsyncStorage, StorageBackend
 from deepfs.backends.flat_requests import Page
 from deepfs.backends.memory import MemoryBackend
+from deepfs.backends.postgres import PostgresBackend
 from deepfs.backends.sqlite import SqliteBackend
-from deepfs.errors import BackendError
+from deepfs.errors import BackendError, NotSupportedError
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest, SearchRequest
 from deepfs.testing.expect import lines_of, succeeded
 from deepfs.text.flat_tree import Change, FileStat, TaggedFiles, stat_of
 from deepfs.types import FileDataV2
+from support.http_proxy import HttpProxy, running_proxy
+from support.object_stores import S3Server
 from support.raw import file_of
 
 pytestmark = pytest.mark.anyio
@@ -206,3 +210,61 @@ async def test_the_file_of_the_index_itself_is_not_found(backend: BucketBackend)
 def test_an_index_needs_a_backend_that_finds() -> None:
     with pytest.raises(ValueError, match="Postgres or SQLite"):
         Bucket(MemoryBackend())
+
+
+# --- beside S3 ---
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def index(request: pytest.FixtureRequest, tmp_path: Path) -> StorageBackend:
+    if request.param == "sqlite":
+        return SqliteBackend(tmp_path / "index.db", "index")
+    return PostgresBackend(request.getfixturevalue("postgres_dsn"), "index")
+
+
+@pytest.fixture(scope="module")
+def one_proxy(s3_server: S3Server) -> Iterator[HttpProxy]:
+    with running_proxy(urlsplit(s3_server.url).port or 0) as proxy:
+        yield proxy
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_search_of_a_bucket_fetches_candidates_only(
+    s3_server: S3Server, one_proxy: HttpProxy, index: StorageBackend
+) -> None:
+    prefix = s3_server.prefix()
+    files = [(f"/d{number % 7}/f{number:03}.txt", f"line\nmark-{number:03}-x\n".encode()) for number in range(150)]
+    backend = s3_server.backend(prefix, endpoint_url=one_proxy.url, index=index)
+    plain = s3_server.backend(prefix)
+    assert all(response.error is None for response in await plain.aupload_files(files))
+    succeeded(await backend.awrite("/first.txt", "the first change checks the conditions of the store"))
+    first = succeeded(await backend.agrep("mark-077-x"))
+    assert lines_of(first) == [("/d0/f077.txt", 2)]
+
+    one_proxy.methods()
+    assert succeeded(await backend.agrep("mark-077-x")).matches == first.matches
+    assert one_proxy.methods() == ["GET"], "one candidate"
+    assert len(succeeded(await backend.agrep(r"mark-0[45]\d-x", regex=True)).matches or []) == 20
+    assert succeeded(await backend.agrep("no such mark")).matches == []
+    assert len(succeeded(await backend.aglob("f03*.txt")).matches or []) == 10
+    one_proxy.methods()
+
+    succeeded(await backend.aedit("/d0/f077.txt", "mark-077-x", "mark-changed-x"))
+    assert one_proxy.methods() == ["GET", "PUT"]
+    assert lines_of(succeeded(await backend.agrep("mark-changed"))) == [("/d0/f077.txt", 2)]
+    succeeded(await plain.awrite("/d0/by-another.txt", "mark-changed"))
+    succeeded(await plain.adelete("/d1/f001.txt"))
+    assert lines_of(succeeded(await backend.agrep("mark-changed"))) == [("/d0/f077.txt", 2)]
+    assert succeeded(await backend.agrep("mark-001-x")).matches == [], "it is not there any more"
+    as_of = await backend.arefresh_index()
+    found = succeeded(await backend.agrep("mark-changed"))
+    assert (lines_of(found), found.as_of) == ([("/d0/by-another.txt", 1), ("/d0/f077.txt", 2)], as_of)
+    for query in ("mark-1", "line", "x", "e\nm"):
+        expected = await plain.agrep(query)
+        assert (await backend.agrep(query)).matches == expected.matches, query
+    await index.aclose()
+
+
+async def test_a_backend_without_an_index_cannot_refresh_one(s3_server: S3Server) -> None:
+    with pytest.raises(NotSupportedError, match="it has none"):
+        await s3_server.backend(s3_server.prefix()).arefresh_index()

@@ -61,7 +61,7 @@ FIGURES: Final = (
     Figure("… with an argument not described", goal=(0, 0)),
     Figure("… whose errors are not named", goal=(0, 0)),
     Figure("modules that a disk grep passes", goal=(0, 10), today=(0, 24)),
-    Figure("modules that a store edit passes", today=(0, 21)),
+    Figure("modules that a store edit passes", today=(0, 23)),
 )
 
 

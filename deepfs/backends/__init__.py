@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 from deepfs._lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from deepfs.backends._fsspec_filesystem import register_backend, unregister_backend
     from deepfs.backends.composite import CompositeBackend
     from deepfs.backends.filesystem import FilesystemBackend
     from deepfs.backends.flat import FlatBackend
     from deepfs.backends.fsspec import FsspecBackend
-    from deepfs.backends.fsspec_filesystem import register_backend, unregister_backend
     from deepfs.backends.local_shell import LocalShellBackend
     from deepfs.backends.memory import MemoryBackend
     from deepfs.backends.object_store import ObjectStoreBackend, S3Backend
@@ -60,7 +60,7 @@ if not TYPE_CHECKING:  # Type checkers use the imports above, and report unknown
             "filesystem": ["FilesystemBackend"],
             "flat": ["FlatBackend"],
             "fsspec": ["FsspecBackend"],
-            "fsspec_filesystem": ["register_backend", "unregister_backend"],
+            "_fsspec_filesystem": ["register_backend", "unregister_backend"],
             "local_shell": ["LocalShellBackend"],
             "memory": ["MemoryBackend"],
             "object_store": ["ObjectStoreBackend", "S3Backend"],

@@ -20,15 +20,27 @@ __all__ = ["BUCKET", "PAGE", "RawObjects", "S3Server", "running_s3"]
 BUCKET: Final = "bucket"
 PAGE: Final = 100
 """How many keys the server lists in one answer."""
-# One request at a time, since moto's conditional puts are not atomic between threads.
+# One request at a time, since moto's conditional puts are not atomic between threads; but each connection has a thread, as
+# one that sends nothing would block the server. A request whose body is cut does nothing.
 _SERVER: Final = """
+import io
 import logging
 import sys
-from threading import Thread
+from threading import Lock, Thread
 logging.getLogger("werkzeug").disabled = True
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
-server = make_server("127.0.0.1", 0, DomainDispatcherApplication(create_backend_app))
+application, lock = DomainDispatcherApplication(create_backend_app), Lock()
+def serve(environ, start_response):
+    size = int(environ.get("CONTENT_LENGTH") or 0)
+    body = environ["wsgi.input"].read(size)
+    if len(body) != size:
+        start_response("400 Bad Request", [])
+        return []
+    environ["wsgi.input"] = io.BytesIO(body)
+    with lock:
+        return list(application(environ, start_response))
+server = make_server("127.0.0.1", 0, serve, threaded=True)
 Thread(target=server.serve_forever, daemon=True).start()
 print(server.server_port, flush=True)
 sys.stdin.read()

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from deepfs.backends.object_store import ObjectStoreBackend, S3Backend
     from deepfs.backends.postgres import PostgresBackend
     from deepfs.backends.protocol import BackendProtocol
+    from deepfs.backends.retries import RetryPolicy
     from deepfs.backends.sqlite import SqliteBackend
     from deepfs.backends.state import StateBackend
     from deepfs.backends.store import NamespaceFactory, StoreBackend
@@ -44,6 +45,7 @@ __all__ = [
     "NamespaceFactory",
     "ObjectStoreBackend",
     "PostgresBackend",
+    "RetryPolicy",
     "S3Backend",
     "SqliteBackend",
     "StateBackend",
@@ -66,6 +68,7 @@ if not TYPE_CHECKING:  # Type checkers use the imports above, and report unknown
             "object_store": ["ObjectStoreBackend", "S3Backend"],
             "postgres": ["PostgresBackend"],
             "protocol": ["BackendProtocol"],
+            "retries": ["RetryPolicy"],
             "sqlite": ["SqliteBackend"],
             "state": ["StateBackend"],
             "store": ["NamespaceFactory", "StoreBackend"],

@@ -20,8 +20,8 @@ __all__ = ["BUCKET", "PAGE", "RawObjects", "S3Server", "running_s3"]
 BUCKET: Final = "bucket"
 PAGE: Final = 100
 """How many keys the server lists in one answer."""
-# One request at a time, since moto's conditional puts are not atomic between threads; but each connection has a thread, as
-# one that sends nothing would block the server. A request whose body is cut does nothing.
+# One request at a time, since moto's conditional puts are not atomic between threads; but each connection has a thread,
+# as one that sends nothing would block the server. A request whose body is cut does nothing.
 _SERVER: Final = """
 import io
 import logging

@@ -42,8 +42,11 @@ async def backend(proxy: CuttingProxy, postgres_files_dsn: str) -> AsyncIterator
         yield backend
 
 
-STEPS = {"edit": 1, "upload": 19, "move": 19}
-"""How many bytes lie between two cuts of answers. Those of an edit in one statement are all tried."""
+STEPS = {"edit": 1, "edit by a plan": 13, "upload": 19, "move": 19}
+"""How many bytes lie between two cuts of answers. Those of an edit in one statement are all tried.
+
+The answers of an edit by a plan hold the content, which each edit makes longer, so the steps must be longer still.
+"""
 STEPS_OF_REQUESTS = {"edit": 7, "edit by a plan": 11}
 
 Call = Callable[[PostgresBackend, int], Awaitable[Any]]

@@ -100,6 +100,8 @@ class _Prefetch:
         self._sizes = sizes
         self._queue: list[str] = []
         self._seen: set[str] = set()
+        self._wanted = 0
+        """How many files of the queue the search has asked for."""
         self._next = 0
         self._running = 0
         self._held = 0
@@ -115,6 +117,7 @@ class _Prefetch:
         """The files at `wanted`; those `ahead` are fetched meanwhile."""
         new = [path for path in (*wanted, *ahead) if path not in self._seen]
         self._queue += new
+        self._wanted += len(wanted)
         self._seen.update(new)
         self._missing = {path for path in wanted if path not in self._fetched}
         self._start()
@@ -134,7 +137,9 @@ class _Prefetch:
         return known.size or 0 if known else 0
 
     def _start(self) -> None:
-        while self._running < _IN_FLIGHT and self._next < len(self._queue) and self._has_room():
+        # No more files are fetched before they are needed than may be under way at once.
+        end = min(len(self._queue), self._wanted + _IN_FLIGHT)
+        while self._next < end and self._running < _IN_FLIGHT and self._has_room():
             path = self._queue[self._next]
             self._next += 1
             self._running += 1

@@ -539,7 +539,7 @@ async def test_a_text_that_changes_between_its_parts_is_read_anew(
 async def test_a_large_binary_file_is_not_fetched_beyond_the_limit(
     backend: S3Backend, proxy: HttpProxy, store: Any, prefix: str
 ) -> None:
-    backend._max_bytes = 2 * MB
+    backend._max_bytes = backend._shared.max_bytes = 2 * MB
     await put(store, f"{prefix}/a.png", b"\x89PNG" * MB)
     await put(store, f"{prefix}/a.txt", b"\xff" * (3 * MB))
     proxy.sent = 0

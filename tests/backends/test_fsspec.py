@@ -24,6 +24,7 @@ from deepfs.backends.retries import RetryPolicy
 from deepfs.testing.expect import failed, succeeded
 from support.fsspec_memory import AsyncMemory
 from support.processes import started
+from support.promises import keeps
 from support.waiting import until
 
 FIRST: Final = datetime(2026, 1, 2, tzinfo=UTC)
@@ -124,6 +125,7 @@ def test_names_above_the_root_are_out_of_reach(memory: Any) -> None:
     assert sorted(memory.find("/")) == ["/root-not/secret", "/root/a", "/secret"]
 
 
+@keeps("Names that it would read as others are refused.")
 def test_a_name_that_the_filesystem_reads_as_another_is_refused() -> None:
     backend = FsspecBackend(AsyncMemory())
     failed(backend.write("/asyncmemory::x", "x"), ErrorCode.INVALID_PATH)
@@ -234,6 +236,7 @@ NAMES: Final = [
 ]  # fmt: skip
 
 
+@keeps("are no valid paths or are links are never followed")
 @pytest.mark.parametrize("kind", ["file", "directory", "link", "other", None, 7])
 def test_names_that_are_no_paths_are_left_out(kind: Any) -> None:
     listing: list[Any] = [{"name": name, "type": kind, "size": 1} for name in NAMES]
@@ -246,6 +249,7 @@ def test_names_that_are_no_paths_are_left_out(kind: Any) -> None:
     assert [info.path for info in succeeded(backend.glob("**/*")).matches] == ["/a.txt"]
 
 
+@keeps("are links are never followed")
 @pytest.mark.parametrize("link", [{"type": "link"}, {"type": "other"}, {"type": "file", "islink": True}], ids=repr)
 def test_links_are_hidden_and_not_followed(link: dict[str, Any]) -> None:
     info = {"name": "link.txt", "size": 4, **link}
@@ -284,6 +288,7 @@ ERRORS: Final = [
 ]  # fmt: skip
 
 
+@keeps("Whatever a filesystem answers or raises, operations return results.")
 @pytest.mark.parametrize("method", ["info", "ls", "cat_file", "pipe_file", "rm_file"])
 @pytest.mark.parametrize("error", ERRORS, ids=repr)
 def test_no_exception_of_a_filesystem_gets_out(method: str, error: BaseException) -> None:
@@ -338,6 +343,7 @@ def test_errors_have_the_code_of_their_condition(error: Exception, code: ErrorCo
     failed(FsspecBackend(Answering(pipe_file=error), retries=HASTY).write("/b.txt", "x"), code)
 
 
+@keeps("No text, result or `repr` has a URL", "the errors of Python that caused a result are attached")
 @pytest.mark.parametrize("option", ["password", "secret", "token"])
 def test_secrets_are_not_shown(option: str) -> None:
     backend = FsspecBackend("ftp://user:hunter2@127.0.0.1:9/x", **{option: "hunter2"})

@@ -22,6 +22,7 @@ from deepfs.backends.retries import RetryPolicy
 from deepfs.errors import BackendError, ConflictError
 from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
+from support.promises import keeps
 from support.raw_sqlite import RawSqlite, rows
 
 CHANGES: list[Callable[[SqliteBackend], Any]] = [
@@ -77,6 +78,7 @@ def test_the_same_version_is_never_given_twice(backend: SqliteBackend, file: Pat
     assert seen == sorted(set(seen))
 
 
+@keeps("Each operation that changes files is one transaction")
 def test_a_failed_change_leaves_nothing(backend: SqliteBackend, file: Path) -> None:
     refuse = "BEFORE INSERT ON files WHEN new.path = '/n/9' BEGIN SELECT raise(FAIL, 'no'); END"
     rows(file, f"CREATE TRIGGER refuse {refuse}")
@@ -155,6 +157,7 @@ def _later_version(file: Path) -> None:
     rows(file, "PRAGMA user_version = 99")
 
 
+@keeps("A file that is no database of deepfs is left as it is.")
 @pytest.mark.parametrize(
     ("make", "reason"),
     [

@@ -23,6 +23,8 @@ class TestS3(RawObjects, BackendConformance, BackendStateMachine, FileAndDirecto
 
 
 class TestMemory(RawObjects, BackendConformance, BackendStateMachine, FileAndDirectory):
+    steps = 300
+
     @pytest.fixture
     def backend(self) -> ObjectStoreBackend:
         self.store, self.prefix = MemoryStore(), "files"

@@ -8,11 +8,14 @@ import pytest
 
 from deepfs.backends.postgres import PostgresBackend
 from deepfs.testing import BackendConformance, BackendStateMachine
+from support.flat_trees import FileAndDirectory
 from support.postgres_files import fresh_namespace, peek, put
 
 
-class TestPostgres(BackendConformance, BackendStateMachine):
+class TestPostgres(BackendConformance, BackendStateMachine, FileAndDirectory):
     """The suite; raw access uses another driver. On trio, the connections are on the background loop."""
+
+    steps = 300
 
     @pytest.fixture
     async def backend(self, postgres_files_dsn: str) -> AsyncIterator[PostgresBackend]:

@@ -8,10 +8,11 @@ import pytest
 
 from deepfs import SqliteBackend
 from deepfs.testing import BackendConformance, BackendStateMachine
+from support.flat_trees import FileAndDirectory
 from support.raw_sqlite import RawSqlite
 
 
-class TestSqlite(BackendConformance, BackendStateMachine):
+class TestSqlite(BackendConformance, BackendStateMachine, FileAndDirectory):
     """The suite; raw access uses the driver directly."""
 
     @pytest.fixture

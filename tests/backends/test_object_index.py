@@ -93,8 +93,9 @@ class BucketBackend(StorageBackend):
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> SqliteBackend:
-    return SqliteBackend(tmp_path / "index.db", "index")
+def database(tmp_path: Path) -> Iterator[SqliteBackend]:
+    with SqliteBackend(tmp_path / "index.db", "index") as database:
+        yield database
 
 
 @pytest.fixture

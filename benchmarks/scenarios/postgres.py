@@ -1,15 +1,13 @@
 """Operations on a million files of a PostgresBackend, beside those on ten thousand, and the plans of their queries."""
 
-from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack
-from itertools import count
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import asyncpg
 
 from benchmarks import inputs, servers
 from benchmarks.bench import Bench
-from benchmarks.harness import Contender
+from benchmarks.many_files import BYTES, CALLS, IN_DIRECTORY, TIMES, Files, compare, mark_of, path_of
 from benchmarks.record import Race
 from deepfs.backends import PostgresBackend
 
@@ -19,80 +17,18 @@ _FEW: Final = 10_000
 _MANY: Final = 1_000_000
 _FEW_QUICK: Final = 1_000
 _MANY_QUICK: Final = 20_000
-_IN_DIRECTORY: Final = 100
-_BYTES: Final = 2_000
 _NAMESPACE: Final = "bench"
 _TABLE: Final = "deepfs.files"
-_TIMES: Final = 20
-"""How often a race calls an operation in each turn."""
 
-Operation = Callable[["_Files", int], Awaitable[Any]]
-
-
-class _Files(NamedTuple):
-    """A backend with `count` files, and a number for each call."""
-
-    backend: PostgresBackend
-    count: int
-    numbers: Iterator[int]
-
-    def path(self, number: int) -> str:
-        return _path(number % self.count)
-
-
-class _Case(NamedTuple):
-    name: str
-    call: str
-    run: Operation
-    milliseconds: float | None = None
-    """The limit for one call with many files."""
-    ratio: float | None = None
-    """The limit for the time with many files, in that with few."""
-
-
-async def _rare(files: _Files, number: int) -> Any:
-    return await files.backend.agrep(_mark(number % files.count))
-
-
-async def _absent(files: _Files, number: int) -> Any:
-    return await files.backend.agrep(f"no such mark {number}")
-
-
-async def _regex(files: _Files, number: int) -> Any:
-    return await files.backend.agrep(rf"^# [a-z]+ {number % files.count:07}x\b", regex=True)
-
-
-async def _named(files: _Files, number: int) -> Any:
-    return await files.backend.aglob(f"**/{files.path(number).rpartition('/')[2]}")
-
-
-async def _listed(files: _Files, number: int) -> Any:
-    return await files.backend.als(files.path(number).rpartition("/")[0])
-
-
-async def _read(files: _Files, number: int) -> Any:
-    return await files.backend.aread(files.path(number))
-
-
-async def _written(files: _Files, number: int) -> Any:
-    return await files.backend.awrite(f"/new/{number // 100:05}/{number}.py", _content(number))
-
-
-async def _edited(files: _Files, number: int) -> Any:
-    mark = _mark(number % files.count)
-    return await files.backend.aedit(files.path(number), f"# mark {mark}", f"# edited {number} {mark}")
-
-
-_CASES: Final = (
-    _Case("a rare literal", "await fs.agrep('0765432x')", _rare, milliseconds=10),
-    _Case("an absent literal", "await fs.agrep('no such mark')", _absent, milliseconds=10),
-    _Case("a regular expression", r"await fs.agrep(r'^# [a-z]+ 0765432x\b', regex=True)", _regex, milliseconds=100),
-    _Case("a name anywhere", "await fs.aglob('**/name.py')", _named, milliseconds=80),
-    _Case("ls", "await fs.als(directory of 100)", _listed, ratio=1.5),
-    _Case("read", "await fs.aread(path)", _read, ratio=1.5),
-    _Case("write", "await fs.awrite(new path, 2 kB)", _written, ratio=1.5),
-    _Case("edit", "await fs.aedit(path, …)", _edited, ratio=1.5),
-)
+_MILLISECONDS: Final = {
+    "a rare literal": 10.0,
+    "an absent literal": 10.0,
+    "a regular expression": 100.0,
+    "a name anywhere": 80.0,
+}
+"""The limits for one call with many files."""
+_RATIOS: Final = {"ls": 1.5, "read": 1.5, "write": 1.5, "edit": 1.5}
+"""The limits for the time with many files, in that with few."""
 
 
 async def measure(bench: Bench) -> None:
@@ -105,57 +41,33 @@ async def measure(bench: Bench) -> None:
             await _fill(dsn, number)
         async with AsyncExitStack() as opened:
             files = [
-                _Files(await opened.enter_async_context(PostgresBackend(dsn, _NAMESPACE)), number, count(7_919, 7_919))
+                Files(await opened.enter_async_context(PostgresBackend(dsn, _NAMESPACE)), number, _content)
                 for number, dsn in places.items()
             ]
-            for case in _CASES:
-                _set_bars(bench, case, await _race(bench, case, files), reduced=bench.quick)
+            for name in CALLS:
+                _set_bars(bench, name, await compare(bench, name, files))
         await _note_plans(bench, places[many], many)
-    bench.note(f"Files of up to {_BYTES:,} bytes, {_IN_DIRECTORY} in a directory; medians of {_TIMES} calls a turn.")
+    bench.note(f"Files of up to {BYTES:,} bytes, {IN_DIRECTORY} in a directory; medians of {TIMES} calls a turn.")
     bench.note("The server runs with fsync=off, on the same machine.")
 
 
-async def _race(bench: Bench, case: _Case, files: list[_Files]) -> Race:
-    async def run(one: _Files) -> list[int]:
-        return [_rows(await case.run(one, next(one.numbers))) for _ in range(_TIMES)]
-
-    contenders = [
-        Contender(name=f"{one.count:,} files", call=case.call, run=lambda one=one: run(one), rows=list, own=True)
-        for one in files
-    ]
-    return await bench.race(f"{case.name}, {_TIMES} times", contenders, noun="rows", rounds=9, seconds=30)
-
-
-def _rows(result: Any) -> int:
-    assert result.ok, result.error
-    found = getattr(result, "matches", None) or getattr(result, "entries", None)
-    return len(found) if found else 0
-
-
-def _set_bars(bench: Bench, case: _Case, race: Race, *, reduced: bool) -> None:
+def _set_bars(bench: Bench, name: str, race: Race) -> None:
     many, few = (entry.timing.seconds for entry in race.entries)
-    if case.milliseconds is not None:
-        claim = f"Postgres, {_MANY:,} files: {case.name}: at most {case.milliseconds:g} ms"
-        bench.at_most(claim, case.milliseconds, [each / _TIMES * 1000 for each in many], " ms", reduced=reduced)
-    if case.ratio is not None:
-        claim = f"Postgres, {_MANY:,} files: {case.name}: at most {case.ratio}× the time with {_FEW:,}"
-        bench.at_most(claim, case.ratio, [one / other for one, other in zip(many, few, strict=True)], reduced=reduced)
+    if limit := _MILLISECONDS.get(name):
+        claim = f"Postgres, {_MANY:,} files: {name}: at most {limit:g} ms"
+        bench.at_most(claim, limit, [each / TIMES * 1000 for each in many], " ms", reduced=bench.quick)
+    if limit := _RATIOS.get(name):
+        claim = f"Postgres, {_MANY:,} files: {name}: at most {limit}× the time with {_FEW:,}"
+        ratios = [one / other for one, other in zip(many, few, strict=True)]
+        bench.at_most(claim, limit, ratios, reduced=bench.quick)
 
 
 # --- the files -------------------------------------------------------------------------------------------------------
 
 
-def _path(number: int) -> str:
-    return f"/src/{number // 10_000:04}/{number // _IN_DIRECTORY:06}/module_{number:07}.py"
-
-
-def _mark(number: int) -> str:
-    return f"{number:07}x"
-
-
 def _content(number: int) -> str:
     pieces = _pieces()
-    return f"# mark {_mark(number)}\n{pieces[number % len(pieces)]}"
+    return f"# mark {mark_of(number)}\n{pieces[number % len(pieces)]}"
 
 
 _made: list[str] = []
@@ -165,7 +77,7 @@ def _pieces() -> list[str]:
     """The first pieces of the sources of Django, of up to 2 kB."""
     if not _made:
         texts = (text for _, text in sorted(inputs.python_files().items()) if text.isascii())
-        _made.extend(text[:at] for text in texts for at in (_BYTES // 4, _BYTES // 2, _BYTES - 100) if len(text) > at)
+        _made.extend(text[:at] for text in texts for at in (BYTES // 4, BYTES // 2, BYTES - 100) if len(text) > at)
     return _made
 
 
@@ -180,7 +92,7 @@ async def _fill(dsn: str, number: int) -> None:
         indexes = await connection.fetch(made)
         for name, _ in indexes:
             await connection.execute(f'DROP INDEX deepfs."{name}"')
-        rows = ((_NAMESPACE, _path(each), _content(each)) for each in range(number))
+        rows = ((_NAMESPACE, path_of(each), _content(each)) for each in range(number))
         await connection.copy_records_to_table(
             "files", schema_name="deepfs", records=rows, columns=["namespace", "path", "content"]
         )
@@ -205,14 +117,14 @@ async def _note_plans(bench: Bench, dsn: str, number: int) -> None:
 
     async with asyncpg.create_pool(dsn, min_size=1, max_size=4, init=watch) as pool:
         backend = PostgresBackend(pool, _NAMESPACE)
-        files = _Files(backend, number, count())
-        for case in _CASES:
-            await case.run(files, 104_729)
+        files = Files(backend, number, _content)
+        for name, (_, run) in CALLS.items():
+            await run(files, 104_729)
             queries.clear()
-            assert (await case.run(files, 15_485_863)).ok
+            assert (await run(files, 15_485_863)).ok
             plans = [await _plan(dsn, logged) for logged in list(queries)]
             steps = "; ".join(", ".join(plan) or "no plan" for plan in plans)
-            bench.note(f"Plans of {case.name}, {len(plans)} statements: {steps}")
+            bench.note(f"Plans of {name}, {len(plans)} statements: {steps}")
     bench.note(f"Sizes with {number:,} files: {await _sizes(dsn)}")
 
 

@@ -1,13 +1,12 @@
 """Edits of one object by several processes at once: each that succeeded is there once."""
 
-from contextlib import ExitStack
 from typing import Final
 
 import pytest
 
 from deepfs.sync import run_sync
 from support.object_stores import S3Server
-from support.processes import started
+from support.processes import printed_at_once
 
 PROCESSES: Final = 4
 EDITS: Final = 50
@@ -33,20 +32,8 @@ def test_concurrent_processes_lose_no_edit(s3_server: S3Server) -> None:
     prefix, total = s3_server.prefix(), PROCESSES * EDITS
     backend = s3_server.backend(prefix)
     assert backend.write("/log.txt", "".join(f"<{number}>\n" for number in range(total))).ok
-    outcomes: list[str] = []
-    with ExitStack() as stack:
-        processes = [
-            stack.enter_context(started(CHILD, s3_server.url, prefix, first * EDITS, (first + 1) * EDITS))
-            for first in range(PROCESSES)
-        ]
-        assert [process.stdout and process.stdout.readline() for process in processes] == ["ready\n"] * PROCESSES
-        for process in processes:
-            assert process.stdin is not None
-            process.stdin.write("\n")
-            process.stdin.flush()
-        for process in processes:
-            outcomes += process.communicate()[0].splitlines()
-    assert outcomes == ["ok"] * total
+    arguments = [(s3_server.url, prefix, first * EDITS, (first + 1) * EDITS) for first in range(PROCESSES)]
+    assert printed_at_once(CHILD, arguments) == ["ok"] * total
     data = run_sync(backend.aread_raw, "/log.txt").data
     assert data is not None
     assert data.content == "".join(f"({number})\n" for number in range(total))

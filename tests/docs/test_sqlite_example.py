@@ -1,8 +1,7 @@
 """The example of a backend over a blocking driver passes the shipped suite, and concurrent processes lose no edit."""
 
 import sqlite3
-from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +14,7 @@ from deepfs.testing import BackendConformance, BackendStateMachine
 from deepfs.text.records import size_of
 from deepfs.types import FileDataV2
 from support.flat_trees import FileAndDirectory
-from support.processes import started
+from support.processes import printed_at_once
 from support.raw import file_of, raw_bytes
 
 EXAMPLE: Final = Path(__file__).parents[2] / "examples" / "sqlite_backend.py"
@@ -106,24 +105,9 @@ def test_concurrent_processes_lose_no_edit(tmp_path: Path) -> None:
     total = PROCESSES * EDITS
     backend = example.SqliteBackend(file, "t")
     assert backend.write("/log.txt", "".join(f"<{number}>\n" for number in range(total))).ok
-    assert list(_edits_by_processes(file)) == ["ok"] * total
+    arguments = [(EXAMPLE, file, first * EDITS, (first + 1) * EDITS) for first in range(PROCESSES)]
+    assert printed_at_once(CHILD, arguments) == ["ok"] * total
     assert _peek(file, "/log.txt") == "".join(f"({number})\n" for number in range(total)).encode()
-
-
-def _edits_by_processes(file: Path) -> Iterator[str]:
-    """The outcome of each edit, as printed by processes that edit at the same time."""
-    with ExitStack() as stack:
-        processes = [
-            stack.enter_context(started(CHILD, EXAMPLE, file, first * EDITS, (first + 1) * EDITS))
-            for first in range(PROCESSES)
-        ]
-        assert [process.stdout and process.stdout.readline() for process in processes] == ["ready\n"] * PROCESSES
-        for process in processes:
-            assert process.stdin is not None
-            process.stdin.write("\n")
-            process.stdin.flush()
-        for process in processes:
-            yield from process.communicate()[0].splitlines()
 
 
 @pytest.mark.anyio

@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from threading import Event, Thread
 from typing import Final
+
+from support.served import served
 
 __all__ = ["Fault", "HttpProxy", "Request", "running_proxy"]
 
@@ -123,31 +124,6 @@ async def _received(reader: asyncio.StreamReader) -> Request | None:
 @contextmanager
 def running_proxy(upstream: int) -> Iterator[HttpProxy]:
     """A proxy before the server at a port of the loopback interface, on a thread of its own."""
-    proxy, ready = HttpProxy(upstream), Event()
-    loop = asyncio.new_event_loop()
-
-    ended = asyncio.Event()
-
-    async def serve() -> None:
-        server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0, backlog=1000)
-        proxy.port = server.sockets[0].getsockname()[1]
-        ready.set()
-        await ended.wait()
-        server.close()
-        connections = asyncio.all_tasks() - {asyncio.current_task()}
-        for connection in connections:
-            connection.cancel()
-        await asyncio.gather(*connections, return_exceptions=True)
-
-    def run() -> None:
-        loop.run_until_complete(serve())
-        loop.close()
-
-    thread = Thread(target=run, name="proxy")
-    thread.start()
-    ready.wait(30)
-    try:
+    proxy = HttpProxy(upstream)
+    with served(proxy.serve) as proxy.port:
         yield proxy
-    finally:
-        loop.call_soon_threadsafe(ended.set)
-        thread.join(30)

@@ -11,10 +11,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from itertools import count
-from threading import Event, Thread
 from typing import Final
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape, unescape
+
+from support.served import served
 
 __all__ = ["ObjectServer", "running_object_server"]
 
@@ -181,30 +182,6 @@ def _rendered(status: int, headers: Mapping[str, str], body: bytes, *, has_body:
 @contextmanager
 def running_object_server() -> Iterator[ObjectServer]:
     """A server on the loopback interface, on a thread of its own."""
-    server, ready = ObjectServer(), Event()
-    loop = asyncio.new_event_loop()
-    ended = asyncio.Event()
-
-    async def serve() -> None:
-        listening = await asyncio.start_server(server.serve, "127.0.0.1", 0, backlog=1000)
-        server.port = listening.sockets[0].getsockname()[1]
-        ready.set()
-        await ended.wait()
-        listening.close()
-        connections = asyncio.all_tasks() - {asyncio.current_task()}
-        for connection in connections:
-            connection.cancel()
-        await asyncio.gather(*connections, return_exceptions=True)
-
-    def run() -> None:
-        loop.run_until_complete(serve())
-        loop.close()
-
-    thread = Thread(target=run, name="object server")
-    thread.start()
-    ready.wait(30)
-    try:
+    server = ObjectServer()
+    with served(server.serve) as server.port:
         yield server
-    finally:
-        loop.call_soon_threadsafe(ended.set)
-        thread.join(30)

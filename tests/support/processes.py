@@ -6,8 +6,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import count, takewhile
 from pathlib import Path
 
@@ -17,7 +17,17 @@ import pytest
 
 import deepfs
 
-__all__ = ["Process", "appeared", "children", "gone", "pause", "started", "until_idle", "working_threads"]
+__all__ = [
+    "Process",
+    "appeared",
+    "children",
+    "gone",
+    "pause",
+    "printed_at_once",
+    "started",
+    "until_idle",
+    "working_threads",
+]
 
 Process = subprocess.Popen[str]
 
@@ -116,3 +126,18 @@ def working_threads() -> list[str]:
                 break
             frame = frame.f_back
     return found
+
+
+def printed_at_once(program: str, arguments: Iterable[Sequence[object]]) -> list[str]:
+    """The lines that processes of `program` print, one for each of `arguments`, which work at the same time.
+
+    The program prints "ready", and begins when it can read a line.
+    """
+    with ExitStack() as stack:
+        processes = [stack.enter_context(started(program, *each)) for each in arguments]
+        assert [process.stdout and process.stdout.readline() for process in processes] == ["ready\n"] * len(processes)
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+        return [line for process in processes for line in process.communicate()[0].splitlines()]

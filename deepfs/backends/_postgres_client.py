@@ -294,15 +294,20 @@ class Client:
     @asynccontextmanager
     async def tenant(self, namespace: str, *, changes: bool = False) -> AsyncIterator[Any]:
         """A connection that may see the rows of `namespace`; with `changes`, in a transaction."""
-        async with self.connection() as connection:
-            secured = self.abilities is not None and self.abilities.row_level_security
-            if not secured and not changes:
-                yield connection
-                return
-            async with connection.transaction():
-                if secured:
-                    await connection.execute("SELECT set_config('deepfs.namespace', $1, true)", namespace)
-                yield connection
+        async with self.connection() as connection, self.acting_for(namespace, connection, changes=changes):
+            yield connection
+
+    @asynccontextmanager
+    async def acting_for(self, namespace: str, connection: Any, *, changes: bool) -> AsyncIterator[None]:
+        """Let a connection see the rows of `namespace`; with `changes`, in a transaction."""
+        secured = self.abilities is not None and self.abilities.row_level_security
+        if not secured and not changes:
+            yield
+            return
+        async with connection.transaction():
+            if secured:
+                await connection.execute("SELECT set_config('deepfs.namespace', $1, true)", namespace)
+            yield
 
     @asynccontextmanager
     async def listener(self) -> AsyncIterator[Any]:

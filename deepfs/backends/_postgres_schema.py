@@ -53,6 +53,10 @@ class Names(Struct, frozen=True, dict=True):
         return self._quoted("_journal")
 
     @cached_property
+    def watchers(self) -> str:
+        return self._quoted("_watcher")
+
+    @cached_property
     def migrations(self) -> str:
         return self._quoted("_migration")
 
@@ -117,6 +121,13 @@ def _first(names: Names) -> list[str]:
             made_at timestamptz NOT NULL DEFAULT now()
         )
         """,
+        f"""
+        CREATE TABLE {names.watchers} (
+            namespace text COLLATE "C" NOT NULL,
+            pid integer NOT NULL,
+            PRIMARY KEY (namespace, pid)
+        )
+        """,
         _notifying_function(names),
         f"""
         CREATE TRIGGER notify AFTER INSERT OR UPDATE OR DELETE ON {names.files}
@@ -126,14 +137,27 @@ def _first(names: Names) -> list[str]:
 
 
 def _notifying_function(names: Names) -> str:
+    """The function of the trigger, which announces changes in namespaces that somebody watches.
+
+    Transactions that notify are committed one at a time by the server, so nobody notifies in vain. The shared lock
+    makes a new watcher wait for changes that did not see it. The function has the rights of its owner, since a role
+    that changes files need not see who watches.
+    """
     place = _text(f"{names.schema}.{names.table}/")
 
     def notify(kind: str, row: str) -> str:
-        channel = f"'deepfs_' || md5({place} || {row}.namespace)"
-        return f"PERFORM pg_notify({channel}, '{kind} ' || {row}.version || ' ' || {row}.path);"
+        return f"""
+                channel := 'deepfs_' || md5({place} || {row}.namespace);
+                PERFORM pg_advisory_xact_lock_shared(hashtextextended(channel, 0));
+                IF EXISTS (SELECT 1 FROM {names.watchers} WHERE namespace = {row}.namespace) THEN
+                    PERFORM pg_notify(channel, '{kind} ' || {row}.version || ' ' || {row}.path);
+                END IF;
+        """
 
     return f"""
-        CREATE OR REPLACE FUNCTION {names.notify}() RETURNS trigger LANGUAGE plpgsql AS $function$
+        CREATE OR REPLACE FUNCTION {names.notify}() RETURNS trigger LANGUAGE plpgsql
+        SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $function$
+        DECLARE channel text;
         BEGIN
             IF TG_OP = 'INSERT' THEN
                 {notify("created", "NEW")}
@@ -172,7 +196,7 @@ def _trigram_indexes(names: Names, extension: str) -> list[str]:
 def _policies(names: Names) -> list[str]:
     own = "namespace = current_setting('deepfs.namespace', true)"
     statements = []
-    for table in (names.files, names.journal):
+    for table in (names.files, names.journal, names.watchers):
         statements += [
             f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY",
             f"ALTER TABLE {table} FORCE ROW LEVEL SECURITY",

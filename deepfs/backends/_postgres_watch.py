@@ -1,4 +1,4 @@
-"""Changes of files as PostgreSQL announces them: a trigger notifies the channel of the namespace."""
+"""Changes of files as PostgreSQL announces them: a trigger notifies the channel of a namespace that is watched."""
 
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import AsyncExitStack, suppress
@@ -20,6 +20,8 @@ _MOST_AT_ONCE: Final = 64
 """The most events that are taken at once; the contents of their files are fetched together."""
 _SECONDS_OF_SILENCE: Final = 30.0
 """After so long without a notification the connection is tested."""
+_PROCESSES: Final = "SELECT pid FROM pg_stat_activity WHERE pid IS NOT NULL"
+"""The connections to the server. One that has ended left its entry behind."""
 
 
 async def watched(client: Client, namespace: str, path: str) -> AsyncGenerator[ChangeEvent, None]:
@@ -49,6 +51,7 @@ class _Watch:
         self._client = client
         self._namespace = namespace
         self._path = path
+        self._channel = client.names.channel(namespace)
         self._connection: Any = None
         self._stack = AsyncExitStack()
         self._buffer = ChangeBuffer(path)
@@ -108,8 +111,25 @@ class _Watch:
         connection = await self._stack.enter_async_context(self._client.listener())
         connection.add_termination_listener(self._lost)
         self._buffer = ChangeBuffer(self._path)
-        await connection.add_listener(self._client.names.channel(self._namespace), self._announced)
+        await connection.add_listener(self._channel, self._announced)
+        async with self._client.acting_for(self._namespace, connection, changes=True):
+            await self._register(connection)
         self._connection = connection
+
+    async def _register(self, connection: Any) -> None:
+        """Have changes announced from now on: wait for those that did not see this watcher."""
+        names, namespace = self._client.names, self._namespace
+        await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", self._channel)
+        left_behind = f"DELETE FROM {names.watchers} WHERE namespace = $1 AND pid NOT IN ({_PROCESSES})"
+        await connection.execute(left_behind, namespace)
+        add = f"INSERT INTO {names.watchers} VALUES ($1, pg_backend_pid()) ON CONFLICT DO NOTHING"
+        await connection.execute(add, namespace)
+
+    async def _unregister(self, connection: Any) -> None:
+        remove = f"DELETE FROM {self._client.names.watchers} WHERE namespace = $1 AND pid = pg_backend_pid()"
+        async with self._client.acting_for(self._namespace, connection, changes=False):
+            await connection.execute(remove, self._namespace)
+        await connection.remove_listener(self._channel, self._announced)
 
     async def _test(self) -> None:
         try:
@@ -137,9 +157,8 @@ class _Watch:
         connection, self._connection = self._connection, None
         if connection is not None and not connection.is_closed():
             connection.remove_termination_listener(self._lost)
-            if self._client.given_loop is not None:
-                with anyio.move_on_after(1), suppress(Exception):
-                    await connection.remove_listener(self._client.names.channel(self._namespace), self._announced)
+            with anyio.move_on_after(1), suppress(Exception):
+                await self._unregister(connection)
         await self._stack.aclose()
 
 

@@ -308,3 +308,69 @@ async def test_a_watch_reconnects_with_resync(
     assert (seen.path, seen.kind) == ("/seen", "created")
     await events.aclose()
     await other.aclose()
+
+
+async def watchers(dsn: str, backend: PostgresBackend) -> int:
+    query = "SELECT 1 FROM deepfs.files_watcher WHERE namespace = %s"
+    return len(await anyio.to_thread.run_sync(sql, dsn, query, backend._namespace()))
+
+
+async def test_changes_are_announced_only_where_somebody_watches(
+    backend: PostgresBackend, postgres_files_dsn: str
+) -> None:
+    heard: list[str] = []
+    async with backend._client.listener() as connection:
+        channel = backend._client.names.channel(backend._namespace())
+        await connection.add_listener(channel, lambda *told: heard.append(told[-1]))
+        assert (await backend.awrite("/unwatched", "1")).ok
+        events = backend.awatch("/")
+        await anext(events)
+        assert await watchers(postgres_files_dsn, backend) == 1
+        assert (await backend.awrite("/watched", "1")).ok
+        assert (await anext(events)).path == "/watched"
+        await events.aclose()
+        assert await watchers(postgres_files_dsn, backend) == 0
+        assert (await backend.awrite("/unwatched", "2", overwrite=True)).ok
+        await connection.execute("SELECT 1")
+    assert [told.rpartition(" ")[2] for told in heard] == ["/watched"]
+
+
+async def test_a_watch_begins_when_changes_that_did_not_see_it_are_there(
+    backend: PostgresBackend, postgres_files_dsn: str
+) -> None:
+    assert (await backend.awrite("/a", "1")).ok
+    began = anyio.Event()
+
+    async def watch() -> None:
+        events = backend.awatch("/")
+        await anext(events)
+        began.set()
+        await events.aclose()
+
+    async with backend._client.listener() as connection, anyio.create_task_group() as tasks:
+        async with connection.transaction():
+            await connection.execute("UPDATE deepfs.files SET content = '2' WHERE namespace = $1", backend._namespace())
+            tasks.start_soon(watch)
+            await anyio.sleep(0.3)
+            assert not began.is_set()
+        with anyio.fail_after(5):
+            await began.wait()
+
+
+async def test_a_watcher_whose_connection_was_lost_is_forgotten(
+    backend: PostgresBackend, proxy: CuttingProxy, postgres_files_dsn: str
+) -> None:
+    events = backend.awatch("/")
+    await anext(events)
+    await proxy.break_all()
+    with anyio.fail_after(10):
+        assert (await anext(events)).kind == "resync"
+    await events.aclose()
+    with anyio.fail_after(10):
+        while True:  # The server may take a moment to know.
+            again = backend.awatch("/")
+            await anext(again)
+            count = await watchers(postgres_files_dsn, backend)
+            await again.aclose()
+            if count == 1:
+                break

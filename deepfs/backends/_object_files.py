@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from deepfs.backends._object_client import Found, ObjectClient, Tag, stat_of_listed
-from deepfs.backends._object_index import SearchIndex
+from deepfs.backends._object_index import IndexSearch, SearchIndex
 from deepfs.backends._object_keys import Keys
 from deepfs.backends._object_streams import read_window, version_of_unread
 from deepfs.backends.flat_requests import Page, Plan
@@ -185,6 +185,7 @@ class ObjectFiles(AsyncStorage):
         self._sizes: Mapping[str, FileStat] = {}
         self._prefetch: _Prefetch | None = None
         self._tags: dict[str, Tag] = {}
+        self._search: IndexSearch | None = None
 
     async def carry_out(self, plan: Plan[T], kind: Kind) -> T:
         return await call_on_asyncio(partial(self._carry_out, plan, kind))
@@ -290,10 +291,11 @@ class ObjectFiles(AsyncStorage):
         return listed
 
     async def find(self, request: SearchRequest, files: FileFilter, after: str | None) -> Page:
-        index = self._bucket.index
-        if index is None:
-            raise NotImplementedError
-        return await index.find(request, files, after)
+        if self._search is None:
+            if self._bucket.index is None:
+                raise NotImplementedError
+            self._search = self._bucket.index.search()
+        return await self._search.find(request, files, after)
 
     async def pages(self) -> AsyncIterator[Mapping[str, FileStat]]:
         """All files, a page of the listing at a time, each with a text as its tag, for the search index."""
@@ -301,12 +303,17 @@ class ObjectFiles(AsyncStorage):
             listed: dict[str, FileStat] = {}
             self._add(listed, page, "/")
             await self._without_markers(listed)
-            yield {path: replace(stat, tag=index_tag(stat.tag)) for path, stat in listed.items()}
+            yield {path: replace(stat, tag=index_tag(stat)) for path, stat in listed.items()}
+
+    async def looked(self, paths: Sequence[str]) -> Mapping[str, FileStat]:
+        """The stats of the files at `paths`, each with a text as its tag, for the search index."""
+        found = await self.stat(paths)
+        return {path: replace(stat, tag=index_tag(stat)) for path, stat in found.items()}
 
     async def tagged(self, paths: Sequence[str]) -> Mapping[str, tuple[FileDataV2, str]]:
         """The files at `paths`, each with a text as its tag, for the search index."""
         found = await self.get(paths)
-        return {path: (found[path], index_tag(found.origin(path))) for path in found}
+        return {path: (found[path], index_tag(found.stat(path))) for path in found}
 
     # --- changing ---
 
@@ -316,14 +323,16 @@ class ObjectFiles(AsyncStorage):
         if index is None:
             await self._apply(changes)
             return
+        pending = await index.announce([change.path for change in changes])
         try:
             await self._apply(changes)
         except ChangedError:
+            await index.withdraw(pending)
             raise
         except BaseException:
-            index.suspect()
+            index.suspect(pending)
             raise
-        await index.changed(changes, {path: index_tag(tag) for path, tag in self._tags.items()})
+        await index.changed(pending, changes, {path: index_tag(FileStat(tag=tag)) for path, tag in self._tags.items()})
 
     async def _apply(self, changes: Sequence[Change]) -> None:
         additions = [change for change in changes if change.after is not None]
@@ -433,6 +442,6 @@ class ReadWindow(Struct, frozen=True):
         return storage.read_window(self.path, self.offset, self.limit)
 
 
-def index_tag(tag: Any) -> str:
-    """The tag of a version of an object as a text, as the search index keeps it."""
-    return f"{tag.e_tag or ''} {tag.version or ''}".strip()
+def index_tag(stat: FileStat) -> str:
+    """The tag of an object as a text that listings, too, know of; for a store without ETags, the time of its change."""
+    return stat.tag.e_tag or (f"at {stat.modified_at}" if stat.modified_at else "")

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 from deepfs.errors import InvalidPathError
 from deepfs.text import paths
 
-__all__ = ["MAX_KEY_BYTES", "Keys", "Place", "as_store", "check_key", "store_of_url"]
+__all__ = ["MAX_KEY_BYTES", "Keys", "Place", "as_store", "check_key", "identity", "store_of_url"]
 
 MAX_KEY_BYTES: Final = 1024
 """The longest key that S3, Google Cloud Storage and Azure take, in UTF-8."""
@@ -171,3 +171,13 @@ def _scope(store: Any) -> Hashable:
         return ("objects", id(store))
     named = tuple((name, str(config[name])) for name in _NAMES if name in config)
     return ("objects", type(store).__name__, named)
+
+
+def identity(scope: Hashable, root: str) -> str:
+    """A text for a path in a bucket that is the same in all processes and at all addresses of the server."""
+    _, kind, *named = scope if isinstance(scope, tuple) else ("", "")
+    bucket = [value for name, value in named[0] if name in _BUCKET_NAMES] if named else []
+    return "\n".join([kind if named else "memory", *bucket, root])
+
+
+_BUCKET_NAMES: Final = ("bucket", "container_name", "account_name")

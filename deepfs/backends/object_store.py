@@ -9,7 +9,7 @@ from collections.abc import (
     Hashable,
     Sequence,
 )
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import Any, Literal, TypeVar
 
@@ -19,7 +19,7 @@ from deepfs.backends import flat_plans as plans
 from deepfs.backends._object_client import Found, ObjectClient
 from deepfs.backends._object_files import Bucket, ObjectFiles, ReadWindow, call_on_asyncio
 from deepfs.backends._object_index import Objects, SearchIndex
-from deepfs.backends._object_keys import Keys, Place, as_store, check_key, store_of_url
+from deepfs.backends._object_keys import Keys, Place, as_store, check_key, identity, store_of_url
 from deepfs.backends._object_streams import (
     BLOCK_BYTES,
     Parts,
@@ -115,9 +115,12 @@ class ObjectStoreBackend(StorageBackend):
         self._shared = Bucket(self._client, self._keys, self._max_bytes, self._check_conditions)
         if index is not None:
             objects = Objects(
-                lambda: self._files().pages(), lambda wanted: self._files().tagged(wanted), self._max_bytes
+                lambda: self._files().pages(),
+                lambda wanted: self._files().looked(wanted),
+                lambda wanted: self._files().tagged(wanted),
+                self._max_bytes,
             )
-            self._shared.index = SearchIndex(index, objects)
+            self._shared.index = SearchIndex(index, objects, identity(place.scope, self._keys.whole("/")))
             self._finds = True
         self.capabilities: Capabilities = Capabilities(
             durable=not self._in_memory, atomic_between_processes=not unsafe_overwrites
@@ -292,12 +295,24 @@ class ObjectStoreBackend(StorageBackend):
             check_key(self._keys, target)
             await call_on_asyncio(self._check_conditions)
             before = await self._look(lambda: self._replaceable(target))
-            await self._upload(target, before, start, rest)
-            if self._shared.index is not None:
-                self._shared.index.suspect()  # It does not have the content.
+            async with self._indexed(target):
+                await self._upload(target, before, start, rest)
         except DeepFSError as error:
             return FileUploadResponse(path, error.code.value)
         return FileUploadResponse(path)
+
+    @asynccontextmanager
+    async def _indexed(self, path: str) -> AsyncIterator[None]:
+        """Have the search index look at an object whose content it is not given, once it is stored or not."""
+        index = self._shared.index
+        if index is None:
+            yield
+            return
+        pending = await call_on_asyncio(partial(index.announce, [path]))
+        try:
+            yield
+        finally:
+            await shielded(partial(call_on_asyncio, partial(index.settle, pending)))
 
     def _replaceable(self, path: str) -> Plan[FileStat | None]:
         """The stat of the file that an upload replaces. Raises if there can be no file at `path`."""

@@ -11,7 +11,9 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from deepfs.backends._postgres_files import STAT, Changes, PostgresFiles, behind, end_of, stat_of_row
+from deepfs.backends._postgres_changes import Changes
+from deepfs.backends._postgres_files import PostgresFiles
+from deepfs.backends._postgres_rows import STAT, behind, end_of, stats_of_rows
 from deepfs.backends._postgres_schema import INDEXED, ODD, SMALL, UNINDEXED, Abilities
 from deepfs.backends.flat_requests import Page
 from deepfs.search.literals import Clause, folds_beyond_ascii, folds_case, required_path, required_text
@@ -115,16 +117,6 @@ def _texts(request: SearchRequest, files: FileFilter, abilities: Abilities) -> t
     )
 
 
-def _end_of(prefix: str) -> str:
-    """The first text behind all that begin with `prefix`."""
-    if prefix.endswith("/"):
-        return end_of(prefix)
-    last = ord(prefix[-1]) + 1
-    if last > 0x10FFFF:
-        return _end_of(prefix[:-1])
-    return prefix[:-1] + chr(0xE000 if 0xD800 <= last < 0xE000 else last)
-
-
 class SearchedFiles(PostgresFiles):
     """The files of a namespace, with the state of one search.
 
@@ -149,7 +141,7 @@ class SearchedFiles(PostgresFiles):
     async def find(self, request: SearchRequest, files: FileFilter, after: str | None) -> Page:
         if self._texts is None:
             prefix, self._texts = _texts(request, files, await self.client.known(self.namespace))
-            self._end = _end_of(prefix)
+            self._end = end_of(prefix)
             start, root = prefix, files.root
             self._index_helps = bool(self._texts.indexed) and self._max_bytes >= SMALL
         else:
@@ -162,7 +154,7 @@ class SearchedFiles(PostgresFiles):
         """The next files in the order of their paths."""
         query, values = self._walk(start, root)
         rows, end = _split(await self.rows(query, *values))
-        found = {row["path"]: stat_of_row(row) for row in rows}
+        found = stats_of_rows(rows)
         if end["size"] < self._step:
             return Page(found)
         self._in_vain += end["size"] - len(found)
@@ -196,7 +188,7 @@ class SearchedFiles(PostgresFiles):
         if end["size"] > _TOO_MANY:
             self._by_index, self._index_helps, self._max_scanned = False, False, _ANY_NUMBER
             return Page(found, _before(start))
-        found |= {row["path"]: stat_of_row(row) for row in rows}
+        found |= stats_of_rows(rows)
         return Page(found, rows[-1]["path"] if len(rows) == _PAGE else None)
 
     def _by_trigrams(self, start: str) -> tuple[str, list[Any]]:

@@ -10,8 +10,7 @@ from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-import anyio
-
+from deepfs.backends.gathering import gather_each
 from deepfs.backends.retries import Requests, RetryPolicy
 from deepfs.errors import (
     BackendError,
@@ -191,28 +190,7 @@ class AwaitedCalls(FilesystemCalls):
             raise BackendError(None, "The filesystem cancelled a call") from error
 
     async def each(self, function: Callable[[ItemT], Awaitable[T]], items: Iterable[ItemT]) -> list[T]:
-        given = list(items)
-        if len(given) == 1:
-            return [await function(given[0])]
-        outcomes: dict[int, T] = {}
-        errors: list[Exception] = []
-        numbered = enumerate(given)
-
-        async def work() -> None:
-            for number, item in numbered:
-                if errors:
-                    return
-                try:
-                    outcomes[number] = await function(item)
-                except Exception as error:
-                    errors.append(error)
-
-        async with anyio.create_task_group() as tasks:
-            for _ in range(min(_IN_FLIGHT, len(given))):
-                tasks.start_soon(work)
-        if errors:
-            raise errors[0]
-        return [outcomes[number] for number in range(len(given))]
+        return await gather_each(function, items, most=_IN_FLIGHT, cancels=False)
 
 
 class BlockingCalls(FilesystemCalls):

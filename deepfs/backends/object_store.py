@@ -1,7 +1,6 @@
 """Files in an object store: S3, Google Cloud Storage, Azure or memory, by obstore."""
 
 import secrets
-import time
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
@@ -9,7 +8,7 @@ from collections.abc import (
     Hashable,
     Sequence,
 )
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from typing import Any, Literal, TypeVar
 
@@ -31,7 +30,7 @@ from deepfs.backends.flat_requests import Plan
 from deepfs.backends.flat_storage import Storage
 from deepfs.backends.operations import CHUNK_BYTES
 from deepfs.backends.protocol import Capabilities
-from deepfs.backends.retries import RetryPolicy
+from deepfs.backends.retries import RetryPolicy, until_accepted
 from deepfs.errors import (
     ConflictError,
     DeepFSError,
@@ -44,7 +43,7 @@ from deepfs.sync import call_sync, shielded
 from deepfs.text import paths
 from deepfs.text.arguments import bytes_given, check_number, chunk_bytes
 from deepfs.text.entries import StoragePlace, flat_place
-from deepfs.text.flat_tree import Change, FileStat, change_of
+from deepfs.text.flat_tree import Change, ChangedError, FileStat, change_of
 from deepfs.text.lines import check_window
 from deepfs.threads.locks import path_locks
 from deepfs.types import FileDataV2, FileUploadResponse, ReadResult
@@ -269,18 +268,22 @@ class ObjectStoreBackend(StorageBackend):
     # --- changing ---
 
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        responses = await super().aupload_files(files)
-        deadline = time.monotonic() + self._retries.contention
-        # A part of the files may have changed while they were replaced; the others are stored.
-        while time.monotonic() < deadline:
-            again = [number for number, response in enumerate(responses) if response.error == ErrorCode.CONFLICT]
-            if not again:
-                break
-            for number, response in zip(
-                again, await super().aupload_files([files[number] for number in again]), strict=True
-            ):
-                responses[number] = response
-        return responses
+        upload = super().aupload_files
+        responses: dict[int, FileUploadResponse] = {}
+        remaining = list(range(len(files)))
+
+        async def attempt() -> None:
+            nonlocal remaining
+            answers = await upload([files[number] for number in remaining])
+            responses.update(zip(remaining, answers, strict=True))
+            # A part of the files may have changed while they were replaced; the others are stored.
+            remaining = [number for number in remaining if responses[number].error == ErrorCode.CONFLICT]
+            if remaining:
+                raise ChangedError(files[remaining[0]][0])
+
+        with suppress(ChangedError):  # The responses tell it.
+            await until_accepted(attempt, self._retries.contention)
+        return [responses[number] for number in range(len(files))]
 
     async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
         try:

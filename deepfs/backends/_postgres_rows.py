@@ -106,7 +106,7 @@ def file_of_row(row: Any) -> FileDataV2:
 
 
 def _time_text(time: datetime | None) -> str | None:
-    return None if time is None else time.astimezone(UTC).isoformat(timespec="microseconds")
+    return None if time is None else records.time_text(time)
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------

@@ -1,17 +1,18 @@
 """The objects under a prefix as flat storage: requests at once, listings without markers, changes under conditions."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 import anyio
 from msgspec import Struct
 from msgspec.structs import replace
 
-from deepfs.backends._object_client import Found, ObjectClient, Tag, stat_of_listed
+from deepfs.backends._object_client import ObjectClient
 from deepfs.backends._object_index import SearchIndex
 from deepfs.backends._object_keys import Keys
-from deepfs.backends._object_streams import read_window, version_of_unread
+from deepfs.backends._object_streams import read_window
+from deepfs.backends._object_versions import Found, Tag, stat_of_listed
 from deepfs.backends.flat_requests import Page, Plan
 from deepfs.backends.flat_storage import AsyncStorage, Kind
 from deepfs.backends.gathering import Prefetch, gather_each
@@ -67,7 +68,7 @@ class _Objects(StoredFiles):
 
     def is_version(self, path: str, if_match: str) -> bool:
         found = self._found.get(path)
-        return found is not None and if_match == version_of_unread(found)
+        return found is not None and if_match == found.version_of_unread()
 
 
 class Bucket(Struct):
@@ -205,12 +206,12 @@ class ObjectFiles(AsyncStorage):
             listed: dict[str, FileStat] = {}
             self._add(listed, page, "/")
             await self._without_markers(listed)
-            yield {path: replace(stat, tag=index_tag(stat.tag)) for path, stat in listed.items()}
+            yield {path: replace(stat, tag=stat.tag.as_text()) for path, stat in listed.items()}
 
     async def tagged(self, paths: Sequence[str]) -> Mapping[str, tuple[FileDataV2, str]]:
         """The files at `paths`, each with a text as its tag, for the search index."""
         found = await self.get(paths)
-        return {path: (found[path], index_tag(found.origin(path))) for path in found}
+        return {path: (found[path], found.stat(path).tag.as_text()) for path in found}
 
     # --- changing ---
 
@@ -227,7 +228,7 @@ class ObjectFiles(AsyncStorage):
         except BaseException:
             index.suspect()
             raise
-        await index.changed(changes, {path: index_tag(tag) for path, tag in self._tags.items()})
+        await index.changed(changes, {path: tag.as_text() for path, tag in self._tags.items()})
 
     async def _apply(self, changes: Sequence[Change]) -> None:
         additions = [change for change in changes if change.after is not None]
@@ -238,16 +239,7 @@ class ObjectFiles(AsyncStorage):
             await self._remove_all(removals, additions)
 
     async def _put_all(self, additions: Sequence[Change], *, moves: bool) -> None:
-        done: dict[str, Tag] = {}
-        failures: list[DeepFSError] = []
-
-        async def put(change: Change) -> None:
-            try:
-                done[change.path] = await self._put(change)
-            except DeepFSError as error:
-                failures.append(error)
-
-        await gather_each(put, additions)
+        done, failures = await _try_each(self._put, additions)
         if not failures:
             self._tags = done
             return
@@ -256,9 +248,11 @@ class ObjectFiles(AsyncStorage):
         _raise_partly(failures, done)
 
     async def _put(self, change: Change) -> Tag:
-        if change.after is None:
-            raise AssertionError("a removal is no put")
+        assert change.after is not None
         return await self._client.put(change.path, change.after, change.origin, creates=change.condition == "create")
+
+    async def _delete(self, change: Change) -> None:
+        await self._client.delete(change.path, change.origin)
 
     async def _take_back(self, additions: Sequence[Change], done: dict[str, Tag]) -> None:
         """Delete the files that were added, if nobody has changed them since; those remain in `done`."""
@@ -278,23 +272,12 @@ class ObjectFiles(AsyncStorage):
         await gather_each(remove, additions)
 
     async def _remove_all(self, removals: Sequence[Change], additions: Sequence[Change]) -> None:
-        # Deleting has no condition. So what must be the version that was read, because its copy takes its place or the
-        # caller named it, is looked at just before.
+        # Deleting has no condition, so files whose content was read, for a copy or for `if_match`, are looked at first.
         if failure := await self._changed(removals):
-            done = dict(self._tags) if additions else {}
-            await self._take_back(additions, done) if additions else None
+            done = dict(self._tags)
+            await self._take_back(additions, done)
             _raise_partly([failure], done)
-        deleted: list[str] = []
-        failures: list[DeepFSError] = []
-
-        async def delete(change: Change) -> None:
-            try:
-                await self._client.delete(change.path, change.origin)
-                deleted.append(change.path)
-            except DeepFSError as error:
-                failures.append(error)
-
-        await gather_each(delete, removals)
+        deleted, failures = await _try_each(self._delete, removals)
         if failures:
             _raise_partly(failures, [*deleted, *(change.path for change in additions)])
 
@@ -307,12 +290,30 @@ class ObjectFiles(AsyncStorage):
             found = await self.stat(list(read))
         except DeepFSError as error:
             return error
-        same = (path in found and found[path].tag.is_same(tag) for path, tag in read.items())
-        return None if all(same) else ChangedError(next(iter(read)))
+        changed = (path for path, tag in read.items() if path not in found or not found[path].tag.is_same(tag))
+        path = next(changed, None)
+        return None if path is None else ChangedError(path)
 
 
-def _raise_partly(failures: Sequence[DeepFSError], done: Any) -> None:
-    """Raise for the failures of some changes: the first one if nothing is `done`."""
+async def _try_each(
+    make: Callable[[Change], Awaitable[T]], changes: Sequence[Change]
+) -> tuple[dict[str, T], list[DeepFSError]]:
+    """Make the changes at once. Returns the results of those that were made, by path, and the errors of the others."""
+    done: dict[str, T] = {}
+    failures: list[DeepFSError] = []
+
+    async def attempt(change: Change) -> None:
+        try:
+            done[change.path] = await make(change)
+        except DeepFSError as error:
+            failures.append(error)
+
+    await gather_each(attempt, changes)
+    return done, failures
+
+
+def _raise_partly(failures: Sequence[DeepFSError], done: Collection[str]) -> NoReturn:
+    """Raise the error of an operation of which some changes failed, and those of the paths `done` were made."""
     if not done:
         raise next((error for error in failures if not isinstance(error, ChangedError)), failures[0])
     has_failed = any(not isinstance(error, ChangedError) for error in failures)
@@ -327,7 +328,7 @@ class _PartlyChangedError(PartlyDoneError):
 
 
 class ReadWindow(Struct, frozen=True):
-    """Asks for a window of a file."""
+    """Asks for a window of a file, as a plan does. The answer is that of `ObjectFiles.read_window`."""
 
     path: str
     offset: int
@@ -335,8 +336,3 @@ class ReadWindow(Struct, frozen=True):
 
     def ask(self, storage: Any) -> Any:
         return storage.read_window(self.path, self.offset, self.limit)
-
-
-def index_tag(tag: Any) -> str:
-    """The tag of a version of an object as a text, as the search index keeps it."""
-    return f"{tag.e_tag or ''} {tag.version or ''}".strip()

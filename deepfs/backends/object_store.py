@@ -15,16 +15,12 @@ from typing import Any, Literal, TypeVar
 import anyio
 
 from deepfs.backends import flat_plans as plans
-from deepfs.backends._object_client import Found, ObjectClient
+from deepfs.backends._object_client import BLOCK_BYTES, ObjectClient
 from deepfs.backends._object_files import Bucket, ObjectFiles, ReadWindow, call_on_asyncio
 from deepfs.backends._object_index import Objects, SearchIndex
 from deepfs.backends._object_keys import Keys, Place, as_store, check_key, store_of_url
-from deepfs.backends._object_streams import (
-    BLOCK_BYTES,
-    Parts,
-    beginning,
-    rechunked,
-)
+from deepfs.backends._object_streams import Parts, beginning, rechunked
+from deepfs.backends._object_versions import Found
 from deepfs.backends.flat import StorageBackend
 from deepfs.backends.flat_requests import Plan
 from deepfs.backends.flat_storage import Storage
@@ -106,8 +102,7 @@ class ObjectStoreBackend(StorageBackend):
         self._retries = retries or RetryPolicy()
         place = self._opened(store, prefix, options)
         self._keys = Keys(place.root, place.above)
-        self._bucket = place.scope
-        self._unsafe = unsafe_overwrites
+        self._bucket_id = place.scope
         self._is_checked = unsafe_overwrites
         self._in_memory = type(place.store).__name__ == "MemoryStore"
         self._client = ObjectClient(place, self._keys, self._retries, is_conditional=not unsafe_overwrites)
@@ -139,14 +134,14 @@ class ObjectStoreBackend(StorageBackend):
         return self._files()
 
     def _scope(self) -> Hashable:
-        return self._bucket
+        return self._bucket_id
 
     async def astorage_place(self, path: str) -> StoragePlace:
         whole = self._keys.whole(paths.normalize(path))
-        return flat_place(self._bucket, whole, storage=self._bucket, is_sole=self._in_memory)
+        return flat_place(self._bucket_id, whole, storage=self._bucket_id, is_sole=self._in_memory)
 
     def _hold(self, *held: str) -> AbstractAsyncContextManager[None]:
-        return path_locks(self._bucket).hold(*map(self._keys.whole, held))
+        return path_locks(self._bucket_id).hold(*map(self._keys.whole, held))
 
     def _check_storable(self, path: str, data: FileDataV2) -> None:
         check_key(self._keys, path)
@@ -335,7 +330,7 @@ class ObjectStoreBackend(StorageBackend):
 
     async def _check_conditions(self) -> None:
         """Refuse changes if the store ignores the conditions of puts. It is found out once."""
-        if self._is_checked or self._bucket in _checked:
+        if self._is_checked or self._bucket_id in _checked:
             return
         # The name is too long for a path of the contract, so that nobody meets the object.
         key = f"{self._keys.prefix}deepfs-probe-{secrets.token_hex(8)}".ljust(len(self._keys.prefix) + 300, "-")
@@ -347,7 +342,7 @@ class ObjectStoreBackend(StorageBackend):
             )
         self._is_checked = True
         if not self._in_memory:
-            _checked.add(self._bucket)
+            _checked.add(self._bucket_id)
 
 
 _checked: set[Hashable] = set()

@@ -82,7 +82,8 @@ async def gather_each(
             try:
                 results[number] = await function(item)
             except Exception as error:
-                errors.append(error)
+                if not errors:
+                    errors.append(error)
                 if cancels:
                     tasks.cancel_scope.cancel()
 
@@ -90,7 +91,7 @@ async def gather_each(
         for _ in range(min(most, len(given))):
             tasks.start_soon(work)
     if errors:
-        raise errors[0]
+        raise errors.pop()  # Its traceback refers to this frame, which must not keep it: that would be a cycle.
     return [results[number] for number in range(len(given))]
 
 

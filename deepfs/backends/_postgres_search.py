@@ -7,6 +7,7 @@ trigrams: then the walk goes on, up to a limit.
 
 import re
 from collections.abc import Iterable, Sequence
+from math import inf
 from typing import Any, Final
 
 from msgspec import Struct
@@ -23,6 +24,7 @@ from deepfs.text.flat_tree import FileStat
 __all__ = ["SearchedFiles"]
 
 _FIRST_STEP: Final = 200
+"""How many files the first step of a walk compares; each step doubles the number."""
 _LONGEST_STEP: Final = 8_000
 _FEW: Final = 0.02
 """The share of fitting files below which the index takes less time than the walk."""
@@ -31,14 +33,21 @@ _PAGE: Final = 5_000
 _TOO_MANY: Final = 100_000
 """If the index finds more rows than this, in all namespaces, the walk takes less time."""
 _MOST_CLAUSES: Final = 4
-_ESCAPED: Final = re.compile(r"[\\%_]")
+"""The most conditions of one kind that a query has."""
+_WILDCARD: Final = re.compile(r"[\\%_]")
+"""What LIKE does not take literally."""
+
+# pg_trgm takes trigrams of words, which it pads with blanks. A text has trigrams if it holds three letters or digits in
+# a row, or a whole word of two.
 _ASCII_RUN: Final = re.compile(r"[A-Za-z0-9]{3}")
 _BOUNDED: Final = re.compile(r"(?<=[\x00-/:-@\[-`{-\x7f])[A-Za-z0-9]{2}(?=[\x00-/:-@\[-`{-\x7f])")
 _LAST_WORD: Final = re.compile(r"[\x00-/:-@\[-`{-\x7f][A-Za-z0-9]{2,}\Z")
+"""The last word of a text that ends a path, if it begins within the text."""
 
 
 def _like(text: str) -> str:
-    return _ESCAPED.sub(r"\\\g<0>", text)
+    """A pattern of LIKE that matches the text only."""
+    return _WILDCARD.sub(r"\\\g<0>", text)
 
 
 def _containing(clause: Iterable[str]) -> list[str]:
@@ -81,11 +90,11 @@ class _Trigrams:
             return False
         if _ASCII_RUN.search(text) or _BOUNDED.search(text):
             return True
-        return not self._only_ascii and any(run.isalnum() for run in zip_runs(text))
+        return not self._only_ascii and any(run.isalnum() for run in _runs_of_three(text))
 
 
-def zip_runs(text: str) -> Iterable[str]:
-    """All stretches of three characters."""
+def _runs_of_three(text: str) -> Iterable[str]:
+    """All runs of three characters."""
     return (text[start : start + 3] for start in range(len(text) - 2))
 
 
@@ -130,7 +139,7 @@ class SearchedFiles(PostgresFiles):
     def __init__(self, changes: Changes, namespace: str, *, max_bytes: int, max_scanned: int) -> None:
         super().__init__(changes, namespace)
         self._max_bytes = max_bytes
-        self._max_scanned = max_scanned
+        self._max_scanned: float = max_scanned
         self._texts: _Texts | None = None
         self._end = ""
         self._step = _FIRST_STEP
@@ -186,7 +195,7 @@ class SearchedFiles(PostgresFiles):
         query, values = self._by_trigrams(start)
         rows, end = _split(await self.rows(query, *values))
         if end["size"] > _TOO_MANY:
-            self._by_index, self._index_helps, self._max_scanned = False, False, _ANY_NUMBER
+            self._by_index, self._index_helps, self._max_scanned = False, False, inf
             return Page(found, _before(start))
         found |= stats_of_rows(rows)
         return Page(found, rows[-1]["path"] if len(rows) == _PAGE else None)
@@ -224,9 +233,6 @@ def _split(rows: Iterable[Any]) -> tuple[list[Any], Any]:
     return [row for row in found if row["version"] is not None], end
 
 
-_ANY_NUMBER: Final = 2**62
-
-
 def _before(start: str) -> str:
     """The path that a page ends with so that the next one begins at `start`, which `behind` returned."""
     return start[:-1]
@@ -254,7 +260,7 @@ def _contents(texts: _Texts, values: list[Any]) -> str:
 
 
 _ODD_BYTES: Final = r"position('\xe284aa'::bytea IN bytes) > 0 OR position('\xc5bf'::bytea IN bytes) > 0"
-
+"""As `ODD`, for the bytes of a file that is no text."""
 
 _ESCAPES: Final = [chr(byte) if 0 < byte < 128 else f"\\{byte:03o}" for byte in range(256)]
 _ESCAPES[ord("\\")] = "\\\\"
